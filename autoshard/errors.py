@@ -1,0 +1,65 @@
+"""The exception family: one base class, a class for each thing a caller may want to catch.
+
+A message says what was being done, the values, and what would be right; `at` adds the user's source line.
+"""
+
+from __future__ import annotations
+
+
+class AutoshardError(Exception):
+    """Base of all errors that autoshard raises on purpose."""
+
+
+class MeshError(AutoshardError):
+    """A mesh, or an axis of it, that cannot exist."""
+
+
+class LayoutError(AutoshardError):
+    """A layout that does not fit its mesh or its tensor."""
+
+
+class RuleError(AutoshardError):
+    """A factor rule that cannot be read, or does not fit the shapes it is used with."""
+
+
+class ShapeError(AutoshardError):
+    """Operands whose types an operator cannot take."""
+
+
+class GraphError(AutoshardError):
+    """A graph that breaks a law of the representation."""
+
+
+class ParseError(AutoshardError):
+    """Text that is no graph, layout, plan or dump."""
+
+
+class StrategyError(AutoshardError):
+    """A strategy that an operator cannot follow on the given devices."""
+
+
+class PlanError(AutoshardError):
+    """A plan that cannot be made or does not belong to the graph."""
+
+
+class RedistributeError(AutoshardError):
+    """A change of layout that no sequence of collectives can make."""
+
+
+class ContextError(AutoshardError):
+    """A setting that does not exist, or a value it cannot have."""
+
+
+class RuntimeSetupError(AutoshardError):
+    """Ranks, MPI or inputs that do not fit the program that should run."""
+
+
+class UnknownNameError(AutoshardError, KeyError):
+    """A name that is in no registry; the message lists the names that are."""
+
+    __str__ = Exception.__str__
+
+
+def at(source: object | None) -> str:
+    """' at train.py:31' for a known source line, '' otherwise."""
+    return f" at {source}" if source is not None else ""

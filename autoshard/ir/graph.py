@@ -1,0 +1,191 @@
+"""The graph: static single assignment, typed values, nodes that know their instance name and source line.
+
+Graphs are immutable and know nothing of layouts; a plan lies beside them. Passes make new graphs, which may share
+nodes with old ones (a training graph holds the very nodes of its forward graph).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from autoshard.errors import GraphError
+from autoshard.ops.registry import Operator
+from autoshard.rule import Rule
+from autoshard.tensortype import TensorType
+
+DATA, PARAMETER, STATE = "data", "parameter", "state"
+ROLES = (DATA, PARAMETER, STATE)
+
+
+class Source(NamedTuple):
+    """A line of the user's code."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """One tensor of a graph; compared by identity. `name` is unique within a graph."""
+
+    type: TensorType
+    name: str
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.type}>"
+
+
+@dataclass(eq=False)
+class Node:
+    """One operator applied to values. `name` is the instance name (`dense1.matmul`), '' where the user gave none."""
+
+    op: Operator
+    operands: tuple[Value, ...]
+    attrs: Mapping[str, Any]
+    results: tuple[Value, ...]
+    name: str = ""
+    source: Source | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name} {self.label}>"
+
+    @property
+    def label(self) -> str:
+        """How people find the node: its instance name, else its first result's name."""
+        return self.name or self.results[0].name
+
+    @cached_property
+    def operand_types(self) -> tuple[TensorType, ...]:
+        return tuple(value.type for value in self.operands)
+
+    @cached_property
+    def result_types(self) -> tuple[TensorType, ...]:
+        return tuple(value.type for value in self.results)
+
+    @cached_property
+    def key(self) -> tuple:
+        """Equal for nodes that compute the same function of equal types: what tables and memos are keyed by."""
+        return self.op.name, self.operand_types, tuple(self.attrs.items())
+
+    @cached_property
+    def rule(self) -> Rule:
+        return self.op.rule(self.operand_types, self.attrs)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Inputs, nodes in an order of execution, outputs.
+
+    `roles` tells what each input is: data, parameter, or state (of an optimizer, a counter). `updates` maps the
+    position of an output to the position of the input that it replaces for the next step (a parameter's new value).
+    """
+
+    name: str
+    inputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+    roles: tuple[str, ...]
+    updates: Mapping[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def producers(self) -> dict[Value, tuple[Node, int]]:
+        """Value -> (node, which result); inputs are absent."""
+        return {value: (node, i) for node in self.nodes for i, value in enumerate(node.results)}
+
+    @cached_property
+    def users(self) -> dict[Value, list[tuple[Node, int]]]:
+        """Value -> [(node, which operand)] in order of execution."""
+        users: dict[Value, list[tuple[Node, int]]] = {value: [] for value in self.values}
+        for node in self.nodes:
+            for i, value in enumerate(node.operands):
+                users[value].append((node, i))
+        return users
+
+    @cached_property
+    def values(self) -> tuple[Value, ...]:
+        """All values: inputs, then results in order."""
+        return self.inputs + tuple(value for node in self.nodes for value in node.results)
+
+    @cached_property
+    def role_of(self) -> dict[Value, str]:
+        return dict(zip(self.inputs, self.roles, strict=True))
+
+    @cached_property
+    def tied(self) -> dict[Value, Value]:
+        """Updated output value -> the input it replaces."""
+        return {self.outputs[out]: self.inputs[into] for out, into in self.updates.items()}
+
+    def node(self, name: str) -> Node:
+        """The node with that instance name (or result name)."""
+        for node in self.nodes:
+            if name in (node.name, *(value.name for value in node.results)):
+                return node
+        raise GraphError(f"graph {self.name!r} has no node named {name!r}")
+
+
+class Builder:
+    """Collects nodes into a graph and keeps value names unique."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.inputs: list[Value] = []
+        self.roles: list[str] = []
+        self.nodes: list[Node] = []
+        self._taken: dict[str, int] = {}
+
+    @staticmethod
+    def after(graph: Graph, name: str) -> Builder:
+        """A builder that starts with everything of `graph`."""
+        builder = Builder(name)
+        builder.inputs, builder.roles, builder.nodes = list(graph.inputs), list(graph.roles), list(graph.nodes)
+        for value in graph.values:
+            builder._taken.setdefault(value.name, 1)
+        return builder
+
+    def unique(self, stem: str) -> str:
+        """`stem`, or `stem_1`, `stem_2`, ... whichever is free."""
+        count = self._taken.get(stem, 0)
+        name = stem if count == 0 else f"{stem}_{count}"
+        while count and name in self._taken:
+            count += 1
+            name = f"{stem}_{count}"
+        self._taken[stem] = count + 1
+        self._taken.setdefault(name, 1)
+        return name
+
+    def input(self, type_: TensorType, name: str, role: str = DATA) -> Value:
+        if role not in ROLES:
+            raise GraphError(f"input {name!r} has role {role!r}; roles are {', '.join(ROLES)}")
+        value = Value(type_, self.unique(name))
+        self.inputs.append(value)
+        self.roles.append(role)
+        return value
+
+    def add(
+        self,
+        op: Operator,
+        operands: Sequence[Value],
+        attrs: Mapping[str, Any],
+        name: str = "",
+        source: Source | None = None,
+        stem: str = "",
+    ) -> Node:
+        """Append a node; result types come from the operator. `stem` names its values (default: the node's name)."""
+        types = op.result_types(tuple(value.type for value in operands), attrs)
+        stem = stem or name or op.name.lower()
+        results = tuple(Value(of, self.unique(stem)) for of in types)
+        node = Node(op, tuple(operands), attrs, results, name, source)
+        self.nodes.append(node)
+        return node
+
+    def build(self, outputs: Sequence[Value], updates: Mapping[int, int] | None = None) -> Graph:
+        return Graph(
+            self.name, tuple(self.inputs), tuple(self.nodes), tuple(outputs), tuple(self.roles), dict(updates or {})
+        )

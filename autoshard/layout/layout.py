@@ -1,0 +1,223 @@
+"""Layout: how one tensor lies on a mesh. For each dim the axes that split it, and axes along which it is partial.
+
+Text: `dp, -` (rows over dp), `dp.tp, -` (rows over dp, then each part over tp), `dp, - +tp` (every rank of tp holds
+a term of a sum; `max tp`, `min tp`, `prod tp` for the other reductions), `d:(1)2, d:(2)4` (sub-axes), `()` (a scalar).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from autoshard.errors import LayoutError, MeshError
+from autoshard.layout.mesh import AxisRef, Groups, Mesh, merge_refs, size_of
+
+REDUCTIONS = ("sum", "max", "min", "prod")
+Refs = tuple[AxisRef, ...]
+
+
+class Layout:
+    """What a tensor has: axes per dim, major to minor, and the partial axes with their reduction.
+
+    Layouts are interned and immutable: equal layouts are the same object. Refs of size 1 are dropped and adjacent
+    pieces of one axis joined, so each way of lying on the ranks has one form.
+
+    `Layout((2, 2, 2), ("dp", "sp", "mp"))` makes the mesh on the way, and calling a layout names the axes per dim:
+    `Layout((2, 2, 2), ("dp", "sp", "mp"))("dp", "mp")`; "None" or "-" leaves a dim whole, a tuple splits it by several.
+
+    Raises:
+        LayoutError: an axis used twice, unknown, or a bad reduction.
+    """
+
+    _interned: dict[object, Layout] = {}
+    mesh: Mesh
+    dims: tuple[Refs, ...]
+    partial: Refs
+    reduction: str
+
+    def __new__(
+        cls,
+        mesh: Mesh | Sequence[int],
+        dims: Iterable[Iterable[AxisRef]] | Sequence[str] = (),
+        partial: Iterable[AxisRef] = (),
+        reduction: str = "sum",
+    ) -> Layout:
+        if not isinstance(mesh, Mesh):
+            return cls(_named_mesh(mesh, tuple(dims)))
+        merged = tuple(merge_refs(refs) for refs in dims)
+        terms = merge_refs(sorted(partial, key=mesh.sort_key))
+        key = (mesh, merged, terms, reduction if terms else "sum")
+        known = cls._interned.get(key)
+        if known is not None:
+            return known
+        _check(*key)
+        layout = super().__new__(cls)
+        layout.mesh, layout.dims, layout.partial, layout.reduction = key
+        return cls._interned.setdefault(key, layout)
+
+    def __reduce__(self) -> tuple:
+        return Layout, (self.mesh, self.dims, self.partial, self.reduction)
+
+    def __call__(self, *dims: str | None | Sequence[str]) -> Layout:
+        """The layout on the same mesh that splits its dims by the named axes."""
+        return Layout(self.mesh, [_named_refs(self.mesh, dim) for dim in dims])
+
+    @staticmethod
+    def whole(mesh: Mesh, rank: int) -> Layout:
+        """Every rank holds the whole tensor of `rank` dims."""
+        return Layout(mesh, [()] * rank)
+
+    @staticmethod
+    def parse(text: str, mesh: Mesh) -> Layout:
+        """Read what `str(layout)` prints."""
+        match = re.fullmatch(r"\s*(.*?)\s*(?:(\+|max |min |prod )\s*([\w:().]+))?\s*", text)
+        assert match is not None, "the pattern takes any text"
+        body, sign, terms = match[1], match[2], match[3]
+        try:
+            dims = [] if body in ("()", "") else [_parse_refs(dim, mesh) for dim in body.split(",")]
+            partial = _parse_refs(terms, mesh) if terms else ()
+        except MeshError as error:
+            raise LayoutError(f"cannot read layout {text!r}: {error}") from None
+        return Layout(mesh, dims, partial, "sum" if sign in (None, "+") else sign.strip())
+
+    def __str__(self) -> str:
+        return ", ".join(map(self.show_dim, range(self.rank))) + self.show_partial() if self.dims else (
+            "()" + self.show_partial()
+        )
+
+    def __repr__(self) -> str:
+        return f"Layout({self})"
+
+    def show_dim(self, dim: int) -> str:
+        return ".".join(map(self.mesh.show_ref, self.dims[dim])) or "-"
+
+    def show_partial(self) -> str:
+        if not self.partial:
+            return ""
+        sign = "+" if self.reduction == "sum" else self.reduction + " "
+        return f" {sign}{'.'.join(map(self.mesh.show_ref, self.partial))}"
+
+    def show_type(self, shape: Sequence[int], dtype: str) -> str:
+        """A type with its layout, e.g. `f32[64@dp, 1024@tp] +tp`."""
+        dims = (f"{size}@{self.show_dim(i)}" if self.dims[i] else str(size) for i, size in enumerate(shape))
+        return f"{dtype}[{', '.join(dims)}]{self.show_partial()}"
+
+    @property
+    def rank(self) -> int:
+        """Number of dims (not a rank of the mesh)."""
+        return len(self.dims)
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        """Into how many parts each dim is split."""
+        return tuple(size_of(refs) for refs in self.dims)
+
+    @cached_property
+    def split(self) -> int:
+        """Into how many different blocks the tensor is cut."""
+        return math.prod(self.parts)
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Every rank holds the complete and final tensor."""
+        return not self.partial and not any(self.dims)
+
+    @cached_property
+    def used(self) -> Refs:
+        """All axes used, dims first, then partial."""
+        return tuple(ref for refs in self.dims for ref in refs) + self.partial
+
+    def free(self) -> Refs:
+        """Pieces of the mesh that neither split a dim nor are partial, in mesh order."""
+        return free_refs(self.mesh, self.used)
+
+    def with_dims(self, dims: Iterable[Iterable[AxisRef]]) -> Layout:
+        return Layout(self.mesh, dims, self.partial, self.reduction)
+
+    def final(self) -> Layout:
+        """The same dims with nothing partial."""
+        return Layout(self.mesh, self.dims)
+
+    def divides(self, shape: Sequence[int]) -> bool:
+        return all(size % parts == 0 for size, parts in zip(shape, self.parts, strict=True))
+
+    def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the largest block a rank holds: sizes that do not divide are rounded up."""
+        return tuple(-(-size // parts) for size, parts in zip(shape, self.parts, strict=True))
+
+    def block(self, rank: int, shape: Sequence[int]) -> tuple[slice, ...]:
+        """Which block of a tensor of `shape` the rank holds; the last ones are shorter (or empty) if uneven."""
+        block = []
+        for size, refs, local in zip(shape, self.dims, self.local_shape(shape), strict=True):
+            start = min(size, self.mesh.index(rank, refs) * local)
+            block.append(slice(start, min(size, start + local)))
+        return tuple(block)
+
+    def holders(self) -> Groups:
+        """Groups of ranks that hold the same block (MindSpore's group by tensor map)."""
+        return self.mesh.groups(free_refs(self.mesh, [ref for refs in self.dims for ref in refs]))
+
+    def check_fits(self, shape: Sequence[int], what: str) -> None:
+        """Raise LayoutError unless this layout has as many dims as `shape`."""
+        if self.rank != len(shape):
+            raise LayoutError(f"layout [{self}] of {what} has {self.rank} dims, but the shape {tuple(shape)} has {len(shape)}")
+
+
+def free_refs(mesh: Mesh, used: Iterable[AxisRef]) -> Refs:
+    """The pieces of the mesh that `used` leaves over, in mesh order."""
+    taken: dict[str, list[AxisRef]] = {}
+    for ref in used:
+        taken.setdefault(ref.name, []).append(ref)
+    free = []
+    for name, size in mesh.axes:
+        start = 1
+        for ref in sorted(taken.get(name, []), key=lambda piece: piece.pre):
+            free.append(AxisRef(name, start, ref.pre // start))
+            start = ref.next
+        free.append(AxisRef(name, start, size // start))
+    return merge_refs(free)
+
+
+def _named_mesh(sizes: Sequence[int], names: tuple) -> Mesh:
+    if len(sizes) != len(names):
+        raise LayoutError(f"device matrix {tuple(sizes)} has {len(sizes)} axes but {len(names)} names {names}")
+    return Mesh(zip(names, sizes, strict=True))
+
+
+def _named_refs(mesh: Mesh, dim: str | None | Sequence[str]) -> Refs:
+    if dim is None or dim in ("None", "-"):
+        return ()
+    names = (dim,) if isinstance(dim, str) else dim
+    try:
+        return tuple(mesh.ref(name) for name in names)
+    except MeshError as error:
+        raise LayoutError(f"cannot make a layout: {error}") from None
+
+
+def _parse_refs(text: str, mesh: Mesh) -> Refs:
+    text = text.strip()
+    return () if text == "-" else tuple(mesh.ref(part) for part in text.split("."))
+
+
+def _check(mesh: Mesh, dims: tuple[Refs, ...], partial: Refs, reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise LayoutError(f"unknown reduction {reduction!r}; one of {', '.join(REDUCTIONS)}")
+    seen: list[tuple[AxisRef, str]] = []
+    places = [(f"dim {i}", refs) for i, refs in enumerate(dims)] + [("partial", partial)]
+    for place, refs in places:
+        for ref in refs:
+            try:
+                mesh.check_ref(ref)
+            except MeshError as error:
+                raise LayoutError(f"layout uses what the mesh '{mesh}' does not have: {error}") from None
+            for other, where in seen:
+                if ref.overlaps(other) or not ref.can_coexist(other):
+                    free = ", ".join(map(mesh.show_ref, free_refs(mesh, [taken for taken, _ in seen]))) or "none"
+                    raise LayoutError(
+                        f"layout uses mesh axis {mesh.show_ref(ref)!r} for {place}, but {mesh.show_ref(other)!r} already "
+                        f"serves {where}; an axis can be used once. Free axes of the mesh: {free}"
+                    )
+            seen.append((ref, place))
+

@@ -1,0 +1,357 @@
+"""Mesh: a named grid of ranks; AxisRef: one axis of it, or a piece of one (a sub-axis); Groups along axes.
+
+Nothing here is stored per rank, so a mesh of a million devices costs as much as one of eight.
+
+>>> mesh = Mesh(dp=2, tp=4)
+>>> mesh.groups([mesh.axis("tp")]).members(5)
+array([4, 5, 6, 7])
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from autoshard.errors import MeshError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REF = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::\((\d+)\)(\d+))?")
+
+
+class AxisRef(NamedTuple):
+    """The piece of axis `name` behind its first `pre` parts, `size` parts long (Shardy's `name:(pre)size`).
+
+    A whole axis has pre 1 and the axis's size. As an interval the piece is [pre, pre * size); the algebra
+    below is that of the Shardy RFC's sub-axes (section on axis splitting and sub-axes).
+    """
+
+    name: str
+    pre: int
+    size: int
+
+    @property
+    def next(self) -> int:
+        """Where the interval ends: the pre-size of the piece that would follow."""
+        return self.pre * self.size
+
+    def overlaps(self, other: AxisRef) -> bool:
+        return self.name == other.name and self.pre < other.next and other.pre < self.next
+
+    def contains(self, other: AxisRef) -> bool:
+        inside = self.name == other.name and self.pre <= other.pre and other.next <= self.next
+        return inside and other.pre % self.pre == 0 and self.next % other.next == 0
+
+    def prefix_of(self, other: AxisRef) -> bool:
+        """Whether this is the major part of `other` (or all of it)."""
+        return self.name == other.name and self.pre == other.pre and other.next % self.next == 0
+
+    def suffix_of(self, other: AxisRef) -> bool:
+        """Whether this is the minor part of `other` (or all of it)."""
+        return other.contains(self) and self.next == other.next
+
+    def can_coexist(self, other: AxisRef) -> bool:
+        """Whether one splitting of the axis holds both pieces."""
+        if self.name != other.name:
+            return True
+        pre1, pre2 = sorted((self.pre, other.pre))
+        next1, next2 = sorted((self.next, other.next))
+        if next1 > pre2:
+            return next1 % pre2 == 0 and pre2 % pre1 == 0 and next2 % next1 == 0
+        return pre2 % next1 == 0
+
+    def overlap(self, other: AxisRef) -> AxisRef | None:
+        """The common piece, None if there is none or the two cannot coexist."""
+        if not self.overlaps(other) or not self.can_coexist(other):
+            return None
+        pre = max(self.pre, other.pre)
+        return AxisRef(self.name, pre, min(self.next, other.next) // pre)
+
+    def prefix_without_overlap(self, other: AxisRef) -> AxisRef | None:
+        """The part of this before `other` begins; all of it if they are disjoint."""
+        if not self.overlaps(other):
+            return self
+        if not self.can_coexist(other) or other.pre <= self.pre:
+            return None
+        return AxisRef(self.name, self.pre, other.pre // self.pre)
+
+    def suffix_without_overlap(self, other: AxisRef) -> AxisRef | None:
+        """The part of this after `other` ends; all of it if they are disjoint."""
+        if not self.overlaps(other):
+            return self
+        if not self.can_coexist(other) or other.next >= self.next:
+            return None
+        return AxisRef(self.name, other.next, self.next // other.next)
+
+    def greatest_common_prefix(self, other: AxisRef) -> AxisRef | None:
+        if self.prefix_of(other):
+            return self
+        return other if other.prefix_of(self) else None
+
+    def can_merge(self, other: AxisRef) -> bool:
+        """Whether `other` follows directly, so that both are one larger piece."""
+        return self.name == other.name and self.next == other.pre
+
+    def merge(self, other: AxisRef) -> AxisRef:
+        return AxisRef(self.name, self.pre, self.size * other.size)
+
+    def split(self, major: int) -> tuple[AxisRef, AxisRef]:
+        """Cut into a piece of `major` parts and the rest; `major` must divide the size."""
+        return AxisRef(self.name, self.pre, major), AxisRef(self.name, self.pre * major, self.size // major)
+
+
+def merge_refs(refs: Iterable[AxisRef]) -> tuple[AxisRef, ...]:
+    """The same refs, neighbours that form one piece joined, pieces of size 1 dropped."""
+    merged: list[AxisRef] = []
+    for ref in refs:
+        if ref.size == 1:
+            continue
+        if merged and merged[-1].can_merge(ref):
+            merged[-1] = merged[-1].merge(ref)
+        else:
+            merged.append(ref)
+    return tuple(merged)
+
+
+def size_of(refs: Iterable[AxisRef]) -> int:
+    """How many parts the refs make together."""
+    return math.prod(ref.size for ref in refs)
+
+
+class Mesh:
+    """An ordered grid of ranks: axis name -> size, first axis most major; optionally an explicit rank order.
+
+    Meshes are interned: equal meshes are the same object.
+
+    Args:
+        axes: (name, size) pairs, for names that cannot be keywords.
+        order: ranks listed in grid order, when that is not 0, 1, 2, ...
+        sizes: axes as keywords, `Mesh(dp=2, tp=4)`.
+
+    Raises:
+        MeshError: no axis, a bad name or size, or an order that is no permutation.
+    """
+
+    _interned: dict[object, Mesh] = {}
+    axes: tuple[tuple[str, int], ...]
+    order: tuple[int, ...] | None
+
+    def __new__(
+        cls, axes: Iterable[tuple[str, int]] = (), order: Sequence[int] | None = None, **sizes: int
+    ) -> Mesh:
+        pairs = tuple((name, int(size)) for name, size in (*axes, *sizes.items()))
+        ranks = None if order is None or list(order) == list(range(len(order))) else tuple(order)
+        known = cls._interned.get((pairs, ranks))
+        if known is not None:
+            return known
+        _check(pairs, order)
+        mesh = super().__new__(cls)
+        mesh.axes, mesh.order = pairs, ranks
+        return cls._interned.setdefault((pairs, ranks), mesh)
+
+    def __reduce__(self) -> tuple:
+        return Mesh, (self.axes, self.order)
+
+    @staticmethod
+    def flat(devices: int) -> Mesh:
+        """The mesh of a bare device count: one axis `d`, whose sub-axes the strategies use."""
+        return Mesh([("d", devices)])
+
+    @staticmethod
+    def parse(text: str) -> Mesh:
+        """Read `dp=2 tp=4`, `dp=2,tp=4`, `2x4` (axes x0, x1) or `8`; `order=0.2.1.3` may follow."""
+        words = [word for word in re.split(r"[,\s]+", text.strip()) if word]
+        if len(words) == 1 and words[0].isdigit():
+            return Mesh.flat(int(words[0]))
+        if len(words) == 1 and re.fullmatch(r"\d+(x\d+)+", words[0]):
+            return Mesh((f"x{i}", int(size)) for i, size in enumerate(words[0].split("x")))
+        axes, order = [], None
+        for word in words:
+            name, _, value = word.partition("=")
+            if name == "order" and re.fullmatch(r"\d+(\.\d+)*", value):
+                order = [int(rank) for rank in value.split(".")]
+            elif _NAME.fullmatch(name) and value.isdigit():
+                axes.append((name, int(value)))
+            else:
+                raise MeshError(f"cannot read {word!r} in mesh {text!r}; write e.g. 'dp=2,tp=4', '2x4' or '8'")
+        return Mesh(axes, order)
+
+    def __str__(self) -> str:
+        text = " ".join(f"{name}={size}" for name, size in self.axes)
+        return text if self.order is None else f"{text} order={'.'.join(map(str, self.order))}"
+
+    def __repr__(self) -> str:
+        return f"Mesh({self})"
+
+    @cached_property
+    def devices(self) -> int:
+        return math.prod(size for _, size in self.axes)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        return dict(self.axes)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.axes)
+
+    @cached_property
+    def _strides(self) -> dict[str, int]:
+        strides, stride = {}, 1
+        for name, size in reversed(self.axes):
+            strides[name] = stride
+            stride *= size
+        return strides
+
+    @cached_property
+    def _position_of_rank(self) -> np.ndarray | None:
+        return None if self.order is None else np.argsort(np.asarray(self.order))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.names)}
+
+    def axis(self, name: str) -> AxisRef:
+        """The whole axis `name`."""
+        if name not in self.sizes:
+            known = " ".join(f"{axis}={size}" for axis, size in self.axes)
+            raise MeshError(f"unknown axis {name!r}; the mesh has {known}")
+        return AxisRef(name, 1, self.sizes[name])
+
+    @property
+    def all_axes(self) -> tuple[AxisRef, ...]:
+        return tuple(AxisRef(name, 1, size) for name, size in self.axes if size > 1)
+
+    def ref(self, text: str) -> AxisRef:
+        """Read `tp` or `tp:(1)2`."""
+        match = _REF.fullmatch(text.strip())
+        if match is None:
+            raise MeshError(f"cannot read axis {text!r}; write a name like 'tp' or a sub-axis like 'tp:(1)2'")
+        whole = self.axis(match[1])
+        if match[2] is None:
+            return whole
+        ref = AxisRef(match[1], int(match[2]), int(match[3]))
+        self.check_ref(ref)
+        return ref
+
+    def check_ref(self, ref: AxisRef) -> None:
+        """Raise MeshError unless `ref` is a piece of an axis of this mesh."""
+        size = self.axis(ref.name).size
+        if ref.pre < 1 or ref.size < 1 or size % (ref.pre * ref.size):
+            raise MeshError(
+                f"sub-axis {ref.name}:({ref.pre}){ref.size} does not exist: pre-size times size must divide the "
+                f"size {size} of axis {ref.name!r}"
+            )
+
+    def show_ref(self, ref: AxisRef) -> str:
+        """Text of a ref: the bare name for a whole axis, `tp:(1)2` otherwise."""
+        return ref.name if ref.size == self.sizes[ref.name] else f"{ref.name}:({ref.pre}){ref.size}"
+
+    def sort_key(self, ref: AxisRef) -> tuple[int, int, int]:
+        """Mesh order: place of the axis, then pre-size, then size."""
+        return self._places[ref.name], ref.pre, ref.size
+
+    def stride(self, ref: AxisRef) -> int:
+        """Distance in grid positions between neighbours along `ref`."""
+        return self._strides[ref.name] * (self.sizes[ref.name] // ref.next)
+
+    def coordinate(self, rank: int, ref: AxisRef) -> int:
+        """Where `rank` stands along `ref`, 0 .. size - 1."""
+        place = rank if self._position_of_rank is None else int(self._position_of_rank[rank])
+        return place // self.stride(ref) % ref.size
+
+    def index(self, rank: int, refs: Iterable[AxisRef]) -> int:
+        """Where `rank` stands along several refs together, major to minor."""
+        index = 0
+        for ref in refs:
+            index = index * ref.size + self.coordinate(rank, ref)
+        return index
+
+    def groups(self, refs: Iterable[AxisRef]) -> Groups:
+        """All groups of ranks that differ only along `refs`, ordered major to minor."""
+        return Groups(self, merge_refs(refs))
+
+    def interval(self, start: int, size: int) -> tuple[AxisRef, ...]:
+        """The refs that make up positions [start, start * size) of the mesh flattened to one axis.
+
+        This is how an axis of a device matrix is expressed on a mesh.
+
+        Raises:
+            MeshError: the interval cuts an axis at a size that does not divide it.
+        """
+        refs, done, end = [], 1, start * size
+        for name, whole in self.axes:
+            low, high = max(start, done), min(end, done * whole)
+            if low < high:
+                if low % done or high % low or (done * whole) % high:
+                    raise MeshError(
+                        f"{size} parts behind the first {start} of mesh '{self}' would cut axis {name}={whole} unevenly"
+                    )
+                refs.append(AxisRef(name, low // done, high // low))
+            done *= whole
+        return merge_refs(refs)
+
+
+def _check(axes: tuple[tuple[str, int], ...], order: Sequence[int] | None) -> None:
+    if not axes:
+        raise MeshError("a mesh needs at least one axis, e.g. Mesh(dp=2, tp=4)")
+    names = [name for name, _ in axes]
+    for name, size in axes:
+        if not _NAME.fullmatch(name) or name == "order":
+            raise MeshError(f"axis name {name!r} must be letters, digits and _ (and not 'order')")
+        if names.count(name) > 1:
+            raise MeshError(f"axis {name!r} occurs twice in mesh axes {', '.join(names)}")
+        if size < 1:
+            raise MeshError(f"axis {name!r} has size {size}; sizes are at least 1")
+    devices = math.prod(size for _, size in axes)
+    if order is not None and sorted(order) != list(range(devices)):
+        raise MeshError(f"device order {list(order)} must list each of the {devices} ranks 0..{devices - 1} once")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """All groups of ranks along `refs` of `mesh`: every rank is in one group, members ordered major to minor."""
+
+    mesh: Mesh
+    refs: tuple[AxisRef, ...]
+
+    @property
+    def size(self) -> int:
+        return size_of(self.refs)
+
+    @property
+    def world(self) -> int:
+        return self.mesh.devices
+
+    @property
+    def span(self) -> int:
+        """How many consecutive grid positions a group lies within (which link it needs)."""
+        return 1 + sum((ref.size - 1) * self.mesh.stride(ref) for ref in self.refs)
+
+    @cached_property
+    def _offsets(self) -> np.ndarray:
+        offsets = np.zeros(1, dtype=np.int64)
+        for ref in self.refs:
+            steps = np.arange(ref.size, dtype=np.int64) * self.mesh.stride(ref)
+            offsets = (offsets[:, None] + steps).reshape(-1)
+        return offsets
+
+    def members(self, rank: int) -> np.ndarray:
+        """The ranks of `rank`'s group in order."""
+        positions = self.mesh._position_of_rank
+        place = rank if positions is None else int(positions[rank])
+        base = place - sum(self.mesh.coordinate(rank, ref) * self.mesh.stride(ref) for ref in self.refs)
+        places = base + self._offsets
+        return places if self.mesh.order is None else np.asarray(self.mesh.order)[places]
+
+    def position(self, rank: int) -> int:
+        """Where `rank` stands in its group."""
+        return self.mesh.index(rank, self.refs)
+
+    def __str__(self) -> str:
+        return ".".join(self.mesh.show_ref(ref) for ref in self.refs) or "-"

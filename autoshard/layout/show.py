@@ -1,0 +1,84 @@
+"""A text picture of which rank holds which block.
+
+>>> print(show_layout((4, 6), Layout.parse("dp, tp", Mesh(dp=2, tp=2))))
+            dim 1 0:3  3:6
+dim 0 0:2           0    1
+      2:4           2    3
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from autoshard.errors import LayoutError
+from autoshard.layout.layout import Layout
+from autoshard.layout.mesh import Mesh
+
+MAX_BLOCKS = 4096
+
+
+def show_layout(shape: Sequence[int], layout: Layout) -> str:
+    """Draw the blocks of a tensor of `shape`; each cell lists the ranks that hold it.
+
+    The last two dims make a table; dims before them one table per block. Partial layouts say so below.
+
+    Raises:
+        LayoutError: the layout has another number of dims, or more blocks than a picture can show.
+    """
+    layout.check_fits(shape, "the tensor to draw")
+    if layout.split > MAX_BLOCKS or layout.mesh.devices > MAX_BLOCKS:
+        raise LayoutError(f"layout [{layout}] has {layout.split} blocks on {layout.mesh.devices} ranks; a picture shows {MAX_BLOCKS}")
+    holders = _holders(shape, layout)
+    lead = layout.parts[:-2] if layout.rank > 2 else ()
+    tables = []
+    for place in itertools.product(*map(range, lead)):
+        title = ", ".join(f"dim {i} {_span(shape, layout, i, k)}" for i, k in enumerate(place))
+        tables.append((title + ":\n" if title else "") + _table(shape, layout, holders, place))
+    if layout.partial:
+        tables.append(f"each rank holds a term of a {layout.reduction} over {layout.show_partial().strip(' +')}")
+    return "\n".join(tables)
+
+
+def _holders(shape: Sequence[int], layout: Layout) -> dict[tuple[int, ...], list[int]]:
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(layout.mesh.devices):
+        place = tuple(layout.mesh.index(rank, refs) for refs in layout.dims)
+        holders.setdefault(place, []).append(rank)
+    return holders
+
+
+def _span(shape: Sequence[int], layout: Layout, dim: int, part: int) -> str:
+    chunk = layout.local_shape(shape)[dim]
+    return f"{min(shape[dim], part * chunk)}:{min(shape[dim], (part + 1) * chunk)}"
+
+
+def _ranks(ranks: list[int]) -> str:
+    """Ranks as a short list, runs joined: 0-3 or 0,4."""
+    runs = []
+    for _, run in itertools.groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0]):
+        members = [rank for _, rank in run]
+        runs.append(f"{members[0]}-{members[-1]}" if len(members) > 2 else ",".join(map(str, members)))
+    return ",".join(runs)
+
+
+def _table(shape: Sequence[int], layout: Layout, holders: dict, place: tuple[int, ...]) -> str:
+    row_dim, column_dim = layout.rank - 2, layout.rank - 1
+    rows = range(layout.parts[row_dim]) if row_dim >= 0 else [None]
+    columns = range(layout.parts[column_dim]) if column_dim >= 0 else [None]
+    cells = [[_ranks(holders[place + tuple(k for k in (row, column) if k is not None)]) for column in columns] for row in rows]
+    heads = [_span(shape, layout, column_dim, k) if k is not None else "" for k in columns]
+    widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(heads)]
+    labels = [f"dim {row_dim} {_span(shape, layout, row_dim, k)}" if k is not None else "ranks" for k in rows]
+    labels = [label if i == 0 else " " * len(f"dim {row_dim} ") + label.split()[-1] for i, label in enumerate(labels)]
+    title = f"dim {column_dim}" if column_dim >= 0 else ""
+    left = max(map(len, labels)) + 1 + len(title)
+    lines = [title.rjust(left) + " " + "  ".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))]
+    for label, line in zip(labels, cells, strict=True):
+        lines.append(label.ljust(left) + " " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def show_mesh(mesh: Mesh) -> str:
+    """One line about a mesh: its axes and how ranks run along them."""
+    return f"mesh {mesh} ({mesh.devices} devices)"

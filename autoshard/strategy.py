@@ -1,0 +1,337 @@
+"""Strategy: how one operator uses the mesh. The axes that split each factor of its rule; everything else is a view.
+
+MindSpore's tuple of tuples ((2, 1), (1, 4)), the device matrix, and the layouts of all operands and results follow
+from the rule. `parse_strategy` reads what a user gave to `shard()`; `enumerate_strategies` lists what is possible.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from autoshard.errors import LayoutError, StrategyError
+from autoshard.layout.layout import Layout, Refs, free_refs
+from autoshard.layout.mesh import Mesh, merge_refs, size_of
+from autoshard.layout.tensor_map import matrix_axes, onto
+from autoshard.rule import Dim, Rule
+
+Parts = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """The axes that split each factor of `rule`, in factor order, and the partial axes that pass through.
+
+    `carried` are axes along which the operands listed in `carriers` come in as terms of a sum and leave as terms of a
+    sum: legal for operands in which the operator is linear.
+    """
+
+    rule: Rule
+    mesh: Mesh
+    axes: tuple[Refs, ...]
+    carried: Refs = ()
+    carriers: tuple[int, ...] = field(default=())
+
+    def _layout(self, dims: tuple[Dim, ...], partial: Refs = (), reduction: str = "sum") -> Layout:
+        refs = (tuple(ref for i in dim for ref in self.axes[i]) for dim in dims)
+        return Layout(self.mesh, refs, partial, reduction)
+
+    @cached_property
+    def operand_layouts(self) -> tuple[Layout, ...]:
+        """What each operand must have while the operator runs."""
+        return tuple(
+            self._layout(dims, self.carried if i in self.carriers else ()) for i, dims in enumerate(self.rule.operands)
+        )
+
+    @cached_property
+    def reduced(self) -> Refs:
+        """Axes that split factors missing from the results: the results are partial along them."""
+        return tuple(ref for i in self.rule.contracted for ref in self.axes[i])
+
+    @cached_property
+    def result_layouts(self) -> tuple[Layout, ...]:
+        """What the operator leaves behind, partial results included."""
+        partial = self.reduced + self.carried
+        return tuple(self._layout(dims, partial, self.rule.reduction) for dims in self.rule.results)
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        """Into how many parts each factor is split."""
+        return tuple(size_of(refs) for refs in self.axes)
+
+    @cached_property
+    def work_split(self) -> int:
+        """By how much each rank's share of the work is smaller than the whole."""
+        return math.prod(self.parts)
+
+    @cached_property
+    def in_strategy(self) -> Parts:
+        """MindSpore's strategy: per operand, per dim, the number of parts."""
+        return tuple(layout.parts for layout in self.operand_layouts)
+
+    @cached_property
+    def out_strategy(self) -> Parts:
+        return tuple(layout.parts for layout in self.result_layouts)
+
+    @property
+    def device_matrix(self) -> tuple[int, ...]:
+        """Parts of the factors in order, and the repeated calculation as the last axis (mindspore_notes a.4)."""
+        repeats = self.mesh.devices // self.work_split
+        return (*self.parts, repeats) if repeats > 1 else self.parts
+
+    @cached_property
+    def used(self) -> Refs:
+        return tuple(ref for refs in self.axes for ref in refs) + self.carried
+
+    def free(self) -> Refs:
+        return free_refs(self.mesh, self.used)
+
+    def __str__(self) -> str:
+        text = show_parts(self.in_strategy)
+        carried = ".".join(map(self.mesh.show_ref, self.carried))
+        return f"{text} carrying +{carried}" if carried else text
+
+
+def show_parts(parts: Parts) -> str:
+    """MindSpore's way to print a strategy: ((2, 4), (4)) - a single entry without a trailing comma."""
+    return "(" + ", ".join("(" + ", ".join(map(str, one)) + ")" for one in parts) + ")"
+
+
+def is_legal(rule: Rule, parts: Sequence[int]) -> bool:
+    """Whether ranks can run the operator with these parts per factor.
+
+    Only splittable factors are split, evenly; inside one dim a minor factor only when all major ones are split fully
+    (otherwise a rank's elements would not be one block of the dim).
+    """
+    for factor, count in zip(rule.factors, parts, strict=True):
+        if count > 1 and (not factor.splittable or factor.size % count):
+            return False
+    return all(_is_block(rule, dim, parts) for dims in (*rule.operands, *rule.results) for dim in dims if len(dim) > 1)
+
+
+def _is_block(rule: Rule, dim: Dim, parts: Sequence[int]) -> bool:
+    full = True
+    for i in dim:
+        if parts[i] > 1 and not full:
+            return False
+        full = full and parts[i] == rule.factors[i].size
+    return True
+
+
+def whole(rule: Rule, mesh: Mesh) -> Strategy:
+    """Every rank runs the whole operator."""
+    return Strategy(rule, mesh, ((),) * len(rule.factors))
+
+
+@lru_cache(maxsize=4096)
+def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
+    """All strategies in a fixed order: for every mesh axis a device matrix over the factors, every divisor included.
+
+    On a flat mesh these are MindSpore's (a.2): parts per factor whose product divides the device count, placed in
+    factor order, the rest repeating the calculation. On named axes each axis has such a matrix of its own and the
+    candidates are all combinations. Axes are major to minor in mesh order within a factor.
+    """
+    free = [i for i, factor in enumerate(rule.factors) if factor.splittable]
+    choices = [tuple(_axis_choices(mesh, name, size, rule, free)) for name, size in mesh.axes if size > 1]
+    found = []
+    for combination in itertools.product(*choices):
+        axes = tuple(
+            merge_refs(ref for choice in combination for ref in choice.get(i, ())) for i in range(len(rule.factors))
+        )
+        if is_legal(rule, [size_of(refs) for refs in axes]):
+            found.append(Strategy(rule, mesh, axes))
+    return tuple(found)
+
+
+def _axis_choices(mesh: Mesh, name: str, size: int, rule: Rule, free: list[int]) -> Iterator[dict[int, Refs]]:
+    """Ways to lay the factors over one axis, in factor order, larger leading splits first, the rest unused."""
+    whole_axis = mesh.axis(name)
+
+    def lay(place: int, rest: tuple, chosen: dict[int, Refs]) -> Iterator[dict[int, Refs]]:
+        if place == len(free) or rest[0] is None:
+            yield chosen
+            return
+        axis = rest[0]
+        extent = rule.factors[free[place]].size
+        for parts in divisors(axis.size):
+            if extent % parts:
+                continue
+            if parts == 1:
+                yield from lay(place + 1, rest, chosen)
+                continue
+            major, minor = axis.split(parts)
+            yield from lay(place + 1, (minor if minor.size > 1 else None,), {**chosen, free[place]: (major,)})
+
+    return lay(0, (whole_axis,), {})
+
+
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """Divisors, largest first."""
+    return tuple(d for d in range(number, 0, -1) if number % d == 0)
+
+
+def project(rule: Rule, dims: tuple[Dim, ...], layout: Layout) -> tuple[Refs, ...]:
+    """Which axes a tensor's layout puts on each factor; what cannot be split that way is left out.
+
+    The inverse of a strategy's layouts where the layout came from one (Shardy's projection, shardy_notes 3).
+    """
+    axes: list[Refs] = [()] * len(rule.factors)
+    for dim, refs in zip(dims, layout.dims, strict=True):
+        rest = list(refs)
+        for i in dim:
+            factor = rule.factors[i]
+            room = factor.size if factor.splittable else 1
+            taken = []
+            while rest and room > 1:
+                common = math.gcd(room, rest[0].size)
+                if common == 1:
+                    break
+                if common < rest[0].size:
+                    rest[0:1] = rest[0].split(common)
+                taken.append(rest.pop(0))
+                room //= common
+            axes[i] = merge_refs(taken)
+            if room > 1 or not factor.splittable and factor.size > 1:
+                break
+    return tuple(axes)
+
+
+def place_parts(rule: Rule, parts: Sequence[int], mesh: Mesh) -> Strategy:
+    """The strategy with these parts per factor: on whole mesh axes where their sizes allow it, in mesh order; else as
+    a device matrix in factor order over the flattened mesh, repeated calculation last (MindSpore's placement).
+
+    Raises:
+        LayoutError: the mesh cannot express the parts.
+    """
+    axes = _whole_axes(tuple(parts), mesh)
+    if axes is None:
+        axes = tuple(matrix_axes(mesh, parts))
+    return Strategy(rule, mesh, axes)
+
+
+@lru_cache(maxsize=65536)
+def _whole_axes(parts: tuple[int, ...], mesh: Mesh) -> tuple[Refs, ...] | None:
+    """Whole mesh axes whose sizes multiply to the parts, first fit in factor order; None if there are none."""
+
+    def fill(place: int, left: tuple[Refs, ...]) -> tuple[Refs, ...] | None:
+        if place == len(parts):
+            return ()
+        pool = left[0]
+        for count in range(len(pool) + 1):
+            for chosen in itertools.combinations(pool, count):
+                if size_of(chosen) != parts[place]:
+                    continue
+                tail = fill(place + 1, (tuple(ref for ref in pool if ref not in chosen),))
+                if tail is not None:
+                    return (chosen, *tail)
+        return None
+
+    return fill(0, (mesh.all_axes,))
+
+
+def parse_strategy(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Sequence[int]], what: str) -> Strategy:
+    """The strategy that a user's `shard(in_strategy)` means: a tuple per operand of parts per dim, or a Layout each.
+
+    Args:
+        given: tuples of ints, or Layouts (on this mesh or on one of as many devices).
+        shapes: shapes of the operands.
+        what: the operator in an error's words, e.g. "dense1.matmul (MatMul) at train.py:31".
+
+    Raises:
+        StrategyError: wrong arity or rank, sizes that do not divide, splits that disagree, too many parts.
+    """
+    shown = f"strategy {show_given(given)} of {what}"
+    if len(given) != len(shapes):
+        raise StrategyError(f"{shown}: it has {len(given)} tuples, but the operator has {len(shapes)} operands")
+    for i, (one, shape) in enumerate(zip(given, shapes, strict=True)):
+        count = one.rank if isinstance(one, Layout) else len(one)
+        if count != len(shape):
+            raise StrategyError(
+                f"{shown}: tuple {i} has {count} entries, but operand {i} has {len(shape)} dims {tuple(shape)}"
+            )
+    if any(isinstance(one, Layout) for one in given):
+        return _from_layouts(rule, given, mesh, shapes, shown)
+    return _from_tuples(rule, given, mesh, shapes, shown)
+
+
+def show_given(given: Sequence) -> str:
+    return "(" + ", ".join(f"[{one}]" if isinstance(one, Layout) else "(" + ", ".join(map(str, one)) + ")" for one in given) + ")"
+
+
+def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, shown: str) -> Strategy:
+    parts: dict[int, tuple[int, str]] = {}
+    for i, (counts, shape) in enumerate(zip(given, shapes, strict=True)):
+        for dim, (count, size) in enumerate(zip(counts, shape, strict=True)):
+            where = f"dim {dim} of operand {i}"
+            if count < 1:
+                raise StrategyError(f"{shown}: {where} has {count} parts; it needs at least 1")
+            if size % count:
+                raise StrategyError(f"{shown}: {where} has size {size}, which {count} parts do not divide")
+            for factor, share in _share(rule, rule.operands[i][dim], count, where, shown):
+                known = parts.setdefault(factor, (share, where))
+                if known[0] != share:
+                    raise StrategyError(
+                        f"{shown}: {where} has {share} parts, but {known[1]} has {known[0]}; both are the factor "
+                        f"{rule.factors[factor].name} of {rule}"
+                    )
+    counts = [parts.get(i, (1, ""))[0] for i in range(len(rule.factors))]
+    _check_devices(math.prod(counts), mesh, shown)
+    if not is_legal(rule, counts):
+        raise StrategyError(f"{shown}: the operator cannot be split this way under its rule {rule}")
+    try:
+        return place_parts(rule, counts, mesh)
+    except LayoutError as error:
+        raise StrategyError(f"{shown}: {error}") from None
+
+
+def _check_devices(total: int, mesh: Mesh, shown: str) -> None:
+    if total > mesh.devices:
+        raise StrategyError(f"{shown}: it makes {total} parts, but there are {mesh.devices} devices")
+    if mesh.devices % total:
+        raise StrategyError(f"{shown}: it makes {total} parts, which do not divide the {mesh.devices} devices")
+
+
+def _share(rule: Rule, dim: Dim, count: int, where: str, shown: str) -> Iterator[tuple[int, int]]:
+    """Divide the parts of one dim among its factors, major first."""
+    if count > 1 and not dim:
+        raise StrategyError(f"{shown}: {where} is broadcast and cannot be split")
+    left = count
+    for i in dim:
+        factor = rule.factors[i]
+        share = math.gcd(left, factor.size)
+        if share > 1 and not factor.splittable:
+            raise StrategyError(f"{shown}: {where} (factor {factor.name}) must be whole on every rank: rule {rule}")
+        yield i, share
+        left //= share
+    if left > 1:
+        raise StrategyError(f"{shown}: {where} cannot have {count} parts under the rule {rule}")
+
+
+def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, shown: str) -> Strategy:
+    axes: list[Refs] = [()] * len(rule.factors)
+    for i, (one, shape) in enumerate(zip(given, shapes, strict=True)):
+        if not isinstance(one, Layout):
+            raise StrategyError(f"{shown}: give either tuples or Layouts for all operands")
+        try:
+            layout = onto(one, mesh)
+        except LayoutError as error:
+            raise StrategyError(f"{shown}: {error}") from None
+        if not layout.divides(shape):
+            raise StrategyError(f"{shown}: layout [{one}] does not divide operand {i} of shape {tuple(shape)}")
+        for factor, refs in enumerate(project(rule, rule.operands[i], layout)):
+            if refs and axes[factor] and axes[factor] != refs:
+                raise StrategyError(f"{shown}: factor {rule.factors[factor].name} is split by different axes")
+            axes[factor] = axes[factor] or refs
+    strategy = Strategy(rule, mesh, tuple(axes))
+    try:
+        wanted = tuple(onto(one, mesh) for one in given)
+        fits = is_legal(rule, strategy.parts) and strategy.operand_layouts == wanted
+    except LayoutError as error:
+        raise StrategyError(f"{shown}: {error}") from None
+    if not fits:
+        raise StrategyError(f"{shown}: the operator cannot be split this way under its rule {rule}")
+    return strategy

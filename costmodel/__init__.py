@@ -1,0 +1,56 @@
+"""Seconds and bytes for a piece of hardware: numbers in, numbers out, no graphs.
+
+    hardware    Device, Link, Topology, Hardware; preset("h100")
+    collectives seconds("all_gather", nbytes, ranks, link) and one function per kind; bytes_moved; algorithms
+    compute     operator_seconds(flops, nbytes, device, dtype)
+    memory      peak(rows of first step, last step, bytes); timeline
+    units       "9.8 us", "48 KiB", and back to bytes
+
+>>> hardware = preset("h100")
+>>> format_seconds(seconds("all_reduce", 2**20, 8, hardware.topology.link(8)))
+'14.4 us'
+"""
+
+from __future__ import annotations
+
+from costmodel.collectives import (
+    KINDS,
+    Algorithm,
+    algorithms,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    bytes_moved,
+    permute,
+    reduce_scatter,
+    seconds,
+)
+from costmodel.compute import operator_seconds
+from costmodel.hardware import Device, Hardware, Link, Topology, preset, presets
+from costmodel.memory import peak, timeline
+from costmodel.units import format_bytes, format_seconds, parse_bytes
+
+__all__ = [
+    "KINDS",
+    "Algorithm",
+    "Device",
+    "Hardware",
+    "Link",
+    "Topology",
+    "algorithms",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "bytes_moved",
+    "format_bytes",
+    "format_seconds",
+    "operator_seconds",
+    "parse_bytes",
+    "peak",
+    "permute",
+    "preset",
+    "presets",
+    "reduce_scatter",
+    "seconds",
+    "timeline",
+]

@@ -1,0 +1,62 @@
+"""Seconds one operator takes on one device: the roofline, plus what it costs to start it.
+
+>>> from costmodel.hardware import preset
+>>> f"{operator_seconds(2 * 64 * 256 * 1024, 4 * 344064, preset('h100').device):.3g} s"
+'7.72e-06 s'
+"""
+
+from __future__ import annotations
+
+from typing import overload
+
+import numpy as np
+
+from costmodel.hardware import Device
+
+
+@overload
+def operator_seconds(flops: float, nbytes: float, device: Device, dtype: str = "f32") -> float: ...
+
+
+@overload
+def operator_seconds(
+    flops: np.ndarray, nbytes: float | np.ndarray, device: Device, dtype: str = "f32"
+) -> np.ndarray: ...
+
+
+@overload
+def operator_seconds(flops: float, nbytes: np.ndarray, device: Device, dtype: str = "f32") -> np.ndarray: ...
+
+
+def operator_seconds(
+    flops: float | np.ndarray, nbytes: float | np.ndarray, device: Device, dtype: str = "f32"
+) -> float | np.ndarray:
+    """Seconds for an operator of `flops` that moves `nbytes` to and from device memory (local sizes).
+
+    launch + max(flops / (efficiency * peak), nbytes / (efficiency * bandwidth)), the roofline of Williams,
+    Waterman and Patterson (CACM 52(4), 2009). The launch time is added and not a floor under the sum: a floor
+    would price all ways to split a small operator the same, and a search could not see that splitting saves
+    work. No flops and no bytes (a view) cost 0: nothing is launched. Numbers or arrays, also mixed;
+    ValueError for negative ones.
+    """
+    compute_rate = device.compute_efficiency * device.peak(dtype)
+    memory_rate = device.memory_efficiency * device.memory_bandwidth
+    if isinstance(flops, np.ndarray) or isinstance(nbytes, np.ndarray):
+        return _many(np.asarray(flops), np.asarray(nbytes), compute_rate, memory_rate, device.launch_seconds)
+    if not (flops >= 0 and nbytes >= 0):
+        raise _negative(flops, nbytes)
+    busy = max(flops / compute_rate, nbytes / memory_rate)
+    return device.launch_seconds + busy if busy else 0.0
+
+
+def _many(
+    flops: np.ndarray, nbytes: np.ndarray, compute_rate: float, memory_rate: float, launch: float
+) -> np.ndarray:
+    if not (np.all(flops >= 0) and np.all(nbytes >= 0)):
+        raise _negative(flops, nbytes)
+    busy = np.maximum(flops / compute_rate, nbytes / memory_rate)
+    return np.where(busy > 0, launch + busy, 0.0)
+
+
+def _negative(flops: object, nbytes: object) -> ValueError:
+    return ValueError(f"operator with {flops} flops and {nbytes} bytes: both are numbers from 0 up")

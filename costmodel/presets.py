@@ -1,0 +1,295 @@
+"""Hardware presets: one entry a machine, every number with its unit and where it is from.
+
+"datasheet" is the vendor's number; "planning" is an estimate to be replaced by a measurement when one is at
+hand. Peaks are dense (no sparsity). A reader looks entries up with `costmodel.preset`.
+"""
+
+from __future__ import annotations
+
+from costmodel.hardware import Device, Hardware, Link, Topology
+
+TERA, GIGA, GB, GIB, US = 1e12, 1e9, 1e9, 2**30, 1e-6
+
+# Time to start one GPU kernel: the floor that PyTorch's AutoParallel uses. Compiled TPU programs start
+# operators from the chip itself. The Ascend figure is taken to be like a GPU's.
+_GPU_LAUNCH = 7 * US  # planning
+_TPU_LAUNCH = 1 * US  # planning
+
+# Seconds per message: one step of NCCL's ring with the LL128 protocol in its tuning tables, 1.9 us over
+# NVLink.
+_NVLINK_STEP = 1.9 * US
+_ETHERNET_STEP = 14 * US  # planning: NCCL's network step with the simple protocol
+_INFINIBAND_STEP = 4 * US  # planning: NCCL's network ring step, LL128, rounded
+_DCN_STEP = 20 * US  # planning
+
+
+def _infiniband(gbits: int) -> Link:
+    return Link(
+        f"infiniband {gbits} Gb/s",
+        _INFINIBAND_STEP,
+        gbits / 8 * GB,
+        source="planning: line rate of one adapter per GPU, one way; latency from NCCL's tuning tables",
+    )
+
+
+def _nvlink(generation: int, bandwidth: float, source: str) -> Link:
+    return Link(f"nvlink {generation}", _NVLINK_STEP, bandwidth, source=source)
+
+
+_CPU = Hardware(
+    "cpu",
+    Device(
+        "cpu core",
+        # One x86 core under numpy: BLAS for f64 and f32, plain loops for the others. planning
+        (
+            ("f64", 30 * GIGA),
+            ("f32", 60 * GIGA),
+            ("f16", 0.3 * GIGA),
+            ("bf16", 0.3 * GIGA),
+            ("i32", 1.5 * GIGA),
+            ("i64", 1.5 * GIGA),
+            ("i8", 1.5 * GIGA),
+        ),
+        memory_bandwidth=16 * GB,  # planning: a copy by one core, read plus written
+        memory_bytes=4 * GIB,  # planning: a rank's part of its host
+        launch_seconds=1 * US,  # planning: a numpy call on a few elements, and its share of the interpreter
+        # The rates above are measured ones of whole operators, so little is taken off again.
+        compute_efficiency=0.9,
+        memory_efficiency=0.9,
+        source="planning: numpy on one core of a 2020s x86 server, order of magnitude; measure your own host",
+    ),
+    Topology(
+        (
+            (
+                None,
+                Link(
+                    "shared memory",
+                    3 * US,
+                    8 * GB,
+                    source="planning: two MPI ranks that exchange buffers through shared memory; measure",
+                ),
+            ),
+        )
+    ),
+)
+
+_A100 = Hardware(
+    "a100",
+    Device(
+        "A100 SXM 80GB",
+        # datasheet; f32 without TF32, f64 on tensor cores
+        (
+            ("f64", 19.5 * TERA),
+            ("f32", 19.5 * TERA),
+            ("tf32", 156 * TERA),
+            ("f16", 312 * TERA),
+            ("bf16", 312 * TERA),
+            ("i8", 624 * TERA),
+            ("i32", 19.5 * TERA),
+        ),
+        memory_bandwidth=2039 * GB,  # datasheet
+        memory_bytes=80 * GIB,  # datasheet
+        launch_seconds=_GPU_LAUNCH,
+        source="NVIDIA A100 datasheet",
+    ),
+    Topology(
+        (
+            # datasheet 600 GB/s both ways; 0.77 of one way is what large ring all-reduces reach. planning
+            (8, _nvlink(3, 230 * GB, "planning: 0.77 of the datasheet's 300 GB/s one way")),
+            (None, _infiniband(200)),
+        )
+    ),
+)
+
+_H100 = Hardware(
+    "h100",
+    Device(
+        "H100 SXM 80GB",
+        # datasheet; its figures for f16 and below assume sparsity and are halved here; f64 on tensor cores
+        (
+            ("f64", 67 * TERA),
+            ("f32", 67 * TERA),
+            ("tf32", 494 * TERA),
+            ("f16", 989 * TERA),
+            ("bf16", 989 * TERA),
+            ("f8", 1979 * TERA),
+            ("i8", 1979 * TERA),
+            ("i32", 33.5 * TERA),
+        ),  # i32: half the lanes of f32, planning
+        memory_bandwidth=3350 * GB,  # datasheet
+        memory_bytes=80 * GIB,  # datasheet
+        launch_seconds=_GPU_LAUNCH,
+        source="NVIDIA H100 datasheet",
+    ),
+    Topology(
+        (
+            # datasheet 900 GB/s both ways; rings without in-switch reduction. planning
+            (
+                8,
+                _nvlink(
+                    4, 360 * GB, "planning: 0.8 of the datasheet's 450 GB/s one way; more with in-switch sums"
+                ),
+            ),
+            (None, _infiniband(400)),
+        )
+    ),
+)
+
+_B200 = Hardware(
+    "b200",
+    Device(
+        "B200 (HGX, 1000 W)",
+        # published figures of the 1000 W part; tables round f32 to 75-80 and f64 to 37-40
+        (
+            ("f64", 37 * TERA),
+            ("f32", 75 * TERA),
+            ("tf32", 1100 * TERA),
+            ("f16", 2250 * TERA),
+            ("bf16", 2250 * TERA),
+            ("f8", 4500 * TERA),
+            ("i8", 4500 * TERA),
+            ("i32", 75 * TERA),
+        ),  # i32: as f32, planning
+        memory_bandwidth=7700 * GB,  # published for HGX; 8000 in other tables
+        memory_bytes=180 * 10**9,  # the usable part of 192 GB
+        launch_seconds=_GPU_LAUNCH,
+        source="published tables of the HGX B200; they differ by up to 7 %, the lower figures are used",
+    ),
+    Topology(
+        (
+            # datasheet 1800 GB/s both ways; NVL72 racks have 72 in place of 8. planning
+            (8, _nvlink(5, 690 * GB, "planning: 0.77 of the datasheet's 900 GB/s one way")),
+            (None, _infiniband(400)),
+        )
+    ),
+)
+
+
+def _tpu(name: str, device: Device, pod: int, torus: str, ici: float, dcn_gbits: int) -> Hardware:
+    """A pod of TPUs; `ici` is the bytes per second that a chip sends along one torus axis, both ways."""
+    inside = Link(
+        f"ICI, one axis of a {torus}",
+        1 * US,  # planning: one hop
+        ici,
+        source="planning: both links of one wrapped torus axis, 0.9 of line rate; an axis of 2 or without "
+        "wrap-around gets half, and an all_to_all over n > 4 ranks takes n/4 times longer than a crossbar",
+    )
+    outside = Link(
+        "data center network",
+        _DCN_STEP,
+        dcn_gbits / 8 * GB,
+        source="Google Cloud TPU documentation, Gb/s per chip",
+    )
+    return Hardware(name, device, Topology(((pod, inside), (None, outside))))
+
+
+def _tpu_device(name: str, bf16: float, i8: float, bandwidth: float, memory_bytes: int) -> Device:
+    return Device(
+        name,
+        # bf16 and i8 as documented; f32 as six bf16 passes of the matrix unit, planning; i32 like f32,
+        # planning
+        (("f32", bf16 / 6), ("bf16", bf16), ("f16", bf16 / 6), ("i8", i8), ("i32", bf16 / 6)),
+        memory_bandwidth=bandwidth,
+        memory_bytes=memory_bytes,
+        launch_seconds=_TPU_LAUNCH,
+        source="Google Cloud TPU documentation for bf16, i8 and HBM; other dtypes are planning figures",
+    )
+
+
+_TPU_V4 = _tpu(
+    "tpu_v4",
+    _tpu_device("TPU v4", 275 * TERA, 275 * TERA, 1228 * GB, 32 * GIB),
+    pod=4096,
+    torus="3-D torus",
+    ici=90 * GB,
+    dcn_gbits=25,  # DCN: planning, the documentation names none
+)
+_TPU_V5E = _tpu(
+    "tpu_v5e",
+    _tpu_device("TPU v5e", 197 * TERA, 393 * TERA, 819 * GB, 16 * GIB),
+    pod=256,
+    torus="2-D torus",
+    ici=90 * GB,
+    dcn_gbits=25,
+)
+_TPU_V5P = _tpu(
+    "tpu_v5p",
+    _tpu_device("TPU v5p", 459 * TERA, 918 * TERA, 2765 * GB, 95 * GIB),
+    pod=8960,
+    torus="3-D torus",
+    ici=180 * GB,
+    dcn_gbits=50,
+)
+
+
+def _roce(gbits: int) -> Link:
+    return Link(
+        f"RoCE {gbits} Gb/s",
+        _ETHERNET_STEP,
+        gbits / 8 * GB,
+        source="planning: line rate of one port per NPU, one way",
+    )
+
+
+_ASCEND910 = Hardware(
+    "ascend910",
+    Device(
+        "Ascend 910",
+        # f16, i8: Huawei at Hot Chips 2019. The matrix unit has no f32: 32 cores * 64 lanes * 2 * 1 GHz of
+        # the vector unit, planning; bf16 is not native and runs like f32.
+        (
+            ("f32", 4.1 * TERA),
+            ("f16", 256 * TERA),
+            ("bf16", 4.1 * TERA),
+            ("i8", 512 * TERA),
+            ("i32", 4.1 * TERA),
+        ),
+        memory_bandwidth=1200 * GB,  # Hot Chips 2019
+        memory_bytes=32 * GIB,
+        launch_seconds=_GPU_LAUNCH,
+        source="Huawei at Hot Chips 2019 for f16, i8, HBM; other dtypes are planning figures",
+    ),
+    Topology(
+        (
+            # Three HCCS ports of 240 Gb/s join four NPUs; two such fours share a host's PCIe.
+            (4, Link("HCCS", 3 * US, 72 * GB, source="planning: 0.8 of three ports of 30 GB/s")),
+            (8, Link("PCIe 4 x16", 5 * US, 20 * GB, source="planning: two fours of one host over PCIe")),
+            (None, _roce(100)),
+        )
+    ),
+)
+
+_ASCEND910B = Hardware(
+    "ascend910b",
+    Device(
+        "Ascend 910B",
+        # Parts differ: 313 to 376 f16; the lowest is used. f32 a quarter of f16. planning
+        (
+            ("f32", 78 * TERA),
+            ("f16", 313 * TERA),
+            ("bf16", 313 * TERA),
+            ("i8", 626 * TERA),
+            ("i32", 9 * TERA),
+        ),
+        memory_bandwidth=1600 * GB,  # planning: public tables name 0.4 to 1.6 TB/s
+        memory_bytes=64 * GIB,
+        launch_seconds=_GPU_LAUNCH,
+        source="planning: public tables disagree; override with your part's datasheet",
+    ),
+    Topology(
+        (
+            (
+                8,
+                Link(
+                    "HCCS", 3 * US, 157 * GB, source="planning: 0.8 of 196 GB/s one way, full mesh of eight"
+                ),
+            ),
+            (None, _roce(200)),
+        )
+    ),
+)
+
+PRESETS = {
+    hardware.name: hardware
+    for hardware in (_CPU, _A100, _H100, _B200, _TPU_V4, _TPU_V5E, _TPU_V5P, _ASCEND910, _ASCEND910B)
+}
