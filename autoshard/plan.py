@@ -35,12 +35,16 @@ class Cause:
 
 @dataclass(frozen=True)
 class Option:
-    """A strategy and what it would cost at the moment of decision: its edges' redistributions, and its own work and
-    reductions, in seconds per step."""
+    """A strategy and what it costs at the moment of decision, in seconds per step.
+
+    edge_seconds: redistributions to and from decided neighbours; completion_seconds: completing partial results that
+    no decided neighbour takes; work_seconds: the operator itself on one rank.
+    """
 
     strategy: Strategy
     edge_seconds: float
-    own_seconds: float
+    completion_seconds: float
+    work_seconds: float
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
     hardware    Device, Link, Topology, Hardware; preset("h100")
     collectives seconds("all_gather", nbytes, ranks, link) and one function per kind; bytes_moved; algorithms
+    hierarchy   grouped_seconds: groups that span several levels of links; group_levels
     compute     operator_seconds(flops, nbytes, device, dtype)
     memory      peak(rows of first step, last step, bytes); timeline
     units       "9.8 us", "48 KiB", and back to bytes
@@ -27,6 +28,7 @@ from costmodel.collectives import (
 )
 from costmodel.compute import operator_seconds
 from costmodel.hardware import Device, Hardware, Link, Topology, preset, presets
+from costmodel.hierarchy import group_levels, grouped_seconds
 from costmodel.memory import peak, timeline
 from costmodel.units import format_bytes, format_seconds, parse_bytes
 
@@ -44,6 +46,8 @@ __all__ = [
     "bytes_moved",
     "format_bytes",
     "format_seconds",
+    "group_levels",
+    "grouped_seconds",
     "operator_seconds",
     "parse_bytes",
     "peak",

@@ -9,26 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from autoshard.errors import GraphError
 from autoshard.ops.registry import Operator
 from autoshard.rule import Rule
+from autoshard.source import Source
 from autoshard.tensortype import TensorType
 
 DATA, PARAMETER, STATE = "data", "parameter", "state"
 ROLES = (DATA, PARAMETER, STATE)
-
-
-class Source(NamedTuple):
-    """A line of the user's code."""
-
-    file: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 @dataclass(eq=False, slots=True)

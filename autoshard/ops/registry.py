@@ -306,9 +306,9 @@ def operator(
         rule: rule text, or `function(*shapes, **attrs)` returning a text, a (text, sizes) pair or a Rule.
         shape: `function(*shapes, **attrs) -> result shapes`, where the rule's factor sizes are not the result's dims.
         dtype: element type of the results (a tuple for several), or `function(*dtypes, **attrs)`; default promotion.
-        linear: sets of operand indices in which the operator is linear together.
+        linear: sets of operand indices in which the operator is linear together; () means all operands.
         flops: operations per index combination of the rule's factors.
-        call: attributes that the primitive class takes when called.
+        call: attributes that the primitive class takes when called; with operands among them, the order of all.
 
     Raises:
         UnknownNameError: the name is taken.

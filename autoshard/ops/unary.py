@@ -1,0 +1,223 @@
+"""Elementwise operators of one operand as a table of calculus: name, numpy meaning, gradient.
+
+A gradient is a kernel `(g, y)` or `(g, x)` that becomes an operator of its own, so that it makes one pass over memory.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.special import erf as _erf
+from scipy.special import expit as _expit
+
+from autoshard.errors import ShapeError
+from autoshard.ops.reduce import sum_to
+from autoshard.ops.registry import Operator, operator, promote
+from autoshard.tensortype import DType
+from autoshard.tensortype import dtype as element_type
+
+_F32, BOOL = element_type("f32"), element_type("bool")
+_SQRT_HALF = 0.5**0.5
+_INV_SQRT_2PI = 0.3989422804014327
+_TANH_SCALE, _TANH_CUBE = 0.7978845608028654, 0.044715
+
+
+def real(*operands: DType, **_: object) -> DType:
+    """Transcendental functions of whole numbers are f32, as in MindSpore."""
+    common = promote(operands)
+    return common if common.is_float else _F32
+
+
+def signed(name: str) -> Callable[..., DType]:
+    """Arithmetic that has no meaning for bools."""
+
+    def result(*operands: DType, **_: object) -> DType:
+        common = promote(operands)
+        if common == BOOL:
+            raise ShapeError(f"{name} of bools has no meaning; cast them first, or use LogicalNot or LogicalXor")
+        return common
+
+    return result
+
+
+def wants(x: Any) -> bool:
+    """Whether a gradient for x makes sense: only floats have one."""
+    return element_type(x.dtype).is_float
+
+
+def fit(g: Any, x: Any) -> Any:
+    """g as a gradient of x: summed over broadcast dims, of x's element type."""
+    g = sum_to(g, tuple(x.shape))
+    return g if element_type(g.dtype) == element_type(x.dtype) else cast(g, dtype=element_type(x.dtype).name)
+
+
+# -- the table
+
+
+def _unary(name: str, run: Callable, *, of: Callable | None = None, flops: float = 1.0, linear: bool = False) -> Operator:
+    @operator(name, rule="... -> ...", dtype=of, flops=flops, linear=((0,),) if linear else ())
+    def unary(x):
+        return run(x)
+
+    unary.__doc__ = f"{name} of each element."
+    return unary
+
+
+def _fused(op: Operator, kernel: Callable, name: str = "") -> Operator:
+    """Give `op` a gradient that is one operator: `kernel(g, y)` or `kernel(g, x)`, by its parameter's name."""
+    other = list(inspect.signature(kernel).parameters)[1]
+    uses_result = other == "y"
+
+    @operator(name or f"{op.name}Grad", rule="..., ... -> ...", linear=((0,),), flops=(op.options.flops or 1.0) + 2)
+    def fused(g, other):
+        return kernel(g, other)
+
+    @op.gradient
+    def _(g, y, x):
+        return fused(g, y if uses_result else x)
+
+    fused.__doc__ = f"Gradient of {op.name} from g and its {'result' if uses_result else 'operand'}."
+    return fused
+
+
+def flat(op: Operator) -> Operator:
+    """A step function: its gradient is zero."""
+
+    @op.gradient
+    def _(g, y, *operands, **attrs):
+        return (None,) * len(operands)
+
+    return op
+
+
+def _gelu_tanh_inner(x: np.ndarray) -> np.ndarray:
+    return np.tanh(_TANH_SCALE * (x + _TANH_CUBE * x * x * x))
+
+
+def _silu_grad(g: np.ndarray, x: np.ndarray) -> np.ndarray:
+    s = _expit(x)
+    return g * (s * (1 + x * (1 - s)))
+
+
+exp = _unary("Exp", np.exp, of=real, flops=8)
+log = _unary("Log", np.log, of=real, flops=8)
+log1p = _unary("Log1p", np.log1p, of=real, flops=8)
+sqrt = _unary("Sqrt", np.sqrt, of=real, flops=2)
+rsqrt = _unary("Rsqrt", lambda x: 1 / np.sqrt(x), of=real, flops=3)
+reciprocal = _unary("Reciprocal", lambda x: 1 / x, of=real)
+square = _unary("Square", lambda x: x * x)
+tanh = _unary("Tanh", np.tanh, of=real, flops=10)
+sigmoid = _unary("Sigmoid", _expit, of=real, flops=10)
+erf = _unary("Erf", _erf, of=real, flops=10)
+relu = _unary("ReLU", lambda x: np.maximum(x, 0))
+silu = _unary("SiLU", lambda x: x * _expit(x), of=real, flops=11)
+softplus = _unary("Softplus", lambda x: np.logaddexp(x, x.dtype.type(0)), of=real, flops=16)
+sin = _unary("Sin", np.sin, of=real, flops=8)
+cos = _unary("Cos", np.cos, of=real, flops=8)
+abs = _unary("Abs", np.abs)
+neg = _unary("Neg", np.negative, of=signed("Neg"), linear=True)
+sign = flat(_unary("Sign", np.sign, of=signed("Sign")))
+floor = flat(_unary("Floor", np.floor))
+ceil = flat(_unary("Ceil", np.ceil))
+round = flat(_unary("Round", np.rint))
+logical_not = _unary("LogicalNot", np.logical_not, of=lambda x: BOOL)
+stop_gradient = flat(_unary("StopGradient", lambda x: x, flops=0, linear=True))
+
+neg.gradient(lambda g, y, x: neg(g))
+exp_grad = _fused(exp, lambda g, y: g * y)
+log_grad = _fused(log, lambda g, x: g / x)
+sin_grad = _fused(sin, lambda g, x: g * np.cos(x))
+cos_grad = _fused(cos, lambda g, x: -g * np.sin(x))
+log1p_grad = _fused(log1p, lambda g, x: g / (1 + x))
+sqrt_grad = _fused(sqrt, lambda g, y: 0.5 * g / y)
+rsqrt_grad = _fused(rsqrt, lambda g, y: -0.5 * g * (y * y * y))
+reciprocal_grad = _fused(reciprocal, lambda g, y: -g * (y * y))
+square_grad = _fused(square, lambda g, x: 2 * g * x)
+tanh_grad = _fused(tanh, lambda g, y: g * (1 - y * y))
+sigmoid_grad = _fused(sigmoid, lambda g, y: g * (y * (1 - y)))
+erf_grad = _fused(erf, lambda g, x: (2 * 2**0.5 * _INV_SQRT_2PI) * g * np.exp(-x * x))
+relu_grad = _fused(relu, lambda g, y: g * (y > 0), name="ReluGrad")
+silu_grad = _fused(silu, _silu_grad)
+softplus_grad = _fused(softplus, lambda g, x: g * _expit(x))
+abs_grad = _fused(abs, lambda g, x: g * np.sign(x))
+
+
+def _gelu_form(approximate: object) -> bool:
+    if approximate not in ("none", "tanh"):
+        raise ShapeError(f"GeLU: approximate is {approximate!r}; it is 'none' (by erf) or 'tanh'")
+    return approximate == "tanh"
+
+
+def _gelu_type(*operands: DType, approximate: object) -> DType:
+    _gelu_form(approximate)
+    return real(*operands)
+
+
+@operator("GeLU", rule="... -> ...", dtype=_gelu_type, flops=14)
+def gelu(x, *, approximate="none"):
+    """x times the normal distribution function of x, by erf or by its tanh approximation."""
+    part = _gelu_tanh_inner(x) if _gelu_form(approximate) else _erf(x * _SQRT_HALF)
+    part += 1
+    part *= x
+    part *= 0.5
+    return part
+
+
+@gelu.gradient
+def _(g, y, x, approximate):
+    return gelu_grad(g, x, approximate=approximate)
+
+
+@operator("GeLUGrad", rule="..., ... -> ...", linear=((0,),), dtype=_gelu_type, flops=24)
+def gelu_grad(g, x, *, approximate="none"):
+    """Gradient of GeLU from g and its operand."""
+    if _gelu_form(approximate):
+        t = _gelu_tanh_inner(x)
+        slope = _TANH_SCALE * (1 + 3 * _TANH_CUBE * x * x)
+        return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope)
+    slope = np.exp(-0.5 * x * x)
+    slope *= x * _INV_SQRT_2PI
+    slope += 0.5 * (1 + _erf(x * _SQRT_HALF))
+    slope *= g
+    return slope
+
+
+@operator("Cast", rule="... -> ...", dtype=lambda x, *, dtype: element_type(dtype), call=("dtype",), flops=0)
+def cast(x, *, dtype):
+    """The elements as another type."""
+    return x.astype(element_type(dtype).numpy, copy=False)
+
+
+@cast.gradient
+def _(g, y, x, dtype):
+    source = element_type(x.dtype)
+    return cast(g, dtype=source.name) if source.is_float else None
+
+
+def _number_type(x: DType, value: object) -> DType:
+    return _F32 if isinstance(value, float) and not x.is_float else x
+
+
+@operator("ScalarMul", rule="... -> ...", dtype=lambda x, *, factor: _number_type(x, factor), linear=((0,),))
+def scalar_mul(x, *, factor):
+    """x times a number that needs no tensor."""
+    return x * factor
+
+
+@scalar_mul.gradient
+def _(g, y, x, factor):
+    return fit(scalar_mul(g, factor=factor), x) if wants(x) else None
+
+
+@operator("ScalarAdd", rule="... -> ...", dtype=lambda x, *, addend: _number_type(x, addend))
+def scalar_add(x, *, addend):
+    """x plus a number that needs no tensor."""
+    return x + addend
+
+
+@scalar_add.gradient
+def _(g, y, x, addend):
+    return fit(g, x) if wants(x) else None

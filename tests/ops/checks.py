@@ -1,0 +1,68 @@
+"""Checks shared by the operator tests: gradients by finite differences, and the law of split execution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autoshard.layout.mesh import Mesh
+from autoshard.ops.registry import Operator, Place, resolve
+from autoshard.strategy import Strategy, enumerate_strategies
+from autoshard.tensortype import type_of
+
+REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+
+
+def check_gradient(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, seed: int = 0) -> int:
+    """Compare the gradients of f64 operands with central differences in a random direction; how many there were."""
+    attrs = op.check_attributes(attrs)
+    results = op.evaluate(arrays, attrs)
+    rng = np.random.default_rng(seed)
+    gs = tuple(rng.standard_normal(result.shape) if result.dtype.kind == "f" else None for result in results)
+    one = len(results) == 1
+    grads = op.cotangents(gs[0] if one else gs, results[0] if one else results, arrays, attrs)
+    floats = [i for i, array in enumerate(arrays) if array.dtype.kind == "f"]
+    grads = grads + (None,) * (len(arrays) - len(grads))
+
+    def loss(inputs: Sequence[np.ndarray]) -> float:
+        return sum(np.sum(g * y) for g, y in zip(gs, op.evaluate(inputs, attrs), strict=True) if g is not None)
+
+    for i in floats:
+        assert grads[i].shape == arrays[i].shape, f"{op.name}: gradient {grads[i].shape} of {arrays[i].shape}"
+        way = rng.standard_normal(arrays[i].shape)
+        ends = [[a + e * way if j == i else a for j, a in enumerate(arrays)] for e in (1e-6, -1e-6)]
+        slope = (loss(ends[0]) - loss(ends[1])) / 2e-6
+        np.testing.assert_allclose(np.sum(grads[i] * way), slope, rtol=1e-6, atol=1e-7, err_msg=op.name)
+    return len(floats)
+
+
+def check_split(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, mesh: Mesh) -> int:
+    """Run every strategy rank by rank and compare with the blocks of the whole run; how many strategies there were."""
+    attrs = op.check_attributes(attrs)
+    operands = tuple(map(type_of, arrays))
+    strategies = enumerate_strategies(op.rule(operands, attrs), mesh)
+    whole = op.evaluate(arrays, attrs)
+    for strategy in strategies:
+        check_strategy(op, arrays, attrs, strategy, whole)
+    return len(strategies)
+
+
+def check_strategy(
+    op: Operator, arrays: Sequence[np.ndarray], attrs: dict, strategy: Strategy, whole: Sequence[np.ndarray]
+) -> None:
+    operands, results = tuple(map(type_of, arrays)), tuple(map(type_of, whole))
+    place = Place(operands, results, strategy.operand_layouts, strategy.result_layouts)
+    local = op.local_attributes(attrs, place)
+    outputs = []
+    for rank in range(strategy.mesh.devices):
+        cut = [a[x.block(rank, a.shape)] for a, x in zip(arrays, strategy.operand_layouts, strict=True)]
+        outputs.append(op.evaluate(cut, {name: resolve(value, rank) for name, value in local.items()}))
+    groups = strategy.mesh.groups(strategy.reduced)
+    for i, (want, layout) in enumerate(zip(whole, strategy.result_layouts, strict=True)):
+        for rank in range(strategy.mesh.devices):
+            terms = [outputs[int(member)][i] for member in groups.members(rank)]
+            got = REDUCE[strategy.rule.reduction].reduce(terms)
+            block = want[layout.block(rank, want.shape)]
+            assert got.shape == block.shape and terms[0].dtype == want.dtype
+            np.testing.assert_allclose(got, block, rtol=1e-5, atol=1e-5, err_msg=f"{op.name} {attrs} by {strategy}")
