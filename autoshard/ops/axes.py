@@ -27,7 +27,7 @@ def sized(text: str, names: Sequence[str], sizes: Sequence[int]) -> Rule:
     return Rule.parse(f"{text} {{{pairs}}}")
 
 
-def axis_index(axis: int, rank: int, what: str) -> int:
+def axis_index(axis: object, rank: int, what: str) -> int:
     """`axis` counted from the front.
 
     Raises:
@@ -60,6 +60,7 @@ def whole_numbers(values: object, what: str) -> tuple[int, ...]:
         ShapeError: something else.
     """
     given = values if isinstance(values, tuple | list) else (values,)
-    if any(isinstance(one, bool) or not isinstance(one, int) for one in given):
+    numbers = tuple(one for one in given if isinstance(one, int) and not isinstance(one, bool))
+    if len(numbers) < len(given):
         raise ShapeError(f"{what} takes whole numbers, not {values!r}")
-    return tuple(given)
+    return numbers

@@ -46,7 +46,7 @@ def _concat_check(shapes: Sequence[Sequence[int]], axis: int) -> int:
         )
         if not same:
             raise ShapeError(
-                f"Concat along axis {axis}: operand {i} is {tuple(shape)} operand 0 {tuple(shapes[0])}; "
+                f"Concat along axis {axis}: operand {i} is {tuple(shape)} but operand 0 {tuple(shapes[0])}; "
                 f"only that axis may differ"
             )
     return axis

@@ -71,8 +71,7 @@ class Primitive:
         return self
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
-        """Apply the operator to operands (or one sequence of them, where it takes any number); what follows them are
-        the attributes of the call in order."""
+        """Apply the operator to operands (one sequence, if it takes any number) and call attributes."""
         operands, rest, order = _take_operands(self.operator, args)
         given = _by_name(self.operator, order, rest, attrs)
         token = _CURRENT.set(self)
@@ -155,7 +154,7 @@ def _check_form(given: object, which: str, what: str) -> None:
         if isinstance(one, int) and not isinstance(one, bool):
             raise StrategyError(
                 f"{what}: {which} is {given!r}, whose entry {i} is a number; write a tuple per tensor, "
-                f"for one tensor (({', '.join(map(str, given))},),)"
+                f"for one tensor ({given!r},)"
             )
         if not isinstance(one, tuple):
             raise StrategyError(f"{what}: entry {i} of {which} is {one!r}, but must be a tuple or a Layout")

@@ -256,9 +256,9 @@ class Operator:
 
     def evaluate(self, arrays: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
         """Run the numpy meaning; results have exactly the inferred types."""
+        types = self.result_types(tuple(type_of(array) for array in arrays), attrs)
         results = self.run(*arrays, **attrs)
         results = results if isinstance(results, tuple) else (results,)
-        types = self.result_types(tuple(type_of(array) for array in arrays), attrs)
         return tuple(np.asarray(result, dtype=of.dtype.numpy) for result, of in zip(results, types, strict=True))
 
     def cotangents(self, g: Any, y: Any, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tuple:

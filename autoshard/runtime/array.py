@@ -20,7 +20,7 @@ def cut(array: np.ndarray, layout: Layout, ranks: Iterable[int]) -> list[np.ndar
             f"cannot cut an array into the partial layout [{layout}]; inputs are whole values"
         )
     layout.check_fits(array.shape, "the array")
-    return [np.ascontiguousarray(array[layout.block(rank, array.shape)]) for rank in ranks]
+    return [np.asarray(array[layout.block(rank, array.shape)], order="C") for rank in ranks]
 
 
 def join(parts: Sequence[np.ndarray], layout: Layout, shape: Sequence[int], comm: Comm) -> np.ndarray:

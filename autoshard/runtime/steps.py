@@ -32,4 +32,4 @@ def _piece(part: np.ndarray, step: Step, rank: int) -> np.ndarray:
     size = part.shape[step.dim] // step.groups.size
     start = step.groups.position(rank) * size
     index = (slice(None),) * step.dim + (slice(start, start + size),)
-    return np.ascontiguousarray(part[index])
+    return np.asarray(part[index], order="C")

@@ -15,7 +15,7 @@ REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multip
 
 
 def check_gradient(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, seed: int = 0) -> int:
-    """Compare the gradients of f64 operands with central differences in a random direction; how many there were."""
+    """Compare gradients of f64 operands with central differences in a random direction; returns how many."""
     attrs = op.check_attributes(attrs)
     results = op.evaluate(arrays, attrs)
     rng = np.random.default_rng(seed)
@@ -26,7 +26,9 @@ def check_gradient(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, seed
     grads = grads + (None,) * (len(arrays) - len(grads))
 
     def loss(inputs: Sequence[np.ndarray]) -> float:
-        return sum(np.sum(g * y) for g, y in zip(gs, op.evaluate(inputs, attrs), strict=True) if g is not None)
+        return sum(
+            np.sum(g * y) for g, y in zip(gs, op.evaluate(inputs, attrs), strict=True) if g is not None
+        )
 
     for i in floats:
         assert grads[i].shape == arrays[i].shape, f"{op.name}: gradient {grads[i].shape} of {arrays[i].shape}"
@@ -38,7 +40,7 @@ def check_gradient(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, seed
 
 
 def check_split(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, mesh: Mesh) -> int:
-    """Run every strategy rank by rank and compare with the blocks of the whole run; how many strategies there were."""
+    """Run every strategy rank by rank, compare with the blocks of the whole run; returns how many."""
     attrs = op.check_attributes(attrs)
     operands = tuple(map(type_of, arrays))
     strategies = enumerate_strategies(op.rule(operands, attrs), mesh)
@@ -65,4 +67,19 @@ def check_strategy(
             got = REDUCE[strategy.rule.reduction].reduce(terms)
             block = want[layout.block(rank, want.shape)]
             assert got.shape == block.shape and terms[0].dtype == want.dtype
-            np.testing.assert_allclose(got, block, rtol=1e-5, atol=1e-5, err_msg=f"{op.name} {attrs} by {strategy}")
+            np.testing.assert_allclose(
+                got, block, rtol=1e-5, atol=1e-5, err_msg=f"{op.name} {attrs} by {strategy}"
+            )
+
+
+def check_linear(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, seed: int = 0) -> int:
+    """Terms of a sum in all operands of a linear set must add up to the whole; returns how many sets."""
+    attrs, rng = op.check_attributes(attrs), np.random.default_rng(seed)
+    whole = op.evaluate(arrays, attrs)
+    for members in op.linear:
+        members = members or range(len(arrays))
+        terms = [rng.standard_normal(a.shape) if i in members else a for i, a in enumerate(arrays)]
+        rests = [a - b if i in members else a for i, (a, b) in enumerate(zip(arrays, terms, strict=True))]
+        for want, one, other in zip(whole, op.evaluate(terms, attrs), op.evaluate(rests, attrs), strict=True):
+            np.testing.assert_allclose(one + other, want, rtol=1e-9, atol=1e-9, err_msg=op.name)
+    return len(op.linear)

@@ -25,9 +25,16 @@ def _apart(shape: tuple[int, ...]) -> Make:
 
 SAMPLES = (
     Sample(index.gather, ("f32[48, 6]", "i32[8, 12]"), make=_with_indices((48, 6), (8, 12), 0, 48)),
-    Sample(index.gather, ("f32[6, 24, 4]", "i64[12]"), {"axis": 1}, make=_with_indices((6, 24, 4), (12,), -3, 30)),
+    Sample(
+        index.gather, ("f32[6, 24, 4]", "i64[12]"), {"axis": 1}, make=_with_indices((6, 24, 4), (12,), -3, 30)
+    ),
     Sample(index.gather, ("f32[8, 24]", "i32[]"), {"axis": -1}, make=_with_indices((8, 24), (), 0, 24)),
-    Sample(index.gather_grad, ("f32[8, 12, 6]", "i32[8, 12]"), {"size": 48}, make=_with_indices((8, 12, 6), (8, 12), 0, 48)),
+    Sample(
+        index.gather_grad,
+        ("f32[8, 12, 6]", "i32[8, 12]"),
+        {"size": 48},
+        make=_with_indices((8, 12, 6), (8, 12), 0, 48),
+    ),
     Sample(
         index.gather_grad,
         ("f32[6, 24, 4]", "i32[24]"),
@@ -49,7 +56,10 @@ SAMPLES = (
         make=lambda rng: [rng.integers(0, 12, (8, 6))],
     ),
     Sample(
-        index.gather_d, ("f32[24, 12]", "i32[24, 8]"), {"dim": 1}, make=_with_indices((24, 12), (24, 8), 0, 12)
+        index.gather_d,
+        ("f32[24, 12]", "i32[24, 8]"),
+        {"dim": 1},
+        make=_with_indices((24, 12), (24, 8), 0, 12),
     ),
     Sample(
         index.gather_d, ("f32[12, 6]", "i32[8, 6]"), {"dim": -2}, make=_with_indices((12, 6), (8, 6), -2, 14)

@@ -1,0 +1,194 @@
+"""Callbacks of `Model.train`: what happens at the begin, after each step, after each epoch, and at the end.
+
+    model.train(3, data, callbacks=[LossMonitor(), ModelCheckpoint(directory="checkpoints")])
+
+Every rank calls its callbacks at the same steps; only rank 0 prints and writes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autoshard.checkpoint import save_checkpoint
+from autoshard.communication import get_rank
+from autoshard.errors import AutoshardError
+
+
+class TrainingError(AutoshardError):
+    """Training that cannot go on."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands.
+
+    epoch and step count from 1, step within the epoch; total_steps counts all steps of this `train` call. loss: the
+    last step's, a number; where the loss is no scalar, the mean over its elements. model: the Model that trains; its
+    `sync()` brings the current parameters into the network's cells.
+    """
+
+    model: Any
+    epoch: int = 0
+    step: int = 0
+    total_steps: int = 0
+    loss: float = math.nan
+
+
+class Callback:
+    """Base of callbacks; override what is of interest."""
+
+    def on_train_begin(self, progress: Progress) -> None:
+        """Before the first step."""
+
+    def on_step_end(self, progress: Progress) -> None:
+        """After each step."""
+
+    def on_epoch_end(self, progress: Progress) -> None:
+        """After the last step of each epoch."""
+
+    def on_train_end(self, progress: Progress) -> None:
+        """After the last epoch; the cells hold the trained parameters."""
+
+
+class LossMonitor(Callback):
+    """Prints `epoch: 1 step: 4, loss is 3.25` on rank 0, and stops training at a loss that is no number.
+
+    Args:
+        per_print_times: print every that many steps; 0 only at the end of each epoch.
+    """
+
+    def __init__(self, per_print_times: int = 1, write: Callable[[str], None] = print) -> None:
+        self.per_print_times = _count("LossMonitor: per_print_times", per_print_times)
+        self.write = write
+
+    def on_step_end(self, progress: Progress) -> None:
+        if not math.isfinite(progress.loss):
+            raise TrainingError(
+                f"the loss is {progress.loss} at epoch {progress.epoch} step {progress.step}; training stops here "
+                "(try a smaller learning rate, or look for values that are too large in the data)"
+            )
+        if self.per_print_times and progress.total_steps % self.per_print_times == 0:
+            self._print(progress)
+
+    def on_epoch_end(self, progress: Progress) -> None:
+        if not self.per_print_times:
+            self._print(progress)
+
+    def _print(self, progress: Progress) -> None:
+        if get_rank() == 0:
+            self.write(f"epoch: {progress.epoch} step: {progress.step}, loss is {progress.loss:.6g}")
+
+
+class TimeMonitor(Callback):
+    """Prints the time of each epoch and its mean per step, on rank 0."""
+
+    def __init__(self, write: Callable[[str], None] = print) -> None:
+        self.write = write
+        self._since = 0.0
+
+    def on_train_begin(self, progress: Progress) -> None:
+        self._since = time.perf_counter()
+
+    def on_epoch_end(self, progress: Progress) -> None:
+        seconds = time.perf_counter() - self._since
+        self._since = time.perf_counter()
+        if get_rank() == 0:
+            each = f", {seconds / progress.step * 1e3:.3f} ms a step" if progress.step else ""
+            self.write(f"epoch: {progress.epoch}, {seconds:.3f} s{each}")
+
+
+@dataclass
+class History(Callback):
+    """Keeps the loss of every step, and the mean loss of every epoch."""
+
+    losses: list[float] = field(default_factory=list)
+    epoch_losses: list[float] = field(default_factory=list)
+
+    def on_step_end(self, progress: Progress) -> None:
+        self.losses.append(progress.loss)
+
+    def on_epoch_end(self, progress: Progress) -> None:
+        recent = self.losses[-progress.step :]
+        self.epoch_losses.append(sum(recent) / len(recent))
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When ModelCheckpoint writes and how many files it keeps.
+
+    save_checkpoint_steps: every that many steps, 0 only at the end of training. keep_checkpoint_max: older files of
+    this run are removed; 0 keeps all.
+    """
+
+    save_checkpoint_steps: int = 1
+    keep_checkpoint_max: int = 5
+
+    def __post_init__(self) -> None:
+        _count("CheckpointConfig: save_checkpoint_steps", self.save_checkpoint_steps)
+        _count("CheckpointConfig: keep_checkpoint_max", self.keep_checkpoint_max)
+
+
+class ModelCheckpoint(Callback):
+    """Saves the network's parameters as `<directory>/<prefix>-<epoch>_<step>.safetensors`, also after the last step.
+
+    Args:
+        prefix: begin of the file names.
+        directory: created where missing; the current folder by default.
+        config: when, and how many.
+    """
+
+    def __init__(
+        self, prefix: str = "CKP", directory: str | Path | None = None, config: CheckpointConfig | None = None
+    ) -> None:
+        self.prefix = prefix
+        self.directory = Path(directory or ".")
+        self.config = config or CheckpointConfig()
+        self.saved: list[Path] = []
+
+    def on_step_end(self, progress: Progress) -> None:
+        every = self.config.save_checkpoint_steps
+        if every and progress.total_steps % every == 0:
+            self._save(progress)
+
+    def on_train_end(self, progress: Progress) -> None:
+        if progress.total_steps:
+            self._save(progress)
+
+    def _save(self, progress: Progress) -> None:
+        path = self.directory / f"{self.prefix}-{progress.epoch}_{progress.step}.safetensors"
+        if self.saved and self.saved[-1] == path:
+            return
+        progress.model.sync()
+        self.saved.append(save_checkpoint(progress.model.network, path))
+        self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
+        keep = self.config.keep_checkpoint_max
+        while keep and len(self.saved) > keep:
+            oldest = self.saved.pop(0)
+            if get_rank() == 0 and oldest not in self.saved:
+                oldest.unlink(missing_ok=True)
+
+
+def as_callbacks(given: Callback | Sequence[Callback] | None) -> tuple[Callback, ...]:
+    """What `callbacks=` takes, as a tuple.
+
+    Raises:
+        TrainingError: something that is no Callback.
+    """
+    callbacks = (given,) if isinstance(given, Callback) else tuple(given or ())
+    for one in callbacks:
+        if not isinstance(one, Callback):
+            raise TrainingError(f"callbacks: {one!r} is no Callback; give an instance of a subclass of autoshard.Callback")
+    return callbacks
+
+
+def _count(what: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TrainingError(f"{what} is {value!r}; it must be a whole number of at least 0")
+    return value

@@ -1,0 +1,119 @@
+"""Checkpoints: whole parameters by name in one safetensors file, written so that a kill leaves the old file.
+
+    save_checkpoint(net, "net.safetensors")
+    load_param_into_net(net, load_checkpoint("net.safetensors"))
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoshard.communication import get_rank
+from autoshard.errors import AutoshardError
+
+
+class CheckpointError(AutoshardError):
+    """A checkpoint that cannot be written, read, or loaded into a network."""
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What `load_param_into_net` did not do: names that only the network has, and that only the checkpoint has."""
+
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        """Whether anything is left over."""
+        return bool(self.missing or self.unexpected)
+
+    def __str__(self) -> str:
+        parts = [f"{word}: {', '.join(names)}" for word, names in self._named() if names]
+        return "; ".join(parts) or "all parameters were loaded"
+
+    def _named(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return ("not in the checkpoint", self.missing), ("not in the network", self.unexpected)
+
+
+def save_checkpoint(parameters: Any, path: str | os.PathLike) -> Path:
+    """Write all parameters of a Cell (or a dict of arrays or Parameters) to `path`; under MPI rank 0 writes.
+
+    The file is complete at every moment: it is written beside its place and then moved there.
+
+    Raises:
+        CheckpointError: nothing to write, or the folder cannot be written to.
+    """
+    target = Path(path)
+    arrays = _arrays(parameters)
+    if get_rank() != 0:
+        return target
+    from safetensors.numpy import save
+
+    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(data)
+        os.replace(beside, target)
+    except OSError as error:
+        raise CheckpointError(f"cannot write checkpoint {target}: {error.strerror or error}") from error
+    finally:
+        beside.unlink(missing_ok=True)
+    return target
+
+
+def _arrays(parameters: Any) -> dict[str, np.ndarray]:
+    held = parameters.parameters_dict() if hasattr(parameters, "parameters_dict") else parameters
+    if not isinstance(held, Mapping) or not held:
+        raise CheckpointError(f"save_checkpoint: {parameters!r} holds no parameters; give a Cell or a dict of arrays by name")
+    return {name: np.asarray(one.asnumpy() if hasattr(one, "asnumpy") else one) for name, one in held.items()}
+
+
+def load_checkpoint(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """The arrays of a checkpoint by name.
+
+    Raises:
+        CheckpointError: no such file, or it is no safetensors file.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return load(Path(path).read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise CheckpointError(f"cannot read checkpoint {path}: it is no safetensors file ({error})") from error
+
+
+def load_param_into_net(net: Any, parameters: Mapping[str, np.ndarray], strict: bool = False) -> LoadReport:
+    """Put arrays into the parameters of the same names; nothing is changed if any shape differs.
+
+    Args:
+        net: a Cell.
+        strict: raise also when names are left over on either side.
+
+    Raises:
+        CheckpointError: a shape that differs, nothing in common, or (strict) names left over.
+    """
+    held = net.parameters_dict()
+    report = LoadReport(
+        tuple(name for name in held if name not in parameters), tuple(name for name in parameters if name not in held)
+    )
+    common = {name: (one, np.asarray(parameters[name])) for name, one in held.items() if name in parameters}
+    if not common or (strict and report):
+        raise CheckpointError(f"cannot load the checkpoint into {type(net).__name__}: {report}")
+    for name, (one, array) in common.items():
+        if array.shape != tuple(one.shape):
+            raise CheckpointError(
+                f"cannot load {name} into {type(net).__name__}: the checkpoint has shape {array.shape}, the network {tuple(one.shape)}"
+            )
+    for one, array in common.values():
+        one.set_data(array)
+    return report

@@ -1,0 +1,346 @@
+"""Settings of a run, as MindSpore's scripts make them: `set_context`, `set_auto_parallel_context`, and how to read them.
+
+Two frozen values hold them, `Settings` and `ParallelSettings`; setting replaces the value. A field or value that does
+not exist, or that MindSpore has and autoshard does not honour, is a ContextError. ENVIRONMENT lists all variables.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from autoshard.errors import AutoshardError, ContextError
+from autoshard.layout.layout import Layout
+from autoshard.layout.mesh import Mesh
+from autoshard.search import search_modes
+from costmodel import presets
+
+GRAPH_MODE, PYNATIVE_MODE = 0, 1
+FULL_BATCH, DATA_PARALLEL = "full_batch", "data_parallel"
+DatasetStrategy = str | tuple
+
+ENVIRONMENT: Mapping[str, str] = {
+    "AUTOSHARD_SAVE_GRAPHS": "default of set_context(save_graphs=...): 0, 1, 2 or 3",
+    "AUTOSHARD_SAVE_GRAPHS_PATH": "default of set_context(save_graphs_path=...)",
+    "AUTOSHARD_HARDWARE": "default of set_auto_parallel_context(hardware=...), a preset of costmodel",
+    "AUTOSHARD_DEBUG": "1 shows tracebacks of the command line, 4 every collective at run time",
+    "AUTOSHARD_MPIEXEC": "the mpiexec that `autoshard run` uses",
+    "AUTOSHARD_LAUNCHED": "set by `autoshard run` for its ranks",
+    "AUTOSHARD_RANKS": "set by `autoshard run` for its ranks: how many there are",
+}
+"""Every environment variable that autoshard reads, and what it means."""
+
+
+class ParallelMode:
+    """MindSpore's names of the parallel modes."""
+
+    STAND_ALONE = "stand_alone"
+    DATA_PARALLEL = "data_parallel"
+    SEMI_AUTO_PARALLEL = "semi_auto_parallel"
+    AUTO_PARALLEL = "auto_parallel"
+    MODES = (STAND_ALONE, DATA_PARALLEL, SEMI_AUTO_PARALLEL, AUTO_PARALLEL)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `set_context` sets.
+
+    mode: GRAPH_MODE or PYNATIVE_MODE; device_target: accepted for MindSpore's sake, ranks always compute on the CPU;
+    save_graphs: 0 none, from 1 on the three .ir files per rank; save_graphs_path: the folder of the rank_<r> folders.
+    """
+
+    mode: int = GRAPH_MODE
+    device_target: str = "CPU"
+    save_graphs: int = 0
+    save_graphs_path: str = "."
+
+
+@dataclass(frozen=True)
+class ParallelSettings:
+    """What `set_auto_parallel_context` sets.
+
+    parallel_mode: stand_alone (one device, strategies ignored), data_parallel (batch split, parameters whole on each
+    rank, strategies ignored), semi_auto_parallel (operators without a strategy run batch parallel), auto_parallel
+    (the search fills in what is missing).
+    search_mode: any registered search; device_num: ranks of the plan (None: as many as were started);
+    dataset_strategy: "data_parallel" (each rank feeds its own part of dim 0), "full_batch" (each rank feeds the whole
+    batch), or per data input a tuple of parts or a Layout; full_batch=True is MindSpore's older spelling.
+    mesh: a Mesh or its text, instead of device_num; hardware: a costmodel preset, for prices.
+    gradients_mean: False only: gradients are those of the loss over the whole batch, which its reduction defines.
+    global_rank: this process's rank, checked against the launcher's.
+    """
+
+    parallel_mode: str = ParallelMode.STAND_ALONE
+    search_mode: str = "sharding_propagation"
+    device_num: int | None = None
+    dataset_strategy: DatasetStrategy = DATA_PARALLEL
+    mesh: Mesh | None = None
+    hardware: str = "cpu"
+    gradients_mean: bool = False
+    global_rank: int | None = None
+
+    @property
+    def full_batch(self) -> bool:
+        return self.dataset_strategy == FULL_BATCH
+
+
+_NOT_HONOURED = {
+    "set_context": (
+        "device_id", "max_call_depth", "max_device_memory", "variable_memory_max_size", "mempool_block_size",
+        "enable_graph_kernel", "graph_kernel_flags", "enable_reduce_precision", "precompile_only", "reserve_class_name_in_scope",
+        "pynative_synchronize", "check_bprop", "enable_compile_cache", "compile_cache_path", "runtime_num_threads",
+        "memory_optimize_level", "memory_offload", "ascend_config", "gpu_config", "jit_config", "deterministic", "env_config_path",
+        "print_file_path", "inter_op_parallel_num", "disable_format_transform", "support_binary", "auto_tune_mode",
+        "save_dump_path", "enable_dump", "enable_profiling", "grad_for_scalar", "jit_syntax_level",
+    ),
+    "set_auto_parallel_context": (
+        "gradient_fp32_sync", "loss_repeated_mean", "parameter_broadcast", "strategy_ckpt_load_file",
+        "strategy_ckpt_save_file", "strategy_ckpt_config", "enable_parallel_optimizer", "parallel_optimizer_config",
+        "enable_alltoall", "all_reduce_fusion_config", "pipeline_stages", "pipeline_config", "pipeline_result_broadcast",
+        "grad_accumulation_step", "group_ckpt_save_file", "comm_fusion", "auto_pipeline", "dump_local_norm",
+        "auto_parallel_search_mode", "sharding_propagation", "communi_parallel_mode", "optimizer_weight_shard_size",
+        "optimizer_weight_shard_aggregated_save",
+    ),
+}  # fmt: skip
+
+
+# -- checks: (caller, value) -> the value to keep ------------------------------------------------------------
+
+
+def _one_of(*choices: object) -> Callable[[str, Any], Any]:
+    def check(what: str, value: Any) -> Any:
+        if not any(value is choice or value == choice and type(value) is type(choice) for choice in choices):
+            raise ContextError(f"{what} is {value!r}; it can be {', '.join(map(repr, choices))}")
+        return value
+
+    return check
+
+
+def _check_save_graphs(what: str, value: Any) -> int:
+    if isinstance(value, bool):
+        # MindSpore's older spelling; True means the level that its users look at.
+        return 2 if value else 0
+    return _one_of(0, 1, 2, 3)(what, value)
+
+
+def _check_path(what: str, value: Any) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise ContextError(f"{what} is {value!r}; it must be the path of a folder")
+    return os.fspath(value)
+
+
+def _check_search(what: str, value: Any) -> str:
+    return _one_of(*search_modes())(what, value)
+
+
+def _check_hardware(what: str, value: Any) -> str:
+    return _one_of(*sorted(presets()))(what, value)
+
+
+def _check_count(what: str, value: Any) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ContextError(f"{what} is {value!r}; it must be a whole number of at least 1")
+    return value
+
+
+def _check_mesh(what: str, value: Any) -> Mesh | None:
+    if value is None or isinstance(value, Mesh):
+        return value
+    if not isinstance(value, str):
+        raise ContextError(f"{what} is {value!r}; it must be a Mesh or its text, such as 'dp=2 tp=4'")
+    try:
+        return Mesh.parse(value)
+    except AutoshardError as error:
+        raise ContextError(f"{what} is {value!r}: {error}") from None
+
+
+def check_dataset_strategy(what: str, value: Any) -> DatasetStrategy:
+    """`value` if it is "full_batch", "data_parallel", or a tuple with a tuple of parts or a Layout per data input.
+
+    Raises:
+        ContextError: anything else.
+    """
+    if value in (FULL_BATCH, DATA_PARALLEL):
+        return value
+    if isinstance(value, Layout):
+        return (value,)
+    if isinstance(value, list | tuple) and value and all(isinstance(one, Layout | list | tuple) for one in value):
+        return tuple(one if isinstance(one, Layout) else _parts(what, one) for one in value)
+    raise ContextError(
+        f"{what} is {value!r}; it can be 'full_batch', 'data_parallel', or a tuple with a tuple of parts (or a Layout) "
+        "for each data input, such as ((8, 1), (8,))"
+    )
+
+
+def _parts(what: str, one: list | tuple) -> tuple[int, ...]:
+    for parts in one:
+        if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
+            raise ContextError(f"{what} has {parts!r} parts in {tuple(one)}; parts are whole numbers of at least 1")
+    return tuple(one)
+
+
+def _check_mean(what: str, value: Any) -> bool:
+    if value is False:
+        return value
+    raise ContextError(
+        f"{what} is {value!r}, but only False is true here: gradients are those of the loss over the whole batch; "
+        "for a mean give the loss reduction='mean'"
+    )
+
+
+def _check_rank(what: str, value: Any) -> int | None:
+    if value is not None and value != launched_rank():
+        raise ContextError(f"{what} is {value!r}, but this process is rank {launched_rank()}")
+    return value
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "mode": _one_of(GRAPH_MODE, PYNATIVE_MODE),
+    "device_target": _one_of("CPU", "GPU", "Ascend"),
+    "save_graphs": _check_save_graphs,
+    "save_graphs_path": _check_path,
+    "parallel_mode": _one_of(*ParallelMode.MODES),
+    "search_mode": _check_search,
+    "device_num": _check_count,
+    "dataset_strategy": check_dataset_strategy,
+    "mesh": _check_mesh,
+    "hardware": _check_hardware,
+    "gradients_mean": _check_mean,
+    "global_rank": _check_rank,
+}
+
+
+def _checked(call: str, now: Any, changes: Mapping[str, Any]) -> Any:
+    """`now` with the changes, each checked."""
+    known = [one.name for one in fields(now)]
+    for name in changes:
+        if name in _NOT_HONOURED[call]:
+            raise ContextError(f"{call}: MindSpore's {name!r} is not honoured here; leave it out. Fields are {', '.join(known)}")
+        if name not in known:
+            raise ContextError(f"{call}: there is no field {name!r}; fields are {', '.join(known)}")
+    return replace(now, **{name: _CHECKS[name](f"{call}: {name}", value) for name, value in changes.items()})
+
+
+# -- the settings of this process ----------------------------------------------------------------------------
+
+
+def _first_settings() -> Settings:
+    level = os.environ.get("AUTOSHARD_SAVE_GRAPHS", "0")
+    given = {
+        "save_graphs": int(level) if level.isdecimal() else level,
+        "save_graphs_path": os.environ.get("AUTOSHARD_SAVE_GRAPHS_PATH", "."),
+    }
+    return _checked("set_context", Settings(), given)
+
+
+def _first_parallel() -> ParallelSettings:
+    return _checked("set_auto_parallel_context", ParallelSettings(), {"hardware": os.environ.get("AUTOSHARD_HARDWARE", "cpu")})
+
+
+_now: dict[str, Any] = {}
+
+
+def settings() -> Settings:
+    """The settings that `set_context` made."""
+    if "settings" not in _now:
+        _now["settings"] = _first_settings()
+    return _now["settings"]
+
+
+def parallel_settings() -> ParallelSettings:
+    """The settings that `set_auto_parallel_context` made."""
+    if "parallel" not in _now:
+        _now["parallel"] = _first_parallel()
+    return _now["parallel"]
+
+
+def set_context(**changes: Any) -> None:
+    """Change fields of Settings.
+
+    Raises:
+        ContextError: no such field, or a value it cannot have.
+    """
+    _now["settings"] = _checked("set_context", settings(), changes)
+    if changes.get("device_target", "CPU") != "CPU":
+        _note_once(f"device_target {changes['device_target']!r} is accepted; ranks are processes that compute on the CPU")
+
+
+def get_context(name: str) -> Any:
+    """The value of one field of Settings."""
+    return _field("get_context", settings(), name)
+
+
+def reset_context() -> None:
+    """Back to the defaults (and the environment's)."""
+    _now.pop("settings", None)
+
+
+def set_auto_parallel_context(**changes: Any) -> None:
+    """Change fields of ParallelSettings; `full_batch` is another spelling of `dataset_strategy`.
+
+    Raises:
+        ContextError: no such field, a value it cannot have, or two fields that contradict each other.
+    """
+    call = "set_auto_parallel_context"
+    if "full_batch" in changes:
+        changes = _spell_full_batch(call, dict(changes))
+    new = _checked(call, parallel_settings(), changes)
+    if new.mesh is not None and new.device_num not in (None, new.mesh.devices):
+        raise ContextError(
+            f"{call}: device_num is {new.device_num}, but mesh '{new.mesh}' has {new.mesh.devices} devices; give one of the two"
+        )
+    _now["parallel"] = new
+
+
+def _spell_full_batch(call: str, changes: dict[str, Any]) -> dict[str, Any]:
+    full = _one_of(True, False)(f"{call}: full_batch", changes.pop("full_batch"))
+    strategy = FULL_BATCH if full else DATA_PARALLEL
+    if full and changes.get("dataset_strategy", strategy) != strategy:
+        raise ContextError(
+            f"{call}: full_batch=True contradicts dataset_strategy={changes['dataset_strategy']!r}; give dataset_strategy alone"
+        )
+    return {"dataset_strategy": strategy, **changes}
+
+
+def get_auto_parallel_context(name: str) -> Any:
+    """The value of one field of ParallelSettings, or of `full_batch`."""
+    if name == "full_batch":
+        return parallel_settings().full_batch
+    return _field("get_auto_parallel_context", parallel_settings(), name)
+
+
+def reset_auto_parallel_context() -> None:
+    """Back to the defaults (and the environment's)."""
+    _now.pop("parallel", None)
+
+
+def _field(call: str, now: Any, name: str) -> Any:
+    known = [one.name for one in fields(now)]
+    if name not in known:
+        raise ContextError(f"{call}: there is no field {name!r}; fields are {', '.join(known)}")
+    return getattr(now, name)
+
+
+# -- who this process is ---------------------------------------------------------------------------------------
+
+
+def launched_rank() -> int:
+    """The rank that an MPI launcher gave this process, without starting MPI; 0 if there is no launcher."""
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK"):
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    return 0
+
+
+_noted: set[str] = set()
+
+
+def _note_once(text: str) -> None:
+    """A line on the first rank's stderr, the first time it is said."""
+    if text in _noted or launched_rank() != 0:
+        return
+    _noted.add(text)
+    print(f"autoshard: {text}", file=sys.stderr)

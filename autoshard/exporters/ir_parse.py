@@ -1,0 +1,283 @@
+"""The form of IR dumps, MindSpore's: `show_dump` prints a Dump, `parse_dump` reads it back, exactly.
+
+The form is that of the listings in MindSpore's r2.0 tutorial on sharding propagation, which parse as well: fragments
+without a header, with `...` where lines are left out. Who writes a dump builds a Dump, so there is one grammar.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from autoshard.errors import ParseError
+from autoshard.ir.scan import Scanner, quote
+from autoshard.strategy import Parts, show_parts
+from autoshard.tensortype import TensorType
+
+ELISIONS = ("...", "…")
+_TYPE = re.compile(r"<(.+?)(?:, \(([\d, ]*)\))?>")
+_ELEMENT = re.compile(r"(?:Tensor\[(\w+)\]|Ref\[Tensor\((\w+)\)\])")
+_NODE = re.compile(
+    r"  %(\d+)\(([^()]*)\) = ([\w.]+)\((.*?)\)(?: \{instance name: ([^{}]*)\})?(?: primitive_attrs: \{(.*)\})?"
+)
+_NODE_TYPES = re.compile(r"(?: \{in_strategy: (\(.*?\))\})?      : \((.*)\) -> \((.*)\)")
+_RETURN = re.compile(r"  Return\((.*)\)")
+_RETURN_TYPES = re.compile(r"      : \((.*)\)")
+_SOURCE = re.compile(r"      # In file (.*?)\((\d+)\)/(.*)/")
+_PARAMETER = re.compile(r"%(\S+): (<.*>) : \[[\d, ]*\]")
+_BARE = re.compile(r"[^\s,(){}\[\]\"]+")
+_REFERENCE = re.compile(r"\$\([^()]*\)|[^\s,()]+")
+
+
+@dataclass(frozen=True)
+class DumpType:
+    """`<Tensor[Float32], (64, 64)>`, `<Ref[Tensor(F32)], (64)>` (a parameter), `<UMonad>`, `<Tuple[Int64*2]>`."""
+
+    head: str
+    shape: tuple[int, ...] | None = None
+
+    @property
+    def tensor(self) -> TensorType | None:
+        """The type in our words; None for what is no tensor."""
+        match = _ELEMENT.fullmatch(self.head)
+        if match is None or self.shape is None:
+            return None
+        return TensorType.of(self.shape, match[1] or match[2].lower())
+
+    def __str__(self) -> str:
+        return f"<{self.head}>" if self.shape is None else f"<{self.head}, {_show_tuple(self.shape)}>"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A value in square brackets: `[x1, x2]`."""
+
+    items: tuple[Attr, ...]
+
+
+Attr = bool | int | float | str | None | tuple["Attr", ...] | Listed
+Operand = str | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DumpSource:
+    """The user's line, with the blanks that it begins with."""
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class DumpParameter:
+    """A parameter of the graph, `para1_x`."""
+
+    name: str
+    type: DumpType
+
+
+@dataclass(frozen=True)
+class DumpNode:
+    """One line of the graph: `%number(name) = op(operands)`.
+
+    Operands are references (`%3`, `%3[1]` for one of several results, `%para1_x`, `U`) or tuples of numbers. `attrs`
+    is None where the line has none; in_strategy is that of the line's end, which every computation operator has.
+    """
+
+    number: int
+    name: str
+    op: str
+    operands: tuple[Operand, ...]
+    operand_types: tuple[DumpType, ...]
+    result_types: tuple[DumpType, ...]
+    instance: str | None = None
+    attrs: tuple[tuple[str, Attr], ...] | None = None
+    in_strategy: Parts | None = None
+    source: DumpSource | None = None
+
+    def attr(self, name: str) -> Attr:
+        """The primitive attribute of that name, None if there is none."""
+        return dict(self.attrs or ()).get(name)
+
+
+@dataclass(frozen=True)
+class DumpReturn:
+    operands: tuple[Operand, ...]
+    types: tuple[DumpType, ...]
+
+
+@dataclass(frozen=True)
+class Elision:
+    """`...`: lines that a fragment leaves out."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Dump:
+    """A dump taken apart. `title` is the graph's name; a fragment has None there, and only a body."""
+
+    title: str | None
+    parameters: tuple[DumpParameter, ...]
+    body: tuple[DumpNode | DumpReturn | Elision, ...]
+
+    @cached_property
+    def nodes(self) -> tuple[DumpNode, ...]:
+        return tuple(one for one in self.body if isinstance(one, DumpNode))
+
+
+# -- printing
+
+
+def show_dump(dump: Dump) -> str:
+    """The dump's text, with a newline at the end."""
+    body = [line for one in dump.body for line in _show_item(one)]
+    if dump.title is None:
+        return "\n".join(body) + "\n"
+    head = [f"# IR entry: @{dump.title}", f"# Total params: {len(dump.parameters)}", ""]
+    parameters = [f"%{one.name}: {one.type} : {list(one.type.shape or ())}" for one in dump.parameters]
+    return "\n".join([*head, *parameters, "", f"subgraph @{dump.title}() {{", *body, "}"]) + "\n"
+
+
+def _show_item(one: DumpNode | DumpReturn | Elision) -> list[str]:
+    if isinstance(one, Elision):
+        return [one.text]
+    if isinstance(one, DumpReturn):
+        return [f"  Return({_show_operands(one.operands)})", f"      : ({_join(one.types)})"]
+    return _show_node(one)
+
+
+def _show_node(node: DumpNode) -> list[str]:
+    head = f"  %{node.number}({node.name}) = {node.op}({_show_operands(node.operands)})"
+    if node.instance is not None:
+        head += f" {{instance name: {node.instance}}}"
+    if node.attrs is not None:
+        pairs = ", ".join(f"{name}: {show_attr(value)}" for name, value in node.attrs)
+        head += f" primitive_attrs: {{{pairs}}}"
+    strategy = "" if node.in_strategy is None else f" {{in_strategy: {show_parts(node.in_strategy)}}}"
+    lines = [head, f"{strategy}      : ({_join(node.operand_types)}) -> ({_join(node.result_types)})"]
+    if node.source is not None:
+        lines.append(f"      # In file {node.source.file}({node.source.line})/{node.source.text}/")
+    return lines
+
+
+def _join(items: Sequence) -> str:
+    return ", ".join(map(str, items))
+
+
+def _show_tuple(numbers: tuple[int, ...]) -> str:
+    """MindSpore's tuples: one of one entry has no comma behind it."""
+    return f"({_join(numbers)})"
+
+
+def _show_operands(operands: tuple[Operand, ...]) -> str:
+    return ", ".join(one if isinstance(one, str) else _show_tuple(one) for one in operands)
+
+
+def show_attr(value: Attr) -> str:
+    """Lower-case truth values, None, numbers, bare words, ((2, 1), (4)), [x1, x2]; other strings in quotes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"({', '.join(map(show_attr, value))})"
+    if isinstance(value, Listed):
+        return f"[{', '.join(map(show_attr, value.items))}]"
+    if isinstance(value, str):
+        plain = _BARE.fullmatch(value) and isinstance(_bare(value), str)
+        return value if plain else quote(value)
+    return repr(value)
+
+
+# -- reading
+
+
+def parse_dump(text: str) -> Dump:
+    """The Dump that `show_dump` prints as this text.
+
+    Raises:
+        ParseError: a line that is none of the form's; the message has its number.
+    """
+    return _Reader(text.removesuffix("\n").split("\n")).run()
+
+
+class _Reader:
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+        self.place = 0
+
+    def run(self) -> Dump:
+        if not self.lines[0].startswith("# IR entry: @"):
+            return Dump(None, (), tuple(self.body()))
+        title = self.next().removeprefix("# IR entry: @")
+        total = self.match(re.compile(r"# Total params: (\d+)"), "# Total params: N")
+        self.match(re.compile(""), "an empty line")
+        parameters = []
+        while not self.done and self.line:
+            found = self.match(_PARAMETER, "a parameter line")
+            parameters.append(DumpParameter(found[1], *self.types(found[2])))
+        if len(parameters) != int(total[1]):
+            raise self.error(f"the header counts {total[1]} parameters, but {len(parameters)} are listed")
+        self.match(re.compile(""), "an empty line")
+        self.match(re.compile(re.escape(f"subgraph @{title}() {{")), f"subgraph @{title}() {{")
+        body = tuple(self.body())
+        self.match(re.compile(r"\}"), "the closing }")
+        if not self.done:
+            raise self.error("nothing may follow the closing }")
+        return Dump(title, tuple(parameters), body)
+
+    @property
+    def done(self) -> bool:
+        return self.place >= len(self.lines)
+
+    @property
+    def line(self) -> str:
+        return "" if self.done else self.lines[self.place]
+
+    def next(self) -> str:
+        self.place += 1
+        return self.lines[self.place - 1]
+
+    def error(self, reason: str) -> ParseError:
+        return ParseError(f"cannot read line {self.place + 1} of the dump: {reason}\n    {self.line}")
+
+    def match(self, pattern: re.Pattern, what: str) -> re.Match:
+        found = None if self.done else pattern.fullmatch(self.line)
+        if found is None:
+            raise self.error(f"{what} is expected here")
+        self.place += 1
+        return found
+
+    def body(self) -> list[DumpNode | DumpReturn | Elision]:
+        items: list[DumpNode | DumpReturn | Elision] = []
+        while not self.done and self.line != "}":
+            if self.line.strip() in ELISIONS:
+                items.append(Elision(self.next()))
+            elif _RETURN.fullmatch(self.line):
+                operands = self.operands(self.match(_RETURN, "Return")[1])
+                items.append(DumpReturn(operands, self.types(self.match(_RETURN_TYPES, "`: (types)`")[1])))
+            else:
+                items.append(self.node())
+        return items
+
+    def node(self) -> DumpNode:
+        attrs = None
+        head = _NODE.fullmatch(self.line)
+        if head is None:
+            raise self.error("a node `  %n(name) = Op(...)`, Return or ... is expected here")
+        if head[6] is not None:
+            attrs = tuple(self.scan(head[6], lambda line: line.several("", lambda: _read_pair(line))))
+        operands = self.operands(head[4])
+        self.place += 1
+        types = self.match(_NODE_TYPES, "` {in_strategy: ...}      : (types) -> (types)`")
+        self.place -= 1
+        strategy = None if types[1] is None else self.strategy(types[1])
+        operand_types, result_types = self.types(types[2]), self.types(types[3])
+        self.place += 1
+        source = _SOURCE.fullmatch(self.line)
+        self.place += source is not None
+        return DumpNode(
+            int(head[1]), head[2], head[3], operands, operand_types, result_types, head[5], attrs, strategy,
+            source and DumpSource(source[1], int(source[2]), source[3]),
+        )  # fmt: skip

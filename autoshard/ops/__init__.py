@@ -1,0 +1,41 @@
+"""All operators: `ops.matmul(x, w)` calls one, `ops.MatMul()` makes MindSpore's primitive of it.
+
+Every module in this folder that defines operators adds them by being here. Classes are found by the name that
+an operator is registered under, so those of operators that a user defines later are here too.
+"""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from pkgutil import iter_modules
+
+from autoshard.errors import UnknownNameError
+from autoshard.ops.primitive import Primitive, current_primitive, primitive_class
+from autoshard.ops.registry import Operator, lookup, operator, operators
+
+
+def _collect() -> dict[str, Operator]:
+    """The operators of all modules in this folder under their Python names."""
+    modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
+    pairs = (pair for module in modules for pair in vars(module).items())
+    return {name: value for name, value in pairs if isinstance(value, Operator) and not name.startswith("_")}
+
+
+_FUNCTIONS = _collect()
+globals().update(_FUNCTIONS)
+
+__all__ = ["Operator", "Primitive", "current_primitive", "lookup", "operator", "operators", "primitive_class"]
+
+
+def __getattr__(name: str) -> type[Primitive]:
+    try:
+        return primitive_class(lookup(name))
+    except UnknownNameError:
+        near = difflib.get_close_matches(name, __dir__(), n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise AttributeError(f"autoshard.ops has no operator {name!r}{hint}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(known.name for known in operators())})

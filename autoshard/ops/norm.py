@@ -1,0 +1,266 @@
+"""Softmax and normalisation. A rank needs the normalised dims whole; `decompose` gives the parts that do not.
+
+LayerNorm and RmsNorm share their gradient: `standardize` gives x without mean and scale once, for all three slopes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from autoshard.errors import ShapeError
+from autoshard.ops.axes import axis_index, letters, words
+from autoshard.ops.pointwise import add, div, mul, sub
+from autoshard.ops.reduce import reduce_max, reduce_mean, reduce_sum
+from autoshard.ops.registry import operator
+from autoshard.ops.unary import exp, log, real, rsqrt, scalar_add, square, stop_gradient
+
+Shape = tuple[int, ...]
+
+
+def _marked(names: list[str], whole: range) -> str:
+    return words(f"[{name}]" if i in whole else name for i, name in enumerate(names))
+
+
+def _axis_rule(name: str, operands: int):
+    """All operands and the result alike, `axis` whole."""
+
+    def rule(*shapes: Shape, axis: int) -> str:
+        at = axis_index(axis, len(shapes[0]), name)
+        text = _marked(letters(len(shapes[0])), range(at, at + 1))
+        return f"{', '.join([text] * operands)} -> {text}"
+
+    return rule
+
+
+# -- softmax
+
+
+def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    e = np.exp(x - x.max(axis, keepdims=True))
+    e /= e.sum(axis, keepdims=True)
+    return e
+
+
+@operator("Softmax", rule=_axis_rule("Softmax", 1), dtype=real, flops=12)
+def softmax(x, *, axis=-1):
+    """exp(x) divided by its sum along `axis`."""
+    return _softmax(x, axis)
+
+
+@softmax.gradient
+def _(g, y, x, axis):
+    return softmax_grad(g, y, axis=axis)
+
+
+def _shifted(x: Any, axis: int) -> Any:
+    """x minus its largest element along `axis`, so that exp cannot overflow."""
+    return sub(x, stop_gradient(reduce_max(x, axis=axis, keep_dims=True)))
+
+
+@softmax.decompose
+def _(x, axis):
+    e = exp(_shifted(x, axis))
+    return div(e, reduce_sum(e, axis=axis, keep_dims=True))
+
+
+@operator("SoftmaxGrad", rule=_axis_rule("SoftmaxGrad", 2), linear=((0,),), flops=5)
+def softmax_grad(g, y, *, axis=-1):
+    """Gradient of Softmax from g and its result."""
+    slope = g * y
+    slope -= y * slope.sum(axis, keepdims=True)
+    return slope
+
+
+@softmax_grad.decompose
+def _(g, y, axis):
+    slope = mul(g, y)
+    return sub(slope, mul(y, reduce_sum(slope, axis=axis, keep_dims=True)))
+
+
+@operator("LogSoftmax", rule=_axis_rule("LogSoftmax", 1), dtype=real, flops=12)
+def log_softmax(x, *, axis=-1):
+    """The logarithm of Softmax, exact also where that is tiny."""
+    shifted = x - x.max(axis, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
+
+
+@log_softmax.gradient
+def _(g, y, x, axis):
+    return log_softmax_grad(g, y, axis=axis)
+
+
+@log_softmax.decompose
+def _(x, axis):
+    shifted = _shifted(x, axis)
+    return sub(shifted, log(reduce_sum(exp(shifted), axis=axis, keep_dims=True)))
+
+
+@operator("LogSoftmaxGrad", rule=_axis_rule("LogSoftmaxGrad", 2), linear=((0,),), flops=12)
+def log_softmax_grad(g, y, *, axis=-1):
+    """Gradient of LogSoftmax from g and its result."""
+    return g - np.exp(y) * g.sum(axis, keepdims=True)
+
+
+@log_softmax_grad.decompose
+def _(g, y, axis):
+    return sub(g, mul(exp(y), reduce_sum(g, axis=axis, keep_dims=True)))
+
+
+# -- normalisation
+
+
+def _first(begin: int, x: Shape, what: str) -> int:
+    return axis_index(begin, len(x), f"{what}: begin_norm_axis")
+
+
+def _norm_rule(name: str):
+    """x, and parameters that have its trailing dims from `begin_norm_axis` on."""
+
+    def rule(x: Shape, *params: Shape, begin_norm_axis: int, **_: object) -> str:
+        first = _first(begin_norm_axis, x, name)
+        for shape in params:
+            if tuple(shape) != tuple(x[first:]):
+                raise ShapeError(
+                    f"{name} of {tuple(x)} from axis {first} needs parameters of shape {tuple(x[first:])}, "
+                    f"not {tuple(shape)}"
+                )
+        names = letters(len(x))
+        text = _marked(names, range(first, len(x)))
+        small = _marked(names[first:], range(len(x)))
+        return f"{', '.join([text] + [small] * len(params))} -> {text}"
+
+    return rule
+
+
+def _norm_axes(begin: int, rank: int) -> tuple[int, ...]:
+    return tuple(range(begin % rank, rank))
+
+
+def _standardize(x: np.ndarray, begin: int, epsilon: float, center: bool) -> tuple[np.ndarray, np.ndarray]:
+    """x with mean 0 (`center`) and mean square 1, and the factor for the latter; f16 is computed in f32."""
+    axes = _norm_axes(begin, x.ndim)
+    x = x.astype(np.float32) if x.dtype == np.float16 else x
+    made = x - x.mean(axes, keepdims=True) if center else x
+    flat = made.reshape(*x.shape[: axes[0]], -1)
+    rstd = np.einsum("...n,...n->...", flat, flat)
+    rstd = 1 / np.sqrt(rstd / flat.shape[-1] + epsilon)
+    rstd = rstd.reshape(*x.shape[: axes[0]], *(1,) * len(axes))
+    return made * rstd, rstd
+
+
+@operator("LayerNorm", rule=_norm_rule("LayerNorm"), flops=8)
+def layer_norm(x, gamma, beta, *, begin_norm_axis=-1, epsilon=1e-5):
+    """x without mean and scale over the dims from `begin_norm_axis` on, times gamma plus beta."""
+    made, _ = _standardize(x, begin_norm_axis, epsilon, True)
+    made *= gamma
+    made += beta
+    return made
+
+
+@layer_norm.gradient
+def _(g, y, x, gamma, beta, begin_norm_axis, epsilon):
+    unit, rstd = standardize(x, begin_norm_axis=begin_norm_axis, epsilon=epsilon)
+    dx = norm_grad(g, unit, rstd, gamma, begin_norm_axis=begin_norm_axis)
+    return dx, *layer_norm_param_grad(g, unit, begin_norm_axis=begin_norm_axis)
+
+
+@layer_norm.decompose
+def _(x, gamma, beta, begin_norm_axis, epsilon):
+    axes = _norm_axes(begin_norm_axis, len(x.shape))
+    centered = sub(x, reduce_mean(x, axis=axes, keep_dims=True))
+    return add(mul(mul(centered, _rstd(centered, axes, epsilon)), gamma), beta)
+
+
+def _rstd(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
+    return rsqrt(scalar_add(reduce_mean(square(x), axis=axes, keep_dims=True), addend=epsilon))
+
+
+@operator("RmsNorm", rule=_norm_rule("RmsNorm"), flops=6)
+def rms_norm(x, gamma, *, begin_norm_axis=-1, epsilon=1e-6):
+    """x divided by its root mean square over the dims from `begin_norm_axis` on, times gamma."""
+    made, _ = _standardize(x, begin_norm_axis, epsilon, False)
+    made *= gamma
+    return made
+
+
+@rms_norm.gradient
+def _(g, y, x, gamma, begin_norm_axis, epsilon):
+    unit, rstd = standardize(x, begin_norm_axis=begin_norm_axis, epsilon=epsilon, center=False)
+    dx = norm_grad(g, unit, rstd, gamma, begin_norm_axis=begin_norm_axis, center=False)
+    lead = tuple(range(_first(begin_norm_axis, x.shape, "RmsNorm")))
+    slope = mul(g, unit)
+    return dx, reduce_sum(slope, axis=lead) if lead else slope
+
+
+@rms_norm.decompose
+def _(x, gamma, begin_norm_axis, epsilon):
+    return mul(mul(x, _rstd(x, _norm_axes(begin_norm_axis, len(x.shape)), epsilon)), gamma)
+
+
+def _standardize_rule(x: Shape, *, begin_norm_axis: int, **_: object) -> str:
+    first, names = _first(begin_norm_axis, x, "Standardize"), letters(len(x))
+    text = _marked(names, range(first, len(x)))
+    return f"{text} -> {text}, {words(names[:first] + ['1'] * (len(x) - first))}"
+
+
+@operator("Standardize", rule=_standardize_rule, flops=6)
+def standardize(x, *, begin_norm_axis=-1, epsilon=1e-5, center=True):
+    """x with mean 0 (`center`) and mean square 1 over the trailing dims; and the scale it was multiplied with."""
+    return _standardize(x, begin_norm_axis, epsilon, center)
+
+
+@standardize.decompose
+def _(x, begin_norm_axis, epsilon, center):
+    axes = _norm_axes(begin_norm_axis, len(x.shape))
+    made = sub(x, reduce_mean(x, axis=axes, keep_dims=True)) if center else x
+    rstd = _rstd(made, axes, epsilon)
+    return mul(made, rstd), rstd
+
+
+def _norm_grad_rule(g: Shape, unit: Shape, rstd: Shape, gamma: Shape, *, begin_norm_axis: int, **_: object) -> str:
+    first, names = _first(begin_norm_axis, g, "NormGrad"), letters(len(g))
+    text = _marked(names, range(first, len(g)))
+    small = words(names[:first] + ["1"] * (len(g) - first))
+    return f"{text}, {text}, {small}, {_marked(names[first:], range(len(g)))} -> {text}"
+
+
+@operator("NormGrad", rule=_norm_grad_rule, linear=((0,),), flops=9)
+def norm_grad(g, unit, rstd, gamma, *, begin_norm_axis=-1, center=True):
+    """Gradient of LayerNorm (RmsNorm: not `center`) for x, from the standardized x and its scale."""
+    axes = _norm_axes(begin_norm_axis, g.ndim)
+    slope = g * gamma
+    share = (slope * unit).mean(axes, keepdims=True)
+    mean = slope.mean(axes, keepdims=True) if center else None
+    slope -= unit * share
+    if center:
+        slope -= mean
+    slope *= rstd
+    return slope
+
+
+@norm_grad.decompose
+def _(g, unit, rstd, gamma, begin_norm_axis, center):
+    axes = _norm_axes(begin_norm_axis, len(g.shape))
+    slope = mul(g, gamma)
+    rest = sub(slope, mul(unit, reduce_mean(mul(slope, unit), axis=axes, keep_dims=True)))
+    if center:
+        rest = sub(rest, reduce_mean(slope, axis=axes, keep_dims=True))
+    return mul(rest, rstd)
+
+
+def _param_grad_rule(g: Shape, unit: Shape, *, begin_norm_axis: int) -> str:
+    names = letters(len(g))
+    text, small = words(names), words(names[_first(begin_norm_axis, g, "LayerNormParamGrad") :])
+    return f"{text}, {text} -> {small}, {small}"
+
+
+@operator("LayerNormParamGrad", rule=_param_grad_rule, linear=((0,),), flops=3)
+def layer_norm_param_grad(g, unit, *, begin_norm_axis=-1):
+    """Gradients of LayerNorm for gamma and beta: sums over the leading dims of g * unit and of g."""
+    first = begin_norm_axis % g.ndim
+    width = math.prod(g.shape[first:])
+    g, unit, shape = g.reshape(-1, width), unit.reshape(-1, width), g.shape[first:]
+    return np.einsum("mn,mn->n", g, unit).reshape(shape), g.sum(0).reshape(shape)

@@ -1,0 +1,157 @@
+"""Random numbers by counting: a number depends on the seed, the step and its place in the whole tensor alone.
+
+So it is the same however the tensor is split: a rank hashes (splitmix64) the global positions of its block. Two calls
+with one seed and step draw the same numbers; give each operator of a model a seed of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from autoshard.errors import ShapeError
+from autoshard.ops.axes import letters, words
+from autoshard.ops.registry import Place, operator, source_rule
+from autoshard.ops.source import sizes_of
+from autoshard.rule import Rule
+from autoshard.tensortype import DType
+from autoshard.tensortype import dtype as element_type
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+def _key(seed: int, step: int) -> int:
+    """Where the sequence of one (seed, step) starts: both mixed, so that sequences do not run into each other."""
+    return _mixed((_mixed((seed + _GOLDEN) & _MASK) + step * _GOLDEN) & _MASK)
+
+
+def _mixed(z: int) -> int:
+    for bits, factor in _ROUNDS:
+        z = ((z ^ (z >> bits)) * factor) & _MASK
+    return z ^ (z >> 31)
+
+
+def random_bits(shape: Sequence[int], start: Sequence[int], whole: Sequence[int], seed: int, step: int) -> np.ndarray:
+    """64 random bits per element of the block of `shape` at `start` of a tensor of shape `whole`.
+
+    splitmix64 (Steele, Lea and Flood 2014): element i of the whole tensor, in row-major order, is the i-th output of the
+    generator that starts at the key of (seed, step).
+    """
+    z = _positions(tuple(shape), tuple(start) or (0,) * len(shape), tuple(whole) or tuple(shape))
+    z *= np.uint64(_GOLDEN)
+    z += np.uint64(_key(seed, step))
+    scratch = np.empty_like(z)
+    for bits, factor in _ROUNDS:
+        z ^= np.right_shift(z, np.uint64(bits), out=scratch)
+        z *= np.uint64(factor)
+    z ^= np.right_shift(z, np.uint64(31), out=scratch)
+    return z
+
+
+def _positions(shape: tuple[int, ...], start: tuple[int, ...], whole: tuple[int, ...]) -> np.ndarray:
+    """1 + row-major positions in the whole tensor, always an array of its own."""
+    if shape == whole:
+        return np.arange(1, math.prod(shape) + 1, dtype=np.uint64).reshape(shape)
+    strides = [math.prod(whole[dim + 1 :]) for dim in range(len(whole))]
+    along = [
+        np.arange(first, first + size, dtype=np.uint64) * np.uint64(stride)
+        for first, size, stride in zip(start, shape, strides, strict=True)
+    ]
+    return reduce(lambda rows, column: rows[..., None] + column, along, np.ones((), np.uint64))
+
+
+def _uniform(bits: np.ndarray) -> np.ndarray:
+    """f64 strictly between 0 and 1, from the upper 53 bits."""
+    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+# -- dropout
+
+
+def _dropout_rule(x: Sequence[int], counter: Sequence[int], *, rate: float, **_: object) -> str:
+    if not 0 <= rate < 1:
+        raise ShapeError(f"Dropout: rate is {rate}; it is the share of elements that become 0, at least 0 and below 1")
+    text = words(letters(len(x)))
+    return f"{text}, () -> {text}"
+
+
+def _dropout_type(x: DType, counter: DType, **_: object) -> DType:
+    if not x.is_float:
+        raise ShapeError(f"Dropout takes floats, not {x}; its result is scaled")
+    return x
+
+
+@operator("Dropout", rule=_dropout_rule, dtype=_dropout_type, linear=((0,),), flops=10)
+def dropout(x, counter, *, rate=0.5, seed=0, start=(), whole=()):
+    """x / (1 - rate) with a share `rate` of the elements set to 0; which ones changes with the scalar `counter`.
+
+    `start` and `whole` tell where x lies in which tensor, if it is a block. The gradient is the same operator.
+    """
+    if rate == 0:
+        return x
+    bits = random_bits(x.shape, start, whole, seed, int(counter))
+    kept = bits >= np.uint64(min(round(rate * 2.0**64), _MASK))
+    result = x * x.dtype.type(1 / (1 - rate))
+    result *= kept
+    return result
+
+
+@dropout.gradient
+def _(g, y, x, counter, **attrs):
+    return dropout(g, counter, **attrs), None
+
+
+@dropout.localize
+def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    shape = place.operands[0].shape
+    return {"start": tuple(place.operand_offset(0, dim) for dim in range(len(shape))), "whole": shape}
+
+
+# -- tensors of random numbers, for initial values
+
+
+def _random_rule(*, shape: Sequence[int], **_: object) -> Rule:
+    return source_rule(sizes_of(shape, "random numbers"))
+
+
+def _random_type(*, dtype: object, **_: object) -> DType:
+    kind = element_type(dtype)
+    if not kind.is_float:
+        raise ShapeError(f"random numbers are of a float type, not {kind}")
+    return kind
+
+
+def _random_block(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    whole = place.results[0].shape
+    start = tuple(place.result_offset(dim) for dim in range(len(whole)))
+    return {"shape": place.local_result(), "start": start, "whole": whole}
+
+
+@operator("RandomUniform", rule=_random_rule, dtype=_random_type, flops=12)
+def random_uniform(*, shape, seed=0, step=0, low=0.0, high=1.0, dtype="f32", start=(), whole=()):
+    """Numbers evenly spread between low and high; `start` and `whole` choose a block of a larger tensor."""
+    numbers = _uniform(random_bits(shape, start, whole, seed, step))
+    return (low + (high - low) * numbers).astype(element_type(dtype).numpy)
+
+
+@operator("RandomNormal", rule=_random_rule, dtype=_random_type, flops=40)
+def random_normal(*, shape, seed=0, step=0, mean=0.0, std=1.0, dtype="f32", start=(), whole=()):
+    """Normally distributed numbers, by the inverse distribution function; `start` and `whole` choose a block."""
+    numbers = ndtri(_uniform(random_bits(shape, start, whole, seed, step)))
+    return (mean + std * numbers).astype(element_type(dtype).numpy)
+
+
+def _no_operands(g: Any, y: Any, **attrs: Any) -> tuple:
+    return ()
+
+
+for _operator in (random_uniform, random_normal):
+    _operator.gradient(_no_operands)
+    _operator.localize(_random_block)

@@ -1,0 +1,155 @@
+"""Optimizer updates: elementwise operators from parameter, state and gradient to their next values. Not differentiable.
+
+Each exists twice: `sgd` has the learning rate as an attribute, `sgd_rate` as a scalar operand (the last one), for
+schedules that change it from step to step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from autoshard.errors import ShapeError
+from autoshard.ops.axes import letters, words
+from autoshard.ops.registry import operator
+from autoshard.tensortype import DType
+
+
+def _rule(name: str, tensors: int, scalars: int, results: int) -> Callable[..., str]:
+    """`tensors` operands of one shape, then `scalars`; results of that shape."""
+
+    def rule(*shapes: Sequence[int], **_: object) -> str:
+        whole = tuple(shapes[0])
+        if any(tuple(shape) != whole for shape in shapes[:tensors]):
+            shown = ", ".join(str(tuple(shape)) for shape in shapes[:tensors])
+            raise ShapeError(f"{name}: parameter, state and gradient must have one shape, not {shown}")
+        text = words(letters(len(whole)))
+        return f"{', '.join([text] * tensors + ['()'] * scalars)} -> {', '.join([text] * results)}"
+
+    return rule
+
+
+def _first(count: int) -> Callable[..., tuple[DType, ...]]:
+    """Next values have the types of the present ones, which are the leading operands."""
+    return lambda *operands, **_: operands[:count]
+
+
+def _with_decay(grad: np.ndarray, param: np.ndarray, weight_decay: float) -> np.ndarray:
+    return grad + param * weight_decay if weight_decay else grad
+
+
+# -- gradient descent
+
+
+def _sgd(param: np.ndarray, grad: np.ndarray, rate: Any, weight_decay: float) -> np.ndarray:
+    return param - _with_decay(grad, param, weight_decay) * rate
+
+
+@operator("SGD", rule=_rule("SGD", 2, 0, 1), dtype=_first(1), flops=2)
+def sgd(param, grad, *, learning_rate, weight_decay=0.0):
+    """param - learning_rate * (grad + weight_decay * param)."""
+    return _sgd(param, grad, learning_rate, weight_decay)
+
+
+@operator("SGDRate", rule=_rule("SGDRate", 2, 1, 1), dtype=_first(1), flops=2)
+def sgd_rate(param, grad, learning_rate, *, weight_decay=0.0):
+    """SGD with the learning rate as an operand."""
+    return _sgd(param, grad, learning_rate, weight_decay)
+
+
+def _momentum(
+    param: np.ndarray, accum: np.ndarray, grad: np.ndarray, rate: Any, momentum: float, nesterov: bool, decay: float
+) -> tuple[np.ndarray, np.ndarray]:
+    grad = _with_decay(grad, param, decay)
+    accum = accum * momentum
+    accum += grad
+    step = grad + accum * momentum if nesterov else accum
+    return param - step * rate, accum
+
+
+@operator("ApplyMomentum", rule=_rule("ApplyMomentum", 3, 0, 2), dtype=_first(2), flops=4)
+def apply_momentum(param, accum, grad, *, learning_rate, momentum=0.9, nesterov=False, weight_decay=0.0):
+    """accum' = momentum * accum + grad; param' = param - learning_rate * accum' (MindSpore's ApplyMomentum).
+
+    With `nesterov` the step is grad + momentum * accum'. `weight_decay * param` is added to the gradient first.
+    """
+    return _momentum(param, accum, grad, learning_rate, momentum, nesterov, weight_decay)
+
+
+@operator("ApplyMomentumRate", rule=_rule("ApplyMomentumRate", 3, 1, 2), dtype=_first(2), flops=4)
+def apply_momentum_rate(param, accum, grad, learning_rate, *, momentum=0.9, nesterov=False, weight_decay=0.0):
+    """ApplyMomentum with the learning rate as an operand."""
+    return _momentum(param, accum, grad, learning_rate, momentum, nesterov, weight_decay)
+
+
+# -- Adam
+
+
+def _adam(
+    param: np.ndarray, m: np.ndarray, v: np.ndarray, grad: np.ndarray, step: np.ndarray, rate: Any, attrs: dict[str, Any]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    beta1, beta2, decay = attrs["beta1"], attrs["beta2"], attrs["weight_decay"]
+    count = int(step)
+    if count < 1:
+        raise ShapeError(f"Adam: step is {count}; steps count from 1, as the bias correction divides by 1 - beta**step")
+    if not attrs["decoupled"]:
+        grad = _with_decay(grad, param, decay)
+    m = m * beta1
+    m += grad * (1 - beta1)
+    square = grad * grad
+    square *= 1 - beta2
+    v = v * beta2
+    v += square
+    change = np.sqrt(v)
+    change *= (1 - beta2**count) ** -0.5
+    change += attrs["eps"]
+    change = m / change
+    change *= rate / (1 - beta1**count)
+    if attrs["decoupled"] and decay:
+        change += param * (rate * decay)
+    return param - change, m, v
+
+
+@operator("Adam", rule=_rule("Adam", 4, 1, 3), dtype=_first(3), flops=14)
+def adam(
+    param,
+    m,
+    v,
+    grad,
+    step,
+    *,
+    learning_rate=1e-3,
+    beta1=0.9,
+    beta2=0.999,
+    eps=1e-8,
+    weight_decay=0.0,
+    decoupled=False,
+):
+    """Adam (Kingma and Ba 2015) with bias correction; `step` is a scalar that counts from 1.
+
+    `decoupled` weight decay shrinks the parameter itself (AdamW) instead of adding to the gradient.
+    """
+    attrs = dict(beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, decoupled=decoupled)
+    return _adam(param, m, v, grad, step, learning_rate, attrs)
+
+
+@operator("AdamRate", rule=_rule("AdamRate", 4, 2, 3), dtype=_first(3), flops=14)
+def adam_rate(
+    param,
+    m,
+    v,
+    grad,
+    step,
+    learning_rate,
+    *,
+    beta1=0.9,
+    beta2=0.999,
+    eps=1e-8,
+    weight_decay=0.0,
+    decoupled=False,
+):
+    """Adam with the learning rate as an operand."""
+    attrs = dict(beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, decoupled=decoupled)
+    return _adam(param, m, v, grad, step, learning_rate, attrs)

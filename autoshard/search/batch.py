@@ -1,0 +1,128 @@
+"""Batch parallel: every operator without a strategy splits the batch over all devices, and nothing is searched.
+
+The batch is dim 0 of the data inputs. It is followed through the graph by the operators' rules: where an operand has
+the batch in a dim, that dim's factors are split into as many parts as there are devices, or the most that divide both
+(MindSpore's semi_auto_parallel, mindspore_notes section 0). A batch that is summed away ends there, as in a weight's
+gradient: behind it operators follow their operands' layouts, so that parameters that no strategy splits stay whole.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autoshard.errors import LayoutError
+from autoshard.ir.graph import DATA, Node, Value
+from autoshard.layout.layout import Layout
+from autoshard.layout.mesh import size_of
+from autoshard.plan import ADOPTED, CONFIGURED, GIVEN, Cause, Decision, Plan
+from autoshard.search.choose import Chooser
+from autoshard.search.prices import Prices
+from autoshard.search.problem import Problem, out_layouts
+from autoshard.search.registry import search_mode
+from autoshard.strategy import Strategy, is_legal, place_parts, project, whole
+
+BATCH, FOLLOWED = "batch parallel", "followed"
+
+
+@search_mode("batch")
+def batch_parallel(problem: Problem) -> Plan:
+    """Configured operators as they are configured, all others batch parallel.
+
+    Raises:
+        StrategyError: an annotation that does not fit.
+    """
+    return _BatchParallel(problem).run()
+
+
+class _BatchParallel:
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.graph, self.mesh = problem, problem.graph, problem.mesh
+        self.chooser = Chooser(problem.mesh, Prices(problem.hardware))
+        self.layouts: dict[Value, Layout] = dict(problem.input_layouts)
+        self.causes: dict[Value, Cause] = {value: Cause(GIVEN) for value in self.layouts}
+        self.batch: dict[Value, int] = {
+            value: 0
+            for value, role in zip(self.graph.inputs, self.graph.roles, strict=True)
+            if role == DATA and value.type.rank
+        }
+        self.decisions: dict[Node, Decision] = {}
+
+    def run(self) -> Plan:
+        for node, strategy in self.problem.configured.items():
+            self._adopt(node, strategy)
+        for value in self.graph.inputs:
+            self.layouts.setdefault(value, Layout.whole(self.mesh, value.type.rank))
+            self.causes.setdefault(value, Cause(GIVEN))
+        for node in self.graph.nodes:
+            self._decide(node)
+        tied = self.graph.tied
+        outputs = tuple(
+            self.layouts[tied[value]] if value in tied else self.layouts[value].final() for value in self.graph.outputs
+        )
+        return Plan(
+            self.graph, self.mesh, self.decisions, self.layouts, outputs, self.causes,
+            started_from=f"the batch, {self.mesh.devices} ways", search="batch",
+        )  # fmt: skip
+
+    def _adopt(self, node: Node, strategy: Strategy) -> None:
+        """Graph inputs take the layout that their first configured user wants."""
+        for value, layout in zip(node.operands, strategy.operand_layouts, strict=True):
+            if value in self.graph.role_of and value not in self.layouts:
+                self.layouts[value], self.causes[value] = layout, Cause(ADOPTED, (node.label,))
+
+    def _decide(self, node: Node) -> None:
+        self._follow_batch(node)
+        strategy, cause = self._strategy(node)
+        have = tuple(self.layouts[value] for value in node.operands)
+        option = self.chooser.option(node, strategy, have, ((),) * len(node.results))
+        self.decisions[node] = Decision(option, cause)
+        layouts = strategy.result_layouts
+        annotation = self.problem.annotations.get(node)
+        if annotation is not None and annotation.out_strategy is not None:
+            layouts = out_layouts(strategy, annotation.out_strategy, node, node.label)
+        self.layouts.update(zip(node.results, layouts, strict=True))
+
+    def _strategy(self, node: Node) -> tuple[Strategy, Cause]:
+        if node in self.problem.configured:
+            return self.problem.configured[node], Cause(CONFIGURED)
+        carriers = [(i, self.batch[value]) for i, value in enumerate(node.operands) if value in self.batch]
+        for i, dim in carriers:
+            split = self._split(node, i, dim)
+            if split is not None:
+                return split, Cause(BATCH, (node.operands[i].name,))
+        return self._following(node)
+
+    def _split(self, node: Node, operand: int, dim: int) -> Strategy | None:
+        """The batch dim's factors over all devices as far as they divide, major first; None where nothing splits."""
+        left, parts = self.mesh.devices, [1] * len(node.rule.factors)
+        for i in node.rule.operands[operand][dim]:
+            factor = node.rule.factors[i]
+            parts[i] = math.gcd(left, factor.size) if factor.splittable else 1
+            left //= parts[i]
+            if parts[i] < factor.size:
+                break
+        if math.prod(parts) == 1 or not is_legal(node.rule, parts):
+            return None
+        try:
+            return place_parts(node.rule, parts, self.mesh)
+        except LayoutError:
+            return None
+
+    def _following(self, node: Node) -> tuple[Strategy, Cause]:
+        """As the first operand that lies split, where the operator can run so; else whole on every rank."""
+        for value, dims in zip(node.operands, node.rule.operands, strict=True):
+            axes = project(node.rule, dims, self.layouts[value])
+            if any(axes) and is_legal(node.rule, [size_of(refs) for refs in axes]):
+                return Strategy(node.rule, self.mesh, axes), Cause(FOLLOWED, (value.name,))
+        return whole(node.rule, self.mesh), Cause(FOLLOWED)
+
+    def _follow_batch(self, node: Node) -> None:
+        """Note in which dim of each result the batch lies: where its major factor leads."""
+        lead = None
+        for value, dims in zip(node.operands, node.rule.operands, strict=True):
+            if lead is None and value in self.batch and dims[self.batch[value]]:
+                lead = dims[self.batch[value]][0]
+        for value, dims in zip(node.results, node.rule.results, strict=True):
+            place = next((k for k, dim in enumerate(dims) if dim and dim[0] == lead), None)
+            if lead is not None and place is not None:
+                self.batch[value] = place

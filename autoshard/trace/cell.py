@@ -1,0 +1,238 @@
+"""Cell: a piece of a model. It owns parameters, primitives and other cells by attribute, and `construct` applies it.
+
+A cell can be called on numpy arrays, where it computes at once, and inside a trace, where it adds to a graph.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from autoshard.errors import GraphError, StrategyError, at
+from autoshard.layout.layout import Layout
+from autoshard.ops.primitive import Primitive
+from autoshard.source import Source, caller
+from autoshard.trace.parameter import Owned, Parameter, active
+
+Given = Sequence[int] | Layout | None
+
+
+class Cell(Owned):
+    """Base of all layers and models: write `construct(self, ...)`, assign what it uses to attributes.
+
+    Args:
+        auto_prefix: whether names of what the attributes hold start with the attribute (`dense1.weight`).
+    """
+
+    def __init__(self, auto_prefix: bool = True) -> None:
+        self.auto_prefix = auto_prefix
+        self.training = False
+        self.in_strategy: tuple[Given, ...] | None = None
+        self.out_strategy: tuple[Given, ...] | None = None
+        self.shard_source: Source | None = None
+
+    def construct(self, *args: Any, **kwargs: Any) -> Any:
+        raise GraphError(f"{type(self).__name__} has no method construct(self, ...)")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        recorder = active()
+        if recorder is None:
+            return self.construct(*args, **kwargs)
+        return recorder.call(self, args, kwargs)
+
+    # -- what it owns
+
+    def __setattr__(self, label: str, value: Any) -> None:
+        if isinstance(value, Owned | Primitive) and "auto_prefix" not in vars(self):
+            raise GraphError(f"{type(self).__name__}.__init__ must call super().__init__() before it sets {label!r}")
+        if isinstance(value, list | tuple) and any(isinstance(item, Owned) for item in value):
+            raise GraphError(
+                f"{type(self).__name__}.{label} is a {type(value).__name__} with cells or parameters in it, which "
+                f"nobody would find to train; use CellList, or an attribute for each"
+            )
+        object.__setattr__(self, label, value)
+        if isinstance(value, Owned):
+            value.adopt(self, label)
+        elif isinstance(value, Primitive) and not value.name:
+            value.name = label
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for label, value in state.items():
+            object.__setattr__(self, label, value)
+            if isinstance(value, Owned):
+                value.adopt(self, label)
+
+    def __repr__(self) -> str:
+        inner = [f"  {label}: {value!r}".replace("\n", "\n  ") for label, value in vars(self).items() if _is_part(label, value)]
+        return "\n".join([f"{type(self).__name__}(", *inner, ")"]) if inner else f"{type(self).__name__}()"
+
+    def holds(self, label: str, part: object) -> bool:
+        """Whether the attribute `label` is this very object."""
+        return vars(self).get(label) is part
+
+    def prefixes(self, label: str, part: object) -> bool:
+        """Whether the attribute `label` stands in the names of what it holds (a parameter's own name always does)."""
+        return self.auto_prefix or isinstance(part, Parameter)
+
+    def label_of(self, primitive: Primitive) -> str | None:
+        """The attribute that holds this primitive, if one does."""
+        return next((label for label, value in vars(self).items() if value is primitive), None)
+
+    def cells_and_names(self, prefix: str = "") -> Iterator[tuple[str, Cell]]:
+        """This cell and all below it, each once, with their paths seen from here."""
+        seen: set[int] = set()
+        stack: list[tuple[str, Cell]] = [(prefix, self)]
+        while stack:
+            name, cell = stack.pop()
+            if id(cell) in seen:
+                continue
+            seen.add(id(cell))
+            yield name, cell
+            below = [(_join(name, label), part) for label, part in vars(cell).items() if _is_part(label, part)]
+            stack.extend((label, part) for label, part in reversed(below) if isinstance(part, Cell))
+
+    def cells(self) -> Iterator[Cell]:
+        """The cells that are attributes of this one."""
+        return (part for label, part in vars(self).items() if _is_part(label, part) and isinstance(part, Cell))
+
+    def get_parameters(self, expand: bool = True) -> Iterator[Parameter]:
+        """The parameters of this cell and, with `expand`, of all below it; each once."""
+        seen: set[int] = set()
+        for _, cell in self.cells_and_names():
+            for label, part in vars(cell).items():
+                if isinstance(part, Parameter) and _is_part(label, part) and id(part) not in seen:
+                    seen.add(id(part))
+                    yield part
+            if not expand:
+                return
+
+    def parameters_dict(self) -> dict[str, Parameter]:
+        """Name -> parameter.
+
+        Raises:
+            GraphError: two parameters have one name.
+        """
+        named: dict[str, Parameter] = {}
+        for parameter in self.get_parameters():
+            if parameter.name in named:
+                raise GraphError(f"{type(self).__name__}: two parameters are named {parameter.name!r}; rename one")
+            named[parameter.name] = parameter
+        return named
+
+    def parameters_and_names(self) -> Iterator[tuple[str, Parameter]]:
+        return iter(self.parameters_dict().items())
+
+    def trainable_params(self) -> list[Parameter]:
+        return [parameter for parameter in self.get_parameters() if parameter.requires_grad]
+
+    def untrainable_params(self) -> list[Parameter]:
+        return [parameter for parameter in self.get_parameters() if not parameter.requires_grad]
+
+    def set_train(self, mode: bool = True) -> Cell:
+        """Switch this cell and all below it to training (dropout works) or back; returns the cell."""
+        for _, cell in self.cells_and_names():
+            cell.training = mode
+        return self
+
+    # -- how it is split
+
+    def shard(
+        self,
+        in_strategy: Sequence[Given] | None = None,
+        out_strategy: Sequence[Given] | None = None,
+        parameter_plan: dict[str, Given] | None = None,
+    ) -> Cell:
+        """Fix how the cell's inputs, outputs and parameters are split; returns the cell.
+
+        Args:
+            in_strategy: per tensor among the arguments, the parts of each dim or a Layout; None leaves one open.
+            out_strategy: the same per result.
+            parameter_plan: the same by parameter, named as seen from this cell or by its full name.
+
+        Raises:
+            StrategyError: not of this form, or no such parameter.
+        """
+        source = caller()
+        what = f"{self.path or type(self).__name__}.shard{at(source)}"
+        self.in_strategy = _checked(in_strategy, f"{what}: in_strategy")
+        self.out_strategy = _checked(out_strategy, f"{what}: out_strategy")
+        self.shard_source = source
+        for name, given in (parameter_plan or {}).items():
+            parameter = self._find(name, what)
+            (parameter.in_strategy,) = _checked((given,), f"{what}: parameter_plan[{name!r}]") or (None,)
+            parameter.source = source
+        return self
+
+    def _find(self, name: str, what: str) -> Parameter:
+        own = f"{self.path}." if self.path else ""
+        known = {key.removeprefix(own): parameter for key, parameter in self.parameters_dict().items()}
+        found = known.get(name, known.get(name.removeprefix(own)))
+        if found is None:
+            near = difflib.get_close_matches(name, known, n=3) or sorted(known)
+            raise StrategyError(f"{what}: parameter_plan names {name!r}, but the parameters are like {', '.join(near)}")
+        return found
+
+
+class CellList(Cell):
+    """Cells in a row, named by their position."""
+
+    def __init__(self, cells: Iterable[Cell] = ()) -> None:
+        super().__init__()
+        self.extend(cells)
+
+    def append(self, cell: Cell) -> CellList:
+        setattr(self, str(len(self)), cell)
+        return self
+
+    def extend(self, cells: Iterable[Cell]) -> CellList:
+        for cell in cells:
+            self.append(cell)
+        return self
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.cells())
+
+    def __iter__(self) -> Iterator[Cell]:
+        return self.cells()
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return list(self.cells())[index]
+
+
+class SequentialCell(CellList):
+    """Cells applied one after the other; they are given one by one or as one list."""
+
+    def __init__(self, *cells: Any) -> None:
+        super().__init__(cells[0] if len(cells) == 1 and isinstance(cells[0], list | tuple) else cells)
+
+    def construct(self, x: Any) -> Any:
+        for cell in self.cells():
+            x = cell(x)
+        return x
+
+
+def _is_part(label: str, value: object) -> bool:
+    return label != "_owner" and isinstance(value, Owned | Primitive)
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+def _checked(given: Any, what: str) -> tuple[Given, ...] | None:
+    if given is None:
+        return None
+    if not isinstance(given, tuple | list):
+        raise StrategyError(f"{what} is {given!r}, but must be a tuple with an entry per tensor")
+    for entry in given:
+        if entry is None or isinstance(entry, Layout):
+            continue
+        whole = isinstance(entry, tuple | list) and all(
+            isinstance(parts, int) and not isinstance(parts, bool) and parts > 0 for parts in entry
+        )
+        if not whole:
+            raise StrategyError(
+                f"{what}: entry {entry!r} must be a tuple of positive whole numbers, one per dim, or a Layout"
+            )
+    return tuple(tuple(entry) if isinstance(entry, list) else entry for entry in given)

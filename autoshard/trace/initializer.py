@@ -1,0 +1,111 @@
+"""Initial values of parameters: constants and the usual random distributions, as numpy arrays from one seeded stream.
+
+Xavier: Glorot and Bengio 2010; He: He, Zhang, Ren, Sun 2015. A weight is [out, in, ...], as in MindSpore.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoshard.errors import ShapeError, UnknownNameError
+from autoshard.tensortype import DType, dtype
+
+_STREAM = [np.random.default_rng(0)]
+
+
+def set_seed(seed: int) -> None:
+    """Start the stream of random initial values anew."""
+    _STREAM[0] = np.random.default_rng(seed)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Normally distributed values."""
+
+    sigma: float = 0.01
+    mean: float = 0.0
+
+    def __call__(self, rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+        return rng.normal(self.mean, self.sigma, shape)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Evenly distributed values between -scale and scale."""
+
+    scale: float = 0.07
+
+    def __call__(self, rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+        return rng.uniform(-self.scale, self.scale, shape)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value everywhere."""
+
+    value: float
+
+    def __call__(self, rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+        return np.full(shape, self.value)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Values whose variance keeps signals at their size: gain^2 / fan, where `fan` is "in" or the mean of both ("avg")."""
+
+    gain: float
+    fan: str
+    normal: bool = False
+
+    def __call__(self, rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
+        fan_in, fan_out = _fans(shape)
+        sigma = self.gain / math.sqrt(fan_in if self.fan == "in" else (fan_in + fan_out) / 2)
+        return rng.normal(0.0, sigma, shape) if self.normal else rng.uniform(-1, 1, shape) * (sigma * math.sqrt(3))
+
+
+Init = Callable[[np.random.Generator, Sequence[int]], np.ndarray]
+_BY_NAME: dict[str, Init] = {
+    "zeros": Constant(0.0),
+    "ones": Constant(1.0),
+    "normal": Normal(),
+    "uniform": Uniform(),
+    "xavier_uniform": Scaled(1.0, "avg"),
+    "xavier_normal": Scaled(1.0, "avg", normal=True),
+    "he_uniform": Scaled(math.sqrt(2.0), "in"),
+    "he_normal": Scaled(math.sqrt(2.0), "in", normal=True),
+}
+
+
+def initializer(
+    init: str | Init | float | np.ndarray, shape: int | Sequence[int] = (), element: DType | str | type = "f32"
+) -> np.ndarray:
+    """An array of `shape` with values drawn by `init`: a name, an object such as Normal(0.02), a number or an array.
+
+    Raises:
+        UnknownNameError: no such name.
+        ShapeError: an array of another shape, or a distribution that needs two dims.
+    """
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    target = dtype(element).numpy
+    if isinstance(init, np.ndarray):
+        if sizes not in ((), init.shape):
+            raise ShapeError(f"initial values of shape {init.shape} were given for a parameter of shape {sizes}")
+        return init.astype(target)
+    if isinstance(init, int | float):
+        return np.full(sizes, init, target)
+    if isinstance(init, str):
+        if init not in _BY_NAME:
+            raise UnknownNameError(f"unknown initial distribution {init!r}; known are {', '.join(_BY_NAME)}")
+        init = _BY_NAME[init]
+    return init(_STREAM[0], sizes).astype(target)
+
+
+def _fans(shape: Sequence[int]) -> tuple[int, int]:
+    if len(shape) < 2:
+        raise ShapeError(f"xavier and he distributions need a weight [out, in, ...], not shape {tuple(shape)}")
+    field = math.prod(shape[2:])
+    return shape[1] * field, shape[0] * field

@@ -1,0 +1,168 @@
+"""Parameter: a named array that a model owns; a graph input inside a trace, plain numbers outside of one.
+
+Also `active`, which tells whether a trace is under way, and `Owned`, how cells and parameters get their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from autoshard.errors import GraphError, ShapeError
+from autoshard.ops.registry import Operator
+from autoshard.source import Source
+from autoshard.tensortype import DType, TensorType, dtype, type_of
+from autoshard.trace.arithmetic import Arithmetic
+
+_ACTIVE: ContextVar[Any] = ContextVar("active_recorder", default=None)
+
+
+def active() -> Any:
+    """The recorder of the trace that is under way, or None."""
+    return _ACTIVE.get()
+
+
+@contextmanager
+def activate(recorder: Any) -> Iterator[None]:
+    """Make `recorder` the active one."""
+    token = _ACTIVE.set(recorder)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
+class Owned:
+    """What an attribute of a cell inherits: it knows its first owner, and so its path from the outermost cell."""
+
+    _owner: Any = None
+    _label: str = ""
+
+    def adopt(self, owner: Any, label: str) -> None:
+        """Note who holds this; something shared by several cells keeps the name that the first one gave it."""
+        if self._owner is None or not self._owner.holds(self._label, self):
+            object.__setattr__(self, "_owner", owner)
+            object.__setattr__(self, "_label", label)
+
+    @property
+    def own_name(self) -> str:
+        return self._label
+
+    @property
+    def path(self) -> str:
+        """The labels from the outermost cell down, joined by dots; '' for the outermost cell itself."""
+        if self._owner is None or not self._owner.holds(self._label, self):
+            return ""
+        own = self.own_name if self._owner.prefixes(self._label, self) else ""
+        return ".".join(part for part in (self._owner.path, own) if part)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy belongs to nobody."""
+        return {key: value for key, value in vars(self).items() if key not in ("_owner", "_label")}
+
+
+class Parameter(Arithmetic, Owned):
+    """An array that training changes (or, with requires_grad=False, that only the model itself updates).
+
+    Args:
+        data: an array, a number, or another parameter, whose values are copied.
+        name: its last name; by default the attribute of the cell that it is assigned to.
+        requires_grad: whether optimizers train it.
+    """
+
+    def __init__(self, data: Any, name: str | None = None, requires_grad: bool = True) -> None:
+        self.data: np.ndarray = _as_array(data)
+        self.requires_grad = requires_grad
+        self._given_name = name
+        self.in_strategy: Sequence[int] | Any = None
+        self.source: Source | None = None
+
+    @property
+    def own_name(self) -> str:
+        return self._given_name or self._label
+
+    @property
+    def name(self) -> str:
+        """`dense1.weight`: the path from the outermost cell."""
+        return self.path or self.own_name or "parameter"
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._given_name = name
+
+    @property
+    def type(self) -> TensorType:
+        return type_of(self.data)
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.data.shape
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return dtype(self.data.dtype)
+
+    def asnumpy(self) -> np.ndarray:
+        return self.data
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if active() is not None:
+            raise GraphError(f"{self.name} is converted to numpy inside a traced model; use autoshard.ops on it instead")
+        return np.array(self.data, dtype) if copy else np.asarray(self.data, dtype)
+
+    def __bool__(self) -> bool:
+        return bool(self.__array__())
+
+    def __float__(self) -> float:
+        return float(self.__array__())
+
+    def __repr__(self) -> str:
+        return f"Parameter({self.name}: {self.type}{'' if self.requires_grad else ', requires_grad=False'})"
+
+    def set_data(self, data: Any) -> None:
+        """Replace the values.
+
+        Raises:
+            ShapeError: another shape or kind of element.
+        """
+        array = _as_array(data)
+        if array.shape != self.shape or not np.can_cast(array.dtype, self.data.dtype, "same_kind"):
+            raise ShapeError(f"{self.name} is {self.type}; it cannot take the values of {type_of(array)}")
+        self.data = array.astype(self.data.dtype, copy=False)
+
+    def assign(self, value: Any) -> None:
+        """Replace the value from inside a model: at once outside of a trace, else as an update of the graph's input."""
+        recorder = active()
+        if recorder is None:
+            self.set_data(value)
+        else:
+            recorder.assign(self, value)
+
+    def __autoshard_apply__(self, op: Operator, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+        recorder = active()
+        if recorder is not None:
+            return recorder.apply(op, operands, attrs)
+        return op(*map(_eager, operands, [self.data.dtype] * len(operands)), **attrs)
+
+
+def _as_array(data: Any) -> np.ndarray:
+    if isinstance(data, Parameter):
+        return data.data.copy()
+    if isinstance(data, bool | int | float):
+        return np.asarray(data, np.float32 if isinstance(data, float) else None)
+    array = np.array(data)
+    dtype(array.dtype)
+    return array
+
+
+def _eager(operand: Any, element: np.dtype) -> Any:
+    """The array behind an operand; a Python float takes the parameter's type."""
+    if isinstance(operand, Parameter):
+        return operand.data
+    if isinstance(operand, float) and element.kind == "f":
+        return np.asarray(operand, element)
+    return operand
