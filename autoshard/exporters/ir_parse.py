@@ -1,7 +1,7 @@
 """The form of IR dumps, MindSpore's: `show_dump` prints a Dump, `parse_dump` reads it back, exactly.
 
-The form is that of the listings in MindSpore's r2.0 tutorial on sharding propagation, which parse as well: fragments
-without a header, with `...` where lines are left out. Who writes a dump builds a Dump, so there is one grammar.
+The form is that of the listings in MindSpore's r2.0 tutorial on sharding propagation, which parse as well:
+fragments without a header, `...` where lines are left out. Writers build a Dump, so there is one grammar.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ ELISIONS = ("...", "…")
 _TYPE = re.compile(r"<(.+?)(?:, \(([\d, ]*)\))?>")
 _ELEMENT = re.compile(r"(?:Tensor\[(\w+)\]|Ref\[Tensor\((\w+)\)\])")
 _NODE = re.compile(
-    r"  %(\d+)\(([^()]*)\) = ([\w.]+)\((.*?)\)(?: \{instance name: ([^{}]*)\})?(?: primitive_attrs: \{(.*)\})?"
+    r"  %(\d+)\(([^()]*)\) = ([\w.]+)\((.*?)\)"
+    r"(?: \{instance name: ([^{}]*)\})?(?: primitive_attrs: \{(.*)\})?"
 )
 _NODE_TYPES = re.compile(r"(?: \{in_strategy: (\(.*?\))\})?      : \((.*)\) -> \((.*)\)")
 _RETURN = re.compile(r"  Return\((.*)\)")
 _RETURN_TYPES = re.compile(r"      : \((.*)\)")
 _SOURCE = re.compile(r"      # In file (.*?)\((\d+)\)/(.*)/")
+_KEY = re.compile(r"\w+")
+_FLOAT = re.compile(r"-?(?:inf|nan|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)")
+_CONSTANTS = {"true": True, "false": False, "None": None}
 _PARAMETER = re.compile(r"%(\S+): (<.*>) : \[[\d, ]*\]")
 _BARE = re.compile(r"[^\s,(){}\[\]\"]+")
 _REFERENCE = re.compile(r"\$\([^()]*\)|[^\s,()]+")
@@ -33,7 +37,7 @@ _REFERENCE = re.compile(r"\$\([^()]*\)|[^\s,()]+")
 
 @dataclass(frozen=True)
 class DumpType:
-    """`<Tensor[Float32], (64, 64)>`, `<Ref[Tensor(F32)], (64)>` (a parameter), `<UMonad>`, `<Tuple[Int64*2]>`."""
+    """`<Tensor[Float32], (64, 64)>`, `<Ref[Tensor(F32)], (64)>` (stored), `<UMonad>`, `<Tuple[Int64*2]>`."""
 
     head: str
     shape: tuple[int, ...] | None = None
@@ -82,8 +86,8 @@ class DumpParameter:
 class DumpNode:
     """One line of the graph: `%number(name) = op(operands)`.
 
-    Operands are references (`%3`, `%3[1]` for one of several results, `%para1_x`, `U`) or tuples of numbers. `attrs`
-    is None where the line has none; in_strategy is that of the line's end, which every computation operator has.
+    Operands are references (`%3`, `%3[1]` for one of several results, `%para1_x`, `U`) or tuples of numbers.
+    `attrs` is None where the line has none; in_strategy is that of the second line, which computations have.
     """
 
     number: int
@@ -177,7 +181,7 @@ def _show_operands(operands: tuple[Operand, ...]) -> str:
 
 
 def show_attr(value: Attr) -> str:
-    """Lower-case truth values, None, numbers, bare words, ((2, 1), (4)), [x1, x2]; other strings in quotes."""
+    """Lower-case truth values, None, numbers, words, ((2, 1), (4)), [x1, x2]; other strings in quotes."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -206,6 +210,7 @@ class _Reader:
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
         self.place = 0
+        self.inner = Scanner("", 0)
 
     def run(self) -> Dump:
         if not self.lines[0].startswith("# IR entry: @"):
@@ -262,22 +267,92 @@ class _Reader:
         return items
 
     def node(self) -> DumpNode:
-        attrs = None
-        head = _NODE.fullmatch(self.line)
-        if head is None:
-            raise self.error("a node `  %n(name) = Op(...)`, Return or ... is expected here")
-        if head[6] is not None:
-            attrs = tuple(self.scan(head[6], lambda line: line.several("", lambda: _read_pair(line))))
+        head = self.match(_NODE, "a node `  %n(name) = Op(...)`, Return or ...")
         operands = self.operands(head[4])
-        self.place += 1
+        attrs = None if head[6] is None else tuple(self.scanner(head[6] + "}").several("}", self.pair))
         types = self.match(_NODE_TYPES, "` {in_strategy: ...}      : (types) -> (types)`")
-        self.place -= 1
         strategy = None if types[1] is None else self.strategy(types[1])
         operand_types, result_types = self.types(types[2]), self.types(types[3])
-        self.place += 1
-        source = _SOURCE.fullmatch(self.line)
-        self.place += source is not None
+        source = None if self.done else _SOURCE.fullmatch(self.line)
+        if source is not None:
+            self.place += 1
         return DumpNode(
-            int(head[1]), head[2], head[3], operands, operand_types, result_types, head[5], attrs, strategy,
-            source and DumpSource(source[1], int(source[2]), source[3]),
-        )  # fmt: skip
+            number=int(head[1]),
+            name=head[2],
+            op=head[3],
+            operands=operands,
+            operand_types=operand_types,
+            result_types=result_types,
+            instance=head[5],
+            attrs=attrs,
+            in_strategy=strategy,
+            source=source and DumpSource(source[1], int(source[2]), source[3]),
+        )
+
+    # -- inside the line that was matched last
+
+    def scanner(self, text: str) -> Scanner:
+        self.inner = Scanner(text, self.place)
+        return self.inner
+
+    def pair(self) -> tuple[str, Attr]:
+        name = self.inner.need(_KEY, "an attribute's name")
+        self.inner.expect(":")
+        return name, parse_attr(self.inner)
+
+    def operands(self, text: str) -> tuple[Operand, ...]:
+        line = self.scanner(text + ")")
+        return tuple(line.several(")", lambda: _read_operand(line)))
+
+    def types(self, text: str) -> tuple[DumpType, ...]:
+        line = self.scanner(text + ")")
+        return tuple(line.several(")", lambda: _read_type(line)))
+
+    def strategy(self, text: str) -> Parts:
+        line = self.scanner(text)
+        value = parse_attr(line)
+        line.end()
+        if not isinstance(value, tuple):
+            raise line.error("a strategy such as ((2, 1), (4)) is expected here")
+        return tuple(_numbers(one, line) for one in value)
+
+
+def _numbers(value: object, line: Scanner) -> tuple[int, ...]:
+    if not isinstance(value, tuple) or not all(isinstance(one, int) for one in value):
+        raise line.error("a tuple of whole numbers is expected here")
+    return value
+
+
+def _read_operand(line: Scanner) -> Operand:
+    line.skip()
+    if line.text.startswith("(", line.place):
+        return _numbers(parse_attr(line), line)
+    return line.need(_REFERENCE, "an operand")
+
+
+def _read_type(line: Scanner) -> DumpType:
+    found = line.match(_TYPE)
+    if found is None:
+        raise line.error("a type such as <Tensor[Float32], (64, 64)> is expected here")
+    if found[2] is None:
+        return DumpType(found[1])
+    return DumpType(found[1], tuple(int(size) for size in found[2].split(",") if size.strip()))
+
+
+def parse_attr(line: Scanner) -> Attr:
+    """An attribute value as `show_attr` prints it."""
+    if line.take("("):
+        return tuple(line.several(")", lambda: parse_attr(line)))
+    if line.take("["):
+        return Listed(tuple(line.several("]", lambda: parse_attr(line))))
+    if line.text.startswith('"', line.place):
+        return line.string()
+    return _bare(line.need(_BARE, "a value"))
+
+
+def _bare(word: str) -> bool | int | float | str | None:
+    if word in _CONSTANTS:
+        return _CONSTANTS[word]
+    if re.fullmatch(r"-?\d+", word):
+        return int(word)
+    return float(word) if _FLOAT.fullmatch(word) else word

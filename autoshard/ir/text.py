@@ -5,7 +5,7 @@
       y: f32[64, 1024] = Concat(h, h) {axis=1}
       return y, h -> w
 
-Attributes at their defaults are left out; `h -> w` in the return line says that the output replaces that input.
+Attributes at their defaults are left out; `h -> w` in the return line: the output replaces that input.
 """
 
 from __future__ import annotations
@@ -106,12 +106,14 @@ def show_value(value: Any) -> str:
         return _show_literal(value.array)
     if isinstance(value, DType | np.dtype | type):
         return f"dtype({dtype(value)})"
-    raise GraphError(f"attribute value {value!r} ({type(value).__name__}) has no text; a graph can hold numbers, "
-                     f"strings, None, tuples, element types and Literal arrays")  # fmt: skip
+    raise GraphError(
+        f"attribute value {value!r} ({type(value).__name__}) has no text; a graph can hold numbers, strings, "
+        f"None, tuples, element types and Literal arrays"
+    )
 
 
 def _show_literal(array: np.ndarray) -> str:
-    """Small arrays as nested lists, others (and any NaN, whose bits a list would lose) as base64 of their bytes."""
+    """Small arrays as nested lists; others, and any NaN (a list loses its bits), as base64 of the bytes."""
     of = type_of(array)
     native = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"))).reshape(array.shape)
     if array.size <= SMALL_LITERAL and not np.isnan(array).any():
@@ -160,7 +162,7 @@ class _Reader:
         line.expect("graph ")
         name = _read_name(line)
         line.expect("(")
-        pairs = line.several(")", lambda: (self.define(line), self.role(line)))
+        pairs = line.several(")", lambda: (self.define(_read_typed(line), line), self.role(line)))
         line.end()
         return name, tuple(value for value, _ in pairs), tuple(role for _, role in pairs)
 
@@ -170,12 +172,10 @@ class _Reader:
             raise line.error(f"the input's role is expected here: {', '.join(ROLES)}")
         return role
 
-    def define(self, line: Scanner) -> Value:
-        name = _read_name(line)
-        if name in self.values:
-            raise line.error(f"{name!r} is already defined")
-        line.expect(":")
-        value = self.values[name] = Value(_read_type(line), name)
+    def define(self, value: Value, line: Scanner) -> Value:
+        if value.name in self.values:
+            raise line.error(f"{value.name!r} is already defined")
+        self.values[value.name] = value
         return value
 
     def use(self, line: Scanner) -> Value:
@@ -185,7 +185,7 @@ class _Reader:
         return self.values[name]
 
     def node(self, line: Scanner) -> Node:
-        results = line.several("=", lambda: _later(line))
+        results = line.several("=", lambda: _read_typed(line))
         op_name = line.need(_WORD, "an operator's name")
         line.expect("(")
         operands = tuple(line.several(")", lambda: self.use(line)))
@@ -194,10 +194,8 @@ class _Reader:
         name = line.string() if line.text.startswith('"', line.place) else ""
         source = _read_source(line)
         line.end()
-        for value in results:
-            if value.name in self.values:
-                raise line.error(f"{value.name!r} is already defined")
-            self.values[value.name] = value
+        for value in results:  # only now: a line cannot use what it defines
+            self.define(value, line)
         try:
             op = lookup(op_name)
             node = Node(op, operands, op.check_attributes(given), tuple(results), name, source)
@@ -221,8 +219,7 @@ class _Reader:
         return tuple(outputs), updates
 
 
-def _later(line: Scanner) -> Value:
-    """A result: it may not be used in its own line, so it is entered after the operands are read."""
+def _read_typed(line: Scanner) -> Value:
     name = _read_name(line)
     line.expect(":")
     return Value(_read_type(line), name)
@@ -274,7 +271,9 @@ def _read_scalar(line: Scanner) -> Any:
     for word, value in _CONSTANTS.items():
         if line.take(word):
             return value
-    number = line.need(_NUMBER, "a value (number, string, True, False, None, tuple, dtype(...) or Literal(...))")
+    number = line.need(
+        _NUMBER, "a value (number, string, True, False, None, tuple, dtype(..) or Literal(..))"
+    )
     return int(number) if re.fullmatch(r"-?\d+", number) else float(number)
 
 
@@ -285,7 +284,8 @@ def _read_literal(line: Scanner) -> Literal:
     try:
         if line.text.startswith('"', line.place):
             data = base64.b64decode(line.string(), validate=True)
-            array = np.frombuffer(data, of.dtype.numpy.newbyteorder("<")).astype(of.dtype.numpy).reshape(of.shape)
+            flat = np.frombuffer(data, of.dtype.numpy.newbyteorder("<"))
+            array = flat.astype(of.dtype.numpy).reshape(of.shape)
         else:
             array = np.array(_read_nested(line), of.dtype.numpy).reshape(of.shape)
     except (ValueError, OverflowError) as error:

@@ -1,7 +1,7 @@
 """The laws of a graph. `verify` checks them all; a pass may assume a verified graph and must leave one.
 
-Each value is made once and before its use, names are unique, result types are what the operator infers, and an output
-that replaces an input has the input's type.
+Each value is made once and before its use, names are unique, result types are what the operator infers, and
+an output that replaces an input has the input's type.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ def check_node(node: Node) -> None:
     """
     where = describe(node)
     if set(node.attrs) != set(node.op.attributes):
-        raise GraphError(f"{where} has the attributes {_words(node.attrs)}; the operator has {_words(node.op.attributes)}")
+        known = _words(node.op.attributes)
+        raise GraphError(f"{where} has the attributes {_words(node.attrs)}; the operator has {known}")
     try:
         inferred = node.op.result_types(node.operand_types, node.attrs)
     except ShapeError as error:
         raise GraphError(f"{where}: {error}") from None
     if inferred != node.result_types:
         raise GraphError(
-            f"{where} has results of type {_words(node.result_types)}, but from operands {_words(node.operand_types)} "
-            f"the operator makes {_words(inferred)}"
+            f"{where} has results of type {_words(node.result_types)}, but from operands "
+            f"{_words(node.operand_types)} the operator makes {_words(inferred)}"
         )
 
 
@@ -62,7 +63,8 @@ def _check_inputs(graph: Graph) -> None:
         raise GraphError(f"graph {graph.name!r} has {len(graph.inputs)} inputs but {len(graph.roles)} roles")
     for value, role in zip(graph.inputs, graph.roles, strict=True):
         if role not in ROLES:
-            raise GraphError(f"input {value.name!r} of graph {graph.name!r} has role {role!r}; roles are {', '.join(ROLES)}")
+            what = f"input {value.name!r} of graph {graph.name!r}"
+            raise GraphError(f"{what} has role {role!r}; roles are {', '.join(ROLES)}")
 
 
 def _check_order(graph: Graph) -> None:
@@ -90,8 +92,10 @@ def _check_names(graph: Graph) -> None:
     for value in graph.values:
         if value.name in seen:
             made = graph.producers.get(value)
-            where = f" made by {describe(made[0])}" if made else ""
-            raise GraphError(f"graph {graph.name!r} has two values named {value.name!r}; the second is {value!r}{where}")
+            where = f"made by {describe(made[0])}" if made else "an input"
+            raise GraphError(
+                f"graph {graph.name!r} has two values named {value.name!r}; the second is {where}"
+            )
         seen[value.name] = value
 
 

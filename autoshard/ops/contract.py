@@ -1,4 +1,4 @@
-"""Contractions: matrix products and einsum. A contracted factor that is split leaves the product a partial sum.
+"""Contractions: matrix products and einsum. Splitting a contracted factor leaves the product a partial sum.
 
 The rules list factors in MindSpore's order of the device matrix: batch dims, m, k, n.
 """
@@ -27,7 +27,9 @@ _EACH_OF_TWO = ((0,), (1,))
 
 def _matrix_rule(name: str, x: Shape, w: Shape, transpose_a: bool, transpose_b: bool, batch: str) -> str:
     if len(x) < 2 or len(w) < 2 or (not batch and len(w) > 2):
-        wanted = "operands of 2 or more dims" if batch else "x of 2 or more dims and w of 2 (else use BatchMatMul)"
+        wanted = (
+            "operands of 2 or more dims" if batch else "x of 2 or more dims and w of 2 (else use BatchMatMul)"
+        )
         raise ShapeError(f"{name} takes {wanted}, not {tuple(x)} and {tuple(w)}")
     left = "k m" if transpose_a else "m k"
     right = "n k" if transpose_b else "k n"
@@ -44,7 +46,7 @@ def _turned(x: np.ndarray, turn: bool) -> np.ndarray:
     linear=_EACH_OF_TWO,
 )
 def matmul(x, w, *, transpose_a=False, transpose_b=False):
-    """x @ w for a matrix w; leading dims of x are kept. transpose_a and transpose_b swap the last two dims first."""
+    """x @ w for a matrix w; leading dims of x are kept. The attributes swap the last two dims first."""
     w = _turned(w, transpose_b)
     if x.ndim == 2 or transpose_a:
         return np.matmul(_turned(x, transpose_a), w)
@@ -110,7 +112,9 @@ def parse_equation(equation: str) -> tuple[tuple[str, ...], str]:
     """
     left, arrow, result = str(equation).replace(" ", "").partition("->")
     operands = tuple(left.split(","))
-    bad = next((f"operand {i} repeats a letter" for i, one in enumerate(operands) if len(set(one)) < len(one)), "")
+    bad = next(
+        (f"operand {i} repeats a letter" for i, one in enumerate(operands) if len(set(one)) < len(one)), ""
+    )
     if not arrow:
         bad = "it has no '->'"
     elif not set(left + result) <= set(string.ascii_letters + ","):
@@ -131,7 +135,7 @@ def _einsum_rule(*shapes: Shape, equation: str) -> str:
 
 @operator("Einsum", rule=_einsum_rule, linear=((0,),))
 def einsum(*xs, equation):
-    """Sum of products over the letters missing on the right, e.g. 'bik,bkj->bij'; no letter twice in one tensor."""
+    """Sum of products over the letters missing on the right, e.g. 'bik,bkj->bij'; no tensor repeats one."""
     operands, result = parse_equation(equation)
     if len(xs) == 2:
         return _pair(operands[0], operands[1], result)(*xs)
@@ -182,7 +186,7 @@ class _Pair:
 
 @lru_cache(maxsize=4096)
 def _pair(left: str, right: str, result: str) -> _Pair:
-    """Letters fall into batch (in all three), m and n (in one operand and the result), k (in both operands alone)."""
+    """Letters: batch (in all three), m or n (in one operand and the result), k (in the operands alone)."""
     batch = [one for one in result if one in left and one in right]
     m = [one for one in result if one in left and one not in right]
     n = [one for one in result if one in right and one not in left]

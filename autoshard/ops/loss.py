@@ -1,6 +1,6 @@
-"""Losses. Cross entropies need the class dim whole on a rank (`decompose` does not); the others split along any dim.
+"""Losses. Cross entropies need the class dim whole on a rank (their parts do not); the others split anywhere.
 
-A mean divides by a `count` that `localize` sets to the global number of elements, so ranks' terms just add up.
+A mean divides by a `count` that `localize` sets to the global number of elements: ranks' terms just add up.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _log_softmax(x: np.ndarray) -> np.ndarray:
 
 @operator("SoftmaxCrossEntropyWithLogits", rule="n [c], n [c] -> n, n [c]", dtype=_logits_type, flops=20)
 def softmax_cross_entropy_with_logits(logits, labels):
-    """Cross entropy of each row of `logits` with class probabilities `labels`, and its slope for the logits."""
+    """Cross entropy of `logits` with class probabilities `labels`; and its slope for the logits."""
     log_p = _log_softmax(logits)
     loss = -np.einsum("nc,nc->n", labels, log_p)
     slope = np.exp(log_p, out=log_p)
@@ -97,7 +97,9 @@ softmax_parts, log_softmax_parts = _parts(softmax), _parts(log_softmax)
 def _sparse_rule(logits: Shape, labels: Shape) -> str:
     what = "SparseSoftmaxCrossEntropyWithLogits"
     if not logits or tuple(labels) != tuple(logits[:-1]):
-        raise ShapeError(f"{what}: labels {tuple(labels)} must have the shape of logits {tuple(logits)} without classes")
+        raise ShapeError(
+            f"{what}: labels {tuple(labels)} must have the shape of logits {tuple(logits)} without classes"
+        )
     rows = letters(len(labels))
     (last,) = letters(1, skip=len(labels))
     return f"{words([*rows, f'[{last}]'])}, {words(rows)} -> {words(rows)}"
@@ -109,7 +111,7 @@ def _picked(labels: np.ndarray, classes: int) -> np.ndarray:
     Raises:
         ShapeError: a number that is no class.
     """
-    if labels.size and not (0 <= labels.min() and labels.max() < classes):
+    if labels.size and (labels.min() < 0 or labels.max() >= classes):
         raise ShapeError(
             f"SparseSoftmaxCrossEntropyWithLogits: labels from {labels.min()} to {labels.max()}, "
             f"but classes are 0..{classes - 1}"
@@ -144,7 +146,9 @@ def _(logits, labels):
 
 def _sparse_grad_rule(g: Shape, logits: Shape, labels: Shape) -> str:
     if tuple(g) != tuple(labels):
-        raise ShapeError(f"SparseSoftmaxCrossEntropyGrad: g {tuple(g)} must have the shape of labels {tuple(labels)}")
+        raise ShapeError(
+            f"SparseSoftmaxCrossEntropyGrad: g {tuple(g)} must have the shape of labels {tuple(labels)}"
+        )
     left, _ = _sparse_rule(logits, labels).split(" -> ")
     whole, rows = left.split(", ")
     return f"{rows}, {left} -> {whole}"
@@ -217,8 +221,10 @@ def _real_pair(*operands: DType, **_: object) -> DType:
     return max(floats, key=lambda one: one.itemsize) if floats else element_type("f32")
 
 
-def _elementwise_loss(name: str, value: Callable, slope: Callable, total: Callable | None, flops: float, text: str):
-    """A loss of the difference x - y and its gradient, from kernels; `total` is a faster sum of `value`, if any."""
+def _elementwise_loss(
+    name: str, value: Callable, slope: Callable, total: Callable | None, flops: float, text: str
+):
+    """A loss of the difference x - y and its gradient, from kernels; `total` is a faster sum of `value`."""
 
     @operator(name, rule=_elementwise_rule(name), dtype=_real_pair, flops=flops)
     def loss(x, y, *, reduction="mean", count=0):
@@ -241,7 +247,9 @@ def _elementwise_loss(name: str, value: Callable, slope: Callable, total: Callab
 
     loss.localize(_global_count(0))
     grad.localize(_global_count(1))
-    loss.__doc__ = f"{text}; reduction is mean, sum or none. `count` is what a mean divides by (0: all elements)."
+    loss.__doc__ = (
+        f"{text}; reduction is mean, sum or none. `count` is what a mean divides by (0: all elements)."
+    )
     grad.__doc__ = f"Gradient of {name} for x."
     return loss, grad
 

@@ -1,6 +1,6 @@
 """Softmax and normalisation. A rank needs the normalised dims whole; `decompose` gives the parts that do not.
 
-LayerNorm and RmsNorm share their gradient: `standardize` gives x without mean and scale once, for all three slopes.
+LayerNorm and RmsNorm share their gradient: `standardize` takes mean and scale out of x once, for all slopes.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _standardize_rule(x: Shape, *, begin_norm_axis: int, **_: object) -> str:
 
 @operator("Standardize", rule=_standardize_rule, flops=6)
 def standardize(x, *, begin_norm_axis=-1, epsilon=1e-5, center=True):
-    """x with mean 0 (`center`) and mean square 1 over the trailing dims; and the scale it was multiplied with."""
+    """x with mean 0 (`center`) and mean square 1 over the trailing dims; and the factor that did it."""
     return _standardize(x, begin_norm_axis, epsilon, center)
 
 
@@ -220,7 +220,9 @@ def _(x, begin_norm_axis, epsilon, center):
     return mul(made, rstd), rstd
 
 
-def _norm_grad_rule(g: Shape, unit: Shape, rstd: Shape, gamma: Shape, *, begin_norm_axis: int, **_: object) -> str:
+def _norm_grad_rule(
+    g: Shape, unit: Shape, rstd: Shape, gamma: Shape, *, begin_norm_axis: int, **_: object
+) -> str:
     first, names = _first(begin_norm_axis, g, "NormGrad"), letters(len(g))
     text = _marked(names, range(first, len(g)))
     small = words(names[:first] + ["1"] * (len(g) - first))

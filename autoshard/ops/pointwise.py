@@ -1,4 +1,4 @@
-"""Elementwise operators of two and more operands: arithmetic, comparison, logic, selection. Broadcasting is numpy's.
+"""Elementwise operators of two and more operands: arithmetic, comparison, logic, selection, as in numpy.
 
 Gradients are said with other operators and summed back to the operands' shapes; the table is in the middle.
 """
@@ -30,7 +30,7 @@ def _binary(
 
 
 def _slopes(op: Operator, left: Callable, right: Callable) -> None:
-    """Gradients by other operators: `left(g, r, x, y)` and `right(g, r, x, y)` before they are summed back (r: result)."""
+    """Gradients `left(g, r, x, y)` and `right(g, r, x, y)`, r the result, before they are summed back."""
 
     @op.gradient
     def _(g, r, x, y):
@@ -81,14 +81,14 @@ def pow_base_grad(g, x, exponent):
 
 @operator("PowExponentGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=10)
 def pow_exponent_grad(g, y, x):
-    """Gradient of Pow for its exponent; 0 where the base is not positive, as the power is no smooth function there."""
+    """Gradient of Pow for its exponent; 0 where the base is not positive, since there is no log of it."""
     positive = x > 0
     return g * y * np.log(np.where(positive, x, x.dtype.type(1)))
 
 
 @operator("PickGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=2)
 def pick_grad(g, x, y, *, other=False):
-    """g where y was picked from x (`other`: where it was not). Of equal operands the first one counts as picked."""
+    """g where y was picked from x (`other`: where not). Of equal operands the first counts as picked."""
     return np.where((x != y) if other else (x == y), g, g.dtype.type(0))
 
 

@@ -1,7 +1,7 @@
 """Random numbers by counting: a number depends on the seed, the step and its place in the whole tensor alone.
 
-So it is the same however the tensor is split: a rank hashes (splitmix64) the global positions of its block. Two calls
-with one seed and step draw the same numbers; give each operator of a model a seed of its own.
+So it is the same however the tensor is split: a rank hashes (splitmix64) the global positions of its block.
+Two calls with one seed and step draw the same numbers; give each operator of a model a seed of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def _key(seed: int, step: int) -> int:
-    """Where the sequence of one (seed, step) starts: both mixed, so that sequences do not run into each other."""
+    """Where the sequence of one (seed, step) starts: mixed, so that sequences do not run into each other."""
     return _mixed((_mixed((seed + _GOLDEN) & _MASK) + step * _GOLDEN) & _MASK)
 
 
@@ -38,11 +38,13 @@ def _mixed(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def random_bits(shape: Sequence[int], start: Sequence[int], whole: Sequence[int], seed: int, step: int) -> np.ndarray:
+def random_bits(
+    shape: Sequence[int], start: Sequence[int], whole: Sequence[int], seed: int, step: int
+) -> np.ndarray:
     """64 random bits per element of the block of `shape` at `start` of a tensor of shape `whole`.
 
-    splitmix64 (Steele, Lea and Flood 2014): element i of the whole tensor, in row-major order, is the i-th output of the
-    generator that starts at the key of (seed, step).
+    splitmix64 (Steele, Lea and Flood 2014): element i of the whole tensor, row by row, is the i-th output of
+    the generator that starts at the key of (seed, step).
     """
     z = _positions(tuple(shape), tuple(start) or (0,) * len(shape), tuple(whole) or tuple(shape))
     z *= np.uint64(_GOLDEN)
@@ -77,7 +79,9 @@ def _uniform(bits: np.ndarray) -> np.ndarray:
 
 def _dropout_rule(x: Sequence[int], counter: Sequence[int], *, rate: float, **_: object) -> str:
     if not 0 <= rate < 1:
-        raise ShapeError(f"Dropout: rate is {rate}; it is the share of elements that become 0, at least 0 and below 1")
+        raise ShapeError(
+            f"Dropout: rate is {rate}; it is the share of elements that become 0, at least 0 and below 1"
+        )
     text = words(letters(len(x)))
     return f"{text}, () -> {text}"
 
@@ -90,9 +94,9 @@ def _dropout_type(x: DType, counter: DType, **_: object) -> DType:
 
 @operator("Dropout", rule=_dropout_rule, dtype=_dropout_type, linear=((0,),), flops=10)
 def dropout(x, counter, *, rate=0.5, seed=0, start=(), whole=()):
-    """x / (1 - rate) with a share `rate` of the elements set to 0; which ones changes with the scalar `counter`.
+    """x / (1 - rate) with a share `rate` of the elements set to 0: others for each scalar `counter`.
 
-    `start` and `whole` tell where x lies in which tensor, if it is a block. The gradient is the same operator.
+    `start` and `whole` tell where x, if a block, lies in which tensor. The gradient is the same operator.
     """
     if rate == 0:
         return x
@@ -143,7 +147,7 @@ def random_uniform(*, shape, seed=0, step=0, low=0.0, high=1.0, dtype="f32", sta
 
 @operator("RandomNormal", rule=_random_rule, dtype=_random_type, flops=40)
 def random_normal(*, shape, seed=0, step=0, mean=0.0, std=1.0, dtype="f32", start=(), whole=()):
-    """Normally distributed numbers, by the inverse distribution function; `start` and `whole` choose a block."""
+    """Normal numbers, by the inverse distribution function; `start` and `whole` choose a block."""
     numbers = ndtri(_uniform(random_bits(shape, start, whole, seed, step)))
     return (mean + std * numbers).astype(element_type(dtype).numpy)
 

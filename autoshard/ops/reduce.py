@@ -1,6 +1,6 @@
 """Reductions over dims, the way back (`spread`), positions of extremes, and cumulative sums.
 
-A reduced dim is a reduction factor: ranks that hold parts of it end with a partial value (sum, max, min or prod).
+A reduced dim is a reduction factor: ranks that hold parts of it end with a partial sum, max, min or prod.
 `axis` is a dim, a tuple of dims, or `()` for all; `keep_dims` leaves 1 in their place.
 """
 
@@ -64,7 +64,7 @@ def _(g, y, x, axis, keep_dims):
 
 @operator("ReduceMean", rule=_rule("ReduceMean", "sum"), dtype=_mean_type, linear=((0,),), call=("axis",))
 def reduce_mean(x, *, axis=(), keep_dims=False, count=0):
-    """Mean over `axis`. `count` is the number of elements to divide by where x is only a block (0: count them)."""
+    """Mean over `axis`. `count` is what to divide by where x is only a block (0: count the elements)."""
     axes = _axes(axis, x.ndim, "ReduceMean")
     total = x.sum(axes, keepdims=keep_dims)
     return total / (count or _count(x.shape, axes))
@@ -86,7 +86,9 @@ def _count(shape: Sequence[int], axes: Iterable[int]) -> int:
     return math.prod(shape[i] for i in axes)
 
 
-def _spread_rule(g: Shape, *, shape: Shape, axis: Any, keep_dims: bool, **_: object) -> tuple[str, dict[str, int]]:
+def _spread_rule(
+    g: Shape, *, shape: Shape, axis: Any, keep_dims: bool, **_: object
+) -> tuple[str, dict[str, int]]:
     sizes = sizes_of(shape, "Spread")
     names = letters(len(sizes))
     source = _kept(names, _axes(axis, len(sizes), "Spread"), keep_dims)
@@ -122,7 +124,9 @@ def sum_to(g: Any, shape: Sequence[int]) -> Any:
     sizes, extra = tuple(g.shape), len(g.shape) - len(shape)
     fits = extra >= 0 and all(a in (1, b) for a, b in zip(shape, sizes[extra:], strict=True))
     if not fits:
-        raise ShapeError(f"summing a tensor of shape {sizes} to shape {tuple(shape)}: the latter does not broadcast to the first")
+        raise ShapeError(
+            f"summing a tensor of shape {sizes} to {tuple(shape)}: the latter does not broadcast to the first"
+        )
     if extra:
         g = reduce_sum(g, axis=tuple(range(extra)))
     repeated = tuple(i for i, size in enumerate(shape) if size == 1 and sizes[extra + i] > 1)
@@ -137,7 +141,9 @@ def _extreme(name: str, by: str, run: Callable) -> Operator:
     def reduce(x, *, axis=(), keep_dims=False):
         return run(x, axis=_axes(axis, x.ndim, name), keepdims=keep_dims)
 
-    reduce.__doc__ = f"The {by} over `axis`. Its gradient is shared equally among the elements that attain it."
+    reduce.__doc__ = (
+        f"The {by} over `axis`. Its gradient is shared equally among the elements that attain it."
+    )
     return reduce
 
 
@@ -146,7 +152,9 @@ reduce_min = _extreme("ReduceMin", "min", np.min)
 
 
 def _extreme_gradient(g: Any, y: Any, x: Any, axis: Any, keep_dims: bool) -> Any:
-    return extreme_grad(g, y, count_equal(x, y, axis=axis, keep_dims=keep_dims), x, axis=axis, keep_dims=keep_dims)
+    return extreme_grad(
+        g, y, count_equal(x, y, axis=axis, keep_dims=keep_dims), x, axis=axis, keep_dims=keep_dims
+    )
 
 
 reduce_max.gradient(_extreme_gradient)
@@ -253,7 +261,8 @@ def _position(name: str, run: Callable) -> Operator:
     def find(x, *, axis=-1, keep_dims=False):
         return run(x, axis=axis, keepdims=keep_dims)
 
-    find.__doc__ = f"Position of the {'largest' if run is np.argmax else 'smallest'} element along `axis`, the first of equal ones."
+    kind = "largest" if run is np.argmax else "smallest"
+    find.__doc__ = f"Position of the {kind} element along `axis`, the first of equal ones."
     return find
 
 
@@ -269,7 +278,7 @@ def _cumulative_rule(x: Shape, *, axis: int, **_: object) -> str:
 
 @operator("CumSum", rule=_cumulative_rule, dtype=_count_type, linear=((0,),), call=("axis",))
 def cum_sum(x, *, exclusive=False, reverse=False, axis=-1):
-    """Sums of all elements up to each one along `axis`; `exclusive` leaves the element out, `reverse` starts at the end."""
+    """Sums up to each element along `axis`; `exclusive` leaves it out, `reverse` starts at the end."""
     along = np.moveaxis(x, axis, -1)
     if reverse:
         along = along[..., ::-1]

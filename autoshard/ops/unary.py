@@ -1,6 +1,6 @@
 """Elementwise operators of one operand as a table of calculus: name, numpy meaning, gradient.
 
-A gradient is a kernel `(g, y)` or `(g, x)` that becomes an operator of its own, so that it makes one pass over memory.
+A gradient is a kernel `(g, y)` or `(g, x)` that becomes an operator of its own, so that its work is one call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def signed(name: str) -> Callable[..., DType]:
     def result(*operands: DType, **_: object) -> DType:
         common = promote(operands)
         if common == BOOL:
-            raise ShapeError(f"{name} of bools has no meaning; cast them first, or use LogicalNot or LogicalXor")
+            raise ShapeError(
+                f"{name} of bools has no meaning; cast them first, or use LogicalNot or LogicalXor"
+            )
         return common
 
     return result
@@ -57,7 +59,9 @@ def fit(g: Any, x: Any) -> Any:
 # -- the table
 
 
-def _unary(name: str, run: Callable, *, of: Callable | None = None, flops: float = 1.0, linear: bool = False) -> Operator:
+def _unary(
+    name: str, run: Callable, *, of: Callable | None = None, flops: float = 1.0, linear: bool = False
+) -> Operator:
     @operator(name, rule="... -> ...", dtype=of, flops=flops, linear=((0,),) if linear else ())
     def unary(x):
         return run(x)
@@ -67,11 +71,13 @@ def _unary(name: str, run: Callable, *, of: Callable | None = None, flops: float
 
 
 def _fused(op: Operator, kernel: Callable, name: str = "") -> Operator:
-    """Give `op` a gradient that is one operator: `kernel(g, y)` or `kernel(g, x)`, by its parameter's name."""
+    """Make `kernel(g, y)` or `kernel(g, x)`, by the parameter's name, the gradient operator of `op`."""
     other = list(inspect.signature(kernel).parameters)[1]
     uses_result = other == "y"
 
-    @operator(name or f"{op.name}Grad", rule="..., ... -> ...", linear=((0,),), flops=(op.options.flops or 1.0) + 2)
+    @operator(
+        name or f"{op.name}Grad", rule="..., ... -> ...", linear=((0,),), flops=(op.options.flops or 1.0) + 2
+    )
     def fused(g, other):
         return kernel(g, other)
 

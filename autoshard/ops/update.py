@@ -1,7 +1,7 @@
-"""Optimizer updates: elementwise operators from parameter, state and gradient to their next values. Not differentiable.
+"""Optimizer updates: elementwise operators from parameter, state and gradient to the next values.
 
-Each exists twice: `sgd` has the learning rate as an attribute, `sgd_rate` as a scalar operand (the last one), for
-schedules that change it from step to step.
+Each exists twice: `sgd` has the learning rate as an attribute, `sgd_rate` as a scalar operand (the last one),
+for schedules that change it from step to step.
 """
 
 from __future__ import annotations
@@ -60,7 +60,13 @@ def sgd_rate(param, grad, learning_rate, *, weight_decay=0.0):
 
 
 def _momentum(
-    param: np.ndarray, accum: np.ndarray, grad: np.ndarray, rate: Any, momentum: float, nesterov: bool, decay: float
+    param: np.ndarray,
+    accum: np.ndarray,
+    grad: np.ndarray,
+    rate: Any,
+    momentum: float,
+    nesterov: bool,
+    decay: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     grad = _with_decay(grad, param, decay)
     accum = accum * momentum
@@ -73,7 +79,7 @@ def _momentum(
 def apply_momentum(param, accum, grad, *, learning_rate, momentum=0.9, nesterov=False, weight_decay=0.0):
     """accum' = momentum * accum + grad; param' = param - learning_rate * accum' (MindSpore's ApplyMomentum).
 
-    With `nesterov` the step is grad + momentum * accum'. `weight_decay * param` is added to the gradient first.
+    With `nesterov` the step is grad + momentum * accum'. The gradient first gets weight_decay * param added.
     """
     return _momentum(param, accum, grad, learning_rate, momentum, nesterov, weight_decay)
 
@@ -88,12 +94,20 @@ def apply_momentum_rate(param, accum, grad, learning_rate, *, momentum=0.9, nest
 
 
 def _adam(
-    param: np.ndarray, m: np.ndarray, v: np.ndarray, grad: np.ndarray, step: np.ndarray, rate: Any, attrs: dict[str, Any]
+    param: np.ndarray,
+    m: np.ndarray,
+    v: np.ndarray,
+    grad: np.ndarray,
+    step: np.ndarray,
+    rate: Any,
+    attrs: dict[str, Any],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     beta1, beta2, decay = attrs["beta1"], attrs["beta2"], attrs["weight_decay"]
     count = int(step)
     if count < 1:
-        raise ShapeError(f"Adam: step is {count}; steps count from 1, as the bias correction divides by 1 - beta**step")
+        raise ShapeError(
+            f"Adam: step is {count}; steps count from 1, as the bias correction divides by 1 - beta**step"
+        )
     if not attrs["decoupled"]:
         grad = _with_decay(grad, param, decay)
     m = m * beta1

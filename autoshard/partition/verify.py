@@ -1,7 +1,7 @@
-"""The laws of a program. `verify_program` checks them all; whatever rewrites programs must leave a verified one.
+"""The laws of a program. `verify_program` checks them all; a rewrite of a program must leave a verified one.
 
-Registers are made once and before their use; what an operator makes of local blocks is what its result registers
-hold; a step's layouts are those of its registers, and one collective along its axes can make the one of the other.
+Registers are made once and before their use; what an operator makes of local blocks is what its results hold; a
+step's layouts are those of its registers, and one such step can make the one of the other.
 """
 
 from __future__ import annotations
@@ -39,9 +39,13 @@ def _check_order(program: Program) -> None:
         if register in defined or register.name in names:
             raise GraphError(f"{where}: register {register.name!r} is defined twice")
         if register.layout.mesh is not program.mesh:
-            raise GraphError(f"{where}: {register.name!r} lies on mesh '{register.layout.mesh}', the program on '{program.mesh}'")
+            mesh = register.layout.mesh
+            raise GraphError(
+                f"{where}: {register.name!r} lies on mesh '{mesh}', the program on '{program.mesh}'"
+            )
         if register.layout.rank != register.whole.rank:
-            raise GraphError(f"{where}: layout [{register.layout}] of {register.name!r} does not fit {register.whole}")
+            shown = f"[{register.layout}] of {register.name!r}"
+            raise GraphError(f"{where}: layout {shown} does not fit {register.whole}")
         names.add(register.name)
         defined.add(register)
 
@@ -77,8 +81,8 @@ def _check_compute(instruction: Compute, rank: int) -> None:
     if made != held:
         shown = ", ".join(map(str, instruction.operands))
         raise GraphError(
-            f"{where}: from the blocks {shown} the operator makes ({', '.join(map(str, made))}), but its result "
-            f"registers hold ({', '.join(map(str, held))})"
+            f"{where}: from the blocks {shown} the operator makes ({', '.join(map(str, made))}), but its "
+            f"result registers hold ({', '.join(map(str, held))})"
         )
 
 
@@ -87,8 +91,8 @@ def _check_collective(instruction: Collective) -> None:
     where = _where(instruction)
     if step.before is not before.layout or step.after is not after.layout:
         raise GraphError(
-            f"{where}: the step goes from [{step.before}] to [{step.after}], its registers from [{before.layout}] to "
-            f"[{after.layout}]"
+            f"{where}: the step goes from [{step.before}] to [{step.after}], "
+            f"its registers from [{before.layout}] to [{after.layout}]"
         )
     if before.whole != after.whole:
         raise GraphError(f"{where}: it makes {after.whole} out of {before.whole}; a step keeps the type")
@@ -131,12 +135,12 @@ def _check_updates(program: Program) -> None:
     for out, into in program.updates.items():
         if not 0 <= out < len(program.outputs) or not 0 <= into < len(program.inputs):
             raise GraphError(
-                f"program {program.name!r} updates input {into} by output {out}; it has {len(program.inputs)} inputs and "
-                f"{len(program.outputs)} outputs"
+                f"program {program.name!r} updates input {into} by output {out}; "
+                f"it has {len(program.inputs)} inputs and {len(program.outputs)} outputs"
             )
         new, old = program.outputs[out], program.inputs[into]
         if new.whole != old.whole or new.layout is not old.layout:
             raise GraphError(
-                f"program {program.name!r}: output {new.name} ({new.whole} as [{new.layout}]) cannot replace input "
-                f"{old.name} ({old.whole} as [{old.layout}]); type and layout must be equal"
+                f"program {program.name!r}: output {new.name} ({new.whole} as [{new.layout}]) cannot replace "
+                f"input {old.name} ({old.whole} as [{old.layout}]); type and layout must be equal"
             )

@@ -442,10 +442,12 @@ def _stat(pid: int) -> list[str]:
 def _emit(data: bytes) -> None:
     if not data:
         return
-    stream = getattr(sys.stderr, "buffer", None)
-    if stream is None:
-        sys.stderr.write(data.decode(errors="replace"))
-    else:
+    # When nobody reads our stderr any more, the ranks' must still be drained, or they would block.
+    with contextlib.suppress(OSError, ValueError):
+        stream = getattr(sys.stderr, "buffer", None)
+        if stream is None:
+            sys.stderr.write(data.decode(errors="replace"))
+        else:
+            sys.stderr.flush()
+            stream.write(data)
         sys.stderr.flush()
-        stream.write(data)
-    sys.stderr.flush()

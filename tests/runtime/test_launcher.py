@@ -197,6 +197,23 @@ def test_a_timeout_ends_all_ranks(script, tmp_path: Path, capfd) -> None:
     assert "not done after 6 s, all ranks ended" in capfd.readouterr().err
 
 
+@needs_mpi
+def test_ranks_finish_when_nobody_reads_the_launchers_stderr(script) -> None:
+    program = "import sys; from autoshard.runtime.launch import launch; sys.exit(launch(sys.argv[1:], 1))"
+    body = "for _ in range(4000): print('x' * 99, file=sys.stderr)\n"
+    job = subprocess.Popen(
+        [sys.executable, "-c", program, script(body)],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": launcher._search_path(os.environ.get("PYTHONPATH"))},
+    )
+    assert job.stderr is not None
+    job.stderr.close()
+    try:
+        job.wait(LONGEST)
+    finally:
+        job.kill()
+
+
 def fake_mpiexec(folder: Path, version: str, body: str) -> str:
     path = folder / "mpiexec"
     path.write_text(f'#!/bin/sh\nif [ "$1" = "--version" ]; then echo "{version}"; exit 0; fi\n{body}\n')

@@ -3,7 +3,7 @@ cut."""
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.runtime.worker import MARK, StderrFilter
@@ -51,12 +51,14 @@ SEEN = f"warning\n{RULE}\n| a table |\n{RULE}\ndone\nTraceback\nrank 1 failed: V
 SUMMARY = "rank 2 failed: TypeError: y\nthe same on rank 0\n"
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 10_000), max_size=12))
 def test_a_stream_reads_the_same_however_it_arrives(cuts: list[int]) -> None:
     assert shown(STREAM, cuts) == SEEN + SUMMARY
     assert shown(STREAM, cuts, quiet=True) == SEEN
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="-=ab\r\n ", max_size=300), st.lists(st.integers(0, 300), max_size=6))
 def test_ordinary_output_passes_untouched(text: str, cuts: list[int]) -> None:
     assert shown(text, cuts) == text

@@ -1,4 +1,4 @@
-"""Samples of all operators: `SAMPLES` joins those of every module in this folder, in order of module names."""
+"""Samples of all operators: `SAMPLES` joins those of every module in this folder, ordered by name."""
 
 from __future__ import annotations
 

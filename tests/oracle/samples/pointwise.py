@@ -23,7 +23,9 @@ def _one(op: Operator, differentiable: bool = True) -> Sample:
 
 
 def _gradient_of(op: Operator) -> Sample:
-    return Sample(op, ("f32[12, 8]", "f32[12, 8]"), differentiable=False, make=_last_positive((12, 8), (12, 8)))
+    return Sample(
+        op, ("f32[12, 8]", "f32[12, 8]"), differentiable=False, make=_last_positive((12, 8), (12, 8))
+    )
 
 
 _SMOOTH = (
@@ -32,8 +34,9 @@ _SMOOTH = (
 _POSITIVE = (u.log, u.log1p, u.sqrt, u.rsqrt, u.reciprocal)
 _STEPS = (u.sign, u.floor, u.ceil, u.round, u.stop_gradient)
 _GRADIENTS = (
-    u.exp_grad, u.log_grad, u.sin_grad, u.cos_grad, u.log1p_grad, u.sqrt_grad, u.rsqrt_grad, u.reciprocal_grad,
-    u.square_grad, u.tanh_grad, u.sigmoid_grad, u.erf_grad, u.relu_grad, u.silu_grad, u.softplus_grad, u.abs_grad,
+    u.exp_grad, u.log_grad, u.sin_grad, u.cos_grad, u.log1p_grad, u.sqrt_grad, u.rsqrt_grad, u.abs_grad,
+    u.square_grad, u.tanh_grad, u.sigmoid_grad, u.erf_grad, u.relu_grad, u.silu_grad, u.softplus_grad,
+    u.reciprocal_grad,
 )  # fmt: skip
 _COMPARISONS = (p.equal, p.not_equal, p.less, p.less_equal, p.greater, p.greater_equal)
 _LOGIC = (p.logical_and, p.logical_or, p.logical_xor)
@@ -69,16 +72,12 @@ _BINARY = (
     Sample(p.mul, ("f32[24, 6]", "bool[24, 6]")),
     Sample(p.div, ("f32[24, 6]", "f32[24, 1]"), make=_last_positive((24, 6), (24, 1))),
     Sample(p.div, ("f32[6]", "f32[8, 6]"), make=_last_positive((6,), (8, 6))),
-    Sample(
-        p.floor_div, ("f32[24, 6]", "f32[6]"), differentiable=False, make=_last_positive((24, 6), (6,))
-    ),
+    Sample(p.floor_div, ("f32[24, 6]", "f32[6]"), differentiable=False, make=_last_positive((24, 6), (6,))),
     Sample(p.mod, ("f32[24, 6]", "f32[6]"), make=_last_positive((24, 6), (6,))),
     Sample(p.pow, ("f32[24, 6]", "f32[1, 6]"), make=_positive((24, 6), (1, 6))),
     Sample(p.maximum, ("f32[24, 6]", "f32[24, 1]")),
     Sample(p.minimum, ("f32[6]", "f32[8, 6]")),
-    *(
-        Sample(op, ("i32[24, 6]", "i32[6]"), differentiable=False) for op in _COMPARISONS
-    ),
+    *(Sample(op, ("i32[24, 6]", "i32[6]"), differentiable=False) for op in _COMPARISONS),
     *(Sample(op, ("bool[24, 6]", "bool[24, 1]"), differentiable=False) for op in _LOGIC),
     Sample(
         p.pow_base_grad, ("f32[12, 8]",) * 3, differentiable=False, make=_positive((12, 8), (12, 8), (12, 8))

@@ -1,4 +1,4 @@
-"""Sample: one registered operator with operand types, attributes and, where values need care, a way to make them."""
+"""Sample: an operator with operand types, attributes and, where values need care, a way to make them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autoshard.tensortype import TensorType, dtype
 class Sample:
     """An operator call for the oracle: `types` like `("f32[24, 48]", "i32[24]")`.
 
-    `make(rng)` returns the operands where random values would not do (indices, positive or well separated numbers).
+    `make(rng)` returns the operands where random values will not do: indices, positive or distinct numbers.
     """
 
     op: Operator

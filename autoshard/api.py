@@ -1,0 +1,240 @@
+"""plan(): from a model and example inputs to a Planned: strategies, costs, the per-rank program, and running it.
+
+    planned = plan(model, (x,), devices=8)
+    print(planned.report())
+    y = planned.run(x)          # all ranks in this process; under mpiexec, one rank per process
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoshard.communication import get_group_size
+from autoshard.context import DATA_PARALLEL, FULL_BATCH, DatasetStrategy, check_dataset_strategy
+from autoshard.errors import AutoshardError, PlanError
+from autoshard.ir.graph import DATA, Graph, Value
+from autoshard.layout.layout import Layout
+from autoshard.layout.mesh import Mesh
+from autoshard.layout.show import show_layout as draw
+from autoshard.layout.tensor_map import matrix_axes, onto
+from autoshard.partition.lower import lower
+from autoshard.partition.program import Program
+from autoshard.plan import Plan
+from autoshard.runtime.comm import Comm
+from autoshard.runtime.interpret import Executor
+from autoshard.runtime.mpi import default_comm
+from autoshard.search import Cost, Problem, evaluate, find_mode
+from autoshard.trace.function import Traced, trace
+from costmodel import Hardware, preset
+
+
+def plan(
+    target: Any,
+    inputs: Any = (),
+    mesh: Mesh | str | None = None,
+    *,
+    devices: int | None = None,
+    search: str = "sharding_propagation",
+    hardware: str | Hardware = "cpu",
+    dataset_strategy: DatasetStrategy = FULL_BATCH,
+) -> Planned:
+    """Trace a model, and choose a strategy for each operator and a layout for each value.
+
+    Args:
+        target: a Cell, a function of tensors, or what `trace` or `train_step` returned.
+        inputs: the target's example arguments: arrays or TensorTypes, or nested tuples, lists and dicts of them.
+        mesh: the devices as named axes, a Mesh or its text ("dp=2 tp=4").
+        devices: instead of mesh, how many there are; by default as many as ranks were started.
+        search: a registered search mode.
+        hardware: a preset of costmodel, or a Hardware; what prices are for.
+        dataset_strategy: how data inputs lie: "full_batch" (whole on each rank), "data_parallel" (dim 0 split over all
+            devices), or for each data input a tuple of parts or a Layout.
+
+    Raises:
+        PlanError: neither a model nor something traced, or mesh and devices that contradict each other.
+        AutoshardError: what tracing, a strategy or the search finds wrong.
+    """
+    chosen = _mesh(mesh, devices)
+    known = hardware if isinstance(hardware, Hardware) else _preset(hardware)
+    return plan_traced(_traced(target, inputs), chosen, search, known, dataset_strategy)
+
+
+def plan_traced(
+    traced: Traced, mesh: Mesh, search: str, hardware: Hardware, dataset_strategy: DatasetStrategy = FULL_BATCH
+) -> Planned:
+    """`plan` for something traced, with everything settled."""
+    given = data_layouts(traced.graph, mesh, dataset_strategy)
+    problem = Problem(traced.graph, mesh, hardware, traced.annotations, given)
+    return Planned(traced, find_mode(search)(problem), hardware)
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A traced model and its plan; program, cost and the rest are worked out when first asked for."""
+
+    traced: Traced
+    plan: Plan
+    hardware: Hardware
+
+    @property
+    def graph(self) -> Graph:
+        return self.plan.graph
+
+    @cached_property
+    def program(self) -> Program:
+        """What every rank runs."""
+        return lower(self.plan)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """Predicted seconds, bytes and peak memory of a step on one device."""
+        return evaluate(self.plan, self.program, self.hardware)
+
+    @cached_property
+    def executor(self) -> Executor:
+        """The program bound to the ranks of this process: all of them, or under MPI one."""
+        return Executor(self.program, default_comm(self.plan.mesh.devices))
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def report(self) -> str:
+        """Tables of strategies, causes, redistributions and costs."""
+        from autoshard.report import report
+
+        return report(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        from autoshard.exporters.plan_json import to_json
+
+        return to_json(self)
+
+    def run(self, *inputs: Any) -> Any:
+        """Run the program: whole arrays in, what the target returns out, on every rank.
+
+        Parameters have their present values, and keep what the model updates. Under MPI rank 0's arrays count.
+
+        Raises:
+            RuntimeSetupError: inputs that do not fit, or another number of ranks than planned.
+        """
+        arrays = self.traced.inputs(*inputs)
+        executor = self.executor
+        outputs = executor(*(from_first_rank(executor.comm, array) for array in arrays))
+        self.traced.store(outputs)
+        return self.traced.unpack(outputs)
+
+    def dump(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
+        """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""
+        from autoshard.exporters.ir_dump import save_graphs
+
+        return list(save_graphs(self.plan, self.program, Path(folder), ranks))
+
+    def show_layout(self, name: str) -> str:
+        """A picture of which rank holds which block of a value, by its name or that of the operator that makes it."""
+        value = self._value(name)
+        layout = self.plan.layouts[value]
+        return f"{value.name} {value.type} [{layout}]\n{draw(value.type.shape, layout)}"
+
+    def _value(self, name: str) -> Value:
+        for value in self.graph.values:
+            if value.name == name:
+                return value
+        return self.graph.node(name).results[0]
+
+
+# -- arguments -------------------------------------------------------------------------------------------------
+
+
+def _mesh(mesh: Mesh | str | None, devices: int | None) -> Mesh:
+    chosen = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
+    if chosen is not None and not isinstance(chosen, Mesh):
+        raise PlanError(f"plan: mesh is {mesh!r}; give a Mesh or its text, such as 'dp=2 tp=4' (a bare number is devices=)")
+    if devices is not None and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
+        raise PlanError(f"plan: devices is {devices!r}; it must be a whole number of at least 1")
+    if chosen is not None and devices not in (None, chosen.devices):
+        raise PlanError(f"plan: mesh '{chosen}' has {chosen.devices} devices, but devices is {devices}; give one of the two")
+    return chosen or Mesh.flat(devices or get_group_size())
+
+
+def _preset(name: Any) -> Hardware:
+    try:
+        return preset(name)
+    except (KeyError, ValueError, TypeError) as error:
+        raise PlanError(f"plan: hardware {name!r}: {error.args[0] if error.args else error}") from None
+
+
+def _traced(target: Any, inputs: Any) -> Traced:
+    traced = target if isinstance(target, Traced) else getattr(target, "traced", None)
+    if isinstance(traced, Traced):
+        if len(inputs):
+            raise PlanError(f"plan: {traced.graph.name!r} is traced already, its inputs are known; leave inputs out")
+        return traced
+    if not callable(target):
+        raise PlanError(f"plan: {target!r} ({type(target).__name__}) is neither a model, a function, nor traced")
+    args = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    return trace(target, *args)
+
+
+# -- where data inputs lie ---------------------------------------------------------------------------------------
+
+
+def data_layouts(graph: Graph, mesh: Mesh, strategy: DatasetStrategy) -> dict[Value, Layout]:
+    """The layouts that a dataset strategy gives to the graph's data inputs.
+
+    Raises:
+        PlanError: a strategy for another number of inputs, or one that does not fit or divide an input.
+    """
+    strategy = check_dataset_strategy("dataset_strategy", strategy)
+    data = [value for value, role in zip(graph.inputs, graph.roles, strict=True) if role == DATA]
+    if not isinstance(strategy, str) and len(strategy) != len(data):
+        names = ", ".join(value.name for value in data)
+        raise PlanError(f"dataset_strategy has {len(strategy)} entries, but there are {len(data)} data inputs ({names})")
+    layouts = {value: data_layout(mesh, strategy, i, value.type.rank, value.name) for i, value in enumerate(data)}
+    for value, layout in layouts.items():
+        if not layout.divides(value.type.shape):
+            raise PlanError(
+                f"dataset_strategy splits {value.name}: {value.type} as [{layout}] into {layout.parts} parts, which do not "
+                "divide it"
+            )
+    return layouts
+
+
+def data_layout(mesh: Mesh, strategy: DatasetStrategy, place: int, rank: int, name: str = "") -> Layout:
+    """The layout of data input number `place`, a tensor of `rank` dims.
+
+    Raises:
+        PlanError: an entry with another number of dims, or that the mesh cannot express.
+    """
+    if strategy == FULL_BATCH or not rank:
+        return Layout.whole(mesh, rank)
+    if strategy == DATA_PARALLEL:
+        return Layout(mesh, [mesh.all_axes, *[()] * (rank - 1)])
+    entry = strategy[place]
+    count = entry.rank if isinstance(entry, Layout) else len(entry)
+    label = name or f"number {place}"
+    if count != rank:
+        raise PlanError(f"dataset_strategy gives {count} entries to data input {label}, which has {rank} dims")
+    try:
+        return onto(entry, mesh) if isinstance(entry, Layout) else Layout(mesh, matrix_axes(mesh, entry))
+    except AutoshardError as error:
+        raise PlanError(f"dataset_strategy of data input {label}: {error}") from None
+
+
+def without_annotations(traced: Traced) -> Traced:
+    """The same model with no strategy fixed, as stand_alone and data_parallel run it."""
+    return replace(traced, annotations={})
+
+
+def from_first_rank(comm: Comm, array: np.ndarray) -> np.ndarray:
+    """Rank 0's array on every rank, where ranks are processes of their own: theirs may differ by chance."""
+    if len(comm.ranks) == comm.world:
+        return array
+    return comm.broadcast(np.asarray(array, order="C"), array.shape, array.dtype)[0]
+

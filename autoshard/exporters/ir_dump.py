@@ -1,0 +1,331 @@
+"""IR dumps in the form of MindSpore's: a plan's graph with global shapes, and the program that one rank runs.
+
+`save_graphs(plan, program, folder)` writes rank_<r>/step_parallel_begin_<nnnn>.ir (strategies decided, shapes
+global), step_parallel_end_<nnnn>.ir and <nn>_validate_<nnnn>.ir (local shapes, collectives with their groups).
+Texts are the same in every run. Parameters are read by Load at their first use; Assign stores an update.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autoshard.errors import PlanError
+from autoshard.exporters.ir_parse import (
+    Attr,
+    Dump,
+    DumpNode,
+    DumpParameter,
+    DumpReturn,
+    DumpSource,
+    DumpType,
+    Listed,
+    Operand,
+    show_dump,
+)
+from autoshard.ir.graph import DATA, Node, Source
+from autoshard.ops.registry import Literal, resolve
+from autoshard.partition.program import Collective, Program
+from autoshard.plan import CONFIGURED, Plan
+from autoshard.redistribute.step import Step
+from autoshard.strategy import Parts
+from autoshard.tensortype import DType, TensorType
+
+Attrs = tuple[tuple[str, Attr], ...]
+MONAD = DumpType("UMonad")
+INDENT = " " * 8
+_PRIMITIVES = {
+    "slice": "StridedSlice",
+    "keep": "Keep",
+    "all_gather": "AllGather",
+    "all_reduce": "AllReduce",
+    "reduce_scatter": "ReduceScatter",
+    "all_to_all": "AllToAll",
+    "permute": "CollectivePermute",
+}
+_REDUCTIONS = ("all_reduce", "reduce_scatter")
+_SLICE_ATTRS: Attrs = (
+    ("new_axis_mask", 0),
+    ("shrink_axis_mask", 0),
+    ("end_mask", 0),
+    ("input_names", Listed(("x", "begin", "end", "strides"))),
+    ("output_names", Listed(("output",))),
+    ("keep_value_node_input", True),
+    ("begin_mask", 0),
+    ("ellipsis_mask", 0),
+)
+
+
+def dump_begin(plan: Plan) -> str:
+    """The graph with its decided strategies and global shapes (`step_parallel_begin`)."""
+    graph = plan.graph
+    writer = _Writer(graph.name)
+    for i, (value, role) in enumerate(zip(graph.inputs, graph.roles, strict=True)):
+        writer.parameter(value, value.name, value.type, role != DATA or i in graph.updates.values())
+    for node in graph.nodes:
+        strategy = plan.strategy(node).in_strategy
+        writer.compute(node, node.operands, node.results, node.result_types, node.attrs, strategy, plan)
+    writer.finish(graph.outputs, graph.inputs, graph.updates)
+    return show_dump(writer.dump())
+
+
+def dump_program(program: Program, rank: int, plan: Plan | None = None, title: str | None = None) -> str:
+    """What one rank runs: local shapes, the rank's groups, rank-dependent attributes as numbers.
+
+    Args:
+        plan: tells which inputs are parameters and which operators are configured; without it only inputs
+            that the program updates are taken for parameters.
+        title: the dump's name, by default the program's.
+
+    Raises:
+        PlanError: there is no such rank.
+    """
+    if not 0 <= rank < program.mesh.devices:
+        last = program.mesh.devices - 1
+        raise PlanError(f"program {program.name!r} has no rank {rank} to dump; its ranks are 0..{last}")
+    writer = _Writer(title or program.name)
+    roles = plan.graph.roles if plan else (DATA,) * len(program.inputs)
+    for i, (register, role) in enumerate(zip(program.inputs, roles, strict=True)):
+        stored = role != DATA or i in program.updates.values()
+        writer.parameter(register, register.name, register.local, stored)
+    for one in program.instructions:
+        if isinstance(one, Collective):
+            writer.collective(one, rank)
+            continue
+        attrs = {name: resolve(value, rank) for name, value in one.attrs.items()}
+        strategy = tuple(register.layout.parts for register in one.operands)
+        types = [register.local for register in one.results]
+        writer.compute(one.node, one.operands, one.results, types, attrs, strategy, plan)
+    writer.finish(program.outputs, program.inputs, program.updates)
+    return show_dump(writer.dump())
+
+
+def save_graphs(
+    plan: Plan, program: Program, folder: Path | str, ranks: Iterable[int] | None = None, serial: int = 0
+) -> tuple[Path, ...]:
+    """Write the three dumps of each rank under `folder`; returns the files.
+
+    Args:
+        ranks: which ranks, by default all.
+        serial: the number in the first file's name; the other two count on, as MindSpore's dumps do.
+    """
+    begin = dump_begin(plan)
+    paths: list[Path] = []
+    for rank in range(program.mesh.devices) if ranks is None else ranks:
+        local = dump_program(program, rank, plan)
+        place = Path(folder) / f"rank_{rank}"
+        place.mkdir(parents=True, exist_ok=True)
+        names = (
+            f"step_parallel_begin_{serial:04d}.ir",
+            f"step_parallel_end_{serial + 1:04d}.ir",
+            f"{serial + 2:02d}_validate_{serial + 2:04d}.ir",
+        )
+        for name, text in zip(names, (begin, local, local), strict=True):
+            _write_whole(place / name, text)
+            paths.append(place / name)
+    return tuple(paths)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """A reader sees the old file or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+class _Writer:
+    """Collects the lines of a dump, and knows how each value (or register) is referred to."""
+
+    def __init__(self, title: str) -> None:
+        self.title = _clean(title)
+        self.parameters: list[DumpParameter] = []
+        self.body: list[DumpNode | DumpReturn] = []
+        self.references: dict[Hashable, tuple[str, DumpType]] = {}
+        self.stored: dict[Hashable, DumpParameter] = {}
+        self.count = 0
+
+    def dump(self) -> Dump:
+        return Dump(self.title, tuple(self.parameters), tuple(self.body))
+
+    def parameter(self, key: Hashable, name: str, of: TensorType, stored: bool) -> None:
+        """Enter an input; a stored one (a parameter or a state) is read by Load."""
+        full_name = f"para{len(self.parameters) + 1}_{_clean(name)}"
+        if not stored:
+            self.parameters.append(DumpParameter(full_name, _tensor(of)))
+            self.references[key] = (f"%{full_name}", _tensor(of))
+            return
+        place = DumpParameter(full_name, DumpType(f"Ref[Tensor({of.dtype.name.upper()})]", of.shape))
+        self.parameters.append(place)
+        self.stored[key] = place
+
+    def read(self, key: Hashable) -> tuple[str, DumpType]:
+        """How to refer to a value, and its type; a parameter is loaded at its first use."""
+        if key not in self.references:
+            stored = self.stored[key]
+            of = stored.type.tensor
+            assert of is not None, "parameters are tensors"
+            name = stored.name.partition("_")[2]
+            self.add(name, "Load", [f"%{stored.name}", "U"], [stored.type, MONAD], [(key, _tensor(of))])
+        return self.references[key]
+
+    def add(
+        self,
+        name: str,
+        op: str,
+        operands: Sequence[Operand],
+        operand_types: Sequence[DumpType],
+        results: Sequence[tuple[Hashable, DumpType]],
+        **more: Any,
+    ) -> None:
+        """Append a node and enter its results."""
+        types = tuple(of for _, of in results)
+        node = DumpNode(self.count, name, op, tuple(operands), tuple(operand_types), types, **more)
+        self.body.append(node)
+        for i, (key, of) in enumerate(results):
+            place = f"[{i}]" if len(results) > 1 else ""
+            self.references[key] = (f"%{self.count}{place}", of)
+        self.count += 1
+
+    def compute(
+        self,
+        node: Node,
+        operands: Sequence,
+        results: Sequence,
+        types: Sequence[TensorType],
+        attrs: Mapping[str, Any],
+        strategy: Parts,
+        plan: Plan | None,
+    ) -> None:
+        """An operator; operands and results are values or registers (both have names)."""
+        read = [self.read(one) for one in operands]
+        self.add(
+            ", ".join(_clean(one.name) for one in results),
+            node.op.name,
+            [reference for reference, _ in read],
+            [of for _, of in read],
+            [(one, _tensor(of)) for one, of in zip(results, types, strict=True)],
+            instance=_clean(node.name) if node.name else None,
+            attrs=_primitive_attrs(node, attrs, strategy, plan),
+            in_strategy=strategy,
+            source=_source(node.source),
+        )
+
+    def collective(self, one: Collective, rank: int) -> None:
+        reference, of = self.read(one.operand)
+        step, primitive = one.step, _PRIMITIVES[one.step.kind]
+        operands: list[Operand] = [reference]
+        types = [of]
+        if step.kind == "slice":
+            cut = _cut(one, rank)
+            operands += cut
+            types += [DumpType(f"Tuple[Int64*{len(numbers)}]") for numbers in cut]
+        purpose = "forward_op" if step.kind in _REDUCTIONS else "redistribution_op"
+        suffix = primitive if step.kind == "slice" else ""
+        number = _number(step.kind, _ranks(step, rank), one.operand.name, one.result.name)
+        self.add(
+            _clean(one.result.name),
+            primitive,
+            operands,
+            types,
+            [(one.result, _tensor(one.result.local))],
+            instance=f"{purpose}_{number}{suffix}",
+            attrs=(*_step_attrs(step, rank), ("axes", str(step.groups))),
+        )
+
+    def finish(self, outputs: Sequence, inputs: Sequence, updates: Mapping[int, int]) -> None:
+        """Store the updates, return the other outputs."""
+        for out, into in updates.items():
+            reference, of = self.read(outputs[out])
+            target = self.stored[inputs[into]]
+            name = target.name.partition("_")[2]
+            types = [target.type, of, MONAD]
+            self.add(name, "Assign", [f"%{target.name}", reference, "U"], types, [(object(), of)])
+        read = [self.read(one) for i, one in enumerate(outputs) if i not in updates]
+        self.body.append(DumpReturn(tuple(reference for reference, _ in read), tuple(of for _, of in read)))
+
+
+def _tensor(of: TensorType) -> DumpType:
+    return DumpType(f"Tensor[{of.dtype.long_name}]", of.shape)
+
+
+def _clean(name: str) -> str:
+    """A name without the marks that the form is made of."""
+    return re.sub(r"[^\w.\-/]", "_", name)
+
+
+def _source(source: Source | None) -> DumpSource | None:
+    return source and DumpSource(source.file, source.line, INDENT + " ".join(source.text.splitlines()))
+
+
+def _primitive_attrs(node: Node, attrs: Mapping[str, Any], strategy: Parts, plan: Plan | None) -> Attrs:
+    """Names of operands and results, the operator's attributes, strategies where a user configured them."""
+    count = len(node.results)
+    outputs = ("output",) if count == 1 else tuple(f"output{i}" for i in range(count))
+    names = tuple(f"x{i}" for i in range(len(node.operands))) if node.op.variadic else node.op.operand_names
+    pairs: list[tuple[str, Attr]] = [("input_names", Listed(names)), ("output_names", Listed(outputs))]
+    pairs += [(name, _attr(value)) for name, value in attrs.items()]
+    decision = plan.decisions.get(node) if plan else None
+    if plan and decision and decision.cause.kind == CONFIGURED:
+        left = tuple(plan.layouts[value] for value in node.results)
+        asked = tuple(layout.parts for layout in left) if left != decision.strategy.result_layouts else None
+        pairs += [("in_strategy", strategy), ("out_strategy", asked)]
+    return tuple(pairs)
+
+
+def _attr(value: Any) -> Attr:
+    if isinstance(value, tuple | list):
+        return tuple(map(_attr, value))
+    if isinstance(value, Literal):
+        return f"Tensor{list(value.array.shape)}"
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return value.name if isinstance(value, DType) else str(value)
+
+
+def _cut(one: Collective, rank: int) -> list[tuple[int, ...]]:
+    """begin, end and strides of the piece that the rank keeps of its block."""
+    sizes, dim = one.operand.local.shape, one.step.dim
+    kept = one.result.local.shape
+    begin = tuple(one.step.groups.position(rank) * kept[i] if i == dim else 0 for i in range(len(sizes)))
+    end = tuple(start + size for start, size in zip(begin, kept, strict=True))
+    return [begin, end, (1,) * len(sizes)]
+
+
+def _ranks(step: Step, rank: int) -> str:
+    return "-".join(map(str, step.groups.members(rank).tolist()))
+
+
+def _number(*words: str) -> int:
+    """A number that follows from the words, the same in every run and on every machine."""
+    return int(hashlib.sha256("|".join(words).encode()).hexdigest()[:15], 16)
+
+
+def _step_attrs(step: Step, rank: int) -> Attrs:
+    if step.kind == "slice":
+        return _SLICE_ATTRS
+    ranks = _ranks(step, rank)
+    group: list[tuple[str, Attr]] = [("group", f"{step.groups.size}-{_number(ranks)}")]
+    if step.kind in _REDUCTIONS:
+        group += [("fusion", 0), ("op", step.reduction)]
+    group += [("group_ranks", ranks), ("index", 0)]
+    return (*group, *_place_attrs(step, rank))
+
+
+def _place_attrs(step: Step, rank: int) -> Attrs:
+    """The dims that the step works on, and the rank's own part in it."""
+    if step.kind in ("all_gather", "reduce_scatter"):
+        return (("dim", step.dim),)
+    if step.kind == "all_to_all":
+        return (("split_count", step.groups.size), ("split_dim", step.dim), ("concat_dim", step.to_dim))
+    if step.kind == "keep":
+        return (("root", 0), ("keeps_value", step.groups.position(rank) == 0))
+    if step.kind == "permute":
+        source_of = step.source_of()
+        members = map(int, step.groups.members(rank))
+        target = next(one for one in members if source_of(one) == rank)
+        return (("src_rank", source_of(rank)), ("dest_rank", target))
+    return ()

@@ -1,0 +1,233 @@
+"""Model: train, evaluate and apply a network under the settings of the context, on all ranks.
+
+    model = Model(net, loss_fn=SoftmaxCrossEntropyWithLogits(), optimizer=Momentum(net.trainable_params(), 0.01, 0.9))
+    model.train(3, dataset, callbacks=[LossMonitor()])
+
+Each signature of data (shapes and types) is traced and planned once, with the strategies that the network then has.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from autoshard.api import Planned, plan_traced, without_annotations
+from autoshard.callbacks import Callback, Progress, TrainingError, as_callbacks
+from autoshard.communication import get_group_size, get_rank, under_launcher
+from autoshard.context import (
+    FULL_BATCH,
+    GRAPH_MODE,
+    ParallelMode,
+    ParallelSettings,
+    Settings,
+    parallel_settings,
+    settings,
+)
+from autoshard.dataset import Row
+from autoshard.errors import ContextError
+from autoshard.feed import Feed
+from autoshard.layout.mesh import Mesh
+from autoshard.runtime.comm import Comm
+from autoshard.runtime.local import LocalComm
+from autoshard.runtime.mpi import default_comm
+from autoshard.session import Session
+from autoshard.trace.function import Traced, trace
+from autoshard.trace.optim import train_step
+from costmodel import preset
+
+MAX_DUMPED_RANKS = 64
+"""Ranks that one process dumps; beyond that only rank 0's files are written."""
+
+
+class Model:
+    """A network with its loss and optimizer.
+
+    Args:
+        network: a Cell; without loss_fn its result is the loss.
+        loss_fn: takes (network's result, label). The objective is the sum of what it returns; the loss that callbacks
+            see is the mean over its elements.
+        optimizer: of autoshard.nn, over the network's parameters.
+    """
+
+    def __init__(self, network: Any, loss_fn: Callable | None = None, optimizer: Any = None) -> None:
+        self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
+        self._sessions: dict[tuple, Session] = {}
+        self._active: Session | None = None
+
+    def train(
+        self,
+        epoch: int,
+        train_dataset: Any,
+        callbacks: Callback | Sequence[Callback] | None = None,
+        dataset_sink_mode: bool = False,
+    ) -> None:
+        """Run through the dataset `epoch` times, a step per row; afterwards the cells hold the trained parameters.
+
+        Args:
+            train_dataset: rows for (*network's inputs, label); see `dataset_strategy` of ParallelSettings for what
+                part of a row each rank gives.
+            dataset_sink_mode: False only; there is no device queue to fill.
+
+        Raises:
+            TrainingError: no optimizer, or arguments of the wrong kind.
+            DataError: rows that do not fit the program, or differ between ranks where they must not.
+        """
+        self._check_training(epoch, dataset_sink_mode)
+        listeners = as_callbacks(callbacks)
+        self.network.set_train(True)
+        progress = Progress(self)
+        try:
+            _tell(listeners, "on_train_begin", progress)
+            for number in range(1, epoch + 1):
+                progress = self._train_epoch(train_dataset, listeners, replace(progress, epoch=number, step=0))
+            self.sync()
+            _tell(listeners, "on_train_end", progress)
+        finally:
+            self._active = None
+
+    def eval(self, valid_dataset: Any) -> float:
+        """The mean loss over the rows of the dataset; nothing is updated.
+
+        Raises:
+            DataError: no rows, or rows that do not fit.
+        """
+        self.sync()
+        losses = []
+        with _mode_of(self.network, training=False):
+            for row, feed in self._rows(valid_dataset, "evaluation"):
+                session = self._session("eval", feed, self._trace_loss)
+                if not losses:
+                    session.load()
+                losses.append(session.step(feed.blocks(session.program, row)))
+        if not losses:
+            raise TrainingError("eval: the dataset has no rows")
+        return sum(losses) / len(losses)
+
+    def predict(self, *inputs: Any) -> Any:
+        """The network's result for whole arrays, given alike on every rank."""
+        self.sync()
+        with _mode_of(self.network, training=False):
+            key = ("predict", *self._settings_key(), _signature(inputs))
+            if key not in self._sessions:
+                planned = self._plan(trace(self.network, *inputs), full_batch=True)
+                self._sessions[key] = Session(planned, self._comm(planned.plan.mesh))
+        session = self._sessions[key]
+        session.load()
+        return session.call(*inputs)
+
+    def sync(self) -> None:
+        """Bring the parameters as they stand now, in blocks on the ranks, into the network's cells.
+
+        All ranks must call it together. `train` does so at its end; a callback that reads parameters calls it before.
+        """
+        if self._active is not None:
+            self._active.store()
+
+    # -- training
+
+    def _check_training(self, epoch: int, dataset_sink_mode: bool) -> None:
+        if self.optimizer is None:
+            raise TrainingError("train: the Model has no optimizer; give one, such as Momentum(net.trainable_params(), 0.01, 0.9)")
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
+            raise TrainingError(f"train: epoch is {epoch!r}; it must be a whole number of at least 1")
+        if dataset_sink_mode:
+            raise TrainingError("train: dataset_sink_mode=True needs a device queue, which CPU ranks do not have; leave it False")
+
+    def _train_epoch(self, dataset: Any, listeners: tuple[Callback, ...], progress: Progress) -> Progress:
+        for row, feed in self._rows(dataset, f"epoch {progress.epoch}"):
+            session = self._activated(self._session("train", feed, self._trace_step))
+            loss = session.step(feed.blocks(session.program, row))
+            progress = replace(progress, step=progress.step + 1, total_steps=progress.total_steps + 1, loss=loss)
+            _tell(listeners, "on_step_end", progress)
+        if not progress.step:
+            raise TrainingError(f"train: the dataset has no rows in epoch {progress.epoch}")
+        _tell(listeners, "on_epoch_end", progress)
+        return progress
+
+    def _activated(self, session: Session) -> Session:
+        """The session, with the parameters in its blocks."""
+        if session is not self._active:
+            self.sync()
+            session.load()
+            self._active = session
+        return session
+
+    def _rows(self, dataset: Any, when: str) -> Iterator[tuple[Row, Feed]]:
+        """The rows that all ranks agree on, with what feeds them."""
+        mesh, parallel = self._mesh(), parallel_settings()
+        names = getattr(dataset, "column_names", None)
+        feed = Feed(self._comm(mesh), mesh, parallel.dataset_strategy, names, when)
+        for row in feed.rows(dataset):
+            yield row, feed
+
+    # -- from rows to programs
+
+    def _session(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session:
+        key = (kind, *self._settings_key(), feed.signature)
+        if key not in self._sessions:
+            planned = self._plan(tracing(feed))
+            self._sessions[key] = Session(planned, feed.comm)
+            if kind == "train":
+                self._dump(planned, feed.comm)
+        return self._sessions[key]
+
+    def _settings_key(self) -> tuple[Settings, ParallelSettings]:
+        if settings().mode != GRAPH_MODE:
+            raise ContextError(
+                "Model runs whole graphs: set_context(mode=GRAPH_MODE). For eager computing call the cells on arrays directly"
+            )
+        return settings(), parallel_settings()
+
+    def _trace_step(self, feed: Feed) -> Traced:
+        return train_step(self._objective(feed.names), self.optimizer, *feed.types).traced
+
+    def _trace_loss(self, feed: Feed) -> Traced:
+        return trace(self._objective(feed.names), *feed.types)
+
+    def _objective(self, names: Sequence[str]) -> Callable:
+        """A function from a row to the loss, whose arguments are called like the columns."""
+
+        def objective(*columns: Any) -> Any:
+            if self.loss_fn is None:
+                return self.network(*columns)
+            *inputs, label = columns
+            return self.loss_fn(self.network(*inputs), label)
+
+        objective.__name__ = type(self.network).__name__.lower()
+        if all(name.isidentifier() for name in names) and len(set(names)) == len(names):
+            kind = inspect.Parameter.POSITIONAL_ONLY
+            objective.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+        return objective
+
+    def _plan(self, traced: Traced, full_batch: bool = False) -> Planned:
+        parallel = parallel_settings()
+        mode = parallel.parallel_mode
+        searches = {ParallelMode.AUTO_PARALLEL: parallel.search_mode, ParallelMode.STAND_ALONE: "sharding_propagation"}
+        if mode in (ParallelMode.STAND_ALONE, ParallelMode.DATA_PARALLEL):
+            traced = without_annotations(traced)
+        strategy = FULL_BATCH if full_batch or mode == ParallelMode.STAND_ALONE else parallel.dataset_strategy
+        return plan_traced(traced, self._mesh(), searches.get(mode, "batch"), preset(parallel.hardware), strategy)
+
+    def _mesh(self) -> Mesh:
+        parallel = parallel_settings()
+        if parallel.parallel_mode == ParallelMode.STAND_ALONE:
+            return Mesh.flat(1)
+        return parallel.mesh or Mesh.flat(parallel.device_num or get_group_size())
+
+    def _comm(self, mesh: Mesh) -> Comm:
+        """In stand_alone each process trains for itself."""
+        alone = parallel_settings().parallel_mode == ParallelMode.STAND_ALONE
+        return LocalComm(1) if alone else default_comm(mesh.devices)
+
+    def _dump(self, planned: Planned, comm: Comm) -> None:
+        if not settings().save_graphs:
+            return
+        ranks = comm.ranks if comm.world <= MAX_DUMPED_RANKS else comm.ranks[:1]
+        if comm.world == 1 and under_launcher():
+            # Processes that train each for itself do not overwrite each other's files.
+            return planned.dump_as(settings().save_graphs_path, get_rank())
+        planned.dump(settings().save_graphs_path, ranks)

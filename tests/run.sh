@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# All tests: plain ones under pytest, then those in tests/mpi on several numbers of MPI ranks. Needs nothing but
+# Python 3.11: see ../sample_code/environment.sh. Arguments are passed on to every pytest, e.g. -k layout.
+set -euo pipefail
+
+. "$(dirname "${BASH_SOURCE[0]}")/../sample_code/environment.sh"
+cd "$ROOT"
+# The tests are about this checkout, even where another autoshard is installed.
+export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH}
+find_environment test
+
+failed=()
+
+# pytest under a title. Exit code 5 is "no test was selected", which -k can make true of one part.
+part() { # TITLE COMMAND...
+  local title=$1 code=0
+  shift
+  printf '\n== %s\n' "$title"
+  "$@" || code=$?
+  if [ "$code" -ne 0 ] && [ "$code" -ne 5 ]; then
+    failed+=("$title")
+  fi
+}
+
+part "plain tests" "$PYTHON" -m pytest -q -n 2 --ignore=tests/mpi tests "$@"
+for ranks in 1 2 4 6; do
+  part "MPI tests on $ranks ranks" "$PYTHON" tests/mpi_pytest.py "$ranks" -q tests/mpi "$@"
+done
+
+printf '\n'
+if [ ${#failed[@]} -gt 0 ]; then
+  printf 'failed: %s\n' "${failed[@]}"
+  exit 1
+fi
+printf 'all parts passed\n'
