@@ -13,8 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from autoshard.communication import get_group_size
 from autoshard.context import DATA_PARALLEL, FULL_BATCH, DatasetStrategy, check_dataset_strategy
 from autoshard.errors import AutoshardError, PlanError
@@ -26,10 +24,9 @@ from autoshard.layout.tensor_map import matrix_axes, onto
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
 from autoshard.plan import Plan
-from autoshard.runtime.comm import Comm
-from autoshard.runtime.interpret import Executor
 from autoshard.runtime.mpi import default_comm
 from autoshard.search import Cost, Problem, evaluate, find_mode
+from autoshard.session import Session
 from autoshard.trace.function import Traced, trace
 from costmodel import Hardware, preset
 
@@ -97,9 +94,9 @@ class Planned:
         return evaluate(self.plan, self.program, self.hardware)
 
     @cached_property
-    def executor(self) -> Executor:
+    def session(self) -> Session:
         """The program bound to the ranks of this process: all of them, or under MPI one."""
-        return Executor(self.program, default_comm(self.plan.mesh.devices))
+        return Session(self, default_comm(self.plan.mesh.devices))
 
     def __str__(self) -> str:
         return self.report()
@@ -124,11 +121,7 @@ class Planned:
         Raises:
             RuntimeSetupError: inputs that do not fit, or another number of ranks than planned.
         """
-        arrays = self.traced.inputs(*inputs)
-        executor = self.executor
-        outputs = executor(*(from_first_rank(executor.comm, array) for array in arrays))
-        self.traced.store(outputs)
-        return self.traced.unpack(outputs)
+        return self.session.call(*inputs)
 
     def dump(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
         """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""
@@ -230,11 +223,3 @@ def data_layout(mesh: Mesh, strategy: DatasetStrategy, place: int, rank: int, na
 def without_annotations(traced: Traced) -> Traced:
     """The same model with no strategy fixed, as stand_alone and data_parallel run it."""
     return replace(traced, annotations={})
-
-
-def from_first_rank(comm: Comm, array: np.ndarray) -> np.ndarray:
-    """Rank 0's array on every rank, where ranks are processes of their own: theirs may differ by chance."""
-    if len(comm.ranks) == comm.world:
-        return array
-    return comm.broadcast(np.asarray(array, order="C"), array.shape, array.dtype)[0]
-

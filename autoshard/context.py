@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import autoshard.search.batch  # noqa: F401  (registers its mode)
 from autoshard.errors import AutoshardError, ContextError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh

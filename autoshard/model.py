@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,11 @@ import numpy as np
 
 from autoshard.api import Planned, plan_traced, without_annotations
 from autoshard.callbacks import Callback, Progress, TrainingError, as_callbacks
-from autoshard.communication import get_group_size, get_rank, under_launcher
+from autoshard.communication import get_group_size, get_rank
 from autoshard.context import (
     FULL_BATCH,
     GRAPH_MODE,
+    DatasetStrategy,
     ParallelMode,
     ParallelSettings,
     Settings,
@@ -35,8 +37,10 @@ from autoshard.runtime.comm import Comm
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import default_comm
 from autoshard.session import Session
+from autoshard.tensortype import type_of
 from autoshard.trace.function import Traced, trace
-from autoshard.trace.optim import train_step
+from autoshard.trace.structure import flatten
+from autoshard.transform.train import train_step
 from costmodel import preset
 
 MAX_DUMPED_RANKS = 64
@@ -102,7 +106,7 @@ class Model:
                 session = self._session("eval", feed, self._trace_loss)
                 if not losses:
                     session.load()
-                losses.append(session.step(feed.blocks(session.program, row)))
+                losses.append(session.step(feed.blocks(session.data, row)))
         if not losses:
             raise TrainingError("eval: the dataset has no rows")
         return sum(losses) / len(losses)
@@ -118,6 +122,12 @@ class Model:
         session = self._sessions[key]
         session.load()
         return session.call(*inputs)
+
+    @property
+    def planned(self) -> Planned | None:
+        """What was planned for the last training step; None before there is one."""
+        trained = [session for key, session in self._sessions.items() if key[0] == "train"]
+        return trained[-1].planned if trained else None
 
     def sync(self) -> None:
         """Bring the parameters as they stand now, in blocks on the ranks, into the network's cells.
@@ -140,7 +150,7 @@ class Model:
     def _train_epoch(self, dataset: Any, listeners: tuple[Callback, ...], progress: Progress) -> Progress:
         for row, feed in self._rows(dataset, f"epoch {progress.epoch}"):
             session = self._activated(self._session("train", feed, self._trace_step))
-            loss = session.step(feed.blocks(session.program, row))
+            loss = session.step(feed.blocks(session.data, row))
             progress = replace(progress, step=progress.step + 1, total_steps=progress.total_steps + 1, loss=loss)
             _tell(listeners, "on_step_end", progress)
         if not progress.step:
@@ -158,9 +168,8 @@ class Model:
 
     def _rows(self, dataset: Any, when: str) -> Iterator[tuple[Row, Feed]]:
         """The rows that all ranks agree on, with what feeds them."""
-        mesh, parallel = self._mesh(), parallel_settings()
-        names = getattr(dataset, "column_names", None)
-        feed = Feed(self._comm(mesh), mesh, parallel.dataset_strategy, names, when)
+        mesh = self._mesh()
+        feed = Feed(self._comm(mesh), mesh, _data_strategy(), getattr(dataset, "column_names", None), when)
         for row in feed.rows(dataset):
             yield row, feed
 
@@ -209,7 +218,7 @@ class Model:
         searches = {ParallelMode.AUTO_PARALLEL: parallel.search_mode, ParallelMode.STAND_ALONE: "sharding_propagation"}
         if mode in (ParallelMode.STAND_ALONE, ParallelMode.DATA_PARALLEL):
             traced = without_annotations(traced)
-        strategy = FULL_BATCH if full_batch or mode == ParallelMode.STAND_ALONE else parallel.dataset_strategy
+        strategy = FULL_BATCH if full_batch else _data_strategy()
         return plan_traced(traced, self._mesh(), searches.get(mode, "batch"), preset(parallel.hardware), strategy)
 
     def _mesh(self) -> Mesh:
@@ -224,10 +233,35 @@ class Model:
         return LocalComm(1) if alone else default_comm(mesh.devices)
 
     def _dump(self, planned: Planned, comm: Comm) -> None:
-        if not settings().save_graphs:
+        # Processes that train each for itself do not overwrite each other's files.
+        if not settings().save_graphs or comm.world == 1 and get_rank():
             return
         ranks = comm.ranks if comm.world <= MAX_DUMPED_RANKS else comm.ranks[:1]
-        if comm.world == 1 and under_launcher():
-            # Processes that train each for itself do not overwrite each other's files.
-            return planned.dump_as(settings().save_graphs_path, get_rank())
         planned.dump(settings().save_graphs_path, ranks)
+
+
+def _data_strategy() -> DatasetStrategy:
+    parallel = parallel_settings()
+    return FULL_BATCH if parallel.parallel_mode == ParallelMode.STAND_ALONE else parallel.dataset_strategy
+
+
+def _tell(listeners: tuple[Callback, ...], what: str, progress: Progress) -> None:
+    for one in listeners:
+        getattr(one, what)(progress)
+
+
+@contextmanager
+def _mode_of(network: Any, training: bool) -> Iterator[None]:
+    """Switch the network to training or back for a while."""
+    before = network.training
+    network.set_train(training)
+    try:
+        yield
+    finally:
+        network.set_train(before)
+
+
+def _signature(inputs: Any) -> tuple:
+    """The types of the arrays among nested arguments, hashable."""
+    leaves, structure = flatten(inputs, lambda part: hasattr(part, "dtype"))
+    return repr(structure), tuple(str(type_of(np.asarray(one))) for _, one in leaves)

@@ -54,23 +54,34 @@ is_current() { # STAMP
 }
 
 make_environment() { # [EXTRA]
-  local extra=${1:-} venv=$ROOT/.venv stamp base
+  local extra=${1:-} venv=$ROOT/.venv stamp base log
   stamp=$venv/installed${extra:+-$extra}
   if is_current "$stamp" && is_ready "$venv/bin/python" "$extra"; then
     return
   fi
   base=$(find_base_python) || exit 1
   say "installing into ${venv#"$PWD"/} with $("$base" --version) (only this once, about a minute) ..."
-  # A virtual environment holds its own path in many places: one that was moved is made anew.
-  if ! { [ -x "$venv/bin/python" ] && grep -qsxF "$ROOT" "$venv"/installed*; }; then
-    rm -rf "$venv"
-    "$base" -m venv "$venv" || fail "cannot make a virtual environment in $venv; on Debian or Ubuntu install python3-venv"
-  fi
+  make_venv "$base" "$venv"
   rm -f "$stamp"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$ROOT${extra:+[$extra]}" ||
+  # Shown only where it fails: pip warns of much that does not matter.
+  if ! log=$("$venv/bin/python" -m pip install --quiet --editable "$ROOT${extra:+[$extra]}" 2>&1); then
+    printf '%s\n' "$log" >&2
     fail "pip could not install autoshard into $venv; its messages are above"
+  fi
   is_ready "$venv/bin/python" "$extra" || fail "autoshard was installed into $venv but cannot be imported from it"
   printf '%s\n' "$ROOT" >"$stamp"
+}
+
+make_venv() { # PYTHON FOLDER
+  local flags=()
+  # It holds its own path in many places: one of ours that was moved is made anew, one of the user's is kept.
+  if ls "$2"/installed* >/dev/null 2>&1 && ! grep -qxF "$ROOT" "$2"/installed*; then
+    flags=(--clear)
+  elif "$2/bin/python" -m pip --version >/dev/null 2>&1; then
+    return
+  fi
+  "$1" -m venv ${flags[@]+"${flags[@]}"} "$2" ||
+    fail "cannot make a virtual environment in $2; on Debian or Ubuntu install the package python3-venv"
 }
 
 find_environment() { # [EXTRA]

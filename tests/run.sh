@@ -11,7 +11,7 @@ find_environment test
 
 failed=()
 
-# pytest under a title. Exit code 5 is "no test was selected", which -k can make true of one part.
+# One pytest under a title. Its exit code 5 is "no test was selected", which -k can make true of one part.
 part() { # TITLE COMMAND...
   local title=$1 code=0
   shift
@@ -24,7 +24,8 @@ part() { # TITLE COMMAND...
 
 part "plain tests" "$PYTHON" -m pytest -q -n 2 --ignore=tests/mpi tests "$@"
 for ranks in 1 2 4 6; do
-  part "MPI tests on $ranks ranks" "$PYTHON" tests/mpi_pytest.py "$ranks" -q tests/mpi "$@"
+  part "MPI tests on $ranks ranks" \
+    "$PYTHON" -m autoshard run -n "$ranks" --timeout 300 tests/mpi/run_pytest.py -q tests/mpi "$@"
 done
 
 printf '\n'

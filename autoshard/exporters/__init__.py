@@ -1,0 +1,1 @@
+"""What is written for people and other programs to read; each form a file of its own."""

@@ -1,8 +1,8 @@
 """IR dumps in the form of MindSpore's: a plan's graph with global shapes, and the program that one rank runs.
 
 `save_graphs(plan, program, folder)` writes rank_<r>/step_parallel_begin_<nnnn>.ir (strategies decided, shapes
-global), step_parallel_end_<nnnn>.ir and <nn>_validate_<nnnn>.ir (local shapes, collectives with their groups).
-Texts are the same in every run. Parameters are read by Load at their first use; Assign stores an update.
+global), step_parallel_end_<nnnn>.ir and <nn>_validate_<nnnn>.ir (local shapes, collectives). Texts are the
+same in every run. Parameters are read by Load at their first use; Assign stores an update.
 """
 
 from __future__ import annotations
@@ -238,14 +238,15 @@ class _Writer:
 
     def finish(self, outputs: Sequence, inputs: Sequence, updates: Mapping[int, int]) -> None:
         """Store the updates, return the other outputs."""
+        read = [self.read(one) for one in outputs]  # before any Assign: an output may be an old value
         for out, into in updates.items():
-            reference, of = self.read(outputs[out])
+            reference, of = read[out]
             target = self.stored[inputs[into]]
             name = target.name.partition("_")[2]
             types = [target.type, of, MONAD]
             self.add(name, "Assign", [f"%{target.name}", reference, "U"], types, [(object(), of)])
-        read = [self.read(one) for i, one in enumerate(outputs) if i not in updates]
-        self.body.append(DumpReturn(tuple(reference for reference, _ in read), tuple(of for _, of in read)))
+        left = [one for i, one in enumerate(read) if i not in updates]
+        self.body.append(DumpReturn(tuple(reference for reference, _ in left), tuple(of for _, of in left)))
 
 
 def _tensor(of: TensorType) -> DumpType:

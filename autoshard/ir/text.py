@@ -30,7 +30,7 @@ SMALL_LITERAL = 16
 _WORD = re.compile(r"[^\W\d][\w./-]*")
 _TYPE = re.compile(r"\w+\[[\d, ]*\]")
 _NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\b")
-_SOURCE = re.compile(r'@ ("(?:[^"\\]|\\.)*"|\S+?):(\d+)(?: \| (.*))?')
+_SOURCE = re.compile(r'@ ("(?:[^"\\]|\\.)*"|\S+?):(\d+)(?: \| (.*))?$')
 _KEYWORDS = {"return": None, "graph": None}
 _CONSTANTS = {"True": True, "False": False, "None": None}
 

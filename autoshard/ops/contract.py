@@ -181,7 +181,7 @@ class _Pair:
         x = x.reshape(*x.shape[:batch], math.prod(rows), inner)
         w = w.reshape(*w.shape[:batch], inner, math.prod(columns))
         product = np.matmul(x, w)
-        return product.reshape(*product.shape[:-2], *rows, *columns).transpose(self.order)
+        return product.reshape((*product.shape[:-2], *rows, *columns)).transpose(self.order)
 
 
 @lru_cache(maxsize=4096)

@@ -125,7 +125,7 @@ def _random_rule(*, shape: Sequence[int], **_: object) -> Rule:
     return source_rule(sizes_of(shape, "random numbers"))
 
 
-def _random_type(*, dtype: object, **_: object) -> DType:
+def _random_type(*, dtype: DType | str, **_: object) -> DType:
     kind = element_type(dtype)
     if not kind.is_float:
         raise ShapeError(f"random numbers are of a float type, not {kind}")

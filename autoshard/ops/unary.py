@@ -100,7 +100,35 @@ def flat(op: Operator) -> Operator:
 
 
 def _gelu_tanh_inner(x: np.ndarray) -> np.ndarray:
-    return np.tanh(_TANH_SCALE * (x + _TANH_CUBE * x * x * x))
+    """tanh(a * (x + b * x**3)); written, like what follows, so that few arrays are made."""
+    inner = x * x
+    inner *= _TANH_SCALE * _TANH_CUBE
+    inner += _TANH_SCALE
+    inner *= x
+    return np.tanh(inner)
+
+
+def _gelu_tanh_grad(g: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """g * (1 + t + x * (1 - t**2) * inner') / 2, where 1 - t**2 = (1 - t) * (1 + t)."""
+    t = _gelu_tanh_inner(x)
+    slope = x * x
+    slope *= 3 * _TANH_SCALE * _TANH_CUBE
+    slope += _TANH_SCALE
+    slope *= x
+    slope *= 1 - t
+    slope += 1
+    t += 1
+    slope *= t
+    slope *= g
+    slope *= 0.5
+    return slope
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    """max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
+    tail = np.log1p(np.exp(-np.abs(x)))
+    tail += np.maximum(x, 0)
+    return tail
 
 
 def _silu_grad(g: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -120,7 +148,7 @@ sigmoid = _unary("Sigmoid", _expit, of=real, flops=10)
 erf = _unary("Erf", _erf, of=real, flops=10)
 relu = _unary("ReLU", lambda x: np.maximum(x, 0))
 silu = _unary("SiLU", lambda x: x * _expit(x), of=real, flops=11)
-softplus = _unary("Softplus", lambda x: np.logaddexp(x, x.dtype.type(0)), of=real, flops=16)
+softplus = _unary("Softplus", _softplus, of=real, flops=16)
 sin = _unary("Sin", np.sin, of=real, flops=8)
 cos = _unary("Cos", np.cos, of=real, flops=8)
 abs = _unary("Abs", np.abs)
@@ -181,9 +209,7 @@ def _(g, y, x, approximate):
 def gelu_grad(g, x, *, approximate="none"):
     """Gradient of GeLU from g and its operand."""
     if _gelu_form(approximate):
-        t = _gelu_tanh_inner(x)
-        slope = _TANH_SCALE * (1 + 3 * _TANH_CUBE * x * x)
-        return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope)
+        return _gelu_tanh_grad(g, x)
     slope = np.exp(-0.5 * x * x)
     slope *= x * _INV_SQRT_2PI
     slope += 0.5 * (1 + _erf(x * _SQRT_HALF))

@@ -112,14 +112,15 @@ def _adam(
         grad = _with_decay(grad, param, decay)
     m = m * beta1
     m += grad * (1 - beta1)
-    square = grad * grad
-    square *= 1 - beta2
+    change = np.empty(grad.shape, np.result_type(grad, v))
+    np.multiply(grad, grad, out=change)
+    change *= 1 - beta2
     v = v * beta2
-    v += square
-    change = np.sqrt(v)
+    v += change
+    np.sqrt(v, out=change)
     change *= (1 - beta2**count) ** -0.5
     change += attrs["eps"]
-    change = m / change
+    np.divide(m, change, out=change)
     change *= rate / (1 - beta1**count)
     if attrs["decoupled"] and decay:
         change += param * (rate * decay)

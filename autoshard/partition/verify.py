@@ -1,7 +1,7 @@
 """The laws of a program. `verify_program` checks them all; a rewrite of a program must leave a verified one.
 
-Registers are made once and before their use; what an operator makes of local blocks is what its results hold; a
-step's layouts are those of its registers, and one such step can make the one of the other.
+Registers are made once and before their use; what an operator makes of local blocks is what its results hold;
+a step's layouts are those of its registers, and one such step can make the one of the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs
 from autoshard.ops.registry import resolve
 from autoshard.partition.program import Collective, Compute, Program, Register
-from autoshard.redistribute.step import KINDS, Step
+from autoshard.redistribute.step import KINDS, Step, relabel_pairs
 
 
 def verify_program(program: Program) -> None:
@@ -108,7 +108,7 @@ def _makes(step: Step) -> bool:
     if not axes:
         return False
     if step.kind == "permute":
-        return before.parts == after.parts and before.partial == after.partial
+        return before.partial == after.partial and relabel_pairs(before, after) is not None
     cut = step.dim if step.kind in ("slice", "reduce_scatter", "all_to_all") else None
     joined = {"all_gather": step.dim, "all_to_all": step.to_dim}.get(step.kind)
     if (step.kind in ("all_reduce", "keep")) != (cut is None and joined is None):

@@ -30,8 +30,7 @@ from autoshard.plan import (
     Plan,
 )
 from autoshard.redistribute.planner import plan_steps
-from autoshard.search.choose import Chooser
-from autoshard.search.prices import Prices
+from autoshard.search.choose import chooser
 from autoshard.search.problem import Problem, out_layouts
 from autoshard.search.registry import search_mode
 from autoshard.strategy import Strategy
@@ -50,8 +49,8 @@ def propagate(problem: Problem) -> Plan:
 class _Propagation:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.graph = problem, problem.graph
-        self.prices = Prices(problem.hardware)
-        self.chooser = Chooser(problem.mesh, self.prices)
+        self.chooser = chooser(problem.mesh, problem.hardware)
+        self.prices = self.chooser.prices
         self.layouts: dict[Value, Layout] = dict(problem.input_layouts)
         self.input_causes: dict[Value, Cause] = {value: Cause(GIVEN) for value in self.layouts}
         self.decisions: dict[Node, Decision] = {}

@@ -11,7 +11,8 @@ The order, from first to last:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from autoshard.errors import PlanError
 from autoshard.errors import at as where
@@ -19,11 +20,19 @@ from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.plan import Option
+from autoshard.redistribute.planner import is_cut
 from autoshard.search.candidates import suggested
 from autoshard.search.prices import Prices, local_bytes
 from autoshard.strategy import Strategy, enumerate_strategies
+from costmodel import Hardware
 
 ALTERNATIVES = 3
+
+
+@lru_cache(maxsize=16)
+def chooser(mesh: Mesh, hardware: Hardware) -> Chooser:
+    """The judge for a mesh and hardware, with all that it has judged so far: plans of like graphs share it."""
+    return Chooser(mesh, Prices(hardware))
 
 
 class Chooser:
@@ -49,20 +58,34 @@ class Chooser:
 
     def _judge(self, node: Node, operands: Sequence, wanted: Sequence) -> tuple[Option, tuple[Option, ...]]:
         first = suggested(node, self.mesh, operands, wanted)
-        options = [self.option(node, strategy, operands, wanted) for strategy in first]
-        best = min((option.edge_seconds for option in options), default=math.inf)
-        if best > 0:
-            known = set(first)
-            for strategy in enumerate_strategies(node.rule, self.mesh):
-                if strategy in known or self._at_least(node, strategy, operands, wanted) > best:
-                    continue
-                options.append(self.option(node, strategy, operands, wanted))
-                best = min(best, options[-1].edge_seconds)
+        free = [strategy for strategy in first if self._is_free(strategy, operands, wanted)]
+        options = [self.option(node, strategy, operands, wanted) for strategy in free]
+        if not options:
+            options = self._priced(node, dict.fromkeys((*first, *enumerate_strategies(node.rule, self.mesh))), operands, wanted)
         if not options:
             raise PlanError(f"{node.label} ({node.op.name}){where(node.source)} has no strategy on mesh '{self.mesh}'")
         ranked = sorted(range(len(options)), key=lambda i: _rank(node, options[i], i))
         chosen = [options[i] for i in ranked[: ALTERNATIVES + 1]]
         return chosen[0], tuple(chosen[1:])
+
+    def _is_free(self, strategy: Strategy, operands: Sequence, wanted: Sequence) -> bool:
+        """Whether no edge to a decided neighbour needs communication."""
+        into = zip(operands, strategy.operand_layouts, strict=True)
+        if any(have is not None and have is not need and not is_cut(have, need) for have, need in into):
+            return False
+        out = zip(strategy.result_layouts, wanted, strict=True)
+        return all(have is need or is_cut(have, need) for have, needs in out for need in needs)
+
+    def _priced(
+        self, node: Node, strategies: Iterable[Strategy], operands: Sequence, wanted: Sequence
+    ) -> list[Option]:
+        """Options for all strategies but those that a bound shows to be worse than one before them."""
+        options, best = [], math.inf
+        for strategy in strategies:
+            if self._at_least(node, strategy, operands, wanted) <= best:
+                options.append(self.option(node, strategy, operands, wanted))
+                best = min(best, options[-1].edge_seconds)
+        return options
 
     def option(self, node: Node, strategy: Strategy, operands: Sequence, wanted: Sequence) -> Option:
         """Price one strategy."""

@@ -1,7 +1,8 @@
 """Python's operators and the usual array methods, for whatever an operator can be applied to.
 
-`Tensor` (a value of a graph under construction) and `Parameter` (which is also an array outside of a trace) inherit
-them. Each method is one or two calls of registered operators; plain numbers become attributes where that works.
+`Tensor` (a value of a graph under construction) and `Parameter` (which is also an array outside of a trace)
+inherit them. Each method is one or two calls of registered operators; plain numbers become attributes where
+that works.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ class Arithmetic:
     __rsub__ = _binary(lambda x, y: _shift(_scale(x, -1), y) if is_number(y) else _call("Sub", y, x))
     __mul__ = __rmul__ = _with_number("Mul", _scale)
     __truediv__ = _binary(lambda x, y: _divide(x, y))
-    __rtruediv__ = _binary(lambda x, y: _scale(_call("Reciprocal", _as_float(x)), y) if is_number(y) else _call("Div", y, x))
+    __rtruediv__ = _binary(
+        lambda x, y: _scale(_call("Reciprocal", _as_float(x)), y) if is_number(y) else _call("Div", y, x)
+    )
     __pow__ = _binary(_power)
     __rpow__ = _binary(lambda x, y: _call("Pow", y, x))
     __matmul__ = _binary(_matmul)
@@ -232,7 +235,7 @@ def _as_float(x: Any) -> Any:
 
 
 def _divide(x: Any, y: Any) -> Any:
-    """x / y; by a number it is a multiplication, which partial sums pass through (the last bit may differ)."""
+    """x / y; by a number it is a product, which partial sums pass through (the last bit may differ)."""
     if not is_number(y) or y == 0:
         return _call("Div", x, y)
     return _scale(x, 1.0 / float(y))

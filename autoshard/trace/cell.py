@@ -1,4 +1,4 @@
-"""Cell: a piece of a model. It owns parameters, primitives and other cells by attribute, and `construct` applies it.
+"""Cell: a piece of a model that owns parameters, primitives and cells; `construct` applies it.
 
 A cell can be called on numpy arrays, where it computes at once, and inside a trace, where it adds to a graph.
 """
@@ -13,7 +13,7 @@ from autoshard.errors import GraphError, StrategyError, at
 from autoshard.layout.layout import Layout
 from autoshard.ops.primitive import Primitive
 from autoshard.source import Source, caller
-from autoshard.trace.parameter import Owned, Parameter, active
+from autoshard.trace.parameter import Entry, Owned, Parameter, active
 
 Given = Sequence[int] | Layout | None
 
@@ -28,8 +28,8 @@ class Cell(Owned):
     def __init__(self, auto_prefix: bool = True) -> None:
         self.auto_prefix = auto_prefix
         self.training = False
-        self.in_strategy: tuple[Given, ...] | None = None
-        self.out_strategy: tuple[Given, ...] | None = None
+        self.in_strategy: tuple[Entry, ...] | None = None
+        self.out_strategy: tuple[Entry, ...] | None = None
         self.shard_source: Source | None = None
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
@@ -45,11 +45,13 @@ class Cell(Owned):
 
     def __setattr__(self, label: str, value: Any) -> None:
         if isinstance(value, Owned | Primitive) and "auto_prefix" not in vars(self):
-            raise GraphError(f"{type(self).__name__}.__init__ must call super().__init__() before it sets {label!r}")
+            raise GraphError(
+                f"{type(self).__name__}.__init__ must call super().__init__() before it sets {label!r}"
+            )
         if isinstance(value, list | tuple) and any(isinstance(item, Owned) for item in value):
             raise GraphError(
-                f"{type(self).__name__}.{label} is a {type(value).__name__} with cells or parameters in it, which "
-                f"nobody would find to train; use CellList, or an attribute for each"
+                f"{type(self).__name__}.{label} is a {type(value).__name__} with cells or parameters in "
+                f"it, which nobody would find to train; use CellList, or an attribute for each"
             )
         object.__setattr__(self, label, value)
         if isinstance(value, Owned):
@@ -64,7 +66,11 @@ class Cell(Owned):
                 value.adopt(self, label)
 
     def __repr__(self) -> str:
-        inner = [f"  {label}: {value!r}".replace("\n", "\n  ") for label, value in vars(self).items() if _is_part(label, value)]
+        inner = [
+            f"  {label}: {value!r}".replace("\n", "\n  ")
+            for label, value in vars(self).items()
+            if _is_part(label, value)
+        ]
         return "\n".join([f"{type(self).__name__}(", *inner, ")"]) if inner else f"{type(self).__name__}()"
 
     def holds(self, label: str, part: object) -> bool:
@@ -72,7 +78,7 @@ class Cell(Owned):
         return vars(self).get(label) is part
 
     def prefixes(self, label: str, part: object) -> bool:
-        """Whether the attribute `label` stands in the names of what it holds (a parameter's own name always does)."""
+        """Whether names of what the attribute `label` holds start with it (a parameter's own always do)."""
         return self.auto_prefix or isinstance(part, Parameter)
 
     def label_of(self, primitive: Primitive) -> str | None:
@@ -89,12 +95,16 @@ class Cell(Owned):
                 continue
             seen.add(id(cell))
             yield name, cell
-            below = [(_join(name, label), part) for label, part in vars(cell).items() if _is_part(label, part)]
+            below = [
+                (_join(name, label), part) for label, part in vars(cell).items() if _is_part(label, part)
+            ]
             stack.extend((label, part) for label, part in reversed(below) if isinstance(part, Cell))
 
     def cells(self) -> Iterator[Cell]:
         """The cells that are attributes of this one."""
-        return (part for label, part in vars(self).items() if _is_part(label, part) and isinstance(part, Cell))
+        return (
+            part for label, part in vars(self).items() if _is_part(label, part) and isinstance(part, Cell)
+        )
 
     def get_parameters(self, expand: bool = True) -> Iterator[Parameter]:
         """The parameters of this cell and, with `expand`, of all below it; each once."""
@@ -116,7 +126,9 @@ class Cell(Owned):
         named: dict[str, Parameter] = {}
         for parameter in self.get_parameters():
             if parameter.name in named:
-                raise GraphError(f"{type(self).__name__}: two parameters are named {parameter.name!r}; rename one")
+                raise GraphError(
+                    f"{type(self).__name__}: two parameters are named {parameter.name!r}; rename one"
+                )
             named[parameter.name] = parameter
         return named
 
@@ -146,7 +158,8 @@ class Cell(Owned):
         """Fix how the cell's inputs, outputs and parameters are split; returns the cell.
 
         Args:
-            in_strategy: per tensor among the arguments, the parts of each dim or a Layout; None leaves one open.
+            in_strategy: per tensor among the arguments, the parts of each dim or a Layout; None leaves one
+                open.
             out_strategy: the same per result.
             parameter_plan: the same by parameter, named as seen from this cell or by its full name.
 
@@ -170,7 +183,9 @@ class Cell(Owned):
         found = known.get(name, known.get(name.removeprefix(own)))
         if found is None:
             near = difflib.get_close_matches(name, known, n=3) or sorted(known)
-            raise StrategyError(f"{what}: parameter_plan names {name!r}, but the parameters are like {', '.join(near)}")
+            raise StrategyError(
+                f"{what}: parameter_plan names {name!r}, but the parameters are like {', '.join(near)}"
+            )
         return found
 
 
@@ -220,7 +235,7 @@ def _join(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
-def _checked(given: Any, what: str) -> tuple[Given, ...] | None:
+def _checked(given: Any, what: str) -> tuple[Entry, ...] | None:
     if given is None:
         return None
     if not isinstance(given, tuple | list):

@@ -1,6 +1,7 @@
 """trace: run model code once on symbolic tensors, and keep what it did as a graph.
 
-Beside the graph stand the strategies that the user gave (`annotations`) and the parameters that its inputs stand for.
+Beside the graph stand the strategies that the user gave (`annotations`) and the parameters that its inputs
+stand for.
 """
 
 from __future__ import annotations
@@ -15,18 +16,15 @@ import numpy as np
 
 from autoshard.errors import GraphError, RuntimeSetupError, ShapeError, at
 from autoshard.ir.graph import DATA, PARAMETER, STATE, Builder, Graph, Node, Value
-from autoshard.layout.layout import Layout
 from autoshard.ops.primitive import current_primitive
 from autoshard.ops.registry import Operator, lookup
 from autoshard.source import Source, caller
 from autoshard.tensortype import TensorType, type_of
 from autoshard.trace.cell import Cell
 from autoshard.trace.evaluate import evaluate
-from autoshard.trace.parameter import Parameter, activate
+from autoshard.trace.parameter import Entry, Parameter, activate
 from autoshard.trace.structure import flatten, unflatten
 from autoshard.trace.tensor import Recorder, Tensor, snake
-
-Entry = tuple[int, ...] | Layout | None
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,8 @@ class Annotation:
 class Traced:
     """A graph, and what it means to the model that it came from.
 
-    `arguments` and `results` are the nested structures of the arguments and of the returned value, with a `Leaf` for
-    each tensor; the graph's data inputs and its first outputs are these leaves in order.
+    `arguments` and `results` are the nested structures of the arguments and of the returned value, with a
+    `Leaf` for each tensor; the graph's data inputs and its first outputs are these leaves in order.
     """
 
     graph: Graph
@@ -59,7 +57,7 @@ class Traced:
         return {out: self.parameters[inputs[into]] for out, into in self.graph.updates.items()}
 
     def inputs(self, *args: Any) -> list[np.ndarray]:
-        """An array per input of the graph: the tensors among the arguments, and the parameters' present values.
+        """An array per input of the graph: the tensors among the arguments, and the parameters' values.
 
         Raises:
             RuntimeSetupError: arguments of another structure or type than those of the trace.
@@ -67,11 +65,14 @@ class Traced:
         leaves, structure = flatten(args, _is_tensor)
         if structure != self.arguments:
             raise RuntimeSetupError(
-                f"calling {self.graph.name!r}: the arguments must have the structure {self.arguments}, not {structure}"
+                f"calling {self.graph.name!r}: the arguments must have the structure {self.arguments}, "
+                f"not {structure}"
             )
         arrays = iter(leaves)
         return [
-            self.parameters[value].data if value in self.parameters else _fit(next(arrays)[1], value, self.graph.name)
+            self.parameters[value].data
+            if value in self.parameters
+            else _fit(next(arrays)[1], value, self.graph.name)
             for value in self.graph.inputs
         ]
 
@@ -96,7 +97,8 @@ def trace(fn: Callable, *example_args: Any, name: str | None = None) -> Traced:
 
     Args:
         fn: a Cell or a function that calls cells and operators.
-        example_args: arrays or TensorTypes, or nested tuples, lists and dicts of them; anything else is passed as is.
+        example_args: arrays or TensorTypes, or nested tuples, lists and dicts of them; anything else is
+            passed as is.
         name: the graph's name, by default that of the function or of the cell's class.
 
     Raises:
@@ -109,9 +111,13 @@ def trace(fn: Callable, *example_args: Any, name: str | None = None) -> Traced:
     tensors = [recorder.data(one, label) for label, (_, one) in zip(names, leaves, strict=True)]
     with activate(recorder):
         returned = fn(*unflatten(arguments, tensors))
-        found, results = flatten(returned, lambda part: isinstance(part, Tensor | Parameter | np.ndarray | np.generic))
+        found, results = flatten(
+            returned, lambda part: isinstance(part, Tensor | Parameter | np.ndarray | np.generic)
+        )
         if not any(isinstance(one, Tensor | Parameter) for _, one in found):
-            raise GraphError(f"tracing {recorder.builder.name!r}: it returned {_shown(returned)}, which holds no tensor")
+            raise GraphError(
+                f"tracing {recorder.builder.name!r}: it returned {_shown(returned)}, which holds no tensor"
+            )
         outputs = [recorder.lift(one) for _, one in found]
     return recorder.finish(outputs, arguments, results)
 
@@ -127,13 +133,24 @@ class _Met:
 
 
 class TraceRecorder(Recorder):
-    """Records a model: nodes get instance names from cells and primitives, parameters become inputs when met."""
+    """Records a model: nodes are named by cells and primitives, parameters become inputs when met."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
         self.annotations: dict[Node, Annotation] = {}
         self._met: dict[int, _Met] = {}
         self._cells: list[Cell] = []
+
+    @staticmethod
+    def resume(graph: Graph, traced: Traced) -> TraceRecorder:
+        """A recorder that goes on where `traced` ended, with the nodes of `graph` (its own, maybe more)."""
+        recorder = TraceRecorder(Builder.after(graph, graph.name))
+        recorder.annotations.update(traced.annotations)
+        following = {into: out for out, into in traced.graph.tied.items()}
+        for value, parameter in traced.parameters.items():
+            tensor = Tensor(following.get(value, value), recorder)
+            recorder._met[id(parameter)] = _Met(parameter, value, tensor, value in following)
+        return recorder
 
     def data(self, example: Any, name: str) -> Tensor:
         """A data input of the example's type."""
@@ -151,7 +168,7 @@ class TraceRecorder(Recorder):
         return f"{path}.{name}" if path else name
 
     def _primitive_name(self, primitive: Any) -> str:
-        """The path of the cell that holds it; a primitive that no cell on the way holds is named from here."""
+        """The path of the cell that holds it; one that no cell on the way holds is named from here."""
         for cell in reversed(self._cells):
             label = cell.label_of(primitive)
             if label is not None:
@@ -163,13 +180,17 @@ class TraceRecorder(Recorder):
         if primitive is None or primitive.operator is not node.op:
             return
         if primitive.in_strategy is not None or primitive.out_strategy is not None:
-            self.annotations[node] = Annotation(primitive.in_strategy, primitive.out_strategy, primitive.source)
+            self.annotations[node] = Annotation(
+                primitive.in_strategy, primitive.out_strategy, primitive.source
+            )
 
     def _fixed(self, tensor: Tensor, name: str, entry: Entry, source: Source | None) -> Tensor:
         """The tensor behind an Identity node that carries the strategy."""
         if entry is None:
             return tensor
-        node = self.builder.add(lookup("Identity"), [tensor.value], {}, self._names.unique(name), source or caller())
+        node = self.builder.add(
+            lookup("Identity"), [tensor.value], {}, self._names.unique(name), source or caller()
+        )
         self.annotations[node] = Annotation((entry,), None, source)
         return Tensor(node.results[0], self)
 
@@ -184,7 +205,7 @@ class TraceRecorder(Recorder):
             self._cells.pop()
 
     def call(self, cell: Cell, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Apply a cell: its nodes are named by its path, its `shard` strategies fix its inputs and outputs."""
+        """Apply a cell: its path names its nodes, its `shard` strategies fix its inputs and outputs."""
         with self._inside(cell):
             args, kwargs = self._shard_tensors(cell, (args, kwargs), cell.in_strategy, "input")
             return self._shard_tensors(cell, cell.construct(*args, **kwargs), cell.out_strategy, "output")
@@ -195,8 +216,8 @@ class TraceRecorder(Recorder):
         leaves, structure = flatten(tree, lambda part: isinstance(part, Tensor | Parameter))
         if len(leaves) != len(given):
             raise ShapeError(
-                f"{cell.path or type(cell).__name__}.shard{at(cell.shard_source)}: {len(given)} strategies for "
-                f"{len(leaves)} {what} tensors; give one per tensor, None to leave one open"
+                f"{cell.path or type(cell).__name__}.shard{at(cell.shard_source)}: {len(given)} "
+                f"strategies for {len(leaves)} {what} tensors; give one per tensor, None to leave one open"
             )
         fixed = [
             self._fixed(Tensor(self.lift(one), self), self._here(f"{what}{i}"), entry, cell.shard_source)
@@ -210,7 +231,9 @@ class TraceRecorder(Recorder):
         met = self._met.get(id(parameter))
         if met is None:
             value = self.builder.input(parameter.type, parameter.name, PARAMETER)
-            tensor = self._fixed(Tensor(value, self), f"{parameter.name}.shard", parameter.in_strategy, parameter.source)
+            tensor = self._fixed(
+                Tensor(value, self), f"{parameter.name}.shard", parameter.in_strategy, parameter.source
+            )
             met = self._met[id(parameter)] = _Met(parameter, value, tensor)
         return met
 
@@ -226,7 +249,9 @@ class TraceRecorder(Recorder):
         met = self._meet(parameter)
         value = self.lift(new, [parameter.dtype])
         if value.type != parameter.type:
-            raise ShapeError(f"assigning {value.type} to {parameter.name}, which is {parameter.type}{at(caller())}")
+            raise ShapeError(
+                f"assigning {value.type} to {parameter.name}, which is {parameter.type}{at(caller())}"
+            )
         met.tensor, met.updated = Tensor(value, self), True
 
     def finish(self, outputs: Sequence[Value], arguments: Any, results: Any) -> Traced:
@@ -263,10 +288,15 @@ def _argument_names(fn: Any, leaves: Sequence[tuple[str, Any]]) -> list[str]:
         parameters = list(inspect.signature(target).parameters.values())
     except (TypeError, ValueError):
         parameters = []
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "input")
     plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     heads_and_tails = [path.partition(".") for path, _ in leaves]
-    heads = [plain[int(head)] if int(head) < len(plain) else f"input{head}" for head, _, _ in heads_and_tails]
-    return [f"{head}.{tail}" if tail else head for head, (_, _, tail) in zip(heads, heads_and_tails, strict=True)]
+    heads = [
+        plain[int(head)] if int(head) < len(plain) else f"{rest}{head}" for head, _, _ in heads_and_tails
+    ]
+    return [
+        f"{head}.{tail}" if tail else head for head, (_, _, tail) in zip(heads, heads_and_tails, strict=True)
+    ]
 
 
 def _fit(array: Any, value: Value, graph: str) -> np.ndarray:
@@ -277,4 +307,6 @@ def _fit(array: Any, value: Value, graph: str) -> np.ndarray:
 
 
 def _shown(returned: Any) -> str:
-    return "nothing (is a return missing?)" if returned is None else f"{returned!r} ({type(returned).__name__})"
+    return (
+        "nothing (is a return missing?)" if returned is None else f"{returned!r} ({type(returned).__name__})"
+    )

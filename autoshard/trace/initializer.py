@@ -1,10 +1,11 @@
-"""Initial values of parameters: constants and the usual random distributions, as numpy arrays from one seeded stream.
+"""Initial values of parameters: constants and the usual distributions, arrays from one seeded stream.
 
 Xavier: Glorot and Bengio 2010; He: He, Zhang, Ren, Sun 2015. A weight is [out, in, ...], as in MindSpore.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.errors import ShapeError, UnknownNameError
-from autoshard.tensortype import DType, dtype
+from autoshard.tensortype import DType
+from autoshard.tensortype import dtype as element_type
 
 _STREAM = [np.random.default_rng(0)]
+_SEEDS = [itertools.count(1)]
 
 
 def set_seed(seed: int) -> None:
-    """Start the stream of random initial values anew."""
+    """Start the stream of random initial values, and the numbering of dropout cells, anew."""
     _STREAM[0] = np.random.default_rng(seed)
+    _SEEDS[0] = itertools.count(seed * 1_000_003 + 1)
+
+
+def next_seed() -> int:
+    """A seed for a cell that draws random numbers while it runs; every call gives another one."""
+    return next(_SEEDS[0])
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,9 @@ class Constant:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Values whose variance keeps signals at their size: gain^2 / fan, where `fan` is "in" or the mean of both ("avg")."""
+    """Values whose variance keeps signals at their size: gain^2 / fan, where `fan` is "in" or the mean of
+    both ("avg").
+    """
 
     gain: float
     fan: str
@@ -64,7 +75,11 @@ class Scaled:
     def __call__(self, rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
         fan_in, fan_out = _fans(shape)
         sigma = self.gain / math.sqrt(fan_in if self.fan == "in" else (fan_in + fan_out) / 2)
-        return rng.normal(0.0, sigma, shape) if self.normal else rng.uniform(-1, 1, shape) * (sigma * math.sqrt(3))
+        return (
+            rng.normal(0.0, sigma, shape)
+            if self.normal
+            else rng.uniform(-1, 1, shape) * (sigma * math.sqrt(3))
+        )
 
 
 Init = Callable[[np.random.Generator, Sequence[int]], np.ndarray]
@@ -81,19 +96,23 @@ _BY_NAME: dict[str, Init] = {
 
 
 def initializer(
-    init: str | Init | float | np.ndarray, shape: int | Sequence[int] = (), element: DType | str | type = "f32"
+    init: str | Init | float | np.ndarray,
+    shape: int | Sequence[int] = (),
+    dtype: DType | str | type = "f32",
 ) -> np.ndarray:
-    """An array of `shape` with values drawn by `init`: a name, an object such as Normal(0.02), a number or an array.
+    """An array of `shape` with values drawn by `init`: a name, an object such as Normal(), a number, an array.
 
     Raises:
         UnknownNameError: no such name.
         ShapeError: an array of another shape, or a distribution that needs two dims.
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    target = dtype(element).numpy
+    target = element_type(dtype).numpy
     if isinstance(init, np.ndarray):
         if sizes not in ((), init.shape):
-            raise ShapeError(f"initial values of shape {init.shape} were given for a parameter of shape {sizes}")
+            raise ShapeError(
+                f"initial values of shape {init.shape} were given for a parameter of shape {sizes}"
+            )
         return init.astype(target)
     if isinstance(init, int | float):
         return np.full(sizes, init, target)
@@ -106,6 +125,8 @@ def initializer(
 
 def _fans(shape: Sequence[int]) -> tuple[int, int]:
     if len(shape) < 2:
-        raise ShapeError(f"xavier and he distributions need a weight [out, in, ...], not shape {tuple(shape)}")
+        raise ShapeError(
+            f"xavier and he distributions need a weight [out, in, ...], not shape {tuple(shape)}"
+        )
     field = math.prod(shape[2:])
     return shape[1] * field, shape[0] * field

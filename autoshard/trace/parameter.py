@@ -1,6 +1,7 @@
 """Parameter: a named array that a model owns; a graph input inside a trace, plain numbers outside of one.
 
-Also `active`, which tells whether a trace is under way, and `Owned`, how cells and parameters get their names.
+Also `active`, which tells whether a trace is under way, and `Owned`, how cells and parameters get their
+names.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import GraphError, ShapeError
+from autoshard.layout.layout import Layout
 from autoshard.ops.registry import Operator
 from autoshard.source import Source
 from autoshard.tensortype import DType, TensorType, dtype, type_of
 from autoshard.trace.arithmetic import Arithmetic
 
+Entry = tuple[int, ...] | Layout | None
 _ACTIVE: ContextVar[Any] = ContextVar("active_recorder", default=None)
 
 
@@ -37,13 +40,15 @@ def activate(recorder: Any) -> Iterator[None]:
 
 
 class Owned:
-    """What an attribute of a cell inherits: it knows its first owner, and so its path from the outermost cell."""
+    """What an attribute of a cell inherits: it knows its first owner, and so its path from the outermost
+    cell.
+    """
 
     _owner: Any = None
     _label: str = ""
 
     def adopt(self, owner: Any, label: str) -> None:
-        """Note who holds this; something shared by several cells keeps the name that the first one gave it."""
+        """Note who holds this; what several cells share keeps the name that the first one gave it."""
         if self._owner is None or not self._owner.holds(self._label, self):
             object.__setattr__(self, "_owner", owner)
             object.__setattr__(self, "_label", label)
@@ -78,7 +83,7 @@ class Parameter(Arithmetic, Owned):
         self.data: np.ndarray = _as_array(data)
         self.requires_grad = requires_grad
         self._given_name = name
-        self.in_strategy: Sequence[int] | Any = None
+        self.in_strategy: Entry = None
         self.source: Source | None = None
 
     @property
@@ -111,7 +116,9 @@ class Parameter(Arithmetic, Owned):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if active() is not None:
-            raise GraphError(f"{self.name} is converted to numpy inside a traced model; use autoshard.ops on it instead")
+            raise GraphError(
+                f"{self.name} is converted to numpy inside a traced model; use autoshard.ops on it instead"
+            )
         return np.array(self.data, dtype) if copy else np.asarray(self.data, dtype)
 
     def __bool__(self) -> bool:
@@ -135,7 +142,9 @@ class Parameter(Arithmetic, Owned):
         self.data = array.astype(self.data.dtype, copy=False)
 
     def assign(self, value: Any) -> None:
-        """Replace the value from inside a model: at once outside of a trace, else as an update of the graph's input."""
+        """Replace the value from inside a model: at once outside of a trace, else as an update of the graph's
+        input.
+        """
         recorder = active()
         if recorder is None:
             self.set_data(value)

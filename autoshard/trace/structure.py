@@ -15,7 +15,8 @@ class Leaf:
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool], name: str = "") -> tuple[list[tuple[str, Any]], Any]:
-    """The leaves in order, each with its path (`batch.label`, `x.0`), and the structure with a `Leaf` for each.
+    """The leaves in order, each with its path (`batch.label`, `x.0`), and the structure with a `Leaf` for
+    each.
 
     Things that are neither leaves nor tuples, lists or dicts stay in the structure as they are.
     """
@@ -40,8 +41,9 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
 def _rebuild(part: Any, change: Callable[[Any, Any], Any]) -> Any:
     if isinstance(part, dict):
         return {key: change(key, item) for key, item in part.items()}
-    if isinstance(part, tuple) and hasattr(part, "_fields"):
-        return type(part)(*(change(key, item) for key, item in zip(part._fields, part, strict=True)))
+    fields = getattr(part, "_fields", None)
+    if isinstance(part, tuple) and fields is not None:
+        return type(part)(*(change(key, item) for key, item in zip(fields, part, strict=True)))
     if isinstance(part, tuple | list):
         return type(part)(change(i, item) for i, item in enumerate(part))
     return part

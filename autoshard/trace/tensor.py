@@ -1,7 +1,8 @@
 """Symbolic tensors and the recorder that turns operator calls on them into nodes of a graph.
 
-A `Tensor` is a value of a graph under construction. Applying a registered operator to it asks its recorder, which
-lifts numbers and arrays among the operands to constants, adds the node, and says what is wrong if it does not fit.
+A `Tensor` is a value of a graph under construction. Applying a registered operator to it asks its recorder,
+which lifts numbers and arrays among the operands to constants, adds the node, and says what is wrong if it
+does not fit.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class Tensor(Arithmetic):
 
     def _unknown(self, use: str) -> NoReturn:
         raise GraphError(
-            f"{use} needs the numbers of the tensor {self.value.name} ({self.type}){at(caller())}, but while a model "
-            f"is traced a tensor has only a type; choose between tensors with ops.select(condition, x, y), or "
-            f"decide by Python values such as shapes and attributes of the cell"
+            f"{use} needs the numbers of the tensor {self.value.name} ({self.type}){at(caller())}, but while "
+            f"a model is traced a tensor has only a type; choose between tensors with ops.select(condition, "
+            f"x, y), or decide by Python values such as shapes and attributes of the cell"
         )
 
     def __bool__(self) -> bool:
@@ -79,7 +80,9 @@ class Tensor(Arithmetic):
 
 
 class Recorder:
-    """Adds a node to `builder` for each operator call; subclasses say how nodes are called and what more to note."""
+    """Adds a node to `builder` for each operator call; subclasses say how nodes are called and what more to
+    note.
+    """
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
@@ -121,13 +124,13 @@ class Recorder:
         return tensors[0] if len(tensors) == 1 else tensors
 
     def lift(self, operand: Any, near: Sequence[DType] = ()) -> Value:
-        """The value of an operand; numbers and arrays become constants, numbers of a type that fits those `near`."""
+        """The value of an operand; numbers and arrays become constants, numbers of a type like `near`."""
         if isinstance(operand, Tensor):
             if operand.recorder is not self:
                 raise GraphError(
                     f"tensor {operand.value.name} ({operand.type}) belongs to the graph "
-                    f"{operand.recorder.builder.name!r}, not to {self.builder.name!r}{at(caller())}; a tensor must "
-                    f"not be kept from one trace to another"
+                    f"{operand.recorder.builder.name!r}, not to {self.builder.name!r}{at(caller())}; "
+                    f"a tensor must not be kept from one trace to another"
                 )
             return operand.value
         if isinstance(operand, Parameter):
@@ -145,7 +148,9 @@ class Recorder:
         """A tensor with the numbers of an array; one of equal numbers needs no array."""
         array = np.asarray(data)
         if array.dtype.kind not in "fiub":
-            raise ShapeError(f"an operand is {data!r} ({type(data).__name__}), which is no tensor{at(caller())}")
+            raise ShapeError(
+                f"an operand is {data!r} ({type(data).__name__}), which is no tensor{at(caller())}"
+            )
         if array.size and (array == array.flat[0]).all():
             return self.fill(array.shape, array.flat[0].item(), dtype(array.dtype))
         constant = lookup("Constant")
@@ -164,7 +169,7 @@ def _fill_attributes(shape: Sequence[int], number: Any, element: DType) -> dict[
 
 
 def _number_type(number: Any, near: Sequence[DType]) -> DType:
-    """A float takes the widest float type near it, a whole number the widest number type, else f32 and i32."""
+    """A float takes the widest float type near it, a whole number the widest number type; else f32, i32."""
     if isinstance(number, bool | np.bool_):
         return dtype("bool")
     floats = [one for one in near if one.is_float]

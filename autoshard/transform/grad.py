@@ -1,7 +1,7 @@
 """Reverse mode, graph to graph: the gradient's nodes follow the forward nodes, which stay the same objects.
 
-Operators say their gradients with other operators; here they are applied to symbolic tensors, from the last node to
-the first, once each (Linnainmaa 1970; Griewank and Walther, Evaluating Derivatives, chapter 3).
+Operators say their gradients with other operators; here they are applied to symbolic tensors, from the last
+node to the first, once each (Linnainmaa 1970; Griewank and Walther, Evaluating Derivatives, chapter 3).
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ def gradient(graph: Graph, of: Value, wrt: Sequence[Value]) -> tuple[Graph, dict
 
     Returns:
         The graph with the same inputs, nodes and outputs, followed by the gradient's nodes (named
-        `grad.<forward instance>.<operator>`) and, as further outputs, one gradient per entry of `wrt`; and the
-        gradients by value. A value that `of` does not depend on has a gradient of zeros.
+        `grad.<forward instance>.<operator>`) and, as further outputs, one gradient per entry of `wrt`; and
+        the gradients by value. A value that `of` does not depend on has a gradient of zeros.
 
     Raises:
-        GraphError: `of` or a value in `wrt` is no float of this graph, or an operator between them has no gradient.
+        GraphError: `of` or a value in `wrt` is no float of this graph, or an operator between them has no
+            gradient.
     """
     _check(graph, of, wrt)
     recorder = _Reverse(Builder.after(graph, graph.name))
@@ -100,8 +101,8 @@ class _Reverse(Recorder):
         """The cotangents of the wanted operands, from those of the node's results."""
         if not node.op.differentiable:
             raise GraphError(
-                f"{node.op.name} has no gradient, but {node.label}{at(node.source)} lies between the loss and what it "
-                f"is differentiated for; use ops.stop_gradient if no gradient should pass here"
+                f"{node.op.name} has no gradient, but {node.label}{at(node.source)} lies between the loss "
+                f"and what it is differentiated for; use ops.stop_gradient if no gradient should pass here"
             )
         self._at(node.label, node.source)
         totals = [self.total(value) for value in node.results]
@@ -124,8 +125,9 @@ class _Reverse(Recorder):
         lifted = self.tensor(self.lift(cotangent, [value.type.dtype]))
         if lifted.shape != value.type.shape:
             raise GraphError(
-                f"the gradient of {node.op.name} gives {lifted.type} for operand {i} of {node.label}{at(node.source)}, "
-                f"which is {value.type}; its gradient function must sum over broadcast dims"
+                f"the gradient of {node.op.name} gives {lifted.type} for operand {i} of "
+                f"{node.label}{at(node.source)}, which is {value.type}; its gradient function must "
+                f"sum over broadcast dims"
             )
         self._terms.setdefault(value, []).append(lifted.astype(value.type.dtype).value)
 

@@ -30,9 +30,11 @@ def live_nodes(nodes: tuple[Node, ...], wanted: Iterable[Value]) -> tuple[Node, 
 
 
 def merge_equal(graph: Graph, keep: Iterable[Node] = ()) -> Graph:
-    """The graph with one node where several apply the same operator with the same attributes to the same operands.
+    """The graph with one node where several apply the same operator with the same attributes to the same
+    operands.
 
-    The first one stays. Nodes in `keep` (annotated ones) are never merged away, as their strategies may differ.
+    The first one stays. Nodes in `keep` (annotated ones) are never merged away, as their strategies may
+    differ.
     """
     apart = set(keep)
     instead: dict[Value, Value] = {}

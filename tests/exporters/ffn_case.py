@@ -41,7 +41,12 @@ def ffn(batch: int = 64, width: int = 64, hidden: int = 64) -> Graph:
 
 
 def add(
-    builder: Builder, op: str, operands: Sequence[Value], name: str, source: Source | None = None, **attrs: object
+    builder: Builder,
+    op: str,
+    operands: Sequence[Value],
+    name: str,
+    source: Source | None = None,
+    **attrs: object,
 ) -> Value:
     """Append a node and return its first result."""
     made = lookup(op)
@@ -55,7 +60,7 @@ def plan_by_hand(
     configured: Sequence[str] = (),
     outputs: Sequence[Layout] | None = None,
 ) -> Plan:
-    """The plan with these strategies; inputs lie as their first user wants them, data is whole on every rank."""
+    """The plan with these strategies; inputs lie as their first user wants them, data is whole."""
     layouts: dict[Value, Layout] = {
         value: Layout.whole(mesh, value.type.rank)
         for value in graph.inputs

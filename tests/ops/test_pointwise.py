@@ -1,4 +1,4 @@
-"""Elementwise operators: values against scipy and plain formulas, broadcasting, element types, ties, errors."""
+"""Elementwise operators: values against scipy and plain formulas, broadcasting, types, ties, errors."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_erf_agrees_with_scipy_in_single_precision() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: ops.add(np.ones((4, 6)), np.ones((4, 10))), r"Add .*_1 is 10 in operand 1 .* is 6 in operand 0"),
+        (lambda: ops.add(np.ones((4, 6)), np.ones((4, 10))), r"Add .*_1 is 10 in operand 1 .* is 6 in"),
         (lambda: ops.sub(np.array([True]), np.array([False])), "Sub of bools has no meaning"),
         (lambda: ops.neg(np.array([True])), "Neg of bools has no meaning"),
         (lambda: ops.gelu(X, approximate="fast"), "approximate is 'fast'; it is 'none'"),

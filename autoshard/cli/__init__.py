@@ -1,0 +1,37 @@
+"""The command `autoshard`: `main` is its entry. Each command is a function in a module of this folder.
+
+An error that autoshard raises on purpose is one message and exit code 2; AUTOSHARD_DEBUG=1 adds the traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from autoshard.cli.app import app
+from autoshard.cli.planning import dump, plan
+from autoshard.cli.running import run
+from autoshard.cli.showing import hardware, layout, modes, operators
+from autoshard.errors import AutoshardError
+
+__all__ = ["app", "main"]
+
+app.command()(plan)
+app.command()(dump)
+# Options that follow the script are the script's own.
+app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command()(layout)
+app.command()(operators)
+app.command()(modes)
+app.command()(hardware)
+
+
+def main() -> None:
+    """Run the command line in `sys.argv` and end the process with its exit code."""
+    try:
+        app()
+    except AutoshardError as error:
+        if os.environ.get("AUTOSHARD_DEBUG", "0") not in ("", "0"):
+            raise
+        print(f"autoshard: {error}", file=sys.stderr)
+        sys.exit(2)

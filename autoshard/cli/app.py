@@ -1,0 +1,63 @@
+"""The application that the commands belong to, and the options that several of them share."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from autoshard.errors import MeshError
+from autoshard.layout.mesh import Mesh
+from autoshard.report import WIDTH
+
+app = typer.Typer(
+    name="autoshard",
+    help="Finds how a model should be split over devices, says why and what it costs, and runs it so on MPI ranks.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+Devices = Annotated[
+    int | None,
+    typer.Option("-n", "--devices", metavar="N", help="Number of devices, as a mesh of one axis. Or give --mesh."),
+]
+MeshText = Annotated[
+    str | None,
+    typer.Option("--mesh", metavar="AXES", help="Named mesh axes, major first: 'dp=2,tp=4', or '2x4'. Or give -n."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    if version:
+        from autoshard import __version__
+
+        typer.echo(f"autoshard {__version__}")
+        raise typer.Exit
+
+
+def read_mesh(devices: int | None, mesh: str | None) -> Mesh:
+    """The mesh that -n or --mesh names.
+
+    Raises:
+        MeshError: neither or both were given, or the mesh cannot exist.
+    """
+    if (devices is None) == (mesh is None):
+        given = "neither" if mesh is None else "both"
+        raise MeshError(f"the devices are named by -n N or by --mesh dp=2,tp=4; {given} was given, give one")
+    return Mesh.parse(mesh) if mesh is not None else Mesh.flat(devices or 0)
+
+
+def console() -> Console:
+    """Where tables go: coloured in a terminal; plain text, as wide as COLUMNS says or else WIDTH, elsewhere."""
+    found = Console(highlight=False, markup=False)
+    if found.is_terminal:
+        return found
+    columns = shutil.get_terminal_size(fallback=(WIDTH, 24)).columns
+    return Console(width=columns, color_system=None, highlight=False, markup=False)

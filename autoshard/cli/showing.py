@@ -1,0 +1,154 @@
+"""Commands that show what autoshard knows: layouts, operators, search modes, hardware."""
+
+from __future__ import annotations
+
+import ast
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from autoshard.cli.app import Devices, MeshText, console, read_mesh
+from autoshard.errors import ShapeError
+from autoshard.layout.layout import Layout
+from autoshard.layout.mesh import Mesh
+from autoshard.layout.show import show_layout
+from autoshard.layout.tensor_map import TensorMap
+from autoshard.tensortype import TensorType
+from costmodel import Hardware, Link, format_bytes, format_seconds, preset, presets
+
+
+def layout(
+    tensor: Annotated[str, typer.Argument(metavar="TYPE", help="Element type and shape, e.g. 'f32[64, 1024]'.")],
+    text: Annotated[
+        str,
+        typer.Argument(
+            metavar="LAYOUT", help="Axes per dim, e.g. 'dp, tp', 'dp.tp, -' or, with terms of a sum over tp, 'dp, - +tp'."
+        ),
+    ],
+    devices: Devices = None,
+    mesh: MeshText = None,
+) -> None:
+    """Draw which rank holds which block of a tensor, with MindSpore's device matrix and tensor map."""
+    of, over = TensorType.parse(tensor), read_mesh(devices, mesh)
+    lies = Layout.parse(text, over)
+    lies.check_fits(of.shape, str(of))
+    local = of.with_shape(lies.local_shape(of.shape))
+    typer.echo(f"{lies.show_type(of.shape, str(of.dtype))} on mesh {over}")
+    typer.echo(f"a rank holds {local}, {format_bytes(local.nbytes)}")
+    if not lies.partial and over.order is None:
+        typer.echo(str(TensorMap.of(lies)))
+    typer.echo(f"\n{show_layout(of.shape, lies)}")
+
+
+def operators(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One operator, e.g. MatMul.")] = None,
+    call: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TYPE | ATTRIBUTE=VALUE]...", help="A call of it, e.g. 'f32[64, 24]' 'f32[24, 12]' transpose_b=False."
+        ),
+    ] = None,
+    devices: Devices = None,
+    mesh: MeshText = None,
+) -> None:
+    """List the operators, or tell about one: with a call its rule and results, with -n or --mesh its strategies."""
+    from autoshard.ops import lookup
+    from autoshard.ops import operators as registered
+
+    if name is None:
+        table = Table("operator", "rule", "gradient", box=box.SIMPLE_HEAD)
+        for op in registered():
+            table.add_row(f"{op.name}({_signature(op)})", _rule_text(op), "yes" if op.differentiable else "-")
+        console().print(table)
+        return
+    op = lookup(name)
+    typer.echo(f"{op.name}({_signature(op)})")
+    typer.echo(f"rule      {_rule_text(op)}")
+    typer.echo(f"gradient  {'yes' if op.differentiable else 'none'}")
+    if op.__doc__:
+        typer.echo(f"\n{op.__doc__.strip()}")
+    if call:
+        _show_call(op, call, None if devices is None and mesh is None else read_mesh(devices, mesh))
+
+
+def modes() -> None:
+    """List the search modes."""
+    from autoshard.search import find_mode, search_modes
+
+    table = Table("mode", "what it does", box=box.SIMPLE_HEAD)
+    for mode in search_modes():
+        table.add_row(mode, (find_mode(mode).__doc__ or "").strip().partition("\n")[0])
+    console().print(table)
+
+
+def hardware() -> None:
+    """List the hardware presets with their figures and where these are from."""
+    for name in presets():
+        _show_hardware(preset(name))
+
+
+def _signature(op: Any) -> str:
+    operands = [f"*{name}" if op.variadic else name for name in op.operand_names or (("xs",) if op.variadic else ())]
+    return ", ".join((*operands, *op.attributes))
+
+
+def _rule_text(op: Any) -> str:
+    return op.options.rule if isinstance(op.options.rule, str) else "follows from the shapes"
+
+
+def _show_call(op: Any, call: list[str], over: Mesh | None) -> None:
+    operands = tuple(TensorType.parse(word) for word in call if "[" in word and "=" not in word)
+    attrs = op.check_attributes(dict(_attribute(word) for word in call if "=" in word))
+    results, rule = op.result_types(operands, attrs), op.rule(operands, attrs)
+    typer.echo(f"\nrule      {rule}")
+    typer.echo(f"results   {', '.join(map(str, results))}")
+    typer.echo(f"work      {op.flops(operands, attrs):.3g} operations")
+    if over is not None:
+        _show_strategies(rule, over)
+
+
+def _show_strategies(rule: Any, over: Mesh) -> None:
+    from autoshard.strategy import enumerate_strategies, show_parts
+
+    table = Table("in_strategy", "results", "work split", box=box.SIMPLE_HEAD, title=f"strategies on mesh {over}")
+    for one in enumerate_strategies(rule, over):
+        results = "; ".join(f"[{lies}]" for lies in one.result_layouts)
+        table.add_row(show_parts(one.in_strategy), results, str(one.work_split))
+    console().print(table)
+
+
+def _attribute(word: str) -> tuple[str, Any]:
+    name, _, value = word.partition("=")
+    if not name.isidentifier():
+        raise ShapeError(f"cannot read {word!r}; write a type like 'f32[64, 24]' or an attribute like transpose_b=True")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def _show_hardware(known: Hardware) -> None:
+    device = known.device
+    rates = ", ".join(f"{dtype} {rate / 1e12:g}" for dtype, rate in device.peak_flops)
+    typer.echo(f"{known.name}: {device.name}")
+    typer.echo(f"  10^12 operations a second: {rates}")
+    typer.echo(f"  memory {format_bytes(device.memory_bytes)}, {_rate(device.memory_bandwidth)}")
+    typer.echo(f"  starting an operator takes {format_seconds(device.launch_seconds)}")
+    typer.echo(f"  source: {device.source}")
+    for span, link in known.topology.levels:
+        typer.echo(f"  {_reach(span)}: {_link(link)}")
+    typer.echo("")
+
+
+def _reach(span: int | None) -> str:
+    return "any number of devices" if span is None else f"{span} devices"
+
+
+def _link(link: Link) -> str:
+    return f"{link.name}, {format_seconds(link.latency)} a message, {_rate(link.bandwidth)} one way; {link.source}"
+
+
+def _rate(nbytes: float) -> str:
+    return f"{nbytes / 1e9:g} GB/s"

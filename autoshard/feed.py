@@ -1,0 +1,172 @@
+"""Feed: rows of a dataset, agreed on by all ranks, cut into the blocks that a program takes.
+
+Ranks in one process share one dataset, whose rows are whole. Under MPI each rank reads its own: the block of the
+layout that the dataset strategy gives (so the whole row for "full_batch").
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from autoshard.api import data_layout
+from autoshard.context import DatasetStrategy
+from autoshard.dataset import DataError, Row
+from autoshard.errors import PlanError
+from autoshard.layout.mesh import Mesh
+from autoshard.partition.program import Register
+from autoshard.runtime.array import cut
+from autoshard.runtime.comm import Comm
+from autoshard.runtime.interpret import Parts
+from autoshard.session import from_first_rank
+from autoshard.tensortype import TensorType, type_of
+
+
+class Feed:
+    """Reads rows for the ranks that `comm` hosts.
+
+    `types` and `names` describe the last row: the whole tensors' types, and the columns' names. `when` is for messages
+    ("epoch 2").
+    """
+
+    def __init__(
+        self, comm: Comm, mesh: Mesh, strategy: DatasetStrategy, names: Sequence[str] | None = None, when: str = "data"
+    ) -> None:
+        self.comm, self.mesh, self.strategy, self.when = comm, mesh, strategy, when
+        self.names: tuple[str, ...] = tuple(names or ())
+        self.types: tuple[TensorType, ...] = ()
+        self.step = 0
+
+    @property
+    def separate(self) -> bool:
+        """Whether ranks are processes that read their own data."""
+        return len(self.comm.ranks) < self.comm.world
+
+    @property
+    def signature(self) -> tuple:
+        """What programs for rows like the last one have in common."""
+        return self.names, self.types
+
+    def rows(self, dataset: Iterable) -> Iterator[Row]:
+        """Rows as tuples of arrays.
+
+        Raises:
+            DataError: rows that hold no numbers or NaN; ranks whose rows differ in number, shape or type.
+        """
+        rows = iter(dataset)
+        for self.step in itertools.count(1):
+            row = self._read(next(rows, None))
+            if self.separate:
+                row = self._agreed(row)
+            if row is None:
+                return
+            self.names = self.names or tuple(f"input{i}" for i in range(len(row)))
+            self.types = tuple(self._whole_type(i, array) for i, array in enumerate(row))
+            yield row
+
+    def blocks(self, registers: Sequence[Register], row: Row) -> list[Parts]:
+        """The row in the blocks that the program's data registers take, one array per hosted rank."""
+        return [self._blocks(i, register, array) for i, (register, array) in enumerate(zip(registers, row, strict=True))]
+
+    def _blocks(self, i: int, register: Register, array: np.ndarray) -> Parts:
+        array = array.astype(register.whole.dtype.numpy, copy=False)
+        if self.separate and self._is_part(i, array):
+            return [np.asarray(array, order="C")]
+        return cut(array, register.layout, self.comm.ranks)
+
+    # -- one row
+
+    def _read(self, row: Any) -> Row | None:
+        if row is None:
+            return None
+        if isinstance(row, dict):
+            self.names = self.names or tuple(row)
+            row = tuple(row.values())
+        arrays = tuple(np.asarray(item) for item in (row if isinstance(row, tuple | list) else (row,)))
+        if self.names and len(arrays) != len(self.names):
+            raise DataError(f"{self._here()}: the row has {len(arrays)} arrays, the columns are {', '.join(self.names)}")
+        for i, array in enumerate(arrays):
+            self._check_numbers(i, array)
+        return arrays
+
+    def _check_numbers(self, i: int, array: np.ndarray) -> None:
+        label = self.names[i] if self.names else f"number {i}"
+        if array.dtype.kind not in "biuf":
+            raise DataError(f"{self._here()}: column {label} holds {array.dtype}, not numbers")
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            place = tuple(int(k) for k in np.argwhere(np.isnan(array))[0])
+            raise DataError(f"{self._here()}: column {label} {type_of(array)} has a NaN at {place}")
+
+    def _here(self) -> str:
+        rank = f" on rank {self.comm.ranks[0]}" if self.separate else ""
+        return f"{self.when}, step {self.step}{rank}"
+
+    def _whole_type(self, i: int, array: np.ndarray) -> TensorType:
+        of = type_of(array)
+        if not (self.separate and self._is_part(i, array)):
+            return of
+        parts = data_layout(self.mesh, self.strategy, i, array.ndim).parts
+        return of.with_shape(size * count for size, count in zip(of.shape, parts, strict=True))
+
+    def _is_part(self, i: int, array: np.ndarray) -> bool:
+        """Whether each rank reads just its block of this column."""
+        if not isinstance(self.strategy, str) and i >= len(self.strategy):
+            raise PlanError(f"{self._here()}: dataset_strategy has {len(self.strategy)} entries, the row has more columns")
+        return not data_layout(self.mesh, self.strategy, i, array.ndim).is_whole
+
+    # -- agreement between processes
+
+    def _agreed(self, row: Row | None) -> Row | None:
+        """The row, after all ranks have said what they have; rank 0's where they should be the same and are not."""
+        table = self._exchange(row)
+        self._require_alike(table[:, 0], "the data of ranks {0} goes on, that of ranks {1} has ended")
+        if row is None:
+            return None
+        mine = ", ".join(map(str, map(type_of, row)))
+        self._require_alike(table[:, 1], f"ranks {{0}} and {{1}} read data of different shapes or types; this rank has {mine}")
+        if (table[:, 2] == table[0, 2]).all():
+            return row
+        if self.comm.ranks[0] == 0:
+            _say_once(
+                "ranks read different data although every rank should read the whole batch (full_batch); rank 0's is used. "
+                "Seed random data alike on all ranks, or set dataset_strategy='data_parallel'"
+            )
+        return tuple(
+            array if self._is_part(i, array) else from_first_rank(self.comm, array) for i, array in enumerate(row)
+        )
+
+    def _exchange(self, row: Row | None) -> np.ndarray:
+        """A line per rank: whether it has a row, a sum of its types, and a sum of the columns that it reads whole."""
+        types = content = 0
+        if row is not None:
+            types = zlib.crc32(" ".join(map(str, map(type_of, row))).encode())
+            for i, array in enumerate(row):
+                if not self._is_part(i, array):
+                    content = zlib.crc32(np.asarray(array, order="C").reshape(-1).view(np.uint8), content)
+        line = np.array([[row is not None, types, content]], np.int64)
+        groups = self.mesh.groups(self.mesh.all_axes)
+        table = np.empty((self.comm.world, 3), np.int64)
+        table[groups.members(self.comm.ranks[0])] = self.comm.all_gather([line], groups, 0)[0]
+        return table
+
+    def _require_alike(self, column: np.ndarray, text: str) -> None:
+        """Raise unless all ranks have the same number; {0} are the ranks with the largest, {1} the others."""
+        first = column == column.max()
+        if first.all():
+            return
+        ranks = [", ".join(map(str, np.flatnonzero(those))) for those in (first, ~first)]
+        raise DataError(f"{self.when}, step {self.step}: {text.format(*ranks)}")
+
+
+_said: set[str] = set()
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        print(f"autoshard: {text}", file=sys.stderr)

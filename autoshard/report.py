@@ -1,0 +1,157 @@
+"""The report of a plan: what was decided, why, what moves, and what it costs, as tables of text.
+
+`report(planned)` returns the text; `print_report(planned, console)` prints it, coloured where the console can.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from autoshard.layout.layout import Layout
+from autoshard.plan import Option, Plan
+from autoshard.summary import InputRow, Move, OperatorRow, Planned, summarize
+from costmodel import format_bytes, format_seconds
+
+WIDTH = 120
+"""Columns of a report that goes to no terminal."""
+
+
+def report(planned: Planned, *, width: int = WIDTH, alternatives: bool = False) -> str:
+    """The report as plain text, `width` columns wide; `alternatives` adds the runners-up of every decision."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, color_system=None, force_terminal=False, highlight=False, markup=False)
+    print_report(planned, console, alternatives=alternatives)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def print_report(planned: Planned, console: Console, *, alternatives: bool = False) -> None:
+    """Print the report to a console."""
+    summary = summarize(planned)
+    console.print(_header(planned), soft_wrap=True)
+    tables = [_operators(summary.operators)]
+    if summary.moves:
+        tables.append(_moves(summary.moves))
+    if planned.plan.conflicts:
+        tables.append(_conflicts(planned.plan))
+    tables.append(_inputs(summary.inputs))
+    if alternatives:
+        tables.append(_alternatives(summary.operators))
+    for table in tables:
+        console.print()
+        console.print(table)
+    console.print()
+    console.print(_totals(planned), soft_wrap=True)
+
+
+def _header(planned: Planned) -> str:
+    plan = planned.plan
+    return (
+        f"{plan.graph.name} on mesh {plan.mesh} ({plan.mesh.devices} devices, {planned.hardware.name})\n"
+        f"{plan.search}: {plan.started_from}"
+    )
+
+
+def _totals(planned: Planned) -> str:
+    cost = planned.cost
+    return (
+        f"a step takes {format_seconds(cost.seconds)}: compute {format_seconds(cost.compute_seconds)}, "
+        f"communication {format_seconds(cost.communication_seconds)} (predicted)\n"
+        f"a device sends {format_bytes(cost.bytes_per_device)} and needs {format_bytes(cost.peak_memory_bytes)} at most"
+    )
+
+
+def _table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
+    table.pad_edge = False
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table
+
+
+def _operators(rows: Sequence[OperatorRow]) -> Table:
+    table = _table("operators", "name", "op", "in_strategy", "result", "cause", "time", "first", right=("time",))
+    for row in rows:
+        table.add_row(
+            row.node.label,
+            row.node.op.name,
+            str(row.decision.strategy),
+            "; ".join(map(_shown, row.layouts)),
+            str(row.decision.cause),
+            format_seconds(row.seconds),
+            ", ".join(f"#{move.number}" for move in row.moves),
+        )
+    return table
+
+
+def _moves(moves: Sequence[Move]) -> Table:
+    table = _table(
+        "redistributions", "#", "value", "from", "to", "by", "bytes", "time", "for", right=("#", "bytes", "time")
+    )
+    for move in moves:
+        table.add_row(
+            str(move.number),
+            move.value.name,
+            _shown(move.before),
+            _shown(move.after),
+            ", ".join(str(one.step) for one in move.collectives),
+            format_bytes(move.nbytes),
+            format_seconds(move.seconds),
+            ", ".join(move.users),
+        )
+    return table
+
+
+def _conflicts(plan: Plan) -> Table:
+    columns = ("value", "left by", "as", "wanted by", "as ", "bytes", "time")
+    table = _table("conflicts between configured operators", *columns, right=("bytes", "time"))
+    for one in plan.conflicts:
+        table.add_row(
+            one.value,
+            one.producer,
+            _shown(one.before),
+            one.consumer,
+            _shown(one.after),
+            format_bytes(one.nbytes),
+            format_seconds(one.seconds),
+        )
+    return table
+
+
+def _inputs(rows: Sequence[InputRow]) -> Table:
+    table = _table("inputs", "name", "is", "type", "layout", "cause", "a device holds", right=("a device holds",))
+    for row in rows:
+        table.add_row(
+            row.value.name,
+            row.role,
+            str(row.value.type),
+            _shown(row.layout),
+            str(row.cause),
+            format_bytes(row.nbytes),
+        )
+    return table
+
+
+def _alternatives(rows: Sequence[OperatorRow]) -> Table:
+    times = ("redistribution", "completion", "work")
+    table = _table("alternatives (the chosen one first)", "name", "in_strategy", "leaves", *times, right=times)
+    for row in rows:
+        chosen, *others = row.decision.chosen, *row.decision.alternatives
+        table.add_row(row.node.label, *_priced(chosen))
+        for option in others:
+            table.add_row("", *_priced(option))
+    return table
+
+
+def _priced(option: Option) -> tuple[str, ...]:
+    seconds = (option.edge_seconds, option.completion_seconds, option.work_seconds)
+    leaves = "; ".join(map(_shown, option.strategy.result_layouts))
+    return str(option.strategy), leaves, *map(format_seconds, seconds)
+
+
+def _shown(layout: Layout) -> str:
+    return f"[{layout}]"

@@ -1,0 +1,94 @@
+"""Session: a planned model on its ranks, with the parameters in blocks where they were left by the last step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autoshard.ir.graph import DATA
+from autoshard.partition.program import Register
+from autoshard.runtime.array import cut, join
+from autoshard.runtime.comm import Comm
+from autoshard.runtime.interpret import Executor, Parts
+
+if TYPE_CHECKING:
+    from autoshard.api import Planned
+
+
+class Session:
+    """Runs a plan's program over `comm`, feeding back what each step updates.
+
+    `load` cuts the parameters' present values into blocks, `step` and `call` run the program, `store` puts the updated
+    parameters together again. Under MPI all ranks call each of them together.
+    """
+
+    def __init__(self, planned: Planned, comm: Comm) -> None:
+        self.planned, self.traced, self.comm = planned, planned.traced, comm
+        self.executor = Executor(planned.program, comm)
+        self.program = planned.program
+        graph = planned.graph
+        self._data = tuple(i for i, role in enumerate(graph.roles) if role == DATA)
+        self._updates = dict(graph.updates)
+        self._parameters = {
+            i: self.traced.parameters[value] for i, value in enumerate(graph.inputs) if value in self.traced.parameters
+        }
+        self._held: dict[int, Parts] = {}
+        self._stepped = False
+
+    @property
+    def data(self) -> tuple[Register, ...]:
+        """The registers that data is fed to, in order."""
+        return tuple(self.program.inputs[i] for i in self._data)
+
+    def load(self) -> None:
+        """Take the parameters' values; under MPI those of rank 0, for others may have drawn other random numbers."""
+        self._held = {i: self._cut(parameter.asnumpy(), i) for i, parameter in self._parameters.items()}
+        self._stepped = False
+
+    def store(self) -> None:
+        """Write what the steps since `load` updated to the parameters, whole, on every rank."""
+        if not self._stepped:
+            return
+        for i in sorted(set(self._updates.values())):
+            self._parameters[i].set_data(self._join(self._held[i], self.program.inputs[i]))
+        self._stepped = False
+
+    def run(self, data: Sequence[Parts]) -> list[Parts]:
+        """One run on blocks of the data; what it updates is kept for the next."""
+        slots = {**self._held, **dict(zip(self._data, data, strict=True))}
+        outputs = self.executor.run([slots[i] for i in range(len(self.program.inputs))])
+        for out, into in self._updates.items():
+            self._held[into] = outputs[out]
+        self._stepped = bool(self._updates)
+        return outputs
+
+    def step(self, data: Sequence[Parts]) -> float:
+        """`run`, and the loss that it leaves, the first output: the mean over its elements."""
+        loss = self._join(self.run(data)[0], self.program.outputs[0])
+        return float(np.mean(loss, dtype=np.float64))
+
+    def call(self, *inputs: Any) -> Any:
+        """Whole arrays in, what the model returns out, with whole arrays; parameters have and keep their values."""
+        arrays = self.traced.inputs(*inputs)
+        self.load()
+        outputs = self.run([self._cut(arrays[i], i) for i in self._data])
+        self.store()
+        whole = [self._join(parts, register) for parts, register in zip(outputs, self.program.outputs, strict=True)]
+        return self.traced.unpack(whole)
+
+    def _cut(self, array: np.ndarray, i: int) -> Parts:
+        register = self.program.inputs[i]
+        array = from_first_rank(self.comm, array.astype(register.whole.dtype.numpy, copy=False))
+        return cut(array, register.layout, self.comm.ranks)
+
+    def _join(self, parts: Parts, register: Register) -> np.ndarray:
+        return join(parts, register.layout, register.whole.shape, self.comm)
+
+
+def from_first_rank(comm: Comm, array: np.ndarray) -> np.ndarray:
+    """Rank 0's array on every rank, where ranks are processes of their own: theirs may differ by chance."""
+    if len(comm.ranks) == comm.world:
+        return array
+    return comm.broadcast(np.asarray(array, order="C"), array.shape, array.dtype)[0]

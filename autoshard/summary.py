@@ -1,0 +1,167 @@
+"""Summary: a plan and its program as rows, which the report prints and the JSON export writes.
+
+`summarize(planned)` works out what stands in neither alone: which value each collective of the program serves, for
+whom, and what each row costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from autoshard.ir.graph import Graph, Node, Value
+from autoshard.layout.layout import Layout
+from autoshard.partition.program import Collective, Compute, Program, Register
+from autoshard.plan import Cause, Decision, Plan
+from autoshard.search.evaluate import Cost
+from autoshard.search.prices import Prices, local_nbytes
+from costmodel import Hardware
+
+
+class Planned(Protocol):
+    """What `autoshard.plan` returns, as far as it is read here."""
+
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def program(self) -> Program: ...
+    @property
+    def cost(self) -> Cost: ...
+    @property
+    def hardware(self) -> Hardware: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """A value brought from one layout to another, by collectives one after the other.
+
+    `users` are labels of the operators that want it so; a graph output is "output". `nbytes` is what one device sends,
+    `seconds` the time it takes, `serves` the operator before which it happens (None: the end).
+    """
+
+    number: int
+    value: Value
+    collectives: tuple[Collective, ...]
+    users: tuple[str, ...]
+    serves: Node | None
+    step_seconds: tuple[float, ...]
+
+    @property
+    def before(self) -> Layout:
+        return self.collectives[0].operand.layout
+
+    @property
+    def after(self) -> Layout:
+        return self.collectives[-1].result.layout
+
+    @property
+    def nbytes(self) -> float:
+        return sum(one.nbytes_moved for one in self.collectives)
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.step_seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorRow:
+    """An operator, what was decided for it, its time on one device, and the moves that happen for it."""
+
+    node: Node
+    decision: Decision
+    layouts: tuple[Layout, ...]
+    seconds: float
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class InputRow:
+    """A graph input: what it is, how it lies, why, and the bytes of it that one device holds."""
+
+    value: Value
+    role: str
+    layout: Layout
+    cause: Cause
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """The rows of a plan, in the order of the graph and of the program."""
+
+    operators: tuple[OperatorRow, ...]
+    moves: tuple[Move, ...]
+    inputs: tuple[InputRow, ...]
+
+
+def summarize(planned: Planned) -> Summary:
+    """The rows of a plan and its program."""
+    plan, prices = planned.plan, Prices(planned.hardware)
+    moves = tuple(_moves(planned, prices))
+    served: dict[Node | None, list[Move]] = {}
+    for move in moves:
+        served.setdefault(move.serves, []).append(move)
+    operators = tuple(
+        OperatorRow(
+            node,
+            plan.decisions[node],
+            tuple(plan.layouts[value] for value in node.results),
+            prices.work(node, plan.strategy(node)),
+            tuple(served.get(node, ())),
+        )
+        for node in plan.graph.nodes
+    )
+    return Summary(operators, moves, tuple(_inputs(plan)))
+
+
+def _inputs(plan: Plan) -> Iterator[InputRow]:
+    for value, role in zip(plan.graph.inputs, plan.graph.roles, strict=True):
+        layout = plan.layouts[value]
+        yield InputRow(value, role, layout, plan.input_causes[value], local_nbytes(value.type, layout))
+
+
+def _moves(planned: Planned, prices: Prices) -> Iterator[Move]:
+    values = _values_of(planned.plan.graph, planned.program)
+    wanted = {(one.value, one.after): one.users for one in planned.plan.redistributions}
+    for number, chain in enumerate(_chains(planned.program), 1):
+        value, serves = values[chain[0].operand], chain[0].serves
+        users = wanted.get((value, chain[-1].result.layout), (serves,))
+        yield Move(
+            number,
+            value,
+            tuple(chain),
+            tuple(dict.fromkeys("output" if user is None else user.label for user in users)),
+            serves,
+            tuple(prices.step(one.step, one.operand.whole) for one in chain),
+        )
+
+
+def _values_of(graph: Graph, program: Program) -> dict[Register, Value]:
+    """The value of the graph that each register holds a block of."""
+    values: dict[Register, Value] = dict(zip(program.inputs, graph.inputs, strict=True))
+    for one in program.instructions:
+        if isinstance(one, Compute):
+            values.update(zip(one.results, one.node.results, strict=True))
+        else:
+            values[one.result] = values[one.operand]
+    return values
+
+
+def _chains(program: Program) -> Iterator[Sequence[Collective]]:
+    """Runs of collectives, each of which goes on with the result of the one before, for the same user."""
+    chain: list[Collective] = []
+    for one in program.instructions:
+        goes_on = (
+            bool(chain)
+            and isinstance(one, Collective)
+            and one.operand is chain[-1].result
+            and one.serves is chain[-1].serves
+        )
+        if chain and not goes_on:
+            yield chain
+            chain = []
+        if isinstance(one, Collective):
+            chain.append(one)
+    if chain:
+        yield chain

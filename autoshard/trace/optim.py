@@ -1,0 +1,260 @@
+"""Optimizers: from gradients to new parameters and states, on arrays at once or inside a trace as nodes.
+
+States are parameters of the optimizer, named after what they belong to (`moments.dense1.weight`). A learning
+rate is a number, a sequence with a number per step (the last one stays), or a function of the step's number,
+which counts from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autoshard.errors import ContextError, GraphError
+from autoshard.ops.primitive import primitive_class
+from autoshard.ops.registry import lookup
+from autoshard.trace.parameter import Parameter
+
+Rate = float | Sequence[float] | Callable[[Any], Any]
+
+
+class State(Parameter):
+    """Zeros beside a parameter, named `prefix.<its name>`."""
+
+    def __init__(self, prefix: str, of: Parameter) -> None:
+        super().__init__(np.zeros_like(of.data), requires_grad=False)
+        self.prefix, self.of = prefix, of
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.prefix}.{self.of.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Parameters with settings of their own."""
+
+    params: tuple[Parameter, ...]
+    learning_rate: Rate
+    weight_decay: float
+
+
+class Optimizer:
+    """Base: holds the groups of parameters, the states, and the step counter where one is needed.
+
+    Args:
+        params: parameters, or groups: mappings with "params" and optionally "lr" and "weight_decay".
+        learning_rate: see the module's text.
+        weight_decay: how much of the parameter is added to its gradient (AdamW: taken from the parameter).
+
+    Raises:
+        ContextError: no parameters, one given twice, or a setting that cannot be.
+    """
+
+    operator: str
+    state_names: tuple[str, ...] = ()
+    counts_steps = False
+
+    def __init__(
+        self, params: Iterable[Any], learning_rate: Rate, weight_decay: float = 0.0, **attrs: Any
+    ) -> None:
+        self.groups = _groups(params, learning_rate, weight_decay, type(self).__name__)
+        self.attrs = attrs
+        self.states = {id(one): [State(name, one) for name in self.state_names] for one in self.parameters}
+        varies = any(not isinstance(group.learning_rate, int | float) for group in self.groups)
+        self.global_step: Parameter | None = None
+        if varies or self.counts_steps:
+            self.global_step = Parameter(np.zeros((), np.int32), name="global_step", requires_grad=False)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return tuple(parameter for group in self.groups for parameter in group.params)
+
+    def parameters_dict(self) -> dict[str, Parameter]:
+        """The states by name, the step counter among them: what a checkpoint needs beside the model's
+        parameters.
+        """
+        states = [state for row in self.states.values() for state in row]
+        states += [] if self.global_step is None else [self.global_step]
+        return {state.name: state for state in states}
+
+    def __call__(self, grads: Sequence[Any]) -> None:
+        """Assign new values to parameters and states.
+
+        Args:
+            grads: one per parameter, in their order; None leaves the parameter as it is.
+        """
+        if len(grads) != len(self.parameters):
+            raise GraphError(
+                f"{type(self).__name__}: {len(grads)} gradients for {len(self.parameters)} parameters"
+            )
+        pairs = iter(grads)
+        following = (
+            None
+            if self.global_step is None
+            else _named("ScalarAdd", "global_step.next", addend=1)(self.global_step)
+        )
+        for i, group in enumerate(self.groups):
+            rate = self._rate(group.learning_rate, i)
+            for parameter in group.params:
+                grad = next(pairs)
+                if grad is not None:
+                    self._update(parameter, grad, following, rate, group.weight_decay)
+        if self.global_step is not None:
+            self.global_step.assign(following)
+
+    def _rate(self, rate: Rate, group: int) -> Any:
+        if isinstance(rate, int | float):
+            return float(rate)
+        if callable(rate):
+            return rate(self.global_step)
+        name = "learning_rate" if group == 0 else f"learning_rate_{group}"
+        last = np.asarray(len(rate) - 1, np.int32)
+        step = _named("Minimum", f"{name}.step")(self.global_step, last)
+        return _named("Gather", name)(np.asarray(rate, np.float32), step, 0)
+
+    def _update(
+        self, parameter: Parameter, grad: Any, following: Any, rate: Any, weight_decay: float
+    ) -> None:
+        targets = [parameter, *self.states[id(parameter)]]
+        operands = [*targets, grad, *([following] if self.counts_steps else [])]
+        attrs: dict[str, Any] = {**self.attrs, "weight_decay": weight_decay}
+        if isinstance(rate, float):
+            attrs["learning_rate"] = rate
+        else:
+            operands.append(rate)
+        kind = self.operator if isinstance(rate, float) else f"{self.operator}Rate"
+        results = _named(kind, f"update.{parameter.name}", **attrs)(*operands)
+        for target, result in zip(targets, results if len(targets) > 1 else [results], strict=True):
+            target.assign(result)
+
+
+class Momentum(Optimizer):
+    """accum = momentum * accum + grad; parameter -= learning_rate * accum (with Nesterov: of grad + momentum
+    * accum).
+    """
+
+    operator, state_names = "ApplyMomentum", ("moments",)
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        learning_rate: Rate,
+        momentum: float,
+        weight_decay: float = 0.0,
+        use_nesterov: bool = False,
+    ) -> None:
+        _in_range("Momentum", "momentum", momentum, 0.0, 1.0)
+        super().__init__(params, learning_rate, weight_decay, momentum=momentum, nesterov=use_nesterov)
+
+
+class SGD(Optimizer):
+    """parameter -= learning_rate * grad, or the steps of Momentum where `momentum` is not 0."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        learning_rate: Rate = 0.1,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        _in_range("SGD", "momentum", momentum, 0.0, 1.0)
+        if nesterov and not momentum:
+            raise ContextError("SGD: nesterov needs a momentum above 0")
+        self.operator = "ApplyMomentum" if momentum else "SGD"
+        self.state_names = ("accum",) if momentum else ()
+        attrs = {"momentum": momentum, "nesterov": nesterov} if momentum else {}
+        super().__init__(params, learning_rate, weight_decay, **attrs)
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba 2015) with bias correction; weight decay adds to the gradient."""
+
+    operator, state_names, counts_steps = "Adam", ("moment1", "moment2"), True
+    decoupled = False
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        learning_rate: Rate = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        name = type(self).__name__
+        _in_range(name, "beta1", beta1, 0.0, 1.0)
+        _in_range(name, "beta2", beta2, 0.0, 1.0)
+        super().__init__(
+            params, learning_rate, weight_decay, beta1=beta1, beta2=beta2, eps=eps, decoupled=self.decoupled
+        )
+
+
+class AdamW(Adam):
+    """Adam whose weight decay shrinks the parameter itself (Loshchilov and Hutter 2019)."""
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        learning_rate: Rate = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay)
+
+
+AdamWeightDecay = AdamW
+
+
+def _named(operator: str, name: str, **attrs: Any) -> Any:
+    """A primitive under an instance name of its own."""
+    primitive = primitive_class(lookup(operator))(**attrs)
+    primitive.name = name
+    return primitive
+
+
+def _groups(params: Iterable[Any], rate: Rate, weight_decay: float, what: str) -> tuple[Group, ...]:
+    entries = list(params)
+    if not entries:
+        raise ContextError(f"{what}: no parameters to train")
+    if not isinstance(entries[0], Mapping):
+        entries = [{"params": entries}]
+    groups = tuple(_group(entry, rate, weight_decay, what) for entry in entries)
+    seen: set[int] = set()
+    for parameter in (one for group in groups for one in group.params):
+        if not isinstance(parameter, Parameter):
+            raise ContextError(
+                f"{what}: params holds {parameter!r}, which is no Parameter; pass net.trainable_params()"
+            )
+        if id(parameter) in seen:
+            raise ContextError(f"{what}: parameter {parameter.name} is given twice")
+        seen.add(id(parameter))
+    return groups
+
+
+def _group(entry: Mapping[str, Any], rate: Rate, weight_decay: float, what: str) -> Group:
+    unknown = set(entry) - {"params", "lr", "weight_decay"}
+    if unknown or "params" not in entry:
+        raise ContextError(
+            f"{what}: a group has 'params', 'lr' and 'weight_decay', not {', '.join(map(str, entry))}"
+        )
+    own = entry.get("lr", rate)
+    lowest = own if isinstance(own, int | float) else 0.0 if callable(own) else min(own, default=-1.0)
+    if lowest < 0:
+        raise ContextError(
+            f"{what}: learning rate {own!r}; it is a number of at least 0, a sequence or a function"
+        )
+    return Group(tuple(entry["params"]), own, float(entry.get("weight_decay", weight_decay)))
+
+
+def _in_range(what: str, name: str, value: float, low: float, high: float) -> None:
+    if not low <= value < high:
+        raise ContextError(f"{what}: {name} is {value}; it is at least {low} and below {high}")

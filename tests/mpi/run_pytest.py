@@ -1,0 +1,35 @@
+"""pytest on every rank: `autoshard run -n 4 tests/mpi/run_pytest.py ARGUMENTS...`.
+
+Rank 0 writes pytest's report. The others write theirs only if a test failed there and not before. A rank stops at its
+first failure and so ends all of them: the others would wait in the next collective for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+
+import pytest
+
+from autoshard.communication import get_rank
+
+# Ranks would overwrite each other's cache.
+_FLAGS = ["-x", "-p", "no:cacheprovider"]
+
+
+def main(arguments: list[str]) -> int:
+    """pytest's exit code on this rank; 0 too where no test was selected."""
+    if get_rank() == 0:
+        code = pytest.main([*_FLAGS, *arguments])
+    else:
+        report = io.StringIO()
+        with contextlib.redirect_stdout(report):
+            code = pytest.main([*_FLAGS, *arguments])
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            print(f"rank {get_rank()}:\n{report.getvalue()}", file=sys.stderr)
+    return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""Datasets: rows, batches, orders and sizes; and what they say of rows that do not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoshard.dataset import DataError, GeneratorDataset, NumpySlicesDataset
+
+
+def rows(count: int):
+    return [(np.full((4, 6), i, np.float32), np.int32(i)) for i in range(count)]
+
+
+def test_generator_function_is_read_anew_each_time():
+    data = GeneratorDataset(lambda: iter(rows(3)), ["x", "label"])
+    for _ in range(2):
+        assert [int(label) for _, label in data] == [0, 1, 2]
+    assert data.get_dataset_size() == len(data) == 3
+    assert next(iter(data))[0].shape == (4, 6)
+
+
+def test_object_with_getitem():
+    class Source:
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, i):
+            return (np.array([i, -i]),)
+
+    data = GeneratorDataset(Source(), "pair")
+    assert [row[0].tolist() for row in data][-1] == [4, -4]
+
+
+def test_one_column_needs_no_tuple():
+    (row,) = GeneratorDataset([np.arange(6)], ["x"])
+    assert row[0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@given(st.integers(0, 24), st.integers(1, 10), st.booleans(), st.integers(1, 3))
+def test_batches(count, size, drop, times):
+    data = GeneratorDataset(rows(count), ["x", "label"]).batch(size, drop_remainder=drop).repeat(times)
+    found = list(data)
+    assert len(found) == data.get_dataset_size()
+    labels = [int(label) for _, batch in found for label in batch]
+    kept = count - count % size if drop else count
+    assert labels == list(range(kept)) * times
+    assert all(len(batch) == size for _, batch in found) or not drop
+    assert all(x.shape == (len(label), 4, 6) for x, label in found)
+
+
+@given(st.integers(0, 24), st.integers(0, 10))
+def test_shuffle_keeps_rows_and_changes_order(count, seed):
+    def orders():
+        data = GeneratorDataset(rows(count), ["x", "label"]).shuffle(seed)
+        return [[int(label) for _, label in data] for _ in range(3)]
+
+    first = orders()
+    assert first == orders()
+    assert all(sorted(order) == list(range(count)) for order in first)
+    if count >= 12:
+        assert len(set(map(tuple, first))) == 3
+
+
+def test_repeated_shuffle_has_an_order_per_time():
+    data = GeneratorDataset(rows(12), ["x", "label"]).shuffle(seed=1).repeat(2)
+    labels = [int(label) for _, label in data]
+    assert sorted(labels[:12]) == sorted(labels[12:])
+    assert labels[:12] != labels[12:]
+
+
+def test_slices():
+    x, label = np.arange(24.0).reshape(6, 4), np.arange(6)
+    assert [row[1] for row in NumpySlicesDataset((x, label))] == list(range(6))
+    named = NumpySlicesDataset({"x": x, "label": label})
+    assert named.column_names == ("x", "label")
+    assert named.get_dataset_size() == 6
+    first = next(named.create_dict_iterator())
+    assert first["x"].tolist() == [0, 1, 2, 3]
+    assert len(list(named.create_tuple_iterator(num_epochs=2))) == 12
+    assert NumpySlicesDataset(x).column_names == ("column_0",)
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: GeneratorDataset(iter(rows(2)), ["x", "y"]), "give a generator function"),
+        (lambda: GeneratorDataset(7, ["x"]), "source is int"),
+        (lambda: list(GeneratorDataset(rows(2), ["x"])), "row 0 has 2 values, but there are 1 columns"),
+        (lambda: list(GeneratorDataset([("a", 1)], ["x", "y"])), "row 0 of column 'x' holds <U1, not numbers"),
+        (lambda: GeneratorDataset(rows(2), ["x", "y"]).batch(0), "batch_size is 0"),
+        (lambda: GeneratorDataset(rows(2), ["x", "y"]).repeat(-1), "count is -1"),
+        (
+            lambda: list(GeneratorDataset([np.zeros(4), np.zeros(6)], ["x"]).batch(2)),
+            r"rows of column 'x' have unequal shapes \[\(4,\), \(6,\)\]",
+        ),
+        (lambda: NumpySlicesDataset((np.zeros(4), np.zeros(6))), r"shapes are \(4,\), \(6,\)"),
+        (lambda: NumpySlicesDataset((np.zeros(4), np.zeros(4)), ["x"]), "2 arrays, but 1 column names"),
+    ],
+)
+def test_refusals(make, words):
+    with pytest.raises(DataError, match=words):
+        make()

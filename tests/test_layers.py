@@ -1,0 +1,129 @@
+"""Imports point one way, and heavy packages are imported only where they are needed.
+
+LAYERS lists the parts of the code from the bottom up. A part may import itself and parts of lower rows; parts of one
+row know nothing of each other. A new module belongs to the part with the longest matching name.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+LAYERS = [
+    ["costmodel"],
+    ["autoshard.errors", "autoshard.source"],
+    ["autoshard.layout", "autoshard.tensortype", "autoshard.rule"],
+    ["autoshard.strategy"],
+    ["autoshard.ops"],
+    ["autoshard.ir"],
+    ["autoshard.redistribute"],
+    ["autoshard.plan"],
+    ["autoshard.partition"],
+    ["autoshard.search", "autoshard.runtime", "autoshard.trace"],
+    ["autoshard.summary", "autoshard.transform"],
+    ["autoshard.trace.train", "autoshard.exporters", "autoshard.report"],
+    ["autoshard.context"],
+    ["autoshard.communication"],
+    ["autoshard.api"],
+    ["autoshard.dataset", "autoshard.checkpoint"],
+    ["autoshard.callbacks"],
+    ["autoshard.model", "autoshard.nn"],
+    ["autoshard"],
+    ["autoshard.cli"],
+    ["autoshard.__main__"],
+]
+ROW = {part: row for row, parts in enumerate(LAYERS) for part in parts}
+
+# What a part may import from outside, besides numpy and the standard library.
+OUTSIDE = {
+    "costmodel": {"scipy"},
+    "autoshard.ops": {"scipy"},
+    "autoshard.runtime": {"mpi4py"},
+    "autoshard.checkpoint": {"safetensors"},
+    "autoshard.report": {"rich"},
+    "autoshard.cli": {"rich", "typer"},
+}
+MPI_FILES = {"autoshard.runtime.mpi", "autoshard.runtime.worker"}
+
+
+def _modules() -> list[str]:
+    paths = [path for package in ("autoshard", "costmodel") for path in sorted((ROOT / package).rglob("*.py"))]
+    dotted = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths)
+    return [name.removesuffix(".__init__") for name in dotted]
+
+
+MODULES = _modules()
+
+
+def part_of(module: str) -> str | None:
+    """The part that a module belongs to: the longest one that its name begins with."""
+    words = module.split(".")
+    names = (".".join(words[:count]) for count in range(len(words), 0, -1))
+    # A new module straight under autoshard must get a row: only the package's own page is "autoshard".
+    return next((name for name in names if name in ROW and (name != "autoshard" or module == name)), None)
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """Every module that the source of `module` imports, at its top or inside a function."""
+    path = ROOT.joinpath(*module.split("."))
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return frozenset(_imported(ast.parse(source.read_text(encoding="utf-8"))))
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for found in ast.walk(tree):
+        if isinstance(found, ast.Import):
+            yield from (alias.name for alias in found.names)
+        elif isinstance(found, ast.ImportFrom):
+            assert found.level == 0 and found.module, f"line {found.lineno}: a relative import"
+            inside = [f"{found.module}.{alias.name}" for alias in found.names]
+            yield from (name if name in MODULES else found.module for name in inside)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module):
+    part = part_of(module)
+    assert part is not None, f"{module} is in no row of LAYERS: add it"
+    for other in sorted(name for name in imports(module) if name.split(".")[0] in ("autoshard", "costmodel")):
+        target = part_of(other)
+        assert target is not None, f"{module} imports {other}, which does not exist"
+        assert target == part or ROW[target] < ROW[part], f"{module} imports {other}, which does not stand below it"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_outside_imports(module):
+    roots = {name.split(".")[0] for name in imports(module)}
+    known = {"autoshard", "costmodel", "numpy", *sys.stdlib_module_names, *OUTSIDE.get(part_of(module) or "", ())}
+    assert roots <= known, f"{module} imports {sorted(roots - known)}"
+    assert "autoshard" not in roots or not module.startswith("costmodel"), f"{module} knows of autoshard"
+
+
+def test_only_the_runtime_imports_mpi():
+    users = {module for module in MODULES if any(name.split(".")[0] == "mpi4py" for name in imports(module))}
+    assert users and users <= MPI_FILES
+
+
+def test_every_row_is_used():
+    used = {part_of(module) for module in MODULES}
+    assert set(ROW) - used == set()
+
+
+@pytest.mark.parametrize("module", ["autoshard", "autoshard.cli", "costmodel"])
+def test_importing_loads_nothing_heavy(module):
+    script = f"import sys, {module}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+    )
+    loaded = set(answer.stdout.split())
+    assert module.split(".")[0] in loaded
+    assert not loaded & {"torch", "jax", "mpi4py", "matplotlib", "pytest"}
+    assert module != "costmodel" or "autoshard" not in loaded
