@@ -55,7 +55,7 @@ def save_checkpoint(parameters: Any, path: str | os.PathLike) -> Path:
         return target
     from safetensors.numpy import save
 
-    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    data = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -65,7 +65,6 @@ class Feed:
                 row = self._agreed(row)
             if row is None:
                 return
-            self.names = self.names or tuple(f"input{i}" for i in range(len(row)))
             self.types = tuple(self._whole_type(i, array) for i, array in enumerate(row))
             yield row
 
@@ -88,14 +87,15 @@ class Feed:
             self.names = self.names or tuple(row)
             row = tuple(row.values())
         arrays = tuple(np.asarray(item) for item in (row if isinstance(row, tuple | list) else (row,)))
-        if self.names and len(arrays) != len(self.names):
+        self.names = self.names or tuple(f"input{i}" for i in range(len(arrays)))
+        if len(arrays) != len(self.names):
             raise DataError(f"{self._here()}: the row has {len(arrays)} arrays, the columns are {', '.join(self.names)}")
         for i, array in enumerate(arrays):
             self._check_numbers(i, array)
         return arrays
 
     def _check_numbers(self, i: int, array: np.ndarray) -> None:
-        label = self.names[i] if self.names else f"number {i}"
+        label = self.names[i]
         if array.dtype.kind not in "biuf":
             raise DataError(f"{self._here()}: column {label} holds {array.dtype}, not numbers")
         if array.dtype.kind == "f" and np.isnan(array).any():

@@ -1,12 +1,13 @@
 """The report of a plan: what was decided, why, what moves, and what it costs, as tables of text.
 
-`report(planned)` returns the text; `print_report(planned, console)` prints it, coloured where the console can.
+`report(planned)` returns the text; `print_report(planned, console)` prints it, coloured where it can.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -14,17 +15,22 @@ from rich.table import Table
 
 from autoshard.layout.layout import Layout
 from autoshard.plan import Option, Plan
-from autoshard.summary import InputRow, Move, OperatorRow, Planned, summarize
+from autoshard.summary import InputRow, Move, OperatorRow, summarize
 from costmodel import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from autoshard.api import Planned
 
 WIDTH = 120
 """Columns of a report that goes to no terminal."""
 
 
 def report(planned: Planned, *, width: int = WIDTH, alternatives: bool = False) -> str:
-    """The report as plain text, `width` columns wide; `alternatives` adds the runners-up of every decision."""
+    """The report as plain text of `width` columns; `alternatives` adds the runners-up of every decision."""
     out = io.StringIO()
-    console = Console(file=out, width=width, color_system=None, force_terminal=False, highlight=False, markup=False)
+    console = Console(
+        file=out, width=width, color_system=None, force_terminal=False, highlight=False, markup=False
+    )
     print_report(planned, console, alternatives=alternatives)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
@@ -61,7 +67,8 @@ def _totals(planned: Planned) -> str:
     return (
         f"a step takes {format_seconds(cost.seconds)}: compute {format_seconds(cost.compute_seconds)}, "
         f"communication {format_seconds(cost.communication_seconds)} (predicted)\n"
-        f"a device sends {format_bytes(cost.bytes_per_device)} and needs {format_bytes(cost.peak_memory_bytes)} at most"
+        f"a device sends {format_bytes(cost.bytes_per_device)} "
+        f"and needs {format_bytes(cost.peak_memory_bytes)} at most"
     )
 
 
@@ -74,7 +81,9 @@ def _table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
 
 
 def _operators(rows: Sequence[OperatorRow]) -> Table:
-    table = _table("operators", "name", "op", "in_strategy", "result", "cause", "time", "first", right=("time",))
+    table = _table(
+        "operators", "name", "op", "in_strategy", "result", "cause", "time", "first", right=("time",)
+    )
     for row in rows:
         table.add_row(
             row.node.label,
@@ -90,7 +99,16 @@ def _operators(rows: Sequence[OperatorRow]) -> Table:
 
 def _moves(moves: Sequence[Move]) -> Table:
     table = _table(
-        "redistributions", "#", "value", "from", "to", "by", "bytes", "time", "for", right=("#", "bytes", "time")
+        "redistributions",
+        "#",
+        "value",
+        "from",
+        "to",
+        "by",
+        "bytes",
+        "time",
+        "for",
+        right=("#", "bytes", "time"),
     )
     for move in moves:
         table.add_row(
@@ -123,7 +141,9 @@ def _conflicts(plan: Plan) -> Table:
 
 
 def _inputs(rows: Sequence[InputRow]) -> Table:
-    table = _table("inputs", "name", "is", "type", "layout", "cause", "a device holds", right=("a device holds",))
+    table = _table(
+        "inputs", "name", "is", "type", "layout", "cause", "a device holds", right=("a device holds",)
+    )
     for row in rows:
         table.add_row(
             row.value.name,
@@ -138,7 +158,9 @@ def _inputs(rows: Sequence[InputRow]) -> Table:
 
 def _alternatives(rows: Sequence[OperatorRow]) -> Table:
     times = ("redistribution", "completion", "work")
-    table = _table("alternatives (the chosen one first)", "name", "in_strategy", "leaves", *times, right=times)
+    table = _table(
+        "alternatives (the chosen one first)", "name", "in_strategy", "leaves", *times, right=times
+    )
     for row in rows:
         chosen, *others = row.decision.chosen, *row.decision.alternatives
         table.add_row(row.node.label, *_priced(chosen))

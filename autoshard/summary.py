@@ -1,43 +1,31 @@
 """Summary: a plan and its program as rows, which the report prints and the JSON export writes.
 
-`summarize(planned)` works out what stands in neither alone: which value each collective of the program serves, for
-whom, and what each row costs.
+`summarize(planned)` works out what stands in neither alone: which value each collective of the program
+serves, for whom, and what each row costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Collective, Compute, Program, Register
 from autoshard.plan import Cause, Decision, Plan
-from autoshard.search.evaluate import Cost
 from autoshard.search.prices import Prices, local_nbytes
-from costmodel import Hardware
 
-
-class Planned(Protocol):
-    """What `autoshard.plan` returns, as far as it is read here."""
-
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def program(self) -> Program: ...
-    @property
-    def cost(self) -> Cost: ...
-    @property
-    def hardware(self) -> Hardware: ...
+if TYPE_CHECKING:
+    from autoshard.api import Planned
 
 
 @dataclass(frozen=True, eq=False)
 class Move:
     """A value brought from one layout to another, by collectives one after the other.
 
-    `users` are labels of the operators that want it so; a graph output is "output". `nbytes` is what one device sends,
-    `seconds` the time it takes, `serves` the operator before which it happens (None: the end).
+    `users` are labels of the operators that want it so; a graph output is "output". `nbytes` is what one
+    device sends, `seconds` the time it takes, `serves` the operator before which it happens (None: the end).
     """
 
     number: int

@@ -344,9 +344,9 @@ def test_data_that_does_not_fit():
     x, label = next(iter(data()))
     broken = x.copy()
     broken[4, 10] = np.nan
-    with pytest.raises(DataError, match=r"epoch 1, step 2: column number 0 f32\[12, 12\] has a NaN at \(4, 10\)"):
-        model.train(1, [(x, label), (broken, label)][::1], callbacks=[Forget(model)])
-    with pytest.raises(DataError, match="step 1: column number 1 holds <U2"):
+    with pytest.raises(DataError, match=r"epoch 1, step 2: column input0 f32\[12, 12\] has a NaN at \(4, 10\)"):
+        model.train(1, [(x, label), (broken, label)])
+    with pytest.raises(DataError, match="step 1: column input1 holds <U2"):
         model.train(1, [(x, np.array(["no"]))])
     with pytest.raises(AutoshardError, match="dense1.matmul.*MatMul"):
         model.train(1, [(x[:, :10], label)])
@@ -355,13 +355,6 @@ def test_data_that_does_not_fit():
     ash.set_auto_parallel_context(dataset_strategy="data_parallel")
     with pytest.raises(AutoshardError, match=r"splits input0: f32\[10, 12\].*do not divide"):
         model.train(1, [(x[:10], label[:10])])
-
-
-class Forget(ash.Callback):
-    """Unnamed columns are named after the first row; drop nothing, only be a callback that keeps quiet."""
-
-    def __init__(self, model):
-        self.model = model
 
 
 def test_loss_that_is_no_number():

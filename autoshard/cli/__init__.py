@@ -1,6 +1,7 @@
 """The command `autoshard`: `main` is its entry. Each command is a function in a module of this folder.
 
-An error that autoshard raises on purpose is one message and exit code 2; AUTOSHARD_DEBUG=1 adds the traceback.
+An error that autoshard raises on purpose is one message and exit code 2; AUTOSHARD_DEBUG=1 adds the
+traceback.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from autoshard.report import WIDTH
 
 app = typer.Typer(
     name="autoshard",
-    help="Finds how a model should be split over devices, says why and what it costs, and runs it so on MPI ranks.",
+    help="Finds how a model should be split over devices, says why, and runs it so on MPI ranks.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -23,11 +23,13 @@ app = typer.Typer(
 
 Devices = Annotated[
     int | None,
-    typer.Option("-n", "--devices", metavar="N", help="Number of devices, as a mesh of one axis. Or give --mesh."),
+    typer.Option(
+        "-n", "--devices", metavar="N", help="Number of devices: a mesh of one axis. Or give --mesh."
+    ),
 ]
 MeshText = Annotated[
     str | None,
-    typer.Option("--mesh", metavar="AXES", help="Named mesh axes, major first: 'dp=2,tp=4', or '2x4'. Or give -n."),
+    typer.Option("--mesh", metavar="AXES", help="Mesh axes, major first: 'dp=2,tp=4', or '2x4'. Or give -n."),
 ]
 
 
@@ -55,7 +57,7 @@ def read_mesh(devices: int | None, mesh: str | None) -> Mesh:
 
 
 def console() -> Console:
-    """Where tables go: coloured in a terminal; plain text, as wide as COLUMNS says or else WIDTH, elsewhere."""
+    """Where tables go: coloured in a terminal; elsewhere plain, as wide as COLUMNS says or else WIDTH."""
     found = Console(highlight=False, markup=False)
     if found.is_terminal:
         return found

@@ -27,13 +27,14 @@ Search = Annotated[
     str, typer.Option(metavar="MODE", help="How strategies are found; `autoshard modes` lists the modes.")
 ]
 HardwareName = Annotated[
-    str, typer.Option(metavar="NAME", help="Whose times and links to reckon with; `autoshard hardware` lists them.")
+    str,
+    typer.Option(metavar="NAME", help="Whose times to reckon with; `autoshard hardware` lists them."),
 ]
 DatasetStrategy = Annotated[
     str,
     typer.Option(
         metavar="WHICH",
-        help="How data inputs lie: 'full_batch' (whole on every rank) or 'data_parallel' (dim 0 split over all).",
+        help="Data inputs: 'full_batch' (whole on every rank) or 'data_parallel' (dim 0 split over all).",
     ),
 ]
 _SEARCH, _HARDWARE, _DATASET = "sharding_propagation", "cpu", "full_batch"
@@ -48,13 +49,14 @@ def plan(
     dataset_strategy: DatasetStrategy = _DATASET,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON and nothing else.")] = False,
     alternatives: Annotated[
-        bool, typer.Option("--alternatives", help="Also list the runners-up of every decision with their times.")
+        bool,
+        typer.Option("--alternatives", help="Also list the runners-up of every decision."),
     ] = False,
 ) -> None:
     """Plan a model and report the strategies, their causes and what they cost.
 
-    The example inputs give shapes and element types. Outputs keep the layout they come in. Times are predicted,
-    for one step of one device; bytes are those that one device sends.
+    The example inputs give shapes and element types. Outputs keep the layout they come in. Times are
+    predicted, for one step of one device; bytes are those that one device sends.
     """
     planned = _plan(target, devices, mesh, search, hardware, dataset_strategy)
     if as_json:
@@ -72,14 +74,15 @@ def dump(
     devices: Devices = None,
     mesh: MeshText = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder of the rank_<r> folders; made if missing.")
+        Path,
+        typer.Option("-o", "--output", metavar="DIR", help="Folder of the rank_<r> folders."),
     ] = Path("."),
-    ranks: Annotated[str, typer.Option(metavar="RANKS", help="Which ranks: 'all', or numbers like '0,3'.")] = "all",
+    ranks: Annotated[str, typer.Option(metavar="RANKS", help="Ranks: 'all', or numbers like '0,3'.")] = "all",
     search: Search = _SEARCH,
     hardware: HardwareName = _HARDWARE,
     dataset_strategy: DatasetStrategy = _DATASET,
 ) -> None:
-    """Plan a model and write its IR dumps: strategies decided, after partitioning, and as every rank runs it."""
+    """Plan a model and write its IR dumps: as decided, after partitioning, and as every rank runs it."""
     planned = _plan(target, devices, mesh, search, hardware, dataset_strategy)
     for path in planned.dump(output, ranks=_read_ranks(ranks, planned.plan.mesh.devices)):
         typer.echo(str(path))
@@ -100,5 +103,7 @@ def _read_ranks(text: str, world: int) -> list[int] | None:
         return None
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) < world for word in words):
-        raise TargetError(f"cannot read the ranks {text!r}; write 'all' or numbers from 0 to {world - 1}, like '0,1'")
+        raise TargetError(
+            f"cannot read the ranks {text!r}; write 'all' or numbers from 0 to {world - 1}, like '0,1'"
+        )
     return [int(word) for word in words]

@@ -12,13 +12,15 @@ from autoshard.runtime.launch import launch
 
 def run(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The Python script that every rank runs.")],
+    ranks: Annotated[int, typer.Option("-n", "--ranks", metavar="N", help="Number of ranks to start.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="ARGS", help="The script's own arguments and options.")
     ] = None,
-    ranks: Annotated[int, typer.Option("-n", "--ranks", metavar="N", help="Number of ranks to start.")] = ...,
     hosts: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Host file: lines 'host', 'host slots=4' or 'host:4'. Default: this machine."),
+        typer.Option(
+            metavar="FILE", help="Host file with lines like 'host' or 'host:4'. Default: this machine."
+        ),
     ] = None,
     rank_table: Annotated[
         Path | None,
@@ -26,7 +28,7 @@ def run(
     ] = None,
     threads: Annotated[
         int,
-        typer.Option(metavar="T", min=1, help="Threads per rank for BLAS and OpenMP, unless the environment sets them."),
+        typer.Option(metavar="T", min=1, help="BLAS threads per rank, unless the environment sets them."),
     ] = 1,
     timeout: Annotated[
         float | None,
@@ -35,10 +37,15 @@ def run(
 ) -> None:
     """Run a Python script on N MPI ranks.
 
-    If a rank fails, or on Ctrl-C, all ranks end, and the exit code is that of the rank that failed. Options stand
-    before SCRIPT; all that follows it is passed on to the script.
+    If a rank fails, or on Ctrl-C, all ranks end, and the exit code is that of the rank that failed. Options
+    stand before SCRIPT; all that follows it is passed on to the script.
     """
     code = launch(
-        [str(script), *(arguments or [])], ranks, hosts=hosts, rank_table=rank_table, threads=threads, timeout=timeout
+        [str(script), *(arguments or [])],
+        ranks,
+        hosts=hosts,
+        rank_table=rank_table,
+        threads=threads,
+        timeout=timeout,
     )
     raise typer.Exit(code)

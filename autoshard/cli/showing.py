@@ -20,11 +20,12 @@ from costmodel import Hardware, Link, format_bytes, format_seconds, preset, pres
 
 
 def layout(
-    tensor: Annotated[str, typer.Argument(metavar="TYPE", help="Element type and shape, e.g. 'f32[64, 1024]'.")],
+    tensor: Annotated[str, typer.Argument(metavar="TYPE", help="Type and shape, e.g. 'f32[64, 1024]'.")],
     text: Annotated[
         str,
         typer.Argument(
-            metavar="LAYOUT", help="Axes per dim, e.g. 'dp, tp', 'dp.tp, -' or, with terms of a sum over tp, 'dp, - +tp'."
+            metavar="LAYOUT",
+            help="Axes per dim, e.g. 'dp, tp', 'dp.tp, -' or, with terms of a sum over tp, 'dp, - +tp'.",
         ),
     ],
     devices: Devices = None,
@@ -47,13 +48,14 @@ def operators(
     call: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TYPE | ATTRIBUTE=VALUE]...", help="A call of it, e.g. 'f32[64, 24]' 'f32[24, 12]' transpose_b=False."
+            metavar="[TYPE | ATTRIBUTE=VALUE]...",
+            help="A call of it, e.g. 'f32[64, 24]' 'f32[24, 12]' transpose_b=False.",
         ),
     ] = None,
     devices: Devices = None,
     mesh: MeshText = None,
 ) -> None:
-    """List the operators, or tell about one: with a call its rule and results, with -n or --mesh its strategies."""
+    """List the operators, or tell about one: with a call also its rule, with -n or --mesh its strategies."""
     from autoshard.ops import lookup
     from autoshard.ops import operators as registered
 
@@ -90,7 +92,9 @@ def hardware() -> None:
 
 
 def _signature(op: Any) -> str:
-    operands = [f"*{name}" if op.variadic else name for name in op.operand_names or (("xs",) if op.variadic else ())]
+    operands = [
+        f"*{name}" if op.variadic else name for name in op.operand_names or (("xs",) if op.variadic else ())
+    ]
     return ", ".join((*operands, *op.attributes))
 
 
@@ -112,7 +116,9 @@ def _show_call(op: Any, call: list[str], over: Mesh | None) -> None:
 def _show_strategies(rule: Any, over: Mesh) -> None:
     from autoshard.strategy import enumerate_strategies, show_parts
 
-    table = Table("in_strategy", "results", "work split", box=box.SIMPLE_HEAD, title=f"strategies on mesh {over}")
+    table = Table(
+        "in_strategy", "results", "work split", box=box.SIMPLE_HEAD, title=f"strategies on mesh {over}"
+    )
     for one in enumerate_strategies(rule, over):
         results = "; ".join(f"[{lies}]" for lies in one.result_layouts)
         table.add_row(show_parts(one.in_strategy), results, str(one.work_split))
@@ -122,7 +128,9 @@ def _show_strategies(rule: Any, over: Mesh) -> None:
 def _attribute(word: str) -> tuple[str, Any]:
     name, _, value = word.partition("=")
     if not name.isidentifier():
-        raise ShapeError(f"cannot read {word!r}; write a type like 'f32[64, 24]' or an attribute like transpose_b=True")
+        raise ShapeError(
+            f"cannot read {word!r}; write a type, f32[64, 24], or an attribute, transpose_b=True"
+        )
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
@@ -147,7 +155,8 @@ def _reach(span: int | None) -> str:
 
 
 def _link(link: Link) -> str:
-    return f"{link.name}, {format_seconds(link.latency)} a message, {_rate(link.bandwidth)} one way; {link.source}"
+    speed = f"{format_seconds(link.latency)} a message, {_rate(link.bandwidth)} one way"
+    return f"{link.name}, {speed}; {link.source}"
 
 
 def _rate(nbytes: float) -> str:

@@ -18,8 +18,8 @@ class TargetError(AutoshardError):
 def load_target(text: str) -> tuple[Any, tuple]:
     """The model and the example inputs that `function()` returns, as `autoshard.plan` takes them.
 
-    The function takes no arguments. It returns (model, inputs), where inputs is one array or a tuple of them, or
-    something traced, which needs no inputs.
+    The function takes no arguments. It returns (model, inputs), where inputs is one array or a tuple of
+    them, or something traced, which needs no inputs.
 
     Raises:
         TargetError: no such file or function, or the function returns something else.
@@ -38,7 +38,7 @@ def _load(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise TargetError(f"cannot load {path}: a Python script is expected, its name ends in .py")
     module = importlib.util.module_from_spec(spec)
-    # As when Python runs a script: its neighbours can be imported, and it can be found by its name (by dataclasses).
+    # As when Python runs a script: its neighbours can be imported, and it is found by its name.
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules.setdefault(path.stem, module)
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""A plan as plain data for json: operators with strategies and causes, redistributions, inputs, and what it costs.
+"""A plan as plain data for json: operators, redistributions, inputs, conflicts, and what it costs.
 
 Seconds and bytes are predictions for one step of one device; strategies are nested lists of parts per dim.
 """
@@ -6,16 +6,19 @@ Seconds and bytes are predictions for one step of one device; strategies are nes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autoshard.plan import Cause, Conflict, Option
 from autoshard.search.evaluate import Cost
 from autoshard.strategy import Parts
-from autoshard.summary import InputRow, Move, OperatorRow, Planned, summarize
+from autoshard.summary import InputRow, Move, OperatorRow, summarize
+
+if TYPE_CHECKING:
+    from autoshard.api import Planned
 
 
 def to_json(planned: Planned, *, alternatives: bool = False) -> dict[str, Any]:
-    """The plan as nested dicts and lists of plain values; `alternatives` adds the runners-up of every decision."""
+    """The plan as dicts and lists of plain values; `alternatives` adds the runners-up of every decision."""
     plan, summary = planned.plan, summarize(planned)
     return {
         "graph": plan.graph.name,

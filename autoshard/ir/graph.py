@@ -75,6 +75,7 @@ class Graph:
 
     `roles` tells what each input is: data, parameter, or state (of an optimizer, a counter). `updates` maps the
     position of an output to the position of the input that it replaces for the next step (a parameter's new value).
+    `cotangents` maps gradients inside the graph to the values that they are gradients of.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Graph:
     outputs: tuple[Value, ...]
     roles: tuple[str, ...]
     updates: Mapping[int, int] = field(default_factory=dict)
+    cotangents: Mapping[Value, Value] = field(default_factory=dict)
 
     @cached_property
     def producers(self) -> dict[Value, tuple[Node, int]]:
@@ -128,6 +130,7 @@ class Builder:
         self.inputs: list[Value] = []
         self.roles: list[str] = []
         self.nodes: list[Node] = []
+        self.cotangents: dict[Value, Value] = {}
         self._taken: dict[str, int] = {}
 
     @staticmethod
@@ -135,6 +138,7 @@ class Builder:
         """A builder that starts with everything of `graph`."""
         builder = Builder(name)
         builder.inputs, builder.roles, builder.nodes = list(graph.inputs), list(graph.roles), list(graph.nodes)
+        builder.cotangents = dict(graph.cotangents)
         for value in graph.values:
             builder._taken.setdefault(value.name, 1)
         return builder
@@ -177,5 +181,11 @@ class Builder:
 
     def build(self, outputs: Sequence[Value], updates: Mapping[int, int] | None = None) -> Graph:
         return Graph(
-            self.name, tuple(self.inputs), tuple(self.nodes), tuple(outputs), tuple(self.roles), dict(updates or {})
+            self.name,
+            tuple(self.inputs),
+            tuple(self.nodes),
+            tuple(outputs),
+            tuple(self.roles),
+            dict(updates or {}),
+            dict(self.cotangents),
         )

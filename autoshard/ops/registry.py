@@ -273,7 +273,7 @@ class Operator:
         return grads if isinstance(grads, tuple) else (grads,)
 
     def _remember(self, kind: str, compute: Callable, operands: Types, attrs: Mapping[str, Any]) -> Any:
-        key = (kind, operands, tuple(attrs.items()))
+        key = (kind, operands, tuple(attrs.items()), tuple(map(type, attrs.values())))
         if key not in self._memo:
             self._memo[key] = compute(operands, attrs)
         return self._memo[key]

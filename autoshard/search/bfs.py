@@ -1,9 +1,11 @@
 """Breadth-first sharding propagation from the configured operators (MindSpore's search_mode="sharding_propagation").
 
-Configured operators are decided first. From a decided operator the search spreads backwards to the producers of its
-operands and forwards to the users of its results. An operator reached backwards is decided at once; one reached
-forwards waits until all its operands are decided, so that it is judged on all of them together (mindspore_notes e.2).
-When nothing else is left, the first waiting operator is released with what is known. Each decision is `choose`'s.
+Configured operators are decided first. From a decided operator the search spreads forwards to the users of its results
+and backwards to the producers of its operands, in order of arrival, in three classes:
+1. operators all of whose operands are decided, so that they are judged on all of them together (mindspore_notes e.2);
+2. when there are none: producers of what a decided operator uses;
+3. when there are none either: the first operator that still waits for an operand is released with what is known.
+Each decision is `choose`'s.
 """
 
 from __future__ import annotations
@@ -55,21 +57,34 @@ class _Propagation:
         self.input_causes: dict[Value, Cause] = {value: Cause(GIVEN) for value in self.layouts}
         self.decisions: dict[Node, Decision] = {}
         self.place = {node: i for i, node in enumerate(self.graph.nodes)}
+        self.constant = self._constants()
         self.open_operands = {node: self._count_open(node) for node in self.graph.nodes}
         self.becomes: dict[Value, Value] = self.graph.tied
         self.ready: deque[Node] = deque()
+        self.behind: deque[Node] = deque()
         self.waiting: list[tuple[int, Node]] = []
         self.reached: set[Node] = set()
 
+    def _constants(self) -> set[Value]:
+        """Values that depend on no input: they lie as their users want, so nothing waits for them."""
+        constant: set[Value] = set()
+        for node in self.graph.nodes:
+            if constant.issuperset(node.operands):
+                constant.update(node.results)
+        return constant
+
     def _count_open(self, node: Node) -> int:
         """Operands whose producer must be decided before the node is judged."""
-        return sum(value in self.graph.producers for value in set(node.operands))
+        return sum(self._is_awaited(value) for value in set(node.operands))
+
+    def _is_awaited(self, value: Value) -> bool:
+        return value in self.graph.producers and value not in self.constant
 
     def run(self) -> Plan:
         started = self._seed()
         while True:
-            while self.ready:
-                self._decide(self.ready.popleft())
+            while self.ready or self.behind:
+                self._decide((self.ready or self.behind).popleft())
             if not self._release():
                 break
         for value in self.graph.inputs:
@@ -133,7 +148,9 @@ class _Propagation:
         self._spread(node)
 
     def _wanted(self, value: Value) -> Iterable[Layout]:
-        """The layouts that decided users (and the input that the value replaces) want, each once."""
+        """The layouts that decided users want, each once; so do the input that the value replaces, and the computed
+        value that it is the gradient of: backward passes mirror forward ones. (Gradients of parameters do not: terms of
+        their sum may well stay where they are until the update.)"""
         layouts = [
             self.decisions[user].strategy.operand_layouts[i]
             for user, i in self.graph.users[value]
@@ -141,6 +158,9 @@ class _Propagation:
         ]
         if value in self.becomes and self.becomes[value] in self.layouts:
             layouts.append(self.layouts[self.becomes[value]])
+        mirrored = self.graph.cotangents.get(value)
+        if mirrored in self.graph.producers and mirrored in self.layouts:
+            layouts.append(self.layouts[mirrored].final())
         return dict.fromkeys(layouts)
 
     def _neighbours(self, node: Node) -> Iterable[str]:
@@ -174,11 +194,12 @@ class _Propagation:
         for value in node.operands:
             made = self.graph.producers.get(value)
             if made is not None and made[0] not in self.decisions:
-                self.ready.append(made[0])
-        for value in dict.fromkeys(node.results):
-            for user in dict.fromkeys(user for user, _ in self.graph.users[value]):
-                self.open_operands[user] -= 1
-            self._reach_users(value)
+                self.behind.append(made[0])
+        for value in node.results:
+            if self._is_awaited(value):
+                for user in dict.fromkeys(user for user, _ in self.graph.users[value]):
+                    self.open_operands[user] -= 1
+                self._reach_users(value)
 
     def _reach_users(self, value: Value) -> None:
         for user in dict.fromkeys(user for user, _ in self.graph.users[value]):

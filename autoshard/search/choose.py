@@ -4,8 +4,10 @@ The order, from first to last:
 1. least time of redistribution on the edges to decided neighbours;
 2. least time to complete partial results that no neighbour has asked for yet;
 3. least work: work that is split is shorter than work that is repeated, so free axes are used;
-4. fewest bytes touched on a rank (a split parameter is preferred to a split batch of equal work);
-5. what neighbours suggested before what was enumerated, larger leading splits first.
+4. fewest bytes of operands that are still open (a free axis splits a parameter rather than the batch: that saves the
+   memory of its optimizer states and its gradient's reduction as well);
+5. fewest bytes touched on a rank;
+6. what neighbours suggested before what was enumerated, larger leading splits first.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.plan import Option
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.candidates import suggested
-from autoshard.search.prices import Prices, local_bytes
+from autoshard.search.prices import Prices, local_bytes, local_nbytes
 from autoshard.strategy import Strategy, enumerate_strategies
 from costmodel import Hardware
 
@@ -64,7 +66,7 @@ class Chooser:
             options = self._priced(node, dict.fromkeys((*first, *enumerate_strategies(node.rule, self.mesh))), operands, wanted)
         if not options:
             raise PlanError(f"{node.label} ({node.op.name}){where(node.source)} has no strategy on mesh '{self.mesh}'")
-        ranked = sorted(range(len(options)), key=lambda i: _rank(node, options[i], i))
+        ranked = sorted(range(len(options)), key=lambda i: _rank(node, options[i], operands, i))
         chosen = [options[i] for i in ranked[: ALTERNATIVES + 1]]
         return chosen[0], tuple(chosen[1:])
 
@@ -111,12 +113,19 @@ class Chooser:
         return bound
 
 
-def _rank(node: Node, option: Option, place: int) -> tuple:
+def _rank(node: Node, option: Option, operands: Sequence, place: int) -> tuple:
+    strategy = option.strategy
+    open_bytes = sum(
+        local_nbytes(of, layout)
+        for of, layout, have in zip(node.operand_types, strategy.operand_layouts, operands, strict=True)
+        if have is None
+    )
     return (
         _rounded(option.edge_seconds),
         _rounded(option.completion_seconds),
         _rounded(option.work_seconds),
-        local_bytes(node, option.strategy),
+        open_bytes,
+        local_bytes(node, strategy),
         place,
     )
 

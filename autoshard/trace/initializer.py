@@ -100,7 +100,7 @@ def initializer(
     shape: int | Sequence[int] = (),
     dtype: DType | str | type = "f32",
 ) -> np.ndarray:
-    """An array of `shape` with values drawn by `init`: a name, an object such as Normal(), a number, an array.
+    """An array of `shape` with values from `init`: a name, an object such as Normal(), a number, an array.
 
     Raises:
         UnknownNameError: no such name.

@@ -7,7 +7,6 @@ node to the first, once each (Linnainmaa 1970; Griewank and Walther, Evaluating 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from autoshard.errors import GraphError, at
@@ -16,7 +15,7 @@ from autoshard.ops.registry import Operator, lookup
 from autoshard.source import Source
 from autoshard.tensortype import dtype
 from autoshard.trace.tensor import Recorder, Tensor, snake
-from autoshard.transform.simplify import live_nodes
+from autoshard.transform.simplify import live_nodes, with_nodes
 
 
 def gradient(graph: Graph, of: Value, wrt: Sequence[Value]) -> tuple[Graph, dict[Value, Value]]:
@@ -39,7 +38,7 @@ def gradient(graph: Graph, of: Value, wrt: Sequence[Value]) -> tuple[Graph, dict
     outputs = (*graph.outputs, *(grads[value] for value in wrt))
     made = tuple(recorder.builder.nodes[len(graph.nodes) :])
     full = recorder.builder.build(outputs, graph.updates)
-    return replace(full, nodes=graph.nodes + live_nodes(made, outputs)), grads
+    return with_nodes(full, graph.nodes + live_nodes(made, outputs)), grads
 
 
 def _sweep(graph: Graph, of: Value, wrt: Sequence[Value], recorder: _Reverse) -> None:
@@ -95,6 +94,7 @@ class _Reverse(Recorder):
             if len(tensors) > 1:
                 tensors = [lookup("Add" if len(tensors) == 2 else "AddN")(*tensors)]
             self._totals[value] = tensors[0].value
+            self.builder.cotangents.setdefault(tensors[0].value, value)
         return self._totals[value]
 
     def back(self, node: Node, wanted: Sequence[int]) -> list[Any]:

@@ -15,7 +15,14 @@ from autoshard.ir.graph import Graph, Node, Value
 def prune(graph: Graph) -> Graph:
     """The graph without nodes that no output depends on."""
     kept = live_nodes(graph.nodes, graph.outputs)
-    return graph if len(kept) == len(graph.nodes) else replace(graph, nodes=kept)
+    return graph if len(kept) == len(graph.nodes) else with_nodes(graph, kept)
+
+
+def with_nodes(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
+    """The graph with these nodes only; what it says of values that are gone goes with them."""
+    known = {*graph.inputs, *(value for node in nodes for value in node.results)}
+    cotangents = {grad: of for grad, of in graph.cotangents.items() if grad in known and of in known}
+    return replace(graph, nodes=nodes, cotangents=cotangents)
 
 
 def live_nodes(nodes: tuple[Node, ...], wanted: Iterable[Value]) -> tuple[Node, ...]:
@@ -49,7 +56,7 @@ def merge_equal(graph: Graph, keep: Iterable[Node] = ()) -> Graph:
         else:
             instead.update(zip(node.results, known.results, strict=True))
     outputs = tuple(instead.get(value, value) for value in graph.outputs)
-    return replace(graph, nodes=tuple(kept), outputs=outputs) if instead else graph
+    return with_nodes(replace(graph, outputs=outputs), tuple(kept)) if instead else graph
 
 
 def _with_operands(node: Node, instead: dict[Value, Value]) -> Node:

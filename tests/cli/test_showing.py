@@ -13,7 +13,10 @@ from costmodel import presets
 @pytest.mark.parametrize(
     "command, options",
     [
-        ("plan", ["--mesh", "--search", "--hardware", "--dataset-strategy", "--json", "--alternatives", "-n"]),
+        (
+            "plan",
+            ["--mesh", "--search", "--hardware", "--dataset-strategy", "--json", "--alternatives", "-n"],
+        ),
         ("dump", ["--mesh", "--output", "--ranks", "-n"]),
         ("run", ["--hosts", "--rank-table", "--threads", "--timeout", "-n"]),
         ("layout", ["--mesh", "-n"]),

@@ -1,7 +1,7 @@
 """pytest on every rank: `autoshard run -n 4 tests/mpi/run_pytest.py ARGUMENTS...`.
 
-Rank 0 writes pytest's report. The others write theirs only if a test failed there and not before. A rank stops at its
-first failure and so ends all of them: the others would wait in the next collective for it.
+Rank 0 writes pytest's report, the others write theirs only if a test failed there. A rank stops at its first
+failure and so ends all of them: the others would wait in the next collective for it.
 """
 
 from __future__ import annotations

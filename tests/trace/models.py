@@ -1,4 +1,4 @@
-"""Small models that the tests of tracing and of gradients share; all sizes differ, so that no dims can be mixed up."""
+"""Small models that the tests of tracing and of gradients share; all sizes differ, so no dims mix up."""
 
 from __future__ import annotations
 

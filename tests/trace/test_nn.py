@@ -1,4 +1,4 @@
-"""Layers: traced equals eager, eager equals formulas written down here, and every primitive can be annotated."""
+"""Layers: traced equals eager, eager equals formulas written here, every primitive can be annotated."""
 
 from __future__ import annotations
 

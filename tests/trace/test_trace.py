@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ def here(text: str) -> str:
     """The line number, as `file:line` ends, of the only line of this file's models that is `text`."""
     import tests.trace.models as models
 
-    lines = open(models.__file__).read().splitlines()
+    lines = Path(models.__file__).read_text().splitlines()
     (number,) = [i for i, line in enumerate(lines, 1) if line.strip() == text]
     return f"models.py:{number}"
 

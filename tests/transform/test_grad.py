@@ -174,7 +174,7 @@ def test_no_path_is_zero() -> None:
 
 
 def test_gradient_of_a_gradient() -> None:
-    traced = trace(lambda x: (ops.exp(x) * x).sum() + (x @ x.T / (ops.exp(x[:, :1]) + 2)).mean(), X)
+    traced = trace(lambda x: (x * x * x).sum() + (x @ x.T / (x[:, :1] * x[:, :1] + 2)).mean(), X)
     once, grads = gradient(traced.graph, traced.graph.outputs[0], list(traced.graph.inputs))
     check(once, [X], [traced.graph.inputs[0]], of=grads[traced.graph.inputs[0]])
 
