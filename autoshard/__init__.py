@@ -5,7 +5,8 @@
     planned = ash.plan(model, (x,), mesh="dp=2 tp=4")
     print(planned.report())
 
-The public names are on this page and are loaded when first used. For models: `nn`, `ops`, `dataset`, `communication`.
+The public names are on this page and are loaded when first used. For models: `nn`, `ops`, `dataset`,
+`communication`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ __version__ = "0.1.0"
 _HOME = {
     "autoshard.api": ("Planned", "plan"),
     "autoshard.callbacks": (
-        "Callback", "CheckpointConfig", "History", "LossMonitor", "ModelCheckpoint", "Progress", "TimeMonitor",
+        "Callback", "CheckpointConfig", "History", "LossMonitor", "ModelCheckpoint", "Progress",
+        "TimeMonitor",
     ),
     "autoshard.checkpoint": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
     "autoshard.context": (
@@ -42,8 +44,8 @@ _HOME = {
 }  # fmt: skip
 _MODULES = ("communication", "context", "dataset", "errors", "nn", "ops")
 _DTYPES = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
-    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool_": "bool",
+    "float64": "f64", "float32": "f32", "float16": "f16", "int64": "i64", "int32": "i32", "int16": "i16",
+    "int8": "i8", "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool_": "bool",
 }  # fmt: skip
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -86,7 +88,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """`autoshard.plan` and `autoshard.trace` are the functions, not the modules of these names below the package.
+    """`autoshard.plan` and `autoshard.trace` are the functions, not the modules of these names.
 
     Importing `autoshard.plan` would set the attribute to the module.
     """

@@ -1,8 +1,10 @@
-"""plan(): from a model and example inputs to a Planned: strategies, costs, the per-rank program, and running it.
+"""plan(): from a model and example inputs to a Planned: strategies, costs, the per-rank program, a run of it.
 
     planned = plan(model, (x,), devices=8)
     print(planned.report())
-    y = planned.run(x)          # all ranks in this process; under mpiexec, one rank per process
+    y = planned.run(x)
+
+`run` plays all ranks in this process; under mpiexec each process is one rank.
 """
 
 from __future__ import annotations
@@ -45,13 +47,14 @@ def plan(
 
     Args:
         target: a Cell, a function of tensors, or what `trace` or `train_step` returned.
-        inputs: the target's example arguments: arrays or TensorTypes, or nested tuples, lists and dicts of them.
+        inputs: the target's example arguments: arrays or TensorTypes, or nested tuples, lists and dicts of
+            them.
         mesh: the devices as named axes, a Mesh or its text ("dp=2 tp=4").
         devices: instead of mesh, how many there are; by default as many as ranks were started.
         search: a registered search mode.
         hardware: a preset of costmodel, or a Hardware; what prices are for.
-        dataset_strategy: how data inputs lie: "full_batch" (whole on each rank), "data_parallel" (dim 0 split over all
-            devices), or for each data input a tuple of parts or a Layout.
+        dataset_strategy: how data inputs lie: "full_batch" (whole on each rank), "data_parallel" (dim 0 split
+            over all devices), or for each data input a tuple of parts or a Layout.
 
     Raises:
         PlanError: neither a model nor something traced, or mesh and devices that contradict each other.
@@ -63,7 +66,11 @@ def plan(
 
 
 def plan_traced(
-    traced: Traced, mesh: Mesh, search: str, hardware: Hardware, dataset_strategy: DatasetStrategy = FULL_BATCH
+    traced: Traced,
+    mesh: Mesh,
+    search: str,
+    hardware: Hardware,
+    dataset_strategy: DatasetStrategy = FULL_BATCH,
 ) -> Planned:
     """`plan` for something traced, with everything settled."""
     given = data_layouts(traced.graph, mesh, dataset_strategy)
@@ -116,7 +123,8 @@ class Planned:
     def run(self, *inputs: Any) -> Any:
         """Run the program: whole arrays in, what the target returns out, on every rank.
 
-        Parameters have their present values, and keep what the model updates. Under MPI rank 0's arrays count.
+        Parameters have their present values, and keep what the model updates. Under MPI rank 0's arrays
+        count.
 
         Raises:
             RuntimeSetupError: inputs that do not fit, or another number of ranks than planned.
@@ -130,7 +138,7 @@ class Planned:
         return list(save_graphs(self.plan, self.program, Path(folder), ranks))
 
     def show_layout(self, name: str) -> str:
-        """A picture of which rank holds which block of a value, by its name or that of the operator that makes it."""
+        """A picture of which rank holds which block of a value, named by itself or by its operator."""
         value = self._value(name)
         layout = self.plan.layouts[value]
         return f"{value.name} {value.type} [{layout}]\n{draw(value.type.shape, layout)}"
@@ -142,17 +150,22 @@ class Planned:
         return self.graph.node(name).results[0]
 
 
-# -- arguments -------------------------------------------------------------------------------------------------
+# -- arguments -----------------------------------------------------------------------------------------------
 
 
 def _mesh(mesh: Mesh | str | None, devices: int | None) -> Mesh:
     chosen = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     if chosen is not None and not isinstance(chosen, Mesh):
-        raise PlanError(f"plan: mesh is {mesh!r}; give a Mesh or its text, such as 'dp=2 tp=4' (a bare number is devices=)")
+        raise PlanError(
+            f"plan: mesh is {mesh!r}; give a Mesh or its text, such as 'dp=2 tp=4' (for a number "
+            "there is devices=)"
+        )
     if devices is not None and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
         raise PlanError(f"plan: devices is {devices!r}; it must be a whole number of at least 1")
     if chosen is not None and devices not in (None, chosen.devices):
-        raise PlanError(f"plan: mesh '{chosen}' has {chosen.devices} devices, but devices is {devices}; give one of the two")
+        raise PlanError(
+            f"plan: mesh '{chosen}' has {chosen.devices} devices, but devices is {devices}; give one of both"
+        )
     return chosen or Mesh.flat(devices or get_group_size())
 
 
@@ -167,15 +180,19 @@ def _traced(target: Any, inputs: Any) -> Traced:
     traced = target if isinstance(target, Traced) else getattr(target, "traced", None)
     if isinstance(traced, Traced):
         if len(inputs):
-            raise PlanError(f"plan: {traced.graph.name!r} is traced already, its inputs are known; leave inputs out")
+            raise PlanError(
+                f"plan: {traced.graph.name!r} is traced already, its inputs are known; leave inputs out"
+            )
         return traced
     if not callable(target):
-        raise PlanError(f"plan: {target!r} ({type(target).__name__}) is neither a model, a function, nor traced")
+        raise PlanError(
+            f"plan: {target!r} ({type(target).__name__}) is neither a model, a function, nor traced"
+        )
     args = inputs if isinstance(inputs, tuple | list) else (inputs,)
     return trace(target, *args)
 
 
-# -- where data inputs lie ---------------------------------------------------------------------------------------
+# -- where data inputs lie -----------------------------------------------------------------------------------
 
 
 def data_layouts(graph: Graph, mesh: Mesh, strategy: DatasetStrategy) -> dict[Value, Layout]:
@@ -188,13 +205,17 @@ def data_layouts(graph: Graph, mesh: Mesh, strategy: DatasetStrategy) -> dict[Va
     data = [value for value, role in zip(graph.inputs, graph.roles, strict=True) if role == DATA]
     if not isinstance(strategy, str) and len(strategy) != len(data):
         names = ", ".join(value.name for value in data)
-        raise PlanError(f"dataset_strategy has {len(strategy)} entries, but there are {len(data)} data inputs ({names})")
-    layouts = {value: data_layout(mesh, strategy, i, value.type.rank, value.name) for i, value in enumerate(data)}
+        raise PlanError(
+            f"dataset_strategy has {len(strategy)} entries, but there are {len(data)} data inputs ({names})"
+        )
+    layouts = {
+        value: data_layout(mesh, strategy, i, value.type.rank, value.name) for i, value in enumerate(data)
+    }
     for value, layout in layouts.items():
         if not layout.divides(value.type.shape):
             raise PlanError(
-                f"dataset_strategy splits {value.name}: {value.type} as [{layout}] into {layout.parts} parts, which do not "
-                "divide it"
+                f"dataset_strategy splits {value.name}: {value.type} as [{layout}] into {layout.parts} "
+                "parts, which do not divide it"
             )
     return layouts
 
@@ -209,11 +230,14 @@ def data_layout(mesh: Mesh, strategy: DatasetStrategy, place: int, rank: int, na
         return Layout.whole(mesh, rank)
     if strategy == DATA_PARALLEL:
         return Layout(mesh, [mesh.all_axes, *[()] * (rank - 1)])
+    assert not isinstance(strategy, str), "check_dataset_strategy knows both words"
     entry = strategy[place]
     count = entry.rank if isinstance(entry, Layout) else len(entry)
     label = name or f"number {place}"
     if count != rank:
-        raise PlanError(f"dataset_strategy gives {count} entries to data input {label}, which has {rank} dims")
+        raise PlanError(
+            f"dataset_strategy gives {count} entries to data input {label}, which has {rank} dims"
+        )
     try:
         return onto(entry, mesh) if isinstance(entry, Layout) else Layout(mesh, matrix_axes(mesh, entry))
     except AutoshardError as error:

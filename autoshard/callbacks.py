@@ -27,9 +27,11 @@ class TrainingError(AutoshardError):
 class Progress:
     """Where training stands.
 
-    epoch and step count from 1, step within the epoch; total_steps counts all steps of this `train` call. loss: the
-    last step's, a number; where the loss is no scalar, the mean over its elements. model: the Model that trains; its
-    `sync()` brings the current parameters into the network's cells.
+    Attributes:
+        model: the Model that trains; its `sync()` brings the current parameters into the network's cells.
+        epoch, step: from 1 on; step counts within the epoch.
+        total_steps: all steps of this `train` call.
+        loss: that of the last step, a number: where the loss is no scalar, the mean over its elements.
     """
 
     model: Any
@@ -69,8 +71,8 @@ class LossMonitor(Callback):
     def on_step_end(self, progress: Progress) -> None:
         if not math.isfinite(progress.loss):
             raise TrainingError(
-                f"the loss is {progress.loss} at epoch {progress.epoch} step {progress.step}; training stops here "
-                "(try a smaller learning rate, or look for values that are too large in the data)"
+                f"the loss is {progress.loss} at epoch {progress.epoch} step {progress.step}; "
+                "training stops here (try a smaller learning rate, or look for large values in the data)"
             )
         if self.per_print_times and progress.total_steps % self.per_print_times == 0:
             self._print(progress)
@@ -121,8 +123,9 @@ class History(Callback):
 class CheckpointConfig:
     """When ModelCheckpoint writes and how many files it keeps.
 
-    save_checkpoint_steps: every that many steps, 0 only at the end of training. keep_checkpoint_max: older files of
-    this run are removed; 0 keeps all.
+    Attributes:
+        save_checkpoint_steps: every that many steps; 0 only at the end of training.
+        keep_checkpoint_max: older files of this run are removed; 0 keeps all.
     """
 
     save_checkpoint_steps: int = 1
@@ -134,7 +137,7 @@ class CheckpointConfig:
 
 
 class ModelCheckpoint(Callback):
-    """Saves the network's parameters as `<directory>/<prefix>-<epoch>_<step>.safetensors`, also after the last step.
+    """Saves the network's parameters as `<directory>/<prefix>-<epoch>_<step>.safetensors`; also at the end.
 
     Args:
         prefix: begin of the file names.
@@ -184,7 +187,9 @@ def as_callbacks(given: Callback | Sequence[Callback] | None) -> tuple[Callback,
     callbacks = (given,) if isinstance(given, Callback) else tuple(given or ())
     for one in callbacks:
         if not isinstance(one, Callback):
-            raise TrainingError(f"callbacks: {one!r} is no Callback; give an instance of a subclass of autoshard.Callback")
+            raise TrainingError(
+                f"callbacks: {one!r} is no Callback; give an instance of a subclass of autoshard.Callback"
+            )
     return callbacks
 
 

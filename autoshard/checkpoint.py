@@ -1,7 +1,9 @@
-"""Checkpoints: whole parameters by name in one safetensors file, written so that a kill leaves the old file.
+"""Checkpoints: whole parameters by name in one safetensors file.
 
     save_checkpoint(net, "net.safetensors")
     load_param_into_net(net, load_checkpoint("net.safetensors"))
+
+A file is complete at every moment: a kill while it is written leaves the old one.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class CheckpointError(AutoshardError):
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What `load_param_into_net` did not do: names that only the network has, and that only the checkpoint has."""
+    """What `load_param_into_net` left: names that only the network has, and that only the checkpoint has."""
 
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
@@ -71,7 +73,9 @@ def save_checkpoint(parameters: Any, path: str | os.PathLike) -> Path:
 def _arrays(parameters: Any) -> dict[str, np.ndarray]:
     held = parameters.parameters_dict() if hasattr(parameters, "parameters_dict") else parameters
     if not isinstance(held, Mapping) or not held:
-        raise CheckpointError(f"save_checkpoint: {parameters!r} holds no parameters; give a Cell or a dict of arrays by name")
+        raise CheckpointError(
+            f"save_checkpoint: {parameters!r} holds no parameters; give a Cell or a dict of arrays by name"
+        )
     return {name: np.asarray(one.asnumpy() if hasattr(one, "asnumpy") else one) for name, one in held.items()}
 
 
@@ -89,7 +93,9 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, np.ndarray]:
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from error
     except SafetensorError as error:
-        raise CheckpointError(f"cannot read checkpoint {path}: it is no safetensors file ({error})") from error
+        raise CheckpointError(
+            f"cannot read checkpoint {path}: it is no safetensors file ({error})"
+        ) from error
 
 
 def load_param_into_net(net: Any, parameters: Mapping[str, np.ndarray], strict: bool = False) -> LoadReport:
@@ -104,7 +110,8 @@ def load_param_into_net(net: Any, parameters: Mapping[str, np.ndarray], strict: 
     """
     held = net.parameters_dict()
     report = LoadReport(
-        tuple(name for name in held if name not in parameters), tuple(name for name in parameters if name not in held)
+        tuple(name for name in held if name not in parameters),
+        tuple(name for name in parameters if name not in held),
     )
     common = {name: (one, np.asarray(parameters[name])) for name, one in held.items() if name in parameters}
     if not common or (strict and report):
@@ -112,7 +119,8 @@ def load_param_into_net(net: Any, parameters: Mapping[str, np.ndarray], strict: 
     for name, (one, array) in common.items():
         if array.shape != tuple(one.shape):
             raise CheckpointError(
-                f"cannot load {name} into {type(net).__name__}: the checkpoint has shape {array.shape}, the network {tuple(one.shape)}"
+                f"cannot load {name} into {type(net).__name__}: the checkpoint has shape {array.shape}, the "
+                f"network {tuple(one.shape)}"
             )
     for one, array in common.values():
         one.set_data(array)

@@ -1,6 +1,7 @@
 """Which rank this process is and how many there are, as MindSpore's `mindspore.communication`.
 
-One process alone is rank 0 and plays all ranks of the plan; under `autoshard run` or mpiexec each process is a rank.
+One process alone is rank 0 and plays all ranks of the plan; under `autoshard run` or mpiexec each process is
+a rank.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Settings of a run, as MindSpore's scripts make them: `set_context`, `set_auto_parallel_context`, and how to read them.
+"""Settings of a run as in MindSpore's scripts: `set_context`, `set_auto_parallel_context`, and getters.
 
-Two frozen values hold them, `Settings` and `ParallelSettings`; setting replaces the value. A field or value that does
-not exist, or that MindSpore has and autoshard does not honour, is a ContextError. ENVIRONMENT lists all variables.
+Two frozen values hold them, `Settings` and `ParallelSettings`; setting replaces the value. A field or value
+that does not exist, or that MindSpore has and autoshard does not honour, is a ContextError. ENVIRONMENT lists
+all variables.
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ class ParallelMode:
 class Settings:
     """What `set_context` sets.
 
-    mode: GRAPH_MODE or PYNATIVE_MODE; device_target: accepted for MindSpore's sake, ranks always compute on the CPU;
-    save_graphs: 0 none, from 1 on the three .ir files per rank; save_graphs_path: the folder of the rank_<r> folders.
+    Attributes:
+        mode: GRAPH_MODE or PYNATIVE_MODE; Model takes only the first.
+        device_target: accepted for the sake of MindSpore's scripts; ranks always compute on the CPU.
+        save_graphs: 0 none; from 1 on three .ir files per rank for each program that is trained.
+        save_graphs_path: the folder of the rank_<r> folders.
     """
 
     mode: int = GRAPH_MODE
@@ -63,15 +67,20 @@ class Settings:
 class ParallelSettings:
     """What `set_auto_parallel_context` sets.
 
-    parallel_mode: stand_alone (one device, strategies ignored), data_parallel (batch split, parameters whole on each
-    rank, strategies ignored), semi_auto_parallel (operators without a strategy run batch parallel), auto_parallel
-    (the search fills in what is missing).
-    search_mode: any registered search; device_num: ranks of the plan (None: as many as were started);
-    dataset_strategy: "data_parallel" (each rank feeds its own part of dim 0), "full_batch" (each rank feeds the whole
-    batch), or per data input a tuple of parts or a Layout; full_batch=True is MindSpore's older spelling.
-    mesh: a Mesh or its text, instead of device_num; hardware: a costmodel preset, for prices.
-    gradients_mean: False only: gradients are those of the loss over the whole batch, which its reduction defines.
-    global_rank: this process's rank, checked against the launcher's.
+    Attributes:
+        parallel_mode: stand_alone (one device, strategies ignored), data_parallel (the batch split,
+            parameters whole on each rank, strategies ignored), semi_auto_parallel (operators without a
+            strategy run batch parallel) or auto_parallel (the search fills in what is missing).
+        search_mode: any registered search.
+        device_num: ranks of the plan; None means as many as were started.
+        dataset_strategy: "data_parallel" (each rank feeds its own part of dim 0), "full_batch" (each rank
+            feeds the whole batch), or per data input a tuple of parts or a Layout (each rank feeds its
+            block). `full_batch=True` is MindSpore's older spelling.
+        mesh: a Mesh or its text, instead of device_num.
+        hardware: the costmodel preset that prices are for.
+        gradients_mean: False only: gradients are those of the loss over the whole batch, whose reduction
+            says whether that is a sum or a mean.
+        global_rank: this process's rank, checked against the launcher's.
     """
 
     parallel_mode: str = ParallelMode.STAND_ALONE
@@ -90,19 +99,22 @@ class ParallelSettings:
 
 _NOT_HONOURED = {
     "set_context": (
-        "device_id", "max_call_depth", "max_device_memory", "variable_memory_max_size", "mempool_block_size",
-        "enable_graph_kernel", "graph_kernel_flags", "enable_reduce_precision", "precompile_only", "reserve_class_name_in_scope",
-        "pynative_synchronize", "check_bprop", "enable_compile_cache", "compile_cache_path", "runtime_num_threads",
-        "memory_optimize_level", "memory_offload", "ascend_config", "gpu_config", "jit_config", "deterministic", "env_config_path",
-        "print_file_path", "inter_op_parallel_num", "disable_format_transform", "support_binary", "auto_tune_mode",
-        "save_dump_path", "enable_dump", "enable_profiling", "grad_for_scalar", "jit_syntax_level",
+        "device_id", "max_call_depth", "max_device_memory", "variable_memory_max_size",
+        "mempool_block_size", "enable_graph_kernel", "graph_kernel_flags", "enable_reduce_precision",
+        "precompile_only", "reserve_class_name_in_scope", "pynative_synchronize", "check_bprop",
+        "enable_compile_cache", "compile_cache_path", "runtime_num_threads", "memory_optimize_level",
+        "memory_offload", "ascend_config", "gpu_config", "jit_config", "deterministic", "env_config_path",
+        "print_file_path", "inter_op_parallel_num", "disable_format_transform", "support_binary",
+        "auto_tune_mode", "save_dump_path", "enable_dump", "enable_profiling", "grad_for_scalar",
+        "jit_syntax_level",
     ),
     "set_auto_parallel_context": (
         "gradient_fp32_sync", "loss_repeated_mean", "parameter_broadcast", "strategy_ckpt_load_file",
-        "strategy_ckpt_save_file", "strategy_ckpt_config", "enable_parallel_optimizer", "parallel_optimizer_config",
-        "enable_alltoall", "all_reduce_fusion_config", "pipeline_stages", "pipeline_config", "pipeline_result_broadcast",
-        "grad_accumulation_step", "group_ckpt_save_file", "comm_fusion", "auto_pipeline", "dump_local_norm",
-        "auto_parallel_search_mode", "sharding_propagation", "communi_parallel_mode", "optimizer_weight_shard_size",
+        "strategy_ckpt_save_file", "strategy_ckpt_config", "enable_parallel_optimizer",
+        "parallel_optimizer_config", "enable_alltoall", "all_reduce_fusion_config", "pipeline_stages",
+        "pipeline_config", "pipeline_result_broadcast", "grad_accumulation_step", "group_ckpt_save_file",
+        "comm_fusion", "auto_pipeline", "dump_local_norm", "auto_parallel_search_mode",
+        "sharding_propagation", "communi_parallel_mode", "optimizer_weight_shard_size",
         "optimizer_weight_shard_aggregated_save",
     ),
 }  # fmt: skip
@@ -159,7 +171,7 @@ def _check_mesh(what: str, value: Any) -> Mesh | None:
 
 
 def check_dataset_strategy(what: str, value: Any) -> DatasetStrategy:
-    """`value` if it is "full_batch", "data_parallel", or a tuple with a tuple of parts or a Layout per data input.
+    """`value`, if it is "full_batch", "data_parallel", or has a tuple of parts or a Layout per data input.
 
     Raises:
         ContextError: anything else.
@@ -168,18 +180,24 @@ def check_dataset_strategy(what: str, value: Any) -> DatasetStrategy:
         return value
     if isinstance(value, Layout):
         return (value,)
-    if isinstance(value, list | tuple) and value and all(isinstance(one, Layout | list | tuple) for one in value):
+    if (
+        isinstance(value, list | tuple)
+        and value
+        and all(isinstance(one, Layout | list | tuple) for one in value)
+    ):
         return tuple(one if isinstance(one, Layout) else _parts(what, one) for one in value)
     raise ContextError(
-        f"{what} is {value!r}; it can be 'full_batch', 'data_parallel', or a tuple with a tuple of parts (or a Layout) "
-        "for each data input, such as ((8, 1), (8,))"
+        f"{what} is {value!r}; it can be 'full_batch', 'data_parallel', or a tuple with a tuple of parts "
+        "(or a Layout) for each data input, such as ((8, 1), (8,))"
     )
 
 
 def _parts(what: str, one: list | tuple) -> tuple[int, ...]:
     for parts in one:
         if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
-            raise ContextError(f"{what} has {parts!r} parts in {tuple(one)}; parts are whole numbers of at least 1")
+            raise ContextError(
+                f"{what} has {parts!r} parts in {tuple(one)}; parts are whole numbers of at least 1"
+            )
     return tuple(one)
 
 
@@ -187,8 +205,8 @@ def _check_mean(what: str, value: Any) -> bool:
     if value is False:
         return value
     raise ContextError(
-        f"{what} is {value!r}, but only False is true here: gradients are those of the loss over the whole batch; "
-        "for a mean give the loss reduction='mean'"
+        f"{what} is {value!r}, but only False is true here: gradients are those of the loss over the whole "
+        "batch; for a mean give the loss reduction='mean'"
     )
 
 
@@ -219,7 +237,10 @@ def _checked(call: str, now: Any, changes: Mapping[str, Any]) -> Any:
     known = [one.name for one in fields(now)]
     for name in changes:
         if name in _NOT_HONOURED[call]:
-            raise ContextError(f"{call}: MindSpore's {name!r} is not honoured here; leave it out. Fields are {', '.join(known)}")
+            raise ContextError(
+                f"{call}: MindSpore's {name!r} is not honoured here; leave it out. "
+                f"Fields are {', '.join(known)}"
+            )
         if name not in known:
             raise ContextError(f"{call}: there is no field {name!r}; fields are {', '.join(known)}")
     return replace(now, **{name: _CHECKS[name](f"{call}: {name}", value) for name, value in changes.items()})
@@ -238,7 +259,11 @@ def _first_settings() -> Settings:
 
 
 def _first_parallel() -> ParallelSettings:
-    return _checked("set_auto_parallel_context", ParallelSettings(), {"hardware": os.environ.get("AUTOSHARD_HARDWARE", "cpu")})
+    return _checked(
+        "set_auto_parallel_context",
+        ParallelSettings(),
+        {"hardware": os.environ.get("AUTOSHARD_HARDWARE", "cpu")},
+    )
 
 
 _now: dict[str, Any] = {}
@@ -266,7 +291,10 @@ def set_context(**changes: Any) -> None:
     """
     _now["settings"] = _checked("set_context", settings(), changes)
     if changes.get("device_target", "CPU") != "CPU":
-        _note_once(f"device_target {changes['device_target']!r} is accepted; ranks are processes that compute on the CPU")
+        _note_once(
+            f"device_target {changes['device_target']!r} is accepted; "
+            "ranks are processes that compute on the CPU"
+        )
 
 
 def get_context(name: str) -> Any:
@@ -291,7 +319,8 @@ def set_auto_parallel_context(**changes: Any) -> None:
     new = _checked(call, parallel_settings(), changes)
     if new.mesh is not None and new.device_num not in (None, new.mesh.devices):
         raise ContextError(
-            f"{call}: device_num is {new.device_num}, but mesh '{new.mesh}' has {new.mesh.devices} devices; give one of the two"
+            f"{call}: device_num is {new.device_num}, but mesh '{new.mesh}' has {new.mesh.devices} devices; "
+            "give one of both"
         )
     _now["parallel"] = new
 
@@ -301,7 +330,8 @@ def _spell_full_batch(call: str, changes: dict[str, Any]) -> dict[str, Any]:
     strategy = FULL_BATCH if full else DATA_PARALLEL
     if full and changes.get("dataset_strategy", strategy) != strategy:
         raise ContextError(
-            f"{call}: full_batch=True contradicts dataset_strategy={changes['dataset_strategy']!r}; give dataset_strategy alone"
+            f"{call}: full_batch=True contradicts dataset_strategy={changes['dataset_strategy']!r}; give "
+            "dataset_strategy alone"
         )
     return {"dataset_strategy": strategy, **changes}
 
@@ -325,7 +355,7 @@ def _field(call: str, now: Any, name: str) -> Any:
     return getattr(now, name)
 
 
-# -- who this process is ---------------------------------------------------------------------------------------
+# -- who this process is -------------------------------------------------------------------------------------
 
 
 def launched_rank() -> int:

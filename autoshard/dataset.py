@@ -7,8 +7,8 @@ Iterating gives tuples of arrays in the order of `column_names`. Every method re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, cast
 
 import numpy as np
 
@@ -29,7 +29,9 @@ class Dataset:
         size: how many rows there are; None if that has to be counted.
     """
 
-    def __init__(self, rows: Callable[[int], Iterable[Row]], column_names: Sequence[str], size: int | None) -> None:
+    def __init__(
+        self, rows: Callable[[int], Iterable[Row]], column_names: Sequence[str], size: int | None
+    ) -> None:
         self.column_names = tuple(column_names)
         self._rows, self._size = rows, size
         self._iterations = 0
@@ -53,7 +55,9 @@ class Dataset:
 
     def create_dict_iterator(self, num_epochs: int = 1) -> Iterator[dict[str, np.ndarray]]:
         """All rows as dicts by column name, `num_epochs` times."""
-        return (dict(zip(self.column_names, row, strict=True)) for row in self.create_tuple_iterator(num_epochs))
+        return (
+            dict(zip(self.column_names, row, strict=True)) for row in self.create_tuple_iterator(num_epochs)
+        )
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset:
         """`batch_size` rows stacked to one along a new first dim; the last batch may be shorter.
@@ -84,12 +88,15 @@ class Dataset:
         for name, column in zip(self.column_names, zip(*rows, strict=True), strict=True):
             shapes = {array.shape for array in column}
             if len(shapes) > 1:
-                raise DataError(f"batch: rows of column {name!r} have unequal shapes {sorted(shapes)}; pad or crop them first")
+                raise DataError(
+                    f"batch: rows of column {name!r} have unequal shapes {sorted(shapes)}; "
+                    "pad or crop them first"
+                )
             stacked.append(np.stack(column))
         return tuple(stacked)
 
     def shuffle(self, seed: int) -> Dataset:
-        """All rows in a random order, another one at each iteration, the same on every rank that gives this seed.
+        """All rows in a random order, another one at each iteration, the same on all ranks for one seed.
 
         Holds all rows in memory.
         """
@@ -116,7 +123,8 @@ class GeneratorDataset(Dataset):
     """Rows from a generator function, an iterable, or an object with `__getitem__` and `__len__`.
 
     Args:
-        source: a row is a tuple of arrays (or numbers), one per column; a single array where there is one column.
+        source: a row is a tuple of arrays (or numbers), one per column; a single array where there is one
+            column.
         column_names: names of the columns.
     """
 
@@ -126,10 +134,10 @@ class GeneratorDataset(Dataset):
         readable = callable(source) or isinstance(source, Iterable) or hasattr(source, "__getitem__")
         if not readable or isinstance(source, Iterator):
             raise DataError(
-                f"GeneratorDataset: source is {type(source).__name__}; give a generator function (not what it returns, "
-                "which can be read only once), a list, or an object with __getitem__ and __len__"
+                f"GeneratorDataset: source is {type(source).__name__}; give a generator function (not what "
+                "it returns, which can be read only once), a list, or an object with __getitem__ and __len__"
             )
-        size = len(source) if hasattr(source, "__len__") else None
+        size = len(source) if isinstance(source, Sized) else None
         super().__init__(lambda iteration: self._read(source), column_names, size)
 
     def _read(self, source: Any) -> Iterator[Row]:
@@ -139,21 +147,24 @@ class GeneratorDataset(Dataset):
         items = row if isinstance(row, tuple | list) else (row,)
         if len(items) != len(self.column_names):
             raise DataError(
-                f"GeneratorDataset: row {place} has {len(items)} values, but there are {len(self.column_names)} columns "
-                f"({', '.join(self.column_names)})"
+                f"GeneratorDataset: row {place} has {len(items)} values, but there are "
+                f"{len(self.column_names)} columns ({', '.join(self.column_names)})"
             )
         arrays = tuple(np.asarray(item) for item in items)
         for name, array in zip(self.column_names, arrays, strict=True):
             if array.dtype.kind not in "biuf":
-                raise DataError(f"GeneratorDataset: row {place} of column {name!r} holds {array.dtype}, not numbers")
+                raise DataError(
+                    f"GeneratorDataset: row {place} of column {name!r} holds {array.dtype}, not numbers"
+                )
         return arrays
 
 
 def _items(source: Any) -> Iterable:
-    if callable(source):
-        return source()
+    """All rows of a source that the constructor has let pass, read anew."""
     if isinstance(source, Iterable):
         return source
+    if callable(source):
+        return cast(Iterable, source())
     return (source[i] for i in range(len(source)))
 
 
@@ -170,13 +181,23 @@ class NumpySlicesDataset(GeneratorDataset):
 
     def __init__(self, data: Any, column_names: Sequence[str] | None = None) -> None:
         names = list(data) if isinstance(data, Mapping) else None
-        given = list(data.values()) if isinstance(data, Mapping) else list(data) if isinstance(data, tuple) else [data]
+        given = (
+            list(data.values())
+            if isinstance(data, Mapping)
+            else list(data)
+            if isinstance(data, tuple)
+            else [data]
+        )
         arrays = [np.asarray(one) for one in given]
         names = list(column_names or names or [f"column_{i}" for i in range(len(arrays))])
         lengths = {len(array) if array.ndim else None for array in arrays}
         if len(lengths) != 1 or None in lengths:
             shapes = ", ".join(str(array.shape) for array in arrays)
-            raise DataError(f"NumpySlicesDataset: arrays must have the same length along dim 0; their shapes are {shapes}")
+            raise DataError(
+                f"NumpySlicesDataset: arrays must have the same length along dim 0; their shapes are {shapes}"
+            )
         if len(names) != len(arrays):
-            raise DataError(f"NumpySlicesDataset: {len(arrays)} arrays, but {len(names)} column names {names}")
-        super().__init__([tuple(array[i] for array in arrays) for i in range(lengths.pop())], names)
+            raise DataError(
+                f"NumpySlicesDataset: {len(arrays)} arrays, but {len(names)} column names {names}"
+            )
+        super().__init__([tuple(array[i] for array in arrays) for i in range(len(arrays[0]))], names)

@@ -1,7 +1,7 @@
 """Feed: rows of a dataset, agreed on by all ranks, cut into the blocks that a program takes.
 
-Ranks in one process share one dataset, whose rows are whole. Under MPI each rank reads its own: the block of the
-layout that the dataset strategy gives (so the whole row for "full_batch").
+Ranks in one process share one dataset, whose rows are whole. Under MPI each rank reads its own: the block of
+the layout that the dataset strategy gives (so the whole row for "full_batch").
 """
 
 from __future__ import annotations
@@ -30,12 +30,17 @@ from autoshard.tensortype import TensorType, type_of
 class Feed:
     """Reads rows for the ranks that `comm` hosts.
 
-    `types` and `names` describe the last row: the whole tensors' types, and the columns' names. `when` is for messages
-    ("epoch 2").
+    `types` and `names` describe the last row: the whole tensors' types, and the columns' names. `when` is for
+    messages ("epoch 2").
     """
 
     def __init__(
-        self, comm: Comm, mesh: Mesh, strategy: DatasetStrategy, names: Sequence[str] | None = None, when: str = "data"
+        self,
+        comm: Comm,
+        mesh: Mesh,
+        strategy: DatasetStrategy,
+        names: Sequence[str] | None = None,
+        when: str = "data",
     ) -> None:
         self.comm, self.mesh, self.strategy, self.when = comm, mesh, strategy, when
         self.names: tuple[str, ...] = tuple(names or ())
@@ -70,7 +75,10 @@ class Feed:
 
     def blocks(self, registers: Sequence[Register], row: Row) -> list[Parts]:
         """The row in the blocks that the program's data registers take, one array per hosted rank."""
-        return [self._blocks(i, register, array) for i, (register, array) in enumerate(zip(registers, row, strict=True))]
+        return [
+            self._blocks(i, register, array)
+            for i, (register, array) in enumerate(zip(registers, row, strict=True))
+        ]
 
     def _blocks(self, i: int, register: Register, array: np.ndarray) -> Parts:
         array = array.astype(register.whole.dtype.numpy, copy=False)
@@ -89,7 +97,9 @@ class Feed:
         arrays = tuple(np.asarray(item) for item in (row if isinstance(row, tuple | list) else (row,)))
         self.names = self.names or tuple(f"input{i}" for i in range(len(arrays)))
         if len(arrays) != len(self.names):
-            raise DataError(f"{self._here()}: the row has {len(arrays)} arrays, the columns are {', '.join(self.names)}")
+            raise DataError(
+                f"{self._here()}: the row has {len(arrays)} arrays, the columns are {', '.join(self.names)}"
+            )
         for i, array in enumerate(arrays):
             self._check_numbers(i, array)
         return arrays
@@ -116,38 +126,44 @@ class Feed:
     def _is_part(self, i: int, array: np.ndarray) -> bool:
         """Whether each rank reads just its block of this column."""
         if not isinstance(self.strategy, str) and i >= len(self.strategy):
-            raise PlanError(f"{self._here()}: dataset_strategy has {len(self.strategy)} entries, the row has more columns")
+            raise PlanError(
+                f"{self._here()}: dataset_strategy has {len(self.strategy)} entries, the row has more columns"
+            )
         return not data_layout(self.mesh, self.strategy, i, array.ndim).is_whole
 
     # -- agreement between processes
 
     def _agreed(self, row: Row | None) -> Row | None:
-        """The row, after all ranks have said what they have; rank 0's where they should be the same and are not."""
+        """The row, after all ranks said what they have; rank 0's where they should be alike and are not."""
         table = self._exchange(row)
         self._require_alike(table[:, 0], "the data of ranks {0} goes on, that of ranks {1} has ended")
         if row is None:
             return None
         mine = ", ".join(map(str, map(type_of, row)))
-        self._require_alike(table[:, 1], f"ranks {{0}} and {{1}} read data of different shapes or types; this rank has {mine}")
+        self._require_alike(
+            table[:, 1], f"ranks {{0}} and {{1}} read data of different shapes or types; this rank has {mine}"
+        )
         if (table[:, 2] == table[0, 2]).all():
             return row
         if self.comm.ranks[0] == 0:
             _say_once(
-                "ranks read different data although every rank should read the whole batch (full_batch); rank 0's is used. "
-                "Seed random data alike on all ranks, or set dataset_strategy='data_parallel'"
+                "ranks read different data although every rank should read the whole batch (full_batch); "
+                "rank 0's is used. Seed random data alike on all ranks, or set "
+                "dataset_strategy='data_parallel'"
             )
         return tuple(
-            array if self._is_part(i, array) else from_first_rank(self.comm, array) for i, array in enumerate(row)
+            array if self._is_part(i, array) else from_first_rank(self.comm, array)
+            for i, array in enumerate(row)
         )
 
     def _exchange(self, row: Row | None) -> np.ndarray:
-        """A line per rank: whether it has a row, a sum of its types, and a sum of the columns that it reads whole."""
+        """A line per rank: whether it has a row, checksums of its types and of the columns it reads whole."""
         types = content = 0
         if row is not None:
             types = zlib.crc32(" ".join(map(str, map(type_of, row))).encode())
             for i, array in enumerate(row):
                 if not self._is_part(i, array):
-                    content = zlib.crc32(np.asarray(array, order="C").reshape(-1).view(np.uint8), content)
+                    content = zlib.crc32(array.tobytes(), content)
         line = np.array([[row is not None, types, content]], np.int64)
         groups = self.mesh.groups(self.mesh.all_axes)
         table = np.empty((self.comm.world, 3), np.int64)

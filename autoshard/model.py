@@ -1,9 +1,11 @@
 """Model: train, evaluate and apply a network under the settings of the context, on all ranks.
 
-    model = Model(net, loss_fn=SoftmaxCrossEntropyWithLogits(), optimizer=Momentum(net.trainable_params(), 0.01, 0.9))
+    optimizer = Momentum(net.trainable_params(), 0.01, 0.9)
+    model = Model(net, loss_fn=SoftmaxCrossEntropyWithLogits(), optimizer=optimizer)
     model.train(3, dataset, callbacks=[LossMonitor()])
 
-Each signature of data (shapes and types) is traced and planned once, with the strategies that the network then has.
+Each signature of data (shapes and types) is traced and planned once, with the strategies that the network
+then has.
 """
 
 from __future__ import annotations
@@ -52,8 +54,8 @@ class Model:
 
     Args:
         network: a Cell; without loss_fn its result is the loss.
-        loss_fn: takes (network's result, label). The objective is the sum of what it returns; the loss that callbacks
-            see is the mean over its elements.
+        loss_fn: takes (network's result, label). The objective is the sum of what it returns; the loss that
+            callbacks see is the mean over its elements.
         optimizer: of autoshard.nn, over the network's parameters.
     """
 
@@ -69,11 +71,13 @@ class Model:
         callbacks: Callback | Sequence[Callback] | None = None,
         dataset_sink_mode: bool = False,
     ) -> None:
-        """Run through the dataset `epoch` times, a step per row; afterwards the cells hold the trained parameters.
+        """Run through the dataset `epoch` times, a step per row; then the cells hold the trained parameters.
+
+        Where an error ends it, the cells keep what they held at the last `sync`.
 
         Args:
-            train_dataset: rows for (*network's inputs, label); see `dataset_strategy` of ParallelSettings for what
-                part of a row each rank gives.
+            train_dataset: rows for (*network's inputs, label); see `dataset_strategy` of ParallelSettings for
+                what part of a row each rank gives.
             dataset_sink_mode: False only; there is no device queue to fill.
 
         Raises:
@@ -87,7 +91,9 @@ class Model:
         try:
             _tell(listeners, "on_train_begin", progress)
             for number in range(1, epoch + 1):
-                progress = self._train_epoch(train_dataset, listeners, replace(progress, epoch=number, step=0))
+                progress = self._train_epoch(
+                    train_dataset, listeners, replace(progress, epoch=number, step=0)
+                )
             self.sync()
             _tell(listeners, "on_train_end", progress)
         finally:
@@ -132,7 +138,8 @@ class Model:
     def sync(self) -> None:
         """Bring the parameters as they stand now, in blocks on the ranks, into the network's cells.
 
-        All ranks must call it together. `train` does so at its end; a callback that reads parameters calls it before.
+        All ranks must call it together. `train` does so at its end; a callback that reads parameters calls it
+        before.
         """
         if self._active is not None:
             self._active.store()
@@ -141,17 +148,24 @@ class Model:
 
     def _check_training(self, epoch: int, dataset_sink_mode: bool) -> None:
         if self.optimizer is None:
-            raise TrainingError("train: the Model has no optimizer; give one, such as Momentum(net.trainable_params(), 0.01, 0.9)")
+            raise TrainingError(
+                "train: the Model has no optimizer; give one, such as "
+                "Momentum(net.trainable_params(), 0.01, 0.9)"
+            )
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
             raise TrainingError(f"train: epoch is {epoch!r}; it must be a whole number of at least 1")
         if dataset_sink_mode:
-            raise TrainingError("train: dataset_sink_mode=True needs a device queue, which CPU ranks do not have; leave it False")
+            raise TrainingError(
+                "train: dataset_sink_mode=True needs a device queue, which CPU ranks have not; leave it False"
+            )
 
     def _train_epoch(self, dataset: Any, listeners: tuple[Callback, ...], progress: Progress) -> Progress:
         for row, feed in self._rows(dataset, f"epoch {progress.epoch}"):
             session = self._activated(self._session("train", feed, self._trace_step))
             loss = session.step(feed.blocks(session.data, row))
-            progress = replace(progress, step=progress.step + 1, total_steps=progress.total_steps + 1, loss=loss)
+            progress = replace(
+                progress, step=progress.step + 1, total_steps=progress.total_steps + 1, loss=loss
+            )
             _tell(listeners, "on_step_end", progress)
         if not progress.step:
             raise TrainingError(f"train: the dataset has no rows in epoch {progress.epoch}")
@@ -187,7 +201,8 @@ class Model:
     def _settings_key(self) -> tuple[Settings, ParallelSettings]:
         if settings().mode != GRAPH_MODE:
             raise ContextError(
-                "Model runs whole graphs: set_context(mode=GRAPH_MODE). For eager computing call the cells on arrays directly"
+                "Model runs whole graphs: set_context(mode=GRAPH_MODE). "
+                "For eager computing call the cells on arrays directly"
             )
         return settings(), parallel_settings()
 
@@ -215,11 +230,16 @@ class Model:
     def _plan(self, traced: Traced, full_batch: bool = False) -> Planned:
         parallel = parallel_settings()
         mode = parallel.parallel_mode
-        searches = {ParallelMode.AUTO_PARALLEL: parallel.search_mode, ParallelMode.STAND_ALONE: "sharding_propagation"}
+        searches = {
+            ParallelMode.AUTO_PARALLEL: parallel.search_mode,
+            ParallelMode.STAND_ALONE: "sharding_propagation",
+        }
         if mode in (ParallelMode.STAND_ALONE, ParallelMode.DATA_PARALLEL):
             traced = without_annotations(traced)
         strategy = FULL_BATCH if full_batch else _data_strategy()
-        return plan_traced(traced, self._mesh(), searches.get(mode, "batch"), preset(parallel.hardware), strategy)
+        return plan_traced(
+            traced, self._mesh(), searches.get(mode, "batch"), preset(parallel.hardware), strategy
+        )
 
     def _mesh(self) -> Mesh:
         parallel = parallel_settings()

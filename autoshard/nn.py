@@ -1,6 +1,8 @@
 """Everything to write a model with: cells, parameters, layers, losses, optimizers.
 
     from autoshard.nn import Cell, Dense, Momentum, SoftmaxCrossEntropyWithLogits
+
+The code is below `autoshard.trace`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Rule: which dims of an operator's operands and results belong together, in einsum-like text.
 
-    m k, k n -> m n          each letter is a factor; k is missing on the right: splitting it leaves a partial sum
-    ... m [n] -> ... m [n]   ... stands for any leading dims; a rank needs the whole of [n] (softmax, sort)
-    b (h d) -> b h d         (h d): h major, d minor, in one dim (reshape)
-    m <n> -> m <n>           <n>: splitting needs neighbours (pad, slice, windows); n! is blocked for propagation
-    m n, () -> m n           () is a scalar operand; 1 is a dim that no factor belongs to
-    m k -> m by max          the reduction of factors missing on the right, when it is not a sum
+    m k, k n -> m n          each letter is a factor; k is missing on the right: splitting it leaves a partial
+    sum ... m [n] -> ... m [n]   ... stands for any leading dims; a rank needs the whole of [n] (softmax,
+    sort) b (h d) -> b h d         (h d): h major, d minor, in one dim (reshape) m <n> -> m <n>           <n>:
+    splitting needs neighbours (pad, slice, windows); n! is blocked for propagation m n, () -> m n
+    () is a scalar operand; 1 is a dim that no factor belongs to m k -> m by max          the reduction of
+    factors missing on the right, when it is not a sum
 
-`bind` meets the text with shapes; a bound Rule carries the factor sizes and prints them: `m k -> m {m=4, k=6}`.
-The factor kinds are Shardy's (attrs.td, OpShardingRule).
+`bind` meets the text with shapes; a bound Rule carries the factor sizes and prints them: `m k -> m {m=4,
+k=6}`. The factor kinds are Shardy's (attrs.td, OpShardingRule).
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def bind(
 ) -> Rule:
     """Meet a rule text with operand shapes; `sizes` gives factors that no operand has.
 
-    Dims under `...` are aligned at the right; a dim of size 1 facing a larger one is broadcast and has no factor.
+    Dims under `...` are aligned at the right; a dim of size 1 facing a larger one is broadcast and has no
+    factor.
 
     Raises:
         RuleError: text that cannot be read, another number of operands or dims, or sizes that disagree.
@@ -112,7 +113,9 @@ def bind(
 
 
 @lru_cache(maxsize=65536)
-def _bind(text: str, shapes: tuple[tuple[int, ...], ...], sizes: tuple[tuple[str, int], ...], what: str) -> Rule:
+def _bind(
+    text: str, shapes: tuple[tuple[int, ...], ...], sizes: tuple[tuple[str, int], ...], what: str
+) -> Rule:
     return _Pattern.parse(text).bind(shapes, dict(sizes), what)
 
 
@@ -145,26 +148,42 @@ class _Pattern:
     def bind(self, shapes: Sequence[Sequence[int]], sizes: dict[str, int], what: str) -> Rule:
         if len(shapes) != len(self.operands):
             raise RuleError(f"{what} ({self.text}) takes {len(self.operands)} operands, not {len(shapes)}")
-        lead = max((len(shape) - len(dims) + 1 for shape, dims in zip(shapes, self.operands, strict=True) if ("...",) in dims), default=0)
+        lead = max(
+            (
+                len(shape) - len(dims) + 1
+                for shape, dims in zip(shapes, self.operands, strict=True)
+                if ("...",) in dims
+            ),
+            default=0,
+        )
         operands = []
         found: dict[str, tuple[int, str]] = {name: (size, "given") for name, size in sizes.items()}
         for i, (shape, dims) in enumerate(zip(shapes, self.operands, strict=True)):
             expanded = _expand(dims, len(shape), lead)
             if len(expanded) != len(shape):
-                raise RuleError(f"{what} ({self.text}): operand {i} has {len(shape)} dims {tuple(shape)}, the rule has {len(dims)}")
+                raise RuleError(
+                    f"{what} ({self.text}): operand {i} has {len(shape)} dims {tuple(shape)}, the rule has {len(dims)}"
+                )
             operands.append(expanded)
             self._collect(expanded, shape, found, f"operand {i} {tuple(shape)}", what)
         operands = [
-            tuple(() if size == 1 and _broadcast(dim, found) else dim for dim, size in zip(dims, shape, strict=True))
+            tuple(
+                () if size == 1 and _broadcast(dim, found) else dim
+                for dim, size in zip(dims, shape, strict=True)
+            )
             for dims, shape in zip(operands, shapes, strict=True)
         ]
         results = tuple(_expand(dims, None, lead) for dims in self.results)
         for name in {name for dims in results for dim in dims for name in dim} - set(found):
-            raise RuleError(f"{what} ({self.text}): the size of {name} follows from no operand {tuple(map(tuple, shapes))}")
+            raise RuleError(
+                f"{what} ({self.text}): the size of {name} follows from no operand {tuple(map(tuple, shapes))}"
+            )
         plain = _Pattern(self.text, tuple(operands), results, self.kinds, self.blocked, self.reduction)
         return plain.build({name: size for name, (size, _) in found.items()}, None)
 
-    def _collect(self, dims: tuple, shape: Sequence[int], found: dict[str, tuple[int, str]], where: str, what: str) -> None:
+    def _collect(
+        self, dims: tuple, shape: Sequence[int], found: dict[str, tuple[int, str]], where: str, what: str
+    ) -> None:
         for dim, size in zip(dims, shape, strict=True):
             unknown = [name for name in dim if name not in found]
             known = math.prod(found[name][0] for name in dim if name in found)
@@ -176,8 +195,12 @@ class _Pattern:
                 continue
             if unknown or known != size:
                 names = " ".join(dim) or "1"
-                others = ", ".join(f"{name} is {found[name][0]} in {found[name][1]}" for name in dim if name in found)
-                raise RuleError(f"{what} ({self.text}): {names} is {size} in {where} but {others or 'unknown'}")
+                others = ", ".join(
+                    f"{name} is {found[name][0]} in {found[name][1]}" for name in dim if name in found
+                )
+                raise RuleError(
+                    f"{what} ({self.text}): {names} is {size} in {where} but {others or 'unknown'}"
+                )
 
     def build(self, sizes: Mapping[str, int], order: list[str] | None) -> Rule:
         """The bound rule; factors in order of first use (or as listed)."""
@@ -196,7 +219,9 @@ class _Pattern:
             return tuple(tuple(index[name] for name in dim) for dim in dims)
 
         factors = tuple(Factor(name, sizes[name], kind(name), name in self.blocked) for name in names)
-        return Rule(factors, tuple(map(indices, self.operands)), tuple(map(indices, self.results)), self.reduction)
+        return Rule(
+            factors, tuple(map(indices, self.operands)), tuple(map(indices, self.results)), self.reduction
+        )
 
 
 def _broadcast(dim: tuple[str, ...], found: Mapping[str, tuple[int, str]]) -> bool:
@@ -214,7 +239,9 @@ def _expand(dims: tuple[tuple[str, ...], ...], rank: int | None, lead: int) -> t
     return dims[:place] + ellipsis + dims[place + 1 :]
 
 
-def _read_tensor(part: str, text: str, kinds: dict[str, str], blocked: set[str]) -> tuple[tuple[str, ...], ...]:
+def _read_tensor(
+    part: str, text: str, kinds: dict[str, str], blocked: set[str]
+) -> tuple[tuple[str, ...], ...]:
     words = re.findall(r"\.\.\.|\(|\)|\[\w+\]!?|<\w+>!?|\w+!?|\S", part)
     if words == ["(", ")"] or not words:
         return ()
@@ -235,7 +262,9 @@ def _read_tensor(part: str, text: str, kinds: dict[str, str], blocked: set[str])
             dims.append((name,)) if group is None else group.append(name)
         else:
             column = text.find(part) + max(part.find(word), 0)
-            raise RuleError(f"cannot read this rule\n    {text}\n    {' ' * column}^ {word!r} cannot stand here")
+            raise RuleError(
+                f"cannot read this rule\n    {text}\n    {' ' * column}^ {word!r} cannot stand here"
+            )
     if group is not None:
         column = text.find(part) + part.find("(")
         raise RuleError(f"cannot read this rule\n    {text}\n    {' ' * column}^ bracket is never closed")

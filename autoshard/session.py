@@ -1,4 +1,4 @@
-"""Session: a planned model on its ranks, with the parameters in blocks where they were left by the last step."""
+"""Session: a planned model on its ranks, with the parameters in the blocks that the last step left."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Session:
     """Runs a plan's program over `comm`, feeding back what each step updates.
 
-    `load` cuts the parameters' present values into blocks, `step` and `call` run the program, `store` puts the updated
-    parameters together again. Under MPI all ranks call each of them together.
+    `load` cuts the parameters' present values into blocks, `step` and `call` run the program, `store` puts
+    the updated parameters together again. Under MPI all ranks call each of them together.
     """
 
     def __init__(self, planned: Planned, comm: Comm) -> None:
@@ -32,7 +32,9 @@ class Session:
         self._data = tuple(i for i, role in enumerate(graph.roles) if role == DATA)
         self._updates = dict(graph.updates)
         self._parameters = {
-            i: self.traced.parameters[value] for i, value in enumerate(graph.inputs) if value in self.traced.parameters
+            i: self.traced.parameters[value]
+            for i, value in enumerate(graph.inputs)
+            if value in self.traced.parameters
         }
         self._held: dict[int, Parts] = {}
         self._stepped = False
@@ -43,7 +45,7 @@ class Session:
         return tuple(self.program.inputs[i] for i in self._data)
 
     def load(self) -> None:
-        """Take the parameters' values; under MPI those of rank 0, for others may have drawn other random numbers."""
+        """Take the parameters' values; under MPI rank 0's, for others may have drawn other random numbers."""
         self._held = {i: self._cut(parameter.asnumpy(), i) for i, parameter in self._parameters.items()}
         self._stepped = False
 
@@ -70,12 +72,14 @@ class Session:
         return float(np.mean(loss, dtype=np.float64))
 
     def call(self, *inputs: Any) -> Any:
-        """Whole arrays in, what the model returns out, with whole arrays; parameters have and keep their values."""
+        """Whole arrays in, what the model returns (in whole arrays) out; parameters keep what it updates."""
         arrays = self.traced.inputs(*inputs)
         self.load()
         outputs = self.run([self._cut(arrays[i], i) for i in self._data])
         self.store()
-        whole = [self._join(parts, register) for parts, register in zip(outputs, self.program.outputs, strict=True)]
+        whole = [
+            self._join(parts, register) for parts, register in zip(outputs, self.program.outputs, strict=True)
+        ]
         return self.traced.unpack(whole)
 
     def _cut(self, array: np.ndarray, i: int) -> Parts:

@@ -1,7 +1,8 @@
 """Strategy: how one operator uses the mesh. The axes that split each factor of its rule; everything else is a view.
 
-MindSpore's tuple of tuples ((2, 1), (1, 4)), the device matrix, and the layouts of all operands and results follow
-from the rule. `parse_strategy` reads what a user gave to `shard()`; `enumerate_strategies` lists what is possible.
+MindSpore's tuple of tuples ((2, 1), (1, 4)), the device matrix, and the layouts of all operands and results
+follow from the rule. `parse_strategy` reads what a user gave to `shard()`; `enumerate_strategies` lists what
+is possible.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ Parts = tuple[tuple[int, ...], ...]
 class Strategy:
     """The axes that split each factor of `rule`, in factor order, and the partial axes that pass through.
 
-    `carried` are axes along which the operands listed in `carriers` come in as terms of a sum and leave as terms of a
-    sum: legal for operands in which the operator is linear.
+    `carried` are axes along which the operands listed in `carriers` come in as terms of a sum and leave as
+    terms of a sum: legal for operands in which the operator is linear.
     """
 
     rule: Rule
@@ -43,7 +44,8 @@ class Strategy:
     def operand_layouts(self) -> tuple[Layout, ...]:
         """What each operand must have while the operator runs."""
         return tuple(
-            self._layout(dims, self.carried if i in self.carriers else ()) for i, dims in enumerate(self.rule.operands)
+            self._layout(dims, self.carried if i in self.carriers else ())
+            for i, dims in enumerate(self.rule.operands)
         )
 
     @cached_property
@@ -103,13 +105,18 @@ def show_parts(parts: Parts) -> str:
 def is_legal(rule: Rule, parts: Sequence[int]) -> bool:
     """Whether ranks can run the operator with these parts per factor.
 
-    Only splittable factors are split, evenly; inside one dim a minor factor only when all major ones are split fully
-    (otherwise a rank's elements would not be one block of the dim).
+    Only splittable factors are split, evenly; inside one dim a minor factor only when all major ones are
+    split fully (otherwise a rank's elements would not be one block of the dim).
     """
     for factor, count in zip(rule.factors, parts, strict=True):
         if count > 1 and (not factor.splittable or factor.size % count):
             return False
-    return all(_is_block(rule, dim, parts) for dims in (*rule.operands, *rule.results) for dim in dims if len(dim) > 1)
+    return all(
+        _is_block(rule, dim, parts)
+        for dims in (*rule.operands, *rule.results)
+        for dim in dims
+        if len(dim) > 1
+    )
 
 
 def _is_block(rule: Rule, dim: Dim, parts: Sequence[int]) -> bool:
@@ -130,16 +137,17 @@ def whole(rule: Rule, mesh: Mesh) -> Strategy:
 def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
     """All strategies in a fixed order: for every mesh axis a device matrix over the factors, every divisor included.
 
-    On a flat mesh these are MindSpore's (a.2): parts per factor whose product divides the device count, placed in
-    factor order, the rest repeating the calculation. On named axes each axis has such a matrix of its own and the
-    candidates are all combinations. Axes are major to minor in mesh order within a factor.
+    On a flat mesh these are MindSpore's (a.2): parts per factor whose product divides the device count,
+    placed in factor order, the rest repeating the calculation. On named axes each axis has such a matrix of
+    its own and the candidates are all combinations. Axes are major to minor in mesh order within a factor.
     """
     free = [i for i, factor in enumerate(rule.factors) if factor.splittable]
     choices = [tuple(_axis_choices(mesh, name, size, rule, free)) for name, size in mesh.axes if size > 1]
     found = []
     for combination in itertools.product(*choices):
         axes = tuple(
-            merge_refs(ref for choice in combination for ref in choice.get(i, ())) for i in range(len(rule.factors))
+            merge_refs(ref for choice in combination for ref in choice.get(i, ()))
+            for i in range(len(rule.factors))
         )
         if is_legal(rule, [size_of(refs) for refs in axes]):
             found.append(Strategy(rule, mesh, axes))
@@ -202,7 +210,8 @@ def project(rule: Rule, dims: tuple[Dim, ...], layout: Layout) -> tuple[Refs, ..
 
 def place_parts(rule: Rule, parts: Sequence[int], mesh: Mesh) -> Strategy:
     """The strategy with these parts per factor: on whole mesh axes where their sizes allow it, in mesh order; else as
-    a device matrix in factor order over the flattened mesh, repeated calculation last (MindSpore's placement).
+    a device matrix in factor order over the flattened mesh, repeated calculation last (MindSpore's
+    placement).
 
     Raises:
         LayoutError: the mesh cannot express the parts.
@@ -233,7 +242,9 @@ def _whole_axes(parts: tuple[int, ...], mesh: Mesh) -> tuple[Refs, ...] | None:
     return fill(0, (mesh.all_axes,))
 
 
-def parse_strategy(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Sequence[int]], what: str) -> Strategy:
+def parse_strategy(
+    rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Sequence[int]], what: str
+) -> Strategy:
     """The strategy that a user's `shard(in_strategy)` means: a tuple per operand of parts per dim, or a Layout each.
 
     Args:
@@ -246,7 +257,9 @@ def parse_strategy(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Seq
     """
     shown = f"strategy {show_given(given)} of {what}"
     if len(given) != len(shapes):
-        raise StrategyError(f"{shown}: it has {len(given)} tuples, but the operator has {len(shapes)} operands")
+        raise StrategyError(
+            f"{shown}: it has {len(given)} tuples, but the operator has {len(shapes)} operands"
+        )
     for i, (one, shape) in enumerate(zip(given, shapes, strict=True)):
         count = one.rank if isinstance(one, Layout) else len(one)
         if count != len(shape):
@@ -259,7 +272,13 @@ def parse_strategy(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Seq
 
 
 def show_given(given: Sequence) -> str:
-    return "(" + ", ".join(f"[{one}]" if isinstance(one, Layout) else "(" + ", ".join(map(str, one)) + ")" for one in given) + ")"
+    return (
+        "("
+        + ", ".join(
+            f"[{one}]" if isinstance(one, Layout) else "(" + ", ".join(map(str, one)) + ")" for one in given
+        )
+        + ")"
+    )
 
 
 def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, shown: str) -> Strategy:
@@ -292,7 +311,9 @@ def _check_devices(total: int, mesh: Mesh, shown: str) -> None:
     if total > mesh.devices:
         raise StrategyError(f"{shown}: it makes {total} parts, but there are {mesh.devices} devices")
     if mesh.devices % total:
-        raise StrategyError(f"{shown}: it makes {total} parts, which do not divide the {mesh.devices} devices")
+        raise StrategyError(
+            f"{shown}: it makes {total} parts, which do not divide the {mesh.devices} devices"
+        )
 
 
 def _share(rule: Rule, dim: Dim, count: int, where: str, shown: str) -> Iterator[tuple[int, int]]:
@@ -304,7 +325,9 @@ def _share(rule: Rule, dim: Dim, count: int, where: str, shown: str) -> Iterator
         factor = rule.factors[i]
         share = math.gcd(left, factor.size)
         if share > 1 and not factor.splittable:
-            raise StrategyError(f"{shown}: {where} (factor {factor.name}) must be whole on every rank: rule {rule}")
+            raise StrategyError(
+                f"{shown}: {where} (factor {factor.name}) must be whole on every rank: rule {rule}"
+            )
         yield i, share
         left //= share
     if left > 1:
@@ -321,7 +344,9 @@ def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, sho
         except LayoutError as error:
             raise StrategyError(f"{shown}: {error}") from None
         if not layout.divides(shape):
-            raise StrategyError(f"{shown}: layout [{one}] does not divide operand {i} of shape {tuple(shape)}")
+            raise StrategyError(
+                f"{shown}: layout [{one}] does not divide operand {i} of shape {tuple(shape)}"
+            )
         for factor, refs in enumerate(project(rule, rule.operands[i], layout)):
             if refs and axes[factor] and axes[factor] != refs:
                 raise StrategyError(f"{shown}: factor {rule.factors[factor].name} is split by different axes")

@@ -1,6 +1,8 @@
-"""An operator of one's own: its rule, its meaning and its gradient are all that planning, splitting and training need.
+"""An operator of one's own: rule, meaning and gradient are all that planning, splitting and training need.
 
     python 05_own_operator.py
+
+Plans, runs on 6 ranks in this process, and trains.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import numpy as np
 import autoshard as ash
 from autoshard import Model, nn, ops
 
-# -- ten lines -------------------------------------------------------------------------------------------------
+# -- ten lines -----------------------------------------------------------------------------------------------
 
 
 @ash.operator("SquaredReLU", rule="... -> ...")
@@ -24,7 +26,7 @@ def _(g, y, x):
     return ops.mul(g, ops.mul(ops.relu(x), 2.0))
 
 
-# -- and what they give ----------------------------------------------------------------------------------------
+# -- and what they give --------------------------------------------------------------------------------------
 
 
 class Primer(nn.Cell):

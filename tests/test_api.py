@@ -1,4 +1,4 @@
-"""plan() and Planned: targets, results, pictures, dumps, dataset strategies, the batch search, and the public page."""
+"""plan() and Planned: targets, results, pictures, dumps, dataset strategies, batch search, public names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def array(*shape: int, seed: int = 0) -> np.ndarray:
 X = array(10, 12)
 
 
-# -- targets and results -----------------------------------------------------------------------------------------
+# -- targets and results -------------------------------------------------------------------------------------
 
 
 def test_cell_and_traced_and_one_bare_input():
@@ -92,7 +92,7 @@ def test_training_step_updates_parameters():
 
 
 def test_tutorial_strategies():
-    """The FFN of MindSpore's tutorial: its strategies, and ReduceScatter where it has AllReduce and StridedSlice."""
+    """MindSpore's tutorial: its strategies, and ReduceScatter where it has AllReduce and StridedSlice."""
     train = runpy.run_path(str(SAMPLES / "sharding_propagation" / "train.py"))
     planned = ash.plan(*train["forward"](), devices=8)
     strategies = [(node.op.name, str(planned.plan.strategy(node))) for node in planned.graph.nodes]
@@ -111,7 +111,11 @@ def test_report_and_json_and_picture():
     planned = ash.plan(Mlp(), (X,), mesh="dp=2 tp=3")
     assert "dense1.matmul" in planned.report() and str(planned) == planned.report()
     first = planned.to_json()["operators"][0]
-    assert (first["name"], first["in_strategy"], first["cause"]) == ("dense1.matmul", [[2, 1], [3, 1]], "configured")
+    assert (first["name"], first["in_strategy"], first["cause"]) == (
+        "dense1.matmul",
+        [[2, 1], [3, 1]],
+        "configured",
+    )
     assert planned.show_layout("dense1.matmul").splitlines()[0] == "dense1.matmul f32[10, 24] [dp, tp]"
     assert "0:8" in planned.show_layout("dense1.weight")
     with pytest.raises(AutoshardError, match="no node named 'dense9'"):
@@ -125,7 +129,7 @@ def test_dump(tmp_path):
     assert len(files) == 6 and all(path.is_file() for path in files)
 
 
-# -- dataset strategies ------------------------------------------------------------------------------------------
+# -- dataset strategies --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -149,7 +153,10 @@ def test_dataset_strategy_is_where_data_lies(strategy, layout, search):
 @pytest.mark.parametrize(
     "strategy, words",
     [
-        ("data_parallel", r"splits x: f32\[10, 12\] as \[dp.tp, -\] into \(6, 1\) parts, which do not divide"),
+        (
+            "data_parallel",
+            r"splits x: f32\[10, 12\] as \[dp.tp, -\] into \(6, 1\) parts, which do not divide",
+        ),
         (((2, 1), (2,)), r"has 2 entries, but there are 1 data inputs \(x\)"),
         (((2,),), "gives 1 entries to data input x, which has 2 dims"),
         (((4, 1),), "dataset_strategy of data input x: .*4.*does not divide 6"),
@@ -160,19 +167,23 @@ def test_dataset_strategy_refusals(strategy, words):
         ash.plan(Mlp(), (X,), mesh="dp=2 tp=3", dataset_strategy=strategy)
 
 
-# -- the batch search --------------------------------------------------------------------------------------------
+# -- the batch search ----------------------------------------------------------------------------------------
 
 
 def test_batch_search_is_data_parallel_training():
-    """Everything that has the batch is split by it, each parameter's gradient is reduced once, updates are whole."""
+    """All that has the batch is split by it, each parameter's gradient is reduced once, updates are whole."""
     net = Mlp(strategy=None)
-    step = train_step(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1), X, array(10, 6))
+    step = train_step(
+        nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1), X, array(10, 6)
+    )
     planned = ash.plan(step, devices=5, search="batch", dataset_strategy="data_parallel")
     kinds = [one.step.kind for one in planned.program.collectives]
     assert kinds == ["all_reduce"] * 5  # four parameters and the loss
     for value, role in zip(planned.graph.inputs, planned.graph.roles, strict=True):
         assert planned.plan.layouts[value].is_whole == (role != "data")
-    assert str(planned.plan.decisions[planned.graph.node("gelu")].cause) == "batch parallel from dense1.bias_add"
+    assert (
+        str(planned.plan.decisions[planned.graph.node("gelu")].cause) == "batch parallel from dense1.bias_add"
+    )
 
 
 def test_batch_search_splits_as_far_as_divides():
@@ -186,7 +197,7 @@ def test_batch_is_followed_through_reshapes():
     def heads(x, w):
         y = ops.reshape(ops.matmul(x, w), shape=(12, 5, 4, 6))
         y = ops.transpose(y, perm=(0, 2, 1, 3))
-        y = ops.softmax(ops.matmul(y, ops.transpose(y, perm=(0, 1, 3, 2))))
+        y = ops.softmax(ops.batch_matmul(y, y, transpose_b=True))
         return ops.reshape(y, shape=(240, 5))
 
     x, w = array(12, 5, 10), array(10, 24)
@@ -203,7 +214,7 @@ def test_batch_search_never_changes_results(rows, devices, search):
     np.testing.assert_allclose(planned.run(x), net(x), rtol=1e-5, atol=1e-6)
 
 
-# -- what it refuses ---------------------------------------------------------------------------------------------
+# -- what it refuses -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -211,9 +222,18 @@ def test_batch_search_never_changes_results(rows, devices, search):
     [
         (lambda: ash.plan(Mlp(), (X,), devices=0), "devices is 0"),
         (lambda: ash.plan(Mlp(), (X,), mesh=8), "mesh is 8; give a Mesh or its text"),
-        (lambda: ash.plan(Mlp(), (X,), mesh="dp=2 tp=3", devices=8), "'dp=2 tp=3' has 6 devices, but devices is 8"),
-        (lambda: ash.plan(Mlp(), (X,), devices=6, search="guess"), "unknown search mode 'guess'; known are batch"),
-        (lambda: ash.plan(Mlp(), (X,), devices=6, hardware="abacus"), "hardware 'abacus': no hardware preset"),
+        (
+            lambda: ash.plan(Mlp(), (X,), mesh="dp=2 tp=3", devices=8),
+            "'dp=2 tp=3' has 6 devices, but devices is 8",
+        ),
+        (
+            lambda: ash.plan(Mlp(), (X,), devices=6, search="guess"),
+            "unknown search mode 'guess'; known are batch",
+        ),
+        (
+            lambda: ash.plan(Mlp(), (X,), devices=6, hardware="abacus"),
+            "hardware 'abacus': no hardware preset",
+        ),
         (lambda: ash.plan(7, (X,), devices=6), "7 \\(int\\) is neither a model"),
         (lambda: ash.plan(ash.trace(Mlp(), X), (X,), devices=6), "is traced already"),
         (lambda: ash.plan(Mlp(), (array(10, 11),), devices=6), "dense1.matmul.*k|dense1.matmul.*11"),
@@ -233,7 +253,7 @@ def test_run_refuses_other_inputs():
         planned.run(X, X)
 
 
-# -- the public page ---------------------------------------------------------------------------------------------
+# -- the public page -----------------------------------------------------------------------------------------
 
 
 def test_every_public_name_is_there():
@@ -289,6 +309,8 @@ def test_own_operator_has_the_gradient_it_says():
         (slope,) = sample["squared_relu"].cotangents(np.ones_like(x), sample["squared_relu"](x), [x], {})
         step = np.zeros_like(x)
         step[2, 3] = 1e-6
-        np.testing.assert_allclose(slope[2, 3], (loss(x + step) - loss(x - step)) / 2e-6, rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(
+            slope[2, 3], (loss(x + step) - loss(x - step)) / 2e-6, rtol=1e-5, atol=1e-8
+        )
     finally:
         remove("SquaredReLU")

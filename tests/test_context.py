@@ -42,7 +42,10 @@ def test_set_and_get_and_reset(tmp_path):
         ({"device_nums": 8}, "no field 'device_nums'; fields are parallel_mode, search_mode, device_num"),
         ({"pipeline_stages": 2}, "MindSpore's 'pipeline_stages' is not honoured"),
         ({"parallel_mode": "hybrid_parallel"}, "'hybrid_parallel'; it can be 'stand_alone', 'data_parallel'"),
-        ({"search_mode": "recursive_programming"}, "search_mode is 'recursive_programming'; it can be 'batch'"),
+        (
+            {"search_mode": "recursive_programming"},
+            "search_mode is 'recursive_programming'; it can be 'batch'",
+        ),
         ({"device_num": 0}, "device_num is 0; it must be a whole number of at least 1"),
         ({"device_num": True}, "device_num is True"),
         ({"mesh": "dp=2 dp=4"}, "mesh is 'dp=2 dp=4'"),

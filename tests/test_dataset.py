@@ -89,7 +89,10 @@ def test_slices():
         (lambda: GeneratorDataset(iter(rows(2)), ["x", "y"]), "give a generator function"),
         (lambda: GeneratorDataset(7, ["x"]), "source is int"),
         (lambda: list(GeneratorDataset(rows(2), ["x"])), "row 0 has 2 values, but there are 1 columns"),
-        (lambda: list(GeneratorDataset([("a", 1)], ["x", "y"])), "row 0 of column 'x' holds <U1, not numbers"),
+        (
+            lambda: list(GeneratorDataset([("a", 1)], ["x", "y"])),
+            "row 0 of column 'x' holds <U1, not numbers",
+        ),
         (lambda: GeneratorDataset(rows(2), ["x", "y"]).batch(0), "batch_size is 0"),
         (lambda: GeneratorDataset(rows(2), ["x", "y"]).repeat(-1), "count is -1"),
         (

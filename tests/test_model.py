@@ -1,4 +1,4 @@
-"""Model: training on ranks equals training on one device, under every parallel mode; callbacks, checkpoints, errors."""
+"""Model: training on ranks equals training on one device in every mode; callbacks, checkpoints, errors."""
 
 from __future__ import annotations
 
@@ -71,6 +71,11 @@ def assert_like_one_device(net, optimizer=momentum, dataset=None, loss=None, tol
 MESH = {"mesh": "dp=2 tp=3"}
 
 
+@pytest.fixture(autouse=True)
+def same_first_weights():
+    ash.set_seed(1)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -87,7 +92,7 @@ def test_ranks_equal_one_device(settings):
     if "dataset_strategy" in settings:
         settings.pop("full_batch")
     losses = assert_like_one_device(Net(), **settings)
-    assert losses[-1] < losses[0]
+    assert np.mean(losses[3:]) < np.mean(losses[:3])
 
 
 @pytest.mark.parametrize(
@@ -157,13 +162,16 @@ def test_training_goes_on_where_it_stopped():
     net = Net()
     alone = copy_of(net)
     ash.set_auto_parallel_context(**AUTO, **MESH)
-    model, history = Model(net, nn.SoftmaxCrossEntropyWithLogits(reduction="mean"), momentum(net)), ash.History()
+    model, history = (
+        Model(net, nn.SoftmaxCrossEntropyWithLogits(reduction="mean"), momentum(net)),
+        ash.History(),
+    )
     model.train(1, data(), callbacks=[history])
     model.train(1, data(), callbacks=[history])
     np.testing.assert_allclose(history.losses, train(alone), rtol=2e-5)
 
 
-# -- eval and predict --------------------------------------------------------------------------------------------
+# -- eval and predict ----------------------------------------------------------------------------------------
 
 
 def test_predict_equals_the_eager_network():
@@ -187,10 +195,12 @@ def test_eval_is_the_mean_loss_and_changes_nothing():
     after = model.eval(data())
     assert net.training
     net.set_train(False)
-    np.testing.assert_allclose(after, np.mean([np.mean(loss(net(x), label)) for x, label in data()]), rtol=1e-5)
+    np.testing.assert_allclose(
+        after, np.mean([np.mean(loss(net(x), label)) for x, label in data()]), rtol=1e-5
+    )
 
 
-# -- callbacks and checkpoints -----------------------------------------------------------------------------------
+# -- callbacks and checkpoints -------------------------------------------------------------------------------
 
 
 class Recorder(ash.Callback):
@@ -288,13 +298,17 @@ def test_checkpoint_refusals(tmp_path):
     given = {"dense1.bias": np.zeros(24, np.float32), "extra": np.zeros(4)}
     report = ash.load_param_into_net(net, given)
     assert report.unexpected == ("extra",) and "dense2.weight" in report.missing
-    with pytest.raises(CheckpointError, match="not in the checkpoint: dense1.weight.*not in the network: extra"):
+    with pytest.raises(
+        CheckpointError, match="not in the checkpoint: dense1.weight.*not in the network: extra"
+    ):
         ash.load_param_into_net(net, given, strict=True)
-    with pytest.raises(CheckpointError, match=r"dense1.bias.*checkpoint has shape \(10,\), the network \(24,\)"):
+    with pytest.raises(
+        CheckpointError, match=r"dense1.bias.*checkpoint has shape \(10,\), the network \(24,\)"
+    ):
         ash.load_param_into_net(net, {"dense1.bias": np.zeros(10)})
 
 
-# -- dumps -------------------------------------------------------------------------------------------------------
+# -- dumps ---------------------------------------------------------------------------------------------------
 
 
 def test_save_graphs_writes_every_rank(tmp_path):
@@ -309,7 +323,7 @@ def test_save_graphs_writes_every_rank(tmp_path):
     assert "in_strategy: ((2, 1), (3, 1))" in begin and "%para1_input" in begin
 
 
-# -- what it refuses ---------------------------------------------------------------------------------------------
+# -- what it refuses -----------------------------------------------------------------------------------------
 
 
 def test_refusals(tmp_path):
@@ -344,13 +358,17 @@ def test_data_that_does_not_fit():
     x, label = next(iter(data()))
     broken = x.copy()
     broken[4, 10] = np.nan
-    with pytest.raises(DataError, match=r"epoch 1, step 2: column input0 f32\[12, 12\] has a NaN at \(4, 10\)"):
+    with pytest.raises(
+        DataError, match=r"epoch 1, step 2: column input0 f32\[12, 12\] has a NaN at \(4, 10\)"
+    ):
         model.train(1, [(x, label), (broken, label)])
     with pytest.raises(DataError, match="step 1: column input1 holds <U2"):
         model.train(1, [(x, np.array(["no"]))])
     with pytest.raises(AutoshardError, match="dense1.matmul.*MatMul"):
         model.train(1, [(x[:, :10], label)])
-    with pytest.raises(StrategyError, match="dense1.matmul.*test_model.py:.* has size 5, which 2 parts do not"):
+    with pytest.raises(
+        StrategyError, match="dense1.matmul.*test_model.py:.* has size 5, which 2 parts do not"
+    ):
         model.train(1, [(x[:5], label[:5])])
     ash.set_auto_parallel_context(dataset_strategy="data_parallel")
     with pytest.raises(AutoshardError, match=r"splits input0: f32\[10, 12\].*do not divide"):
@@ -360,7 +378,10 @@ def test_data_that_does_not_fit():
 def test_loss_that_is_no_number():
     net = Net()
     net.dense2.bias.set_data(np.full(6, np.inf, np.float32))
-    with pytest.raises(TrainingError, match="the loss is (nan|inf) at epoch 1 step 1"), np.errstate(all="ignore"):
+    with (
+        pytest.raises(TrainingError, match="the loss is (nan|inf) at epoch 1 step 1"),
+        np.errstate(all="ignore"),
+    ):
         Model(net, nn.MSELoss(), momentum(net)).train(1, data(), callbacks=[ash.LossMonitor()])
 
 

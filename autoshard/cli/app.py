@@ -10,7 +10,6 @@ from rich.console import Console
 
 from autoshard.errors import MeshError
 from autoshard.layout.mesh import Mesh
-from autoshard.report import WIDTH
 
 app = typer.Typer(
     name="autoshard",
@@ -58,6 +57,8 @@ def read_mesh(devices: int | None, mesh: str | None) -> Mesh:
 
 def console() -> Console:
     """Where tables go: coloured in a terminal; elsewhere plain, as wide as COLUMNS says or else WIDTH."""
+    from autoshard.report import WIDTH
+
     found = Console(highlight=False, markup=False)
     if found.is_terminal:
         return found

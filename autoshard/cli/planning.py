@@ -10,8 +10,6 @@ import typer
 
 from autoshard.cli.app import Devices, MeshText, console, read_mesh
 from autoshard.cli.target import TargetError, load_target
-from autoshard.exporters.plan_json import to_json
-from autoshard.report import print_report, report
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
@@ -58,6 +56,9 @@ def plan(
     The example inputs give shapes and element types. Outputs keep the layout they come in. Times are
     predicted, for one step of one device; bytes are those that one device sends.
     """
+    from autoshard.exporters.plan_json import to_json
+    from autoshard.report import print_report, report
+
     planned = _plan(target, devices, mesh, search, hardware, dataset_strategy)
     if as_json:
         typer.echo(json.dumps(to_json(planned, alternatives=alternatives), indent=2))

@@ -60,26 +60,31 @@ def operators(
     from autoshard.ops import operators as registered
 
     if name is None:
-        table = Table("operator", "rule", "gradient", box=box.SIMPLE_HEAD)
+        table = Table("operator", "rule", "gradient", box=box.SIMPLE_HEAD, show_edge=False)
         for op in registered():
             table.add_row(f"{op.name}({_signature(op)})", _rule_text(op), "yes" if op.differentiable else "-")
         console().print(table)
         return
     op = lookup(name)
+    over = None if devices is None and mesh is None else read_mesh(devices, mesh)
+    if over is not None and not call:
+        raise ShapeError(
+            f"the strategies of {name} depend on its operands; add their types, e.g. 'f32[64, 24]'"
+        )
     typer.echo(f"{op.name}({_signature(op)})")
     typer.echo(f"rule      {_rule_text(op)}")
     typer.echo(f"gradient  {'yes' if op.differentiable else 'none'}")
     if op.__doc__:
         typer.echo(f"\n{op.__doc__.strip()}")
     if call:
-        _show_call(op, call, None if devices is None and mesh is None else read_mesh(devices, mesh))
+        _show_call(op, call, over)
 
 
 def modes() -> None:
     """List the search modes."""
     from autoshard.search import find_mode, search_modes
 
-    table = Table("mode", "what it does", box=box.SIMPLE_HEAD)
+    table = Table("mode", "what it does", box=box.SIMPLE_HEAD, show_edge=False)
     for mode in search_modes():
         table.add_row(mode, (find_mode(mode).__doc__ or "").strip().partition("\n")[0])
     console().print(table)
@@ -92,9 +97,7 @@ def hardware() -> None:
 
 
 def _signature(op: Any) -> str:
-    operands = [
-        f"*{name}" if op.variadic else name for name in op.operand_names or (("xs",) if op.variadic else ())
-    ]
+    operands = ("*xs",) if op.variadic else op.operand_names
     return ", ".join((*operands, *op.attributes))
 
 
@@ -103,7 +106,7 @@ def _rule_text(op: Any) -> str:
 
 
 def _show_call(op: Any, call: list[str], over: Mesh | None) -> None:
-    operands = tuple(TensorType.parse(word) for word in call if "[" in word and "=" not in word)
+    operands = tuple(TensorType.parse(word) for word in call if "=" not in word)
     attrs = op.check_attributes(dict(_attribute(word) for word in call if "=" in word))
     results, rule = op.result_types(operands, attrs), op.rule(operands, attrs)
     typer.echo(f"\nrule      {rule}")
@@ -116,9 +119,8 @@ def _show_call(op: Any, call: list[str], over: Mesh | None) -> None:
 def _show_strategies(rule: Any, over: Mesh) -> None:
     from autoshard.strategy import enumerate_strategies, show_parts
 
-    table = Table(
-        "in_strategy", "results", "work split", box=box.SIMPLE_HEAD, title=f"strategies on mesh {over}"
-    )
+    typer.echo(f"\nstrategies on mesh {over}")
+    table = Table("in_strategy", "results", "work split", box=box.SIMPLE_HEAD, show_edge=False)
     for one in enumerate_strategies(rule, over):
         results = "; ".join(f"[{lies}]" for lies in one.result_layouts)
         table.add_row(show_parts(one.in_strategy), results, str(one.work_split))

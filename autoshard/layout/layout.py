@@ -1,7 +1,8 @@
 """Layout: how one tensor lies on a mesh. For each dim the axes that split it, and axes along which it is partial.
 
-Text: `dp, -` (rows over dp), `dp.tp, -` (rows over dp, then each part over tp), `dp, - +tp` (every rank of tp holds
-a term of a sum; `max tp`, `min tp`, `prod tp` for the other reductions), `d:(1)2, d:(2)4` (sub-axes), `()` (a scalar).
+Text: `dp, -` (rows over dp), `dp.tp, -` (rows over dp, then each part over tp), `dp, - +tp` (every rank of tp
+holds a term of a sum; `max tp`, `min tp`, `prod tp` for the other reductions), `d:(1)2, d:(2)4` (sub-axes),
+`()` (a scalar).
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ Refs = tuple[AxisRef, ...]
 class Layout:
     """What a tensor has: axes per dim, major to minor, and the partial axes with their reduction.
 
-    Layouts are interned and immutable: equal layouts are the same object. Refs of size 1 are dropped and adjacent
-    pieces of one axis joined, so each way of lying on the ranks has one form.
+    Layouts are interned and immutable: equal layouts are the same object. Refs of size 1 are dropped and
+    adjacent pieces of one axis joined, so each way of lying on the ranks has one form.
 
-    `Layout((2, 2, 2), ("dp", "sp", "mp"))` makes the mesh on the way, and calling a layout names the axes per dim:
-    `Layout((2, 2, 2), ("dp", "sp", "mp"))("dp", "mp")`; "None" or "-" leaves a dim whole, a tuple splits it by several.
+    `Layout((2, 2, 2), ("dp", "sp", "mp"))` makes the mesh on the way, and calling a layout names the axes per
+    dim: `Layout((2, 2, 2), ("dp", "sp", "mp"))("dp", "mp")`; "None" or "-" leaves a dim whole, a tuple splits
+    it
+    by several.
 
     Raises:
         LayoutError: an axis used twice, unknown, or a bad reduction.
@@ -83,8 +86,10 @@ class Layout:
         return Layout(mesh, dims, partial, "sum" if sign in (None, "+") else sign.strip())
 
     def __str__(self) -> str:
-        return ", ".join(map(self.show_dim, range(self.rank))) + self.show_partial() if self.dims else (
-            "()" + self.show_partial()
+        return (
+            ", ".join(map(self.show_dim, range(self.rank))) + self.show_partial()
+            if self.dims
+            else ("()" + self.show_partial())
         )
 
     def __repr__(self) -> str:
@@ -162,7 +167,9 @@ class Layout:
     def check_fits(self, shape: Sequence[int], what: str) -> None:
         """Raise LayoutError unless this layout has as many dims as `shape`."""
         if self.rank != len(shape):
-            raise LayoutError(f"layout [{self}] of {what} has {self.rank} dims, but the shape {tuple(shape)} has {len(shape)}")
+            raise LayoutError(
+                f"layout [{self}] of {what} has {self.rank} dims, but the shape {tuple(shape)} has {len(shape)}"
+            )
 
 
 def free_refs(mesh: Mesh, used: Iterable[AxisRef]) -> Refs:
@@ -182,7 +189,9 @@ def free_refs(mesh: Mesh, used: Iterable[AxisRef]) -> Refs:
 
 def _named_mesh(sizes: Sequence[int], names: tuple) -> Mesh:
     if len(sizes) != len(names):
-        raise LayoutError(f"device matrix {tuple(sizes)} has {len(sizes)} axes but {len(names)} names {names}")
+        raise LayoutError(
+            f"device matrix {tuple(sizes)} has {len(sizes)} axes but {len(names)} names {names}"
+        )
     return Mesh(zip(names, sizes, strict=True))
 
 
@@ -214,10 +223,11 @@ def _check(mesh: Mesh, dims: tuple[Refs, ...], partial: Refs, reduction: str) ->
                 raise LayoutError(f"layout uses what the mesh '{mesh}' does not have: {error}") from None
             for other, where in seen:
                 if ref.overlaps(other) or not ref.can_coexist(other):
-                    free = ", ".join(map(mesh.show_ref, free_refs(mesh, [taken for taken, _ in seen]))) or "none"
+                    free = (
+                        ", ".join(map(mesh.show_ref, free_refs(mesh, [taken for taken, _ in seen]))) or "none"
+                    )
                     raise LayoutError(
                         f"layout uses mesh axis {mesh.show_ref(ref)!r} for {place}, but {mesh.show_ref(other)!r} already "
                         f"serves {where}; an axis can be used once. Free axes of the mesh: {free}"
                     )
             seen.append((ref, place))
-

@@ -178,7 +178,9 @@ class Mesh:
             elif _NAME.fullmatch(name) and value.isdigit():
                 axes.append((name, int(value)))
             else:
-                raise MeshError(f"cannot read {word!r} in mesh {text!r}; write e.g. 'dp=2,tp=4', '2x4' or '8'")
+                raise MeshError(
+                    f"cannot read {word!r} in mesh {text!r}; write e.g. 'dp=2,tp=4', '2x4' or '8'"
+                )
         return Mesh(axes, order)
 
     def __str__(self) -> str:
@@ -260,10 +262,13 @@ class Mesh:
         """Distance in grid positions between neighbours along `ref`."""
         return self._strides[ref.name] * (self.sizes[ref.name] // ref.next)
 
+    def position(self, rank: int) -> int:
+        """The grid position of `rank`: its place in the device order."""
+        return rank if self._position_of_rank is None else int(self._position_of_rank[rank])
+
     def coordinate(self, rank: int, ref: AxisRef) -> int:
         """Where `rank` stands along `ref`, 0 .. size - 1."""
-        place = rank if self._position_of_rank is None else int(self._position_of_rank[rank])
-        return place // self.stride(ref) % ref.size
+        return self.position(rank) // self.stride(ref) % ref.size
 
     def index(self, rank: int, refs: Iterable[AxisRef]) -> int:
         """Where `rank` stands along several refs together, major to minor."""
@@ -310,7 +315,9 @@ def _check(axes: tuple[tuple[str, int], ...], order: Sequence[int] | None) -> No
             raise MeshError(f"axis {name!r} has size {size}; sizes are at least 1")
     devices = math.prod(size for _, size in axes)
     if order is not None and sorted(order) != list(range(devices)):
-        raise MeshError(f"device order {list(order)} must list each of the {devices} ranks 0..{devices - 1} once")
+        raise MeshError(
+            f"device order {list(order)} must list each of the {devices} ranks 0..{devices - 1} once"
+        )
 
 
 @dataclass(frozen=True)
@@ -343,9 +350,9 @@ class Groups:
 
     def members(self, rank: int) -> np.ndarray:
         """The ranks of `rank`'s group in order."""
-        positions = self.mesh._position_of_rank
-        place = rank if positions is None else int(positions[rank])
-        base = place - sum(self.mesh.coordinate(rank, ref) * self.mesh.stride(ref) for ref in self.refs)
+        base = self.mesh.position(rank) - sum(
+            self.mesh.coordinate(rank, ref) * self.mesh.stride(ref) for ref in self.refs
+        )
         places = base + self._offsets
         return places if self.mesh.order is None else np.asarray(self.mesh.order)[places]
 

@@ -28,7 +28,9 @@ def show_layout(shape: Sequence[int], layout: Layout) -> str:
     """
     layout.check_fits(shape, "the tensor to draw")
     if layout.split > MAX_BLOCKS or layout.mesh.devices > MAX_BLOCKS:
-        raise LayoutError(f"layout [{layout}] has {layout.split} blocks on {layout.mesh.devices} ranks; a picture shows {MAX_BLOCKS}")
+        raise LayoutError(
+            f"layout [{layout}] has {layout.split} blocks on {layout.mesh.devices} ranks; a picture shows {MAX_BLOCKS}"
+        )
     holders = _holders(shape, layout)
     lead = layout.parts[:-2] if layout.rank > 2 else ()
     tables = []
@@ -36,7 +38,9 @@ def show_layout(shape: Sequence[int], layout: Layout) -> str:
         title = ", ".join(f"dim {i} {_span(shape, layout, i, k)}" for i, k in enumerate(place))
         tables.append((title + ":\n" if title else "") + _table(shape, layout, holders, place))
     if layout.partial:
-        tables.append(f"each rank holds a term of a {layout.reduction} over {layout.show_partial().strip(' +')}")
+        tables.append(
+            f"each rank holds a term of a {layout.reduction} over {layout.show_partial().strip(' +')}"
+        )
     return "\n".join(tables)
 
 
@@ -66,16 +70,30 @@ def _table(shape: Sequence[int], layout: Layout, holders: dict, place: tuple[int
     row_dim, column_dim = layout.rank - 2, layout.rank - 1
     rows = range(layout.parts[row_dim]) if row_dim >= 0 else [None]
     columns = range(layout.parts[column_dim]) if column_dim >= 0 else [None]
-    cells = [[_ranks(holders[place + tuple(k for k in (row, column) if k is not None)]) for column in columns] for row in rows]
+    cells = [
+        [_ranks(holders[place + tuple(k for k in (row, column) if k is not None)]) for column in columns]
+        for row in rows
+    ]
     heads = [_span(shape, layout, column_dim, k) if k is not None else "" for k in columns]
     widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(heads)]
     labels = [f"dim {row_dim} {_span(shape, layout, row_dim, k)}" if k is not None else "ranks" for k in rows]
-    labels = [label if i == 0 else " " * len(f"dim {row_dim} ") + label.split()[-1] for i, label in enumerate(labels)]
+    labels = [
+        label if i == 0 else " " * len(f"dim {row_dim} ") + label.split()[-1]
+        for i, label in enumerate(labels)
+    ]
     title = f"dim {column_dim}" if column_dim >= 0 else ""
     left = max(map(len, labels)) + 1 + len(title)
-    lines = [title.rjust(left) + " " + "  ".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))]
+    lines = [
+        title.rjust(left)
+        + " "
+        + "  ".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))
+    ]
     for label, line in zip(labels, cells, strict=True):
-        lines.append(label.ljust(left) + " " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+        lines.append(
+            label.ljust(left)
+            + " "
+            + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        )
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -1,7 +1,8 @@
 """Device matrix + tensor map, MindSpore's way to write a layout, as a view of Layout; printed and parsed exactly.
 
-A device matrix [d_0, .., d_m-1] arranges the ranks, the last axis varying fastest. A tensor map has an entry per
-dim: -1 whole, k split by the matrix axis counted from the RIGHT (axis m-1-k), a tuple for several, major first.
+A device matrix [d_0, .., d_m-1] arranges the ranks, the last axis varying fastest. A tensor map has an entry
+per dim: -1 whole, k split by the matrix axis counted from the RIGHT (axis m-1-k), a tuple for several, major
+first.
 
 >>> mesh = Mesh.flat(8)
 >>> view = TensorMap.of(Layout.parse("d:(1)2, d:(2)4", mesh))
@@ -37,7 +38,9 @@ class TensorMap:
         if layout.partial:
             raise LayoutError(f"layout [{layout}] is partial; device matrix and tensor map cannot say that")
         if layout.mesh.order is not None:
-            raise LayoutError(f"mesh '{layout.mesh}' has a device order; device matrix and tensor map cannot say that")
+            raise LayoutError(
+                f"mesh '{layout.mesh}' has a device order; device matrix and tensor map cannot say that"
+            )
         pieces = sorted((*layout.used, *layout.free()), key=layout.mesh.sort_key)
         from_right = {piece: len(pieces) - 1 - i for i, piece in enumerate(pieces)}
         return TensorMap(
@@ -59,11 +62,14 @@ class TensorMap:
         """The layout on `mesh` that puts the same blocks on the same ranks.
 
         Raises:
-            LayoutError: the matrix has another device count, a map entry is out of range or used twice, or the mesh
+            LayoutError: the matrix has another device count, a map entry is out of range or used twice, or
+            the mesh
                 cannot express the matrix.
         """
         if math.prod(self.device_matrix) != mesh.devices:
-            raise LayoutError(f"{self} arranges {math.prod(self.device_matrix)} devices, mesh '{mesh}' has {mesh.devices}")
+            raise LayoutError(
+                f"{self} arranges {math.prod(self.device_matrix)} devices, mesh '{mesh}' has {mesh.devices}"
+            )
         pieces = matrix_axes(mesh, self.device_matrix)
         count = len(pieces)
         dims: list[tuple[AxisRef, ...]] = []
@@ -92,13 +98,17 @@ def matrix_axes(mesh: Mesh, device_matrix: Sequence[int]) -> list[tuple[AxisRef,
     """
     total = math.prod(device_matrix)
     if mesh.devices % total:
-        raise LayoutError(f"device matrix {list(device_matrix)} needs {total} devices, which does not divide {mesh.devices}")
+        raise LayoutError(
+            f"device matrix {list(device_matrix)} needs {total} devices, which does not divide {mesh.devices}"
+        )
     refs, start = [], 1
     for size in device_matrix:
         try:
             refs.append(mesh.interval(start, size))
         except MeshError as error:
-            raise LayoutError(f"device matrix {list(device_matrix)} does not fit mesh '{mesh}': {error}") from None
+            raise LayoutError(
+                f"device matrix {list(device_matrix)} does not fit mesh '{mesh}': {error}"
+            ) from None
         start *= size
     return refs
 

@@ -1,18 +1,19 @@
 """Step: one collective (or local cut) that takes a tensor from one layout to another.
 
-| kind           | what happens                                                        | bytes one rank sends         |
-|----------------|---------------------------------------------------------------------|------------------------------|
-| slice          | keep one piece of a dim                                              | 0                            |
-| keep           | position 0 of the group keeps the value as its term, others hold zero | 0                            |
-| all_gather     | pieces of a dim joined                                               | (n-1)/n of the result        |
-| all_reduce     | terms combined                                                       | 2(n-1)/n of the local tensor |
-| reduce_scatter | terms combined, one piece of a dim kept                              | (n-1)/n of the local tensor  |
-| all_to_all     | pieces of one dim exchanged for pieces of another                    | (n-1)/n of the local tensor  |
-| permute        | blocks change hands as they are                                      | the local tensor             |
+| kind           | what happens                                         | elements one rank sends      |
+|----------------|------------------------------------------------------|------------------------------|
+| slice          | keep one piece of a dim                              | 0                            |
+| keep           | position 0 keeps the value as its term, others zero  | 0                            |
+| all_gather     | pieces of a dim joined                               | (n-1)/n of the result        |
+| all_reduce     | terms combined                                       | 2(n-1)/n of the local tensor |
+| reduce_scatter | terms combined, one piece of a dim kept              | (n-1)/n of the local tensor  |
+| all_to_all     | pieces of one dim exchanged for pieces of another    | (n-1)/n of the local tensor  |
+| permute        | blocks change hands as they are                      | the local tensor             |
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ LOCAL_KINDS = ("slice", "keep")
 class Step:
     """From layout `before` to `after` by one collective of `kind` along `axes`.
 
-    `dim` is the dim that is cut (slice, reduce_scatter, all_to_all) or joined (all_gather); `to_dim` the dim that an
-    all_to_all joins. A permute's axes are those along which blocks may change hands.
+    `dim` is the dim that is cut (slice, reduce_scatter, all_to_all) or joined (all_gather); `to_dim` the dim
+    that an all_to_all joins. A permute's axes are those along which blocks may change hands.
     """
 
     kind: str
@@ -65,13 +66,26 @@ class Step:
         return float(local) if self.kind == "permute" else 0.0
 
     def nbytes_priced(self, shape: Sequence[int], itemsize: int) -> int:
-        """The size by which costmodel prices the collective: the result of a gather, else the local tensor."""
+        """The size by which costmodel prices the collective: a gather's result, else the local tensor."""
         layout = self.after if self.kind == "all_gather" else self.before
         return math.prod(layout.local_shape(shape)) * itemsize
 
     def source_of(self) -> Callable[[int], int]:
-        """For a permute: which rank's block each rank receives."""
-        return _Relabel(self.before, self.after).source_of
+        """For a permute: which rank's block each rank receives, a bijection of the ranks."""
+        pairs = relabel_pairs(self.before, self.after)
+        assert pairs is not None, f"a permute from [{self.before}] to [{self.after}] is no relabeling"
+        mesh = self.before.mesh
+
+        def source(rank: int) -> int:
+            place = mesh.position(rank)
+            for olds, news in pairs:
+                index = mesh.index(rank, news)
+                for ref in reversed(olds):
+                    index, coordinate = divmod(index, ref.size)
+                    place += (coordinate - mesh.coordinate(rank, ref)) * mesh.stride(ref)
+            return place if mesh.order is None else mesh.order[place]
+
+        return source
 
     def __str__(self) -> str:
         over = ".".join(map(self.before.mesh.show_ref, self.axes))
@@ -81,65 +95,58 @@ class Step:
         return f"{self.kind} over={over}{dim}{to_dim}{op}"
 
 
-class _Relabel:
-    """The bijection of ranks behind a permute: `after`'s pieces take the blocks that `before`'s pieces hold."""
+def relabel_pairs(before: Layout, after: Layout) -> tuple[tuple[Refs, Refs], ...] | None:
+    """Pairs (old pieces, new pieces): where a rank stands along `new`, its source stands along `old`.
 
-    def __init__(self, before: Layout, after: Layout) -> None:
-        self.mesh = before.mesh
-        self.pairs = relabel_pairs(before, after)
-        assert self.pairs is not None, f"planner made a permute from [{before}] to [{after}] that is no relabeling"
-
-    def source_of(self, rank: int) -> int:
-        mesh = self.mesh
-        place = rank if mesh._position_of_rank is None else int(mesh._position_of_rank[rank])
-        assert self.pairs is not None, "checked when made"
-        source = place
-        for old, new in self.pairs:
-            source += (mesh.coordinate(rank, new) - mesh.coordinate(rank, old)) * mesh.stride(old)
-        return source if mesh.order is None else mesh.order[source]
-
-
-def relabel_pairs(before: Layout, after: Layout) -> tuple[tuple[AxisRef, AxisRef], ...] | None:
-    """Pairs (old piece, new piece): block coordinates along `new` afterwards are those along `old` before.
-
-    Pieces that stop being used pair with those that start being used; None if sizes do not match.
+    One pair for each dim whose pieces change, and one in which the pieces that are no longer used take the
+    part of those that now are. All old pieces together are all new ones, so that this is a bijection of the
+    ranks. None if a dim has another number of parts, the layouts share no splitting of an axis, or a partial
+    axis would be touched.
     """
-    pairs: list[tuple[AxisRef, AxisRef]] = []
-    for old_refs, new_refs in zip(before.dims, after.dims, strict=True):
-        aligned = _align(old_refs, new_refs)
-        if aligned is None:
-            return None
-        pairs += aligned
-    olds, news = {old for old, _ in pairs}, {new for _, new in pairs}
-    if _cross(olds, news):
+    cut = cutter(before, after)
+    if before.parts != after.parts or cut is None:
         return None
-    freed = sorted((ref for ref in olds - news), key=before.mesh.sort_key)
-    taken = sorted((ref for ref in news - olds), key=before.mesh.sort_key)
-    for ref in taken:
-        mate = next((one for one in freed if one.size == ref.size), None)
-        if mate is None:
-            return None
-        freed.remove(mate)
-        pairs.append((ref, mate))
-    return tuple(pair for pair in pairs if pair[0] != pair[1])
-
-
-def _align(old: Refs, new: Refs) -> list[tuple[AxisRef, AxisRef]] | None:
-    """Cut both lists so that pieces match in size, major first."""
-    if size_of(old) != size_of(new):
+    pairs = []
+    for old, new in zip(before.dims, after.dims, strict=True):
+        if old != new:
+            pairs.append(_without_common(cut(old), cut(new)))
+    olds = {ref for old, _ in pairs for ref in old}
+    news = {ref for _, new in pairs for ref in new}
+    freed = tuple(sorted(olds - news, key=before.mesh.sort_key))
+    taken = tuple(sorted(news - olds, key=before.mesh.sort_key))
+    if freed:
+        pairs.append((taken, freed))
+    if any(ref in olds or ref in news for ref in (*cut(before.partial), *cut(after.partial))):
         return None
-    olds, news, pairs = list(old), list(new), []
-    while olds:
-        common = math.gcd(olds[0].size, news[0].size)
-        if common == 1:
-            return None
-        for refs in (olds, news):
-            if refs[0].size > common:
-                refs[0:1] = refs[0].split(common)
-        pairs.append((olds.pop(0), news.pop(0)))
-    return pairs
+    return tuple(pairs)
 
 
-def _cross(olds: set[AxisRef], news: set[AxisRef]) -> bool:
-    """Whether pieces overlap without being equal, so that they are no independent coordinates."""
-    return any(a != b and a.overlaps(b) for a in olds | news for b in olds | news)
+def _without_common(old: Refs, new: Refs) -> tuple[Refs, Refs]:
+    """What is left of both when the major and then the minor pieces that they share are taken off."""
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    old, new = old[start:], new[start:]
+    while old and new and old[-1] == new[-1]:
+        old, new = old[:-1], new[:-1]
+    return old, new
+
+
+def cutter(*layouts: Layout) -> Callable[[Refs], Refs] | None:
+    """A function that cuts refs where a ref of any layout begins or ends; None if no one splitting holds all."""
+    places: dict[str, set[int]] = {}
+    for layout in layouts:
+        for ref in layout.used:
+            places.setdefault(ref.name, set()).update((ref.pre, ref.next))
+    ordered = {name: sorted(cuts) for name, cuts in places.items()}
+    if any(high % low for cuts in ordered.values() for low, high in itertools.pairwise(cuts)):
+        return None
+
+    def cut(refs: Refs) -> Refs:
+        pieces: list[AxisRef] = []
+        for ref in refs:
+            bounds = [place for place in ordered[ref.name] if ref.pre <= place <= ref.next]
+            pieces += [AxisRef(ref.name, low, high // low) for low, high in itertools.pairwise(bounds)]
+        return tuple(pieces)
+
+    return cut

@@ -1,9 +1,10 @@
-"""Batch parallel: every operator without a strategy splits the batch over all devices, and nothing is searched.
+"""Batch parallel: operators without a strategy split the batch over all devices, and nothing is searched.
 
-The batch is dim 0 of the data inputs. It is followed through the graph by the operators' rules: where an operand has
-the batch in a dim, that dim's factors are split into as many parts as there are devices, or the most that divide both
-(MindSpore's semi_auto_parallel, mindspore_notes section 0). A batch that is summed away ends there, as in a weight's
-gradient: behind it operators follow their operands' layouts, so that parameters that no strategy splits stay whole.
+The batch is dim 0 of the data inputs. It is followed through the graph by the operators' rules: where an
+operand has the batch in a dim, that dim's factors are split into as many parts as there are devices, or the
+most that divide both (MindSpore's semi_auto_parallel, mindspore_notes section 0). A batch that is summed away
+ends there, as in a weight's gradient: behind it operators follow their operands' layouts, so that parameters
+that no strategy splits stay whole.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class _BatchParallel:
             self._decide(node)
         tied = self.graph.tied
         outputs = tuple(
-            self.layouts[tied[value]] if value in tied else self.layouts[value].final() for value in self.graph.outputs
+            self.layouts[tied[value]] if value in tied else self.layouts[value].final()
+            for value in self.graph.outputs
         )
         return Plan(
             self.graph, self.mesh, self.decisions, self.layouts, outputs, self.causes,
@@ -93,7 +95,7 @@ class _BatchParallel:
         return self._following(node)
 
     def _split(self, node: Node, operand: int, dim: int) -> Strategy | None:
-        """The batch dim's factors over all devices as far as they divide, major first; None where nothing splits."""
+        """The batch dim's factors over all devices as far as they divide; None where nothing splits."""
         left, parts = self.mesh.devices, [1] * len(node.rule.factors)
         for i in node.rule.operands[operand][dim]:
             factor = node.rule.factors[i]

@@ -16,7 +16,7 @@ from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout, Refs, free_refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.rule import Rule
-from autoshard.strategy import Strategy, divisors, is_legal, project
+from autoshard.strategy import Strategy, is_legal, project
 
 Axes = tuple[Refs, ...]
 
@@ -117,8 +117,8 @@ def _cut_places(operands: Sequence[Layout | None], wanted: Sequence[Sequence[Lay
 
 
 def _refined(rule: Rule, mesh: Mesh, axes: Axes, cuts: dict[str, set[int]]) -> Iterator[Axes]:
-    """`axes`, and all ways to split further: each free piece of the mesh left alone, or laid over the factors so that
-    nothing of it that could still split a factor is left over."""
+    """`axes`, and ways to split further: each free piece of the mesh left alone, or given to one factor; what does not
+    fit there goes to the factors behind it, as far as they take it."""
     free = list(_pieces(free_refs(mesh, [ref for refs in axes for ref in refs]), cuts))
     splittable = [i for i, factor in enumerate(rule.factors) if factor.splittable]
 
@@ -126,11 +126,26 @@ def _refined(rule: Rule, mesh: Mesh, axes: Axes, cuts: dict[str, set[int]]) -> I
         if not pieces:
             yield now
             return
-        for laid in _lay_piece(rule, splittable, pieces[0], now):
-            yield from lay(pieces[1:], laid)
+        for place in range(len(splittable)):
+            laid = _given(rule, splittable[place:] + splittable[:place], pieces[0], now)
+            if laid != now:
+                yield from lay(pieces[1:], laid)
         yield from lay(pieces[1:], now)
 
     yield from dict.fromkeys(lay(free, axes))
+
+
+def _given(rule: Rule, factors: Sequence[int], piece: AxisRef, axes: Axes) -> Axes:
+    """The axes with as much of the piece as the factors take, one after the other."""
+    for i in factors:
+        share = math.gcd(rule.factors[i].size // size_of(axes[i]), piece.size)
+        if share == 1:
+            continue
+        major, rest = piece.split(share)
+        put = axes[:i] + (merge_refs((*axes[i], major)),) + axes[i + 1 :]
+        if is_legal(rule, [size_of(refs) for refs in put]):
+            axes, piece = put, rest
+    return axes
 
 
 def _pieces(refs: Iterable[AxisRef], cuts: dict[str, set[int]]) -> Iterator[AxisRef]:
@@ -141,34 +156,3 @@ def _pieces(refs: Iterable[AxisRef], cuts: dict[str, set[int]]) -> Iterator[Axis
             yield ref
             continue
         yield from (AxisRef(ref.name, low, high // low) for low, high in itertools.pairwise(bounds))
-
-
-def _lay_piece(rule: Rule, splittable: list[int], piece: AxisRef, now: Axes) -> Iterator[Axes]:
-    """All ways to lay one piece over the factors, in factor order, that leave nothing which would still fit."""
-
-    def lay(place: int, rest: AxisRef, axes: Axes) -> Iterator[Axes]:
-        if rest.size == 1 or place == len(splittable):
-            if axes != now and _spent(rule, splittable, rest, axes):
-                yield axes
-            return
-        i = splittable[place]
-        room = rule.factors[i].size // size_of(axes[i])
-        for share in _common_divisors(room, rest.size):
-            major, minor = rest.split(share)
-            put = axes if share == 1 else axes[:i] + (merge_refs((*axes[i], major)),) + axes[i + 1 :]
-            if share == 1 or is_legal(rule, [size_of(refs) for refs in put]):
-                yield from lay(place + 1, minor, put)
-
-    yield from lay(0, piece, now)
-
-
-def _spent(rule: Rule, splittable: list[int], rest: AxisRef, axes: Axes) -> bool:
-    """Whether no factor could take any more of the piece."""
-    return rest.size == 1 or all(
-        len(_common_divisors(rule.factors[i].size // size_of(axes[i]), rest.size)) == 1 for i in splittable
-    )
-
-
-def _common_divisors(a: int, b: int) -> tuple[int, ...]:
-    """Common divisors, largest first."""
-    return divisors(math.gcd(a, b))

@@ -29,6 +29,8 @@ from autoshard.strategy import Strategy, enumerate_strategies
 from costmodel import Hardware
 
 ALTERNATIVES = 3
+MOST_PRICED = 64
+"""Strategies priced exactly where none is free of communication."""
 
 
 @lru_cache(maxsize=16)
@@ -81,12 +83,14 @@ class Chooser:
     def _priced(
         self, node: Node, strategies: Iterable[Strategy], operands: Sequence, wanted: Sequence
     ) -> list[Option]:
-        """Options for all strategies but those that a bound shows to be worse than one before them."""
+        """Options for the strategies, most promising by a bound first, until the bound or MOST_PRICED ends it."""
+        bounds = [(self._at_least(node, one, operands, wanted), i, one) for i, one in enumerate(strategies)]
         options, best = [], math.inf
-        for strategy in strategies:
-            if self._at_least(node, strategy, operands, wanted) <= best:
-                options.append(self.option(node, strategy, operands, wanted))
-                best = min(best, options[-1].edge_seconds)
+        for bound, _, strategy in sorted(bounds)[:MOST_PRICED]:
+            if bound > best:
+                break
+            options.append(self.option(node, strategy, operands, wanted))
+            best = min(best, options[-1].edge_seconds)
         return options
 
     def option(self, node: Node, strategy: Strategy, operands: Sequence, wanted: Sequence) -> Option:

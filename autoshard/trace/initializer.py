@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.errors import ShapeError, UnknownNameError
-from autoshard.tensortype import DType
-from autoshard.tensortype import dtype as element_type
+from autoshard.tensortype import DType, TensorType
 
 _STREAM = [np.random.default_rng(0)]
 _SEEDS = [itertools.count(1)]
@@ -106,21 +105,47 @@ def initializer(
         UnknownNameError: no such name.
         ShapeError: an array of another shape, or a distribution that needs two dims.
     """
+    return deferred(init, shape, dtype).array()
+
+
+class Deferred:
+    """Initial values that are made when they are first asked for: planning a model of any size costs no memory.
+
+    The seed is drawn from the stream when the object is made, so values do not depend on the order of use.
+    """
+
+    def __init__(self, of: TensorType, make: Callable[[], np.ndarray]) -> None:
+        self.type, self._make = of, make
+
+    def array(self) -> np.ndarray:
+        return self._make()
+
+
+def deferred(
+    init: str | Init | float | np.ndarray,
+    shape: int | Sequence[int] = (),
+    dtype: DType | str | type = "f32",
+) -> Deferred:
+    """What `initializer` gives, checked now and made later; errors as there."""
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    target = element_type(dtype).numpy
+    of = TensorType.of(sizes, dtype)
+    target = of.dtype.numpy
     if isinstance(init, np.ndarray):
         if sizes not in ((), init.shape):
             raise ShapeError(
                 f"initial values of shape {init.shape} were given for a parameter of shape {sizes}"
             )
-        return init.astype(target)
+        return Deferred(of.with_shape(init.shape), lambda: init.astype(target))
     if isinstance(init, int | float):
-        return np.full(sizes, init, target)
+        return Deferred(of, lambda: np.full(sizes, init, target))
     if isinstance(init, str):
         if init not in _BY_NAME:
             raise UnknownNameError(f"unknown initial distribution {init!r}; known are {', '.join(_BY_NAME)}")
         init = _BY_NAME[init]
-    return init(_STREAM[0], sizes).astype(target)
+    if isinstance(init, Scaled):
+        _fans(sizes)
+    make, seed = init, int(_STREAM[0].integers(1 << 62))
+    return Deferred(of, lambda: make(np.random.default_rng(seed), sizes).astype(target))
 
 
 def _fans(shape: Sequence[int]) -> tuple[int, int]:

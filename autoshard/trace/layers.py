@@ -13,7 +13,7 @@ import numpy as np
 from autoshard import ops
 from autoshard.errors import ShapeError, UnknownNameError
 from autoshard.trace.cell import Cell
-from autoshard.trace.initializer import initializer, next_seed
+from autoshard.trace.initializer import deferred, next_seed
 from autoshard.trace.parameter import Parameter
 
 
@@ -36,10 +36,10 @@ class Dense(Cell):
     ) -> None:
         super().__init__()
         self.in_channels, self.out_channels, self.has_bias = in_channels, out_channels, has_bias
-        self.weight = Parameter(initializer(weight_init, (out_channels, in_channels), dtype))
+        self.weight = Parameter(deferred(weight_init, (out_channels, in_channels), dtype))
         self.matmul = ops.MatMul(transpose_b=True)
         if has_bias:
-            self.bias = Parameter(initializer(bias_init, (out_channels,), dtype))
+            self.bias = Parameter(deferred(bias_init, (out_channels,), dtype))
             self.bias_add = ops.Add()
         self.activation = get_activation(activation)
 
@@ -57,7 +57,7 @@ class Embedding(Cell):
         self, vocab_size: int, embedding_size: int, embedding_init: Any = "normal", dtype: str = "f32"
     ) -> None:
         super().__init__()
-        self.embedding_table = Parameter(initializer(embedding_init, (vocab_size, embedding_size), dtype))
+        self.embedding_table = Parameter(deferred(embedding_init, (vocab_size, embedding_size), dtype))
         self.gather = ops.Gather()
 
     def construct(self, ids: Any) -> Any:
@@ -77,8 +77,8 @@ class LayerNorm(Cell):
     ) -> None:
         super().__init__()
         shape = _sizes(normalized_shape)
-        self.gamma = Parameter(initializer(gamma_init, shape, dtype))
-        self.beta = Parameter(initializer(beta_init, shape, dtype))
+        self.gamma = Parameter(deferred(gamma_init, shape, dtype))
+        self.beta = Parameter(deferred(beta_init, shape, dtype))
         self.layer_norm = ops.LayerNorm(begin_norm_axis=-len(shape), epsilon=epsilon)
 
     def construct(self, x: Any) -> Any:
@@ -97,7 +97,7 @@ class RMSNorm(Cell):
     ) -> None:
         super().__init__()
         shape = _sizes(normalized_shape)
-        self.gamma = Parameter(initializer(gamma_init, shape, dtype))
+        self.gamma = Parameter(deferred(gamma_init, shape, dtype))
         self.rms_norm = ops.RmsNorm(begin_norm_axis=-len(shape), epsilon=epsilon)
 
     def construct(self, x: Any) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from autoshard.errors import ContextError, GraphError
 from autoshard.ops.primitive import primitive_class
 from autoshard.ops.registry import lookup
+from autoshard.trace.initializer import deferred
 from autoshard.trace.parameter import Parameter
 
 Rate = float | Sequence[float] | Callable[[Any], Any]
@@ -25,7 +26,7 @@ class State(Parameter):
     """Zeros beside a parameter, named `prefix.<its name>`."""
 
     def __init__(self, prefix: str, of: Parameter) -> None:
-        super().__init__(np.zeros_like(of.data), requires_grad=False)
+        super().__init__(deferred("zeros", of.shape, of.dtype), requires_grad=False)
         self.prefix, self.of = prefix, of
 
     @property

@@ -19,6 +19,7 @@ from autoshard.ops.registry import Operator
 from autoshard.source import Source
 from autoshard.tensortype import DType, TensorType, dtype, type_of
 from autoshard.trace.arithmetic import Arithmetic
+from autoshard.trace.initializer import Deferred
 
 Entry = tuple[int, ...] | Layout | None
 _ACTIVE: ContextVar[Any] = ContextVar("active_recorder", default=None)
@@ -80,7 +81,7 @@ class Parameter(Arithmetic, Owned):
     """
 
     def __init__(self, data: Any, name: str | None = None, requires_grad: bool = True) -> None:
-        self.data: np.ndarray = _as_array(data)
+        self._values: np.ndarray | Deferred = data if isinstance(data, Deferred) else _as_array(data)
         self.requires_grad = requires_grad
         self._given_name = name
         self.in_strategy: Entry = None
@@ -100,16 +101,27 @@ class Parameter(Arithmetic, Owned):
         self._given_name = name
 
     @property
+    def data(self) -> np.ndarray:
+        """The values; deferred initial ones are made now."""
+        if isinstance(self._values, Deferred):
+            self._values = self._values.array()
+        return self._values
+
+    @data.setter
+    def data(self, values: np.ndarray) -> None:
+        self._values = values
+
+    @property
     def type(self) -> TensorType:
-        return type_of(self.data)
+        return self._values.type if isinstance(self._values, Deferred) else type_of(self._values)
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self.data.shape
+        return self.type.shape
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        return dtype(self.data.dtype)
+        return self.type.dtype
 
     def asnumpy(self) -> np.ndarray:
         return self.data
@@ -137,9 +149,9 @@ class Parameter(Arithmetic, Owned):
             ShapeError: another shape or kind of element.
         """
         array = _as_array(data)
-        if array.shape != self.shape or not np.can_cast(array.dtype, self.data.dtype, "same_kind"):
+        if array.shape != self.shape or not np.can_cast(array.dtype, self.dtype.numpy, "same_kind"):
             raise ShapeError(f"{self.name} is {self.type}; it cannot take the values of {type_of(array)}")
-        self.data = array.astype(self.data.dtype, copy=False)
+        self.data = array.astype(self.dtype.numpy, copy=False)
 
     def assign(self, value: Any) -> None:
         """Replace the value from inside a model: at once outside of a trace, else as an update of the graph's
@@ -155,7 +167,7 @@ class Parameter(Arithmetic, Owned):
         recorder = active()
         if recorder is not None:
             return recorder.apply(op, operands, attrs)
-        return op(*map(_eager, operands, [self.data.dtype] * len(operands)), **attrs)
+        return op(*map(_eager, operands, [self.dtype.numpy] * len(operands)), **attrs)
 
 
 def _as_array(data: Any) -> np.ndarray:

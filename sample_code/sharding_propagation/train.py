@@ -1,4 +1,4 @@
-"""Trains a feed-forward network on all ranks from one annotated operator; compares with the same training on one rank.
+"""Trains a feed-forward network on all ranks from one annotated operator; compares with one rank.
 
     bash run.sh 8                                  8 MPI ranks
     python train.py                                8 ranks in this one process
@@ -10,6 +10,7 @@ The network, and the way to write it, are those of MindSpore's tutorial on shard
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from costmodel import format_bytes, format_seconds
 RANKS = comm.get_group_size() if comm.get_group_size() > 1 else 8
 BATCH, SIZE, EPOCHS = 64, 64, 4
 TOLERANCE = 1e-5
+HERE = Path(__file__).parent
 random = np.random.default_rng(2)
 
 
@@ -93,7 +95,7 @@ def main() -> None:
     comm.init()
     net, alone = FFN(), FFN()
     ash.load_param_into_net(alone, {name: one.asnumpy() for name, one in net.parameters_dict().items()})
-    set_context(mode=ash.GRAPH_MODE, save_graphs=2)
+    set_context(mode=ash.GRAPH_MODE, save_graphs=2, save_graphs_path=HERE)
     auto = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation"}
     model, losses = train(net, **auto, device_num=RANKS, full_batch=True)
     if comm.get_rank() != 0:
@@ -101,7 +103,7 @@ def main() -> None:
     print(ash.plan(*forward(), devices=RANKS).report())
     cost = model.planned.cost
     print(f"a training step is predicted to take {format_seconds(cost.seconds)} on each of {RANKS} devices,")
-    print(f"which sends {format_bytes(cost.bytes_per_device)}; dumps of all ranks: ./rank_*/*.ir")
+    print(f"which sends {format_bytes(cost.bytes_per_device)}; dumps are in {HERE}/rank_*/")
     show_losses(losses)
 
     set_context(save_graphs=0)

@@ -98,6 +98,8 @@ def test_a_call_of_an_operator(cli):
         (("MatMul", "f32[64, 24]"), "takes 2 operands"),
         (("MatMul", "f32[64, 24]", "f32[10, 12]"), "24"),
         (("ReLU", "f32[6]", "slope=2"), "no attribute 'slope'"),
+        (("ReLU", "six"), "cannot read tensor type 'six'"),
+        (("ReLU", "-n", "4"), "add their types"),
     ],
 )
 def test_operator_errors(cli, arguments, words):

@@ -14,8 +14,8 @@ import pytest
 
 from autoshard.communication import get_rank
 
-# Ranks would overwrite each other's cache.
-_FLAGS = ["-x", "-p", "no:cacheprovider"]
+# Ranks would overwrite each other's cache; and to each its output is a terminal, wherever it goes in the end.
+_FLAGS = ["-x", "-p", "no:cacheprovider", "--color=no"]
 
 
 def main(arguments: list[str]) -> int:
