@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,12 +22,14 @@ from costmodel import format_bytes, format_seconds
 if TYPE_CHECKING:
     from autoshard.api import Planned
 
-WIDTH = 120
-"""Columns of a report that goes to no terminal."""
+UNLIMITED = 1000
+"""Columns that no table needs, long lists being wrapped: the width of a report that goes to no terminal."""
+
+_TEXT_WIDTH = 110
 
 
-def report(planned: Planned, *, width: int = WIDTH, alternatives: bool = False) -> str:
-    """The report as plain text of `width` columns; `alternatives` adds the runners-up of every decision."""
+def report(planned: Planned, *, width: int = UNLIMITED, alternatives: bool = False) -> str:
+    """The report as plain text within `width` columns; `alternatives` adds every decision's runners-up."""
     out = io.StringIO()
     console = Console(
         file=out, width=width, color_system=None, force_terminal=False, highlight=False, markup=False
@@ -56,10 +59,9 @@ def print_report(planned: Planned, console: Console, *, alternatives: bool = Fal
 
 def _header(planned: Planned) -> str:
     plan = planned.plan
-    return (
-        f"{plan.graph.name} on mesh {plan.mesh} ({plan.mesh.devices} devices, {planned.hardware.name})\n"
-        f"{plan.search}: {plan.started_from}"
-    )
+    title = f"{plan.graph.name} on mesh {plan.mesh} ({plan.mesh.devices} devices, {planned.hardware.name})"
+    origin = textwrap.wrap(f"{plan.search}: {plan.started_from}", _TEXT_WIDTH, subsequent_indent="  ")
+    return "\n".join((title, *origin))
 
 
 def _totals(planned: Planned) -> str:
@@ -72,11 +74,16 @@ def _totals(planned: Planned) -> str:
     )
 
 
+# Columns whose cells may be long, and where they are wrapped.
+_LIMITS = {"in_strategy": 48, "cause": 48, "by": 26, "for": 48, "first": 24}
+
+
 def _table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
     table.pad_edge = False
     for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        limit = _LIMITS.get(name)
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold", max_width=limit)
     return table
 
 

@@ -1,26 +1,28 @@
 """Rule: which dims of an operator's operands and results belong together, in einsum-like text.
 
-    m k, k n -> m n          each letter is a factor; k is missing on the right: splitting it leaves a partial
-    sum ... m [n] -> ... m [n]   ... stands for any leading dims; a rank needs the whole of [n] (softmax,
-    sort) b (h d) -> b h d         (h d): h major, d minor, in one dim (reshape) m <n> -> m <n>           <n>:
-    splitting needs neighbours (pad, slice, windows); n! is blocked for propagation m n, () -> m n
-    () is a scalar operand; 1 is a dim that no factor belongs to m k -> m by max          the reduction of
-    factors missing on the right, when it is not a sum
+    m k, k n -> m n          each letter is a factor; k is missing on the right: its split leaves partial sums
+    ... m [n] -> ... m [n]   ... stands for any leading dims; a rank needs the whole of [n] (softmax, sort)
+    b (h d) -> b h d         (h d): h major, d minor, in one dim (reshape)
+    m <n> -> m <n>           <n>: splitting needs neighbours (pad, slice, windows); n!: propagation stops at n
+    m n, () -> m n           () is a scalar operand; 1 is a dim that no factor belongs to
+    m k -> m by max          the reduction of factors missing on the right, when it is not a sum
+    -> m n                   no operands
 
-`bind` meets the text with shapes; a bound Rule carries the factor sizes and prints them: `m k -> m {m=4,
-k=6}`. The factor kinds are Shardy's (attrs.td, OpShardingRule).
+`bind` meets the text with shapes; a bound Rule carries factor sizes and prints them: `m k -> m {m=4, k=6}`.
+The factor kinds are Shardy's (attrs.td, OpShardingRule).
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from autoshard.errors import RuleError
 
+REDUCTIONS = ("sum", "max", "min", "prod")
 PASS, REDUCTION, REPLICATE, PERMUTATION = "pass", "reduction", "replicate", "permutation"
 Dim = tuple[int, ...]
 _MARKS = {REPLICATE: "[{}]", PERMUTATION: "<{}>"}
@@ -43,7 +45,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Rule:
-    """A bound rule: per operand and result, per dim, the factors in it, major to minor, as indices into `factors`."""
+    """A bound rule: per operand and result, per dim, factors major to minor, as indices into `factors`."""
 
     factors: tuple[Factor, ...]
     operands: tuple[tuple[Dim, ...], ...]
@@ -55,7 +57,7 @@ class Rule:
         right = ", ".join(map(self._show, self.results))
         by = "" if self.reduction == "sum" else f" by {self.reduction}"
         sizes = ", ".join(f"{factor.name}={factor.size}" for factor in self.factors)
-        return f"{left} -> {right}{by} {{{sizes}}}"
+        return f"{left} -> {right}{by} {{{sizes}}}".strip()
 
     def _show(self, dims: tuple[Dim, ...]) -> str:
         return " ".join(map(self._show_dim, dims)) or "()"
@@ -71,11 +73,13 @@ class Rule:
     @staticmethod
     def parse(text: str) -> Rule:
         """Read what `str(rule)` prints."""
-        match = re.fullmatch(r"(.*)\{(.*)\}\s*", text.strip())
+        match = re.fullmatch(r"(.*)\{((?:\s*\w+=\d+\s*,?)*)\}\s*", text.strip())
         if match is None:
-            raise RuleError(f"cannot read rule {text!r}: the factor sizes {{m=4, k=6}} are missing")
-        sizes = dict(pair.split("=") for pair in re.split(r",\s*", match[2]) if pair)
-        return _Pattern.parse(match[1]).build({name: int(size) for name, size in sizes.items()}, list(sizes))
+            raise RuleError(
+                f"cannot read rule {text!r}: it should end with the factor sizes, e.g. {{m=4, k=6}}"
+            )
+        sizes = {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", match[2])}
+        return _Pattern.parse(match[1].rstrip()).build(sizes, list(sizes))
 
     @cached_property
     def names(self) -> dict[str, int]:
@@ -116,120 +120,141 @@ def bind(
 def _bind(
     text: str, shapes: tuple[tuple[int, ...], ...], sizes: tuple[tuple[str, int], ...], what: str
 ) -> Rule:
-    return _Pattern.parse(text).bind(shapes, dict(sizes), what)
+    pattern = _Pattern.parse(text)
+    for name in pattern.names():
+        if name.startswith("_"):
+            raise RuleError(f"{what} ({text}): the name {name} is kept for a dim under '...'")
+    return pattern.bind(shapes, dict(sizes), what)
+
+
+Names = tuple[str, ...]
+_WORD = re.compile(r"\.\.\.|\(|\)|\[\w+\]!?|<\w+>!?|\w+!?|\S")
 
 
 @dataclass(frozen=True)
 class _Pattern:
-    """A rule text taken apart: per tensor a tuple of dims, each a tuple of factor names; `...` and `1` stay words."""
+    """A rule text taken apart: per tensor and dim the factor names; `...` stays a word, `1` has no names."""
 
     text: str
-    operands: tuple[tuple[tuple[str, ...], ...], ...]
-    results: tuple[tuple[tuple[str, ...], ...], ...]
-    kinds: dict[str, str]
+    operands: tuple[tuple[Names, ...], ...]
+    results: tuple[tuple[Names, ...], ...]
+    kinds: Mapping[str, str]
     blocked: frozenset[str]
     reduction: str
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def parse(text: str) -> _Pattern:
-        body, _, by = text.partition(" by ")
+        body, by, reduction = text.partition(" by ")
+        arrow = body.find("->")
         if body.count("->") != 1:
-            raise RuleError(f"cannot read this rule\n    {text}\n  it needs exactly one '->'")
-        left, right = body.split("->")
-        kinds: dict[str, str] = {}
-        blocked: set[str] = set()
-
-        def read(side: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
-            return tuple(_read_tensor(part, text, kinds, blocked) for part in side.split(","))
-
-        return _Pattern(text, read(left), read(right), kinds, frozenset(blocked), by.strip() or "sum")
+            column = body.find("->", arrow + 1) if arrow >= 0 else len(body)
+            raise _unreadable(text, column, "a rule has exactly one '->'")
+        if by and reduction.strip() not in REDUCTIONS:
+            raise _unreadable(text, len(body) + len(by), f"a reduction is one of {', '.join(REDUCTIONS)}")
+        reader = _Reader(text)
+        operands, results = reader.side(0, arrow), reader.side(arrow + 2, len(body))
+        blocked = frozenset(reader.blocked)
+        return _Pattern(text, operands, results, reader.kinds, blocked, reduction.strip() or "sum")
 
     def bind(self, shapes: Sequence[Sequence[int]], sizes: dict[str, int], what: str) -> Rule:
+        where = f"{what} ({self.text.strip()})"
         if len(shapes) != len(self.operands):
-            raise RuleError(f"{what} ({self.text}) takes {len(self.operands)} operands, not {len(shapes)}")
+            raise RuleError(f"{where} takes {len(self.operands)} operands, not {len(shapes)}")
         lead = max(
-            (
-                len(shape) - len(dims) + 1
-                for shape, dims in zip(shapes, self.operands, strict=True)
-                if ("...",) in dims
-            ),
-            default=0,
+            (len(shape) - len(dims) + 1 for shape, dims in self._pairs(shapes) if ("...",) in dims), default=0
         )
+        found = {name: (size, "given") for name, size in sizes.items()}
         operands = []
-        found: dict[str, tuple[int, str]] = {name: (size, "given") for name, size in sizes.items()}
-        for i, (shape, dims) in enumerate(zip(shapes, self.operands, strict=True)):
+        for i, (shape, dims) in enumerate(self._pairs(shapes)):
             expanded = _expand(dims, len(shape), lead)
             if len(expanded) != len(shape):
+                wanted = f"at least {len(dims) - 1}" if ("...",) in dims else len(dims)
                 raise RuleError(
-                    f"{what} ({self.text}): operand {i} has {len(shape)} dims {tuple(shape)}, the rule has {len(dims)}"
+                    f"{where}: operand {i} has {len(shape)} dims {tuple(shape)}, the rule has {wanted}"
                 )
             operands.append(expanded)
-            self._collect(expanded, shape, found, f"operand {i} {tuple(shape)}", what)
+            _collect(expanded, shape, found, f"operand {i} {tuple(shape)}", where)
         operands = [
             tuple(
-                () if size == 1 and _broadcast(dim, found) else dim
-                for dim, size in zip(dims, shape, strict=True)
+                () if size == 1 and _may_stretch(dim) else dim for dim, size in zip(dims, shape, strict=True)
             )
             for dims, shape in zip(operands, shapes, strict=True)
         ]
         results = tuple(_expand(dims, None, lead) for dims in self.results)
-        for name in {name for dims in results for dim in dims for name in dim} - set(found):
-            raise RuleError(
-                f"{what} ({self.text}): the size of {name} follows from no operand {tuple(map(tuple, shapes))}"
-            )
-        plain = _Pattern(self.text, tuple(operands), results, self.kinds, self.blocked, self.reduction)
-        return plain.build({name: size for name, (size, _) in found.items()}, None)
-
-    def _collect(
-        self, dims: tuple, shape: Sequence[int], found: dict[str, tuple[int, str]], where: str, what: str
-    ) -> None:
-        for dim, size in zip(dims, shape, strict=True):
-            unknown = [name for name in dim if name not in found]
-            known = math.prod(found[name][0] for name in dim if name in found)
-            if len(unknown) == 1 and size % known == 0:
-                found[unknown[0]] = (size // known, where)
-                continue
-            if _broadcast(dim, found) and (size == 1 or known == 1):
-                found[dim[0]] = max(found[dim[0]], (size, where))
-                continue
-            if unknown or known != size:
-                names = " ".join(dim) or "1"
-                others = ", ".join(
-                    f"{name} is {found[name][0]} in {found[name][1]}" for name in dim if name in found
-                )
+        for name in dict.fromkeys(name for dims in results for dim in dims for name in dim):
+            if name not in found:
                 raise RuleError(
-                    f"{what} ({self.text}): {names} is {size} in {where} but {others or 'unknown'}"
+                    f"{where}: the size of {name} follows from no operand {tuple(map(tuple, shapes))}"
                 )
+        plain = replace(self, operands=tuple(operands), results=results)
+        return plain.build({name: size for name, (size, _) in found.items()}, self._order(lead, plain))
 
-    def build(self, sizes: Mapping[str, int], order: list[str] | None) -> Rule:
-        """The bound rule; factors in order of first use (or as listed)."""
-        used = [name for dims in (*self.operands, *self.results) for dim in dims for name in dim]
-        names = order if order is not None else list(dict.fromkeys(used))
-        missing = set(used) - set(sizes)
+    def _pairs(self, shapes: Sequence[Sequence[int]]) -> list[tuple[Sequence[int], tuple[Names, ...]]]:
+        return list(zip(shapes, self.operands, strict=True))
+
+    def _order(self, lead: int, plain: _Pattern) -> list[str]:
+        """Factors in order of first use, as if every operand had all dims under `...`.
+
+        So the device matrix of an operator follows its largest operand (as in MindSpore).
+        """
+        used = set(plain.names())
+        whole = (_expand(dims, None, lead) for dims in (*self.operands, *self.results))
+        return [
+            name
+            for name in dict.fromkeys(name for dims in whole for dim in dims for name in dim)
+            if name in used
+        ]
+
+    def names(self) -> Iterator[str]:
+        return (name for dims in (*self.operands, *self.results) for dim in dims for name in dim)
+
+    def build(self, sizes: Mapping[str, int], order: list[str]) -> Rule:
+        """The bound rule, its factors as listed in `order`."""
+        missing = sorted(set(self.names()) - set(sizes))
         if missing:
-            raise RuleError(f"rule {self.text!r} gives no size for {', '.join(sorted(missing))}")
-        index = {name: i for i, name in enumerate(names)}
+            raise RuleError(f"rule {self.text.strip()!r} gives no size for {', '.join(missing)}")
+        index = {name: i for i, name in enumerate(order)}
         kept = {name for dims in self.results for dim in dims for name in dim}
 
         def kind(name: str) -> str:
             return self.kinds.get(name, PASS if name in kept else REDUCTION)
 
-        def indices(dims: tuple[tuple[str, ...], ...]) -> tuple[Dim, ...]:
+        def indices(dims: tuple[Names, ...]) -> tuple[Dim, ...]:
             return tuple(tuple(index[name] for name in dim) for dim in dims)
 
-        factors = tuple(Factor(name, sizes[name], kind(name), name in self.blocked) for name in names)
+        factors = tuple(Factor(name, sizes[name], kind(name), name in self.blocked) for name in order)
         return Rule(
             factors, tuple(map(indices, self.operands)), tuple(map(indices, self.results)), self.reduction
         )
 
 
-def _broadcast(dim: tuple[str, ...], found: Mapping[str, tuple[int, str]]) -> bool:
-    """Only dims under `...` broadcast; their names start with a dot-free digit prefix that no text can hold."""
-    return len(dim) == 1 and dim[0].startswith("_") and dim[0] in found
+def _may_stretch(dim: Names) -> bool:
+    """Whether a dim stood under `...`: only those broadcast; no rule text may use their names _0, _1, ..."""
+    return len(dim) == 1 and dim[0].startswith("_")
 
 
-def _expand(dims: tuple[tuple[str, ...], ...], rank: int | None, lead: int) -> tuple[tuple[str, ...], ...]:
+def _collect(
+    dims: tuple[Names, ...], shape: Sequence[int], found: dict[str, tuple[int, str]], operand: str, where: str
+) -> None:
+    """Learn factor sizes from the dims of one operand: (size, where it was learnt) by name."""
+    for dim, size in zip(dims, shape, strict=True):
+        unknown = [name for name in dim if name not in found]
+        known = math.prod(found[name][0] for name in dim if name in found)
+        if len(unknown) == 1 and known > 0 and size % known == 0:
+            found[unknown[0]] = (size // known, operand)
+        elif _may_stretch(dim) and 1 in (size, known):
+            if known == 1:
+                found[dim[0]] = (size, operand)
+        elif unknown or known != size:
+            names = " ".join(dim) or "1"
+            facts = [f"{name} is {found[name][0]} in {found[name][1]}" for name in dim if name in found]
+            facts += [f"{name} is not known" for name in unknown]
+            because = f" but {', '.join(facts)}" if facts else ""
+            raise RuleError(f"{where}: {names} is {size} in {operand}{because}")
+
+
+def _expand(dims: tuple[Names, ...], rank: int | None, lead: int) -> tuple[Names, ...]:
     """Replace `...` by the leading dims _0 .. _lead-1, right-aligned for an operand of `rank` dims."""
     if ("...",) not in dims:
         return dims
@@ -239,44 +264,63 @@ def _expand(dims: tuple[tuple[str, ...], ...], rank: int | None, lead: int) -> t
     return dims[:place] + ellipsis + dims[place + 1 :]
 
 
-def _read_tensor(
-    part: str, text: str, kinds: dict[str, str], blocked: set[str]
-) -> tuple[tuple[str, ...], ...]:
-    words = re.findall(r"\.\.\.|\(|\)|\[\w+\]!?|<\w+>!?|\w+!?|\S", part)
-    if words == ["(", ")"] or not words:
-        return ()
-    dims: list[tuple[str, ...]] = []
-    group: list[str] | None = None
-    for word in words:
-        if word == "(" and group is None:
-            group = []
-        elif word == ")" and group is not None:
-            dims.append(tuple(group))
-            group = None
-        elif word == "..." and group is None:
-            dims.append(("...",))
-        elif word == "1" and group is None:
-            dims.append(())
-        elif re.fullmatch(r"(\[\w+\]|<\w+>|\w+)!?", word) and not word[0].isdigit():
-            name = _read_factor(word, kinds, blocked)
-            dims.append((name,)) if group is None else group.append(name)
-        else:
-            column = text.find(part) + max(part.find(word), 0)
-            raise RuleError(
-                f"cannot read this rule\n    {text}\n    {' ' * column}^ {word!r} cannot stand here"
-            )
-    if group is not None:
-        column = text.find(part) + part.find("(")
-        raise RuleError(f"cannot read this rule\n    {text}\n    {' ' * column}^ bracket is never closed")
-    return tuple(dims)
+def _unreadable(text: str, column: int, why: str) -> RuleError:
+    return RuleError(f"cannot read this rule\n    {text}\n    {' ' * column}^ {why}")
 
 
-def _read_factor(word: str, kinds: dict[str, str], blocked: set[str]) -> str:
-    name = word.strip("[]<>!")
-    if word.endswith("!"):
-        blocked.add(name)
-    if word[0] == "[":
-        kinds[name] = REPLICATE
-    elif word[0] == "<":
-        kinds[name] = PERMUTATION
-    return name
+class _Reader:
+    """Reads the tensors of a rule text; collects the marks of its factors."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.kinds: dict[str, str] = {}
+        self.blocked: set[str] = set()
+
+    def side(self, start: int, end: int) -> tuple[tuple[Names, ...], ...]:
+        """The tensors between two columns, separated by commas; none if there is nothing."""
+        tensors = []
+        for part in self.text[start:end].split(",") if self.text[start:end].strip() else ():
+            tensors.append(self.tensor(start, start + len(part)))
+            start += len(part) + 1
+        return tuple(tensors)
+
+    def tensor(self, start: int, end: int) -> tuple[Names, ...]:
+        words = [(match[0], match.start()) for match in _WORD.finditer(self.text, start, end)]
+        if not words:
+            raise _unreadable(self.text, start, "a tensor is missing; a scalar is ()")
+        if [word for word, _ in words] == ["(", ")"]:
+            return ()
+        dims: list[Names] = []
+        group: list[str] | None = None
+        opened = start
+        for word, column in words:
+            if word == "(" and group is None:
+                group, opened = [], column
+            elif word == ")" and group:
+                dims.append(tuple(group))
+                group = None
+            elif word == "..." and group is None and ("...",) not in dims:
+                dims.append(("...",))
+            elif word == "1" and group is None:
+                dims.append(())
+            elif word[0] in "[<_" or word[0].isalpha():
+                name = self.factor(word, column)
+                if name in (group or ()) or any(name in dim for dim in dims):
+                    raise _unreadable(self.text, column, f"{name} occurs twice in one tensor")
+                dims.append((name,)) if group is None else group.append(name)
+            else:
+                raise _unreadable(self.text, column, f"{word!r} cannot stand here")
+        if group is not None:
+            raise _unreadable(self.text, opened, "bracket is never closed")
+        return tuple(dims)
+
+    def factor(self, word: str, column: int) -> str:
+        name = word.strip("[]<>!")
+        if not name or name[0].isdigit():
+            raise _unreadable(self.text, column, f"{word!r} cannot stand here")
+        kind = {"[": REPLICATE, "<": PERMUTATION}.get(word[0])
+        if kind is not None and self.kinds.setdefault(name, kind) != kind:
+            raise _unreadable(self.text, column, f"{name} is marked both [{name}] and <{name}>")
+        if word.endswith("!"):
+            self.blocked.add(name)
+        return name

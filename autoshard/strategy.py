@@ -1,4 +1,4 @@
-"""Strategy: how one operator uses the mesh. The axes that split each factor of its rule; everything else is a view.
+"""Strategy: how one operator uses the mesh. The axes that split each factor of its rule; all else is a view.
 
 MindSpore's tuple of tuples ((2, 1), (1, 4)), the device matrix, and the layouts of all operands and results
 follow from the rule. `parse_strategy` reads what a user gave to `shard()`; `enumerate_strategies` lists what
@@ -80,7 +80,7 @@ class Strategy:
 
     @property
     def device_matrix(self) -> tuple[int, ...]:
-        """Parts of the factors in order, and the repeated calculation as the last axis (mindspore_notes a.4)."""
+        """Parts of the factors in order, and the repeated calculation as the last axis, as in MindSpore."""
         repeats = self.mesh.devices // self.work_split
         return (*self.parts, repeats) if repeats > 1 else self.parts
 
@@ -135,7 +135,7 @@ def whole(rule: Rule, mesh: Mesh) -> Strategy:
 
 @lru_cache(maxsize=4096)
 def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
-    """All strategies in a fixed order: for every mesh axis a device matrix over the factors, every divisor included.
+    """All strategies in a fixed order: for every mesh axis a device matrix over the factors, of any divisors.
 
     On a flat mesh these are MindSpore's (a.2): parts per factor whose product divides the device count,
     placed in factor order, the rest repeating the calculation. On named axes each axis has such a matrix of
@@ -155,7 +155,7 @@ def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
 
 
 def _axis_choices(mesh: Mesh, name: str, size: int, rule: Rule, free: list[int]) -> Iterator[dict[int, Refs]]:
-    """Ways to lay the factors over one axis, in factor order, larger leading splits first, the rest unused."""
+    """Ways to lay the factors over one axis, in factor order, larger leading splits first, rest unused."""
     whole_axis = mesh.axis(name)
 
     def lay(place: int, rest: tuple, chosen: dict[int, Refs]) -> Iterator[dict[int, Refs]]:
@@ -185,7 +185,7 @@ def divisors(number: int) -> tuple[int, ...]:
 def project(rule: Rule, dims: tuple[Dim, ...], layout: Layout) -> tuple[Refs, ...]:
     """Which axes a tensor's layout puts on each factor; what cannot be split that way is left out.
 
-    The inverse of a strategy's layouts where the layout came from one (Shardy's projection, shardy_notes 3).
+    The inverse of a strategy's layouts where the layout came from one (Shardy's projection).
     """
     axes: list[Refs] = [()] * len(rule.factors)
     for dim, refs in zip(dims, layout.dims, strict=True):
@@ -209,22 +209,29 @@ def project(rule: Rule, dims: tuple[Dim, ...], layout: Layout) -> tuple[Refs, ..
 
 
 def place_parts(rule: Rule, parts: Sequence[int], mesh: Mesh) -> Strategy:
-    """The strategy with these parts per factor: on whole mesh axes where their sizes allow it, in mesh order; else as
-    a device matrix in factor order over the flattened mesh, repeated calculation last (MindSpore's
-    placement).
+    """The strategy with these parts per factor.
+
+    On whole mesh axes where their sizes allow it, in mesh order; else as a device matrix in factor order over
+    the flattened mesh, repeated calculation last (MindSpore's placement); else on pieces of each axis.
 
     Raises:
         LayoutError: the mesh cannot express the parts.
     """
     axes = _whole_axes(tuple(parts), mesh)
-    if axes is None:
-        axes = tuple(matrix_axes(mesh, parts))
-    return Strategy(rule, mesh, axes)
+    if axes is not None:
+        return Strategy(rule, mesh, axes)
+    try:
+        return Strategy(rule, mesh, tuple(matrix_axes(mesh, parts)))
+    except LayoutError:
+        for strategy in enumerate_strategies(rule, mesh):
+            if strategy.parts == tuple(parts):
+                return strategy
+        raise
 
 
 @lru_cache(maxsize=65536)
 def _whole_axes(parts: tuple[int, ...], mesh: Mesh) -> tuple[Refs, ...] | None:
-    """Whole mesh axes whose sizes multiply to the parts, first fit in factor order; None if there are none."""
+    """Whole mesh axes whose sizes multiply to the parts, first fit in factor order; None if none do."""
 
     def fill(place: int, left: tuple[Refs, ...]) -> tuple[Refs, ...] | None:
         if place == len(parts):
@@ -245,7 +252,7 @@ def _whole_axes(parts: tuple[int, ...], mesh: Mesh) -> tuple[Refs, ...] | None:
 def parse_strategy(
     rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Sequence[int]], what: str
 ) -> Strategy:
-    """The strategy that a user's `shard(in_strategy)` means: a tuple per operand of parts per dim, or a Layout each.
+    """The strategy that a user's `shard(in_strategy)` means: a tuple of parts or a Layout per operand.
 
     Args:
         given: tuples of ints, or Layouts (on this mesh or on one of as many devices).
@@ -255,6 +262,11 @@ def parse_strategy(
     Raises:
         StrategyError: wrong arity or rank, sizes that do not divide, splits that disagree, too many parts.
     """
+    if not isinstance(given, Sequence) or not all(isinstance(one, Layout | tuple | list) for one in given):
+        raise StrategyError(
+            f"strategy {given!r} of {what}: it needs a tuple or a Layout for each of the {len(shapes)} operands, "
+            f"e.g. {show_parts(tuple((1,) * len(shape) for shape in shapes))}"
+        )
     shown = f"strategy {show_given(given)} of {what}"
     if len(given) != len(shapes):
         raise StrategyError(
@@ -264,7 +276,8 @@ def parse_strategy(
         count = one.rank if isinstance(one, Layout) else len(one)
         if count != len(shape):
             raise StrategyError(
-                f"{shown}: tuple {i} has {count} entries, but operand {i} has {len(shape)} dims {tuple(shape)}"
+                f"{shown}: tuple {i} has {count} entries, but operand {i} has {len(shape)} dims "
+                f"{tuple(shape)}"
             )
     if any(isinstance(one, Layout) for one in given):
         return _from_layouts(rule, given, mesh, shapes, shown)
@@ -272,13 +285,12 @@ def parse_strategy(
 
 
 def show_given(given: Sequence) -> str:
-    return (
-        "("
-        + ", ".join(
-            f"[{one}]" if isinstance(one, Layout) else "(" + ", ".join(map(str, one)) + ")" for one in given
-        )
-        + ")"
-    )
+    """A strategy as its user wrote it: tuples as MindSpore prints them, layouts in brackets."""
+
+    def show(one: Layout | Sequence[int]) -> str:
+        return f"[{one}]" if isinstance(one, Layout) else f"({', '.join(map(str, one))})"
+
+    return f"({', '.join(map(show, given))})"
 
 
 def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, shown: str) -> Strategy:
@@ -286,16 +298,20 @@ def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, show
     for i, (counts, shape) in enumerate(zip(given, shapes, strict=True)):
         for dim, (count, size) in enumerate(zip(counts, shape, strict=True)):
             where = f"dim {dim} of operand {i}"
-            if count < 1:
-                raise StrategyError(f"{shown}: {where} has {count} parts; it needs at least 1")
+            if not isinstance(count, int) or count < 1:
+                raise StrategyError(
+                    f"{shown}: {where} has {count!r} parts; it needs a whole number of at least 1"
+                )
+            if count > 1 and not rule.operands[i][dim]:
+                raise StrategyError(f"{shown}: {where} is broadcast and cannot be split")
             if size % count:
                 raise StrategyError(f"{shown}: {where} has size {size}, which {count} parts do not divide")
             for factor, share in _share(rule, rule.operands[i][dim], count, where, shown):
                 known = parts.setdefault(factor, (share, where))
                 if known[0] != share:
                     raise StrategyError(
-                        f"{shown}: {where} has {share} parts, but {known[1]} has {known[0]}; both are the factor "
-                        f"{rule.factors[factor].name} of {rule}"
+                        f"{shown}: {where} has {share} parts, but {known[1]} has {known[0]}; "
+                        f"both are the factor {rule.factors[factor].name} of {rule}"
                     )
     counts = [parts.get(i, (1, ""))[0] for i in range(len(rule.factors))]
     _check_devices(math.prod(counts), mesh, shown)
@@ -318,8 +334,6 @@ def _check_devices(total: int, mesh: Mesh, shown: str) -> None:
 
 def _share(rule: Rule, dim: Dim, count: int, where: str, shown: str) -> Iterator[tuple[int, int]]:
     """Divide the parts of one dim among its factors, major first."""
-    if count > 1 and not dim:
-        raise StrategyError(f"{shown}: {where} is broadcast and cannot be split")
     left = count
     for i in dim:
         factor = rule.factors[i]
@@ -335,28 +349,53 @@ def _share(rule: Rule, dim: Dim, count: int, where: str, shown: str) -> Iterator
 
 
 def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, shown: str) -> Strategy:
+    if not all(isinstance(one, Layout) for one in given):
+        raise StrategyError(f"{shown}: give either tuples or Layouts for all operands")
+    try:
+        wanted = [onto(one, mesh) for one in given]
+    except LayoutError as error:
+        raise StrategyError(f"{shown}: {error}") from None
     axes: list[Refs] = [()] * len(rule.factors)
-    for i, (one, shape) in enumerate(zip(given, shapes, strict=True)):
-        if not isinstance(one, Layout):
-            raise StrategyError(f"{shown}: give either tuples or Layouts for all operands")
-        try:
-            layout = onto(one, mesh)
-        except LayoutError as error:
-            raise StrategyError(f"{shown}: {error}") from None
+    for i, (layout, shape) in enumerate(zip(wanted, shapes, strict=True)):
+        if layout.partial:
+            raise StrategyError(
+                f"{shown}: layout [{layout}] of operand {i} is partial; operands are configured final"
+            )
         if not layout.divides(shape):
             raise StrategyError(
-                f"{shown}: layout [{one}] does not divide operand {i} of shape {tuple(shape)}"
+                f"{shown}: layout [{layout}] does not divide operand {i} of shape {tuple(shape)}"
             )
         for factor, refs in enumerate(project(rule, rule.operands[i], layout)):
             if refs and axes[factor] and axes[factor] != refs:
-                raise StrategyError(f"{shown}: factor {rule.factors[factor].name} is split by different axes")
+                raise StrategyError(
+                    f"{shown}: factor {rule.factors[factor].name} of {rule} is split by different axes: "
+                    f"{_show_refs(mesh, axes[factor])} and, in operand {i}, {_show_refs(mesh, refs)}"
+                )
             axes[factor] = axes[factor] or refs
     strategy = Strategy(rule, mesh, tuple(axes))
-    try:
-        wanted = tuple(onto(one, mesh) for one in given)
-        fits = is_legal(rule, strategy.parts) and strategy.operand_layouts == wanted
-    except LayoutError as error:
-        raise StrategyError(f"{shown}: {error}") from None
-    if not fits:
+    _check_disjoint(strategy, shown)
+    for i, (layout, needed) in enumerate(zip(wanted, strategy.operand_layouts, strict=True)):
+        if layout is not needed:
+            raise StrategyError(
+                f"{shown}: operand {i} has layout [{layout}], but with the other operands' layouts and the rule {rule} "
+                f"it needs [{needed}]"
+            )
+    if not is_legal(rule, strategy.parts):
         raise StrategyError(f"{shown}: the operator cannot be split this way under its rule {rule}")
     return strategy
+
+
+def _show_refs(mesh: Mesh, refs: Refs) -> str:
+    return ".".join(map(mesh.show_ref, refs))
+
+
+def _check_disjoint(strategy: Strategy, shown: str) -> None:
+    """An axis that splits two factors would leave blocks of the results that no rank makes."""
+    for (i, refs), (j, others) in itertools.combinations(enumerate(strategy.axes), 2):
+        for ref, other in itertools.product(refs, others):
+            if ref.overlaps(other) or not ref.can_coexist(other):
+                names = [strategy.rule.factors[k].name for k in (i, j)]
+                raise StrategyError(
+                    f"{shown}: axis {strategy.mesh.show_ref(ref)} splits factor {names[0]} and "
+                    f"{strategy.mesh.show_ref(other)} factor {names[1]} of {strategy.rule}; an axis can split one"
+                )

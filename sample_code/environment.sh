@@ -94,7 +94,8 @@ find_environment() { # [EXTRA]
   done
   # The lock is held on a file that is there already; where flock is missing, two first calls at once are not safe.
   exec 9<"$ROOT/setup.cfg"
-  if command -v flock >/dev/null; then
+  if command -v flock >/dev/null && ! flock --nonblock 9; then
+    say "waiting for another call that is installing ..."
     flock 9
   fi
   make_environment "$extra"

@@ -91,6 +91,8 @@ def test_no_table_without_rows():
 
 def test_report_fits_its_width():
     made = planned()
+    natural = max(map(len, report(made).splitlines()))
+    assert natural < 200
     for width in (80, 120, 200):
         lines = report(made, width=width).splitlines()
         tables = [line for line in lines if "─" in line]

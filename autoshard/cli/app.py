@@ -56,11 +56,11 @@ def read_mesh(devices: int | None, mesh: str | None) -> Mesh:
 
 
 def console() -> Console:
-    """Where tables go: coloured in a terminal; elsewhere plain, as wide as COLUMNS says or else WIDTH."""
-    from autoshard.report import WIDTH
+    """Where tables go: coloured in a terminal; elsewhere plain, as wide as need be or COLUMNS allows."""
+    from autoshard.report import UNLIMITED
 
     found = Console(highlight=False, markup=False)
     if found.is_terminal:
         return found
-    columns = shutil.get_terminal_size(fallback=(WIDTH, 24)).columns
+    columns = shutil.get_terminal_size(fallback=(UNLIMITED, 24)).columns
     return Console(width=columns, color_system=None, highlight=False, markup=False)

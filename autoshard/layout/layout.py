@@ -1,4 +1,4 @@
-"""Layout: how one tensor lies on a mesh. For each dim the axes that split it, and axes along which it is partial.
+"""Layout: how a tensor lies on a mesh. For each dim the axes that split it, and axes of partial sums.
 
 Text: `dp, -` (rows over dp), `dp.tp, -` (rows over dp, then each part over tp), `dp, - +tp` (every rank of tp
 holds a term of a sum; `max tp`, `min tp`, `prod tp` for the other reductions), `d:(1)2, d:(2)4` (sub-axes),
@@ -27,8 +27,7 @@ class Layout:
 
     `Layout((2, 2, 2), ("dp", "sp", "mp"))` makes the mesh on the way, and calling a layout names the axes per
     dim: `Layout((2, 2, 2), ("dp", "sp", "mp"))("dp", "mp")`; "None" or "-" leaves a dim whole, a tuple splits
-    it
-    by several.
+    it by several. In this form the third argument is the `rank_list`: the ranks in the order of the matrix.
 
     Raises:
         LayoutError: an axis used twice, unknown, or a bad reduction.
@@ -46,11 +45,14 @@ class Layout:
         dims: Iterable[Iterable[AxisRef]] | Sequence[str] = (),
         partial: Iterable[AxisRef] = (),
         reduction: str = "sum",
+        rank_list: Sequence[int] | None = None,
     ) -> Layout:
         if not isinstance(mesh, Mesh):
-            return cls(_named_mesh(mesh, tuple(dims)))
+            return cls(_named_mesh(mesh, tuple(dims), rank_list or tuple(partial)))
+        if rank_list is not None:
+            raise LayoutError(f"rank_list goes with a device matrix; mesh '{mesh}' has its own device order")
         merged = tuple(merge_refs(refs) for refs in dims)
-        terms = merge_refs(sorted(partial, key=mesh.sort_key))
+        terms = _sorted_terms(mesh, partial)
         key = (mesh, merged, terms, reduction if terms else "sum")
         known = cls._interned.get(key)
         if known is not None:
@@ -153,7 +155,7 @@ class Layout:
         return tuple(-(-size // parts) for size, parts in zip(shape, self.parts, strict=True))
 
     def block(self, rank: int, shape: Sequence[int]) -> tuple[slice, ...]:
-        """Which block of a tensor of `shape` the rank holds; the last ones are shorter (or empty) if uneven."""
+        """Which block of a tensor of `shape` a rank holds; the last are shorter (or empty) if uneven."""
         block = []
         for size, refs, local in zip(shape, self.dims, self.local_shape(shape), strict=True):
             start = min(size, self.mesh.index(rank, refs) * local)
@@ -168,7 +170,8 @@ class Layout:
         """Raise LayoutError unless this layout has as many dims as `shape`."""
         if self.rank != len(shape):
             raise LayoutError(
-                f"layout [{self}] of {what} has {self.rank} dims, but the shape {tuple(shape)} has {len(shape)}"
+                f"layout [{self}] of {what} has {self.rank} dims, but the shape {tuple(shape)} has "
+                f"{len(shape)}"
             )
 
 
@@ -187,12 +190,25 @@ def free_refs(mesh: Mesh, used: Iterable[AxisRef]) -> Refs:
     return merge_refs(free)
 
 
-def _named_mesh(sizes: Sequence[int], names: tuple) -> Mesh:
+def _sorted_terms(mesh: Mesh, partial: Iterable[AxisRef]) -> Refs:
+    terms = tuple(partial)
+    for ref in terms:
+        if ref.name not in mesh.sizes:
+            raise LayoutError(f"layout is partial along {ref.name!r}, which mesh '{mesh}' does not have")
+    return merge_refs(sorted(terms, key=mesh.sort_key)) if terms else ()
+
+
+def _named_mesh(sizes: Sequence[int], names: tuple, order: Sequence) -> Mesh:
     if len(sizes) != len(names):
         raise LayoutError(
             f"device matrix {tuple(sizes)} has {len(sizes)} axes but {len(names)} names {names}"
         )
-    return Mesh(zip(names, sizes, strict=True))
+    if "interleaved_parallel" in names:
+        raise LayoutError(
+            f"device matrix {tuple(sizes)} names {names}: interleaved_parallel cuts a tensor further on one "
+            "device, which no layout says; leave it out"
+        )
+    return Mesh(zip(names, sizes, strict=True), order or None)
 
 
 def _named_refs(mesh: Mesh, dim: str | None | Sequence[str]) -> Refs:
@@ -227,7 +243,8 @@ def _check(mesh: Mesh, dims: tuple[Refs, ...], partial: Refs, reduction: str) ->
                         ", ".join(map(mesh.show_ref, free_refs(mesh, [taken for taken, _ in seen]))) or "none"
                     )
                     raise LayoutError(
-                        f"layout uses mesh axis {mesh.show_ref(ref)!r} for {place}, but {mesh.show_ref(other)!r} already "
-                        f"serves {where}; an axis can be used once. Free axes of the mesh: {free}"
+                        f"layout uses mesh axis {mesh.show_ref(ref)!r} for {place}, but "
+                        f"{mesh.show_ref(other)!r} already serves {where}; an axis can be used once. "
+                        f"Free axes of the mesh: {free}"
                     )
             seen.append((ref, place))

@@ -10,6 +10,7 @@ array([4, 5, 6, 7])
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -144,12 +145,14 @@ class Mesh:
     def __new__(
         cls, axes: Iterable[tuple[str, int]] = (), order: Sequence[int] | None = None, **sizes: int
     ) -> Mesh:
-        pairs = tuple((name, int(size)) for name, size in (*axes, *sizes.items()))
-        ranks = None if order is None or list(order) == list(range(len(order))) else tuple(order)
+        pairs = tuple((name, _size(name, size)) for name, size in (*axes, *sizes.items()))
+        ranks = None if order is None else tuple(map(int, order))
+        if ranks == tuple(range(math.prod(size for _, size in pairs))):
+            ranks = None
         known = cls._interned.get((pairs, ranks))
         if known is not None:
             return known
-        _check(pairs, order)
+        _check(pairs, ranks)
         mesh = super().__new__(cls)
         mesh.axes, mesh.order = pairs, ranks
         return cls._interned.setdefault((pairs, ranks), mesh)
@@ -246,8 +249,8 @@ class Mesh:
         size = self.axis(ref.name).size
         if ref.pre < 1 or ref.size < 1 or size % (ref.pre * ref.size):
             raise MeshError(
-                f"sub-axis {ref.name}:({ref.pre}){ref.size} does not exist: pre-size times size must divide the "
-                f"size {size} of axis {ref.name!r}"
+                f"sub-axis {ref.name}:({ref.pre}){ref.size} does not exist: pre-size times size must divide "
+                f"the size {size} of axis {ref.name!r}"
             )
 
     def show_ref(self, ref: AxisRef) -> str:
@@ -295,11 +298,21 @@ class Mesh:
             if low < high:
                 if low % done or high % low or (done * whole) % high:
                     raise MeshError(
-                        f"{size} parts behind the first {start} of mesh '{self}' would cut axis {name}={whole} unevenly"
+                        f"{size} parts behind the first {start} of mesh '{self}' would cut axis "
+                        f"{name}={whole} unevenly"
                     )
                 refs.append(AxisRef(name, low // done, high // low))
             done *= whole
+        if end > done:
+            raise MeshError(f"mesh '{self}' has no {size} parts behind the first {start}")
         return merge_refs(refs)
+
+
+def _size(name: str, size: object) -> int:
+    try:
+        return operator.index(size)  # type: ignore[arg-type]
+    except TypeError:
+        raise MeshError(f"axis {name!r} has size {size!r}; sizes are whole numbers") from None
 
 
 def _check(axes: tuple[tuple[str, int], ...], order: Sequence[int] | None) -> None:
@@ -322,7 +335,7 @@ def _check(axes: tuple[tuple[str, int], ...], order: Sequence[int] | None) -> No
 
 @dataclass(frozen=True)
 class Groups:
-    """All groups of ranks along `refs` of `mesh`: every rank is in one group, members ordered major to minor."""
+    """All groups of ranks along `refs` of `mesh`: each rank is in one, members ordered major to minor."""
 
     mesh: Mesh
     refs: tuple[AxisRef, ...]

@@ -29,7 +29,8 @@ def show_layout(shape: Sequence[int], layout: Layout) -> str:
     layout.check_fits(shape, "the tensor to draw")
     if layout.split > MAX_BLOCKS or layout.mesh.devices > MAX_BLOCKS:
         raise LayoutError(
-            f"layout [{layout}] has {layout.split} blocks on {layout.mesh.devices} ranks; a picture shows {MAX_BLOCKS}"
+            f"layout [{layout}] has {layout.split} blocks on {layout.mesh.devices} ranks; "
+            f"a picture shows at most {MAX_BLOCKS}"
         )
     holders = _holders(shape, layout)
     lead = layout.parts[:-2] if layout.rank > 2 else ()
@@ -38,9 +39,8 @@ def show_layout(shape: Sequence[int], layout: Layout) -> str:
         title = ", ".join(f"dim {i} {_span(shape, layout, i, k)}" for i, k in enumerate(place))
         tables.append((title + ":\n" if title else "") + _table(shape, layout, holders, place))
     if layout.partial:
-        tables.append(
-            f"each rank holds a term of a {layout.reduction} over {layout.show_partial().strip(' +')}"
-        )
+        axes = ".".join(map(layout.mesh.show_ref, layout.partial))
+        tables.append(f"each rank holds a term of a {layout.reduction} over {axes}")
     return "\n".join(tables)
 
 

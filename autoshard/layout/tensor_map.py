@@ -1,4 +1,4 @@
-"""Device matrix + tensor map, MindSpore's way to write a layout, as a view of Layout; printed and parsed exactly.
+"""Device matrix and tensor map, MindSpore's way to write a layout, as a view of Layout; with a text form.
 
 A device matrix [d_0, .., d_m-1] arranges the ranks, the last axis varying fastest. A tensor map has an entry
 per dim: -1 whole, k split by the matrix axis counted from the RIGHT (axis m-1-k), a tuple for several, major
@@ -27,7 +27,7 @@ MapEntry = int | tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A layout as MindSpore writes it. `layout(mesh)` is the inverse of `of(layout)`; partial axes have no view."""
+    """A layout as MindSpore writes it. `layout(mesh)` is the inverse of `of(layout)`; partial has no view."""
 
     device_matrix: tuple[int, ...]
     tensor_map: tuple[MapEntry, ...]
@@ -53,7 +53,10 @@ class TensorMap:
         match = re.fullmatch(r"\s*device_matrix (\[[\d, ]*\]) tensor_map (\[[-\d,() ]*\])\s*", text)
         if match is None:
             raise LayoutError(f"cannot read {text!r}; write e.g. 'device_matrix [2, 4] tensor_map [1, -1]'")
-        return TensorMap(tuple(ast.literal_eval(match[1])), tuple(ast.literal_eval(match[2])))
+        try:
+            return TensorMap(tuple(ast.literal_eval(match[1])), tuple(ast.literal_eval(match[2])))
+        except SyntaxError:
+            raise LayoutError(f"cannot read {text!r}: its lists are no lists of numbers") from None
 
     def __str__(self) -> str:
         return f"device_matrix {list(self.device_matrix)} tensor_map {list(self.tensor_map)}"
@@ -91,7 +94,7 @@ def matrix_axes(mesh: Mesh, device_matrix: Sequence[int]) -> list[tuple[AxisRef,
     """The refs that stand for each axis of a device matrix laid over the mesh, first axis major.
 
     Where the matrix covers fewer devices than the mesh, the rest repeats the calculation as the last axis
-    (MindSpore's default position; mindspore_notes a.4).
+    (MindSpore's default position).
 
     Raises:
         LayoutError: the matrix does not divide the device count, or cuts a mesh axis unevenly.
@@ -114,7 +117,7 @@ def matrix_axes(mesh: Mesh, device_matrix: Sequence[int]) -> list[tuple[AxisRef,
 
 
 def onto(layout: Layout, mesh: Mesh) -> Layout:
-    """The same blocks on the same ranks, said on another mesh of as many devices (named axes onto a flat mesh...).
+    """The same blocks on the same ranks, said on another mesh of as many devices (named axes, a flat one).
 
     Raises:
         LayoutError: the device counts or orders differ, or the mesh cannot express it.
@@ -123,8 +126,8 @@ def onto(layout: Layout, mesh: Mesh) -> Layout:
         return layout
     if layout.mesh.devices != mesh.devices or layout.mesh.order != mesh.order:
         raise LayoutError(
-            f"layout [{layout}] is on mesh '{layout.mesh}' ({layout.mesh.devices} devices), the plan is for mesh '{mesh}' "
-            f"({mesh.devices} devices)"
+            f"layout [{layout}] is on mesh '{layout.mesh}' ({layout.mesh.devices} devices), "
+            f"the plan is for mesh '{mesh}' ({mesh.devices} devices)"
         )
     pieces = sorted((*layout.used, *free_refs(layout.mesh, layout.used)), key=layout.mesh.sort_key)
     places = dict(zip(pieces, matrix_axes(mesh, [piece.size for piece in pieces]), strict=True))

@@ -88,7 +88,7 @@ def without_prefix(refs: Refs, prefix: Refs) -> Refs:
 
 
 def _direct(before: Layout, after: Layout) -> tuple[Step, ...] | None:
-    """The frequent cases, whose least cost is known: cuts, sums and gathers, or one exchange; None for others.
+    """The frequent cases, whose least cost is known: cuts, sums and gathers, or one exchange; else None.
 
     Every dim either grows by pieces or loses pieces at its minor end. What grows by free pieces is cut first,
     sums follow on the smaller blocks, gathers come last. One dim may instead take just the pieces that

@@ -162,7 +162,7 @@ class _Search:
                     yield ("all_to_all", leaving, j, i), (longer, partial), (n - 1) / n * local
 
     def permutes(self, state: State, local: float) -> Iterator[tuple[Move, State, float]]:
-        """Relabelings that bring dims nearer to the goal: reorder a dim, or trade its pieces for wanted ones."""
+        """Relabelings that bring dims nearer to the goal: reorder a dim, trade its pieces for wanted ones."""
         dims, partial = state
         for wanted in dict.fromkeys((self.reordered(dims), self.traded(dims))):
             flat = [ref for refs in wanted for ref in refs]

@@ -133,7 +133,7 @@ def _without_common(old: Refs, new: Refs) -> tuple[Refs, Refs]:
 
 
 def cutter(*layouts: Layout) -> Callable[[Refs], Refs] | None:
-    """A function that cuts refs where a ref of any layout begins or ends; None if no one splitting holds all."""
+    """Cuts refs where a ref of any layout begins or ends; None if no one splitting holds all."""
     places: dict[str, set[int]] = {}
     for layout in layouts:
         for ref in layout.used:

@@ -3,10 +3,10 @@
 The order, from first to last:
 1. least time of redistribution on the edges to decided neighbours;
 2. least time to complete partial results that no neighbour has asked for yet;
-3. least work: work that is split is shorter than work that is repeated, so free axes are used;
+3. the smallest share of the work on a rank: work is split rather than repeated, so free axes are used;
 4. fewest bytes of operands that are still open (a free axis splits a parameter rather than the batch: that saves the
    memory of its optimizer states and its gradient's reduction as well);
-5. fewest bytes touched on a rank;
+5. least time of the work, then fewest bytes touched on a rank;
 6. what neighbours suggested before what was enumerated, larger leading splits first.
 """
 
@@ -127,8 +127,9 @@ def _rank(node: Node, option: Option, operands: Sequence, place: int) -> tuple:
     return (
         _rounded(option.edge_seconds),
         _rounded(option.completion_seconds),
-        _rounded(option.work_seconds),
+        -strategy.work_split,
         open_bytes,
+        _rounded(option.work_seconds),
         local_bytes(node, strategy),
         place,
     )

@@ -10,7 +10,7 @@ usage: bash sample_code/sharding_propagation/run.sh RANKS
 
 Plans, partitions and trains a small feed-forward network with one annotated operator on RANKS MPI ranks of
 this machine: 2, 4, 8, 16, 32 or 64; more than it has cores is allowed. Tells what was decided and why, and
-compares with the same training on one rank. IR dumps go to rank_0/, rank_1/, ... in the current folder.
+compares with the same training on one rank. IR dumps go to rank_0/, rank_1/, ... beside the sample.
 
 If no Python at hand has autoshard, the first run installs it into .venv in the checkout.
 EOF

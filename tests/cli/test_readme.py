@@ -11,10 +11,13 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autoshard.cli import main
-from autoshard.ops.registry import operators, remove
+from autoshard.layout.mesh import Mesh
+from autoshard.ops.registry import Operator, operators, remove
+from tests.ops.checks import check_gradient, check_split
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -41,14 +44,23 @@ def test_examples_show_what_the_commands_print(monkeypatch, capsys):
             assert printed == example[2]
 
 
+@pytest.fixture
+def registry():
+    """Takes out of the registry what a test defines."""
+    known = set(operators())
+    yield
+    for one in set(operators()) - known:
+        remove(one.name)
+
+
 @pytest.mark.parametrize("code", _PYTHON.findall(README.read_text(encoding="utf-8")))
-def test_python_runs(code, capsys):
-    known = {one.name for one in operators()}
-    try:
-        exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
-    finally:
-        for one in {one.name for one in operators()} - known:
-            remove(one)
+def test_python_runs(code, registry):
+    names: dict = {"__name__": "readme"}
+    exec(compile(code, "README.md", "exec"), names)
+    for op in (value for value in names.values() if isinstance(value, Operator)):
+        x = np.random.default_rng(5).standard_normal((6, 10))
+        assert check_gradient(op, (x,), {"beta": 1.5}) == 1
+        assert check_split(op, (x,), {"beta": 1.5}, Mesh.parse("2")) > 1
 
 
 def test_commands_and_files_exist():

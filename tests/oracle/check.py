@@ -13,6 +13,7 @@ from autoshard.ops.registry import Operator, lookup
 from autoshard.partition.lower import lower
 from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.redistribute.planner import plan_steps
+from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.steps import run_step
@@ -43,26 +44,42 @@ def plan_with(graph: Graph, node: Node, strategy: Strategy) -> Plan:
     return Plan(graph, strategy.mesh, {node: Decision(option, Cause(CONFIGURED))}, layouts, outputs)
 
 
-def check_forward(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, mesh: Mesh, rtol: float = 1e-5) -> int:
-    """Compare every strategy with the whole run; returns how many there were."""
+def check_forward(
+    op: Operator,
+    arrays: Sequence[np.ndarray],
+    attrs: dict,
+    mesh: Mesh,
+    rtol: float = 1e-5,
+    comm: Comm | None = None,
+) -> int:
+    """Compare every strategy with the whole run, on virtual ranks or those of `comm`; returns how many there were."""
+    comm = comm or LocalComm(mesh.devices)
     graph, node = single(op, arrays, attrs)
     whole = op.evaluate(arrays, node.attrs)
     strategies = enumerate_strategies(node.rule, mesh)
     for strategy in strategies:
-        outputs = Executor(lower(plan_with(graph, node, strategy)), LocalComm(mesh.devices))(*arrays)
+        outputs = Executor(lower(plan_with(graph, node, strategy)), comm)(*arrays)
         for got, want in zip(outputs, whole, strict=True):
             assert_same(got, want, rtol, f"{op.name} {attrs} by {strategy} on {mesh}, rule {node.rule}")
     return len(strategies)
 
 
-def check_gradient(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, mesh: Mesh, rtol: float = 1e-4) -> int:
+def check_gradient(
+    op: Operator,
+    arrays: Sequence[np.ndarray],
+    attrs: dict,
+    mesh: Mesh,
+    rtol: float = 1e-4,
+    comm: Comm | None = None,
+) -> int:
     """Fix the operator to each strategy in turn, let the search plan its gradient around it, and compare."""
+    comm = comm or LocalComm(mesh.devices)
     graph, node, feeds = _with_gradient(op, arrays, attrs)
     whole = evaluate(graph, feeds)
     strategies = enumerate_strategies(node.rule, mesh)
     for strategy in strategies:
         plan = find_mode("sharding_propagation")(Problem(graph, mesh, preset("cpu"), fixed={node: strategy}))
-        outputs = Executor(lower(plan), LocalComm(mesh.devices))(*feeds)
+        outputs = Executor(lower(plan), comm)(*feeds)
         for got, want in zip(outputs, whole, strict=True):
             assert_same(got, want, rtol, f"gradient of {op.name} {attrs} by {strategy} on {mesh}, rule {node.rule}")
     return len(strategies)
