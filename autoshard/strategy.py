@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from numbers import Integral
 
 from autoshard.errors import LayoutError, StrategyError
 from autoshard.layout.layout import Layout, Refs, free_refs
@@ -264,8 +265,8 @@ def parse_strategy(
     """
     if not isinstance(given, Sequence) or not all(isinstance(one, Layout | tuple | list) for one in given):
         raise StrategyError(
-            f"strategy {given!r} of {what}: it needs a tuple or a Layout for each of the {len(shapes)} operands, "
-            f"e.g. {show_parts(tuple((1,) * len(shape) for shape in shapes))}"
+            f"strategy {given!r} of {what}: it needs a tuple or a Layout for each of the {len(shapes)} "
+            f"operands, e.g. {show_parts(tuple((1,) * len(shape) for shape in shapes))}"
         )
     shown = f"strategy {show_given(given)} of {what}"
     if len(given) != len(shapes):
@@ -298,7 +299,7 @@ def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, show
     for i, (counts, shape) in enumerate(zip(given, shapes, strict=True)):
         for dim, (count, size) in enumerate(zip(counts, shape, strict=True)):
             where = f"dim {dim} of operand {i}"
-            if not isinstance(count, int) or count < 1:
+            if not isinstance(count, Integral) or count < 1:
                 raise StrategyError(
                     f"{shown}: {where} has {count!r} parts; it needs a whole number of at least 1"
                 )
@@ -358,9 +359,7 @@ def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, sho
     axes: list[Refs] = [()] * len(rule.factors)
     for i, (layout, shape) in enumerate(zip(wanted, shapes, strict=True)):
         if layout.partial:
-            raise StrategyError(
-                f"{shown}: layout [{layout}] of operand {i} is partial; operands are configured final"
-            )
+            raise StrategyError(f"{shown}: layout [{layout}] of operand {i} is partial; give a final one")
         if not layout.divides(shape):
             raise StrategyError(
                 f"{shown}: layout [{layout}] does not divide operand {i} of shape {tuple(shape)}"
@@ -377,8 +376,8 @@ def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, sho
     for i, (layout, needed) in enumerate(zip(wanted, strategy.operand_layouts, strict=True)):
         if layout is not needed:
             raise StrategyError(
-                f"{shown}: operand {i} has layout [{layout}], but with the other operands' layouts and the rule {rule} "
-                f"it needs [{needed}]"
+                f"{shown}: operand {i} has layout [{layout}], but with the other operands' layouts "
+                f"and the rule {rule} it needs [{needed}]"
             )
     if not is_legal(rule, strategy.parts):
         raise StrategyError(f"{shown}: the operator cannot be split this way under its rule {rule}")
@@ -397,5 +396,5 @@ def _check_disjoint(strategy: Strategy, shown: str) -> None:
                 names = [strategy.rule.factors[k].name for k in (i, j)]
                 raise StrategyError(
                     f"{shown}: axis {strategy.mesh.show_ref(ref)} splits factor {names[0]} and "
-                    f"{strategy.mesh.show_ref(other)} factor {names[1]} of {strategy.rule}; an axis can split one"
+                    f"{strategy.mesh.show_ref(other)} factor {names[1]} of {strategy.rule}; it can split one"
                 )

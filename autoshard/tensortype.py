@@ -38,11 +38,19 @@ class DType:
 
 
 _TABLE = [
-    DType("f64", "float64", "Float64"), DType("f32", "float32", "Float32"),
-    DType("f16", "float16", "Float16"), DType("i64", "int64", "Int64"),
-    DType("i32", "int32", "Int32"), DType("i16", "int16", "Int16"), DType("i8", "int8", "Int8"), DType("u64", "uint64", "UInt64"), DType("u32", "uint32", "UInt32"),
-    DType("u16", "uint16", "UInt16"), DType("u8", "uint8", "UInt8"), DType("bool", "bool", "Bool"),
-]  # fmt: skip
+    DType("f64", "float64", "Float64"),
+    DType("f32", "float32", "Float32"),
+    DType("f16", "float16", "Float16"),
+    DType("i64", "int64", "Int64"),
+    DType("i32", "int32", "Int32"),
+    DType("i16", "int16", "Int16"),
+    DType("i8", "int8", "Int8"),
+    DType("u64", "uint64", "UInt64"),
+    DType("u32", "uint32", "UInt32"),
+    DType("u16", "uint16", "UInt16"),
+    DType("u8", "uint8", "UInt8"),
+    DType("bool", "bool", "Bool"),
+]
 _BY_NAME = {name: row for row in _TABLE for name in (row.name, row.numpy_name, row.long_name)}
 
 

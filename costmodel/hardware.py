@@ -123,7 +123,7 @@ class Hardware:
 
 def preset(name: str) -> Hardware:
     """Hardware by name, see `presets()`; ValueError with all names for an unknown one."""
-    from costmodel.presets import PRESETS  # the table is written in terms of the classes above
+    from costmodel.preset_table import PRESETS  # the table is written in terms of the classes above
 
     if name not in PRESETS:
         raise ValueError(f"no hardware preset {name!r}; there are {', '.join(PRESETS)}")
@@ -132,7 +132,7 @@ def preset(name: str) -> Hardware:
 
 def presets() -> tuple[str, ...]:
     """Names that `preset` knows."""
-    from costmodel.presets import PRESETS
+    from costmodel.preset_table import PRESETS
 
     return tuple(PRESETS)
 

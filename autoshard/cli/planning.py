@@ -93,8 +93,11 @@ def _plan(
     target: str, devices: int | None, mesh: str | None, search: str, hardware: str, dataset_strategy: str
 ) -> Planned:
     from autoshard.api import plan as make_plan
+    from autoshard.context import set_auto_parallel_context
 
     over = read_mesh(devices, mesh)
+    # A script may ask how many devices there are while it is loaded.
+    set_auto_parallel_context(device_num=over.devices)
     model, inputs = load_target(target)
     return make_plan(model, inputs, over, search=search, hardware=hardware, dataset_strategy=dataset_strategy)
 

@@ -200,7 +200,7 @@ class Operator:
     def _rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
         self._check_arity(operands)
         shapes = [operand.shape for operand in operands]
-        made = self.options.rule
+        made: Any = self.options.rule
         try:
             if callable(made):
                 made = made(*shapes, **attrs)
@@ -226,7 +226,7 @@ class Operator:
         else:
             rule = self.rule(operands, attrs)
             shapes = tuple(rule.result_shape(i) for i in range(len(rule.results)))
-        element = self.options.dtype
+        element: Any = self.options.dtype
         if callable(element):
             element = element(*(operand.dtype for operand in operands), **attrs)
         if element is None:

@@ -29,7 +29,7 @@ from autoshard.strategy import Strategy, enumerate_strategies
 from costmodel import Hardware
 
 ALTERNATIVES = 3
-MOST_PRICED = 64
+MOST_PRICED = 32
 """Strategies priced exactly where none is free of communication."""
 
 
