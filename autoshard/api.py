@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from autoshard.checks import positive
 from autoshard.communication import get_group_size
 from autoshard.context import DATA_PARALLEL, FULL_BATCH, DatasetStrategy, check_dataset_strategy
 from autoshard.errors import AutoshardError, PlanError
@@ -160,13 +161,13 @@ def _mesh(mesh: Mesh | str | None, devices: int | None) -> Mesh:
             f"plan: mesh is {mesh!r}; give a Mesh or its text, such as 'dp=2 tp=4' (for a number "
             "there is devices=)"
         )
-    if devices is not None and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
+    if devices is not None and positive(devices) is None:
         raise PlanError(f"plan: devices is {devices!r}; it must be a whole number of at least 1")
     if chosen is not None and devices not in (None, chosen.devices):
         raise PlanError(
             f"plan: mesh '{chosen}' has {chosen.devices} devices, but devices is {devices}; give one of both"
         )
-    return chosen or Mesh.flat(devices or get_group_size())
+    return chosen or Mesh.flat(int(devices or get_group_size()))
 
 
 def _preset(name: Any) -> Hardware:

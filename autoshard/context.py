@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import autoshard.search.batch  # noqa: F401  (registers its mode)
+from autoshard.checks import positive
 from autoshard.errors import AutoshardError, ContextError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -154,9 +155,10 @@ def _check_hardware(what: str, value: Any) -> str:
 
 
 def _check_count(what: str, value: Any) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+    count = positive(value)
+    if value is not None and count is None:
         raise ContextError(f"{what} is {value!r}; it must be a whole number of at least 1")
-    return value
+    return count
 
 
 def _check_mesh(what: str, value: Any) -> Mesh | None:
@@ -194,11 +196,11 @@ def check_dataset_strategy(what: str, value: Any) -> DatasetStrategy:
 
 def _parts(what: str, one: list | tuple) -> tuple[int, ...]:
     for parts in one:
-        if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
+        if positive(parts) is None:
             raise ContextError(
                 f"{what} has {parts!r} parts in {tuple(one)}; parts are whole numbers of at least 1"
             )
-    return tuple(one)
+    return tuple(map(int, one))
 
 
 def _check_mean(what: str, value: Any) -> bool:

@@ -28,6 +28,9 @@ for ranks in 1 2 4 6; do
     "$PYTHON" -m autoshard run -n "$ranks" --timeout 300 tests/mpi/run_pytest.py -q tests/mpi "$@"
 done
 
+part "training on 8 ranks" \
+  "$PYTHON" -m autoshard run -n 8 --timeout 300 tests/mpi/run_pytest.py -q tests/mpi/test_transformer.py "$@"
+
 printf '\n'
 if [ ${#failed[@]} -gt 0 ]; then
   printf 'failed: %s\n' "${failed[@]}"

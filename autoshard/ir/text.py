@@ -5,7 +5,8 @@
       y: f32[64, 1024] = Concat(h, h) {axis=1}
       return y, h -> w
 
-Attributes at their defaults are left out; `h -> w` in the return line: the output replaces that input.
+Attributes at their defaults are left out; `h -> w` in the return line: the output replaces that input. A gradient says
+what it is the gradient of behind its type: `dh: f32[64, 1024] of h = ...`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def show(graph: Graph) -> str:
     """
     inputs = (f"{_show_typed(value)} {role}" for value, role in zip(graph.inputs, graph.roles, strict=True))
     lines = [f"graph {_show_name(graph.name)}({', '.join(inputs)})"]
-    lines += [f"  {_show_node(node)}" for node in graph.nodes]
+    lines += [f"  {_show_node(node, graph)}" for node in graph.nodes]
     outputs = ", ".join(_show_output(graph, i) for i in range(len(graph.outputs)))
     lines.append(f"  return {outputs}".rstrip())
     return "\n".join(lines) + "\n"
@@ -57,14 +58,19 @@ def _show_output(graph: Graph, i: int) -> str:
     return f"{name} -> {_show_name(graph.inputs[graph.updates[i]].name)}" if i in graph.updates else name
 
 
-def _show_node(node: Node) -> str:
-    results = ", ".join(map(_show_typed, node.results))
+def _show_node(node: Node, graph: Graph) -> str:
+    results = ", ".join(_show_result(value, graph) for value in node.results)
     operands = ", ".join(_show_name(value.name) for value in node.operands)
     attrs = ", ".join(f"{name}={show_value(value)}" for name, value in _given(node))
     text = f"{results} = {node.op.name}({operands})"
     text += f" {{{attrs}}}" if attrs else ""
     text += f" {quote(node.name)}" if node.name else ""
     return text + (f" {_show_source(node.source)}" if node.source else "")
+
+
+def _show_result(value: Value, graph: Graph) -> str:
+    of = graph.cotangents.get(value)
+    return _show_typed(value) + (f" of {_show_name(of.name)}" if of is not None else "")
 
 
 def _given(node: Node) -> Iterable[tuple[str, Any]]:
@@ -145,13 +151,14 @@ class _Reader:
     def __init__(self, lines: Sequence[Scanner]) -> None:
         self.lines = lines
         self.values: dict[str, Value] = {}
+        self.cotangents: dict[Value, Value] = {}
 
     def run(self) -> Graph:
         name, inputs, roles = self.header(self.lines[0])
         nodes = tuple(self.node(line) for line in self.lines[1:-1])
         last = self.lines[-1]
         outputs, updates = self.outputs(last, inputs)
-        graph = Graph(name, inputs, nodes, outputs, roles, updates)
+        graph = Graph(name, inputs, nodes, outputs, roles, updates, self.cotangents)
         try:
             verify(graph)
         except GraphError as error:
@@ -185,7 +192,7 @@ class _Reader:
         return self.values[name]
 
     def node(self, line: Scanner) -> Node:
-        results = line.several("=", lambda: _read_typed(line))
+        results = line.several("=", lambda: self.result(line))
         op_name = line.need(_WORD, "an operator's name")
         line.expect("(")
         operands = tuple(line.several(")", lambda: self.use(line)))
@@ -203,6 +210,12 @@ class _Reader:
         except AutoshardError as error:
             raise ParseError(f"cannot read line {line.line}: {error}\n    {line.text}") from None
         return node
+
+    def result(self, line: Scanner) -> Value:
+        value = _read_typed(line)
+        if line.take("of"):
+            self.cotangents[value] = self.use(line)
+        return value
 
     def outputs(self, line: Scanner, inputs: tuple[Value, ...]) -> tuple[tuple[Value, ...], dict[int, int]]:
         line.expect("return")

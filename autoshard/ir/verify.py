@@ -25,6 +25,7 @@ def verify(graph: Graph) -> None:
         check_node(node)
     _check_outputs(graph)
     _check_updates(graph)
+    _check_cotangents(graph)
 
 
 def describe(node: Node) -> str:
@@ -120,3 +121,12 @@ def _check_updates(graph: Graph) -> None:
         if into in replaced:
             raise GraphError(f"{what}: output {replaced[into]} replaces {target.name!r} already")
         replaced[into] = out
+
+
+def _check_cotangents(graph: Graph) -> None:
+    known = set(graph.values)
+    for grad, of in graph.cotangents.items():
+        if grad not in known or of not in known:
+            raise GraphError(f"graph {graph.name!r}: {grad!r} is said to be the gradient of {of!r}; not both are in it")
+        if grad.type != of.type:
+            raise GraphError(f"graph {graph.name!r}: {grad!r} cannot be the gradient of {of!r}; the types must be equal")

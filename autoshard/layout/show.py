@@ -1,9 +1,9 @@
 """A text picture of which rank holds which block.
 
 >>> print(show_layout((4, 6), Layout.parse("dp, tp", Mesh(dp=2, tp=2))))
-            dim 1 0:3  3:6
-dim 0 0:2           0    1
-      2:4           2    3
+          dim 1 0:3  3:6
+dim 0 0:2         0    1
+      2:4         2    3
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from autoshard.checks import positive
 from autoshard.errors import ShapeError, StrategyError, at
 from autoshard.layout.layout import Layout
 from autoshard.ops.registry import Operator
@@ -65,14 +66,20 @@ class Primitive:
         """
         source = caller()
         what = f"{self.name or self.operator.name}.shard{at(source)}"
-        _check_form(in_strategy, "in_strategy", what)
-        _check_form(out_strategy, "out_strategy", what)
-        self.in_strategy, self.out_strategy, self.source = in_strategy, out_strategy, source
+        self.in_strategy = _checked_form(in_strategy, "in_strategy", what)
+        self.out_strategy = _checked_form(out_strategy, "out_strategy", what)
+        self.source = source
         return self
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         """Apply the operator to operands (one sequence, if it takes any number) and call attributes."""
         operands, rest, order = _take_operands(self.operator, args)
+        if len(rest) > len(order):
+            names = ", ".join(self.operator.operand_names)
+            raise ShapeError(
+                f"{self.operator.name}{at(caller())}: {len(args)} arguments for the operands ({names}); "
+                f"{len(rest)} attributes given by position; there are {len(order)}: {', '.join(order) or 'none'}"
+            )
         given = _by_name(self.operator, order, rest, attrs)
         token = _CURRENT.set(self)
         try:
@@ -141,26 +148,32 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.ndarray | np.generic) and value.ndim == 0 else value
 
 
-def _check_form(given: object, which: str, what: str) -> None:
+def _checked_form(given: Any, which: str, what: str) -> Given | None:
+    """The strategy with plain ints for numbers; raises StrategyError for what is none."""
     if given is None:
-        return
+        return None
     if not isinstance(given, tuple):
         raise StrategyError(
             f"{what}: {which} is {given!r}, but must be a tuple with a tuple or a Layout per tensor"
         )
-    for i, one in enumerate(given):
-        if isinstance(one, Layout):
-            continue
-        if isinstance(one, int) and not isinstance(one, bool):
+    return tuple(_checked_entry(one, i, given, which, what) for i, one in enumerate(given))
+
+
+def _checked_entry(one: Any, i: int, given: tuple, which: str, what: str) -> tuple[int, ...] | Layout:
+    if isinstance(one, Layout):
+        return one
+    if positive(one) is not None:
+        alone = all(positive(other) is not None for other in given)
+        hint = f", for one tensor ({given!r},)" if alone else ""
+        raise StrategyError(
+            f"{what}: {which} is {given!r}, whose entry {i} is a number; write a tuple per tensor{hint}"
+        )
+    if not isinstance(one, tuple):
+        raise StrategyError(f"{what}: entry {i} of {which} is {one!r}, but must be a tuple or a Layout")
+    for dim, parts in enumerate(one):
+        if positive(parts) is None:
             raise StrategyError(
-                f"{what}: {which} is {given!r}, whose entry {i} is a number; write a tuple per tensor, "
-                f"for one tensor ({given!r},)"
+                f"{what}: entry {i} of {which} is {one!r}; dim {dim} has {parts!r} parts, "
+                f"but that must be a whole number of at least 1"
             )
-        if not isinstance(one, tuple):
-            raise StrategyError(f"{what}: entry {i} of {which} is {one!r}, but must be a tuple or a Layout")
-        for dim, parts in enumerate(one):
-            if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
-                raise StrategyError(
-                    f"{what}: entry {i} of {which} is {one!r}; dim {dim} has {parts!r} parts, "
-                    f"but that must be a whole number of at least 1"
-                )
+    return tuple(int(parts) for parts in one)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from autoshard.errors import StrategyError
+from autoshard.errors import LayoutError, StrategyError
 from autoshard.errors import at as where
 from autoshard.ir.graph import DATA, Graph, Node, Source, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
+from autoshard.layout.tensor_map import onto
 from autoshard.strategy import Strategy, parse_strategy, show_given
 from costmodel import Hardware
 
@@ -100,14 +101,25 @@ def out_layouts(strategy: Strategy, given: Sequence, node: Node, what: str) -> t
             f"{len(strategy.result_layouts)} results"
         )
     layouts = []
-    for one, base in zip(given, strategy.result_layouts, strict=True):
+    for i, (one, base) in enumerate(zip(given, strategy.result_layouts, strict=True)):
+        count = one.rank if isinstance(one, Layout) else len(one)
+        if count != base.rank:
+            raise StrategyError(
+                f"out_strategy {show_given(given)} of {what}: tuple {i} has {count} entries, but result "
+                f"{i} has {base.rank} dims {node.result_types[i].shape}"
+            )
         if isinstance(one, Layout):
-            layouts.append(one)
-            continue
-        if len(one) != base.rank:
-            raise StrategyError(f"out_strategy {show_given(given)} of {what}: {one} has not {base.rank} entries")
-        layouts.append(_scattered(base, one, given, what))
+            layouts.append(_moved(one, base.mesh, given, what))
+        else:
+            layouts.append(_scattered(base, one, given, what))
     return tuple(layouts)
+
+
+def _moved(one: Layout, mesh: Mesh, given: Sequence, what: str) -> Layout:
+    try:
+        return onto(one, mesh)
+    except LayoutError as error:
+        raise StrategyError(f"out_strategy {show_given(given)} of {what}: {error}") from None
 
 
 def _scattered(base: Layout, parts: Sequence[int], given: Sequence, what: str) -> Layout:

@@ -6,9 +6,10 @@ A cell can be called on numpy arrays, where it computes at once, and inside a tr
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from autoshard.checks import positive
 from autoshard.errors import GraphError, StrategyError, at
 from autoshard.layout.layout import Layout
 from autoshard.ops.primitive import Primitive
@@ -153,7 +154,7 @@ class Cell(Owned):
         self,
         in_strategy: Sequence[Given] | None = None,
         out_strategy: Sequence[Given] | None = None,
-        parameter_plan: dict[str, Given] | None = None,
+        parameter_plan: Mapping[str, Given] | None = None,
     ) -> Cell:
         """Fix how the cell's inputs, outputs and parameters are split; returns the cell.
 
@@ -171,6 +172,11 @@ class Cell(Owned):
         self.in_strategy = _checked(in_strategy, f"{what}: in_strategy")
         self.out_strategy = _checked(out_strategy, f"{what}: out_strategy")
         self.shard_source = source
+        if parameter_plan is not None and not isinstance(parameter_plan, Mapping):
+            raise StrategyError(
+                f"{what}: parameter_plan is {parameter_plan!r}, but must be a dict such as "
+                f"{{'weight': (2, 1)}} from a parameter's name to the parts of each dim or a Layout"
+            )
         for name, given in (parameter_plan or {}).items():
             parameter = self._find(name, what)
             (parameter.in_strategy,) = _checked((given,), f"{what}: parameter_plan[{name!r}]") or (None,)
@@ -243,11 +249,8 @@ def _checked(given: Any, what: str) -> tuple[Entry, ...] | None:
     for entry in given:
         if entry is None or isinstance(entry, Layout):
             continue
-        whole = isinstance(entry, tuple | list) and all(
-            isinstance(parts, int) and not isinstance(parts, bool) and parts > 0 for parts in entry
-        )
-        if not whole:
+        if not isinstance(entry, tuple | list) or any(positive(parts) is None for parts in entry):
             raise StrategyError(
                 f"{what}: entry {entry!r} must be a tuple of positive whole numbers, one per dim, or a Layout"
             )
-    return tuple(tuple(entry) if isinstance(entry, list) else entry for entry in given)
+    return tuple(tuple(map(int, entry)) if isinstance(entry, tuple | list) else entry for entry in given)

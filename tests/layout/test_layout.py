@@ -195,7 +195,7 @@ def test_errors(make, message):
 @settings(max_examples=80, deadline=None)
 @given(placed(), st.data())
 def test_onto_keeps_every_block(layout, data):
-    sizes = data.draw(st.sampled_from([shape for shape in itertools.product((1, 2, 3, 4, 6), repeat=3)]))
+    sizes = data.draw(st.sampled_from(list(itertools.product((1, 2, 3, 4, 6), repeat=3))))
     divisor = math.prod(sizes)
     if layout.mesh.devices % divisor:
         return

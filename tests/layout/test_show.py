@@ -18,17 +18,17 @@ def picture(shape: tuple[int, ...], text: str, on: Mesh) -> list[str]:
 
 def test_a_table_of_two_dims():
     assert picture((4, 12), "dp, tp", Mesh(dp=2, tp=4)) == [
-        "            dim 1 0:3  3:6  6:9  9:12",
-        "dim 0 0:2           0    1    2     3",
-        "      2:4           4    5    6     7",
+        "          dim 1 0:3  3:6  6:9  9:12",
+        "dim 0 0:2         0    1    2     3",
+        "      2:4         4    5    6     7",
     ]
 
 
 def test_whole_dims_and_runs_of_ranks():
     assert picture((6, 10), "dp, -", Mesh(dp=2, tp=4)) == [
-        "            dim 1 0:10",
-        "dim 0 0:3          0-3",
-        "      3:6          4-7",
+        "          dim 1 0:10",
+        "dim 0 0:3        0-3",
+        "      3:6        4-7",
     ]
     assert picture((6, 10), "-, tp:(1)2", Mesh(dp=2, tp=4))[1].endswith(" 0,1,4,5  2,3,6,7")
 
