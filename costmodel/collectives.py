@@ -99,9 +99,7 @@ def algorithms(kind: str, ranks: int) -> tuple[Algorithm, ...]:
         raise ValueError(f"unknown kind of collective {kind!r}; there are {', '.join(KINDS)}")
     if ranks < 1:
         raise ValueError(f"{kind} among {ranks} ranks: there must be at least 1")
-    return tuple(
-        Algorithm(name, ranks, rounds, blocks) for name, rounds, blocks in _rounds_and_blocks(kind, ranks)
-    )
+    return tuple(Algorithm(name, ranks, rounds, blocks) for name, rounds, blocks in _rounds_and_blocks(kind, ranks))
 
 
 def _rounds_and_blocks(kind: str, ranks: int) -> tuple[tuple[str, int, int], ...]:

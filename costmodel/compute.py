@@ -49,9 +49,7 @@ def operator_seconds(
     return device.launch_seconds + busy if busy else 0.0
 
 
-def _many(
-    flops: np.ndarray, nbytes: np.ndarray, compute_rate: float, memory_rate: float, launch: float
-) -> np.ndarray:
+def _many(flops: np.ndarray, nbytes: np.ndarray, compute_rate: float, memory_rate: float, launch: float) -> np.ndarray:
     if not (np.all(flops >= 0) and np.all(nbytes >= 0)):
         raise _negative(flops, nbytes)
     busy = np.maximum(flops / compute_rate, nbytes / memory_rate)

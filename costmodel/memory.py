@@ -61,9 +61,7 @@ def _checked(intervals: Intervals) -> np.ndarray:
     unfit = ~(np.abs(given.astype(np.float64)) < 2.0**62)
     _refuse(given, unfit.any(axis=1), "holds a number that is no finite integer below 2**62")
     rows = given.astype(np.int64)
-    _refuse(
-        given, np.not_equal(rows, given).any(axis=1), "holds a fraction; steps and bytes are whole numbers"
-    )
+    _refuse(given, np.not_equal(rows, given).any(axis=1), "holds a fraction; steps and bytes are whole numbers")
     _refuse(rows, rows[:, 1] < rows[:, 0], "ends before it begins")
     _refuse(rows, rows[:, 2] < 0, "has negative bytes")
     if rows[:, 2].sum(dtype=np.float64) >= 2.0**62:

@@ -126,9 +126,7 @@ _H100 = Hardware(
             # datasheet 900 GB/s both ways; rings without in-switch reduction. planning
             (
                 8,
-                _nvlink(
-                    4, 360 * GB, "planning: 0.8 of the datasheet's 450 GB/s one way; more with in-switch sums"
-                ),
+                _nvlink(4, 360 * GB, "planning: 0.8 of the datasheet's 450 GB/s one way; more with in-switch sums"),
             ),
             (None, _infiniband(400)),
         )
@@ -280,9 +278,7 @@ _ASCEND910B = Hardware(
         (
             (
                 8,
-                Link(
-                    "HCCS", 3 * US, 157 * GB, source="planning: 0.8 of 196 GB/s one way, full mesh of eight"
-                ),
+                Link("HCCS", 3 * US, 157 * GB, source="planning: 0.8 of 196 GB/s one way, full mesh of eight"),
             ),
             (None, _roce(200)),
         )

@@ -284,9 +284,7 @@ def _read_scalar(line: Scanner) -> Any:
     for word, value in _CONSTANTS.items():
         if line.take(word):
             return value
-    number = line.need(
-        _NUMBER, "a value (number, string, True, False, None, tuple, dtype(..) or Literal(..))"
-    )
+    number = line.need(_NUMBER, "a value (number, string, True, False, None, tuple, dtype(..) or Literal(..))")
     return int(number) if re.fullmatch(r"-?\d+", number) else float(number)
 
 

@@ -94,9 +94,7 @@ def _check_names(graph: Graph) -> None:
         if value.name in seen:
             made = graph.producers.get(value)
             where = f"made by {describe(made[0])}" if made else "an input"
-            raise GraphError(
-                f"graph {graph.name!r} has two values named {value.name!r}; the second is {where}"
-            )
+            raise GraphError(f"graph {graph.name!r} has two values named {value.name!r}; the second is {where}")
         seen[value.name] = value
 
 
@@ -129,4 +127,6 @@ def _check_cotangents(graph: Graph) -> None:
         if grad not in known or of not in known:
             raise GraphError(f"graph {graph.name!r}: {grad!r} is said to be the gradient of {of!r}; not both are in it")
         if grad.type != of.type:
-            raise GraphError(f"graph {graph.name!r}: {grad!r} cannot be the gradient of {of!r}; the types must be equal")
+            raise GraphError(
+                f"graph {graph.name!r}: {grad!r} cannot be the gradient of {of!r}; the types must be equal"
+            )

@@ -77,8 +77,8 @@ class Primitive:
         if len(rest) > len(order):
             names = ", ".join(self.operator.operand_names)
             raise ShapeError(
-                f"{self.operator.name}{at(caller())}: {len(args)} arguments for the operands ({names}); "
-                f"{len(rest)} attributes given by position; there are {len(order)}: {', '.join(order) or 'none'}"
+                f"{self.operator.name}{at(caller())}: {len(args)} arguments for the operands ({names}); {len(rest)} "
+                f"attributes given by position; there are {len(order)}: {', '.join(order) or 'none'}"
             )
         given = _by_name(self.operator, order, rest, attrs)
         token = _CURRENT.set(self)

@@ -162,7 +162,7 @@ class Operator:
 
     @property
     def call_attributes(self) -> tuple[str, ...]:
-        """Attributes that the primitive takes when it is called, not when it is made (MindSpore's ReduceSum()(x, axis))."""
+        """Attributes that the primitive takes when called, not when made (MindSpore's ReduceSum()(x, axis))."""
         return self.options.call
 
     @property

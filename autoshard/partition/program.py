@@ -90,9 +90,7 @@ class Program:
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
         """The instructions that communicate."""
-        return tuple(
-            one for one in self.instructions if isinstance(one, Collective) and one.step.communicates
-        )
+        return tuple(one for one in self.instructions if isinstance(one, Collective) and one.step.communicates)
 
     @cached_property
     def last_uses(self) -> tuple[tuple[Register, ...], ...]:

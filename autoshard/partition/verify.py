@@ -40,9 +40,7 @@ def _check_order(program: Program) -> None:
             raise GraphError(f"{where}: register {register.name!r} is defined twice")
         if register.layout.mesh is not program.mesh:
             mesh = register.layout.mesh
-            raise GraphError(
-                f"{where}: {register.name!r} lies on mesh '{mesh}', the program on '{program.mesh}'"
-            )
+            raise GraphError(f"{where}: {register.name!r} lies on mesh '{mesh}', the program on '{program.mesh}'")
         if register.layout.rank != register.whole.rank:
             shown = f"[{register.layout}] of {register.name!r}"
             raise GraphError(f"{where}: layout {shown} does not fit {register.whole}")

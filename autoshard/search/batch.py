@@ -58,8 +58,7 @@ class _BatchParallel:
             self._decide(node)
         tied = self.graph.tied
         outputs = tuple(
-            self.layouts[tied[value]] if value in tied else self.layouts[value].final()
-            for value in self.graph.outputs
+            self.layouts[tied[value]] if value in tied else self.layouts[value].final() for value in self.graph.outputs
         )
         return Plan(
             self.graph, self.mesh, self.decisions, self.layouts, outputs, self.causes,

@@ -123,14 +123,18 @@ class _Propagation:
         """Two configured users of one graph input must want it alike: a parameter lies in one way."""
         for value, layout in zip(node.operands, strategy.operand_layouts, strict=True):
             settled = self.layouts.get(value)
-            if settled is None or settled is layout or value not in self.graph.role_of or value in self.problem.input_layouts:
+            computed = value not in self.graph.role_of
+            if settled in (None, layout) or computed or value in self.problem.input_layouts:
                 continue
             other = next(user for user, _ in self.graph.users[value] if user in self.decisions)
             raise StrategyError(
-                f"conflicting strategies for the shared parameter {value.name} {value.type}: {other.label} ({other.op.name})"
-                f"{where(self._source(other))} wants [{settled}], {node.label} ({node.op.name}){where(self._source(node))} "
-                f"wants [{layout}]; give both operators the same split of it"
+                f"conflicting strategies for the shared parameter {value.name} {value.type}: "
+                f"{self._described(other)} wants [{settled}], {self._described(node)} wants [{layout}]; "
+                f"give both operators the same split of it"
             )
+
+    def _described(self, node: Node) -> str:
+        return f"{node.label} ({node.op.name}){where(self._source(node))}"
 
     def _source(self, node: Node) -> object:
         annotation = self.problem.annotations.get(node)

@@ -42,9 +42,7 @@ def suggested(
     return list(found)
 
 
-def _joined(
-    rule: Rule, operands: Sequence[Layout | None], wanted: Sequence[Sequence[Layout]]
-) -> Iterator[Axes]:
+def _joined(rule: Rule, operands: Sequence[Layout | None], wanted: Sequence[Sequence[Layout]]) -> Iterator[Axes]:
     """Each neighbour's projection, completed from the others in turn; and nothing split at all."""
     sides = [(rule.operands[i], layout) for i, layout in enumerate(operands) if layout is not None]
     sides += [(rule.results[j], layout) for j, layouts in enumerate(wanted) for layout in layouts]
@@ -85,9 +83,7 @@ def _legal(rule: Rule, axes: Axes) -> Axes:
     return tuple(kept)
 
 
-def _carried(
-    node: Node, operands: Sequence[Layout | None], axes: Axes
-) -> Iterator[tuple[Refs, tuple[int, ...]]]:
+def _carried(node: Node, operands: Sequence[Layout | None], axes: Axes) -> Iterator[tuple[Refs, tuple[int, ...]]]:
     """Ways to let partial sums pass through: all operands of a linear set are partial along the same free axes."""
     used = [ref for refs in axes for ref in refs]
     carriers_of = node.op.linear if node.rule.reduction == "sum" else ()
@@ -96,9 +92,7 @@ def _carried(
         layouts = [operands[i] for i in members]
         terms = [set(layout.partial) if layout and layout.reduction == "sum" else set() for layout in layouts]
         common = set.intersection(*terms) if terms else set()
-        carried = tuple(
-            sorted((ref for ref in common if not any(_clash(ref, one) for one in used)), key=_order)
-        )
+        carried = tuple(sorted((ref for ref in common if not any(_clash(ref, one) for one in used)), key=_order))
         if carried:
             yield carried, members
 

@@ -65,7 +65,9 @@ class Chooser:
         free = [strategy for strategy in first if self._is_free(strategy, operands, wanted)]
         options = [self.option(node, strategy, operands, wanted) for strategy in free]
         if not options:
-            options = self._priced(node, dict.fromkeys((*first, *enumerate_strategies(node.rule, self.mesh))), operands, wanted)
+            options = self._priced(
+                node, dict.fromkeys((*first, *enumerate_strategies(node.rule, self.mesh))), operands, wanted
+            )
         if not options:
             raise PlanError(f"{node.label} ({node.op.name}){where(node.source)} has no strategy on mesh '{self.mesh}'")
         ranked = sorted(range(len(options)), key=lambda i: _rank(node, options[i], operands, i))
@@ -80,9 +82,7 @@ class Chooser:
         out = zip(strategy.result_layouts, wanted, strict=True)
         return all(have is need or is_cut(have, need) for have, needs in out for need in needs)
 
-    def _priced(
-        self, node: Node, strategies: Iterable[Strategy], operands: Sequence, wanted: Sequence
-    ) -> list[Option]:
+    def _priced(self, node: Node, strategies: Iterable[Strategy], operands: Sequence, wanted: Sequence) -> list[Option]:
         """Options for the strategies, most promising by a bound first, until the bound or MOST_PRICED ends it."""
         bounds = [(self._at_least(node, one, operands, wanted), i, one) for i, one in enumerate(strategies)]
         options, best = [], math.inf

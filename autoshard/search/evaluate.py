@@ -52,5 +52,3 @@ def _peak(program: Program) -> int:
             died.setdefault(register, step)
     rows = [(born[one], died.get(one, end), one.local.nbytes) for one in born]
     return int(peak(np.asarray(rows, dtype=np.int64).reshape(-1, 3))[0])
-
-

@@ -131,8 +131,8 @@ def _scattered(base: Layout, parts: Sequence[int], given: Sequence, what: str) -
         match = next((ref for ref in terms if ref.size == size), None)
         if match is None:
             raise StrategyError(
-                f"out_strategy {show_given(given)} of {what}: dim {i} is left in {have} parts, and no partial axis of the "
-                f"result (it is [{base}]) makes {wanted}"
+                f"out_strategy {show_given(given)} of {what}: dim {i} is left in {have} parts, and no partial axis "
+                f"of the result (it is [{base}]) makes {wanted}"
             )
         terms.remove(match)
         dims[i] = dims[i] + (match,)

@@ -1,7 +1,7 @@
 """Search modes by name: each is a function from problem to plan in a file of its own, and users can add theirs.
 
-    @search_mode("mine")
-    def mine(problem: Problem) -> Plan: ...
+@search_mode("mine")
+def mine(problem: Problem) -> Plan: ...
 """
 
 from __future__ import annotations

@@ -74,11 +74,7 @@ class Scaled:
     def __call__(self, rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
         fan_in, fan_out = _fans(shape)
         sigma = self.gain / math.sqrt(fan_in if self.fan == "in" else (fan_in + fan_out) / 2)
-        return (
-            rng.normal(0.0, sigma, shape)
-            if self.normal
-            else rng.uniform(-1, 1, shape) * (sigma * math.sqrt(3))
-        )
+        return rng.normal(0.0, sigma, shape) if self.normal else rng.uniform(-1, 1, shape) * (sigma * math.sqrt(3))
 
 
 Init = Callable[[np.random.Generator, Sequence[int]], np.ndarray]
@@ -132,9 +128,7 @@ def deferred(
     target = of.dtype.numpy
     if isinstance(init, np.ndarray):
         if sizes not in ((), init.shape):
-            raise ShapeError(
-                f"initial values of shape {init.shape} were given for a parameter of shape {sizes}"
-            )
+            raise ShapeError(f"initial values of shape {init.shape} were given for a parameter of shape {sizes}")
         return Deferred(of.with_shape(init.shape), lambda: init.astype(target))
     if isinstance(init, int | float):
         return Deferred(of, lambda: np.full(sizes, init, target))
@@ -150,8 +144,6 @@ def deferred(
 
 def _fans(shape: Sequence[int]) -> tuple[int, int]:
     if len(shape) < 2:
-        raise ShapeError(
-            f"xavier and he distributions need a weight [out, in, ...], not shape {tuple(shape)}"
-        )
+        raise ShapeError(f"xavier and he distributions need a weight [out, in, ...], not shape {tuple(shape)}")
     field = math.prod(shape[2:])
     return shape[1] * field, shape[0] * field

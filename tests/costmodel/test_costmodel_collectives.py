@@ -63,16 +63,12 @@ def test_direct_exchange_is_never_dearer_than_gathering_all(local, ranks, link):
     """What S(0) -> S(1) needs on blocks of `local` bytes, against gathering all blocks and slicing."""
     gathered = local * ranks
     assert bytes_moved("all_to_all", local, ranks) <= bytes_moved("all_gather", gathered, ranks) * (1 + 1e-12)
-    assert seconds("all_to_all", local, ranks, link) <= seconds("all_gather", gathered, ranks, link) * (
-        1 + 1e-12
-    )
+    assert seconds("all_to_all", local, ranks, link) <= seconds("all_gather", gathered, ranks, link) * (1 + 1e-12)
 
 
 @given(kinds, sizes, rank_counts, links)
 def test_no_time_beats_the_port(kind, nbytes, ranks, link):
-    assert seconds(kind, nbytes, ranks, link) >= bytes_moved(kind, nbytes, ranks) / link.bandwidth * (
-        1 - 1e-12
-    )
+    assert seconds(kind, nbytes, ranks, link) >= bytes_moved(kind, nbytes, ranks) / link.bandwidth * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,9 +139,7 @@ def test_named_function_equals_dispatch(kind):
     assert getattr(costmodel, kind)(12345, 6, LINK) == seconds(kind, 12345, 6, LINK)
 
 
-@pytest.mark.parametrize(
-    "price", [lambda kind, nbytes, ranks: seconds(kind, nbytes, ranks, LINK), bytes_moved]
-)
+@pytest.mark.parametrize("price", [lambda kind, nbytes, ranks: seconds(kind, nbytes, ranks, LINK), bytes_moved])
 @pytest.mark.parametrize(
     "arguments, part",
     [

@@ -50,9 +50,7 @@ def test_arrays_equal_their_elements():
     flops, nbytes = np.array([0, 4e3, 6e12, 0]), np.array([0, 10, 12, 24e12])
     wanted = [operator_seconds(f, n, DEVICE) for f, n in zip(flops.tolist(), nbytes.tolist(), strict=True)]
     assert operator_seconds(flops, nbytes, DEVICE).tolist() == wanted
-    assert operator_seconds(6e12, nbytes, DEVICE).tolist() == [
-        operator_seconds(6e12, n, DEVICE) for n in nbytes
-    ]
+    assert operator_seconds(6e12, nbytes, DEVICE).tolist() == [operator_seconds(6e12, n, DEVICE) for n in nbytes]
     assert operator_seconds(flops, 0, DEVICE).tolist() == [operator_seconds(f, 0, DEVICE) for f in flops]
 
 

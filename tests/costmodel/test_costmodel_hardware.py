@@ -55,9 +55,7 @@ def test_device_refuses(changes, part):
         device(**changes)
 
 
-@pytest.mark.parametrize(
-    "latency, bandwidth", [(-1e-6, 1e9), (1e-6, 0), (float("inf"), 1e9), (1e-6, float("nan"))]
-)
+@pytest.mark.parametrize("latency, bandwidth", [(-1e-6, 1e9), (1e-6, 0), (float("inf"), 1e9), (1e-6, float("nan"))])
 def test_link_refuses(latency, bandwidth):
     with pytest.raises(ValueError, match="link 'l'"):
         Link("l", latency, bandwidth)

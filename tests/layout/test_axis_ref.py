@@ -121,7 +121,7 @@ def test_other_axes_have_nothing_in_common():
 
 
 def test_the_rfc_examples():
-    """d of 8: d:(1)2 and d:(2)4 make up the axis; d:(1)4 and d:(2)4 share d:(2)2; of 6, 2 and 3 do not coexist."""
+    """d:(1)2 and d:(2)4 make up d of 8; d:(1)4 and d:(2)4 share d:(2)2; 2 and 3 of 6 do not coexist."""
     assert AxisRef("d", 1, 2).merge(AxisRef("d", 2, 4)) == AxisRef("d", 1, 8)
     assert AxisRef("d", 1, 4).overlap(AxisRef("d", 2, 4)) == AxisRef("d", 2, 2)
     assert AxisRef("d", 1, 4).prefix_without_overlap(AxisRef("d", 2, 4)) == AxisRef("d", 1, 2)

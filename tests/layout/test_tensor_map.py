@@ -48,7 +48,7 @@ def _block(view: TensorMap, rank: int, parts: tuple[int, ...]) -> tuple[slice, .
 
 
 def test_matmul_on_eight_devices():
-    """((2,1),(1,4)): matrix [2,1,4], A [2,1], B [1,0], C [2,0]; [2,4] and [1,-1], [-1,0], [1,0] without ones."""
+    """((2,1),(1,4)): matrix [2,1,4], maps A [2,1], B [1,0], C [2,0]; the standard form drops the 1."""
     mesh = Mesh.flat(8)
     rule = bind("m k, k n -> m n", [(6, 10), (10, 12)])
     strategy = parse_strategy(rule, ((2, 1), (1, 4)), mesh, [(6, 10), (10, 12)], "MatMul")

@@ -62,9 +62,7 @@ def limit(request, monkeypatch) -> None:
 
 
 def operations(dtype: str) -> list[str]:
-    return {"b": ["max", "min"], "c": ["sum", "prod"]}.get(
-        np.dtype(dtype).kind, ["sum", "max", "min", "prod"]
-    )
+    return {"b": ["max", "min"], "c": ["sum", "prod"]}.get(np.dtype(dtype).kind, ["sum", "max", "min", "prod"])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -126,10 +126,14 @@ def check_linear(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, mesh: 
         ]
         graph, _ = single(op, arrays, attrs)
         made = graph.nodes[0]
-        layouts = dict(zip((*graph.inputs, *made.results), (*strategy.operand_layouts, *strategy.result_layouts), strict=True))
+        layouts = dict(
+            zip((*graph.inputs, *made.results), (*strategy.operand_layouts, *strategy.result_layouts), strict=True)
+        )
         decision = Decision(Option(strategy, 0.0, 0.0, 0.0), Cause(CONFIGURED))
         plan = Plan(graph, mesh, {made: decision}, layouts, strategy.result_layouts)
-        for parts, layout, want in zip(Executor(lower(plan), comm).run(held), strategy.result_layouts, whole, strict=True):
+        for parts, layout, want in zip(
+            Executor(lower(plan), comm).run(held), strategy.result_layouts, whole, strict=True
+        ):
             for step in plan_steps(layout, Layout.whole(mesh, want.ndim), want.shape):
                 parts = run_step(step, parts, comm)
             assert_same(parts[0], want, 1e-4, f"{op.name} {attrs} by {strategy} on {mesh}")
@@ -155,7 +159,9 @@ def _terms(array: np.ndarray, layout: Layout, comm: LocalComm, rng: np.random.Ge
 
 
 def assert_same(got: np.ndarray, want: np.ndarray, rtol: float, what: str) -> None:
-    assert got.dtype == want.dtype and got.shape == want.shape, f"{what}: {got.dtype}{got.shape} != {want.dtype}{want.shape}"
+    assert got.dtype == want.dtype and got.shape == want.shape, (
+        f"{what}: {got.dtype}{got.shape} != {want.dtype}{want.shape}"
+    )
     if want.dtype.kind != "f":
         np.testing.assert_array_equal(got, want, err_msg=what)
         return

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from autoshard.layout import AxisRef, Layout, Mesh
 from autoshard.layout.tensor_map import TensorMap
 from autoshard.redistribute import planner
 from autoshard.redistribute.planner import is_cut, plan_steps
-from autoshard.redistribute.search import search_steps
+from autoshard.redistribute.search import _Search, search_steps
 from autoshard.redistribute.step import Step, cutter
 from tests.redistribute import virtual_ranks as ranks
 
@@ -108,8 +111,6 @@ def test_search_is_never_below_what_must_arrive(change):
     assert moved(plan_steps(before, after, shape), shape) >= lacking - 1e-9
     cut = cutter(before, after)
     if cut is not None:
-        from autoshard.redistribute.search import _Search
-
         search = _Search(before, after, shape, cut)
         assert search.bound(search.start) <= lacking + 1e-9
 
@@ -296,6 +297,32 @@ def test_text_of_steps():
         str(Step("slice", parse("-"), parse("tp:(1)2"), (AxisRef("tp", 1, 2),), 0))
         == "slice over=tp:(1)2 dim=0"
     )
+
+
+_PLANS = """
+import itertools
+from autoshard.layout import Layout, Mesh
+from autoshard.redistribute.planner import plan_steps
+mesh = Mesh(a=2, b=2, c=2)
+texts = ["a, b", "b.c, a", "-, c.a +b", "c, - +a.b", "- , b.a.c", "-, - +a.b.c", "c.b, a"]
+for before, after in itertools.permutations([Layout.parse(text, mesh) for text in texts], 2):
+    print(before, "|", after, "|", *plan_steps(before, after, (8, 8)), sep="; ")
+"""
+
+
+def test_all_processes_find_the_same_steps():
+    """Ranks plan each for itself; what they find must not depend on the seed of string hashes."""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", _PLANS],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    ]
+    assert runs[0] == runs[1] == runs[2] and runs[0].count("\n") == 42
 
 
 def test_priced_bytes():
