@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from numbers import Integral
+
+import numpy as np
 
 from autoshard.errors import LayoutError, StrategyError
 from autoshard.layout.layout import Layout, Refs, free_refs
@@ -299,14 +300,7 @@ def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, show
     for i, (counts, shape) in enumerate(zip(given, shapes, strict=True)):
         for dim, (count, size) in enumerate(zip(counts, shape, strict=True)):
             where = f"dim {dim} of operand {i}"
-            if not isinstance(count, Integral) or count < 1:
-                raise StrategyError(
-                    f"{shown}: {where} has {count!r} parts; it needs a whole number of at least 1"
-                )
-            if count > 1 and not rule.operands[i][dim]:
-                raise StrategyError(f"{shown}: {where} is broadcast and cannot be split")
-            if size % count:
-                raise StrategyError(f"{shown}: {where} has size {size}, which {count} parts do not divide")
+            count = _checked_count(count, size, rule.operands[i][dim], f"{shown}: {where}")
             for factor, share in _share(rule, rule.operands[i][dim], count, where, shown):
                 known = parts.setdefault(factor, (share, where))
                 if known[0] != share:
@@ -322,6 +316,16 @@ def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, show
         return place_parts(rule, counts, mesh)
     except LayoutError as error:
         raise StrategyError(f"{shown}: {error}") from None
+
+
+def _checked_count(count: object, size: int, dim: Dim, where: str) -> int:
+    if not isinstance(count, int | np.integer) or count < 1:
+        raise StrategyError(f"{where} has {count!r} parts; it needs a whole number of at least 1")
+    if count > 1 and not dim:
+        raise StrategyError(f"{where} is broadcast and cannot be split")
+    if size % count:
+        raise StrategyError(f"{where} has size {size}, which {count} parts do not divide")
+    return int(count)
 
 
 def _check_devices(total: int, mesh: Mesh, shown: str) -> None:

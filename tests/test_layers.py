@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS = [
     ["costmodel"],
-    ["autoshard.errors", "autoshard.source"],
+    ["autoshard.checks", "autoshard.errors", "autoshard.source"],
     ["autoshard.layout", "autoshard.tensortype", "autoshard.rule"],
     ["autoshard.strategy"],
     ["autoshard.ops"],

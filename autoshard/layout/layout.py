@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import cast
 
 from autoshard.errors import LayoutError, MeshError
 from autoshard.layout.mesh import AxisRef, Groups, Mesh, merge_refs, size_of
@@ -51,7 +52,7 @@ class Layout:
             return cls(_named_mesh(mesh, tuple(dims), rank_list or tuple(partial)))
         if rank_list is not None:
             raise LayoutError(f"rank_list goes with a device matrix; mesh '{mesh}' has its own device order")
-        merged = tuple(merge_refs(refs) for refs in dims)
+        merged = tuple(merge_refs(refs) for refs in cast("Iterable[Iterable[AxisRef]]", dims))
         terms = _sorted_terms(mesh, partial)
         key = (mesh, merged, terms, reduction if terms else "sum")
         known = cls._interned.get(key)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.sparse import csc_array
 
 from autoshard.errors import ShapeError
 from autoshard.ops.axes import axis_index, letters, words
@@ -104,6 +103,9 @@ def gather_grad(g, indices, *, size, axis=0, offset=0):
 
     The result's axis has `size` slices, the first of them with index `offset`; other indices are left out.
     """
+    # Imported here: scipy takes longer to import than all else together.
+    from scipy.sparse import csc_array
+
     axis = _scatter_axis(g.ndim, indices.ndim, axis)
     flat = g.reshape(g.shape[:axis] + (indices.size,) + g.shape[axis + indices.ndim :])
     slices = np.moveaxis(flat, axis, 0)

@@ -235,7 +235,9 @@ def _elementwise_loss(
 
     @operator(f"{name}Grad", rule=_grad_rule(name), dtype=_real_pair, linear=((0,),), flops=flops)
     def grad(g, x, y, *, reduction="mean", count=0):
-        return slope(x, y) * (g / _divisor(x.shape, reduction, count))
+        change, factor = slope(x, y), g / _divisor(x.shape, reduction, count)
+        own = isinstance(change, np.ndarray) and change.dtype == np.result_type(change, factor)
+        return np.multiply(change, factor, out=change if own else None)
 
     @loss.gradient
     def _(g, r, x, y, **attrs):

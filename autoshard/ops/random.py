@@ -12,7 +12,6 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from autoshard.errors import ShapeError
 from autoshard.ops.axes import letters, words
@@ -148,6 +147,9 @@ def random_uniform(*, shape, seed=0, step=0, low=0.0, high=1.0, dtype="f32", sta
 @operator("RandomNormal", rule=_random_rule, dtype=_random_type, flops=40)
 def random_normal(*, shape, seed=0, step=0, mean=0.0, std=1.0, dtype="f32", start=(), whole=()):
     """Normal numbers, by the inverse distribution function; `start` and `whole` choose a block."""
+    # Imported here: scipy takes longer to import than all else together.
+    from scipy.special import ndtri
+
     numbers = ndtri(_uniform(random_bits(shape, start, whole, seed, step)))
     return (mean + std * numbers).astype(element_type(dtype).numpy)
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.special import erf as _erf
-from scipy.special import expit as _expit
 
 from autoshard.errors import ShapeError
 from autoshard.ops.reduce import sum_to
@@ -97,6 +95,19 @@ def flat(op: Operator) -> Operator:
         return (None,) * len(operands)
 
     return op
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    # Imported where it is used, here and below: scipy takes longer to import than all else together.
+    from scipy.special import erf
+
+    return erf(x)
+
+
+def _expit(x: np.ndarray) -> np.ndarray:
+    from scipy.special import expit
+
+    return expit(x)
 
 
 def _gelu_tanh_inner(x: np.ndarray) -> np.ndarray:

@@ -40,11 +40,17 @@ def _with_decay(grad: np.ndarray, param: np.ndarray, weight_decay: float) -> np.
     return grad + param * weight_decay if weight_decay else grad
 
 
+def _minus(param: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """param - change in the memory of `change`, which the caller has made and needs no more."""
+    own = isinstance(change, np.ndarray) and change.dtype == param.dtype
+    return np.subtract(param, change, out=change if own else None)
+
+
 # -- gradient descent
 
 
 def _sgd(param: np.ndarray, grad: np.ndarray, rate: Any, weight_decay: float) -> np.ndarray:
-    return param - _with_decay(grad, param, weight_decay) * rate
+    return _minus(param, _with_decay(grad, param, weight_decay) * rate)
 
 
 @operator("SGD", rule=_rule("SGD", 2, 0, 1), dtype=_first(1), flops=2)
@@ -72,7 +78,7 @@ def _momentum(
     accum = accum * momentum
     accum += grad
     step = grad + accum * momentum if nesterov else accum
-    return param - step * rate, accum
+    return _minus(param, step * rate), accum
 
 
 @operator("ApplyMomentum", rule=_rule("ApplyMomentum", 3, 0, 2), dtype=_first(2), flops=4)
@@ -124,7 +130,7 @@ def _adam(
     change *= rate / (1 - beta1**count)
     if attrs["decoupled"] and decay:
         change += param * (rate * decay)
-    return param - change, m, v
+    return _minus(param, change), m, v
 
 
 @operator("Adam", rule=_rule("Adam", 4, 1, 3), dtype=_first(3), flops=14)

@@ -37,6 +37,9 @@ TIMED_OUT = 124
 _GRACE_SECONDS = 3.0
 _WORKER = ("-m", "autoshard.runtime.worker")
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+"""Lets glibc keep the memory of arrays that are freed and made again in each step, instead of having the system
+zero it anew; 2**25 is the largest value that it takes for the first."""
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -152,6 +155,7 @@ def _environment(ranks: int, threads: int, env: Mapping[str, str] | None) -> dic
     ours |= {"AUTOSHARD_LAUNCHED": "1", "AUTOSHARD_RANKS": str(ranks), "PYTHONUNBUFFERED": "1"}
     ours |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     ours |= {"PYTHONPATH": _search_path(given.get("PYTHONPATH"))}
+    ours |= {name: value for name, value in _MALLOC.items() if name not in given}
     ours |= {"OMPI_MCA_mpi_yield_when_idle": "1"} if ranks > _cores() else {}
     return {**(env or {}), **ours}
 
