@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Collective, Compute, Program, Register
-from autoshard.plan import Cause, Decision, Plan
+from autoshard.plan import GIVEN, Cause, Decision, Plan
 from autoshard.search.prices import Prices, local_nbytes
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def summarize(planned: Planned) -> Summary:
 def _inputs(plan: Plan) -> Iterator[InputRow]:
     for value, role in zip(plan.graph.inputs, plan.graph.roles, strict=True):
         layout = plan.layouts[value]
-        yield InputRow(value, role, layout, plan.input_causes[value], local_nbytes(value.type, layout))
+        cause = plan.input_causes.get(value, Cause(GIVEN))
+        yield InputRow(value, role, layout, cause, local_nbytes(value.type, layout))
 
 
 def _moves(planned: Planned, prices: Prices) -> Iterator[Move]:

@@ -1,17 +1,18 @@
-"""One training step of a feed-forward network, twice: planned by autoshard, and written by hand with mpi4py.
+"""Training steps of a feed-forward network, planned by autoshard and written by hand with mpi4py.
 
-Both split it alike: the first matrix by columns, the second by rows, every bias and momentum like what it belongs to.
+All split it alike: the first matrix by columns, the second by rows, every bias and momentum like what it belongs to.
 The second product is partial; a reduce-scatter leaves each rank its columns, an all-gather brings their gradient back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from autoshard import Parameter, nn, ops
+from autoshard import Callback, Model, Parameter, nn, ops, set_auto_parallel_context
 from autoshard.api import Planned, plan
 from autoshard.runtime.array import cut
 from autoshard.session import Session
@@ -28,8 +29,12 @@ def initial(hidden: int, seed: int = 0) -> dict[str, np.ndarray]:
     random = np.random.default_rng(seed)
     weights = random.normal(0, hidden**-0.5, (2, hidden, hidden)).astype(np.float32)
     biases = random.normal(0, 0.1, (2, hidden)).astype(np.float32)
-    pairs = zip(("dense1", "dense2"), weights, biases, strict=True)
-    return {f"{name}.{part}": value for name, *both in pairs for part, value in zip(("weight", "bias"), both, strict=True)}
+    return {
+        "dense1.weight": weights[0],
+        "dense1.bias": biases[0],
+        "dense2.weight": weights[1],
+        "dense2.bias": biases[1],
+    }
 
 
 def batch_of(batch: int, hidden: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -43,6 +48,23 @@ def batch_of(batch: int, hidden: int, seed: int = 1) -> tuple[np.ndarray, np.nda
 def rate(batch: int, hidden: int) -> float:
     """A learning rate under which the loss, a mean over batch * hidden elements, falls clearly in a few steps."""
     return 0.02 * batch * hidden / (batch + hidden)
+
+
+class Contestant:
+    """Something that trains; `losses` has the loss of every step so far."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def run(self, x: np.ndarray, y: np.ndarray, steps: int) -> float:
+        """Train on the same batch several times; seconds per step on this rank."""
+        start = time.perf_counter()
+        self.losses += [self.step(x, y) for _ in range(steps)]
+        return (time.perf_counter() - start) / steps
+
+    def step(self, x: np.ndarray, y: np.ndarray) -> float:
+        """One step; the loss before its update."""
+        raise NotImplementedError
 
 
 # -- by autoshard
@@ -75,10 +97,11 @@ class FFN(nn.Cell):
         return self.dense2(self.relu(self.dense1(x)))
 
 
-class ByAutoshard:
+class ByAutoshard(Contestant):
     """The step as `autoshard.plan` splits it, run by its session."""
 
     def __init__(self, comm: Any, values: Mapping[str, np.ndarray], batch: int) -> None:
+        super().__init__()
         hidden = len(values["dense1.bias"])
         self.net = FFN(values, comm.Get_size())
         loss = nn.WithLossCell(self.net, nn.MSELoss())
@@ -94,7 +117,6 @@ class ByAutoshard:
         return tuple((one.step.kind, one.step.dim) for one in self.planned.program.collectives)
 
     def step(self, x: np.ndarray, y: np.ndarray) -> float:
-        """The loss before the update."""
         ranks = self.session.comm.ranks
         rows = zip((x, y), self.session.data, strict=True)
         return self.session.step([cut(array, register.layout, ranks) for array, register in rows])
@@ -105,13 +127,44 @@ class ByAutoshard:
         return {name: one.asnumpy() for name, one in self.net.parameters_dict().items()}
 
 
+class ByModel(Contestant):
+    """The same step in the loop of `Model.train`, which also checks each row and compares it between ranks."""
+
+    def __init__(self, comm: Any, values: Mapping[str, np.ndarray], batch: int) -> None:
+        super().__init__()
+        set_auto_parallel_context(parallel_mode="auto_parallel", device_num=comm.Get_size(), full_batch=True)
+        net = FFN(values, comm.Get_size())
+        learning_rate = rate(batch, len(values["dense1.bias"]))
+        self.model = Model(net, nn.MSELoss(), nn.Momentum(net.trainable_params(), learning_rate, MOMENTUM))
+
+    def run(self, x: np.ndarray, y: np.ndarray, steps: int) -> float:
+        clock = _Clock()
+        # The first step follows the loading of the parameters, so its time does not count.
+        self.model.train(1, [(x, y)] * (steps + 1), callbacks=clock)
+        self.losses += clock.losses
+        return (clock.times[-1] - clock.times[0]) / steps
+
+
+class _Clock(Callback):
+    """Notes time and loss at the end of each step."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.losses: list[float] = []
+
+    def on_step_end(self, progress: Any) -> None:
+        self.times.append(time.perf_counter())
+        self.losses.append(progress.loss)
+
+
 # -- by hand
 
 
-class ByHand:
+class ByHand(Contestant):
     """The same step in numpy and mpi4py: every array is allocated once, every operation writes in place."""
 
     def __init__(self, comm: Any, values: Mapping[str, np.ndarray], batch: int) -> None:
+        super().__init__()
         self.comm, self.ranks = comm, comm.Get_size()
         hidden = len(values["dense1.bias"])
         self.rate, self.count = rate(batch, hidden), batch * hidden
@@ -130,7 +183,6 @@ class ByHand:
         return (slice(None), self.mine) if name == "dense1.weight" else (self.mine,)
 
     def step(self, x: np.ndarray, y: np.ndarray) -> float:
-        """The loss before the update."""
         self._forward(x)
         self._loss(y)
         self._backward(x)
@@ -185,9 +237,3 @@ class ByHand:
         pieces = np.empty((self.ranks, *value.shape), np.float32)
         self.comm.Allgather(value, pieces)
         return np.concatenate(pieces, axis=1 if name == "dense1.weight" else 0)
-
-
-def difference(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """The largest difference between arrays of two lists, relative to the largest element of each expected one."""
-    pairs = zip(found, expected, strict=True)
-    return max(float(np.abs(one - other).max() / np.abs(other).max()) for one, other in pairs)

@@ -2,7 +2,7 @@
 
 The batch is dim 0 of the data inputs. It is followed through the graph by the operators' rules: where an
 operand has the batch in a dim, that dim's factors are split into as many parts as there are devices, or the
-most that divide both (MindSpore's semi_auto_parallel, mindspore_notes section 0). A batch that is summed away
+most that divide both (as MindSpore's semi_auto_parallel does). A batch that is summed away
 ends there, as in a weight's gradient: behind it operators follow their operands' layouts, so that parameters
 that no strategy splits stay whole.
 """

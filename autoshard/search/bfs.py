@@ -2,7 +2,7 @@
 
 Configured operators are decided first. From a decided operator the search spreads forwards to the users of its results
 and backwards to the producers of its operands, in order of arrival, in three classes:
-1. operators all of whose operands are decided, so that they are judged on all of them together (mindspore_notes e.2);
+1. operators all of whose operands are decided, so that they are judged on all of them together, as in MindSpore 2.x;
 2. when there are none: producers of what a decided operator uses;
 3. when there are none either: the first operator that still waits for an operand is released with what is known.
 Each decision is `choose`'s.

@@ -75,8 +75,8 @@ class Prices:
     def at_least(self, before: Layout, after: Layout, of: TensorType) -> float:
         """A bound below `redistribution`, without planning it: what a rank must receive over its fastest link."""
         missing = math.prod(after.local_shape(of.shape))
-        if before.partial == after.partial:
-            missing -= _held(before, after, of)
+        if all(any(term.contains(ref) for term in after.partial) for ref in before.partial):
+            missing -= _held(before, after, of)  # nothing is summed, so a rank keeps what it has
         return missing * of.dtype.itemsize / self._fastest
 
 

@@ -93,7 +93,7 @@ def out_layouts(strategy: Strategy, given: Sequence, node: Node, what: str) -> t
     """The layouts that an out_strategy asks for: given Layouts, or parts placed as the results' own rule has them.
 
     Parts beyond those of the in_strategy are taken from the axes along which the result is partial (MatMul with k
-    split and out dim 0 = m * k leaves by ReduceScatter; mindspore_notes b.7).
+    split and out dim 0 = m * k leaves by ReduceScatter, as in MindSpore).
     """
     if len(given) != len(strategy.result_layouts):
         raise StrategyError(

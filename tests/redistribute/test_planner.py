@@ -101,7 +101,7 @@ def test_direct_plans_are_as_good_as_searched_ones(change):
 @settings(max_examples=120, deadline=None)
 @given(changes(partial=False))
 def test_search_is_never_below_what_must_arrive(change):
-    """The lower bound of search_and_cost_notes 6.4, by counting the elements that each rank lacks."""
+    """A lower bound of what must be received, by counting the elements that each rank lacks."""
     before, after, shape = change
     array = np.arange(math.prod(shape)).reshape(shape)
     lacking = max(
@@ -225,7 +225,7 @@ def test_a_device_order_is_followed():
 
 
 def test_mindspore_redistributions_of_eight_devices():
-    """Pairs of strategies as in mindspore_notes c.4, with what at least has to move."""
+    """Pairs of strategies that MindSpore redistributes between, with what at least has to move."""
     mesh, shape = Mesh.flat(8), (64, 64)
     for before, after in ranks.pairs_of([(8, 1), (1, 8), (4, 2), (2, 4), (2, 1), (1, 2)]):
         start, end = (_split(mesh, parts) for parts in (before, after))

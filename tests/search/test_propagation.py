@@ -1,4 +1,4 @@
-"""Breadth-first propagation: what MindSpore's documents and runs say (mindspore_notes e.2), and what is our own."""
+"""Breadth-first propagation: what MindSpore's documents and runs say, and what is our own."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_everything_is_decided():
 
     def model(x, y, z):
         a = ops.exp(relu(x)) * np.arange(60, dtype=np.float32).reshape(6, 10)[:, :6]
-        return a + ops.tanh(y), ops.sigmoid(ops.sin(z)), ops.reduce_sum(ops.ones((4, 6)))
+        return a + ops.tanh(y), ops.sigmoid(ops.sin(z)), ops.reduce_sum(ops.fill(shape=(4, 6), value=1))
 
     planned = checked(model, (array(6, 6), array(6, 6, seed=1), array(10, 24)), "6")
     causes = {node.label: planned.plan.decisions[node].cause for node in planned.graph.nodes}
@@ -213,7 +213,7 @@ def test_everything_is_decided():
 
 def test_constants_lie_as_their_users_want():
     relu = ops.ReLU().shard(((2, 4),))
-    planned = checked(lambda x: relu(x) * ops.ones((12, 24)), (array(12, 24),))
+    planned = checked(lambda x: relu(x) * ops.fill(shape=(12, 24), value=0.5), (array(12, 24),))
     constant = next(node for node in planned.graph.nodes if not node.operands)
     assert str(planned.plan.layouts[constant.results[0]]) == "d:(1)2, d:(2)4"
     assert not kinds(planned)
