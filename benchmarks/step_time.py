@@ -23,7 +23,7 @@ HAND, SESSION, MODEL = "hand-written", "autoshard", "autoshard, in Model.train"
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options; argparse's error for sizes that no run can have."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=1024, help="width of every layer")
     parser.add_argument("--batch", type=int, default=256)
@@ -46,20 +46,23 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """
     from mpi4py import MPI
 
-    from benchmarks.ffn_step import COLLECTIVES, ByAutoshard, ByHand, ByModel, batch_of, initial
+    from benchmarks.ffn_step import COLLECTIVES, ByAutoshard, ByHand, ByModel, Contestant, batch_of, initial
 
     comm = MPI.COMM_WORLD.Dup()
     values, (x, y) = initial(options.hidden), batch_of(options.batch, options.hidden)
-    hand, ours, model = (kind(comm, values, options.batch) for kind in (ByHand, ByAutoshard, ByModel))
+    hand, ours = ByHand(comm, values, options.batch), ByAutoshard(comm, values, options.batch)
+    model = ByModel(comm, values, options.batch)
     if ours.collectives != COLLECTIVES:
-        sys.exit(f"not comparable: the plan sends {ours.collectives}, the hand-written step {COLLECTIVES}")
+        sys.exit(
+            f"not comparable: for these sizes the plan sends {ours.collectives}, the hand-written step {COLLECTIVES}"
+        )
 
-    def block(one: ByHand | ByAutoshard | ByModel, steps: int) -> float:
+    def block(one: Contestant, steps: int) -> float:
         """Milliseconds per step of the slowest rank."""
         comm.Barrier()
         return 1e3 * comm.allreduce(one.run(x, y, steps), MPI.MAX)
 
-    runs = {HAND: hand, SESSION: ours, MODEL: model}
+    runs: dict[str, Contestant] = {HAND: hand, SESSION: ours, MODEL: model}
     times = alternate({name: lambda steps, one=one: block(one, steps) for name, one in runs.items()}, options)
     parameters, expected = ours.parameters(), hand.parameters()
     together = slice(len(hand.losses))

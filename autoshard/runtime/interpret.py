@@ -29,8 +29,8 @@ class Executor:
     def __init__(self, program: Program, comm: Comm) -> None:
         if comm.world != program.mesh.devices:
             raise RuntimeSetupError(
-                f"program {program.name!r} is for {program.mesh.devices} ranks (mesh {program.mesh}), but {comm.world} run; "
-                f"start it with: autoshard run -n {program.mesh.devices} ..."
+                f"program {program.name!r} is for {program.mesh.devices} ranks (mesh {program.mesh}), "
+                f"but {comm.world} run; start it with: autoshard run -n {program.mesh.devices} ..."
             )
         self.program, self.comm = program, comm
         self._slots: dict[Register, int] = {}

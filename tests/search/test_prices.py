@@ -43,13 +43,12 @@ def layouts(draw, count: int = 2, partial: bool = True):
     mesh = draw(st.sampled_from(MESHES))
     made = []
     for _ in range(count):
+        # One place per dim, one for pieces that repeat, one for partial sums.
         places: list[list[AxisRef]] = [[] for _ in range(len(SHAPE) + 2)]
         for piece in draw(st.permutations(pieces(mesh))):
             places[draw(st.integers(0, len(SHAPE) + (1 if partial else 0)))].append(piece)
-        dims, unused, terms = places[: len(SHAPE)], places[len(SHAPE)], places[len(SHAPE) + 1]
-        layout = Layout(mesh, dims, terms)
+        layout = Layout(mesh, places[: len(SHAPE)], places[-1])
         made.append(layout if layout.divides(SHAPE) else Layout.whole(mesh, len(SHAPE)))
-        del unused
     return made
 
 

@@ -242,6 +242,27 @@ def test_updates_keep_the_layout_of_what_they_replace():
     assert planned.plan.layouts[weight].parts == (1, 4)
 
 
+def test_an_update_made_in_another_layout_is_brought_back():
+    class Running(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.state = Parameter(array(12, 10), name="state", requires_grad=False)
+            self.read, self.write = ops.ReLU().shard(((3, 1),)), ops.Tanh().shard(((1, 2),))
+
+        def construct(self, x):
+            y = self.read(self.state) + x
+            self.state.assign(self.write(y))
+            return y
+
+    planned, x = checked(Running(), (array(12, 10),), "6"), array(12, 10, seed=1)
+    ((new, old),) = planned.graph.tied.items()
+    assert (planned.plan.layouts[old].parts, planned.plan.layouts[new].parts) == ((3, 1), (1, 2))
+    assert planned.plan.outputs[planned.graph.outputs.index(new)] is planned.plan.layouts[old]
+    alone = Running()
+    for _ in range(3):
+        np.testing.assert_allclose(planned.run(x), alone(x), rtol=1e-5, atol=1e-6)
+
+
 # -- causes, alternatives, conflicts ---------------------------------------------------------------------------
 
 
