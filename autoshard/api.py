@@ -158,8 +158,7 @@ def _mesh(mesh: Mesh | str | None, devices: int | None) -> Mesh:
     chosen = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     if chosen is not None and not isinstance(chosen, Mesh):
         raise PlanError(
-            f"plan: mesh is {mesh!r}; give a Mesh or its text, such as 'dp=2 tp=4' (for a number "
-            "there is devices=)"
+            f"plan: mesh is {mesh!r}; give a Mesh or its text, such as 'dp=2 tp=4' (for a number there is devices=)"
         )
     if devices is not None and positive(devices) is None:
         raise PlanError(f"plan: devices is {devices!r}; it must be a whole number of at least 1")
@@ -181,14 +180,10 @@ def _traced(target: Any, inputs: Any) -> Traced:
     traced = target if isinstance(target, Traced) else getattr(target, "traced", None)
     if isinstance(traced, Traced):
         if len(inputs):
-            raise PlanError(
-                f"plan: {traced.graph.name!r} is traced already, its inputs are known; leave inputs out"
-            )
+            raise PlanError(f"plan: {traced.graph.name!r} is traced already, its inputs are known; leave inputs out")
         return traced
     if not callable(target):
-        raise PlanError(
-            f"plan: {target!r} ({type(target).__name__}) is neither a model, a function, nor traced"
-        )
+        raise PlanError(f"plan: {target!r} ({type(target).__name__}) is neither a model, a function, nor traced")
     args = inputs if isinstance(inputs, tuple | list) else (inputs,)
     return trace(target, *args)
 
@@ -209,9 +204,7 @@ def data_layouts(graph: Graph, mesh: Mesh, strategy: DatasetStrategy) -> dict[Va
         raise PlanError(
             f"dataset_strategy has {len(strategy)} entries, but there are {len(data)} data inputs ({names})"
         )
-    layouts = {
-        value: data_layout(mesh, strategy, i, value.type.rank, value.name) for i, value in enumerate(data)
-    }
+    layouts = {value: data_layout(mesh, strategy, i, value.type.rank, value.name) for i, value in enumerate(data)}
     for value, layout in layouts.items():
         if not layout.divides(value.type.shape):
             raise PlanError(
@@ -236,9 +229,7 @@ def data_layout(mesh: Mesh, strategy: DatasetStrategy, place: int, rank: int, na
     count = entry.rank if isinstance(entry, Layout) else len(entry)
     label = name or f"number {place}"
     if count != rank:
-        raise PlanError(
-            f"dataset_strategy gives {count} entries to data input {label}, which has {rank} dims"
-        )
+        raise PlanError(f"dataset_strategy gives {count} entries to data input {label}, which has {rank} dims")
     try:
         return onto(entry, mesh) if isinstance(entry, Layout) else Layout(mesh, matrix_axes(mesh, entry))
     except AutoshardError as error:

@@ -93,9 +93,7 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, np.ndarray]:
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from error
     except SafetensorError as error:
-        raise CheckpointError(
-            f"cannot read checkpoint {path}: it is no safetensors file ({error})"
-        ) from error
+        raise CheckpointError(f"cannot read checkpoint {path}: it is no safetensors file ({error})") from error
 
 
 def load_param_into_net(net: Any, parameters: Mapping[str, np.ndarray], strict: bool = False) -> LoadReport:

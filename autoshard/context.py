@@ -182,11 +182,7 @@ def check_dataset_strategy(what: str, value: Any) -> DatasetStrategy:
         return value
     if isinstance(value, Layout):
         return (value,)
-    if (
-        isinstance(value, list | tuple)
-        and value
-        and all(isinstance(one, Layout | list | tuple) for one in value)
-    ):
+    if isinstance(value, list | tuple) and value and all(isinstance(one, Layout | list | tuple) for one in value):
         return tuple(one if isinstance(one, Layout) else _parts(what, one) for one in value)
     raise ContextError(
         f"{what} is {value!r}; it can be 'full_batch', 'data_parallel', or a tuple with a tuple of parts "
@@ -197,9 +193,7 @@ def check_dataset_strategy(what: str, value: Any) -> DatasetStrategy:
 def _parts(what: str, one: list | tuple) -> tuple[int, ...]:
     for parts in one:
         if positive(parts) is None:
-            raise ContextError(
-                f"{what} has {parts!r} parts in {tuple(one)}; parts are whole numbers of at least 1"
-            )
+            raise ContextError(f"{what} has {parts!r} parts in {tuple(one)}; parts are whole numbers of at least 1")
     return tuple(map(int, one))
 
 
@@ -240,8 +234,7 @@ def _checked(call: str, now: Any, changes: Mapping[str, Any]) -> Any:
     for name in changes:
         if name in _NOT_HONOURED[call]:
             raise ContextError(
-                f"{call}: MindSpore's {name!r} is not honoured here; leave it out. "
-                f"Fields are {', '.join(known)}"
+                f"{call}: MindSpore's {name!r} is not honoured here; leave it out. Fields are {', '.join(known)}"
             )
         if name not in known:
             raise ContextError(f"{call}: there is no field {name!r}; fields are {', '.join(known)}")
@@ -294,8 +287,7 @@ def set_context(**changes: Any) -> None:
     _now["settings"] = _checked("set_context", settings(), changes)
     if changes.get("device_target", "CPU") != "CPU":
         _note_once(
-            f"device_target {changes['device_target']!r} is accepted; "
-            "ranks are processes that compute on the CPU"
+            f"device_target {changes['device_target']!r} is accepted; ranks are processes that compute on the CPU"
         )
 
 

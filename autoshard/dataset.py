@@ -29,9 +29,7 @@ class Dataset:
         size: how many rows there are; None if that has to be counted.
     """
 
-    def __init__(
-        self, rows: Callable[[int], Iterable[Row]], column_names: Sequence[str], size: int | None
-    ) -> None:
+    def __init__(self, rows: Callable[[int], Iterable[Row]], column_names: Sequence[str], size: int | None) -> None:
         self.column_names = tuple(column_names)
         self._rows, self._size = rows, size
         self._iterations = 0
@@ -55,9 +53,7 @@ class Dataset:
 
     def create_dict_iterator(self, num_epochs: int = 1) -> Iterator[dict[str, np.ndarray]]:
         """All rows as dicts by column name, `num_epochs` times."""
-        return (
-            dict(zip(self.column_names, row, strict=True)) for row in self.create_tuple_iterator(num_epochs)
-        )
+        return (dict(zip(self.column_names, row, strict=True)) for row in self.create_tuple_iterator(num_epochs))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset:
         """`batch_size` rows stacked to one along a new first dim; the last batch may be shorter.
@@ -89,8 +85,7 @@ class Dataset:
             shapes = {array.shape for array in column}
             if len(shapes) > 1:
                 raise DataError(
-                    f"batch: rows of column {name!r} have unequal shapes {sorted(shapes)}; "
-                    "pad or crop them first"
+                    f"batch: rows of column {name!r} have unequal shapes {sorted(shapes)}; pad or crop them first"
                 )
             stacked.append(np.stack(column))
         return tuple(stacked)
@@ -153,9 +148,7 @@ class GeneratorDataset(Dataset):
         arrays = tuple(np.asarray(item) for item in items)
         for name, array in zip(self.column_names, arrays, strict=True):
             if array.dtype.kind not in "biuf":
-                raise DataError(
-                    f"GeneratorDataset: row {place} of column {name!r} holds {array.dtype}, not numbers"
-                )
+                raise DataError(f"GeneratorDataset: row {place} of column {name!r} holds {array.dtype}, not numbers")
         return arrays
 
 
@@ -181,13 +174,7 @@ class NumpySlicesDataset(GeneratorDataset):
 
     def __init__(self, data: Any, column_names: Sequence[str] | None = None) -> None:
         names = list(data) if isinstance(data, Mapping) else None
-        given = (
-            list(data.values())
-            if isinstance(data, Mapping)
-            else list(data)
-            if isinstance(data, tuple)
-            else [data]
-        )
+        given = list(data.values()) if isinstance(data, Mapping) else list(data) if isinstance(data, tuple) else [data]
         arrays = [np.asarray(one) for one in given]
         names = list(column_names or names or [f"column_{i}" for i in range(len(arrays))])
         lengths = {len(array) if array.ndim else None for array in arrays}
@@ -197,7 +184,5 @@ class NumpySlicesDataset(GeneratorDataset):
                 f"NumpySlicesDataset: arrays must have the same length along dim 0; their shapes are {shapes}"
             )
         if len(names) != len(arrays):
-            raise DataError(
-                f"NumpySlicesDataset: {len(arrays)} arrays, but {len(names)} column names {names}"
-            )
+            raise DataError(f"NumpySlicesDataset: {len(arrays)} arrays, but {len(names)} column names {names}")
         super().__init__([tuple(array[i] for array in arrays) for i in range(len(arrays[0]))], names)

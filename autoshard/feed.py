@@ -76,8 +76,7 @@ class Feed:
     def blocks(self, registers: Sequence[Register], row: Row) -> list[Parts]:
         """The row in the blocks that the program's data registers take, one array per hosted rank."""
         return [
-            self._blocks(i, register, array)
-            for i, (register, array) in enumerate(zip(registers, row, strict=True))
+            self._blocks(i, register, array) for i, (register, array) in enumerate(zip(registers, row, strict=True))
         ]
 
     def _blocks(self, i: int, register: Register, array: np.ndarray) -> Parts:
@@ -152,8 +151,7 @@ class Feed:
                 "dataset_strategy='data_parallel'"
             )
         return tuple(
-            array if self._is_part(i, array) else from_first_rank(self.comm, array)
-            for i, array in enumerate(row)
+            array if self._is_part(i, array) else from_first_rank(self.comm, array) for i, array in enumerate(row)
         )
 
     def _exchange(self, row: Row | None) -> np.ndarray:

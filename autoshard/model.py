@@ -91,9 +91,7 @@ class Model:
         try:
             _tell(listeners, "on_train_begin", progress)
             for number in range(1, epoch + 1):
-                progress = self._train_epoch(
-                    train_dataset, listeners, replace(progress, epoch=number, step=0)
-                )
+                progress = self._train_epoch(train_dataset, listeners, replace(progress, epoch=number, step=0))
             self.sync()
             _tell(listeners, "on_train_end", progress)
         finally:
@@ -149,8 +147,7 @@ class Model:
     def _check_training(self, epoch: int, dataset_sink_mode: bool) -> None:
         if self.optimizer is None:
             raise TrainingError(
-                "train: the Model has no optimizer; give one, such as "
-                "Momentum(net.trainable_params(), 0.01, 0.9)"
+                "train: the Model has no optimizer; give one, such as Momentum(net.trainable_params(), 0.01, 0.9)"
             )
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
             raise TrainingError(f"train: epoch is {epoch!r}; it must be a whole number of at least 1")
@@ -163,9 +160,7 @@ class Model:
         for row, feed in self._rows(dataset, f"epoch {progress.epoch}"):
             session = self._activated(self._session("train", feed, self._trace_step))
             loss = session.step(feed.blocks(session.data, row))
-            progress = replace(
-                progress, step=progress.step + 1, total_steps=progress.total_steps + 1, loss=loss
-            )
+            progress = replace(progress, step=progress.step + 1, total_steps=progress.total_steps + 1, loss=loss)
             _tell(listeners, "on_step_end", progress)
         if not progress.step:
             raise TrainingError(f"train: the dataset has no rows in epoch {progress.epoch}")
@@ -237,9 +232,7 @@ class Model:
         if mode in (ParallelMode.STAND_ALONE, ParallelMode.DATA_PARALLEL):
             traced = without_annotations(traced)
         strategy = FULL_BATCH if full_batch else _data_strategy()
-        return plan_traced(
-            traced, self._mesh(), searches.get(mode, "batch"), preset(parallel.hardware), strategy
-        )
+        return plan_traced(traced, self._mesh(), searches.get(mode, "batch"), preset(parallel.hardware), strategy)
 
     def _mesh(self) -> Mesh:
         parallel = parallel_settings()

@@ -31,9 +31,7 @@ _TEXT_WIDTH = 110
 def report(planned: Planned, *, width: int = UNLIMITED, alternatives: bool = False) -> str:
     """The report as plain text within `width` columns; `alternatives` adds every decision's runners-up."""
     out = io.StringIO()
-    console = Console(
-        file=out, width=width, color_system=None, force_terminal=False, highlight=False, markup=False
-    )
+    console = Console(file=out, width=width, color_system=None, force_terminal=False, highlight=False, markup=False)
     print_report(planned, console, alternatives=alternatives)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
@@ -88,9 +86,7 @@ def _table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
 
 
 def _operators(rows: Sequence[OperatorRow]) -> Table:
-    table = _table(
-        "operators", "name", "op", "in_strategy", "result", "cause", "time", "first", right=("time",)
-    )
+    table = _table("operators", "name", "op", "in_strategy", "result", "cause", "time", "first", right=("time",))
     for row in rows:
         table.add_row(
             row.node.label,
@@ -148,9 +144,7 @@ def _conflicts(plan: Plan) -> Table:
 
 
 def _inputs(rows: Sequence[InputRow]) -> Table:
-    table = _table(
-        "inputs", "name", "is", "type", "layout", "cause", "a device holds", right=("a device holds",)
-    )
+    table = _table("inputs", "name", "is", "type", "layout", "cause", "a device holds", right=("a device holds",))
     for row in rows:
         table.add_row(
             row.value.name,
@@ -165,9 +159,7 @@ def _inputs(rows: Sequence[InputRow]) -> Table:
 
 def _alternatives(rows: Sequence[OperatorRow]) -> Table:
     times = ("redistribution", "completion", "work")
-    table = _table(
-        "alternatives (the chosen one first)", "name", "in_strategy", "leaves", *times, right=times
-    )
+    table = _table("alternatives (the chosen one first)", "name", "in_strategy", "leaves", *times, right=times)
     for row in rows:
         chosen, *others = row.decision.chosen, *row.decision.alternatives
         table.add_row(row.node.label, *_priced(chosen))

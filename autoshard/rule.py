@@ -75,9 +75,7 @@ class Rule:
         """Read what `str(rule)` prints."""
         match = re.fullmatch(r"(.*)\{((?:\s*\w+=\d+\s*,?)*)\}\s*", text.strip())
         if match is None:
-            raise RuleError(
-                f"cannot read rule {text!r}: it should end with the factor sizes, e.g. {{m=4, k=6}}"
-            )
+            raise RuleError(f"cannot read rule {text!r}: it should end with the factor sizes, e.g. {{m=4, k=6}}")
         sizes = {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", match[2])}
         return _Pattern.parse(match[1].rstrip()).build(sizes, list(sizes))
 
@@ -117,9 +115,7 @@ def bind(
 
 
 @lru_cache(maxsize=65536)
-def _bind(
-    text: str, shapes: tuple[tuple[int, ...], ...], sizes: tuple[tuple[str, int], ...], what: str
-) -> Rule:
+def _bind(text: str, shapes: tuple[tuple[int, ...], ...], sizes: tuple[tuple[str, int], ...], what: str) -> Rule:
     pattern = _Pattern.parse(text)
     for name in pattern.names():
         if name.startswith("_"):
@@ -161,32 +157,24 @@ class _Pattern:
         where = f"{what} ({self.text.strip()})"
         if len(shapes) != len(self.operands):
             raise RuleError(f"{where} takes {len(self.operands)} operands, not {len(shapes)}")
-        lead = max(
-            (len(shape) - len(dims) + 1 for shape, dims in self._pairs(shapes) if ("...",) in dims), default=0
-        )
+        lead = max((len(shape) - len(dims) + 1 for shape, dims in self._pairs(shapes) if ("...",) in dims), default=0)
         found = {name: (size, "given") for name, size in sizes.items()}
         operands = []
         for i, (shape, dims) in enumerate(self._pairs(shapes)):
             expanded = _expand(dims, len(shape), lead)
             if len(expanded) != len(shape):
                 wanted = f"at least {len(dims) - 1}" if ("...",) in dims else len(dims)
-                raise RuleError(
-                    f"{where}: operand {i} has {len(shape)} dims {tuple(shape)}, the rule has {wanted}"
-                )
+                raise RuleError(f"{where}: operand {i} has {len(shape)} dims {tuple(shape)}, the rule has {wanted}")
             operands.append(expanded)
             _collect(expanded, shape, found, f"operand {i} {tuple(shape)}", where)
         operands = [
-            tuple(
-                () if size == 1 and _may_stretch(dim) else dim for dim, size in zip(dims, shape, strict=True)
-            )
+            tuple(() if size == 1 and _may_stretch(dim) else dim for dim, size in zip(dims, shape, strict=True))
             for dims, shape in zip(operands, shapes, strict=True)
         ]
         results = tuple(_expand(dims, None, lead) for dims in self.results)
         for name in dict.fromkeys(name for dims in results for dim in dims for name in dim):
             if name not in found:
-                raise RuleError(
-                    f"{where}: the size of {name} follows from no operand {tuple(map(tuple, shapes))}"
-                )
+                raise RuleError(f"{where}: the size of {name} follows from no operand {tuple(map(tuple, shapes))}")
         plain = replace(self, operands=tuple(operands), results=results)
         return plain.build({name: size for name, (size, _) in found.items()}, self._order(lead, plain))
 
@@ -200,11 +188,7 @@ class _Pattern:
         """
         used = set(plain.names())
         whole = (_expand(dims, None, lead) for dims in (*self.operands, *self.results))
-        return [
-            name
-            for name in dict.fromkeys(name for dims in whole for dim in dims for name in dim)
-            if name in used
-        ]
+        return [name for name in dict.fromkeys(name for dims in whole for dim in dims for name in dim) if name in used]
 
     def names(self) -> Iterator[str]:
         return (name for dims in (*self.operands, *self.results) for dim in dims for name in dim)
@@ -224,9 +208,7 @@ class _Pattern:
             return tuple(tuple(index[name] for name in dim) for dim in dims)
 
         factors = tuple(Factor(name, sizes[name], kind(name), name in self.blocked) for name in order)
-        return Rule(
-            factors, tuple(map(indices, self.operands)), tuple(map(indices, self.results)), self.reduction
-        )
+        return Rule(factors, tuple(map(indices, self.operands)), tuple(map(indices, self.results)), self.reduction)
 
 
 def _may_stretch(dim: Names) -> bool:

@@ -32,9 +32,7 @@ class Session:
         self._data = tuple(i for i, role in enumerate(graph.roles) if role == DATA)
         self._updates = dict(graph.updates)
         self._parameters = {
-            i: self.traced.parameters[value]
-            for i, value in enumerate(graph.inputs)
-            if value in self.traced.parameters
+            i: self.traced.parameters[value] for i, value in enumerate(graph.inputs) if value in self.traced.parameters
         }
         self._held: dict[int, Parts] = {}
         self._stepped = False
@@ -77,9 +75,7 @@ class Session:
         self.load()
         outputs = self.run([self._cut(arrays[i], i) for i in self._data])
         self.store()
-        whole = [
-            self._join(parts, register) for parts, register in zip(outputs, self.program.outputs, strict=True)
-        ]
+        whole = [self._join(parts, register) for parts, register in zip(outputs, self.program.outputs, strict=True)]
         return self.traced.unpack(whole)
 
     def _cut(self, array: np.ndarray, i: int) -> Parts:

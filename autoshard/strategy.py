@@ -46,8 +46,7 @@ class Strategy:
     def operand_layouts(self) -> tuple[Layout, ...]:
         """What each operand must have while the operator runs."""
         return tuple(
-            self._layout(dims, self.carried if i in self.carriers else ())
-            for i, dims in enumerate(self.rule.operands)
+            self._layout(dims, self.carried if i in self.carriers else ()) for i, dims in enumerate(self.rule.operands)
         )
 
     @cached_property
@@ -113,12 +112,7 @@ def is_legal(rule: Rule, parts: Sequence[int]) -> bool:
     for factor, count in zip(rule.factors, parts, strict=True):
         if count > 1 and (not factor.splittable or factor.size % count):
             return False
-    return all(
-        _is_block(rule, dim, parts)
-        for dims in (*rule.operands, *rule.results)
-        for dim in dims
-        if len(dim) > 1
-    )
+    return all(_is_block(rule, dim, parts) for dims in (*rule.operands, *rule.results) for dim in dims if len(dim) > 1)
 
 
 def _is_block(rule: Rule, dim: Dim, parts: Sequence[int]) -> bool:
@@ -148,8 +142,7 @@ def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
     found = []
     for combination in itertools.product(*choices):
         axes = tuple(
-            merge_refs(ref for choice in combination for ref in choice.get(i, ()))
-            for i in range(len(rule.factors))
+            merge_refs(ref for choice in combination for ref in choice.get(i, ())) for i in range(len(rule.factors))
         )
         if is_legal(rule, [size_of(refs) for refs in axes]):
             found.append(Strategy(rule, mesh, axes))
@@ -251,9 +244,7 @@ def _whole_axes(parts: tuple[int, ...], mesh: Mesh) -> tuple[Refs, ...] | None:
     return fill(0, (mesh.all_axes,))
 
 
-def parse_strategy(
-    rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Sequence[int]], what: str
-) -> Strategy:
+def parse_strategy(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Sequence[int]], what: str) -> Strategy:
     """The strategy that a user's `shard(in_strategy)` means: a tuple of parts or a Layout per operand.
 
     Args:
@@ -271,15 +262,12 @@ def parse_strategy(
         )
     shown = f"strategy {show_given(given)} of {what}"
     if len(given) != len(shapes):
-        raise StrategyError(
-            f"{shown}: it has {len(given)} tuples, but the operator has {len(shapes)} operands"
-        )
+        raise StrategyError(f"{shown}: it has {len(given)} tuples, but the operator has {len(shapes)} operands")
     for i, (one, shape) in enumerate(zip(given, shapes, strict=True)):
         count = one.rank if isinstance(one, Layout) else len(one)
         if count != len(shape):
             raise StrategyError(
-                f"{shown}: tuple {i} has {count} entries, but operand {i} has {len(shape)} dims "
-                f"{tuple(shape)}"
+                f"{shown}: tuple {i} has {count} entries, but operand {i} has {len(shape)} dims {tuple(shape)}"
             )
     if any(isinstance(one, Layout) for one in given):
         return _from_layouts(rule, given, mesh, shapes, shown)
@@ -332,9 +320,7 @@ def _check_devices(total: int, mesh: Mesh, shown: str) -> None:
     if total > mesh.devices:
         raise StrategyError(f"{shown}: it makes {total} parts, but there are {mesh.devices} devices")
     if mesh.devices % total:
-        raise StrategyError(
-            f"{shown}: it makes {total} parts, which do not divide the {mesh.devices} devices"
-        )
+        raise StrategyError(f"{shown}: it makes {total} parts, which do not divide the {mesh.devices} devices")
 
 
 def _share(rule: Rule, dim: Dim, count: int, where: str, shown: str) -> Iterator[tuple[int, int]]:
@@ -344,9 +330,7 @@ def _share(rule: Rule, dim: Dim, count: int, where: str, shown: str) -> Iterator
         factor = rule.factors[i]
         share = math.gcd(left, factor.size)
         if share > 1 and not factor.splittable:
-            raise StrategyError(
-                f"{shown}: {where} (factor {factor.name}) must be whole on every rank: rule {rule}"
-            )
+            raise StrategyError(f"{shown}: {where} (factor {factor.name}) must be whole on every rank: rule {rule}")
         yield i, share
         left //= share
     if left > 1:
@@ -365,9 +349,7 @@ def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, sho
         if layout.partial:
             raise StrategyError(f"{shown}: layout [{layout}] of operand {i} is partial; give a final one")
         if not layout.divides(shape):
-            raise StrategyError(
-                f"{shown}: layout [{layout}] does not divide operand {i} of shape {tuple(shape)}"
-            )
+            raise StrategyError(f"{shown}: layout [{layout}] does not divide operand {i} of shape {tuple(shape)}")
         for factor, refs in enumerate(project(rule, rule.operands[i], layout)):
             if refs and axes[factor] and axes[factor] != refs:
                 raise StrategyError(

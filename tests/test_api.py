@@ -173,17 +173,13 @@ def test_dataset_strategy_refusals(strategy, words):
 def test_batch_search_is_data_parallel_training():
     """All that has the batch is split by it, each parameter's gradient is reduced once, updates are whole."""
     net = Mlp(strategy=None)
-    step = train_step(
-        nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1), X, array(10, 6)
-    )
+    step = train_step(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1), X, array(10, 6))
     planned = ash.plan(step, devices=5, search="batch", dataset_strategy="data_parallel")
     kinds = [one.step.kind for one in planned.program.collectives]
     assert kinds == ["all_reduce"] * 5  # four parameters and the loss
     for value, role in zip(planned.graph.inputs, planned.graph.roles, strict=True):
         assert planned.plan.layouts[value].is_whole == (role != "data")
-    assert (
-        str(planned.plan.decisions[planned.graph.node("gelu")].cause) == "batch parallel from dense1.bias_add"
-    )
+    assert str(planned.plan.decisions[planned.graph.node("gelu")].cause) == "batch parallel from dense1.bias_add"
 
 
 def test_batch_search_splits_as_far_as_divides():
@@ -309,8 +305,6 @@ def test_own_operator_has_the_gradient_it_says():
         (slope,) = sample["squared_relu"].cotangents(np.ones_like(x), sample["squared_relu"](x), [x], {})
         step = np.zeros_like(x)
         step[2, 3] = 1e-6
-        np.testing.assert_allclose(
-            slope[2, 3], (loss(x + step) - loss(x - step)) / 2e-6, rtol=1e-5, atol=1e-8
-        )
+        np.testing.assert_allclose(slope[2, 3], (loss(x + step) - loss(x - step)) / 2e-6, rtol=1e-5, atol=1e-8)
     finally:
         remove("SquaredReLU")

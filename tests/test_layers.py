@@ -55,9 +55,7 @@ MPI_FILES = {"autoshard.runtime.mpi", "autoshard.runtime.worker"}
 
 
 def _modules() -> list[str]:
-    paths = [
-        path for package in ("autoshard", "costmodel") for path in sorted((ROOT / package).rglob("*.py"))
-    ]
+    paths = [path for package in ("autoshard", "costmodel") for path in sorted((ROOT / package).rglob("*.py"))]
     dotted = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths)
     return [name.removesuffix(".__init__") for name in dotted]
 
@@ -103,9 +101,7 @@ def test_imports_point_down(module):
     for other in sorted(name for name in imports(module) if name.split(".")[0] in ("autoshard", "costmodel")):
         target = part_of(other)
         assert target is not None, f"{module} imports {other}, which does not exist"
-        assert target == part or ROW[target] < ROW[part], (
-            f"{module} imports {other}, which does not stand below it"
-        )
+        assert target == part or ROW[target] < ROW[part], f"{module} imports {other}, which does not stand below it"
 
 
 @pytest.mark.parametrize("module", MODULES)

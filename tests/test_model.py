@@ -195,9 +195,7 @@ def test_eval_is_the_mean_loss_and_changes_nothing():
     after = model.eval(data())
     assert net.training
     net.set_train(False)
-    np.testing.assert_allclose(
-        after, np.mean([np.mean(loss(net(x), label)) for x, label in data()]), rtol=1e-5
-    )
+    np.testing.assert_allclose(after, np.mean([np.mean(loss(net(x), label)) for x, label in data()]), rtol=1e-5)
 
 
 # -- callbacks and checkpoints -------------------------------------------------------------------------------
@@ -298,13 +296,9 @@ def test_checkpoint_refusals(tmp_path):
     given = {"dense1.bias": np.zeros(24, np.float32), "extra": np.zeros(4)}
     report = ash.load_param_into_net(net, given)
     assert report.unexpected == ("extra",) and "dense2.weight" in report.missing
-    with pytest.raises(
-        CheckpointError, match="not in the checkpoint: dense1.weight.*not in the network: extra"
-    ):
+    with pytest.raises(CheckpointError, match="not in the checkpoint: dense1.weight.*not in the network: extra"):
         ash.load_param_into_net(net, given, strict=True)
-    with pytest.raises(
-        CheckpointError, match=r"dense1.bias.*checkpoint has shape \(10,\), the network \(24,\)"
-    ):
+    with pytest.raises(CheckpointError, match=r"dense1.bias.*checkpoint has shape \(10,\), the network \(24,\)"):
         ash.load_param_into_net(net, {"dense1.bias": np.zeros(10)})
 
 
@@ -358,17 +352,13 @@ def test_data_that_does_not_fit():
     x, label = next(iter(data()))
     broken = x.copy()
     broken[4, 10] = np.nan
-    with pytest.raises(
-        DataError, match=r"epoch 1, step 2: column input0 f32\[12, 12\] has a NaN at \(4, 10\)"
-    ):
+    with pytest.raises(DataError, match=r"epoch 1, step 2: column input0 f32\[12, 12\] has a NaN at \(4, 10\)"):
         model.train(1, [(x, label), (broken, label)])
     with pytest.raises(DataError, match="step 1: column input1 holds <U2"):
         model.train(1, [(x, np.array(["no"]))])
     with pytest.raises(AutoshardError, match="dense1.matmul.*MatMul"):
         model.train(1, [(x[:, :10], label)])
-    with pytest.raises(
-        StrategyError, match="dense1.matmul.*test_model.py:.* has size 5, which 2 parts do not"
-    ):
+    with pytest.raises(StrategyError, match="dense1.matmul.*test_model.py:.* has size 5, which 2 parts do not"):
         model.train(1, [(x[:5], label[:5])])
     ash.set_auto_parallel_context(dataset_strategy="data_parallel")
     with pytest.raises(AutoshardError, match=r"splits input0: f32\[10, 12\].*do not divide"):

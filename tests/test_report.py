@@ -57,9 +57,7 @@ def test_moves_lead_from_layout_to_layout(case):
     made = planned(**CASES[case])
     moves = summarize(made).moves
     assert [move.number for move in moves] == list(range(1, len(moves) + 1))
-    assert sum(len(move.collectives) for move in moves) == len(made.program.instructions) - len(
-        made.graph.nodes
-    )
+    assert sum(len(move.collectives) for move in moves) == len(made.program.instructions) - len(made.graph.nodes)
     for move in moves:
         layouts = [move.before, *(one.result.layout for one in move.collectives)]
         assert all(one.step.before is layout for one, layout in zip(move.collectives, layouts, strict=False))
@@ -122,9 +120,7 @@ def test_json_is_plain_and_complete(case):
     for one in found["operators"]:
         assert all(isinstance(parts, list) for parts in one["in_strategy"])
         assert len(one["in_strategy"]) == len(one["operands"])
-    assert sum(one["bytes"] for one in found["redistributions"]) == pytest.approx(
-        found["cost"]["bytes_per_device"]
-    )
+    assert sum(one["bytes"] for one in found["redistributions"]) == pytest.approx(found["cost"]["bytes_per_device"])
     for one in found["redistributions"]:
         assert one["bytes"] == pytest.approx(sum(step["bytes"] for step in one["steps"]))
     assert [one["name"] for one in found["inputs"]] == [value.name for value in made.graph.inputs]

@@ -108,9 +108,7 @@ def test_all_strategies_are_legal_and_different(rule, mesh):
 def test_every_rank_has_one_block_of_every_tensor(data):
     """Legality by brute force: a rank's share of the factor indices is one block in every dim, or not legal."""
     sizes = [data.draw(st.sampled_from([1, 2, 3, 4, 6])) for _ in range(3)]
-    text = data.draw(
-        st.sampled_from(["(a b) c -> a (b c)", "(a b c) -> a b c", "a b c -> (a b c)", "a b -> a b c"])
-    )
+    text = data.draw(st.sampled_from(["(a b) c -> a (b c)", "(a b c) -> a b c", "a b c -> (a b c)", "a b -> a b c"]))
     factors = dict(zip("abc", sizes, strict=True))
     shapes = {"(": (sizes[0] * sizes[1], sizes[2])}
     if text.startswith("(a b c)"):
@@ -328,9 +326,7 @@ def test_parts_that_no_factor_can_take():
     with pytest.raises(StrategyError, match="the operator cannot be split this way under its rule"):
         parse_strategy(rule, ((6,),), Mesh.flat(12), [(12,)], "op")
     rule = bind("(h d) -> h d", [(20,)], {"h": 10})
-    with pytest.raises(
-        StrategyError, match=r"dim 0 of operand 0 cannot have 4 parts|cannot be split this way"
-    ):
+    with pytest.raises(StrategyError, match=r"dim 0 of operand 0 cannot have 4 parts|cannot be split this way"):
         parse_strategy(rule, ((4,),), Mesh.flat(8), [(20,)], "op")
 
 

@@ -79,9 +79,7 @@ def test_one_device_is_the_model_itself():
 
 
 def test_a_strategy_that_does_not_divide():
-    with pytest.raises(
-        StrategyError, match=r"\(\(3, 1\), \(1, 1\)\) of matmul .*test_tiny.py.*size 4, which 3"
-    ):
+    with pytest.raises(StrategyError, match=r"\(\(3, 1\), \(1, 1\)\) of matmul .*test_tiny.py.*size 4, which 3"):
         planned(((3, 1), (1, 1)), devices=3)
 
 

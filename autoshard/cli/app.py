@@ -22,9 +22,7 @@ app = typer.Typer(
 
 Devices = Annotated[
     int | None,
-    typer.Option(
-        "-n", "--devices", metavar="N", help="Number of devices: a mesh of one axis. Or give --mesh."
-    ),
+    typer.Option("-n", "--devices", metavar="N", help="Number of devices: a mesh of one axis. Or give --mesh."),
 ]
 MeshText = Annotated[
     str | None,

@@ -107,7 +107,5 @@ def _read_ranks(text: str, world: int) -> list[int] | None:
         return None
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) < world for word in words):
-        raise TargetError(
-            f"cannot read the ranks {text!r}; write 'all' or numbers from 0 to {world - 1}, like '0,1'"
-        )
+        raise TargetError(f"cannot read the ranks {text!r}; write 'all' or numbers from 0 to {world - 1}, like '0,1'")
     return [int(word) for word in words]

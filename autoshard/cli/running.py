@@ -18,9 +18,7 @@ def run(
     ] = None,
     hosts: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Host file with lines like 'host' or 'host:4'. Default: this machine."
-        ),
+        typer.Option(metavar="FILE", help="Host file with lines like 'host' or 'host:4'. Default: this machine."),
     ] = None,
     rank_table: Annotated[
         Path | None,

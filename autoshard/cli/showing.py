@@ -68,9 +68,7 @@ def operators(
     op = lookup(name)
     over = None if devices is None and mesh is None else read_mesh(devices, mesh)
     if over is not None and not call:
-        raise ShapeError(
-            f"the strategies of {name} depend on its operands; add their types, e.g. 'f32[64, 24]'"
-        )
+        raise ShapeError(f"the strategies of {name} depend on its operands; add their types, e.g. 'f32[64, 24]'")
     typer.echo(f"{op.name}({_signature(op)})")
     typer.echo(f"rule      {_rule_text(op)}")
     typer.echo(f"gradient  {'yes' if op.differentiable else 'none'}")
@@ -130,9 +128,7 @@ def _show_strategies(rule: Any, over: Mesh) -> None:
 def _attribute(word: str) -> tuple[str, Any]:
     name, _, value = word.partition("=")
     if not name.isidentifier():
-        raise ShapeError(
-            f"cannot read {word!r}; write a type, f32[64, 24], or an attribute, transpose_b=True"
-        )
+        raise ShapeError(f"cannot read {word!r}; write a type, f32[64, 24], or an attribute, transpose_b=True")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):

@@ -171,8 +171,7 @@ class Layout:
         """Raise LayoutError unless this layout has as many dims as `shape`."""
         if self.rank != len(shape):
             raise LayoutError(
-                f"layout [{self}] of {what} has {self.rank} dims, but the shape {tuple(shape)} has "
-                f"{len(shape)}"
+                f"layout [{self}] of {what} has {self.rank} dims, but the shape {tuple(shape)} has {len(shape)}"
             )
 
 
@@ -201,9 +200,7 @@ def _sorted_terms(mesh: Mesh, partial: Iterable[AxisRef]) -> Refs:
 
 def _named_mesh(sizes: Sequence[int], names: tuple, order: Sequence) -> Mesh:
     if len(sizes) != len(names):
-        raise LayoutError(
-            f"device matrix {tuple(sizes)} has {len(sizes)} axes but {len(names)} names {names}"
-        )
+        raise LayoutError(f"device matrix {tuple(sizes)} has {len(sizes)} axes but {len(names)} names {names}")
     if "interleaved_parallel" in names:
         raise LayoutError(
             f"device matrix {tuple(sizes)} names {names}: interleaved_parallel cuts a tensor further on one "
@@ -240,9 +237,7 @@ def _check(mesh: Mesh, dims: tuple[Refs, ...], partial: Refs, reduction: str) ->
                 raise LayoutError(f"layout uses what the mesh '{mesh}' does not have: {error}") from None
             for other, where in seen:
                 if ref.overlaps(other) or not ref.can_coexist(other):
-                    free = (
-                        ", ".join(map(mesh.show_ref, free_refs(mesh, [taken for taken, _ in seen]))) or "none"
-                    )
+                    free = ", ".join(map(mesh.show_ref, free_refs(mesh, [taken for taken, _ in seen]))) or "none"
                     raise LayoutError(
                         f"layout uses mesh axis {mesh.show_ref(ref)!r} for {place}, but "
                         f"{mesh.show_ref(other)!r} already serves {where}; an axis can be used once. "

@@ -142,9 +142,7 @@ class Mesh:
     axes: tuple[tuple[str, int], ...]
     order: tuple[int, ...] | None
 
-    def __new__(
-        cls, axes: Iterable[tuple[str, int]] = (), order: Sequence[int] | None = None, **sizes: int
-    ) -> Mesh:
+    def __new__(cls, axes: Iterable[tuple[str, int]] = (), order: Sequence[int] | None = None, **sizes: int) -> Mesh:
         pairs = tuple((name, _size(name, size)) for name, size in (*axes, *sizes.items()))
         ranks = None if order is None else tuple(map(int, order))
         if ranks == tuple(range(math.prod(size for _, size in pairs))):
@@ -181,9 +179,7 @@ class Mesh:
             elif _NAME.fullmatch(name) and value.isdigit():
                 axes.append((name, int(value)))
             else:
-                raise MeshError(
-                    f"cannot read {word!r} in mesh {text!r}; write e.g. 'dp=2,tp=4', '2x4' or '8'"
-                )
+                raise MeshError(f"cannot read {word!r} in mesh {text!r}; write e.g. 'dp=2,tp=4', '2x4' or '8'")
         return Mesh(axes, order)
 
     def __str__(self) -> str:
@@ -298,8 +294,7 @@ class Mesh:
             if low < high:
                 if low % done or high % low or (done * whole) % high:
                     raise MeshError(
-                        f"{size} parts behind the first {start} of mesh '{self}' would cut axis "
-                        f"{name}={whole} unevenly"
+                        f"{size} parts behind the first {start} of mesh '{self}' would cut axis {name}={whole} unevenly"
                     )
                 refs.append(AxisRef(name, low // done, high // low))
             done *= whole
@@ -328,9 +323,7 @@ def _check(axes: tuple[tuple[str, int], ...], order: Sequence[int] | None) -> No
             raise MeshError(f"axis {name!r} has size {size}; sizes are at least 1")
     devices = math.prod(size for _, size in axes)
     if order is not None and sorted(order) != list(range(devices)):
-        raise MeshError(
-            f"device order {list(order)} must list each of the {devices} ranks 0..{devices - 1} once"
-        )
+        raise MeshError(f"device order {list(order)} must list each of the {devices} ranks 0..{devices - 1} once")
 
 
 @dataclass(frozen=True)

@@ -77,22 +77,13 @@ def _table(shape: Sequence[int], layout: Layout, holders: dict, place: tuple[int
     heads = [_span(shape, layout, column_dim, k) if k is not None else "" for k in columns]
     widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(heads)]
     labels = [f"dim {row_dim} {_span(shape, layout, row_dim, k)}" if k is not None else "ranks" for k in rows]
-    labels = [
-        label if i == 0 else " " * len(f"dim {row_dim} ") + label.split()[-1]
-        for i, label in enumerate(labels)
-    ]
+    labels = [label if i == 0 else " " * len(f"dim {row_dim} ") + label.split()[-1] for i, label in enumerate(labels)]
     title = f"dim {column_dim}" if column_dim >= 0 else ""
     left = max(map(len, labels)) + 1 + len(title)
-    lines = [
-        title.rjust(left)
-        + " "
-        + "  ".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))
-    ]
+    lines = [title.rjust(left) + " " + "  ".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))]
     for label, line in zip(labels, cells, strict=True):
         lines.append(
-            label.ljust(left)
-            + " "
-            + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+            label.ljust(left) + " " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
         )
     return "\n".join(line.rstrip() for line in lines)
 

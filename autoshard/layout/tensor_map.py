@@ -38,9 +38,7 @@ class TensorMap:
         if layout.partial:
             raise LayoutError(f"layout [{layout}] is partial; device matrix and tensor map cannot say that")
         if layout.mesh.order is not None:
-            raise LayoutError(
-                f"mesh '{layout.mesh}' has a device order; device matrix and tensor map cannot say that"
-            )
+            raise LayoutError(f"mesh '{layout.mesh}' has a device order; device matrix and tensor map cannot say that")
         pieces = sorted((*layout.used, *layout.free()), key=layout.mesh.sort_key)
         from_right = {piece: len(pieces) - 1 - i for i, piece in enumerate(pieces)}
         return TensorMap(
@@ -109,9 +107,7 @@ def matrix_axes(mesh: Mesh, device_matrix: Sequence[int]) -> list[tuple[AxisRef,
         try:
             refs.append(mesh.interval(start, size))
         except MeshError as error:
-            raise LayoutError(
-                f"device matrix {list(device_matrix)} does not fit mesh '{mesh}': {error}"
-            ) from None
+            raise LayoutError(f"device matrix {list(device_matrix)} does not fit mesh '{mesh}': {error}") from None
         start *= size
     return refs
 

@@ -34,9 +34,7 @@ def axis_index(axis: object, rank: int, what: str) -> int:
         ShapeError: a tensor of `rank` dims has no such axis.
     """
     if isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank:
-        raise ShapeError(
-            f"{what}: axis {axis!r} of a tensor with {rank} dims; it must be {-rank}..{rank - 1}"
-        )
+        raise ShapeError(f"{what}: axis {axis!r} of a tensor with {rank} dims; it must be {-rank}..{rank - 1}")
     return axis % rank
 
 

@@ -27,9 +27,7 @@ _EACH_OF_TWO = ((0,), (1,))
 
 def _matrix_rule(name: str, x: Shape, w: Shape, transpose_a: bool, transpose_b: bool, batch: str) -> str:
     if len(x) < 2 or len(w) < 2 or (not batch and len(w) > 2):
-        wanted = (
-            "operands of 2 or more dims" if batch else "x of 2 or more dims and w of 2 (else use BatchMatMul)"
-        )
+        wanted = "operands of 2 or more dims" if batch else "x of 2 or more dims and w of 2 (else use BatchMatMul)"
         raise ShapeError(f"{name} takes {wanted}, not {tuple(x)} and {tuple(w)}")
     left = "k m" if transpose_a else "m k"
     right = "n k" if transpose_b else "k n"
@@ -77,9 +75,7 @@ def _weight_equation(lead: int, transpose_a: bool, transpose_b: bool) -> str:
 
 @operator(
     "BatchMatMul",
-    rule=lambda x, w, *, transpose_a, transpose_b: _matrix_rule(
-        "BatchMatMul", x, w, transpose_a, transpose_b, "... "
-    ),
+    rule=lambda x, w, *, transpose_a, transpose_b: _matrix_rule("BatchMatMul", x, w, transpose_a, transpose_b, "... "),
     linear=_EACH_OF_TWO,
 )
 def batch_matmul(x, w, *, transpose_a=False, transpose_b=False):
@@ -112,9 +108,7 @@ def parse_equation(equation: str) -> tuple[tuple[str, ...], str]:
     """
     left, arrow, result = str(equation).replace(" ", "").partition("->")
     operands = tuple(left.split(","))
-    bad = next(
-        (f"operand {i} repeats a letter" for i, one in enumerate(operands) if len(set(one)) < len(one)), ""
-    )
+    bad = next((f"operand {i} repeats a letter" for i, one in enumerate(operands) if len(set(one)) < len(one)), "")
     if not arrow:
         bad = "it has no '->'"
     elif not set(left + result) <= set(string.ascii_letters + ","):

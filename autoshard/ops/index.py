@@ -57,9 +57,7 @@ def _gather_rule(params: Sequence[int], indices: Sequence[int], axis: int, offse
     return f"{words(rows)}, {words(picks)} -> {words(result)}"
 
 
-@operator(
-    "Gather", rule=_gather_rule, dtype=_type_of_first("Gather"), linear=((0,),), flops=0, call=("axis",)
-)
+@operator("Gather", rule=_gather_rule, dtype=_type_of_first("Gather"), linear=((0,),), flops=0, call=("axis",))
 def gather(params, indices, *, axis=0, offset=0):
     """Slices of params along `axis`, one per index: the index dims replace the axis.
 
@@ -223,9 +221,7 @@ def _gather_d_grad_rule(g: Sequence[int], index: Sequence[int], size: int, dim: 
     return f"{words(picks)}, {words(picks)} -> {words(rows)}", {rows[dim]: size}
 
 
-@operator(
-    "GatherDGrad", rule=_gather_d_grad_rule, dtype=_type_of_first("GatherDGrad"), linear=((0,),), flops=0
-)
+@operator("GatherDGrad", rule=_gather_d_grad_rule, dtype=_type_of_first("GatherDGrad"), linear=((0,),), flops=0)
 def gather_d_grad(g, index, *, size, dim, offset=0):
     """The elements of g summed by their index along `dim`, which has `size` places from index `offset` on."""
     rows, inside = _local(np.moveaxis(index, dim, -1), size, offset)

@@ -68,22 +68,16 @@ def _(g, y, *xs, axis):
     return _as_tuple(split(g, axis=axis, sizes=tuple(x.shape[axis] for x in xs)))
 
 
-def _split_sizes(
-    shape: Sequence[int], axis: int, output_num: int, sizes: Sequence[int] | None
-) -> tuple[int, ...]:
+def _split_sizes(shape: Sequence[int], axis: int, output_num: int, sizes: Sequence[int] | None) -> tuple[int, ...]:
     extent = shape[axis_index(axis, len(shape), "Split")]
     if sizes is None:
         (count,) = whole_numbers(output_num, "Split")
         if count < 1 or extent % count:
-            raise ShapeError(
-                f"Split of {tuple(shape)}: {count} parts do not divide axis {axis} of size {extent}"
-            )
+            raise ShapeError(f"Split of {tuple(shape)}: {count} parts do not divide axis {axis} of size {extent}")
         return (extent // count,) * count
     sizes = whole_numbers(sizes, "Split")
     if sum(sizes) != extent or any(size < 1 for size in sizes):
-        raise ShapeError(
-            f"Split: sizes {sizes} must be positive and add up to {extent}, axis {axis} of {tuple(shape)}"
-        )
+        raise ShapeError(f"Split: sizes {sizes} must be positive and add up to {extent}, axis {axis} of {tuple(shape)}")
     return sizes
 
 

@@ -146,9 +146,7 @@ def _(logits, labels):
 
 def _sparse_grad_rule(g: Shape, logits: Shape, labels: Shape) -> str:
     if tuple(g) != tuple(labels):
-        raise ShapeError(
-            f"SparseSoftmaxCrossEntropyGrad: g {tuple(g)} must have the shape of labels {tuple(labels)}"
-        )
+        raise ShapeError(f"SparseSoftmaxCrossEntropyGrad: g {tuple(g)} must have the shape of labels {tuple(labels)}")
     left, _ = _sparse_rule(logits, labels).split(" -> ")
     whole, rows = left.split(", ")
     return f"{rows}, {left} -> {whole}"
@@ -221,9 +219,7 @@ def _real_pair(*operands: DType, **_: object) -> DType:
     return max(floats, key=lambda one: one.itemsize) if floats else element_type("f32")
 
 
-def _elementwise_loss(
-    name: str, value: Callable, slope: Callable, total: Callable | None, flops: float, text: str
-):
+def _elementwise_loss(name: str, value: Callable, slope: Callable, total: Callable | None, flops: float, text: str):
     """A loss of the difference x - y and its gradient, from kernels; `total` is a faster sum of `value`."""
 
     @operator(name, rule=_elementwise_rule(name), dtype=_real_pair, flops=flops)
@@ -249,9 +245,7 @@ def _elementwise_loss(
 
     loss.localize(_global_count(0))
     grad.localize(_global_count(1))
-    loss.__doc__ = (
-        f"{text}; reduction is mean, sum or none. `count` is what a mean divides by (0: all elements)."
-    )
+    loss.__doc__ = f"{text}; reduction is mean, sum or none. `count` is what a mean divides by (0: all elements)."
     grad.__doc__ = f"Gradient of {name} for x."
     return loss, grad
 

@@ -220,9 +220,7 @@ def _(x, begin_norm_axis, epsilon, center):
     return mul(made, rstd), rstd
 
 
-def _norm_grad_rule(
-    g: Shape, unit: Shape, rstd: Shape, gamma: Shape, *, begin_norm_axis: int, **_: object
-) -> str:
+def _norm_grad_rule(g: Shape, unit: Shape, rstd: Shape, gamma: Shape, *, begin_norm_axis: int, **_: object) -> str:
     first, names = _first(begin_norm_axis, g, "NormGrad"), letters(len(g))
     text = _marked(names, range(first, len(g)))
     small = words(names[:first] + ["1"] * (len(g) - first))

@@ -96,9 +96,7 @@ def primitive_class(operator: Operator) -> type[Primitive]:
     return type(operator.name, (Primitive,), namespace)
 
 
-def _take_operands(
-    operator: Operator, args: Sequence[Any]
-) -> tuple[Sequence[Any], Sequence[Any], Sequence[str]]:
+def _take_operands(operator: Operator, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[str]]:
     """Positional arguments of a call: operands, values that are left, attributes they may be."""
     call = operator.call_attributes
     if operator.variadic:
@@ -110,9 +108,7 @@ def _take_operands(
     return args[:count], args[count:], call
 
 
-def _take_mixed(
-    operator: Operator, args: Sequence[Any]
-) -> tuple[Sequence[Any], Sequence[Any], Sequence[str]]:
+def _take_mixed(operator: Operator, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[str]]:
     """Where `call` lists operands too, it is the order of all: MindSpore's GatherD()(x, dim, index)."""
     call = operator.call_attributes
     order = [name for name in call if name not in operator.operand_names]
@@ -123,15 +119,11 @@ def _take_mixed(
     return operands, [named[name] for name in order if name in named] + list(args[len(call) :]), order
 
 
-def _by_name(
-    operator: Operator, order: Sequence[str], args: Sequence[Any], attrs: Mapping[str, Any]
-) -> dict[str, Any]:
+def _by_name(operator: Operator, order: Sequence[str], args: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes given by position and by name, as one mapping of plain values."""
     if len(args) > len(order):
         names = ", ".join(order) or "none"
-        raise ShapeError(
-            f"{operator.name}: {len(args)} attributes given by position; there are {len(order)}: {names}"
-        )
+        raise ShapeError(f"{operator.name}: {len(args)} attributes given by position; there are {len(order)}: {names}")
     given = dict(zip(order, args, strict=False))
     for name, value in attrs.items():
         if name not in operator.attributes:
@@ -153,9 +145,7 @@ def _checked_form(given: Any, which: str, what: str) -> Given | None:
     if given is None:
         return None
     if not isinstance(given, tuple):
-        raise StrategyError(
-            f"{what}: {which} is {given!r}, but must be a tuple with a tuple or a Layout per tensor"
-        )
+        raise StrategyError(f"{what}: {which} is {given!r}, but must be a tuple with a tuple or a Layout per tensor")
     return tuple(_checked_entry(one, i, given, which, what) for i, one in enumerate(given))
 
 

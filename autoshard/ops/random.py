@@ -37,9 +37,7 @@ def _mixed(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def random_bits(
-    shape: Sequence[int], start: Sequence[int], whole: Sequence[int], seed: int, step: int
-) -> np.ndarray:
+def random_bits(shape: Sequence[int], start: Sequence[int], whole: Sequence[int], seed: int, step: int) -> np.ndarray:
     """64 random bits per element of the block of `shape` at `start` of a tensor of shape `whole`.
 
     splitmix64 (Steele, Lea and Flood 2014): element i of the whole tensor, row by row, is the i-th output of
@@ -78,9 +76,7 @@ def _uniform(bits: np.ndarray) -> np.ndarray:
 
 def _dropout_rule(x: Sequence[int], counter: Sequence[int], *, rate: float, **_: object) -> str:
     if not 0 <= rate < 1:
-        raise ShapeError(
-            f"Dropout: rate is {rate}; it is the share of elements that become 0, at least 0 and below 1"
-        )
+        raise ShapeError(f"Dropout: rate is {rate}; it is the share of elements that become 0, at least 0 and below 1")
     text = words(letters(len(x)))
     return f"{text}, () -> {text}"
 

@@ -86,9 +86,7 @@ def _count(shape: Sequence[int], axes: Iterable[int]) -> int:
     return math.prod(shape[i] for i in axes)
 
 
-def _spread_rule(
-    g: Shape, *, shape: Shape, axis: Any, keep_dims: bool, **_: object
-) -> tuple[str, dict[str, int]]:
+def _spread_rule(g: Shape, *, shape: Shape, axis: Any, keep_dims: bool, **_: object) -> tuple[str, dict[str, int]]:
     sizes = sizes_of(shape, "Spread")
     names = letters(len(sizes))
     source = _kept(names, _axes(axis, len(sizes), "Spread"), keep_dims)
@@ -141,9 +139,7 @@ def _extreme(name: str, by: str, run: Callable) -> Operator:
     def reduce(x, *, axis=(), keep_dims=False):
         return run(x, axis=_axes(axis, x.ndim, name), keepdims=keep_dims)
 
-    reduce.__doc__ = (
-        f"The {by} over `axis`. Its gradient is shared equally among the elements that attain it."
-    )
+    reduce.__doc__ = f"The {by} over `axis`. Its gradient is shared equally among the elements that attain it."
     return reduce
 
 
@@ -152,9 +148,7 @@ reduce_min = _extreme("ReduceMin", "min", np.min)
 
 
 def _extreme_gradient(g: Any, y: Any, x: Any, axis: Any, keep_dims: bool) -> Any:
-    return extreme_grad(
-        g, y, count_equal(x, y, axis=axis, keep_dims=keep_dims), x, axis=axis, keep_dims=keep_dims
-    )
+    return extreme_grad(g, y, count_equal(x, y, axis=axis, keep_dims=keep_dims), x, axis=axis, keep_dims=keep_dims)
 
 
 reduce_max.gradient(_extreme_gradient)

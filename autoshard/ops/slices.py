@@ -68,9 +68,7 @@ def _slice_rule(x: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int]
     return _touched_rule(x, _cut(x, _taken(x, begin, end, strides)))
 
 
-def _slice_shape(
-    x: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int]
-) -> tuple[tuple[int, ...], ...]:
+def _slice_shape(x: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     return (tuple(map(len, _taken(x, begin, end, strides))),)
 
 
@@ -100,9 +98,7 @@ def _(attrs, place):
     return _open_ends(place.operands[0].shape, attrs)
 
 
-def _placed_rule(
-    g: Sequence[int], shape: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int]
-) -> Rule:
+def _placed_rule(g: Sequence[int], shape: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int]) -> Rule:
     taken = _taken(shape, begin, end, strides)
     sizes = tuple(map(len, taken))
     if tuple(g) != sizes:

@@ -35,9 +35,7 @@ def signed(name: str) -> Callable[..., DType]:
     def result(*operands: DType, **_: object) -> DType:
         common = promote(operands)
         if common == BOOL:
-            raise ShapeError(
-                f"{name} of bools has no meaning; cast them first, or use LogicalNot or LogicalXor"
-            )
+            raise ShapeError(f"{name} of bools has no meaning; cast them first, or use LogicalNot or LogicalXor")
         return common
 
     return result
@@ -73,9 +71,7 @@ def _fused(op: Operator, kernel: Callable, name: str = "") -> Operator:
     other = list(inspect.signature(kernel).parameters)[1]
     uses_result = other == "y"
 
-    @operator(
-        name or f"{op.name}Grad", rule="..., ... -> ...", linear=((0,),), flops=(op.options.flops or 1.0) + 2
-    )
+    @operator(name or f"{op.name}Grad", rule="..., ... -> ...", linear=((0,),), flops=(op.options.flops or 1.0) + 2)
     def fused(g, other):
         return kernel(g, other)
 

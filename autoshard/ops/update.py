@@ -111,9 +111,7 @@ def _adam(
     beta1, beta2, decay = attrs["beta1"], attrs["beta2"], attrs["weight_decay"]
     count = int(step)
     if count < 1:
-        raise ShapeError(
-            f"Adam: step is {count}; steps count from 1, as the bias correction divides by 1 - beta**step"
-        )
+        raise ShapeError(f"Adam: step is {count}; steps count from 1, as the bias correction divides by 1 - beta**step")
     if not attrs["decoupled"]:
         grad = _with_decay(grad, param, decay)
     m = m * beta1

@@ -156,9 +156,7 @@ def _detour(before: Layout, after: Layout, shape: tuple[int, ...]) -> tuple[Step
             except RedistributeError:
                 continue  # terms that are not a sum cannot be begun again
     if not found:
-        cause = (
-            f"they cut an axis at places that do not fit each other, terms of a {after.reduction} included"
-        )
+        cause = f"they cut an axis at places that do not fit each other, terms of a {after.reduction} included"
         raise _refused(before, after, shape, cause)
     return min(found, key=lambda steps: (sum(step.elements_moved(shape) for step in steps), len(steps)))
 

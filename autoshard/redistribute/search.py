@@ -33,18 +33,14 @@ def search_steps(before: Layout, after: Layout, shape: tuple[int, ...]) -> tuple
     """
     cut = cutter(before, after)
     if cut is None:
-        raise RedistributeError(
-            f"[{before}] and [{after}] cut an axis at places that no one splitting of it holds"
-        )
+        raise RedistributeError(f"[{before}] and [{after}] cut an axis at places that no one splitting of it holds")
     return _Search(before, after, shape, cut).run()
 
 
 class _Search:
     """One search; a state is (axes per dim, partial axes)."""
 
-    def __init__(
-        self, before: Layout, after: Layout, shape: tuple[int, ...], cut: Callable[[Refs], Refs]
-    ) -> None:
+    def __init__(self, before: Layout, after: Layout, shape: tuple[int, ...], cut: Callable[[Refs], Refs]) -> None:
         self.mesh: Mesh = before.mesh
         self.before, self.after, self.shape = before, after, shape
         self.start: State = (tuple(map(cut, before.dims)), cut(before.partial))
@@ -69,9 +65,7 @@ class _Search:
                 if nxt not in best or reached < best[nxt]:
                     best[nxt] = reached
                     came[nxt] = (state, move)
-                    heapq.heappush(
-                        queue, (reached[0] + self.bound(nxt), count + 1, next(counter), reached[0], nxt)
-                    )
+                    heapq.heappush(queue, (reached[0] + self.bound(nxt), count + 1, next(counter), reached[0], nxt))
         raise RedistributeError(f"no way from [{self.before}] to [{self.after}] for sizes {list(self.shape)}")
 
     def local(self, dims: Dims) -> float:

@@ -16,9 +16,7 @@ from autoshard.runtime.steps import run_step
 def cut(array: np.ndarray, layout: Layout, ranks: Iterable[int]) -> list[np.ndarray]:
     """The blocks of `array` that the ranks hold under `layout` (which may not be partial)."""
     if layout.partial:
-        raise RuntimeSetupError(
-            f"cannot cut an array into the partial layout [{layout}]; inputs are whole values"
-        )
+        raise RuntimeSetupError(f"cannot cut an array into the partial layout [{layout}]; inputs are whole values")
     layout.check_fits(array.shape, "the array")
     return [np.asarray(array[layout.block(rank, array.shape)], order="C") for rank in ranks]
 

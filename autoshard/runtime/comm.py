@@ -130,9 +130,7 @@ class Comm(ABC):
     def _collect(self, parts: Parts, root: int) -> list[np.ndarray] | None: ...
 
     @abstractmethod
-    def _broadcast(
-        self, parts: Parts, shape: tuple[int, ...], dtype: np.dtype, root: int
-    ) -> list[np.ndarray]: ...
+    def _broadcast(self, parts: Parts, shape: tuple[int, ...], dtype: np.dtype, root: int) -> list[np.ndarray]: ...
 
     # -- shared checks and the debug line --------------------------------------------------------------------
 
@@ -161,25 +159,17 @@ class Comm(ABC):
             if not isinstance(part, np.ndarray):
                 raise CommError(f"{name}: moves numpy arrays, not {type(part).__name__}")
             if part.dtype.hasobject:
-                raise CommError(
-                    f"{name}: an array of dtype {part.dtype} holds Python objects, not plain numbers"
-                )
+                raise CommError(f"{name}: an array of dtype {part.dtype} holds Python objects, not plain numbers")
             if not part.dtype.isnative:
-                raise CommError(
-                    f"{name}: an array of dtype {part.dtype} has foreign byte order; convert it first"
-                )
+                raise CommError(f"{name}: an array of dtype {part.dtype} has foreign byte order; convert it first")
         if groups is not None and groups.world != self.world:
-            raise CommError(
-                f"{name}: groups of a mesh of {groups.world} ranks, but {self.world} ranks are running"
-            )
+            raise CommError(f"{name}: groups of a mesh of {groups.world} ranks, but {self.world} ranks are running")
 
     def _check_root(self, name: str, root: int) -> None:
         if not 0 <= root < self.world:
             raise CommError(f"{name}: root {root} is not one of the ranks 0..{self.world - 1}")
 
-    def _check_broadcast(
-        self, array: np.ndarray | None, shape: tuple[int, ...], dtype: np.dtype, root: int
-    ) -> None:
+    def _check_broadcast(self, array: np.ndarray | None, shape: tuple[int, ...], dtype: np.dtype, root: int) -> None:
         given = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
         if array is None or array.shape != shape or array.dtype != dtype:
             raise CommError(f"broadcast: root {root} must pass {dtype}{list(shape)}, but passed {given}")
@@ -223,9 +213,7 @@ def check_reduction(name: str, parts: Parts, op: str) -> None:
     for part in parts:
         kind = part.dtype.kind
         if kind == "b" and op in ("sum", "prod"):
-            raise CommError(
-                f"{name}: {op} of bool is not defined; use max for or, min for and, or cast to int"
-            )
+            raise CommError(f"{name}: {op} of bool is not defined; use max for or, min for and, or cast to int")
         if kind == "c" and op in ("max", "min"):
             raise CommError(f"{name}: {op} of {part.dtype} is not defined, complex numbers have no order")
         if kind not in "biufc":

@@ -51,9 +51,7 @@ class Executor:
                 raise RuntimeSetupError(
                     f"input {register.name} has shape {array.shape}; the program expects {register.whole}"
                 )
-            parts.append(
-                cut(array.astype(register.whole.dtype.numpy, copy=False), register.layout, self.comm.ranks)
-            )
+            parts.append(cut(array.astype(register.whole.dtype.numpy, copy=False), register.layout, self.comm.ranks))
         return parts
 
     def gather(self, parts: Sequence[Parts]) -> list[np.ndarray]:
@@ -100,8 +98,7 @@ class Executor:
         results = [(self._slots[one], one.whole.dtype.numpy) for one in instruction.results]
         run = instruction.op.run
         per_rank = [
-            {name: resolve(value, rank) for name, value in instruction.attrs.items()}
-            for rank in self.comm.ranks
+            {name: resolve(value, rank) for name, value in instruction.attrs.items()} for rank in self.comm.ranks
         ]
 
         def action(slots: list) -> None:

@@ -89,9 +89,7 @@ def _check_request(script_args: list[str], ranks: int, hosts: Path | None, rank_
         given = script_args[0] if script_args else "nothing"
         raise RuntimeSetupError(f"cannot run {given!r}: a Python script is expected, and that is no file")
     if hosts and rank_table:
-        raise RuntimeSetupError(
-            f"both a host file ({hosts}) and a rank table ({rank_table}) were given; give one"
-        )
+        raise RuntimeSetupError(f"both a host file ({hosts}) and a rank table ({rank_table}) were given; give one")
     if importlib.util.find_spec("mpi4py") is None:
         raise RuntimeSetupError(f"cannot start {ranks} ranks: mpi4py is not installed; {INSTALL_HINT}")
 
@@ -118,9 +116,7 @@ def find_mpiexec(env: Mapping[str, str] | None = None) -> Mpiexec:
     if named:
         path = shutil.which(named, path=environment.get("PATH"))
         if path is None:
-            raise RuntimeSetupError(
-                f"AUTOSHARD_MPIEXEC names {named!r}, which is no program; unset it or correct it"
-            )
+            raise RuntimeSetupError(f"AUTOSHARD_MPIEXEC names {named!r}, which is no program; unset it or correct it")
         return _identify(path)
     beside = str(Path(sys.executable).parent)
     path = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec", path=environment.get("PATH"))
@@ -141,9 +137,7 @@ def _identify(path: str) -> Mpiexec:
     if re.search(r"HYDRA|MPICH|Intel\(R\) MPI", text):
         return Mpiexec(path, open_mpi=False)
     first = text.strip().partition("\n")[0]
-    raise RuntimeSetupError(
-        f"{path} is neither Open MPI nor MPICH (it says {first!r}); set AUTOSHARD_MPIEXEC"
-    )
+    raise RuntimeSetupError(f"{path} is neither Open MPI nor MPICH (it says {first!r}); set AUTOSHARD_MPIEXEC")
 
 
 def _environment(ranks: int, threads: int, env: Mapping[str, str] | None) -> dict[str, str]:
@@ -238,8 +232,7 @@ def _read_hosts(path: Path, ranks: int) -> list[str]:
         match = re.fullmatch(r"([\w.-]+)(?:\s+slots\s*=\s*(\d+)|:(\d+))?(?:\s+max[_-]slots\s*=\s*\d+)?", text)
         if match is None:
             raise RuntimeSetupError(
-                f"cannot read line {number} of the host file {path}: {text!r};"
-                " write `host`, `host slots=4` or `host:4`"
+                f"cannot read line {number} of the host file {path}: {text!r}; write `host`, `host slots=4` or `host:4`"
             )
         counted = counted or bool(match[2] or match[3])
         slots[match[1]] += int(match[2] or match[3] or 1)
@@ -289,9 +282,7 @@ def _parse_table(path: Path) -> list[tuple[str, list[int]]]:
         raise RuntimeSetupError(f"the rank table {path} is not JSON: {error}") from error
     version = table.get("version") if isinstance(table, dict) else None
     if version != "1.0":
-        raise RuntimeSetupError(
-            f"the rank table {path} has version {version!r}; only version '1.0' can be read"
-        )
+        raise RuntimeSetupError(f"the rank table {path} has version {version!r}; only version '1.0' can be read")
     try:
         servers = [
             (str(server["server_id"]), [int(device["rank_id"]) for device in server["device"]])

@@ -54,9 +54,7 @@ class LocalComm(Comm):
     def _all_to_all(self, parts: Parts, groups: Groups, split: int, concat: int) -> list[np.ndarray]:
         def exchange(own: list[np.ndarray]) -> list[np.ndarray]:
             cut = [split_pieces(part, len(own), split) for part in own]
-            return fresh(
-                [join_pieces(np.stack([pieces[j] for pieces in cut]), concat) for j in range(len(own))]
-            )
+            return fresh([join_pieces(np.stack([pieces[j] for pieces in cut]), concat) for j in range(len(own))])
 
         return self._by_group("all_to_all", parts, groups, exchange)
 
@@ -68,9 +66,7 @@ class LocalComm(Comm):
         _check_alike("collect", list(parts))
         return fresh(parts)
 
-    def _broadcast(
-        self, parts: Parts, shape: tuple[int, ...], dtype: np.dtype, root: int
-    ) -> list[np.ndarray]:
+    def _broadcast(self, parts: Parts, shape: tuple[int, ...], dtype: np.dtype, root: int) -> list[np.ndarray]:
         return fresh([parts[0]] * self.world)
 
     def _by_group(

@@ -112,9 +112,7 @@ class MpiComm(Comm):
             self._comm.Gather([_bytes(send), count, item], [_bytes(received), count, item], root)
         return list(received)
 
-    def _broadcast(
-        self, parts: Parts, shape: tuple[int, ...], dtype: np.dtype, root: int
-    ) -> list[np.ndarray]:
+    def _broadcast(self, parts: Parts, shape: tuple[int, ...], dtype: np.dtype, root: int) -> list[np.ndarray]:
         array = fresh(parts)[0] if self.rank == root else np.empty(shape, dtype)
         with self._piece(array.nbytes, array.itemsize) as (count, item):
             self._comm.Bcast([_bytes(array), count, item], root)
@@ -176,9 +174,7 @@ class _Piece:
     def _combine(self, items: int, itemsize: int, limit: int):
         blocks, rest = divmod(items, limit)
         block = self._item.Create_contiguous(limit)
-        large = import_mpi().Datatype.Create_struct(
-            [blocks, rest], [0, blocks * limit * itemsize], [block, self._item]
-        )
+        large = import_mpi().Datatype.Create_struct([blocks, rest], [0, blocks * limit * itemsize], [block, self._item])
         block.Free()
         return large.Commit()
 

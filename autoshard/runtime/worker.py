@@ -233,9 +233,7 @@ class StderrFilter:
         alike = [rank for rank, text in self._failures.items() if rank != first and _reason(text) == reason]
         lines = [text for rank, text in self._failures.items() if rank != first and rank not in alike]
         if alike:
-            lines.append(
-                f"the same on rank{'s' if len(alike) > 1 else ''} {', '.join(sorted(alike, key=int))}"
-            )
+            lines.append(f"the same on rank{'s' if len(alike) > 1 else ''} {', '.join(sorted(alike, key=int))}")
         return lines
 
 

@@ -46,9 +46,7 @@ class Cell(Owned):
 
     def __setattr__(self, label: str, value: Any) -> None:
         if isinstance(value, Owned | Primitive) and "auto_prefix" not in vars(self):
-            raise GraphError(
-                f"{type(self).__name__}.__init__ must call super().__init__() before it sets {label!r}"
-            )
+            raise GraphError(f"{type(self).__name__}.__init__ must call super().__init__() before it sets {label!r}")
         if isinstance(value, list | tuple) and any(isinstance(item, Owned) for item in value):
             raise GraphError(
                 f"{type(self).__name__}.{label} is a {type(value).__name__} with cells or parameters in "
@@ -96,16 +94,12 @@ class Cell(Owned):
                 continue
             seen.add(id(cell))
             yield name, cell
-            below = [
-                (_join(name, label), part) for label, part in vars(cell).items() if _is_part(label, part)
-            ]
+            below = [(_join(name, label), part) for label, part in vars(cell).items() if _is_part(label, part)]
             stack.extend((label, part) for label, part in reversed(below) if isinstance(part, Cell))
 
     def cells(self) -> Iterator[Cell]:
         """The cells that are attributes of this one."""
-        return (
-            part for label, part in vars(self).items() if _is_part(label, part) and isinstance(part, Cell)
-        )
+        return (part for label, part in vars(self).items() if _is_part(label, part) and isinstance(part, Cell))
 
     def get_parameters(self, expand: bool = True) -> Iterator[Parameter]:
         """The parameters of this cell and, with `expand`, of all below it; each once."""
@@ -127,9 +121,7 @@ class Cell(Owned):
         named: dict[str, Parameter] = {}
         for parameter in self.get_parameters():
             if parameter.name in named:
-                raise GraphError(
-                    f"{type(self).__name__}: two parameters are named {parameter.name!r}; rename one"
-                )
+                raise GraphError(f"{type(self).__name__}: two parameters are named {parameter.name!r}; rename one")
             named[parameter.name] = parameter
         return named
 
@@ -189,9 +181,7 @@ class Cell(Owned):
         found = known.get(name, known.get(name.removeprefix(own)))
         if found is None:
             near = difflib.get_close_matches(name, known, n=3) or sorted(known)
-            raise StrategyError(
-                f"{what}: parameter_plan names {name!r}, but the parameters are like {', '.join(near)}"
-            )
+            raise StrategyError(f"{what}: parameter_plan names {name!r}, but the parameters are like {', '.join(near)}")
         return found
 
 

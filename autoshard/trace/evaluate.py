@@ -54,7 +54,5 @@ def _checked(graph: Graph, inputs: Inputs) -> dict[Value, np.ndarray]:
         held[value] = np.asarray(inputs[value])
         if type_of(held[value]) != value.type:
             found = type_of(held[value])
-            raise RuntimeSetupError(
-                f"running {graph.name!r}: input {value.name} is {value.type}, but got {found}"
-            )
+            raise RuntimeSetupError(f"running {graph.name!r}: input {value.name} is {value.type}, but got {found}")
     return held

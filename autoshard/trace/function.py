@@ -65,14 +65,11 @@ class Traced:
         leaves, structure = flatten(args, _is_tensor)
         if structure != self.arguments:
             raise RuntimeSetupError(
-                f"calling {self.graph.name!r}: the arguments must have the structure {self.arguments}, "
-                f"not {structure}"
+                f"calling {self.graph.name!r}: the arguments must have the structure {self.arguments}, not {structure}"
             )
         arrays = iter(leaves)
         return [
-            self.parameters[value].data
-            if value in self.parameters
-            else _fit(next(arrays)[1], value, self.graph.name)
+            self.parameters[value].data if value in self.parameters else _fit(next(arrays)[1], value, self.graph.name)
             for value in self.graph.inputs
         ]
 
@@ -111,9 +108,7 @@ def trace(fn: Callable, *example_args: Any, name: str | None = None) -> Traced:
     tensors = [recorder.data(one, label) for label, (_, one) in zip(names, leaves, strict=True)]
     with activate(recorder):
         returned = fn(*unflatten(arguments, tensors))
-        found, results = flatten(
-            returned, lambda part: isinstance(part, Tensor | Parameter | np.ndarray | np.generic)
-        )
+        found, results = flatten(returned, lambda part: isinstance(part, Tensor | Parameter | np.ndarray | np.generic))
         if not any(isinstance(one, Tensor | Parameter) for _, one in found):
             raise GraphError(
                 f"tracing {recorder.builder.name!r}: it returned {_shown(returned)}, which holds no tensor"
@@ -180,17 +175,13 @@ class TraceRecorder(Recorder):
         if primitive is None or primitive.operator is not node.op:
             return
         if primitive.in_strategy is not None or primitive.out_strategy is not None:
-            self.annotations[node] = Annotation(
-                primitive.in_strategy, primitive.out_strategy, primitive.source
-            )
+            self.annotations[node] = Annotation(primitive.in_strategy, primitive.out_strategy, primitive.source)
 
     def _fixed(self, tensor: Tensor, name: str, entry: Entry, source: Source | None) -> Tensor:
         """The tensor behind an Identity node that carries the strategy."""
         if entry is None:
             return tensor
-        node = self.builder.add(
-            lookup("Identity"), [tensor.value], {}, self._names.unique(name), source or caller()
-        )
+        node = self.builder.add(lookup("Identity"), [tensor.value], {}, self._names.unique(name), source or caller())
         self.annotations[node] = Annotation((entry,), None, source)
         return Tensor(node.results[0], self)
 
@@ -249,9 +240,7 @@ class TraceRecorder(Recorder):
         met = self._meet(parameter)
         value = self.lift(new, [parameter.dtype])
         if value.type != parameter.type:
-            raise ShapeError(
-                f"assigning {value.type} to {parameter.name}, which is {parameter.type}{at(caller())}"
-            )
+            raise ShapeError(f"assigning {value.type} to {parameter.name}, which is {parameter.type}{at(caller())}")
         met.tensor, met.updated = Tensor(value, self), True
 
     def finish(self, outputs: Sequence[Value], arguments: Any, results: Any) -> Traced:
@@ -291,12 +280,8 @@ def _argument_names(fn: Any, leaves: Sequence[tuple[str, Any]]) -> list[str]:
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "input")
     plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     heads_and_tails = [path.partition(".") for path, _ in leaves]
-    heads = [
-        plain[int(head)] if int(head) < len(plain) else f"{rest}{head}" for head, _, _ in heads_and_tails
-    ]
-    return [
-        f"{head}.{tail}" if tail else head for head, (_, _, tail) in zip(heads, heads_and_tails, strict=True)
-    ]
+    heads = [plain[int(head)] if int(head) < len(plain) else f"{rest}{head}" for head, _, _ in heads_and_tails]
+    return [f"{head}.{tail}" if tail else head for head, (_, _, tail) in zip(heads, heads_and_tails, strict=True)]
 
 
 def _fit(array: Any, value: Value, graph: str) -> np.ndarray:
@@ -307,6 +292,4 @@ def _fit(array: Any, value: Value, graph: str) -> np.ndarray:
 
 
 def _shown(returned: Any) -> str:
-    return (
-        "nothing (is a return missing?)" if returned is None else f"{returned!r} ({type(returned).__name__})"
-    )
+    return "nothing (is a return missing?)" if returned is None else f"{returned!r} ({type(returned).__name__})"

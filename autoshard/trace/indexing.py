@@ -57,9 +57,7 @@ def _as_slice(item: Any, dim: int, size: int) -> slice:
     if isinstance(item, slice):
         return item
     if isinstance(item, bool | np.bool_) or not isinstance(item, int | np.integer):
-        raise ShapeError(
-            f"dim {dim} is indexed with {item!r}; an index is a whole number, a slice, None or ..."
-        )
+        raise ShapeError(f"dim {dim} is indexed with {item!r}; an index is a whole number, a slice, None or ...")
     if not -size <= item < size:
         raise ShapeError(f"index {item} is not in dim {dim} of size {size}")
     start = int(item) % size
@@ -67,8 +65,6 @@ def _as_slice(item: Any, dim: int, size: int) -> slice:
 
 
 def _cut(x: Any, slices: list[slice]) -> Any:
-    columns = zip(
-        *((one.start, one.stop, 1 if one.step is None else one.step) for one in slices), strict=True
-    )
+    columns = zip(*((one.start, one.stop, 1 if one.step is None else one.step) for one in slices), strict=True)
     begin, end, strides = columns
     return lookup("StridedSlice")(x, begin=begin, end=end, strides=strides)

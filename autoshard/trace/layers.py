@@ -114,9 +114,7 @@ class Dropout(Cell):
     def __init__(self, p: float = 0.5, seed: int | None = None) -> None:
         super().__init__()
         if not 0 <= p < 1:
-            raise ShapeError(
-                f"Dropout: p is {p}; the share of elements that become 0 is at least 0 and below 1"
-            )
+            raise ShapeError(f"Dropout: p is {p}; the share of elements that become 0 is at least 0 and below 1")
         self.p = p
         self.counter = Parameter(np.zeros((), np.int32), requires_grad=False)
         self.dropout = ops.Dropout(rate=p, seed=next_seed() if seed is None else seed)

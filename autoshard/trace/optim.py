@@ -59,9 +59,7 @@ class Optimizer:
     state_names: tuple[str, ...] = ()
     counts_steps = False
 
-    def __init__(
-        self, params: Iterable[Any], learning_rate: Rate, weight_decay: float = 0.0, **attrs: Any
-    ) -> None:
+    def __init__(self, params: Iterable[Any], learning_rate: Rate, weight_decay: float = 0.0, **attrs: Any) -> None:
         self.groups = _groups(params, learning_rate, weight_decay, type(self).__name__)
         self.attrs = attrs
         self.states = {id(one): [State(name, one) for name in self.state_names] for one in self.parameters}
@@ -89,14 +87,10 @@ class Optimizer:
             grads: one per parameter, in their order; None leaves the parameter as it is.
         """
         if len(grads) != len(self.parameters):
-            raise GraphError(
-                f"{type(self).__name__}: {len(grads)} gradients for {len(self.parameters)} parameters"
-            )
+            raise GraphError(f"{type(self).__name__}: {len(grads)} gradients for {len(self.parameters)} parameters")
         pairs = iter(grads)
         following = (
-            None
-            if self.global_step is None
-            else _named("ScalarAdd", "global_step.next", addend=1)(self.global_step)
+            None if self.global_step is None else _named("ScalarAdd", "global_step.next", addend=1)(self.global_step)
         )
         for i, group in enumerate(self.groups):
             rate = self._rate(group.learning_rate, i)
@@ -117,9 +111,7 @@ class Optimizer:
         step = _named("Minimum", f"{name}.step")(self.global_step, last)
         return _named("Gather", name)(np.asarray(rate, np.float32), step, 0)
 
-    def _update(
-        self, parameter: Parameter, grad: Any, following: Any, rate: Any, weight_decay: float
-    ) -> None:
+    def _update(self, parameter: Parameter, grad: Any, following: Any, rate: Any, weight_decay: float) -> None:
         targets = [parameter, *self.states[id(parameter)]]
         operands = [*targets, grad, *([following] if self.counts_steps else [])]
         attrs: dict[str, Any] = {**self.attrs, "weight_decay": weight_decay}
@@ -244,15 +236,11 @@ def _groups(params: Iterable[Any], rate: Rate, weight_decay: float, what: str) -
 def _group(entry: Mapping[str, Any], rate: Rate, weight_decay: float, what: str) -> Group:
     unknown = set(entry) - {"params", "lr", "weight_decay"}
     if unknown or "params" not in entry:
-        raise ContextError(
-            f"{what}: a group has 'params', 'lr' and 'weight_decay', not {', '.join(map(str, entry))}"
-        )
+        raise ContextError(f"{what}: a group has 'params', 'lr' and 'weight_decay', not {', '.join(map(str, entry))}")
     own = entry.get("lr", rate)
     lowest = own if isinstance(own, int | float) else 0.0 if callable(own) else min(own, default=-1.0)
     if lowest < 0:
-        raise ContextError(
-            f"{what}: learning rate {own!r}; it is a number of at least 0, a sequence or a function"
-        )
+        raise ContextError(f"{what}: learning rate {own!r}; it is a number of at least 0, a sequence or a function")
     return Group(tuple(entry["params"]), own, float(entry.get("weight_decay", weight_decay)))
 
 

@@ -148,9 +148,7 @@ class Recorder:
         """A tensor with the numbers of an array; one of equal numbers needs no array."""
         array = np.asarray(data)
         if array.dtype.kind not in "fiub":
-            raise ShapeError(
-                f"an operand is {data!r} ({type(data).__name__}), which is no tensor{at(caller())}"
-            )
+            raise ShapeError(f"an operand is {data!r} ({type(data).__name__}), which is no tensor{at(caller())}")
         if array.size and (array == array.flat[0]).all():
             return self.fill(array.shape, array.flat[0].item(), dtype(array.dtype))
         constant = lookup("Constant")

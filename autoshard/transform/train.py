@@ -37,9 +37,7 @@ class TrainStep:
         return self.traced(*args)
 
 
-def train_step(
-    network: Callable, optimizer: Optimizer, *example_inputs: Any, name: str | None = None
-) -> TrainStep:
+def train_step(network: Callable, optimizer: Optimizer, *example_inputs: Any, name: str | None = None) -> TrainStep:
     """Trace a model that returns its loss (first), differentiate it, and add the optimizer's updates.
 
     The sum of the loss is differentiated, should it be no scalar.
@@ -54,15 +52,11 @@ def train_step(
     wanted = [inputs[id(one)] for one in optimizer.parameters if id(one) in inputs]
     untouched = tuple(one for one in optimizer.parameters if id(one) not in inputs)
     if not wanted:
-        raise GraphError(
-            f"training {graph.name!r}: it uses none of the parameters that the optimizer was given"
-        )
+        raise GraphError(f"training {graph.name!r}: it uses none of the parameters that the optimizer was given")
     full, gradients = gradient(graph, loss, wanted)
     recorder = TraceRecorder.resume(full, forward)
     with activate(recorder):
         grads = [gradients[inputs[id(one)]] if id(one) in inputs else None for one in optimizer.parameters]
         optimizer([None if grad is None else Tensor(grad, recorder) for grad in grads])
     returned = graph.outputs[: len(graph.outputs) - len(graph.updates)]
-    return TrainStep(
-        recorder.finish(returned, forward.arguments, forward.results), loss, gradients, untouched
-    )
+    return TrainStep(recorder.finish(returned, forward.arguments, forward.results), loss, gradients, untouched)

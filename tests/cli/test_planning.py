@@ -141,9 +141,7 @@ def test_one_clean_message(cli, arguments, words):
 
 def test_message_names_the_users_line(cli):
     _, _, err = cli("plan", f"{MODELS}:wrong_strategy", "-n", "8")
-    line = next(
-        i for i, text in enumerate(MODELS.read_text().splitlines(), 1) if "matmul.shard(first)" in text
-    )
+    line = next(i for i, text in enumerate(MODELS.read_text().splitlines(), 1) if "matmul.shard(first)" in text)
     assert f"models.py:{line}" in err
 
 

@@ -50,9 +50,7 @@ def test_run_errors(cli, arguments, words):
 def bash(*command: object, path: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **({} if path is None else {"PATH": path})}
     shell = shutil.which("bash") or "bash"
-    return subprocess.run(
-        [shell, *map(str, command)], capture_output=True, text=True, env=environment, timeout=60
-    )
+    return subprocess.run([shell, *map(str, command)], capture_output=True, text=True, env=environment, timeout=60)
 
 
 @pytest.mark.parametrize("arguments", [(), ("8", "8"), ("3",), ("0",), ("-2",), ("many",)])

@@ -41,9 +41,7 @@ def chain(mesh: Mesh, of: TensorType, start: str, *steps: tuple) -> Program:
         after = Layout.parse(text, mesh)
         refs = tuple(mesh.ref(name) for name in axes.split("."))
         result = Register(f"x.{i + 1}", of, after)
-        instructions.append(
-            Collective(Step(kind, register.layout, after, refs, *dims), register, result, None)
-        )
+        instructions.append(Collective(Step(kind, register.layout, after, refs, *dims), register, result, None))
         register = result
     return Program("steps", mesh, (first,), tuple(instructions), (register,))
 
@@ -118,9 +116,7 @@ def test_golden_of_an_update() -> None:
 def test_begin_has_the_tutorials_strategies_and_form() -> None:
     mine = parse_dump(dump_begin(PLAN)).nodes
     theirs = parse_dump(golden.read("tutorial_step_parallel_begin.ir")).nodes
-    for got, want in zip(
-        [n for n in mine if n.op != "Load"], [n for n in theirs if n.op != "Load"], strict=True
-    ):
+    for got, want in zip([n for n in mine if n.op != "Load"], [n for n in theirs if n.op != "Load"], strict=True):
         assert (got.op, got.in_strategy, got.operand_types, got.result_types) == (
             want.op, want.in_strategy, want.operand_types, want.result_types,
         )  # fmt: skip

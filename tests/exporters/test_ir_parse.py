@@ -102,9 +102,7 @@ NODES = st.builds(
     in_strategy=st.none() | PARTS,
     source=st.none() | SOURCES,
 )
-RETURNS = st.builds(
-    DumpReturn, st.lists(OPERANDS, max_size=2).map(tuple), st.lists(TYPES, max_size=2).map(tuple)
-)
+RETURNS = st.builds(DumpReturn, st.lists(OPERANDS, max_size=2).map(tuple), st.lists(TYPES, max_size=2).map(tuple))
 BODIES = st.lists(NODES | RETURNS | st.just(Elision("...")), min_size=1, max_size=4).map(tuple)
 PARAMETERS = st.lists(st.builds(DumpParameter, st.just("para1_x"), TYPES), max_size=2).map(tuple)
 DUMPS = st.builds(Dump, st.just("net"), PARAMETERS, BODIES) | st.builds(Dump, st.none(), st.just(()), BODIES)

@@ -49,9 +49,7 @@ def test_what_the_text_says_is_in_the_graph() -> None:
     assert h.name == "dense.matmul" and h.source == Source("train.py", 33, "x = self.matmul(x, self.weight)")
     assert h.attrs == {"transpose_a": False, "transpose_b": False}
     assert t.attrs == {"transpose_a": True, "transpose_b": True} and t.name == "" and t.source is None
-    assert [one.name for one in split.results] == ["low", "high"] and split.source == Source(
-        "my file.py", 7, ""
-    )
+    assert [one.name for one in split.results] == ["low", "high"] and split.source == Source("my file.py", 7, "")
     np.testing.assert_array_equal(c.attrs["value"].array, [[1.0, -np.inf], [0.1, 5e-324]])
     assert y.result_types == (TensorType.of((4, 6), "f16"),) and y.source.file == "<stdin>"
     assert graph.outputs[0] is y.results[0] and graph.outputs[1] is graph.inputs[1]

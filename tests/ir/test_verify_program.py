@@ -43,9 +43,7 @@ def program() -> Program:
     }
     layouts = {x: Layout.whole(MESH, 2), w: by_node[matmul].operand_layouts[1]}
     layouts.update({y: by_node[matmul].result_layouts[0], new: by_node[neg].result_layouts[0]})
-    decisions = {
-        node: Decision(Option(one, 0.0, 0.0, 0.0), Cause(CONFIGURED)) for node, one in by_node.items()
-    }
+    decisions = {node: Decision(Option(one, 0.0, 0.0, 0.0), Cause(CONFIGURED)) for node, one in by_node.items()}
     return lower(Plan(graph, MESH, decisions, layouts, (layouts[y].final(), layouts[w])))
 
 

@@ -27,12 +27,7 @@ def chains(size: int) -> list[tuple[int, ...]]:
 
 def pieces(size: int) -> list[AxisRef]:
     divisors = [d for d in range(1, size + 1) if size % d == 0]
-    return [
-        AxisRef("a", low, high // low)
-        for low in divisors
-        for high in divisors
-        if low < high and high % low == 0
-    ]
+    return [AxisRef("a", low, high // low) for low in divisors for high in divisors if low < high and high % low == 0]
 
 
 def cuts(ref: AxisRef, chain: tuple[int, ...]) -> frozenset[tuple[int, int]] | None:
@@ -112,9 +107,7 @@ def test_merge_and_split_are_inverse(size):
 
 def test_other_axes_have_nothing_in_common():
     a, b = AxisRef("a", 1, 4), AxisRef("b", 1, 4)
-    assert (
-        a.can_coexist(b) and not a.overlaps(b) and not a.contains(b) and not a.can_merge(AxisRef("b", 4, 2))
-    )
+    assert a.can_coexist(b) and not a.overlaps(b) and not a.contains(b) and not a.can_merge(AxisRef("b", 4, 2))
     assert a.overlap(b) is None and a.greatest_common_prefix(b) is None
     assert a.prefix_without_overlap(b) == a == a.suffix_without_overlap(b)
     assert not a.prefix_of(b) and not a.suffix_of(b)

@@ -59,9 +59,7 @@ def test_holders_hold_the_same_block(layout, data):
     blocks = [layout.block(rank, shape) for rank in range(layout.mesh.devices)]
     holders = layout.holders()
     for rank, block in enumerate(blocks):
-        assert sorted(map(int, holders.members(rank))) == [
-            one for one, other in enumerate(blocks) if other == block
-        ]
+        assert sorted(map(int, holders.members(rank))) == [one for one, other in enumerate(blocks) if other == block]
 
 
 @settings(max_examples=80, deadline=None)
@@ -220,9 +218,7 @@ def test_onto_a_flat_mesh_always_works_for_whole_axes():
 
 
 def test_onto_errors():
-    with pytest.raises(
-        LayoutError, match=r"layout \[dp, -\] is on mesh 'dp=2 tp=4' \(8 devices\), .*'d=6' \(6 dev"
-    ):
+    with pytest.raises(LayoutError, match=r"layout \[dp, -\] is on mesh 'dp=2 tp=4' \(8 devices\), .*'d=6' \(6 dev"):
         onto(Layout.parse("dp, -", MESH), Mesh.flat(6))
     with pytest.raises(LayoutError, match="is on mesh"):
         onto(Layout.parse("dp, -", MESH), Mesh(dp=2, tp=4, order=range(7, -1, -1)))

@@ -90,9 +90,7 @@ def test_intervals_across_axes():
     assert mesh.interval(1, 6) == (AxisRef("a", 1, 2), AxisRef("b", 1, 3))
     assert mesh.interval(2, 6) == (AxisRef("b", 1, 3), AxisRef("c", 1, 2))
     assert mesh.interval(12, 2) == (AxisRef("c", 2, 2),)
-    with pytest.raises(
-        MeshError, match="3 parts behind the first 1 of mesh 'a=2 b=3 c=4' would cut axis b=3 unevenly"
-    ):
+    with pytest.raises(MeshError, match="3 parts behind the first 1 of mesh 'a=2 b=3 c=4' would cut axis b=3 unevenly"):
         mesh.interval(1, 3)
     with pytest.raises(MeshError, match="has no 4 parts behind the first 12"):
         mesh.interval(12, 4)

@@ -26,9 +26,7 @@ def check_gradient(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, seed
     grads = grads + (None,) * (len(arrays) - len(grads))
 
     def loss(inputs: Sequence[np.ndarray]) -> float:
-        return sum(
-            np.sum(g * y) for g, y in zip(gs, op.evaluate(inputs, attrs), strict=True) if g is not None
-        )
+        return sum(np.sum(g * y) for g, y in zip(gs, op.evaluate(inputs, attrs), strict=True) if g is not None)
 
     for i in floats:
         assert grads[i].shape == arrays[i].shape, f"{op.name}: gradient {grads[i].shape} of {arrays[i].shape}"
@@ -67,9 +65,7 @@ def check_strategy(
             got = REDUCE[strategy.rule.reduction].reduce(terms)
             block = want[layout.block(rank, want.shape)]
             assert got.shape == block.shape and terms[0].dtype == want.dtype
-            np.testing.assert_allclose(
-                got, block, rtol=1e-5, atol=1e-5, err_msg=f"{op.name} {attrs} by {strategy}"
-            )
+            np.testing.assert_allclose(got, block, rtol=1e-5, atol=1e-5, err_msg=f"{op.name} {attrs} by {strategy}")
 
 
 def check_linear(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, seed: int = 0) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-
 from pathlib import Path
 
 import numpy as np
@@ -57,13 +56,9 @@ def test_variadic_primitives_take_a_sequence_or_operands() -> None:
 
 
 def test_wrong_attributes_are_named() -> None:
-    with pytest.raises(
-        ShapeError, match="MatMul has no attribute 'transpose_c'; it has: transpose_a, transpose_b"
-    ):
+    with pytest.raises(ShapeError, match="MatMul has no attribute 'transpose_c'; it has: transpose_a, transpose_b"):
         ops.MatMul(transpose_c=True)
-    with pytest.raises(
-        ShapeError, match="3 attributes given by position; there are 2: transpose_a, transpose_b"
-    ):
+    with pytest.raises(ShapeError, match="3 attributes given by position; there are 2: transpose_a, transpose_b"):
         ops.MatMul(True, False, True)
     with pytest.raises(ShapeError, match="'transpose_a' is given by position and by name"):
         ops.MatMul(True, transpose_a=True)
@@ -107,9 +102,7 @@ def test_shard_takes_layouts() -> None:
 def test_shard_checks_the_form(given: object, message: str) -> None:
     primitive = ops.MatMul()
     primitive.name = "dense1.matmul"
-    with pytest.raises(
-        StrategyError, match=r"dense1\.matmul\.shard at .*test_primitive\.py:\d+: .*" + message
-    ):
+    with pytest.raises(StrategyError, match=r"dense1\.matmul\.shard at .*test_primitive\.py:\d+: .*" + message):
         primitive.shard(given)  # type: ignore[arg-type]
     assert primitive.in_strategy is None
     with pytest.raises(StrategyError, match="out_strategy"):

@@ -14,9 +14,7 @@ from tests.oracle.samples import (
 from tests.oracle.samples import contract, loss, norm, pointwise, random, reduce, source, update
 from tests.oracle.samples.sample import Sample
 
-SAMPLES = [
-    one for of in (contract, loss, norm, pointwise, random, reduce, source, update) for one in of.SAMPLES
-]
+SAMPLES = [one for of in (contract, loss, norm, pointwise, random, reduce, source, update) for one in of.SAMPLES]
 
 
 def test_every_operator_has_a_sample() -> None:
@@ -38,9 +36,7 @@ def test_gradients_are_finite_differences(sample: Sample) -> None:
 @pytest.mark.parametrize("sample", [one for one in SAMPLES if one.op.linear], ids=str)
 def test_linear_operators_pass_terms_of_a_sum(sample: Sample) -> None:
     arrays = sample.arrays(np.random.default_rng(3), "f64")
-    if all(
-        array.dtype.kind == "f" for i, array in enumerate(arrays) if any(i in one for one in sample.op.linear)
-    ):
+    if all(array.dtype.kind == "f" for i, array in enumerate(arrays) if any(i in one for one in sample.op.linear)):
         assert check_linear(sample.op, arrays, dict(sample.attrs)) > 0
 
 

@@ -226,12 +226,8 @@ def test_padding_order_and_triangles() -> None:
     np.testing.assert_array_equal(ops.pad(X, paddings=((0, 1), (2, 0)), value=-1), padded)
     np.testing.assert_array_equal(ops.flip(CUBE, axis=(0, 2)), CUBE[::-1, :, ::-1])
     np.testing.assert_array_equal(ops.roll(CUBE, shift=3, axis=1), np.roll(CUBE, 3, 1))
-    np.testing.assert_array_equal(
-        ops.tril(CUBE, diagonal=1), CUBE * (np.arange(10) - np.arange(6)[:, None] <= 1)
-    )
-    np.testing.assert_array_equal(
-        ops.triu(CUBE, diagonal=1), CUBE * (np.arange(10) - np.arange(6)[:, None] >= 1)
-    )
+    np.testing.assert_array_equal(ops.tril(CUBE, diagonal=1), CUBE * (np.arange(10) - np.arange(6)[:, None] <= 1))
+    np.testing.assert_array_equal(ops.triu(CUBE, diagonal=1), CUBE * (np.arange(10) - np.arange(6)[:, None] >= 1))
 
 
 def test_ranges() -> None:

@@ -59,9 +59,7 @@ def test_the_first_step_of_adam_is_the_learning_rate() -> None:
 
 def test_a_rate_as_operand_does_the_same() -> None:
     rate, step, state = np.array(0.03), np.int32(2), np.abs(GRADS[1])
-    np.testing.assert_allclose(
-        ops.sgd_rate(PARAM, GRADS[0], rate), ops.sgd(PARAM, GRADS[0], learning_rate=0.03)
-    )
+    np.testing.assert_allclose(ops.sgd_rate(PARAM, GRADS[0], rate), ops.sgd(PARAM, GRADS[0], learning_rate=0.03))
     pairs = [
         (
             ops.apply_momentum_rate(PARAM, state, GRADS[0], rate, nesterov=True),
@@ -69,9 +67,7 @@ def test_a_rate_as_operand_does_the_same() -> None:
         ),
         (
             ops.adam_rate(PARAM, GRADS[2], state, GRADS[0], step, rate, weight_decay=0.1, decoupled=True),
-            ops.adam(
-                PARAM, GRADS[2], state, GRADS[0], step, learning_rate=0.03, weight_decay=0.1, decoupled=True
-            ),
+            ops.adam(PARAM, GRADS[2], state, GRADS[0], step, learning_rate=0.03, weight_decay=0.1, decoupled=True),
         ),
     ]
     for got, want in pairs:

@@ -293,10 +293,7 @@ def test_text_of_steps():
     mesh = Mesh(dp=2, tp=4)
     steps = plan_steps(Layout.parse("tp, -", mesh), Layout.parse("-, tp", mesh), (8, 8))
     assert [str(step) for step in steps] == ["all_to_all over=tp dim=1 to_dim=0"]
-    assert (
-        str(Step("slice", parse("-"), parse("tp:(1)2"), (AxisRef("tp", 1, 2),), 0))
-        == "slice over=tp:(1)2 dim=0"
-    )
+    assert str(Step("slice", parse("-"), parse("tp:(1)2"), (AxisRef("tp", 1, 2),), 0)) == "slice over=tp:(1)2 dim=0"
 
 
 _PLANS = """

@@ -61,8 +61,7 @@ def scatter(layout: Layout, array: np.ndarray, random: np.random.Generator) -> l
     terms = math.prod(ref.size for ref in layout.partial)
     whole = _terms(array, terms, layout.reduction, random)
     return [
-        block(layout, rank, whole[position(layout.mesh, rank, layout.partial)])
-        for rank in range(layout.mesh.devices)
+        block(layout, rank, whole[position(layout.mesh, rank, layout.partial)]) for rank in range(layout.mesh.devices)
     ]
 
 
@@ -111,9 +110,7 @@ def run(step: Step, held: list[np.ndarray]) -> list[np.ndarray]:
             new.append(np.concatenate([held[one] for one in members], axis=step.dim))
         elif step.kind == "all_to_all":
             new.append(
-                np.concatenate(
-                    [np.split(held[one], n, axis=step.dim)[mine] for one in members], axis=step.to_dim
-                )
+                np.concatenate([np.split(held[one], n, axis=step.dim)[mine] for one in members], axis=step.to_dim)
             )
         else:
             assert step.kind in ("all_reduce", "reduce_scatter"), step.kind

@@ -128,10 +128,7 @@ def test_exit_codes_are_kept(script, capfd) -> None:
 
 @needs_mpi
 def test_an_exit_with_text_is_a_failure(script, capfd) -> None:
-    assert (
-        run(script("comm = default_comm(2)\nif comm.rank == 0: sys.exit('no data')\ncomm.barrier()\n"), 2)
-        == 1
-    )
+    assert run(script("comm = default_comm(2)\nif comm.rank == 0: sys.exit('no data')\ncomm.barrier()\n"), 2) == 1
     assert capfd.readouterr().err.splitlines() == ["rank 0 failed: no data"]
 
 
@@ -223,9 +220,7 @@ def fake_mpiexec(folder: Path, version: str, body: str) -> str:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes through /proc")
 @needs_mpi
-def test_an_mpiexec_that_will_not_end_is_killed_with_all_it_started(
-    script, tmp_path, monkeypatch, capfd
-) -> None:
+def test_an_mpiexec_that_will_not_end_is_killed_with_all_it_started(script, tmp_path, monkeypatch, capfd) -> None:
     """The child ignores signals and has left the process group, as the ranks of Open MPI do."""
     child = f"setsid sh -c 'trap \"\" TERM; echo $$ > {tmp_path}/0.pid; sleep 300; sleep 300' &"
     path = fake_mpiexec(tmp_path, "mpiexec (Open MPI) 5.0", f"trap '' TERM\n{child}\nsleep 300; sleep 300")
@@ -258,9 +253,7 @@ def test_a_named_mpiexec_must_exist_and_be_known(tmp_path: Path) -> None:
         find_mpiexec({"AUTOSHARD_MPIEXEC": path})
 
 
-@pytest.mark.parametrize(
-    "version, open_mpi", [("mpirun (Open MPI) 4.1", True), ("HYDRA build details:", False)]
-)
+@pytest.mark.parametrize("version, open_mpi", [("mpirun (Open MPI) 4.1", True), ("HYDRA build details:", False)])
 def test_both_families_are_known(tmp_path: Path, version: str, open_mpi: bool) -> None:
     path = fake_mpiexec(tmp_path, version, "")
     assert find_mpiexec({"AUTOSHARD_MPIEXEC": path}) == Mpiexec(path, open_mpi)
@@ -385,9 +378,7 @@ def test_commands_for_several_hosts(tmp_path: Path) -> None:
     open_mpi, mpich = Mpiexec("mpiexec", True), Mpiexec("mpiexec", False)
 
     def hosts_and_command(mpi: Mpiexec, places: str) -> tuple[str, str]:
-        command = " ".join(
-            launcher._command(mpi, ["x.py"], [f"{c}.example" for c in places], {"V": "1"}, tmp_path)
-        )
+        command = " ".join(launcher._command(mpi, ["x.py"], [f"{c}.example" for c in places], {"V": "1"}, tmp_path))
         return (tmp_path / "hosts").read_text().replace(".example", "").replace("\n", ";"), command
 
     text, command = hosts_and_command(open_mpi, "aab")

@@ -68,9 +68,7 @@ def test_progress_bars_are_not_held_back() -> None:
     filtered = StderrFilter()
     assert filtered.feed(b"\r 10%") == b"\r 10%"
     assert filtered.feed(b"\r 20%") == b"\r 20%"
-    assert (
-        filtered.feed(report(3, "rank 3 failed: KeyError: 1").encode()) == b"\nrank 3 failed: KeyError: 1\n"
-    )
+    assert filtered.feed(report(3, "rank 3 failed: KeyError: 1").encode()) == b"\nrank 3 failed: KeyError: 1\n"
 
 
 def test_a_silent_death_is_told_from_the_banner() -> None:

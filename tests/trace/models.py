@@ -44,9 +44,7 @@ class FFN(Cell):
 class Language(Cell):
     """Token ids [batch, seq] to logits over 10 classes, through transformer layers of width 12."""
 
-    def __init__(
-        self, layers: int = 2, dropout: float = 0.0, dtype: str = "f64", seq: int | None = None
-    ) -> None:
+    def __init__(self, layers: int = 2, dropout: float = 0.0, dtype: str = "f64", seq: int | None = None) -> None:
         super().__init__()
         settings = {"causal": True, "dropout": dropout, "dtype": dtype, "seq_length": seq}
         self.embedding = nn.Embedding(24, 12, "xavier_uniform", dtype=dtype)

@@ -88,9 +88,7 @@ def test_mistakes_in_assignments() -> None:
             self.relu = ops.ReLU()
             super().__init__()
 
-    with pytest.raises(
-        GraphError, match=r"Early.__init__ must call super\(\).__init__\(\) before it sets 'relu'"
-    ):
+    with pytest.raises(GraphError, match=r"Early.__init__ must call super\(\).__init__\(\) before it sets 'relu'"):
         Early()
     with pytest.raises(GraphError, match="Cell.layers is a list with cells .* use CellList"):
         Cell().layers = [FFN(), FFN()]
@@ -98,9 +96,7 @@ def test_mistakes_in_assignments() -> None:
 
 def test_set_train_reaches_everything() -> None:
     net = SequentialCell(SequentialCell(nn.Dropout(0.25)))
-    assert (
-        not net[0][0].training and net.set_train()[0][0].training and not net.set_train(False)[0][0].training
-    )
+    assert not net[0][0].training and net.set_train()[0][0].training and not net.set_train(False)[0][0].training
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])

@@ -61,9 +61,7 @@ def test_embedding_takes_rows() -> None:
     np.testing.assert_array_equal(cell(ids), cell.embedding_table.data[ids])
 
 
-def attention_formula(
-    cell: nn.MultiHeadAttention, x: np.ndarray, memory: np.ndarray, hidden: np.ndarray
-) -> np.ndarray:
+def attention_formula(cell: nn.MultiHeadAttention, x: np.ndarray, memory: np.ndarray, hidden: np.ndarray) -> np.ndarray:
     def heads(dense: nn.Dense, rows: np.ndarray) -> np.ndarray:
         rows = rows @ dense.weight.data.T + dense.bias.data
         return rows.reshape(rows.shape[0], rows.shape[1], cell.num_heads, -1)
@@ -93,9 +91,7 @@ def test_flattened_tokens() -> None:
     net = Language(1, seq=6)
     ids = RNG.integers(0, 24, (4, 6)).astype(np.int32)
     np.testing.assert_allclose(net(ids.reshape(24)).reshape(4, 6, 10), net(ids), rtol=1e-10, atol=1e-12)
-    with pytest.raises(
-        ShapeError, match=r"flattened tokens \(24, 12\) need seq_length, a divisor of 24, not None"
-    ):
+    with pytest.raises(ShapeError, match=r"flattened tokens \(24, 12\) need seq_length, a divisor of 24, not None"):
         nn.MultiHeadAttention(12, 3, dtype="f64")(flat)
     with pytest.raises(ShapeError, match="5 heads do not divide hidden_size 12"):
         nn.MultiHeadAttention(12, 5)

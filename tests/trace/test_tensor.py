@@ -161,9 +161,7 @@ def test_the_array_may_stand_on_the_left() -> None:
     ],
 )
 def test_numbers_of_a_tensor_are_not_known(fn, use) -> None:
-    with pytest.raises(
-        GraphError, match=use + r".* needs the numbers of the tensor.*test_tensor\.py:\d+.*ops\.select"
-    ):
+    with pytest.raises(GraphError, match=use + r".* needs the numbers of the tensor.*test_tensor\.py:\d+.*ops\.select"):
         trace(fn, X)
 
 

@@ -59,9 +59,7 @@ def test_traced_equals_eager() -> None:
 
 
 def test_the_line_of_a_layer_is_the_users() -> None:
-    source = (
-        trace(Language(1), TensorType.of((4, 6), "i32")).graph.node("layers.0.attention.query.matmul").source
-    )
+    source = trace(Language(1), TensorType.of((4, 6), "i32")).graph.node("layers.0.attention.query.matmul").source
     assert str(source).endswith(here("x = layer(x)"))
 
 
@@ -73,10 +71,7 @@ def test_a_strategy_is_kept_beside_the_graph_with_its_line() -> None:
     assert node is traced.graph.node("dense1.matmul")
     assert annotation.in_strategy == ((2, 1), (1, 4)) and annotation.out_strategy is None
     assert "test_trace.py:" in str(annotation.source)
-    assert (
-        annotation.source is not None
-        and annotation.source.text == "net.dense1.matmul.shard(((2, 1), (1, 4)))"
-    )
+    assert annotation.source is not None and annotation.source.text == "net.dense1.matmul.shard(((2, 1), (1, 4)))"
 
 
 def test_each_use_of_a_primitive_is_a_node_with_the_strategy() -> None:
@@ -205,10 +200,7 @@ class Counting(Cell):
 def test_assigned_parameters_are_states_that_outputs_replace() -> None:
     eager, traced = Counting(), trace(Counting(), X.astype(np.float32))
     assert traced.graph.roles == ("data", "state")
-    assert (
-        traced.graph.updates == {1: 1}
-        and traced.graph.tied[traced.graph.outputs[1]] is traced.graph.inputs[1]
-    )
+    assert traced.graph.updates == {1: 1} and traced.graph.tied[traced.graph.outputs[1]] is traced.graph.inputs[1]
     for step in (1, 2, 3):
         np.testing.assert_allclose(traced(X.astype(np.float32)), X.astype(np.float32) + step)
         np.testing.assert_allclose(eager(X), X + step)
@@ -241,9 +233,7 @@ def test_assigning_another_type() -> None:
         state.assign(x)
         return x
 
-    with pytest.raises(
-        ShapeError, match=r"assigning f64\[12, 6\] to state, which is f32\[4, 6\] at .*test_trace.py"
-    ):
+    with pytest.raises(ShapeError, match=r"assigning f64\[12, 6\] to state, which is f32\[4, 6\] at .*test_trace.py"):
         trace(fn, X)
 
 

@@ -21,9 +21,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 6))
 
 
-def check(
-    graph: Graph, arrays: list[np.ndarray], wrt: list[Value], of: Value | None = None, tries: int = 6
-) -> None:
+def check(graph: Graph, arrays: list[np.ndarray], wrt: list[Value], of: Value | None = None, tries: int = 6) -> None:
     """Compare some elements of each gradient with central differences of the sum of `of`."""
     of = graph.outputs[0] if of is None else of
     full, grads = gradient(graph, of, wrt)
@@ -73,9 +71,7 @@ def test_transformer() -> None:
 
 
 def test_dropout_is_the_same_mask_in_both_directions() -> None:
-    cell = nn.SequentialCell(
-        nn.Dense(6, 10, dtype="f64"), nn.Dropout(0.4), nn.Dense(10, 4, dtype="f64")
-    ).set_train()
+    cell = nn.SequentialCell(nn.Dense(6, 10, dtype="f64"), nn.Dropout(0.4), nn.Dense(10, 4, dtype="f64")).set_train()
     traced = trace(cell, X)
     wrt = [value for value, parameter in traced.parameters.items() if parameter.requires_grad]
     check(traced.graph, traced.inputs(X), [traced.graph.inputs[0], *wrt])
@@ -113,9 +109,7 @@ def test_any_program(data) -> None:
         held = list(xs)
         for _ in range(data.draw(st.integers(1, 8))):
             if data.draw(st.booleans()):
-                held.append(
-                    UNARY[data.draw(st.sampled_from(sorted(UNARY)))](data.draw(st.sampled_from(held)))
-                )
+                held.append(UNARY[data.draw(st.sampled_from(sorted(UNARY)))](data.draw(st.sampled_from(held))))
             else:
                 op = BINARY[data.draw(st.sampled_from(sorted(BINARY)))]
                 held.append(op(data.draw(st.sampled_from(held)), data.draw(st.sampled_from(held))))
@@ -193,9 +187,7 @@ def test_operators_without_a_gradient() -> None:
 
     try:
         traced = trace(lambda x: (cliff(x * 2) + x).sum(), X)
-        with pytest.raises(
-            GraphError, match=r"TestCliff has no gradient, but test_cliff at .*test_grad.py:\d+ lies"
-        ):
+        with pytest.raises(GraphError, match=r"TestCliff has no gradient, but test_cliff at .*test_grad.py:\d+ lies"):
             gradient(traced.graph, traced.graph.outputs[0], list(traced.graph.inputs))
         beside = trace(lambda x, y: (cliff(y) * x).sum(), X, X)
         check(beside.graph, [X, X], [beside.graph.inputs[0]])

@@ -29,9 +29,7 @@ def gradients_by_hand(p: Arrays) -> tuple[float, Arrays]:
     return float((error**2).mean()), grads
 
 
-def momentum_by_hand(
-    rate: Callable[[int], float], momentum: float, decay: float = 0.0, nesterov: bool = False
-):
+def momentum_by_hand(rate: Callable[[int], float], momentum: float, decay: float = 0.0, nesterov: bool = False):
     def step(t: int, p: np.ndarray, g: np.ndarray, state: Arrays) -> np.ndarray:
         g = g + decay * p
         state["m"] = momentum * state.get("m", 0) + g
@@ -96,9 +94,7 @@ def test_equals_the_optimizer_by_hand(make, by_hand) -> None:
 
 def test_the_optimizer_works_on_arrays_too() -> None:
     first, second = FFN(), FFN()
-    step = train_step(
-        nn.WithLossCell(first, nn.MSELoss()), nn.Adam(first.trainable_params(), [0.1, 0.05]), X, Y
-    )
+    step = train_step(nn.WithLossCell(first, nn.MSELoss()), nn.Adam(first.trainable_params(), [0.1, 0.05]), X, Y)
     optimizer = nn.Adam(second.trainable_params(), [0.1, 0.05])
     for _ in range(3):
         step(X, Y)
@@ -115,9 +111,7 @@ def test_one_graph_with_forward_gradient_and_update() -> None:
     step = train_step(nn.WithLossCell(net, nn.MSELoss()), optimizer, X, Y)
     graph = step.graph
     names = [value.name for value in graph.inputs]
-    assert (
-        names[:2] == ["data0", "data1"] and graph.roles == ("data",) * 2 + ("parameter",) * 4 + ("state",) * 4
-    )
+    assert names[:2] == ["data0", "data1"] and graph.roles == ("data",) * 2 + ("parameter",) * 4 + ("state",) * 4
     assert names[6:] == [f"moments.{name}" for name in net.parameters_dict()]
     assert list(optimizer.parameters_dict()) == names[6:]
     assert graph.outputs[0] is step.loss and len(graph.outputs) == 9
@@ -142,9 +136,7 @@ def test_state_is_written_back_and_can_be_loaded() -> None:
     step = train_step(nn.WithLossCell(net, nn.MSELoss()), optimizer, X, Y)
     step(X, Y), step(X, Y)
     assert optimizer.global_step is not None and optimizer.global_step.data == 2
-    saved = {
-        name: one.data.copy() for name, one in (net.parameters_dict() | optimizer.parameters_dict()).items()
-    }
+    saved = {name: one.data.copy() for name, one in (net.parameters_dict() | optimizer.parameters_dict()).items()}
     again, other = fresh()
     for name, one in (again.parameters_dict() | other.parameters_dict()).items():
         one.set_data(saved[name])

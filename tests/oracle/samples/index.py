@@ -25,9 +25,7 @@ def _apart(shape: tuple[int, ...]) -> Make:
 
 SAMPLES = (
     Sample(index.gather, ("f32[48, 6]", "i32[8, 12]"), make=_with_indices((48, 6), (8, 12), 0, 48)),
-    Sample(
-        index.gather, ("f32[6, 24, 4]", "i64[12]"), {"axis": 1}, make=_with_indices((6, 24, 4), (12,), -3, 30)
-    ),
+    Sample(index.gather, ("f32[6, 24, 4]", "i64[12]"), {"axis": 1}, make=_with_indices((6, 24, 4), (12,), -3, 30)),
     Sample(index.gather, ("f32[8, 24]", "i32[]"), {"axis": -1}, make=_with_indices((8, 24), (), 0, 24)),
     Sample(
         index.gather_grad,
@@ -61,9 +59,7 @@ SAMPLES = (
         {"dim": 1},
         make=_with_indices((24, 12), (24, 8), 0, 12),
     ),
-    Sample(
-        index.gather_d, ("f32[12, 6]", "i32[8, 6]"), {"dim": -2}, make=_with_indices((12, 6), (8, 6), -2, 14)
-    ),
+    Sample(index.gather_d, ("f32[12, 6]", "i32[8, 6]"), {"dim": -2}, make=_with_indices((12, 6), (8, 6), -2, 14)),
     Sample(
         index.gather_d_grad,
         ("f32[24, 8]", "i32[24, 8]"),

@@ -23,9 +23,7 @@ def _one(op: Operator, differentiable: bool = True) -> Sample:
 
 
 def _gradient_of(op: Operator) -> Sample:
-    return Sample(
-        op, ("f32[12, 8]", "f32[12, 8]"), differentiable=False, make=_last_positive((12, 8), (12, 8))
-    )
+    return Sample(op, ("f32[12, 8]", "f32[12, 8]"), differentiable=False, make=_last_positive((12, 8), (12, 8)))
 
 
 _SMOOTH = (
@@ -79,9 +77,7 @@ _BINARY = (
     Sample(p.minimum, ("f32[6]", "f32[8, 6]")),
     *(Sample(op, ("i32[24, 6]", "i32[6]"), differentiable=False) for op in _COMPARISONS),
     *(Sample(op, ("bool[24, 6]", "bool[24, 1]"), differentiable=False) for op in _LOGIC),
-    Sample(
-        p.pow_base_grad, ("f32[12, 8]",) * 3, differentiable=False, make=_positive((12, 8), (12, 8), (12, 8))
-    ),
+    Sample(p.pow_base_grad, ("f32[12, 8]",) * 3, differentiable=False, make=_positive((12, 8), (12, 8), (12, 8))),
     Sample(
         p.pow_exponent_grad,
         ("f32[12, 8]",) * 3,

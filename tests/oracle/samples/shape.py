@@ -33,9 +33,7 @@ SAMPLES = (
     Sample(joint.stack, ("f32[24, 8]", "f32[24, 8]", "f32[24, 8]"), {"axis": 1}),
     Sample(joint.unstack, ("f32[24, 4, 8]",), {"axis": -2, "num": 4}),
     Sample(slices.strided_slice, ("f32[24, 12, 8]",), {"begin": (0, 2), "end": (24, -1), "strides": (1, 3)}),
-    Sample(
-        slices.strided_slice, ("f32[12, 24]",), {"begin": (None, None), "end": (2, None), "strides": (-2, 1)}
-    ),
+    Sample(slices.strided_slice, ("f32[12, 24]",), {"begin": (None, None), "end": (2, None), "strides": (-2, 1)}),
     Sample(
         slices.strided_slice_grad,
         ("f32[24, 3, 8]",),
@@ -51,7 +49,5 @@ SAMPLES = (
     Sample(slices.tril, ("f32[24, 48]",), {"diagonal": 5}),
     Sample(slices.triu, ("f32[24, 12]",), {"diagonal": -2}),
     Sample(slices.arange, (), {"limit": 48}, differentiable=False),
-    Sample(
-        slices.arange, (), {"start": 3, "limit": -9.0, "delta": -0.5, "dtype": "f32"}, differentiable=False
-    ),
+    Sample(slices.arange, (), {"start": 3, "limit": -9.0, "delta": -0.5, "dtype": "f32"}, differentiable=False),
 )
