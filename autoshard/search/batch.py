@@ -74,8 +74,8 @@ class _BatchParallel:
     def _decide(self, node: Node) -> None:
         self._follow_batch(node)
         strategy, cause = self._strategy(node)
-        have = tuple(self.layouts[value] for value in node.operands)
-        option = self.chooser.option(node, strategy, have, ((),) * len(node.results))
+        held = tuple((self.layouts[value],) for value in node.operands)
+        option = self.chooser.option(node, strategy, held, ((),) * len(node.results))
         self.decisions[node] = Decision(option, cause)
         layouts = strategy.result_layouts
         annotation = self.problem.annotations.get(node)

@@ -56,6 +56,7 @@ class _Propagation:
         self.layouts: dict[Value, Layout] = dict(problem.input_layouts)
         self.input_causes: dict[Value, Cause] = {value: Cause(GIVEN) for value in self.layouts}
         self.decisions: dict[Node, Decision] = {}
+        self.copies: dict[Value, dict[Layout, None]] = {}
         self.place = {node: i for i, node in enumerate(self.graph.nodes)}
         self.constant = self._constants()
         self.open_operands = {node: self._count_open(node) for node in self.graph.nodes}
@@ -145,11 +146,17 @@ class _Propagation:
     def _decide(self, node: Node, cause: str = PROPAGATED) -> None:
         if node in self.decisions:
             return
-        operands = tuple(self.layouts.get(value) for value in node.operands)
+        operands = tuple(map(self._held, node.operands))
         wanted = tuple(tuple(self._wanted(value)) for value in node.results)
         best, others = self.chooser.choose(node, operands, wanted)
         self._settle(node, Decision(best, Cause(cause, tuple(self._neighbours(node))), others))
         self._spread(node)
+
+    def _held(self, value: Value) -> tuple[Layout, ...]:
+        """The layout a value is left in, and those that decided users have it redistributed to; () while it is open."""
+        if value not in self.layouts:
+            return ()
+        return tuple(dict.fromkeys((self.layouts[value], *self.copies.get(value, ()))))
 
     def _wanted(self, value: Value) -> Iterable[Layout]:
         """The layouts that decided users want, each once; so do the input that the value replaces, and the computed
@@ -177,7 +184,7 @@ class _Propagation:
         return made[0].label if made else value.name
 
     def _priced(self, node: Node, strategy: Strategy) -> Option:
-        return self.chooser.option(node, strategy, (None,) * len(node.operands), ((),) * len(node.results))
+        return self.chooser.option(node, strategy, ((),) * len(node.operands), ((),) * len(node.results))
 
     def _settle(self, node: Node, decision: Decision) -> None:
         self.decisions[node] = decision
@@ -188,6 +195,7 @@ class _Propagation:
             layouts = out_layouts(strategy, annotation.out_strategy, node, f"{node.label}{where(annotation.source)}")
         self.layouts.update(zip(node.results, layouts, strict=True))
         for value, layout in zip(node.operands, strategy.operand_layouts, strict=True):
+            self.copies.setdefault(value, {})[layout] = None
             if value not in self.layouts and value in self.graph.role_of:
                 self.layouts[value] = layout
                 self.input_causes[value] = Cause(ADOPTED, (node.label,))

@@ -22,29 +22,37 @@ Axes = tuple[Refs, ...]
 
 
 def suggested(
-    node: Node, mesh: Mesh, operands: Sequence[Layout | None], wanted: Sequence[Sequence[Layout]]
+    node: Node, mesh: Mesh, operands: Sequence[Sequence[Layout]], wanted: Sequence[Sequence[Layout]]
 ) -> list[Strategy]:
     """Strategies that decided neighbours suggest, without repetition, in a fixed order.
 
     Args:
-        operands: the layout each operand has, None where its producer is open.
+        operands: per operand, the layout it is left in and those of its copies; none where its producer is open.
         wanted: per result, the layouts that decided users want.
     """
-    rule = node.rule
-    seeds = list(_joined(rule, operands, wanted))
-    found: dict[Strategy, None] = {}
-    for axes in dict.fromkeys(seeds):
-        for carried, carriers in _carried(node, operands, axes):
-            found.setdefault(Strategy(rule, mesh, axes, carried, carriers))
-        cuts = _cut_places(operands, wanted)
-        for refined in _refined(rule, mesh, axes, cuts):
-            found.setdefault(Strategy(rule, mesh, refined))
+    rule, cuts = node.rule, _cut_places(operands, wanted)
+    found = dict.fromkeys(joined(node, mesh, operands, wanted))
+    for strategy in list(found):
+        if not strategy.carried:
+            found.update((Strategy(rule, mesh, axes), None) for axes in _refined(rule, mesh, strategy.axes, cuts))
     return list(found)
 
 
-def _joined(rule: Rule, operands: Sequence[Layout | None], wanted: Sequence[Sequence[Layout]]) -> Iterator[Axes]:
+def joined(
+    node: Node, mesh: Mesh, operands: Sequence[Sequence[Layout]], wanted: Sequence[Sequence[Layout]]
+) -> list[Strategy]:
+    """The suggestions before any refinement: what neighbours have or want, alone and together, and sums passed on."""
+    found: dict[Strategy, None] = {}
+    for axes in dict.fromkeys(_joined(node.rule, operands, wanted)):
+        for carried, carriers in _carried(node, operands, axes):
+            found.setdefault(Strategy(node.rule, mesh, axes, carried, carriers))
+        found.setdefault(Strategy(node.rule, mesh, axes))
+    return list(found)
+
+
+def _joined(rule: Rule, operands: Sequence[Sequence[Layout]], wanted: Sequence[Sequence[Layout]]) -> Iterator[Axes]:
     """Each neighbour's projection, completed from the others in turn; and nothing split at all."""
-    sides = [(rule.operands[i], layout) for i, layout in enumerate(operands) if layout is not None]
+    sides = [(rule.operands[i], layout) for i, layouts in enumerate(operands) for layout in layouts]
     sides += [(rule.results[j], layout) for j, layouts in enumerate(wanted) for layout in layouts]
     projections = list(dict.fromkeys(_legal(rule, project(rule, dims, layout)) for dims, layout in sides))
     for i, first in enumerate(projections):
@@ -83,28 +91,32 @@ def _legal(rule: Rule, axes: Axes) -> Axes:
     return tuple(kept)
 
 
-def _carried(node: Node, operands: Sequence[Layout | None], axes: Axes) -> Iterator[tuple[Refs, tuple[int, ...]]]:
+def _carried(node: Node, operands: Sequence[Sequence[Layout]], axes: Axes) -> Iterator[tuple[Refs, tuple[int, ...]]]:
     """Ways to let partial sums pass through: all operands of a linear set are partial along the same free axes."""
     used = [ref for refs in axes for ref in refs]
     carriers_of = node.op.linear if node.rule.reduction == "sum" else ()
     for carriers in carriers_of:
         members = tuple(range(len(node.operands))) if carriers == () else carriers
-        layouts = [operands[i] for i in members]
-        terms = [set(layout.partial) if layout and layout.reduction == "sum" else set() for layout in layouts]
+        terms = [_terms(operands[i]) for i in members]
         common = set.intersection(*terms) if terms else set()
         carried = tuple(sorted((ref for ref in common if not any(_clash(ref, one) for one in used)), key=_order))
         if carried:
             yield carried, members
 
 
+def _terms(layouts: Sequence[Layout]) -> set[AxisRef]:
+    """The axes along which an operand is left as terms of a sum."""
+    return set(layouts[0].partial) if layouts and layouts[0].reduction == "sum" else set()
+
+
 def _order(ref: AxisRef) -> tuple[str, int]:
     return ref.name, ref.pre
 
 
-def _cut_places(operands: Sequence[Layout | None], wanted: Sequence[Sequence[Layout]]) -> dict[str, set[int]]:
+def _cut_places(operands: Sequence[Sequence[Layout]], wanted: Sequence[Sequence[Layout]]) -> dict[str, set[int]]:
     """Where the neighbours' layouts cut each axis: free pieces are not joined across these places."""
     places: dict[str, set[int]] = {}
-    for layout in itertools.chain((one for one in operands if one is not None), *wanted):
+    for layout in itertools.chain(*operands, *wanted):
         for ref in layout.used:
             places.setdefault(ref.name, set()).update((ref.pre, ref.next))
     return places

@@ -1,7 +1,8 @@
 """Choose a strategy for one operator against its decided neighbours; equal situations are judged once.
 
 The order, from first to last:
-1. least time of redistribution on the edges to decided neighbours;
+1. least time of redistribution on the edges to decided neighbours, from the nearest of the copies that an operand has
+   already: what other users had redistributed is paid for once;
 2. least time to complete partial results that no neighbour has asked for yet;
 3. the smallest share of the work on a rank: work is split rather than repeated, so free axes are used;
 4. fewest bytes of operands that are still open (a free axis splits a parameter rather than the batch: that saves the
@@ -23,14 +24,17 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.plan import Option
 from autoshard.redistribute.planner import is_cut
-from autoshard.search.candidates import suggested
+from autoshard.search.candidates import joined, suggested
 from autoshard.search.prices import Prices, local_bytes, local_nbytes
 from autoshard.strategy import Strategy, enumerate_strategies
 from costmodel import Hardware
 
+Held = Sequence[tuple[Layout, ...]]
+"""Per operand, the layout it is left in and those of the copies that decided users have; () where it is open."""
+
 ALTERNATIVES = 3
 MOST_PRICED = 32
-"""Strategies priced exactly where none is free of communication."""
+"""Strategies priced exactly, beyond those of neighbours, where none is free of communication."""
 
 
 @lru_cache(maxsize=16)
@@ -47,12 +51,12 @@ class Chooser:
         self._known: dict[tuple, tuple[Option, tuple[Option, ...]]] = {}
 
     def choose(
-        self, node: Node, operands: Sequence[Layout | None], wanted: Sequence[tuple[Layout, ...]]
+        self, node: Node, operands: Held, wanted: Sequence[tuple[Layout, ...]]
     ) -> tuple[Option, tuple[Option, ...]]:
         """The best option and the runners-up.
 
         Args:
-            operands: layouts that operands have, None where open.
+            operands: the layouts in which operands can be had.
             wanted: per result, the layouts that decided users want.
         """
         key = (node.key, tuple(operands), tuple(wanted))
@@ -60,32 +64,36 @@ class Chooser:
             self._known[key] = self._judge(node, operands, wanted)
         return self._known[key]
 
-    def _judge(self, node: Node, operands: Sequence, wanted: Sequence) -> tuple[Option, tuple[Option, ...]]:
+    def _judge(self, node: Node, operands: Held, wanted: Sequence) -> tuple[Option, tuple[Option, ...]]:
         first = suggested(node, self.mesh, operands, wanted)
         free = [strategy for strategy in first if self._is_free(strategy, operands, wanted)]
         options = [self.option(node, strategy, operands, wanted) for strategy in free]
         if not options:
-            options = self._priced(
-                node, dict.fromkeys((*first, *enumerate_strategies(node.rule, self.mesh))), operands, wanted
-            )
+            options = self._priced(node, first, operands, wanted)
         if not options:
             raise PlanError(f"{node.label} ({node.op.name}){where(node.source)} has no strategy on mesh '{self.mesh}'")
         ranked = sorted(range(len(options)), key=lambda i: _rank(node, options[i], operands, i))
         chosen = [options[i] for i in ranked[: ALTERNATIVES + 1]]
         return chosen[0], tuple(chosen[1:])
 
-    def _is_free(self, strategy: Strategy, operands: Sequence, wanted: Sequence) -> bool:
+    def _is_free(self, strategy: Strategy, operands: Held, wanted: Sequence) -> bool:
         """Whether no edge to a decided neighbour needs communication."""
         into = zip(operands, strategy.operand_layouts, strict=True)
-        if any(have is not None and have is not need and not is_cut(have, need) for have, need in into):
+        if not all(not held or need in held or any(is_cut(have, need) for have in held) for held, need in into):
             return False
         out = zip(strategy.result_layouts, wanted, strict=True)
         return all(have is need or is_cut(have, need) for have, needs in out for need in needs)
 
-    def _priced(self, node: Node, strategies: Iterable[Strategy], operands: Sequence, wanted: Sequence) -> list[Option]:
-        """Options for the strategies, most promising by a bound first, until the bound or MOST_PRICED ends it."""
-        bounds = [(self._at_least(node, one, operands, wanted), i, one) for i, one in enumerate(strategies)]
-        options, best = [], math.inf
+    def _priced(self, node: Node, suggestions: Iterable[Strategy], operands: Held, wanted: Sequence) -> list[Option]:
+        """Options where none is free of communication: for all that neighbours have or want, and for further suggested
+        and enumerated strategies, the most promising by a bound first, until the bound or MOST_PRICED ends it."""
+        near = joined(node, self.mesh, operands, wanted)
+        options = [self.option(node, strategy, operands, wanted) for strategy in near]
+        best = min((option.edge_seconds for option in options), default=math.inf)
+        rest = dict.fromkeys((*suggestions, *enumerate_strategies(node.rule, self.mesh)))
+        known = set(near)
+        far = [strategy for strategy in rest if strategy not in known]
+        bounds = [(self._at_least(node, one, operands, wanted), i, one) for i, one in enumerate(far)]
         for bound, _, strategy in sorted(bounds)[:MOST_PRICED]:
             if bound > best:
                 break
@@ -93,12 +101,12 @@ class Chooser:
             best = min(best, options[-1].edge_seconds)
         return options
 
-    def option(self, node: Node, strategy: Strategy, operands: Sequence, wanted: Sequence) -> Option:
+    def option(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> Option:
         """Price one strategy."""
         prices, edges, asked = self.prices, 0.0, False
-        for have, need, of in zip(operands, strategy.operand_layouts, node.operand_types, strict=True):
-            if have is not None and have is not need:
-                edges += prices.redistribution(have, need, of)
+        for held, need, of in zip(operands, strategy.operand_layouts, node.operand_types, strict=True):
+            if held and need not in held:
+                edges += min(prices.redistribution(have, need, of) for have in held)
         for have, needs, of in zip(strategy.result_layouts, wanted, node.result_types, strict=True):
             for need in needs:
                 asked = True
@@ -106,23 +114,23 @@ class Chooser:
         completion = 0.0 if asked else prices.completion(node, strategy)
         return Option(strategy, edges, completion, prices.work(node, strategy))
 
-    def _at_least(self, node: Node, strategy: Strategy, operands: Sequence, wanted: Sequence) -> float:
+    def _at_least(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> float:
         """A bound below the edges' time of a strategy, cheap enough to skip most of an enumeration."""
         bound = 0.0
-        for have, need, of in zip(operands, strategy.operand_layouts, node.operand_types, strict=True):
-            if have is not None and have is not need:
-                bound += self.prices.at_least(have, need, of)
+        for held, need, of in zip(operands, strategy.operand_layouts, node.operand_types, strict=True):
+            if held and need not in held:
+                bound += min(self.prices.at_least(have, need, of) for have in held)
         for have, needs, of in zip(strategy.result_layouts, wanted, node.result_types, strict=True):
             bound += sum(self.prices.at_least(have, need, of) for need in needs)
         return bound
 
 
-def _rank(node: Node, option: Option, operands: Sequence, place: int) -> tuple:
+def _rank(node: Node, option: Option, operands: Held, place: int) -> tuple:
     strategy = option.strategy
     open_bytes = sum(
         local_nbytes(of, layout)
-        for of, layout, have in zip(node.operand_types, strategy.operand_layouts, operands, strict=True)
-        if have is None
+        for of, layout, held in zip(node.operand_types, strategy.operand_layouts, operands, strict=True)
+        if not held
     )
     return (
         _rounded(option.edge_seconds),

@@ -85,7 +85,7 @@ def test_parse_bytes_refuses(bad, part):
 @given(st.integers(0, 2**60))
 def test_printed_size_reads_back_to_three_digits(nbytes):
     read = parse_bytes(format_bytes(nbytes))
-    assert abs(read - nbytes) <= 0.005 * nbytes
+    assert abs(read - nbytes) <= 0.005 * nbytes + 1, "reading drops a fraction of a byte"
     assert format_bytes(read) == format_bytes(nbytes)
 
 

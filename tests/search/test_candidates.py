@@ -32,7 +32,7 @@ def situations(node, mesh: Mesh, rng: np.random.Generator, count: int = 4):
     known = enumerate_strategies(node.rule, mesh)
     for i in rng.choice(len(known), min(count, len(known)), replace=False):
         strategy = known[i]
-        operands = [layout if rng.random() < 0.7 else None for layout in strategy.operand_layouts]
+        operands = [(layout,) if rng.random() < 0.7 else () for layout in strategy.operand_layouts]
         wanted = [(layout.final(),) if rng.random() < 0.3 else () for layout in strategy.result_layouts]
         yield strategy, operands, wanted
 
@@ -40,7 +40,7 @@ def situations(node, mesh: Mesh, rng: np.random.Generator, count: int = 4):
 def is_free(strategy, operands, wanted) -> bool:
     into = zip(operands, strategy.operand_layouts, strict=True)
     out = zip(strategy.result_layouts, wanted, strict=True)
-    return all(have is None or have is need or is_cut(have, need) for have, need in into) and all(
+    return all(not held or any(have is need or is_cut(have, need) for have in held) for held, need in into) and all(
         have is need or is_cut(have, need) for have, needs in out for need in needs
     )
 
@@ -69,7 +69,7 @@ def test_suggestions_are_legal_and_hold_a_free_one(sample, mesh):
 def test_from_whole_operands_the_whole_mesh_is_used_where_it_can_be(sample):
     mesh = Mesh.parse("2x4")
     node = node_of(sample)
-    operands = [Layout.whole(mesh, of.rank) for of in node.operand_types]
+    operands = [(Layout.whole(mesh, of.rank),) for of in node.operand_types]
     best = max(strategy.work_split for strategy in enumerate_strategies(node.rule, mesh))
     found = suggested(node, mesh, operands, [()] * len(node.results))
     assert max(strategy.work_split for strategy in found) == best
@@ -78,7 +78,7 @@ def test_from_whole_operands_the_whole_mesh_is_used_where_it_can_be(sample):
 def partial_of(node, mesh: Mesh):
     """Operand layouts that are all terms of a sum along the mesh's last axis."""
     axis = mesh.all_axes[-1]
-    return axis, [Layout(mesh, [()] * of.rank, (axis,)) for of in node.operand_types]
+    return axis, [(Layout(mesh, [()] * of.rank, (axis,)),) for of in node.operand_types]
 
 
 @pytest.mark.parametrize("sample", CHOSEN, ids=str)
@@ -101,8 +101,8 @@ def test_terms_are_carried_only_where_all_members_have_them():
     node, mesh = node_of(add), Mesh.parse("2x4")
     axis, (partial, *_) = partial_of(node, mesh)
     other = Layout.whole(mesh, node.operand_types[1].rank)
-    assert not any(one.carried for one in suggested(node, mesh, [partial, other], [()]))
-    assert not any(one.carried for one in suggested(node, mesh, [partial, None], [()]))
+    assert not any(one.carried for one in suggested(node, mesh, [partial, (other,)], [()]))
+    assert not any(one.carried for one in suggested(node, mesh, [partial, ()], [()]))
 
 
 @pytest.mark.parametrize("sample", CHOSEN[::4], ids=str)
