@@ -3,7 +3,8 @@
     python benchmarks/planning.py [--devices 1024] [--layers 2 6 12 24 48] [--repeat 3] [--json]
 
 Each run has a fresh process, so nothing is remembered from one to the next; of several runs the quickest is shown.
-Plan: strategies, layouts and priced edges of the whole graph; trace: from model code to forward + gradient + update; lower: the program and its cost.
+Plan: strategies, layouts and priced edges of the whole graph; trace: from model code to forward + gradient + update;
+lower: the program and its cost.
 """
 
 from __future__ import annotations
