@@ -161,7 +161,7 @@ class Feed:
             types = zlib.crc32(" ".join(map(str, map(type_of, row))).encode())
             for i, array in enumerate(row):
                 if not self._is_part(i, array):
-                    content = zlib.crc32(array.tobytes(), content)
+                    content = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, content)
         line = np.array([[row is not None, types, content]], np.int64)
         groups = self.mesh.groups(self.mesh.all_axes)
         table = np.empty((self.comm.world, 3), np.int64)

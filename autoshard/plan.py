@@ -38,13 +38,14 @@ class Option:
     """A strategy and what it costs at the moment of decision, in seconds per step.
 
     edge_seconds: redistributions to and from decided neighbours; completion_seconds: completing partial results that
-    no decided neighbour takes; work_seconds: the operator itself on one rank.
+    no decided neighbour takes; work_seconds: the operator itself on one rank. `collectives` counts the edges' ones.
     """
 
     strategy: Strategy
     edge_seconds: float
     completion_seconds: float
     work_seconds: float
+    collectives: int = 0
 
 
 @dataclass(frozen=True)

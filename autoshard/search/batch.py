@@ -16,8 +16,7 @@ from autoshard.ir.graph import DATA, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import size_of
 from autoshard.plan import ADOPTED, CONFIGURED, GIVEN, Cause, Decision, Plan
-from autoshard.search.choose import Chooser
-from autoshard.search.prices import Prices
+from autoshard.search.choose import chooser
 from autoshard.search.problem import Problem, out_layouts
 from autoshard.search.registry import search_mode
 from autoshard.strategy import Strategy, is_legal, place_parts, project, whole
@@ -38,7 +37,7 @@ def batch_parallel(problem: Problem) -> Plan:
 class _BatchParallel:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.graph, self.mesh = problem, problem.graph, problem.mesh
-        self.chooser = Chooser(problem.mesh, Prices(problem.hardware))
+        self.chooser = chooser(problem.mesh, problem.hardware)
         self.layouts: dict[Value, Layout] = dict(problem.input_layouts)
         self.causes: dict[Value, Cause] = {value: Cause(GIVEN) for value in self.layouts}
         self.batch: dict[Value, int] = {

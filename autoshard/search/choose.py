@@ -4,7 +4,8 @@ The order, from first to last:
 1. least time of redistribution on the edges to decided neighbours, from the nearest of the copies that an operand has
    already: what other users had redistributed is paid for once;
 2. least time to complete partial results that no neighbour has asked for yet;
-3. the smallest share of the work on a rank: work is split rather than repeated, so free axes are used;
+3. the smallest share of the work on a rank: work is split rather than repeated, so free axes are used; then the fewest
+   collectives;
 4. fewest bytes of operands that are still open (a free axis splits a parameter rather than the batch: that saves the
    memory of its optimizer states and its gradient's reduction as well);
 5. least time of the work, then fewest bytes touched on a rank;
@@ -103,16 +104,19 @@ class Chooser:
 
     def option(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> Option:
         """Price one strategy."""
-        prices, edges, asked = self.prices, 0.0, False
+        prices, edges, asked, count = self.prices, 0.0, False, 0
         for held, need, of in zip(operands, strategy.operand_layouts, node.operand_types, strict=True):
             if held and need not in held:
-                edges += min(prices.redistribution(have, need, of) for have in held)
+                nearest = min(held, key=lambda have: prices.redistribution(have, need, of))
+                edges += prices.redistribution(nearest, need, of)
+                count += prices.collectives(nearest, need, of)
         for have, needs, of in zip(strategy.result_layouts, wanted, node.result_types, strict=True):
             for need in needs:
                 asked = True
                 edges += prices.redistribution(have, need, of)
+                count += prices.collectives(have, need, of)
         completion = 0.0 if asked else prices.completion(node, strategy)
-        return Option(strategy, edges, completion, prices.work(node, strategy))
+        return Option(strategy, edges, completion, prices.work(node, strategy), count)
 
     def _at_least(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> float:
         """A bound below the edges' time of a strategy, cheap enough to skip most of an enumeration."""
@@ -136,6 +140,7 @@ def _rank(node: Node, option: Option, operands: Held, place: int) -> tuple:
         _rounded(option.edge_seconds),
         _rounded(option.completion_seconds),
         -strategy.work_split,
+        option.collectives,
         open_bytes,
         _rounded(option.work_seconds),
         local_bytes(node, strategy),

@@ -35,6 +35,10 @@ class Prices:
             self._redistributions[key] = known
         return known
 
+    def collectives(self, before: Layout, after: Layout, of: TensorType) -> int:
+        """How many collectives the redistribution takes."""
+        return sum(step.communicates for step in plan_steps(before, after, of.shape))
+
     def step(self, step: Step, of: TensorType) -> float:
         """Seconds of one step; local steps are free."""
         if not step.communicates:
