@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from autoshard.errors import LayoutError
 from autoshard.layout.layout import Layout
-from autoshard.layout.mesh import Mesh
 
 MAX_BLOCKS = 4096
 
@@ -86,8 +85,3 @@ def _table(shape: Sequence[int], layout: Layout, holders: dict, place: tuple[int
             label.ljust(left) + " " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
         )
     return "\n".join(line.rstrip() for line in lines)
-
-
-def show_mesh(mesh: Mesh) -> str:
-    """One line about a mesh: its axes and how ranks run along them."""
-    return f"mesh {mesh} ({mesh.devices} devices)"

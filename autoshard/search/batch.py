@@ -17,7 +17,7 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import size_of
 from autoshard.plan import ADOPTED, CONFIGURED, GIVEN, Cause, Decision, Plan
 from autoshard.search.choose import chooser
-from autoshard.search.problem import Problem, out_layouts
+from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
 from autoshard.strategy import Strategy, is_legal, place_parts, project, whole
 
@@ -55,10 +55,7 @@ class _BatchParallel:
             self.causes.setdefault(value, Cause(GIVEN))
         for node in self.graph.nodes:
             self._decide(node)
-        tied = self.graph.tied
-        outputs = tuple(
-            self.layouts[tied[value]] if value in tied else self.layouts[value].final() for value in self.graph.outputs
-        )
+        outputs = self.problem.outputs(self.layouts)
         return Plan(
             self.graph, self.mesh, self.decisions, self.layouts, outputs, self.causes,
             started_from=f"the batch, {self.mesh.devices} ways", search="batch",
@@ -76,11 +73,7 @@ class _BatchParallel:
         held = tuple((self.layouts[value],) for value in node.operands)
         option = self.chooser.option(node, strategy, held, ((),) * len(node.results))
         self.decisions[node] = Decision(option, cause)
-        layouts = strategy.result_layouts
-        annotation = self.problem.annotations.get(node)
-        if annotation is not None and annotation.out_strategy is not None:
-            layouts = out_layouts(strategy, annotation.out_strategy, node, node.label)
-        self.layouts.update(zip(node.results, layouts, strict=True))
+        self.layouts.update(zip(node.results, self.problem.left(node, strategy), strict=True))
 
     def _strategy(self, node: Node) -> tuple[Strategy, Cause]:
         if node in self.problem.configured:

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Iterable
 
 from autoshard.errors import StrategyError
-from autoshard.errors import at as where
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan import (
@@ -33,7 +32,7 @@ from autoshard.plan import (
 )
 from autoshard.redistribute.planner import plan_steps
 from autoshard.search.choose import chooser
-from autoshard.search.problem import Problem, out_layouts
+from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
 from autoshard.strategy import Strategy
 
@@ -96,7 +95,7 @@ class _Propagation:
             self.problem.mesh,
             {node: self.decisions[node] for node in self.graph.nodes},
             {value: self.layouts[value] for value in self.graph.values},
-            tuple(self._output_layout(value) for value in self.graph.outputs),
+            self.problem.outputs(self.layouts),
             self.input_causes,
             self._conflicts(),
             started,
@@ -130,16 +129,9 @@ class _Propagation:
             other = next(user for user, _ in self.graph.users[value] if user in self.decisions)
             raise StrategyError(
                 f"conflicting strategies for the shared parameter {value.name} {value.type}: "
-                f"{self._described(other)} wants [{settled}], {self._described(node)} wants [{layout}]; "
+                f"{self.problem.describe(other)} wants [{settled}], {self.problem.describe(node)} wants [{layout}]; "
                 f"give both operators the same split of it"
             )
-
-    def _described(self, node: Node) -> str:
-        return f"{node.label} ({node.op.name}){where(self._source(node))}"
-
-    def _source(self, node: Node) -> object:
-        annotation = self.problem.annotations.get(node)
-        return annotation.source if annotation and annotation.source else node.source
 
     # -- one decision
 
@@ -189,11 +181,7 @@ class _Propagation:
     def _settle(self, node: Node, decision: Decision) -> None:
         self.decisions[node] = decision
         strategy = decision.strategy
-        layouts = strategy.result_layouts
-        annotation = self.problem.annotations.get(node)
-        if annotation is not None and annotation.out_strategy is not None:
-            layouts = out_layouts(strategy, annotation.out_strategy, node, f"{node.label}{where(annotation.source)}")
-        self.layouts.update(zip(node.results, layouts, strict=True))
+        self.layouts.update(zip(node.results, self.problem.left(node, strategy), strict=True))
         for value, layout in zip(node.operands, strategy.operand_layouts, strict=True):
             self.copies.setdefault(value, {})[layout] = None
             if value not in self.layouts and value in self.graph.role_of:
@@ -236,12 +224,6 @@ class _Propagation:
         return True
 
     # -- the end
-
-    def _output_layout(self, value: Value) -> Layout:
-        """Outputs keep the layout they come in, completed where partial; an update takes that of what it replaces."""
-        if value in self.becomes:
-            return self.layouts[self.becomes[value]]
-        return self.layouts[value].final()
 
     def _conflicts(self) -> tuple[Conflict, ...]:
         """Edges between configured operators that need a redistribution, with their price."""

@@ -71,6 +71,8 @@ class Chooser:
         options = [self.option(node, strategy, operands, wanted) for strategy in free]
         if not options:
             options = self._priced(node, first, operands, wanted)
+        elif len(options) <= ALTERNATIVES:
+            options += self._runners_up(node, first, free, operands, wanted)
         if not options:
             raise PlanError(f"{node.label} ({node.op.name}){where(node.source)} has no strategy on mesh '{self.mesh}'")
         ranked = sorted(range(len(options)), key=lambda i: _rank(node, options[i], operands, i))
@@ -84,6 +86,16 @@ class Chooser:
             return False
         out = zip(strategy.result_layouts, wanted, strict=True)
         return all(have is need or is_cut(have, need) for have, needs in out for need in needs)
+
+    def _runners_up(
+        self, node: Node, suggestions: Sequence[Strategy], free: Sequence[Strategy], operands: Held, wanted: Sequence
+    ) -> list[Option]:
+        """What would come next where few strategies are free of communication: the neighbours' own splits, then further
+        suggested ones, so that a decision can be compared with something."""
+        known = set(free)
+        others = dict.fromkeys((*joined(node, self.mesh, operands, wanted), *suggestions))
+        rest = [strategy for strategy in others if strategy not in known]
+        return [self.option(node, strategy, operands, wanted) for strategy in rest[: 2 * ALTERNATIVES]]
 
     def _priced(self, node: Node, suggestions: Iterable[Strategy], operands: Held, wanted: Sequence) -> list[Option]:
         """Options where none is free of communication: for all that neighbours have or want, and for further suggested

@@ -70,8 +70,27 @@ class Problem:
             if node in self.fixed or node in self.annotations
         }
 
+    def left(self, node: Node, strategy: Strategy) -> tuple[Layout, ...]:
+        """The layouts that a node's results are left in: those of its strategy, or what its out_strategy asks for."""
+        annotation = self.annotations.get(node)
+        if annotation is None or annotation.out_strategy is None:
+            return strategy.result_layouts
+        return out_layouts(strategy, annotation.out_strategy, node, self.describe(node))
+
+    def outputs(self, layouts: Mapping[Value, Layout]) -> tuple[Layout, ...]:
+        """How the graph's outputs leave: in the layout they come in, completed where partial; an update in that of the
+        input it replaces."""
+        tied = self.graph.tied
+        return tuple(layouts[tied[value]] if value in tied else layouts[value].final() for value in self.graph.outputs)
+
+    def describe(self, node: Node) -> str:
+        """A node in an error's words, with the line where the user configured it or else wrote it."""
+        annotation = self.annotations.get(node)
+        source = annotation.source if annotation is not None and annotation.source else node.source
+        return f"{node.label} ({node.op.name}){where(source)}"
+
     def _read(self, node: Node, annotation: Annotation) -> Strategy:
-        what = f"{node.label} ({node.op.name}){where(annotation.source or node.source)}"
+        what = self.describe(node)
         shapes = [of.shape for of in node.operand_types]
         if annotation.in_strategy is None:
             raise StrategyError(f"{what}: shard() needs an in_strategy; out_strategy alone does not say how to split")

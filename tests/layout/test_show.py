@@ -9,7 +9,6 @@ import pytest
 
 from autoshard.errors import LayoutError
 from autoshard.layout import Layout, Mesh, show_layout
-from autoshard.layout.show import show_mesh
 
 
 def picture(shape: tuple[int, ...], text: str, on: Mesh) -> list[str]:
@@ -65,10 +64,6 @@ def test_errors():
         picture((4, 6), "d", Mesh.flat(4))
     with pytest.raises(LayoutError, match="has 8192 blocks on 8192 ranks; a picture shows at most 4096"):
         picture((8192,), "d", Mesh.flat(8192))
-
-
-def test_mesh_line():
-    assert show_mesh(Mesh(dp=2, tp=4)) == "mesh dp=2 tp=4 (8 devices)"
 
 
 @pytest.mark.parametrize("module", ["mesh", "show", "tensor_map"])

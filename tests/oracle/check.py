@@ -58,10 +58,18 @@ def check_forward(
     whole = op.evaluate(arrays, node.attrs)
     strategies = enumerate_strategies(node.rule, mesh)
     for strategy in strategies:
-        outputs = Executor(lower(plan_with(graph, node, strategy)), comm)(*arrays)
-        for got, want in zip(outputs, whole, strict=True):
-            assert_same(got, want, rtol, f"{op.name} {attrs} by {strategy} on {mesh}, rule {node.rule}")
+        plan = plan_with(graph, node, strategy)
+        run_and_compare(plan, arrays, whole, comm, rtol, f"{op.name} {attrs} by {strategy}")
     return len(strategies)
+
+
+def run_and_compare(
+    plan: Plan, feeds: Sequence[np.ndarray], whole: Sequence[np.ndarray], comm: Comm, rtol: float, what: str
+) -> None:
+    """The plan's program on the ranks of `comm` against what its graph gives whole."""
+    outputs = Executor(lower(plan), comm)(*feeds)
+    for got, want in zip(outputs, whole, strict=True):
+        assert_same(got, want, rtol, f"{what} on {plan.mesh}, rule {plan.graph.nodes[0].rule}")
 
 
 def check_gradient(
@@ -79,9 +87,7 @@ def check_gradient(
     strategies = enumerate_strategies(node.rule, mesh)
     for strategy in strategies:
         plan = find_mode("sharding_propagation")(Problem(graph, mesh, preset("cpu"), fixed={node: strategy}))
-        outputs = Executor(lower(plan), comm)(*feeds)
-        for got, want in zip(outputs, whole, strict=True):
-            assert_same(got, want, rtol, f"gradient of {op.name} {attrs} by {strategy} on {mesh}, rule {node.rule}")
+        run_and_compare(plan, feeds, whole, comm, rtol, f"gradient of {op.name} {attrs} by {strategy}")
     return len(strategies)
 
 

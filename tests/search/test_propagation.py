@@ -293,7 +293,7 @@ def test_every_decision_has_a_cause(training):
 
 
 def test_alternatives_are_priced_and_no_better(training):
-    chosen_from = []
+    seen = 0
     for node in training.graph.nodes:
         decision = training.plan.decisions[node]
         options = (decision.chosen, *decision.alternatives)
@@ -301,8 +301,8 @@ def test_alternatives_are_priced_and_no_better(training):
         assert list(map(_order, options)) == sorted(map(_order, options)), node.label
         for option in options:
             assert option.edge_seconds >= 0 and option.completion_seconds >= 0 and option.work_seconds > 0
-        chosen_from.append(len(options))
-    assert max(chosen_from) == 4 and sum(count > 1 for count in chosen_from) > 3, "some decisions had a choice"
+        seen += len(decision.alternatives)
+    assert seen > len(training.graph.nodes), "most decisions had a choice"
 
 
 def test_configured_operators_had_no_alternatives(training):
