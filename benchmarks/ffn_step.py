@@ -7,6 +7,7 @@ The second product is partial; a reduce-scatter leaves each rank its columns, an
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,7 +51,7 @@ def rate(batch: int, hidden: int) -> float:
     return 0.02 * batch * hidden / (batch + hidden)
 
 
-class Contestant:
+class Contestant(ABC):
     """Something that trains; `losses` has the loss of every step so far."""
 
     def __init__(self) -> None:
@@ -62,9 +63,9 @@ class Contestant:
         self.losses += [self.step(x, y) for _ in range(steps)]
         return (time.perf_counter() - start) / steps
 
+    @abstractmethod
     def step(self, x: np.ndarray, y: np.ndarray) -> float:
         """One step; the loss before its update."""
-        raise NotImplementedError
 
 
 # -- by autoshard
