@@ -57,8 +57,15 @@ class Contestant(ABC):
     def __init__(self) -> None:
         self.losses: list[float] = []
 
+    @abstractmethod
     def run(self, x: np.ndarray, y: np.ndarray, steps: int) -> float:
         """Train on the same batch several times; seconds per step on this rank."""
+
+
+class Stepwise(Contestant):
+    """A contestant that is told to do each step."""
+
+    def run(self, x: np.ndarray, y: np.ndarray, steps: int) -> float:
         start = time.perf_counter()
         self.losses += [self.step(x, y) for _ in range(steps)]
         return (time.perf_counter() - start) / steps
@@ -98,7 +105,7 @@ class FFN(nn.Cell):
         return self.dense2(self.relu(self.dense1(x)))
 
 
-class ByAutoshard(Contestant):
+class ByAutoshard(Stepwise):
     """The step as `autoshard.plan` splits it, run by its session."""
 
     def __init__(self, comm: Any, values: Mapping[str, np.ndarray], batch: int) -> None:
@@ -161,7 +168,7 @@ class _Clock(Callback):
 # -- by hand
 
 
-class ByHand(Contestant):
+class ByHand(Stepwise):
     """The same step in numpy and mpi4py: every array is allocated once, every operation writes in place."""
 
     def __init__(self, comm: Any, values: Mapping[str, np.ndarray], batch: int) -> None:
