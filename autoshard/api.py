@@ -31,6 +31,7 @@ from autoshard.runtime.mpi import default_comm
 from autoshard.search import Cost, Problem, evaluate, find_mode
 from autoshard.session import Session
 from autoshard.trace.function import Traced, trace
+from autoshard.transform.plannable import plannable
 from costmodel import Hardware, preset
 
 
@@ -73,9 +74,13 @@ def plan_traced(
     hardware: Hardware,
     dataset_strategy: DatasetStrategy = FULL_BATCH,
 ) -> Planned:
-    """`plan` for something traced, with everything settled."""
+    """`plan` for something traced, with everything settled.
+
+    Raises:
+        PlanError: a graph with loops, branches or manual computations, which cannot be planned yet.
+    """
     given = data_layouts(traced.graph, mesh, dataset_strategy)
-    problem = Problem(traced.graph, mesh, hardware, traced.annotations, given)
+    problem = Problem(plannable(traced.graph), mesh, hardware, traced.annotations, given)
     return Planned(traced, find_mode(search)(problem), hardware)
 
 

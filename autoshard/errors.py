@@ -18,6 +18,10 @@ class LayoutError(AutoshardError):
     """A layout that does not fit its mesh or its tensor."""
 
 
+class ShardingError(AutoshardError):
+    """A sharding that breaks an invariant of its mesh or its tensor."""
+
+
 class RuleError(AutoshardError):
     """A factor rule that cannot be read, or does not fit the shapes it is used with."""
 

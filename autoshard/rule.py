@@ -4,6 +4,7 @@
     ... m [n] -> ... m [n]   ... stands for any leading dims; a rank needs the whole of [n] (softmax, sort)
     b (h d) -> b h d         (h d): h major, d minor, in one dim (reshape)
     m <n> -> m <n>           <n>: splitting needs neighbours (pad, slice, windows); n!: propagation stops at n
+    b k~, k~ -> b            k~: shardings spread along k, but the operator runs with all of it on each rank
     m n, () -> m n           () is a scalar operand; 1 is a dim that no factor belongs to
     m k -> m by max          the reduction of factors missing on the right, when it is not a sum
     -> m n                   no operands
@@ -36,11 +37,15 @@ class Factor:
     size: int
     kind: str = PASS
     blocked: bool = False
+    whole: bool = False
 
     @property
     def splittable(self) -> bool:
-        """Whether ranks may hold parts of it while the operator runs."""
-        return self.kind in (PASS, REDUCTION) and self.size > 1
+        """Whether ranks may hold parts of it while the operator runs.
+
+        `whole` says no for a factor that shardings spread along, but that no local call can run split yet.
+        """
+        return self.kind in (PASS, REDUCTION) and self.size > 1 and not self.whole
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,14 @@ class Rule:
     operands: tuple[tuple[Dim, ...], ...]
     results: tuple[tuple[Dim, ...], ...]
     reduction: str = "sum"
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Of numbers alone, which hash alike in every process: a pickled rule keeps it."""
+        return hash((self.operands, self.results, tuple(factor.size for factor in self.factors)))
 
     def __str__(self) -> str:
         left = ", ".join(map(self._show, self.operands))
@@ -68,7 +81,7 @@ class Rule:
 
     @staticmethod
     def _show_factor(factor: Factor) -> str:
-        return _MARKS.get(factor.kind, "{}").format(factor.name) + ("!" if factor.blocked else "")
+        return _MARKS.get(factor.kind, "{}").format(factor.name) + "!" * factor.blocked + "~" * factor.whole
 
     @staticmethod
     def parse(text: str) -> Rule:
@@ -124,7 +137,7 @@ def _bind(text: str, shapes: tuple[tuple[int, ...], ...], sizes: tuple[tuple[str
 
 
 Names = tuple[str, ...]
-_WORD = re.compile(r"\.\.\.|\(|\)|\[\w+\]!?|<\w+>!?|\w+!?|\S")
+_WORD = re.compile(r"\.\.\.|\(|\)|(?:\[\w+\]|<\w+>|\w+)!?~?|\S")
 
 
 @dataclass(frozen=True)
@@ -136,6 +149,7 @@ class _Pattern:
     results: tuple[tuple[Names, ...], ...]
     kinds: Mapping[str, str]
     blocked: frozenset[str]
+    whole: frozenset[str]
     reduction: str
 
     @staticmethod
@@ -150,8 +164,8 @@ class _Pattern:
             raise _unreadable(text, len(body) + len(by), f"a reduction is one of {', '.join(REDUCTIONS)}")
         reader = _Reader(text)
         operands, results = reader.side(0, arrow), reader.side(arrow + 2, len(body))
-        blocked = frozenset(reader.blocked)
-        return _Pattern(text, operands, results, reader.kinds, blocked, reduction.strip() or "sum")
+        blocked, whole = frozenset(reader.blocked), frozenset(reader.whole)
+        return _Pattern(text, operands, results, reader.kinds, blocked, whole, reduction.strip() or "sum")
 
     def bind(self, shapes: Sequence[Sequence[int]], sizes: dict[str, int], what: str) -> Rule:
         where = f"{what} ({self.text.strip()})"
@@ -168,7 +182,7 @@ class _Pattern:
             operands.append(expanded)
             _collect(expanded, shape, found, f"operand {i} {tuple(shape)}", where)
         operands = [
-            tuple(() if size == 1 and _may_stretch(dim) else dim for dim, size in zip(dims, shape, strict=True))
+            tuple(() if size < _width(dim, found) else dim for dim, size in zip(dims, shape, strict=True))
             for dims, shape in zip(operands, shapes, strict=True)
         ]
         results = tuple(_expand(dims, None, lead) for dims in self.results)
@@ -207,8 +221,15 @@ class _Pattern:
         def indices(dims: tuple[Names, ...]) -> tuple[Dim, ...]:
             return tuple(tuple(index[name] for name in dim) for dim in dims)
 
-        factors = tuple(Factor(name, sizes[name], kind(name), name in self.blocked) for name in order)
+        factors = tuple(
+            Factor(name, sizes[name], kind(name), name in self.blocked, name in self.whole) for name in order
+        )
         return Rule(factors, tuple(map(indices, self.operands)), tuple(map(indices, self.results)), self.reduction)
+
+
+def _width(dim: Names, found: Mapping[str, tuple[int, str]]) -> int:
+    """How wide the result is in a dim that may stretch: an operand narrower than that is broadcast there."""
+    return found[dim[0]][0] if _may_stretch(dim) else 0
 
 
 def _may_stretch(dim: Names) -> bool:
@@ -257,6 +278,7 @@ class _Reader:
         self.text = text
         self.kinds: dict[str, str] = {}
         self.blocked: set[str] = set()
+        self.whole: set[str] = set()
 
     def side(self, start: int, end: int) -> tuple[tuple[Names, ...], ...]:
         """The tensors between two columns, separated by commas; none if there is nothing."""
@@ -297,12 +319,14 @@ class _Reader:
         return tuple(dims)
 
     def factor(self, word: str, column: int) -> str:
-        name = word.strip("[]<>!")
+        name = word.strip("[]<>!~")
         if not name or name[0].isdigit():
             raise _unreadable(self.text, column, f"{word!r} cannot stand here")
         kind = {"[": REPLICATE, "<": PERMUTATION}.get(word[0])
         if kind is not None and self.kinds.setdefault(name, kind) != kind:
             raise _unreadable(self.text, column, f"{name} is marked both [{name}] and <{name}>")
-        if word.endswith("!"):
+        if "!" in word:
             self.blocked.add(name)
+        if "~" in word:
+            self.whole.add(name)
         return name

@@ -28,13 +28,13 @@ def caller() -> Source | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_PACKAGE):
-            return Source(_shown(file), frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
+            return Source(shown(file), frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
         frame = frame.f_back
     return None
 
 
 @lru_cache(maxsize=1024)
-def _shown(file: str) -> str:
+def shown(file: str) -> str:
     """The file as people know it: relative to the folder they work in, where it is inside."""
     inside = os.path.abspath(file).startswith(os.getcwd() + os.sep)
     return os.path.relpath(file) if inside else file

@@ -20,37 +20,66 @@ class DType:
     name: str
     numpy_name: str
     long_name: str
+    bits: int
+    is_float: bool = False
+    extended: bool = False
 
     @cached_property
     def numpy(self) -> np.dtype:
-        return np.dtype(self.numpy_name)
+        """Numpy's dtype; ml_dtypes supplies those that numpy itself has not.
 
-    @cached_property
-    def itemsize(self) -> int:
-        return self.numpy.itemsize
+        Raises:
+            ShapeError: ml_dtypes is needed and not installed, or the type has no values (a token).
+        """
+        if self is TOKEN:
+            raise ShapeError("a token orders effects and has no value that could be held in an array")
+        if not self.extended:
+            return np.dtype(self.numpy_name)
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise ShapeError(
+                f"arrays of {self.name} need the package ml_dtypes, which the extra jax brings: "
+                "pip install 'autoshard[jax]'"
+            ) from None
+        return np.dtype(getattr(ml_dtypes, self.numpy_name))
 
     @property
-    def is_float(self) -> bool:
-        return self.numpy.kind == "f"
+    def itemsize(self) -> int:
+        """Bytes of one element as numpy holds it: types below 8 bits take a whole byte."""
+        return -(-self.bits // 8)
 
     def __str__(self) -> str:
         return self.name
 
 
+_F8 = ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
 _TABLE = [
-    DType("f64", "float64", "Float64"),
-    DType("f32", "float32", "Float32"),
-    DType("f16", "float16", "Float16"),
-    DType("i64", "int64", "Int64"),
-    DType("i32", "int32", "Int32"),
-    DType("i16", "int16", "Int16"),
-    DType("i8", "int8", "Int8"),
-    DType("u64", "uint64", "UInt64"),
-    DType("u32", "uint32", "UInt32"),
-    DType("u16", "uint16", "UInt16"),
-    DType("u8", "uint8", "UInt8"),
-    DType("bool", "bool", "Bool"),
+    DType("f64", "float64", "Float64", 64, True),
+    DType("f32", "float32", "Float32", 32, True),
+    DType("f16", "float16", "Float16", 16, True),
+    DType("bf16", "bfloat16", "BFloat16", 16, True, True),
+    DType("i64", "int64", "Int64", 64),
+    DType("i32", "int32", "Int32", 32),
+    DType("i16", "int16", "Int16", 16),
+    DType("i8", "int8", "Int8", 8),
+    DType("i4", "int4", "Int4", 4, False, True),
+    DType("i2", "int2", "Int2", 2, False, True),
+    DType("u64", "uint64", "UInt64", 64),
+    DType("u32", "uint32", "UInt32", 32),
+    DType("u16", "uint16", "UInt16", 16),
+    DType("u8", "uint8", "UInt8", 8),
+    DType("u4", "uint4", "UInt4", 4, False, True),
+    DType("u2", "uint2", "UInt2", 2, False, True),
+    DType("c64", "complex64", "Complex64", 64),
+    DType("c128", "complex128", "Complex128", 128),
+    DType("f4e2m1fn", "float4_e2m1fn", "Float4E2M1FN", 4, True, True),
+    *(DType(f"f8{kind}", f"float8_{kind}", f"Float8{kind.upper()}", 8, True, True) for kind in _F8),
+    DType("bool", "bool", "Bool", 8),
 ]
+# What orders side effects: a value without contents, only in imported graphs.
+TOKEN = DType("token", "token", "Token", 0)
+_TABLE.append(TOKEN)
 _BY_NAME = {name: row for row in _TABLE for name in (row.name, row.numpy_name, row.long_name)}
 
 

@@ -6,8 +6,8 @@ nodes with old ones (a training graph holds the very nodes of its forward graph)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,9 +32,37 @@ class Value:
         return f"<{self.name}: {self.type}>"
 
 
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A body inside a node (of a loop, a branch, a manual computation): its arguments, nodes and what it yields."""
+
+    args: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+
+    @property
+    def values(self) -> Iterator[Value]:
+        """Its arguments and the results of its own nodes."""
+        yield from self.args
+        for node in self.nodes:
+            yield from node.results
+
+    @cached_property
+    def captured(self) -> tuple[Value, ...]:
+        """The values from outside that it needs, at any depth, in the order of first use."""
+        own = {*self.args, *(value for node in self.nodes for value in node.results)}
+        used = dict.fromkeys(value for node in self.nodes for value in node.uses)
+        used.update(dict.fromkeys(self.outputs))
+        return tuple(value for value in used if value not in own)
+
+
 @dataclass(eq=False)
 class Node:
-    """One operator applied to values. `name` is the instance name (`dense1.matmul`), '' where the user gave none."""
+    """One operator applied to values. `name` is the instance name (`dense1.matmul`), '' where the user gave none.
+
+    Nodes inside `regions` may also use values from outside. `given_rule` is a rule that the user gave this very node,
+    which holds instead of the operator's.
+    """
 
     op: Operator
     operands: tuple[Value, ...]
@@ -42,6 +70,8 @@ class Node:
     results: tuple[Value, ...]
     name: str = ""
     source: Source | None = None
+    regions: tuple[Region, ...] = ()
+    given_rule: Rule | None = None
 
     def __repr__(self) -> str:
         return f"<{self.op.name} {self.label}>"
@@ -49,7 +79,14 @@ class Node:
     @property
     def label(self) -> str:
         """How people find the node: its instance name, else its first result's name."""
-        return self.name or self.results[0].name
+        return self.name or (self.results[0].name if self.results else self.op.name.lower())
+
+    @property
+    def uses(self) -> tuple[Value, ...]:
+        """All values that must exist before it runs: its operands, and what its regions use from outside."""
+        if not self.regions:
+            return self.operands
+        return self.operands + tuple(value for region in self.regions for value in region.captured)
 
     @cached_property
     def operand_types(self) -> tuple[TensorType, ...]:
@@ -62,11 +99,25 @@ class Node:
     @cached_property
     def key(self) -> tuple:
         """Equal for nodes that compute the same function of equal types: what tables and memos are keyed by."""
-        return self.op.name, self.operand_types, tuple(self.attrs.items())
+        return self.op.name, self.operand_types, tuple(self.attrs.items()), self.given_rule
 
     @cached_property
     def rule(self) -> Rule:
-        return self.op.rule(self.operand_types, self.attrs)
+        return self.given_rule or self.op.rule(self.operand_types, self.attrs)
+
+
+def given(rule: Rule) -> Rule:
+    """A rule that a user gives a node. It says how shardings spread, not that the operator can run on blocks: no factor
+    is split."""
+    return replace(rule, factors=tuple(replace(factor, whole=True) for factor in rule.factors))
+
+
+def walk(nodes: Iterable[Node]) -> Iterator[Node]:
+    """The nodes with all nodes inside them, each before what it holds."""
+    for node in nodes:
+        yield node
+        for region in node.regions:
+            yield from walk(region.nodes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +126,8 @@ class Graph:
 
     `roles` tells what each input is: data, parameter, or state (of an optimizer, a counter). `updates` maps the
     position of an output to the position of the input that it replaces for the next step (a parameter's new value).
-    `cotangents` maps gradients inside the graph to the values that they are gradients of.
+    `cotangents` maps gradients inside the graph to the values that they are gradients of. `functions` holds the
+    graphs that Call nodes name, at any depth; they may call each other, but not themselves.
     """
 
     name: str
@@ -85,6 +137,7 @@ class Graph:
     roles: tuple[str, ...]
     updates: Mapping[int, int] = field(default_factory=dict)
     cotangents: Mapping[Value, Value] = field(default_factory=dict)
+    functions: Mapping[str, Graph] = field(default_factory=dict)
 
     @cached_property
     def producers(self) -> dict[Value, tuple[Node, int]]:
@@ -139,7 +192,8 @@ class Builder:
         builder = Builder(name)
         builder.inputs, builder.roles, builder.nodes = list(graph.inputs), list(graph.roles), list(graph.nodes)
         builder.cotangents = dict(graph.cotangents)
-        for value in graph.values:
+        inside = (region for node in walk(graph.nodes) for region in node.regions)
+        for value in (*graph.values, *(value for region in inside for value in region.values)):
             builder._taken.setdefault(value.name, 1)
         return builder
 
@@ -170,12 +224,13 @@ class Builder:
         name: str = "",
         source: Source | None = None,
         stem: str = "",
+        regions: tuple[Region, ...] = (),
     ) -> Node:
         """Append a node; result types come from the operator. `stem` names its values (default: the node's name)."""
         types = op.result_types(tuple(value.type for value in operands), attrs)
         stem = stem or name or op.name.lower()
         results = tuple(Value(of, self.unique(stem)) for of in types)
-        node = Node(op, tuple(operands), attrs, results, name, source)
+        node = Node(op, tuple(operands), attrs, results, name, source, regions)
         self.nodes.append(node)
         return node
 

@@ -6,71 +6,104 @@
       return y, h -> w
 
 Attributes at their defaults are left out; `h -> w` in the return line: the output replaces that input. A gradient says
-what it is the gradient of behind its type: `dh: f32[64, 1024] of h = ...`.
+what it is the gradient of behind its type: `dh: f32[64, 1024] of h = ...`. A node's regions stand below it, further in,
+and functions that are called below the graph:
+
+    graph main(x: f32[4] data)
+      y: f32[4] = While(x)
+        region(a: f32[4])
+          p: bool[] = Call(a) {callee="small", types=(bool[],)}
+          yield p
+        region(b: f32[4])
+          c: f32[4] = Add(b, b)
+          yield c
+      return y
+    function small(z: f32[4] data)
+      ...
+
+A rule that the user gave a node follows its attributes: `y: f32[4] = CustomCall(x) {...} by "([i])->([i]) {i=4}"`.
 """
 
 from __future__ import annotations
 
-import base64
 import inspect
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from autoshard.errors import AutoshardError, GraphError, ParseError
-from autoshard.ir.graph import ROLES, Graph, Node, Source, Value
+from autoshard.ir.graph import ROLES, Graph, Node, Region, Source, Value, given
 from autoshard.ir.scan import Scanner, quote
+from autoshard.ir.text_values import SMALL_LITERAL, WORD, read_name, read_type, read_value, show_name, show_value
 from autoshard.ir.verify import check_node, verify
-from autoshard.ops.registry import Literal, lookup
-from autoshard.tensortype import DType, TensorType, dtype, type_of
+from autoshard.ops.registry import lookup
+from autoshard.rule import Rule
+from autoshard.rule_sdy import parse_sdy_rule, show_sdy
 
-SMALL_LITERAL = 16
-_WORD = re.compile(r"[^\W\d][\w./-]*")
-_TYPE = re.compile(r"\w+\[[\d, ]*\]")
-_NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\b")
+_MORE = re.compile(r"(?=\S)")
+# Bare, these words are never names.
+_FIRST = {word: re.compile(rf"\s*{word}(?=[\s(]|$)") for word in ("return", "region", "yield")}
+__all__ = ["SMALL_LITERAL", "parse", "read_value", "show", "show_value"]
 _SOURCE = re.compile(r'@ ("(?:[^"\\]|\\.)*"|\S+?):(\d+)(?: \| (.*))?$')
-_KEYWORDS = {"return": None, "graph": None}
-_CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 # -- printing
 
 
 def show(graph: Graph) -> str:
-    """The graph as text, a line per node, with a newline at the end.
+    """The graph as text, a line per node, with a newline at the end; functions that it calls follow.
 
     Raises:
         GraphError: an attribute value that has no text.
     """
-    inputs = (f"{_show_typed(value)} {role}" for value, role in zip(graph.inputs, graph.roles, strict=True))
-    lines = [f"graph {_show_name(graph.name)}({', '.join(inputs)})"]
-    lines += [f"  {_show_node(node, graph)}" for node in graph.nodes]
-    outputs = ", ".join(_show_output(graph, i) for i in range(len(graph.outputs)))
-    lines.append(f"  return {outputs}".rstrip())
+    lines = [*_show_function("graph", graph)]
+    for function in graph.functions.values():
+        lines += _show_function("function", function)
     return "\n".join(lines) + "\n"
 
 
+def _show_function(word: str, graph: Graph) -> Iterator[str]:
+    inputs = (f"{_show_typed(value)} {role}" for value, role in zip(graph.inputs, graph.roles, strict=True))
+    yield f"{word} {show_name(graph.name)}({', '.join(inputs)})"
+    yield from _show_nodes(graph.nodes, graph, "  ")
+    outputs = ", ".join(_show_output(graph, i) for i in range(len(graph.outputs)))
+    yield f"  return {outputs}".rstrip()
+
+
+def _show_nodes(nodes: Iterable[Node], graph: Graph, indent: str) -> Iterator[str]:
+    for node in nodes:
+        yield indent + _show_node(node, graph)
+        for region in node.regions:
+            yield from _show_region(region, graph, indent + "  ")
+
+
+def _show_region(region: Region, graph: Graph, indent: str) -> Iterator[str]:
+    yield f"{indent}region({', '.join(map(_show_typed, region.args))})"
+    yield from _show_nodes(region.nodes, graph, indent + "  ")
+    yield f"{indent}  yield {', '.join(show_name(value.name) for value in region.outputs)}".rstrip()
+
+
 def _show_output(graph: Graph, i: int) -> str:
-    name = _show_name(graph.outputs[i].name)
-    return f"{name} -> {_show_name(graph.inputs[graph.updates[i]].name)}" if i in graph.updates else name
+    name = show_name(graph.outputs[i].name)
+    return f"{name} -> {show_name(graph.inputs[graph.updates[i]].name)}" if i in graph.updates else name
 
 
 def _show_node(node: Node, graph: Graph) -> str:
     results = ", ".join(_show_result(value, graph) for value in node.results)
-    operands = ", ".join(_show_name(value.name) for value in node.operands)
+    operands = ", ".join(show_name(value.name) for value in node.operands)
     attrs = ", ".join(f"{name}={show_value(value)}" for name, value in _given(node))
     text = f"{results} = {node.op.name}({operands})"
     text += f" {{{attrs}}}" if attrs else ""
+    text += f" by {quote(show_sdy(node.given_rule))}" if node.given_rule is not None else ""
     text += f" {quote(node.name)}" if node.name else ""
     return text + (f" {_show_source(node.source)}" if node.source else "")
 
 
 def _show_result(value: Value, graph: Graph) -> str:
     of = graph.cotangents.get(value)
-    return _show_typed(value) + (f" of {_show_name(of.name)}" if of is not None else "")
+    return _show_typed(value) + (f" of {show_name(of.name)}" if of is not None else "")
 
 
 def _given(node: Node) -> Iterable[tuple[str, Any]]:
@@ -82,53 +115,13 @@ def _given(node: Node) -> Iterable[tuple[str, Any]]:
 
 
 def _show_typed(value: Value) -> str:
-    return f"{_show_name(value.name)}: {value.type}"
-
-
-def _show_name(name: str) -> str:
-    return name if _WORD.fullmatch(name) and name not in _KEYWORDS else quote(name)
+    return f"{show_name(value.name)}: {value.type}"
 
 
 def _show_source(source: Source) -> str:
     bare = source.file and not re.search(r'\s|^"', source.file)
     text = " ".join(source.text.splitlines())
     return f"@ {source.file if bare else quote(source.file)}:{source.line}" + (f" | {text}" if text else "")
-
-
-def show_value(value: Any) -> str:
-    """The text of an attribute value: numbers, strings, None, tuples, element types and constant arrays.
-
-    Raises:
-        GraphError: any other kind of value.
-    """
-    if value is None or isinstance(value, bool | int | float):
-        return repr(value)
-    if isinstance(value, str):
-        return quote(value)
-    if isinstance(value, tuple | list):
-        items = ", ".join(map(show_value, value))
-        return f"({items},)" if len(value) == 1 else f"({items})"
-    if isinstance(value, Literal):
-        return _show_literal(value.array)
-    if isinstance(value, DType | np.dtype | type):
-        return f"dtype({dtype(value)})"
-    raise GraphError(
-        f"attribute value {value!r} ({type(value).__name__}) has no text; a graph can hold numbers, strings, "
-        f"None, tuples, element types and Literal arrays"
-    )
-
-
-def _show_literal(array: np.ndarray) -> str:
-    """Small arrays as nested lists; others, and any NaN (a list loses its bits), as base64 of the bytes."""
-    of = type_of(array)
-    native = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"))).reshape(array.shape)
-    if array.size <= SMALL_LITERAL and not np.isnan(array).any():
-        return f"Literal({of}, {_show_nested(native.tolist())})"
-    return f"Literal({of}, {quote(base64.b64encode(native.tobytes()).decode())})"
-
-
-def _show_nested(items: Any) -> str:
-    return f"[{', '.join(map(_show_nested, items))}]" if isinstance(items, list) else repr(items)
 
 
 # -- reading
@@ -150,26 +143,78 @@ def parse(text: str) -> Graph:
 class _Reader:
     def __init__(self, lines: Sequence[Scanner]) -> None:
         self.lines = lines
+        self.place = 0
         self.values: dict[str, Value] = {}
+        self.taken: set[str] = set()
         self.cotangents: dict[Value, Value] = {}
 
     def run(self) -> Graph:
-        name, inputs, roles = self.header(self.lines[0])
-        nodes = tuple(self.node(line) for line in self.lines[1:-1])
-        last = self.lines[-1]
-        outputs, updates = self.outputs(last, inputs)
-        graph = Graph(name, inputs, nodes, outputs, roles, updates, self.cotangents)
+        graph = self.function("graph ")
+        functions: dict[str, Graph] = {}
+        while self.place < len(self.lines):
+            line = self.lines[self.place]
+            function = self.function("function ")
+            if function.name in (graph.name, *functions):
+                raise line.error(f"there is a function named {function.name!r} already")
+            functions[function.name] = function
+        graph = replace(graph, functions=functions)
         try:
             verify(graph)
         except GraphError as error:
-            raise ParseError(f"cannot read the graph that ends at line {last.line}: {error}") from None
+            raise ParseError(f"cannot read the graph that ends at line {self.lines[-1].line}: {error}") from None
         return graph
 
-    def header(self, line: Scanner) -> tuple[str, tuple[Value, ...], tuple[str, ...]]:
-        line.expect("graph ")
-        name = _read_name(line)
+    def function(self, word: str) -> Graph:
+        self.values, self.taken, self.cotangents = {}, set(), {}
+        name, inputs, roles = self.header(self.take(), word)
+        nodes = self.nodes("return")
+        outputs, updates = self.outputs(self.take("return"), inputs)
+        return Graph(name, inputs, nodes, outputs, roles, updates, self.cotangents)
+
+    def take(self, last: str = "") -> Scanner:
+        """The next line."""
+        if self.place == len(self.lines):
+            end = self.lines[-1]
+            raise ParseError(f"cannot read line {end.line}: the text ends here, without {last!r}\n    {end.text}")
+        self.place += 1
+        return self.lines[self.place - 1]
+
+    def ahead(self, word: str) -> bool:
+        """Whether the next line begins with a word of the form."""
+        return self.place < len(self.lines) and _FIRST[word].match(self.lines[self.place].text) is not None
+
+    def nodes(self, last: str) -> tuple[Node, ...]:
+        """The nodes up to a line that begins with `last`."""
+        nodes = []
+        while self.place < len(self.lines) and not self.ahead(last):
+            if "=" not in self.lines[self.place].text:
+                break  # no node: let who needs the last line say what it expects
+            nodes.append(self.node(self.take()))
+        return tuple(nodes)
+
+    def region(self) -> Region:
+        """A region; what is defined in it is known in it only."""
+        outside = dict(self.values)
+        line = self.take()
+        line.expect("region")
         line.expect("(")
-        pairs = line.several(")", lambda: (self.define(_read_typed(line), line), self.role(line)))
+        args = tuple(line.several(")", lambda: self.define(_read_typed(line), line)))
+        line.end()
+        nodes = self.nodes("yield")
+        last = self.take("yield")
+        last.expect("yield")
+        outputs = []
+        while last.take(",") if outputs else last.match(_MORE):
+            outputs.append(self.use(last))
+        last.end()
+        self.values = outside
+        return Region(args, nodes, tuple(outputs))
+
+    def header(self, line: Scanner, word: str) -> tuple[str, tuple[Value, ...], tuple[str, ...]]:
+        line.expect(word)
+        name = read_name(line)
+        line.expect("(")
+        pairs = line.several(")", lambda: (self.define(read_typed(line), line), self.role(line)))
         line.end()
         return name, tuple(value for value, _ in pairs), tuple(role for _, role in pairs)
 
@@ -180,39 +225,44 @@ class _Reader:
         return role
 
     def define(self, value: Value, line: Scanner) -> Value:
-        if value.name in self.values:
+        if value.name in self.taken:
             raise line.error(f"{value.name!r} is already defined")
+        self.taken.add(value.name)
         self.values[value.name] = value
         return value
 
     def use(self, line: Scanner) -> Value:
-        name = _read_name(line)
+        name = read_name(line)
         if name not in self.values:
             raise line.error(f"{name!r} is not defined before this line")
         return self.values[name]
 
     def node(self, line: Scanner) -> Node:
         results = line.several("=", lambda: self.result(line))
-        op_name = line.need(_WORD, "an operator's name")
+        op_name = line.need(WORD, "an operator's name")
         line.expect("(")
         operands = tuple(line.several(")", lambda: self.use(line)))
         given = dict(line.several("}", lambda: _read_attribute(line))) if line.take("{") else {}
+        rule = _read_rule(line) if line.take("by ") else None
         line.skip()
         name = line.string() if line.text.startswith('"', line.place) else ""
         source = _read_source(line)
         line.end()
+        regions = []
+        while self.ahead("region"):
+            regions.append(self.region())
         for value in results:  # only now: a line cannot use what it defines
             self.define(value, line)
         try:
             op = lookup(op_name)
-            node = Node(op, operands, op.check_attributes(given), tuple(results), name, source)
+            node = Node(op, operands, op.check_attributes(given), tuple(results), name, source, tuple(regions), rule)
             check_node(node)
         except AutoshardError as error:
             raise ParseError(f"cannot read line {line.line}: {error}\n    {line.text}") from None
         return node
 
     def result(self, line: Scanner) -> Value:
-        value = _read_typed(line)
+        value = read_typed(line)
         if line.take("of"):
             self.cotangents[value] = self.use(line)
         return value
@@ -221,7 +271,7 @@ class _Reader:
         line.expect("return")
         outputs: list[Value] = []
         updates: dict[int, int] = {}
-        while line.take(",") if outputs else line.match(re.compile(r"(?=\S)")):
+        while line.take(",") if outputs else line.match(_MORE):
             outputs.append(self.use(line))
             if line.take("->"):
                 target = self.use(line)
@@ -232,23 +282,16 @@ class _Reader:
         return tuple(outputs), updates
 
 
-def _read_typed(line: Scanner) -> Value:
-    name = _read_name(line)
+def read_typed(line: Scanner) -> Value:
+    name = read_name(line)
     line.expect(":")
-    return Value(_read_type(line), name)
+    return Value(read_type(line), name)
 
 
-def _read_name(line: Scanner) -> str:
-    line.skip()
-    return line.string() if line.text.startswith('"', line.place) else line.need(_WORD, "a name")
-
-
-def _read_type(line: Scanner) -> TensorType:
-    text = line.need(_TYPE, "a type such as f32[64, 1024]")
-    try:
-        return TensorType.parse(text)
-    except AutoshardError as error:
-        raise line.error(str(error)) from None
+def _read_typed(line: Scanner) -> Value:
+    name = read_name(line)
+    line.expect(":")
+    return Value(read_type(line), name)
 
 
 def _read_source(line: Scanner) -> Source | None:
@@ -259,51 +302,15 @@ def _read_source(line: Scanner) -> Source | None:
     return Source(file, int(found[2]), found[3] or "")
 
 
+def _read_rule(line: Scanner) -> Rule:
+    text = line.string()
+    try:
+        return given(parse_sdy_rule(text)[0])
+    except AutoshardError as error:
+        raise line.error(f"bad rule before here: {error}") from None
+
+
 def _read_attribute(line: Scanner) -> tuple[str, Any]:
-    name = line.need(_WORD, "an attribute's name")
+    name = line.need(WORD, "an attribute's name")
     line.expect("=")
     return name, read_value(line)
-
-
-def read_value(line: Scanner) -> Any:
-    """An attribute value as `show_value` prints it."""
-    if line.take("("):
-        return tuple(line.several(")", lambda: read_value(line)))
-    if line.take("Literal("):
-        return _read_literal(line)
-    if line.take("dtype("):
-        name = line.need(_WORD, "an element type")
-        line.expect(")")
-        return dtype(name)
-    if line.text.startswith('"', line.place):
-        return line.string()
-    return _read_scalar(line)
-
-
-def _read_scalar(line: Scanner) -> Any:
-    for word, value in _CONSTANTS.items():
-        if line.take(word):
-            return value
-    number = line.need(_NUMBER, "a value (number, string, True, False, None, tuple, dtype(..) or Literal(..))")
-    return int(number) if re.fullmatch(r"-?\d+", number) else float(number)
-
-
-def _read_literal(line: Scanner) -> Literal:
-    of = _read_type(line)
-    line.expect(",")
-    line.skip()
-    try:
-        if line.text.startswith('"', line.place):
-            data = base64.b64decode(line.string(), validate=True)
-            flat = np.frombuffer(data, of.dtype.numpy.newbyteorder("<"))
-            array = flat.astype(of.dtype.numpy).reshape(of.shape)
-        else:
-            array = np.array(_read_nested(line), of.dtype.numpy).reshape(of.shape)
-    except (ValueError, OverflowError) as error:
-        raise line.error(f"bad data for a Literal of type {of} before here: {error}") from None
-    line.expect(")")
-    return Literal(array)
-
-
-def _read_nested(line: Scanner) -> Any:
-    return line.several("]", lambda: _read_nested(line)) if line.take("[") else _read_scalar(line)

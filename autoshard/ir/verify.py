@@ -1,7 +1,8 @@
 """The laws of a graph. `verify` checks them all; a pass may assume a verified graph and must leave one.
 
 Each value is made once and before its use, names are unique, result types are what the operator infers, and
-an output that replaces an input has the input's type.
+an output that replaces an input has the input's type. What flows into and out of regions and functions has one type,
+and no function calls itself.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autoshard.errors import GraphError, ShapeError, at
-from autoshard.ir.graph import DATA, ROLES, Graph, Node, Value
+from autoshard.ir.graph import DATA, ROLES, Graph, Node, Region, Value, walk
+from autoshard.ir.verify_regions import check_regions
 
 
 def verify(graph: Graph) -> None:
@@ -18,14 +20,17 @@ def verify(graph: Graph) -> None:
     Raises:
         GraphError: the first one that is broken; names the node and the user's source line.
     """
-    _check_inputs(graph)
-    _check_order(graph)
-    _check_names(graph)
-    for node in graph.nodes:
-        check_node(node)
-    _check_outputs(graph)
-    _check_updates(graph)
-    _check_cotangents(graph)
+    for one in (graph, *graph.functions.values()):
+        _check_inputs(one)
+        _check_order(one)
+        _check_names(one)
+        for node in walk(one.nodes):
+            check_node(node)
+            check_regions(node, describe(node))
+        _check_outputs(one)
+        _check_updates(one)
+        _check_cotangents(one)
+    _check_calls(graph)
 
 
 def describe(node: Node) -> str:
@@ -73,13 +78,31 @@ def _check_order(graph: Graph) -> None:
     defined: dict[Value, str] = {}
     for value in graph.inputs:
         _define(defined, value, f"graph {graph.name!r}: an input")
-    for node in graph.nodes:
+    _check_block(graph.nodes, defined, set(graph.inputs))
+
+
+def _check_block(nodes: Iterable[Node], defined: dict[Value, str], visible: set[Value]) -> None:
+    """`defined` has all values made so far, `visible` those that may be used here; both grow."""
+    for node in nodes:
         where = describe(node)
         for i, value in enumerate(node.operands):
-            if value not in defined:
+            if value not in visible:
                 raise GraphError(f"{where}: operand {i}, {value.name!r}, is not defined before it")
+        for region in node.regions:
+            _check_region(region, where, defined, set(visible))
         for value in node.results:
             _define(defined, value, where)
+        visible.update(node.results)
+
+
+def _check_region(region: Region, where: str, defined: dict[Value, str], visible: set[Value]) -> None:
+    for value in region.args:
+        _define(defined, value, f"{where}: an argument of its region")
+    visible.update(region.args)
+    _check_block(region.nodes, defined, visible)
+    for value in region.outputs:
+        if value not in visible:
+            raise GraphError(f"{where}: its region yields {value.name!r}, which is not defined in it or before it")
 
 
 def _define(defined: dict[Value, str], value: Value, where: str) -> None:
@@ -89,13 +112,53 @@ def _define(defined: dict[Value, str], value: Value, where: str) -> None:
 
 
 def _check_names(graph: Graph) -> None:
-    seen: dict[str, Value] = {}
-    for value in graph.values:
-        if value.name in seen:
-            made = graph.producers.get(value)
-            where = f"made by {describe(made[0])}" if made else "an input"
-            raise GraphError(f"graph {graph.name!r} has two values named {value.name!r}; the second is {where}")
-        seen[value.name] = value
+    seen: set[str] = set()
+    for value in graph.inputs:
+        _check_name(graph, seen, value, "an input")
+    for node in walk(graph.nodes):
+        for value in node.results:
+            _check_name(graph, seen, value, node)
+        for value in (value for region in node.regions for value in region.args):
+            _check_name(graph, seen, value, "an argument of a region")
+
+
+def _check_name(graph: Graph, seen: set[str], value: Value, made: Node | str) -> None:
+    if value.name in seen:
+        where = made if isinstance(made, str) else f"made by {describe(made)}"
+        raise GraphError(f"graph {graph.name!r} has two values named {value.name!r}; the second is {where}")
+    seen.add(value.name)
+
+
+def _check_calls(graph: Graph) -> None:
+    """That what is called exists, has the types that calls say, and calls nothing that leads back to it."""
+    done: set[str] = set()
+    for one in (graph, *graph.functions.values()):
+        _follow(one, graph, (), done)
+
+
+def _follow(one: Graph, graph: Graph, path: tuple[str, ...], done: set[str]) -> None:
+    if one.name in path:
+        raise GraphError(f"graph {graph.name!r}: functions that call themselves: {' -> '.join((*path, one.name))}")
+    if one.name in done:
+        return
+    for node in walk(one.nodes):
+        if node.op.name == "Call":
+            _follow(_callee(node, graph), graph, (*path, one.name), done)
+    done.add(one.name)
+
+
+def _callee(node: Node, graph: Graph) -> Graph:
+    name = node.attrs["callee"]
+    if name == graph.name:
+        return graph
+    if name not in graph.functions:
+        raise GraphError(f"{describe(node)} calls {name!r}; the functions are {_words(graph.functions)}")
+    callee = graph.functions[name]
+    takes = tuple(value.type for value in callee.inputs), tuple(value.type for value in callee.outputs)
+    if takes != (node.operand_types, node.result_types):
+        found, right = (" -> ".join(map(_words, types)) for types in ((node.operand_types, node.result_types), takes))
+        raise GraphError(f"{describe(node)} calls {name!r} as {found}, but it is {right}")
+    return callee
 
 
 def _check_outputs(graph: Graph) -> None:

@@ -145,7 +145,7 @@ class Mesh:
     def __new__(cls, axes: Iterable[tuple[str, int]] = (), order: Sequence[int] | None = None, **sizes: int) -> Mesh:
         pairs = tuple((name, _size(name, size)) for name, size in (*axes, *sizes.items()))
         ranks = None if order is None else tuple(map(int, order))
-        if ranks == tuple(range(math.prod(size for _, size in pairs))):
+        if pairs and ranks == tuple(range(math.prod(size for _, size in pairs))):
             ranks = None
         known = cls._interned.get((pairs, ranks))
         if known is not None:
@@ -162,6 +162,24 @@ class Mesh:
     def flat(devices: int) -> Mesh:
         """The mesh of a bare device count: one axis `d`, whose sub-axes the strategies use."""
         return Mesh([("d", devices)])
+
+    @staticmethod
+    def empty() -> Mesh:
+        """The mesh without axes: a placeholder that goes with every mesh (Shardy's `<[]>`)."""
+        return Mesh((), ())
+
+    @staticmethod
+    def maximal(device: int) -> Mesh:
+        """The mesh of one device and no axes: what lies on it lies on that device alone."""
+        return Mesh((), (device,))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.axes and not self.order
+
+    @property
+    def is_maximal(self) -> bool:
+        return not self.axes and bool(self.order)
 
     @staticmethod
     def parse(text: str) -> Mesh:
@@ -311,6 +329,8 @@ def _size(name: str, size: object) -> int:
 
 
 def _check(axes: tuple[tuple[str, int], ...], order: Sequence[int] | None) -> None:
+    if not axes and order is not None and (len(order) == 0 or (len(order) == 1 and order[0] >= 0)):
+        return
     if not axes:
         raise MeshError("a mesh needs at least one axis, e.g. Mesh(dp=2, tp=4)")
     names = [name for name, _ in axes]

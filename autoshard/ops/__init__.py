@@ -1,7 +1,8 @@
 """All operators: `ops.matmul(x, w)` calls one, `ops.MatMul()` makes MindSpore's primitive of it.
 
 Every module in this folder that defines operators adds them by being here. Classes are found by the name that
-an operator is registered under, so those of operators that a user defines later are here too.
+an operator is registered under, so those of operators that a user defines later are here too. Functions that take
+Python functions, or ask for shardings, need the tracer, which stands above; they are loaded when first used.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import difflib
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 from autoshard.errors import UnknownNameError
 from autoshard.ops.primitive import Primitive, current_primitive, primitive_class
@@ -22,13 +24,25 @@ def _collect() -> dict[str, Operator]:
     return {name: value for name, value in pairs if isinstance(value, Operator) and not name.startswith("_")}
 
 
-_FUNCTIONS = _collect()
+_HIGHER = {
+    name: module
+    for module, names in {
+        "autoshard.trace.asking": ("optimization_barrier", "propagation_barrier", "shard_group", "sharding_constraint"),
+        "autoshard.trace.control": ("cond", "switch", "while_loop"),
+        "autoshard.trace.local": ("all_gather", "all_reduce", "all_to_all", "manual_computation", "reduce_scatter"),
+    }.items()
+    for name in names
+}
+_FUNCTIONS = {name: known for name, known in _collect().items() if name not in _HIGHER}
 globals().update(_FUNCTIONS)
 
 __all__ = ["Operator", "Primitive", "current_primitive", "lookup", "operator", "operators", "primitive_class"]
 
 
-def __getattr__(name: str) -> type[Primitive]:
+def __getattr__(name: str) -> Any:
+    if name in _HIGHER:
+        globals()[name] = getattr(import_module(_HIGHER[name]), name)
+        return globals()[name]
     try:
         return primitive_class(lookup(name))
     except UnknownNameError:
@@ -38,4 +52,4 @@ def __getattr__(name: str) -> type[Primitive]:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *(known.name for known in operators())})
+    return sorted({*globals(), *_HIGHER, *(known.name for known in operators())})

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -111,10 +113,13 @@ class Operator:
         parameters = list(inspect.signature(run).parameters.values())
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.operand_names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY))
-        self.attributes: dict[str, Any] = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        self.takes_regions = any(p.name == "regions" for p in keywords)
+        self.attributes: dict[str, Any] = {p.name: p.default for p in keywords if p.name != "regions"}
         self._gradient: Callable | None = None
         self._localize: Callable | None = None
         self._decompose: Callable | None = None
+        self._conservative: Callable | None = None
         self._memo: dict[object, Any] = {}
 
     def __repr__(self) -> str:
@@ -153,7 +158,52 @@ class Operator:
         self._decompose = function
         return function
 
+    def conservative(self, function: Callable) -> Callable:
+        """Register `function(*shapes, **attrs)`, made like `rule`: the rule where nothing may be split unevenly."""
+        self._conservative = function
+        return function
+
     # -- what follows from them
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether dims of operands and results belong together at all (not so for loops, branches, calls, ...)."""
+        return self.options.rule is not None
+
+    @cached_property
+    def spread(self) -> str:
+        """How eagerly shardings spread through the operator, one of SPREADS.
+
+        Elementwise operators are recognized by their rule text unless the operator says otherwise.
+        """
+        if self.options.spread is not None:
+            return self.options.spread
+        rule = self.options.rule
+        words = re.split(r"[,\s]+|->", rule) if isinstance(rule, str) else ["none"]
+        return "pointwise" if set(words) <= {"...", "()", ""} and "..." in words else ""
+
+    @property
+    def constant(self) -> str:
+        """'source' if it makes a value from nothing, 'fold' if it is one as soon as its operands are, else ''.
+
+        Each use of such a value may be split in its own way. Pointwise operators fold.
+        """
+        return self.options.constant or ("fold" if self.spread == "pointwise" and self.options.effects is False else "")
+
+    def has_effects(self, attrs: Mapping[str, Any]) -> bool:
+        """Whether it does something besides its results, so that it must stay even where nobody uses them."""
+        effects = self.options.effects
+        return effects(attrs) if callable(effects) else effects
+
+    @property
+    def edges(self) -> Callable | None:
+        """`function(node) -> data-flow edges`, for operators that hand values through regions or unchanged."""
+        return self.options.edges
+
+    @property
+    def foreign(self) -> bool:
+        """Whether Shardy has no rule for it although we have one."""
+        return self.options.foreign
 
     @property
     def linear(self) -> tuple[tuple[int, ...], ...]:
@@ -197,10 +247,27 @@ class Operator:
         """
         return self._remember("rule", self._rule, operands, attrs)
 
+    def conservative_rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
+        """The rule of conservative propagation, which never splits dims unevenly; mostly the rule itself.
+
+        Raises:
+            ShapeError: the types do not fit the rule.
+        """
+        if self._conservative is None:
+            return self.rule(operands, attrs)
+        return self._remember("conservative", self._conservative_rule, operands, attrs)
+
     def _rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
+        return self._bound(self.options.rule, operands, attrs)
+
+    def _conservative_rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
+        return self._bound(self._conservative, operands, attrs)
+
+    def _bound(self, made: Any, operands: Types, attrs: Mapping[str, Any]) -> Rule:
         self._check_arity(operands)
         shapes = [operand.shape for operand in operands]
-        made: Any = self.options.rule
+        if made is None:
+            raise ShapeError(f"{self.name} has no rule: the dims of its operands and results do not belong together")
         try:
             if callable(made):
                 made = made(*shapes, **attrs)
@@ -254,10 +321,15 @@ class Operator:
         """The attributes of the local call under the given layouts."""
         return dict(attrs) if self._localize is None else {**attrs, **self._localize(attrs, place)}
 
-    def evaluate(self, arrays: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> tuple[np.ndarray, ...]:
-        """Run the numpy meaning; results have exactly the inferred types."""
+    def evaluate(
+        self, arrays: Sequence[np.ndarray], attrs: Mapping[str, Any], regions: tuple[Callable, ...] = ()
+    ) -> tuple[np.ndarray, ...]:
+        """Run the numpy meaning; results have exactly the inferred types.
+
+        `regions` are the bodies of the node as functions from arrays to a tuple of arrays.
+        """
         types = self.result_types(tuple(type_of(array) for array in arrays), attrs)
-        results = self.run(*arrays, **attrs)
+        results = self.run(*arrays, **attrs, regions=regions) if self.takes_regions else self.run(*arrays, **attrs)
         results = results if isinstance(results, tuple) else (results,)
         return tuple(np.asarray(result, dtype=of.dtype.numpy) for result, of in zip(results, types, strict=True))
 
@@ -287,28 +359,50 @@ class _Options:
     linear: tuple[tuple[int, ...], ...]
     flops: float | None
     call: tuple[str, ...]
+    spread: str | None
+    constant: str
+    effects: bool | Callable
+    edges: Callable | None
+    foreign: bool
+
+
+# How eagerly shardings spread through an operator, most eager first: elementwise operators; those that only move
+# elements (reshape, transpose); dynamic slices (forwards only at first); the rest; broadcasts, which give to their
+# operand but take from it last. The levels of Shardy's op-priority propagation are made of these.
+SPREADS = ("pointwise", "move", "slice", "", "broadcast")
 
 
 def operator(
     name: str,
     *,
-    rule: str | Callable,
+    rule: str | Callable | None,
     shape: Callable | None = None,
     dtype: str | DType | Callable | None = None,
     linear: Iterable[Iterable[int]] = (),
     flops: float | None = None,
     call: Iterable[str] = (),
+    spread: str | None = None,
+    constant: str = "",
+    effects: bool | Callable[[Mapping[str, Any]], bool] = False,
+    edges: Callable | None = None,
+    foreign: bool = False,
 ) -> Callable[[Callable], Operator]:
     """Define and register an operator; decorates its numpy meaning.
 
     Args:
         name: MindSpore's name where MindSpore has the operator.
-        rule: rule text, or `function(*shapes, **attrs)` returning a text, a (text, sizes) pair or a Rule.
+        rule: rule text, or `function(*shapes, **attrs)` returning a text, a (text, sizes) pair or a Rule; None if
+            the dims of operands and results do not belong together (loops, branches, unknown operators).
         shape: `function(*shapes, **attrs) -> result shapes`, where the rule's factor sizes are not the result's dims.
         dtype: element type of the results (a tuple for several), or `function(*dtypes, **attrs)`; default promotion.
         linear: sets of operand indices in which the operator is linear together; () means all operands.
         flops: operations per index combination of the rule's factors.
         call: attributes that the primitive class takes when called; with operands among them, the order of all.
+        spread: one of SPREADS; recognized for elementwise rules.
+        constant: 'source' or 'fold', see `Operator.constant`.
+        effects: it does something besides its results; or `function(attrs)` that tells.
+        edges: `function(node) -> data-flow edges`.
+        foreign: Shardy has no rule for it, so that propagation that is to equal Shardy's has to stop here.
 
     Raises:
         UnknownNameError: the name is taken.
@@ -318,7 +412,8 @@ def operator(
         if name in _REGISTRY:
             raise UnknownNameError(f"operator {name!r} is already defined; choose another name")
         sets = tuple(tuple(indices) for indices in linear)
-        _REGISTRY[name] = Operator(name, run, _Options(rule, shape, dtype, sets, flops, tuple(call)))
+        options = _Options(rule, shape, dtype, sets, flops, tuple(call), spread, constant, effects, edges, foreign)
+        _REGISTRY[name] = Operator(name, run, options)
         return _REGISTRY[name]
 
     return define

@@ -10,7 +10,9 @@ import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops.axes import axis_indices, letters, whole_numbers, words
+from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.registry import operator
+from autoshard.rule import Rule
 
 Bound = tuple[str, dict[str, int]]
 
@@ -31,55 +33,58 @@ def _(g, y, x):
 
 @dataclass
 class _Side:
-    """One shape in the walk of `reshape_rule`: factors per dim, rest of the open dim, product so far."""
+    """One shape in the walk of `reshape_rule`: the open dim, what is left of it, and the product of all factors."""
 
+    tensor: int
     sizes: tuple[int, ...]
-    factors: list[list[str]]
-    dim: int = -1
+    dim: int = 0
     rest: int = 1
     done: int = 1
 
-    @staticmethod
-    def of(sizes: Sequence[int]) -> _Side:
-        return _Side(tuple(sizes), [[] for _ in sizes])
+    @property
+    def at_one(self) -> bool:
+        """Whether it stands before a dim of size 1."""
+        return self.rest == 1 and self.dim < len(self.sizes) and self.sizes[self.dim] == 1
 
     def open(self) -> None:
-        while self.rest == 1 and self.dim + 1 < len(self.sizes):
-            self.dim += 1
+        if self.rest == 1 and self.dim < len(self.sizes):
             self.rest = self.sizes[self.dim]
 
-    def take(self, word: str, size: int) -> None:
-        self.factors[self.dim].append(word)
+    def take(self, size: int) -> None:
         self.rest //= size
         self.done *= size
-
-    def __str__(self) -> str:
-        return words(f"({' '.join(dim)})" if len(dim) > 1 else "".join(dim) or "1" for dim in self.factors)
+        self.dim += self.rest == 1
 
 
-def reshape_rule(source: Sequence[int], target: Sequence[int]) -> Bound:
-    """Rule text and sizes of a reshape: both shapes are cut into factors at their common boundaries.
+def reshape_rule(source: Sequence[int], target: Sequence[int]) -> Rule:
+    """The rule of a reshape: both shapes are cut into factors at their common boundaries.
 
     Two pointers walk over the cumulative products of both shapes (Shardy's op_sharding_rule_registry.cc).
     Where both stand at the same product, the gcd of what is left of the open dims is a factor of both;
     elsewhere one side gets a factor of its own, which every rank needs whole. `(8, 16, 6) -> (128, 6)` gives
-    `a b c -> (a b) c`.
+    `a b c -> (a b) c`. Shapes without elements have nothing in common.
     """
-    left, right = _Side.of(source), _Side.of(target)
-    names, sizes = iter(letters(sum(map(int.bit_length, (*source, *target))))), {}
-    while True:
-        left.open()
-        right.open()
-        if left.rest == right.rest == 1:
-            return f"{left} -> {right}", sizes
-        for sides, size in _next_factors(left, right):
-            name = next(names)
-            sizes[name] = size
-            for side in sides:
-                side.take(name if len(sides) == 2 else f"[{name}]", size)
+    sides = left, right = _Side(0, tuple(source)), _Side(1, tuple(target))
+    made = FactorBuilder([len(source)], [len(target)])
+    if 0 in source:
+        for side in sides:
+            for dim, size in enumerate(side.sizes):
+                made.factor({side.tensor: dim}, size, whole=True)
+        return made.build()
+    while left.dim < len(source) or right.dim < len(target):
+        for owners, size in _next_factors(left, right):
+            made.factor({side.tensor: side.dim for side in owners}, size, whole=len(owners) == 1)
+            for side in owners:
+                side.take(size)
+    return made.build()
 
 
 def _next_factors(left: _Side, right: _Side) -> list[tuple[tuple[_Side, ...], int]]:
+    for side in (left, right):
+        if side.at_one:
+            return [((side,), 1)]
+    left.open()
+    right.open()
     if left.done == right.done:
         common = math.gcd(left.rest, right.rest)
         return [((left, right), common)] if common > 1 else [((left,), left.rest), ((right,), right.rest)]
@@ -99,13 +104,13 @@ def full_shape(source: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     """
     shape = whole_numbers(shape, "Reshape")
     elements, known = math.prod(source), math.prod(size for size in shape if size != -1)
-    fits = shape.count(-1) <= 1 and all(size > 0 or size == -1 for size in shape) and elements > 0
-    if fits and -1 in shape and elements % known == 0:
+    fits = shape.count(-1) <= (elements > 0) and all(size >= -(elements > 0) for size in shape)
+    if fits and -1 in shape and known and elements % known == 0:
         return tuple(elements // known if size == -1 else size for size in shape)
     if not fits or elements != known:
         raise ShapeError(
             f"Reshape of {tuple(source)} to {shape}: the operand has {elements} elements; the new dims must "
-            f"multiply to that, be positive, and hold at most one -1"
+            f"multiply to that, and hold at most one -1"
         )
     return shape
 
@@ -116,6 +121,8 @@ def full_shape(source: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     linear=((0,),),
     flops=0,
     call=("shape",),
+    spread="move",
+    constant="fold",
 )
 def reshape(x, *, shape):
     """The elements of x in row-major order under another shape; one dim may be -1."""
@@ -143,12 +150,15 @@ def _order(rank: int, perm: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(axis % rank for axis in perm)
 
 
-def _transpose_rule(x: Sequence[int], perm: Sequence[int] | None) -> str:
-    names = letters(len(x))
-    return f"{words(names)} -> {words(names[i] for i in _order(len(x), perm))}"
+def _transpose_rule(x: Sequence[int], perm: Sequence[int] | None) -> Rule:
+    order = _order(len(x), perm)
+    made = FactorBuilder([len(x)], [len(x)])
+    for dim, source in enumerate(order):
+        made.factor({0: source, 1: dim}, x[source])
+    return made.build()
 
 
-@operator("Transpose", rule=_transpose_rule, linear=((0,),), flops=0, call=("perm",))
+@operator("Transpose", rule=_transpose_rule, linear=((0,),), flops=0, call=("perm",), spread="move")
 def transpose(x, *, perm=None):
     """Dim i of the result is dim perm[i] of x; without perm the dims are reversed."""
     return np.transpose(x, perm)
@@ -168,7 +178,7 @@ def _expand_rule(x: Sequence[int], axis: int | tuple[int, ...]) -> str:
     return f"{words(names)} -> {words('1' if i in new else next(rest) for i in range(len(x) + count))}"
 
 
-@operator("ExpandDims", rule=_expand_rule, linear=((0,),), flops=0, call=("axis",))
+@operator("ExpandDims", rule=_expand_rule, linear=((0,),), flops=0, call=("axis",), spread="move", constant="fold")
 def expand_dims(x, *, axis):
     """Insert dims of size 1 so that they stand at `axis` (an int, or a tuple) of the result."""
     return np.expand_dims(x, axis)
@@ -195,7 +205,7 @@ def _squeeze_rule(x: Sequence[int], axis: int | tuple[int, ...] | None) -> str:
     return f"{words(names)} -> {words(name for i, name in enumerate(names) if i not in gone)}"
 
 
-@operator("Squeeze", rule=_squeeze_rule, linear=((0,),), flops=0)
+@operator("Squeeze", rule=_squeeze_rule, linear=((0,),), flops=0, spread="move", constant="fold")
 def squeeze(x, *, axis=None):
     """Remove the dims of size 1 at `axis`: an int, a tuple, or None for all of them."""
     return np.squeeze(x, axis)
@@ -235,7 +245,7 @@ def _broadcast_rule(x: Sequence[int], shape: Sequence[int]) -> Bound:
     return f"{words(old)} -> {words(names)}", dict(zip(names, full, strict=True))
 
 
-@operator("BroadcastTo", rule=_broadcast_rule, linear=((0,),), flops=0)
+@operator("BroadcastTo", rule=_broadcast_rule, linear=((0,),), flops=0, spread="broadcast", constant="fold")
 def broadcast_to(x, *, shape):
     """Repeat x along new leading dims and along its dims of size 1; -1 keeps a dim."""
     return np.broadcast_to(x, _broadcast_shape(x.shape, shape))
@@ -276,7 +286,7 @@ def _tile_dim(copy: str, old: str, count: int) -> str:
     return copy if old == "1" else f"({copy} {old})"
 
 
-@operator("Tile", rule=_tile_rule, linear=((0,),), flops=0, call=("multiples",))
+@operator("Tile", rule=_tile_rule, linear=((0,),), flops=0, call=("multiples",), spread="broadcast", constant="fold")
 def tile(x, *, multiples):
     """Lay multiples[i] copies of x side by side along dim i, after adding leading dims of size 1 to x."""
     return np.tile(x, multiples)

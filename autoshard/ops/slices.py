@@ -79,6 +79,7 @@ def _slice_shape(x: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int
     linear=((0,),),
     flops=0,
     call=("begin", "end", "strides"),
+    constant="fold",
 )
 def strided_slice(x, *, begin, end, strides=()):
     """x[begin:end:strides] per dim, as Python slices: negative ends count from the back, None is open.
@@ -234,7 +235,7 @@ def _range_rule(start: float, limit: float, delta: float, dtype: str, offset: in
     return source_rule((_count(start, limit, delta) if count is None else count,))
 
 
-@operator("Range", rule=_range_rule, dtype=lambda dtype, **_: dtype, flops=1)
+@operator("Range", rule=_range_rule, dtype=lambda dtype, **_: dtype, flops=1, constant="source")
 def arange(*, start=0, limit, delta=1, dtype="i32", offset=0, count=None):
     """start, start + delta, ... below limit; of those, `count` (default all) from number `offset` on."""
     count = _count(start, limit, delta) if count is None else count

@@ -18,6 +18,7 @@ from autoshard.tensortype import DType
 from autoshard.tensortype import dtype as element_type
 
 _F32, BOOL = element_type("f32"), element_type("bool")
+_COMPLEX = {element_type("c64"): _F32, element_type("c128"): element_type("f64")}
 _SQRT_HALF = 0.5**0.5
 _INV_SQRT_2PI = 0.3989422804014327
 _TANH_SCALE, _TANH_CUBE = 0.7978845608028654, 0.044715
@@ -26,7 +27,12 @@ _TANH_SCALE, _TANH_CUBE = 0.7978845608028654, 0.044715
 def real(*operands: DType, **_: object) -> DType:
     """Transcendental functions of whole numbers are f32, as in MindSpore."""
     common = promote(operands)
-    return common if common.is_float else _F32
+    return common if common.is_float or common in _COMPLEX else _F32
+
+
+def magnitude(x: DType, **_: object) -> DType:
+    """The size of a complex number is a real one."""
+    return _COMPLEX.get(x, x)
 
 
 def signed(name: str) -> Callable[..., DType]:
@@ -97,13 +103,21 @@ def _erf(x: np.ndarray) -> np.ndarray:
     # Imported where it is used, here and below: scipy takes longer to import than all else together.
     from scipy.special import erf
 
-    return erf(x)
+    return erf(native(x))
 
 
 def _expit(x: np.ndarray) -> np.ndarray:
     from scipy.special import expit
 
-    return expit(x)
+    return expit(native(x))
+
+
+def native(x: np.ndarray) -> np.ndarray:
+    """The array in a type of numpy's own: f32 for the small floats, 8 bits for the small integers of ml_dtypes."""
+    of = element_type(x.dtype)
+    if not of.extended:
+        return x
+    return x.astype(np.float32 if of.is_float else np.int8 if of.name.startswith("i") else np.uint8)
 
 
 def _gelu_tanh_inner(x: np.ndarray) -> np.ndarray:
@@ -158,7 +172,7 @@ silu = _unary("SiLU", lambda x: x * _expit(x), of=real, flops=11)
 softplus = _unary("Softplus", _softplus, of=real, flops=16)
 sin = _unary("Sin", np.sin, of=real, flops=8)
 cos = _unary("Cos", np.cos, of=real, flops=8)
-abs = _unary("Abs", np.abs)
+abs = _unary("Abs", np.abs, of=magnitude)
 neg = _unary("Neg", np.negative, of=signed("Neg"), linear=True)
 sign = flat(_unary("Sign", np.sign, of=signed("Sign")))
 floor = flat(_unary("Floor", np.floor))

@@ -24,6 +24,14 @@ class Cell(Owned):
 
     Args:
         auto_prefix: whether names of what the attributes hold start with the attribute (`dense1.weight`).
+
+    Attributes:
+        in_shardings: what is asked of its inputs: an entry per argument that `Spec.of` takes (nested as the argument
+            is), None where nothing is asked; or a dict by the arguments' names.
+        out_shardings: the same of what it returns, nested as that is.
+
+    Of the cell that is traced these are what is asked of the graph's inputs and outputs; in any other cell they are
+    sharding constraints.
     """
 
     def __init__(self, auto_prefix: bool = True) -> None:
@@ -32,6 +40,8 @@ class Cell(Owned):
         self.in_strategy: tuple[Entry, ...] | None = None
         self.out_strategy: tuple[Entry, ...] | None = None
         self.shard_source: Source | None = None
+        self.in_shardings: Any = None
+        self.out_shardings: Any = None
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
         raise GraphError(f"{type(self).__name__} has no method construct(self, ...)")

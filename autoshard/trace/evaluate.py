@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from autoshard.errors import RuntimeSetupError
-from autoshard.ir.graph import Graph, Value
-from autoshard.tensortype import type_of
+from autoshard.errors import RuntimeSetupError, ShapeError, at
+from autoshard.ir.graph import Graph, Node, Value, walk
+from autoshard.ir.run import TOKEN_VALUE, Held, Runner
+from autoshard.tensortype import TOKEN, type_of
+from autoshard.trace.manual import Team
 
 Inputs = Mapping[Value, np.ndarray] | Sequence[np.ndarray]
 
@@ -16,30 +20,54 @@ Inputs = Mapping[Value, np.ndarray] | Sequence[np.ndarray]
 def evaluate(graph: Graph, inputs: Inputs) -> list[np.ndarray]:
     """The outputs of the graph; each value is let go after its last use.
 
+    A manual computation runs for all positions along its manual axes side by side.
+
     Args:
-        inputs: an array per input, in order or by value.
+        inputs: an array per input, in order or by value; anything will do for a token.
 
     Raises:
         RuntimeSetupError: an input is missing or has another type.
+        ShapeError: operations that autoshard has no operator for; all of them are listed.
     """
     held = _checked(graph, inputs)
-    last = _last_uses(graph)
-    for i, node in enumerate(graph.nodes):
-        results = node.op.evaluate([held[value] for value in node.operands], node.attrs)
-        held.update(zip(node.results, results, strict=True))
-        for value in (*node.operands, *node.results):
-            if last.get(value, i) == i:
-                held.pop(value, None)
-    return [held[value] for value in graph.outputs]
+    check_known(graph)
+    return list(_Whole(graph.functions).block(graph.nodes, graph.outputs, held))
 
 
-def _last_uses(graph: Graph) -> dict[Value, int]:
-    """Position of the last node that needs a value; outputs are needed after all nodes."""
-    last = {value: i for i, node in enumerate(graph.nodes) for value in node.operands}
-    return {**last, **dict.fromkeys(graph.outputs, len(graph.nodes))}
+class _Whole(Runner):
+    def node(self, node: Node, held: Held) -> tuple:
+        if node.op.name == "ManualComputation":
+            return Team.run(self.functions, node, held)
+        return super().node(node, held)
 
 
-def _checked(graph: Graph, inputs: Inputs) -> dict[Value, np.ndarray]:
+def check_known(graph: Graph) -> None:
+    """That autoshard has an operator for every operation of the graph, so that it can run.
+
+    Raises:
+        ShapeError: it has not; each operation is named with how often it occurs and where first.
+    """
+    nodes = (node for one in (graph, *graph.functions.values()) for node in walk(one.nodes))
+    unknown = [node for node in nodes if node.op.name == "Opaque"]
+    if unknown:
+        raise ShapeError(f"cannot run {graph.name!r}: autoshard has no operator for {_listed(unknown)}")
+
+
+def _listed(unknown: Sequence[Node]) -> str:
+    first: dict[str, Node] = {}
+    for node in unknown:
+        first.setdefault(node.attrs["name"], node)
+    counts = Counter(node.attrs["name"] for node in unknown)
+    return ", ".join(f"{name} ({_times(counts[name], at(node.source))})" for name, node in first.items())
+
+
+def _times(count: int, where: str) -> str:
+    if count == 1:
+        return f"once{where and ','}{where}"
+    return f"{count} times{where and ', first'}{where}"
+
+
+def _checked(graph: Graph, inputs: Inputs) -> dict[Value, Any]:
     if not isinstance(inputs, Mapping):
         if len(inputs) != len(graph.inputs):
             names = ", ".join(value.name for value in graph.inputs)
@@ -47,12 +75,15 @@ def _checked(graph: Graph, inputs: Inputs) -> dict[Value, np.ndarray]:
                 f"running {graph.name!r}: {len(inputs)} arrays for {len(graph.inputs)} inputs ({names})"
             )
         inputs = dict(zip(graph.inputs, inputs, strict=True))
-    held = {}
-    for value in graph.inputs:
-        if value not in inputs:
-            raise RuntimeSetupError(f"running {graph.name!r}: no array for input {value.name} ({value.type})")
-        held[value] = np.asarray(inputs[value])
-        if type_of(held[value]) != value.type:
-            found = type_of(held[value])
-            raise RuntimeSetupError(f"running {graph.name!r}: input {value.name} is {value.type}, but got {found}")
-    return held
+    return {value: _input(graph, value, inputs) for value in graph.inputs}
+
+
+def _input(graph: Graph, value: Value, inputs: Mapping[Value, Any]) -> Any:
+    if value.type.dtype is TOKEN:
+        return TOKEN_VALUE
+    if value not in inputs:
+        raise RuntimeSetupError(f"running {graph.name!r}: no array for input {value.name} ({value.type})")
+    array = np.asarray(inputs[value])
+    if type_of(array) != value.type:
+        raise RuntimeSetupError(f"running {graph.name!r}: input {value.name} is {value.type}, but got {type_of(array)}")
+    return array

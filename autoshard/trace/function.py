@@ -6,7 +6,6 @@ stand for.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,9 +19,12 @@ from autoshard.ops.primitive import current_primitive
 from autoshard.ops.registry import Operator, lookup
 from autoshard.source import Source, caller
 from autoshard.tensortype import TensorType, type_of
+from autoshard.trace.arguments import argument_names, by_position
+from autoshard.trace.asking import constrained
 from autoshard.trace.cell import Cell
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.parameter import Entry, Parameter, activate
+from autoshard.trace.specs import Requests, Specs
 from autoshard.trace.structure import flatten, unflatten
 from autoshard.trace.tensor import Recorder, Tensor, snake
 
@@ -49,6 +51,7 @@ class Traced:
     parameters: Mapping[Value, Parameter]
     arguments: Any
     results: Any
+    asked: Specs = field(default_factory=Specs)
 
     @property
     def updated(self) -> dict[int, Parameter]:
@@ -89,7 +92,9 @@ class Traced:
         return self.unpack(outputs)
 
 
-def trace(fn: Callable, *example_args: Any, name: str | None = None) -> Traced:
+def trace(
+    fn: Callable, *example_args: Any, name: str | None = None, in_shardings: Any = None, out_shardings: Any = None
+) -> Traced:
     """Run `fn` once on symbolic tensors of the arguments' types and return its graph.
 
     Args:
@@ -97,15 +102,25 @@ def trace(fn: Callable, *example_args: Any, name: str | None = None) -> Traced:
         example_args: arrays or TensorTypes, or nested tuples, lists and dicts of them; anything else is
             passed as is.
         name: the graph's name, by default that of the function or of the cell's class.
+        in_shardings: what is asked of the inputs: an entry per argument that `Spec.of` takes, nested where the argument
+            is, None where nothing is asked; or a dict by the arguments' names. By default a cell's own `in_shardings`.
+        out_shardings: the same of what is returned, nested as that is.
 
     Raises:
         GraphError: fn returns no tensor, or needs the numbers of a tensor.
+        ShardingError: shardings of another structure than the arguments, or for another number of dims.
         ShapeError: operands that do not fit; the message names the instance, the types and the source line.
     """
     recorder = TraceRecorder(Builder(name or _name_of(fn)))
     leaves, arguments = flatten(example_args, _is_tensor)
-    names = _argument_names(fn, leaves)
+    names = argument_names(fn, leaves)
     tensors = [recorder.data(one, label) for label, (_, one) in zip(names, leaves, strict=True)]
+    if isinstance(fn, Cell):
+        recorder.outermost = fn
+        in_shardings = fn.in_shardings if in_shardings is None else in_shardings
+        out_shardings = fn.out_shardings if out_shardings is None else out_shardings
+    by_place = by_position(in_shardings, fn, len(example_args), "in_shardings")
+    recorder.requests.note_inputs([one.value for one in tensors], arguments, by_place, recorder.builder.name)
     with activate(recorder):
         returned = fn(*unflatten(arguments, tensors))
         found, results = flatten(returned, lambda part: isinstance(part, Tensor | Parameter | np.ndarray | np.generic))
@@ -114,6 +129,7 @@ def trace(fn: Callable, *example_args: Any, name: str | None = None) -> Traced:
                 f"tracing {recorder.builder.name!r}: it returned {_shown(returned)}, which holds no tensor"
             )
         outputs = [recorder.lift(one) for _, one in found]
+    recorder.requests.note_outputs(outputs, results, out_shardings, recorder.builder.name)
     return recorder.finish(outputs, arguments, results)
 
 
@@ -135,12 +151,15 @@ class TraceRecorder(Recorder):
         self.annotations: dict[Node, Annotation] = {}
         self._met: dict[int, _Met] = {}
         self._cells: list[Cell] = []
+        self.outermost: Cell | None = None
+        self.requests = Requests()
 
     @staticmethod
     def resume(graph: Graph, traced: Traced) -> TraceRecorder:
         """A recorder that goes on where `traced` ended, with the nodes of `graph` (its own, maybe more)."""
         recorder = TraceRecorder(Builder.after(graph, graph.name))
         recorder.annotations.update(traced.annotations)
+        recorder.requests = Requests.after(traced.asked)
         following = {into: out for out, into in traced.graph.tied.items()}
         for value, parameter in traced.parameters.items():
             tensor = Tensor(following.get(value, value), recorder)
@@ -183,7 +202,7 @@ class TraceRecorder(Recorder):
             return tensor
         node = self.builder.add(lookup("Identity"), [tensor.value], {}, self._names.unique(name), source or caller())
         self.annotations[node] = Annotation((entry,), None, source)
-        return Tensor(node.results[0], self)
+        return self.made(node)[0]
 
     # -- cells
 
@@ -196,10 +215,26 @@ class TraceRecorder(Recorder):
             self._cells.pop()
 
     def call(self, cell: Cell, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Apply a cell: its path names its nodes, its `shard` strategies fix its inputs and outputs."""
+        """Apply a cell: its path names its nodes, its `shard` strategies fix its inputs and outputs, and what it asks
+        of them becomes constraints, unless they are those of the graph.
+        """
+        asks = self._cells or cell is not self.outermost
         with self._inside(cell):
             args, kwargs = self._shard_tensors(cell, (args, kwargs), cell.in_strategy, "input")
-            return self._shard_tensors(cell, cell.construct(*args, **kwargs), cell.out_strategy, "output")
+            if asks and cell.in_shardings is not None:
+                args, kwargs = self._constrain_arguments(cell, args, kwargs)
+            returned = self._shard_tensors(cell, cell.construct(*args, **kwargs), cell.out_strategy, "output")
+            if asks and cell.out_shardings is not None:
+                returned = constrained(returned, cell.out_shardings, f"{_named(cell)}.out_shardings")
+            return returned
+
+    def _constrain_arguments(self, cell: Cell, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        given, what = cell.in_shardings, f"{_named(cell)}.in_shardings"
+        by_name = isinstance(given, Mapping)
+        named = {name: given[name] for name in kwargs if name in given} if by_name else {}
+        rest = {name: entry for name, entry in given.items() if name not in named} if by_name else given
+        args = constrained(args, by_position(rest, cell, len(args), what), what)
+        return args, constrained(kwargs, named, what)
 
     def _shard_tensors(self, cell: Cell, tree: Any, given: Sequence[Entry] | None, what: str) -> Any:
         if given is None:
@@ -222,11 +257,22 @@ class TraceRecorder(Recorder):
         met = self._met.get(id(parameter))
         if met is None:
             value = self.builder.input(parameter.type, parameter.name, PARAMETER)
-            tensor = self._fixed(
-                Tensor(value, self), f"{parameter.name}.shard", parameter.in_strategy, parameter.source
-            )
+            tensor = self._entering(parameter, Tensor(value, self))
             met = self._met[id(parameter)] = _Met(parameter, value, tensor)
+            if parameter.sharding is not None:
+                self.requests.note(value, value, parameter.sharding, parameter.asked_at)
         return met
+
+    def _entering(self, parameter: Parameter, tensor: Tensor) -> Tensor:
+        """The tensor behind the node that carries the parameter's strategy, wherever the parameter is met first."""
+        if parameter.in_strategy is None:
+            return tensor
+        enclosures, self.enclosures = self.enclosures, []
+        try:
+            with self.outside():
+                return self._fixed(tensor, f"{parameter.name}.shard", parameter.in_strategy, parameter.source)
+        finally:
+            self.enclosures = enclosures
 
     def parameter(self, parameter: Parameter) -> Tensor:
         return self._meet(parameter).tensor
@@ -236,7 +282,13 @@ class TraceRecorder(Recorder):
 
         Raises:
             ShapeError: a value of another type.
+            GraphError: it is assigned inside a loop, branch or manual computation.
         """
+        if self.in_region:
+            raise GraphError(
+                f"{parameter.name} is assigned inside a loop, branch or manual computation{at(caller())}; return the "
+                "new value from the body and assign it behind"
+            )
         met = self._meet(parameter)
         value = self.lift(new, [parameter.dtype])
         if value.type != parameter.type:
@@ -253,7 +305,9 @@ class TraceRecorder(Recorder):
         updates = {len(outputs) + i: position[met.value] for i, met in enumerate(changed)}
         graph = self.builder.build([*outputs, *(met.tensor.value for met in changed)], updates)
         parameters = {met.value: met.parameter for met in self._met.values()}
-        return Traced(graph, self.annotations, parameters, arguments, results)
+        # A new value lies as the parameter does.
+        asked = self.requests.specs(len(outputs), [met.value for met in changed])
+        return Traced(graph, self.annotations, parameters, arguments, results, asked)
 
 
 def _is_tensor(part: object) -> bool:
@@ -270,18 +324,8 @@ def _name_of(fn: Any) -> str:
     return getattr(fn, "__name__", type(fn).__name__).replace("<lambda>", "main")
 
 
-def _argument_names(fn: Any, leaves: Sequence[tuple[str, Any]]) -> list[str]:
-    """`x`, `batch.label`: the path of each leaf with the parameter's name in place of its position."""
-    target = fn.construct if isinstance(fn, Cell) else fn
-    try:
-        parameters = list(inspect.signature(target).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "input")
-    plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    heads_and_tails = [path.partition(".") for path, _ in leaves]
-    heads = [plain[int(head)] if int(head) < len(plain) else f"{rest}{head}" for head, _, _ in heads_and_tails]
-    return [f"{head}.{tail}" if tail else head for head, (_, _, tail) in zip(heads, heads_and_tails, strict=True)]
+def _named(cell: Cell) -> str:
+    return cell.path or type(cell).__name__
 
 
 def _fit(array: Any, value: Value, graph: str) -> np.ndarray:

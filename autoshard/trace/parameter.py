@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import GraphError, ShapeError
+from autoshard.errors import GraphError, ShapeError, at
 from autoshard.layout.layout import Layout
+from autoshard.layout.spec import Spec
 from autoshard.ops.registry import Operator
-from autoshard.source import Source
+from autoshard.source import Source, caller
 from autoshard.tensortype import DType, TensorType, dtype, type_of
 from autoshard.trace.arithmetic import Arithmetic
 from autoshard.trace.initializer import Deferred
@@ -78,14 +79,37 @@ class Parameter(Arithmetic, Owned):
         data: an array, a number, or another parameter, whose values are copied.
         name: its last name; by default the attribute of the cell that it is assigned to.
         requires_grad: whether optimizers train it.
+        sharding: how it is asked to lie, as anything that `Spec.of` takes; None asks nothing.
     """
 
-    def __init__(self, data: Any, name: str | None = None, requires_grad: bool = True) -> None:
+    def __init__(self, data: Any, name: str | None = None, requires_grad: bool = True, sharding: Any = None) -> None:
         self._values: np.ndarray | Deferred = data if isinstance(data, Deferred) else _as_array(data)
         self.requires_grad = requires_grad
         self._given_name = name
         self.in_strategy: Entry = None
         self.source: Source | None = None
+        self.asked_at: Source | None = None
+        self._sharding: Spec | None = None
+        if sharding is not None:
+            self.sharding = sharding
+
+    @property
+    def sharding(self) -> Spec | None:
+        """How it is asked to lie; set to anything that `Spec.of` takes.
+
+        Raises:
+            ShardingError, ParseError: not of this form, or for another number of dims.
+        """
+        return self._sharding
+
+    @sharding.setter
+    def sharding(self, asked: Any) -> None:
+        self.asked_at = caller()
+        if asked is not None:
+            what = f"{self.name}{at(self.asked_at)}"
+            asked = Spec.of(asked, what)
+            asked.check_rank(len(self.shape), f"{what} ({self.type})")
+        self._sharding = asked
 
     @property
     def own_name(self) -> str:

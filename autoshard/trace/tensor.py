@@ -2,19 +2,22 @@
 
 A `Tensor` is a value of a graph under construction. Applying a registered operator to it asks its recorder,
 which lifts numbers and arrays among the operands to constants, adds the node, and says what is wrong if it
-does not fit.
+does not fit. `Recorder.region` records what a Python function does as the body of a loop, a branch or the like.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 
 from autoshard.errors import GraphError, ShapeError, at
-from autoshard.ir.graph import Builder, Node, Value
+from autoshard.ir.graph import Builder, Node, Region, Value, walk
+from autoshard.layout.mesh import Mesh
 from autoshard.ops.registry import Literal, Operator, lookup
 from autoshard.source import Source, caller
 from autoshard.tensortype import DType, TensorType, dtype
@@ -79,6 +82,17 @@ class Tensor(Arithmetic):
         self._unknown(f"numpy.{function.__name__} (autoshard.ops has operators for tensors)")
 
 
+@dataclass(frozen=True)
+class Enclosure:
+    """A manual computation whose body is being recorded: its mesh, its manual axes and those around it, and values
+    from outside with the arguments that stand for them inside.
+    """
+
+    mesh: Mesh
+    axes: tuple[str, ...]
+    brought: dict[Value, Value] = field(default_factory=dict)
+
+
 class Recorder:
     """Adds a node to `builder` for each operator call; subclasses say how nodes are called and what more to
     note.
@@ -87,8 +101,15 @@ class Recorder:
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self._names = Builder("node names")
-        for node in builder.nodes:
+        self._around: list[list[Node]] = []
+        self._gone: set[Value] = set()
+        self.enclosures: list[Enclosure] = []
+        self._level: dict[Value, int] = {}
+        self._groups: dict[object, int] = {}
+        for node in walk(builder.nodes):
             self._names.unique(node.name)
+            if node.op.name == "ShardingGroup":
+                self._groups.setdefault(node.attrs["group"], node.attrs["group"])
 
     def describe(self, op: Operator) -> tuple[str, Source | None]:
         """Instance name (not yet unique) and source line for the node of the call under way."""
@@ -105,23 +126,34 @@ class Recorder:
         return Tensor(value, self)
 
     def apply(self, op: Operator, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """Add the node; a tensor if it has one result, else a tuple of them. Raises as `add` does."""
+        tensors = self.add(op, operands, attrs)
+        return tensors[0] if len(tensors) == 1 else tensors
+
+    def add(
+        self, op: Operator, operands: Sequence[Any], attrs: Mapping[str, Any], regions: tuple[Region, ...] = ()
+    ) -> tuple[Tensor, ...]:
         """Add the node; a tensor per result.
 
         Raises:
             ShapeError: operands that the operator cannot take.
-            GraphError: tensors of another graph.
+            GraphError: tensors of another graph, or of a region that is closed.
         """
         near = [dtype(one.dtype) for one in operands if isinstance(one, Arithmetic | np.ndarray)]
         values = [self.lift(one, near) for one in operands]
         name, source = self.describe(op)
         name = self._names.unique(name)
         try:
-            node = self.builder.add(op, values, attrs, name, source)
+            node = self.builder.add(op, values, attrs, name, source, regions=regions)
         except ShapeError as error:
             raise ShapeError(_misfit(name, values, source, error)) from None
         self.noted(node)
-        tensors = tuple(Tensor(value, self) for value in node.results)
-        return tensors[0] if len(tensors) == 1 else tensors
+        return self.made(node)
+
+    def made(self, node: Node) -> tuple[Tensor, ...]:
+        """The tensors of a node that was added here."""
+        self._belong_here(node.results)
+        return tuple(Tensor(value, self) for value in node.results)
 
     def lift(self, operand: Any, near: Sequence[DType] = ()) -> Value:
         """The value of an operand; numbers and arrays become constants, numbers of a type like `near`."""
@@ -132,11 +164,11 @@ class Recorder:
                     f"{operand.recorder.builder.name!r}, not to {self.builder.name!r}{at(caller())}; "
                     f"a tensor must not be kept from one trace to another"
                 )
-            return operand.value
+            return self._reached(operand.value)
         if isinstance(operand, Parameter):
-            return self.parameter(operand).value
+            return self._reached(self.parameter(operand).value)
         if is_number(operand):
-            return self.fill((), operand, _number_type(operand, near)).value
+            return self.fill((), operand, number_type(operand, near)).value
         return self.constant(operand).value
 
     def fill(self, shape: Sequence[int], number: Any, element: DType) -> Tensor:
@@ -154,6 +186,85 @@ class Recorder:
         constant = lookup("Constant")
         return self.apply(constant, (), constant.check_attributes({"value": Literal(array)}))
 
+    # -- regions
+
+    def region(
+        self, body: Callable[..., Sequence[Value]], types: Sequence[TensorType], stem: str, *, names: Sequence[str] = ()
+    ) -> Region:
+        """What `body` does with a tensor per type; it returns the values that the region yields.
+
+        Args:
+            stem: what names of the arguments start with; `names` are the rest of them.
+        """
+        self._around.append(self.builder.nodes)
+        self.builder.nodes = []
+        labels = names or ("",) * len(types)
+        stems = (f"{stem}.{label}" if label else stem for label in labels)
+        args = tuple(Value(of, self.builder.unique(name)) for of, name in zip(types, stems, strict=True))
+        self._belong_here(args)
+        try:
+            outputs = tuple(body(*(Tensor(value, self) for value in args)))
+            region = Region(args, tuple(self.builder.nodes), outputs)
+        finally:
+            self.builder.nodes = self._around.pop()
+        self._gone.update(region.values)
+        return region
+
+    @property
+    def in_region(self) -> bool:
+        return bool(self._around)
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Add nodes to the graph itself, before the node whose region is being recorded."""
+        inside = self.builder.nodes
+        self.builder.nodes = self._around[0] if self._around else inside
+        try:
+            yield
+        finally:
+            self.builder.nodes = inside
+
+    @contextmanager
+    def enclosed(self, enclosure: Enclosure) -> Iterator[None]:
+        """Record the body of a manual computation, which takes what it uses from outside as arguments."""
+        self.enclosures.append(enclosure)
+        try:
+            yield
+        finally:
+            self.enclosures.pop()
+        self._gone.update(enclosure.brought.values())
+
+    def group(self, name: str | None) -> int:
+        """The number of the sharding group of that name, or of one of its own for None."""
+        number = max(self._groups.values(), default=-1) + 1
+        return self._groups.setdefault(object() if name is None else name, number)
+
+    def _belong_here(self, values: Sequence[Value]) -> None:
+        if self.enclosures:
+            self._level.update(dict.fromkeys(values, len(self.enclosures)))
+
+    def _reached(self, value: Value) -> Value:
+        """The value by which nodes here use `value`: inside of manual computations an argument stands for it.
+
+        Raises:
+            GraphError: it is inside a region that is closed.
+        """
+        if value in self._gone:
+            raise GraphError(
+                f"tensor {value.name} ({value.type}) was made inside a loop, branch or manual computation and is "
+                f"used outside of it{at(caller())}; return it from the body instead"
+            )
+        for level in range(self._level.get(value, 0), len(self.enclosures)):
+            value = self._brought(value, level)
+        return value
+
+    def _brought(self, value: Value, level: int) -> Value:
+        brought = self.enclosures[level].brought
+        if value not in brought:
+            inner = brought[value] = Value(value.type, self.builder.unique(value.name))
+            self._level[inner] = level + 1
+        return brought[value]
+
 
 def snake(name: str) -> str:
     """`ReduceSum` -> `reduce_sum`, `GeLUGrad` -> `gelu_grad`; MatMul is one word."""
@@ -166,7 +277,7 @@ def _fill_attributes(shape: Sequence[int], number: Any, element: DType) -> dict[
     return {"shape": tuple(shape), "value": kind(number), "dtype": element.name}
 
 
-def _number_type(number: Any, near: Sequence[DType]) -> DType:
+def number_type(number: Any, near: Sequence[DType]) -> DType:
     """A float takes the widest float type near it, a whole number the widest number type; else f32, i32."""
     if isinstance(number, bool | np.bool_):
         return dtype("bool")

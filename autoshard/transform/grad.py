@@ -7,7 +7,7 @@ node to the first, once each (Linnainmaa 1970; Griewank and Walther, Evaluating 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from autoshard.errors import GraphError, at
 from autoshard.ir.graph import Builder, Graph, Node, Value
@@ -48,8 +48,12 @@ def _sweep(graph: Graph, of: Value, wrt: Sequence[Value], recorder: _Reverse) ->
         return
     recorder.start(of)
     for node in reversed(graph.nodes):
+        if not any(recorder.reached(value) for value in node.results):
+            continue
+        if node.regions and not dependent.isdisjoint(node.uses):
+            _refuse(node)
         wanted = [i for i, value in enumerate(node.operands) if value in dependent]
-        if not wanted or not any(recorder.reached(value) for value in node.results):
+        if not wanted:
             continue
         for i, cotangent in zip(wanted, recorder.back(node, wanted), strict=True):
             if cotangent is not None:
@@ -100,10 +104,7 @@ class _Reverse(Recorder):
     def back(self, node: Node, wanted: Sequence[int]) -> list[Any]:
         """The cotangents of the wanted operands, from those of the node's results."""
         if not node.op.differentiable:
-            raise GraphError(
-                f"{node.op.name} has no gradient, but {node.label}{at(node.source)} lies between the loss "
-                f"and what it is differentiated for; use ops.stop_gradient if no gradient should pass here"
-            )
+            _refuse(node)
         self._at(node.label, node.source)
         totals = [self.total(value) for value in node.results]
         g = tuple(None if total is None else Tensor(total, self) for total in totals)
@@ -132,11 +133,18 @@ class _Reverse(Recorder):
         self._terms.setdefault(value, []).append(lifted.astype(value.type.dtype).value)
 
 
+def _refuse(node: Node) -> NoReturn:
+    raise GraphError(
+        f"{node.op.name} has no gradient, but {node.label}{at(node.source)} lies between the loss "
+        f"and what it is differentiated for; use ops.stop_gradient if no gradient should pass here"
+    )
+
+
 def _dependent(graph: Graph, wrt: Sequence[Value]) -> set[Value]:
     """The float values that depend on a value in `wrt` through floats."""
     found = set(wrt)
     for node in graph.nodes:
-        if not found.isdisjoint(node.operands):
+        if not found.isdisjoint(node.uses):
             found.update(value for value in node.results if value.type.dtype.is_float)
     return found
 

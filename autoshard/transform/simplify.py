@@ -1,7 +1,7 @@
 """Leave out of a graph what does not change its outputs: dead nodes, and nodes that repeat another one.
 
 Inputs, outputs, roles and updates stay; nodes that are kept unchanged are the same objects, so that plans and
-annotations beside the graph still find them.
+annotations beside the graph still find them. What regions hold is left as it is.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autoshard.ir.graph import Graph, Node, Value
+from autoshard.ir.graph import Graph, Node, Region, Value
 
 
 def prune(graph: Graph) -> Graph:
-    """The graph without nodes that no output depends on."""
+    """The graph without nodes that no output depends on and that do nothing else."""
     kept = live_nodes(graph.nodes, graph.outputs)
     return graph if len(kept) == len(graph.nodes) else with_nodes(graph, kept)
 
@@ -26,13 +26,13 @@ def with_nodes(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
 
 
 def live_nodes(nodes: tuple[Node, ...], wanted: Iterable[Value]) -> tuple[Node, ...]:
-    """Those of the nodes, in order, that the wanted values need."""
+    """Those of the nodes, in order, that the wanted values need, or that do something besides their results."""
     needed = set(wanted)
     kept = []
     for node in reversed(nodes):
-        if not needed.isdisjoint(node.results):
+        if not needed.isdisjoint(node.results) or node.op.has_effects(node.attrs):
             kept.append(node)
-            needed.update(node.operands)
+            needed.update(node.uses)
     return tuple(reversed(kept))
 
 
@@ -41,17 +41,17 @@ def merge_equal(graph: Graph, keep: Iterable[Node] = ()) -> Graph:
     operands.
 
     The first one stays. Nodes in `keep` (annotated ones) are never merged away, as their strategies may
-    differ.
+    differ; nor are nodes with regions, and those that do something besides their results.
     """
-    apart = set(keep)
+    apart = {*keep, *(node for node in graph.nodes if node.regions or node.op.has_effects(node.attrs))}
     instead: dict[Value, Value] = {}
     first: dict[tuple, Node] = {}
     kept = []
     for node in graph.nodes:
-        node = _with_operands(node, instead)
-        key = (node.op.name, node.operands, tuple(node.attrs.items()), node.result_types)
-        known = first.setdefault(key, node)
-        if known is node or node in apart:
+        stays, node = node in apart, _with_operands(node, instead)
+        key = (node.op.name, node.operands, tuple(node.attrs.items()), node.result_types, node.given_rule)
+        known = node if stays else first.setdefault(key, node)
+        if known is node:
             kept.append(node)
         else:
             instead.update(zip(node.results, known.results, strict=True))
@@ -61,7 +61,15 @@ def merge_equal(graph: Graph, keep: Iterable[Node] = ()) -> Graph:
 
 def _with_operands(node: Node, instead: dict[Value, Value]) -> Node:
     """The node itself, or one that reads and writes the same values after the merges so far."""
-    if not any(value in instead for value in node.operands):
+    if not any(value in instead for value in node.uses):
         return node
     operands = tuple(instead.get(value, value) for value in node.operands)
-    return Node(node.op, operands, node.attrs, node.results, node.name, node.source)
+    regions = tuple(_with_captured(region, instead) for region in node.regions)
+    return Node(node.op, operands, node.attrs, node.results, node.name, node.source, regions, node.given_rule)
+
+
+def _with_captured(region: Region, instead: dict[Value, Value]) -> Region:
+    if not any(value in instead for value in region.captured):
+        return region
+    nodes = tuple(_with_operands(node, instead) for node in region.nodes)
+    return Region(region.args, nodes, tuple(instead.get(value, value) for value in region.outputs))

@@ -7,6 +7,7 @@ import pytest
 
 from autoshard import ops
 from autoshard.layout import Mesh
+from autoshard.ops.hlo_collective import COLLECTIVES
 from tests.ops.checks import check_gradient, check_linear, check_split
 from tests.oracle.samples import (
     SAMPLES as ALL,
@@ -18,7 +19,8 @@ SAMPLES = [one for of in (contract, loss, norm, pointwise, random, reduce, sourc
 
 
 def test_every_operator_has_a_sample() -> None:
-    assert {one.name for one in ops.operators()} <= {sample.op.name for sample in ALL}
+    alone = {one.name for one in ops.operators() if one.has_rule and one not in COLLECTIVES}
+    assert alone <= {sample.op.name for sample in ALL}
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)

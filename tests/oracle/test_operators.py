@@ -7,6 +7,7 @@ import pytest
 
 import autoshard.ops  # noqa: F401  (registers the operators)
 from autoshard.layout import Mesh
+from autoshard.ops.hlo_collective import COLLECTIVES
 from autoshard.ops.registry import operators
 from tests.oracle.check import MESHES, check_forward, check_gradient, check_linear
 from tests.oracle.samples import SAMPLES
@@ -14,7 +15,7 @@ from tests.oracle.samples import SAMPLES
 
 def test_every_operator_has_a_sample():
     sampled = {sample.op.name for sample in SAMPLES}
-    missing = [op.name for op in operators() if op.name not in sampled]
+    missing = [op.name for op in operators() if op.has_rule and op not in COLLECTIVES and op.name not in sampled]
     assert not missing, f"operators without a sample in tests/oracle/samples: {missing}"
 
 

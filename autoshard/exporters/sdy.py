@@ -1,0 +1,245 @@
+"""Write a working copy back as a StableHLO module with its shardings as sdy attributes.
+
+The module is built anew in the context of the one that was read: every operation is a copy of the one it came from,
+with the operands and shardings that the working copy has. Operations that passes made (reshards, edges, ...) are
+created. Locations and all other attributes stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from autoshard.errors import PlanError
+from autoshard.frontends.stablehlo.imported import Imported
+from autoshard.layout.mesh import Mesh
+from autoshard.layout.sdy_text import show_mesh, show_per_value, show_sharding
+from autoshard.layout.sharding import Sharding
+from autoshard.propagate.work import Block, Op, Val, Work
+from autoshard.rule_sdy import show_sdy
+from autoshard.tensortype import TOKEN, DType, TensorType
+
+_SHARDING, _RULE = "sdy.sharding", "sdy.sharding_rule"
+
+
+def to_module(work: Work, imported: Imported, *, rules: bool = False, full: bool = False) -> Any:
+    """The MLIR module of a working copy of `imported`.
+
+    Args:
+        rules: write the rule of every operation that propagation visited.
+        full: the whole pipeline was run: constants become `sdy.constant`, which nothing folds together again, and
+            meshes also say what they are in StableHLO's terms.
+
+    Raises:
+        PlanError: an operation that has no form in StableHLO or sdy.
+    """
+    with imported.module.context, ir.Location.unknown():
+        return _Writer(imported, rules, full).module(work)
+
+
+class _Writer:
+    def __init__(self, imported: Imported, rules: bool, full: bool) -> None:
+        self.imported = imported
+        self.rules = rules
+        self.full = full
+        bodies = [op.operation for op in imported.module.body.operations if op.operation.name == "func.func"]
+        self.functions = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in bodies}
+        self.values: dict[Val, Any] = {}
+        self.parsed = lru_cache(maxsize=None)(ir.Attribute.parse)
+        self.types: dict[TensorType, Any] = {}
+
+    def module(self, work: Work) -> Any:
+        made = ir.Module.create()
+        old = self.imported.module.operation
+        for named in old.attributes:
+            made.operation.attributes[_name(named)] = old.attributes[_name(named)]
+        with ir.InsertionPoint(made.body):
+            self.meshes(work)
+            for function in work.functions:
+                self.function(function)
+        return made
+
+    def meshes(self, work: Work) -> None:
+        """All that is no function, and before it the meshes that passes gave a symbol."""
+        others = [op.operation for op in self.imported.module.body.operations if op.operation.name != "func.func"]
+        known = {ir.StringAttr(op.attributes["sym_name"]).value for op in others if op.name == "sdy.mesh"}
+        for name, mesh in work.meshes.items():
+            if name not in known:
+                attributes = {"sym_name": ir.StringAttr.get(name), "mesh": self.parsed(f"#sdy.mesh{show_mesh(mesh)}")}
+                self.note(ir.Operation.create("sdy.mesh", attributes=attributes), mesh)
+        for op in others:
+            self.note(op.clone(), work.meshes.get(ir.StringAttr(op.attributes["sym_name"]).value))
+
+    def note(self, op: Any, mesh: Mesh | None) -> None:
+        """Say what a mesh is in StableHLO's own terms too, as Shardy's pipeline does."""
+        if self.full and mesh is not None and "stablehlo.mesh" not in op.attributes:
+            axes = ", ".join(f'{{name = "{name}", size = {size} : i64}}' for name, size in mesh.axes)
+            order = mesh.order or ()
+            shown = order[0] if len(order) == 1 else list(order)
+            ids = f", device_ids = dense<{shown}> : tensor<{len(order)}xi64>" if order else ""
+            op.attributes["stablehlo.mesh"] = self.parsed(f"{{axes = [{axes}]{ids}}}")
+
+    def function(self, function: Op) -> None:
+        old = self.functions[function.attrs.get("copy_of", function.attrs["name"])]
+        attributes = _attributes(old)
+        attributes["sym_name"] = ir.StringAttr.get(function.attrs["name"])
+        block = function.blocks[0]
+        args = [value.sharding for value in block.args]
+        attributes |= self.lists(old, "arg_attrs", args) | self.lists(old, "res_attrs", function.attrs["outputs"])
+        made = ir.Operation.create("func.func", attributes=attributes, regions=1, loc=old.location)
+        self.block(made.regions[0], block, old.regions[0].blocks[0])
+
+    def lists(self, old: Any, name: str, shardings: list[Sharding | None]) -> dict[str, Any]:
+        """The attribute lists of arguments or results, their shardings replaced."""
+        before = old.attributes[name] if name in old.attributes else [ir.DictAttr.get({})] * len(shardings)
+        dicts = []
+        for attrs, sharding in zip(before, shardings, strict=True):
+            entries = {_name(named): attrs[_name(named)] for named in attrs}
+            entries.pop(_SHARDING, None)
+            if sharding is not None:
+                entries[_SHARDING] = self.sharding(sharding)
+            dicts.append(ir.DictAttr.get(entries))
+        return {name: ir.ArrayAttr.get(dicts)} if any(len(attrs) for attrs in dicts) or name in old.attributes else {}
+
+    def sharding(self, sharding: Sharding) -> Any:
+        return self.parsed(f"#sdy.sharding{show_sharding(sharding)}")
+
+    def per_value(self, shardings: Any) -> Any:
+        return self.parsed(f"#sdy.sharding_per_value{show_per_value(shardings)}")
+
+    def block(self, region: Any, block: Block, old: Any) -> None:
+        """Fill a region; the terminator is of the kind that the old block had."""
+        types = [argument.type for argument in old.arguments]
+        made = region.blocks.append(*types, arg_locs=[argument.location for argument in old.arguments])
+        self.values.update(zip(block.args, made.arguments, strict=True))
+        *body, last = block
+        with ir.InsertionPoint(made):
+            for op in body:
+                self.operation(op)
+            ending = old.operations[len(old.operations) - 1].operation
+            operands = [self.values[value] for value in last.operands]
+            ir.Operation.create(ending.name, (), operands, _attributes(ending), loc=ending.location)
+
+    def operation(self, op: Op) -> None:
+        old = self.imported.operations.get(op.origin) if op.origin is not None else None
+        made = self.copied(op, old) if old is not None and op.origin.op is op.operator else self.created(op, old)
+        self.values.update(zip(op.results, made.results, strict=True))
+
+    def copied(self, op: Op, old: Any) -> Any:
+        """The operation it came from, with new operands; regions are written anew or copied whole."""
+        operands = [self.values[value] for value in op.operands]
+        if len(old.regions) and not op.blocks:
+            made = old.clone()
+            for i, value in enumerate(operands):
+                made.operands[i] = value
+            self.mark(op, made.attributes)
+            return made
+        attributes = _attributes(old)
+        self.mark(op, attributes)
+        name = "sdy.constant" if self.full and old.name == "stablehlo.constant" else old.name
+        types = [result.type for result in old.results]
+        made = ir.Operation.create(
+            name, types, operands, attributes, regions=len(op.blocks), successors=None, loc=old.location
+        )
+        for region, block, before in zip(made.regions, op.blocks, old.regions, strict=True):
+            self.block(region, block, before.blocks[0])
+        return made
+
+    def mark(self, op: Op, attributes: Any) -> None:
+        """Set the sharding and rule attributes."""
+        if op.name in _MADE:
+            for name, value in _MADE[op.name](self, op)[1].items():
+                attributes[name] = value
+            return
+        if op.name == "Call":
+            attributes["callee"] = ir.FlatSymbolRefAttr.get(op.attrs["callee"])
+        shardings = [value.sharding for value in op.results]
+        if any(sharding is not None for sharding in shardings):
+            attributes[_SHARDING] = self.per_value(shardings)
+        elif _SHARDING in attributes:
+            del attributes[_SHARDING]
+        rule = op.info.rule if self.rules and op.info is not None else None
+        if rule is not None and _RULE not in attributes:
+            attributes[_RULE] = self.parsed(f"#sdy.op_sharding_rule<{show_sdy(rule)}>")
+
+    def created(self, op: Op, old: Any) -> Any:
+        """An operation that a pass made."""
+        if op.name not in _MADE or op.blocks:
+            raise PlanError(f"cannot write {op.name} as an operation of StableHLO or sdy")
+        operands = [self.values[value] for value in op.operands]
+        name, attributes = _MADE[op.name](self, op)
+        types = [self.type(value.type) for value in op.results]
+        location = old.location if old is not None else None
+        return ir.Operation.create(name, types, operands, attributes, loc=location)
+
+    def type(self, of: TensorType) -> Any:
+        if of not in self.types:
+            self.types[of] = ir.Type.parse(mlir_type(of))
+        return self.types[of]
+
+
+def _attributes(op: Any) -> dict[str, Any]:
+    return {_name(named): op.attributes[_name(named)] for named in op.attributes}
+
+
+def _name(named: Any) -> str:
+    return named if isinstance(named, str) else named.name
+
+
+# -- operations whose attributes say how they are sharded: operation name, attributes
+
+
+Made = tuple[str, dict[str, Any]]
+
+
+def _constraint(writer: _Writer, op: Op) -> Made:
+    return "sdy.sharding_constraint", {"sharding": writer.sharding(op.attrs["sharding"])}
+
+
+def _reshard(writer: _Writer, op: Op) -> Made:
+    return "sdy.reshard", {"sharding": writer.sharding(op.attrs["sharding"])}
+
+
+def _edge(writer: _Writer, op: Op) -> Made:
+    sharding = op.results[0].sharding or op.attrs.get("sharding")
+    return "sdy.data_flow_edge", {"sharding": writer.sharding(sharding)} if sharding is not None else {}
+
+
+def _manual(writer: _Writer, op: Op) -> Made:
+    axes = ", ".join(f'"{axis}"' for axis in op.attrs["manual_axes"])
+    return "sdy.manual_computation", {
+        "in_shardings": writer.per_value(op.attrs["in_shardings"]),
+        "out_shardings": writer.per_value(op.attrs["out_shardings"]),
+        "manual_axes": writer.parsed(f"#sdy<manual_axes{{{axes}}}>"),
+    }
+
+
+_MADE: dict[str, Callable[[_Writer, Op], Made]] = {
+    "ShardingConstraint": _constraint,
+    "Reshard": _reshard,
+    "DataFlowEdge": _edge,
+    "ManualComputation": _manual,
+}
+
+
+@lru_cache(maxsize=65536)
+def mlir_type(of: TensorType) -> str:
+    """A tensor type as MLIR writes it, `tensor<8x16xf32>`."""
+    if of.dtype is TOKEN:
+        return "!stablehlo.token"
+    return f"tensor<{'x'.join(map(str, (*of.shape, mlir_element(of.dtype))))}>"
+
+
+_ELEMENTS = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}
+
+
+def mlir_element(of: DType) -> str:
+    """An element type as MLIR writes it: `f32`, `ui8`, `f8E4M3FN`, ..."""
+    if of.name in _ELEMENTS:
+        return _ELEMENTS[of.name]
+    if of.name[0] == "u":
+        return f"ui{of.name[1:]}"
+    return of.name[:2] + of.name[2:].upper() if of.extended and of.is_float and of.name != "bf16" else of.name

@@ -1,0 +1,1 @@
+"""StableHLO modules as graphs: `from_stablehlo`, `from_jax`."""

@@ -1,0 +1,90 @@
+"""MLIR attributes and types as plain Python values."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from autoshard.errors import ShapeError
+from autoshard.tensortype import TOKEN, DType, TensorType, dtype
+
+_ELEMENTS = {"i1": "bool", "complex<f32>": "c64", "complex<f64>": "c128", "f4E2M1FN": "f4e2m1fn"}
+
+
+def attribute(op: Any, name: str, default: Any = None) -> Any:
+    """The attribute of an operation as a Python value: int, float, bool, str, tuple or array; `default` if absent."""
+    attributes = op.attributes
+    return value_of(attributes[name]) if name in attributes else default
+
+
+def value_of(attr: Any) -> Any:
+    """A Python value for an attribute; its text where there is no natural value."""
+    if isinstance(attr, ir.BoolAttr | ir.IntegerAttr | ir.FloatAttr | ir.StringAttr):
+        return attr.value
+    if isinstance(attr, ir.FlatSymbolRefAttr):
+        return attr.value
+    if isinstance(attr, ir.DenseI64ArrayAttr | ir.DenseI32ArrayAttr | ir.DenseBoolArrayAttr):
+        return tuple(attr)
+    if isinstance(attr, ir.DenseElementsAttr | ir.DenseResourceElementsAttr):
+        return array_of(attr)
+    if isinstance(attr, ir.ArrayAttr):
+        return tuple(value_of(item) for item in attr)
+    return str(attr)
+
+
+def array_of(attr: Any) -> np.ndarray:
+    """The contents of a dense attribute, shaped; a splat is broadcast without being written out."""
+    of = tensor_type(str(attr.type))
+    if attr.is_splat:
+        return np.broadcast_to(np.asarray(_element(attr.get_splat_value(), of.dtype)), of.shape)
+    return _dense(attr, of)
+
+
+def _dense(attr: Any, of: TensorType) -> np.ndarray:
+    try:
+        return np.array(attr).reshape(of.shape).astype(of.dtype.numpy)
+    except (TypeError, ValueError, RuntimeError):
+        raise ShapeError(f"cannot read the values of a constant of type {of}") from None
+
+
+def _element(attr: Any, of: DType) -> Any:
+    if hasattr(attr, "value"):
+        return np.asarray(attr.value).astype(of.numpy)
+    raise ShapeError(f"cannot read the value of a constant of type {of}")
+
+
+@lru_cache(maxsize=65536)
+def tensor_type(text: str) -> TensorType:
+    """The type written `tensor<8x16xf32>`, or a token.
+
+    Raises:
+        ShapeError: a dynamic shape, a tuple, or an element type that JAX does not emit.
+    """
+    if text in ("!stablehlo.token", "!mhlo.token"):
+        return TensorType((), TOKEN)
+    if not text.startswith("tensor<"):
+        raise ShapeError(f"cannot import a value of type {text}: only tensors of static shape and tokens are")
+    body = text[len("tensor<") : -1].split(",", 1)[0].strip()
+    *sizes, element = body.split("x") if "complex" not in body else _complex(body)
+    if "?" in sizes:
+        raise ShapeError(f"cannot import {text}: its shape is dynamic; every size has to be known")
+    return TensorType(tuple(map(int, sizes)), element_type(element))
+
+
+def _complex(body: str) -> list[str]:
+    before, _, element = body.partition("complex")
+    return [*before.split("x")[:-1], f"complex{element}"]
+
+
+@lru_cache(maxsize=64)
+def element_type(text: str) -> DType:
+    """The element type that MLIR writes `f32`, `bf16`, `i1`, `ui8`, `complex<f32>`, `f8E4M3FN`, ..."""
+    name = _ELEMENTS.get(text, text)
+    name = f"u{name[2:]}" if name.startswith("ui") else name.lower()
+    try:
+        return dtype(name)
+    except ShapeError:
+        raise ShapeError(f"cannot import the element type {text}") from None

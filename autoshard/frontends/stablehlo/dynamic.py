@@ -1,0 +1,56 @@
+"""Translators of StableHLO's slices at computed places, and of operations with sizes as operands but static shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from autoshard.frontends.stablehlo.attributes import attribute, tensor_type
+from autoshard.frontends.stablehlo.table import Translation, translates
+
+_CONSTANTS = ("stablehlo.constant", "sdy.constant")
+
+
+@translates("stablehlo.dynamic_slice")
+def _(op: Any) -> Translation:
+    return "DynamicSlice", {"sizes": attribute(op, "slice_sizes")}
+
+
+@translates("stablehlo.dynamic_update_slice")
+def _(op: Any) -> Translation:
+    return "DynamicUpdateSlice", {"fixed": all(map(_is_constant, list(op.operands)[2:]))}
+
+
+def _is_constant(value: Any) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.name in _CONSTANTS
+
+
+def _shape(op: Any) -> tuple[int, ...]:
+    return tensor_type(str(op.results[0].type)).shape
+
+
+@translates("stablehlo.dynamic_reshape")
+def _(op: Any) -> Translation:
+    return "DynamicReshape", {"shape": _shape(op)}
+
+
+@translates("stablehlo.dynamic_broadcast_in_dim")
+def _(op: Any) -> Translation:
+    return "DynamicBroadcastInDim", {"shape": _shape(op), "dims": attribute(op, "broadcast_dimensions")}
+
+
+@translates("stablehlo.dynamic_iota")
+def _(op: Any) -> Translation:
+    element = str(tensor_type(str(op.results[0].type)).dtype)
+    return "DynamicIota", {"shape": _shape(op), "dim": attribute(op, "iota_dimension"), "dtype": element}
+
+
+@translates("stablehlo.dynamic_pad")
+def _(op: Any) -> Translation:
+    return "DynamicPad", {"shape": _shape(op)}
+
+
+@translates("stablehlo.real_dynamic_slice")
+def _(op: Any) -> Translation:
+    return "RealDynamicSlice", {"shape": _shape(op)}

@@ -1,0 +1,77 @@
+"""The functions of a module and who calls whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from autoshard.errors import ParseError
+from autoshard.frontends.stablehlo.attributes import attribute
+from autoshard.ir.graph import Graph, walk
+
+
+def public_of(functions: Mapping[str, Any]) -> tuple[str, ...]:
+    """The functions that may be called from outside the module, in order."""
+    return tuple(name for name, op in functions.items() if attribute(op, "sym_visibility") != "private")
+
+
+def entry_of(functions: Mapping[str, Any]) -> str:
+    """The function to start from: main, else the first public one, else the first."""
+    return next(iter([*("main",) * ("main" in functions), *public_of(functions), *functions]))
+
+
+def callees(graph: Graph) -> list[str]:
+    """The functions that a graph calls, in order of first use."""
+    calls = (node.attrs["callee"] for node in walk(graph.nodes) if node.op.name == "Call")
+    return list(dict.fromkeys(calls))
+
+
+def check_calls(graphs: Mapping[str, Graph]) -> None:
+    """That every callee has a body, and that no function calls itself.
+
+    Raises:
+        ParseError: naming the functions.
+    """
+    calls = {name: callees(graph) for name, graph in graphs.items()}
+    done: set[str] = set()
+    for name in graphs:
+        _follow(name, calls, [], done)
+
+
+def _follow(name: str, calls: Mapping[str, list[str]], path: list[str], done: set[str]) -> None:
+    if name in path:
+        circle = " -> ".join(f"@{one}" for one in [*path[path.index(name) :], name])
+        raise ParseError(f"functions that call themselves cannot be imported: {circle}")
+    if name in done:
+        return
+    if name not in calls:
+        raise ParseError(f"@{path[-1]} calls @{name}, which has no body in this module")
+    for callee in calls[name]:
+        _follow(callee, calls, [*path, name], done)
+    done.add(name)
+
+
+def with_functions(graph: Graph, region: Any, read: Callable[[str, Any], Graph]) -> Graph:
+    """A graph read from a region, with the functions of its module that it calls; `read(name, operation)` reads one."""
+    wanted = callees(graph)
+    if not wanted:
+        return graph
+    functions: dict[str, Graph] = {}
+    found = _functions_around(region)
+    while wanted:
+        name = wanted.pop()
+        if name not in functions and name in found:
+            functions[name] = read(name, found[name])
+            wanted += callees(functions[name])
+    check_calls({graph.name: graph, **functions})
+    return replace(graph, functions=functions)
+
+
+def _functions_around(region: Any) -> dict[str, Any]:
+    """All functions of the module that holds a region, by name."""
+    op = region.owner.operation
+    while op.parent is not None:
+        op = op.parent.operation
+    inside = [one.operation for one in op.regions[0].blocks[0].operations]
+    return {attribute(one, "sym_name"): one for one in inside if one.name == "func.func"}

@@ -1,0 +1,120 @@
+"""`from_stablehlo`: a module as it comes (text, a file, bytecode, what JAX lowered) as a graph.
+
+>>> imported = from_stablehlo("model.mlir")  # doctest: +SKIP
+>>> evaluate(imported.graph, [x, w])  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autoshard.errors import ParseError
+from autoshard.frontends.extra import need_jax
+
+if TYPE_CHECKING:
+    from autoshard.frontends.stablehlo.imported import Imported
+
+_BYTECODE = b"ML\xefR"
+_PORTABLE = b"StableHLO_v"
+# What XLA writes sdy's attributes as where the dialect itself may not appear, and the pass that reads them back.
+_ROUND_TRIP = "xla.sdy.meshes"
+_ROUND_TRIP_IMPORT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
+
+
+def from_stablehlo(source: Any) -> Imported:
+    """A StableHLO module as a graph that can be planned and run, with the shardings that it asks for.
+
+    Args:
+        source: MLIR text; the path of a file that ends in .mlir (text or bytecode); bytecode; what
+            `jax.jit(f).lower(...)` or `jax.export.export(...)(...)` return; or an MLIR module.
+
+    Raises:
+        RuntimeSetupError: jax is not installed.
+        ParseError: MLIR cannot read it, or it is nothing of the above.
+        ShapeError: dynamic shapes, or types that are no tensors.
+    """
+    need_jax("reading a StableHLO module")
+    from autoshard.frontends.stablehlo.reader import read_module
+
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and _is_path(source)):
+        path = Path(source)
+        return read_module(_parsed(_contents(path), str(path)), str(path))
+    if isinstance(source, str | bytes):
+        return read_module(_parsed(source, ""))
+    return read_module(_module_of(source))
+
+
+def _is_path(text: str) -> bool:
+    return "\n" not in text and text.endswith((".mlir", ".mlirbc", ".bc"))
+
+
+def _contents(path: Path) -> str | bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ParseError(f"cannot read {path}: {error.strerror or error}") from None
+    if data.startswith(_BYTECODE):
+        return data
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ParseError(
+            f"cannot read {path} as a StableHLO module: it is neither text nor MLIR bytecode"
+        ) from None
+
+
+def _parsed(data: str | bytes, file: str) -> Any:
+    from autoshard.frontends.stablehlo.reader import parse_module
+
+    if isinstance(data, bytes) and _PORTABLE in data[:32]:
+        return _with_sdy(_portable(data, file))
+    return _with_sdy(parse_module(data, file))
+
+
+def _portable(data: bytes, file: str) -> Any:
+    """The module of a portable artifact, StableHLO's serialized form that outlives versions."""
+    from jax.interpreters.mlir import make_ir_context
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    with make_ir_context() as context:
+        try:
+            return stablehlo.deserialize_portable_artifact(context, data)
+        except (ir.MLIRError, ValueError, RuntimeError) as error:
+            raise ParseError(f"cannot read {file or 'this'} as a StableHLO artifact: {error}") from None
+
+
+def _module_of(source: Any) -> Any:
+    """The MLIR module that JAX's objects hold.
+
+    Raises:
+        ParseError: the object is none of them.
+    """
+    from jaxlib.mlir import ir
+
+    if isinstance(source, ir.Module):
+        return _with_sdy(source)
+    if hasattr(source, "compiler_ir"):
+        return _with_sdy(source.compiler_ir("stablehlo"))
+    if hasattr(source, "mlir_module_serialized"):
+        return _parsed(bytes(source.mlir_module_serialized), "")
+    raise ParseError(
+        f"cannot import a {type(source).__name__}: give MLIR text, the path of a .mlir file, bytecode, an MLIR module, "
+        "or what jax.jit(f).lower(...) or jax.export.export(f)(...) return"
+    )
+
+
+def _with_sdy(module: Any) -> Any:
+    """The module itself, or a copy with sdy attributes where it has them as frontend attributes."""
+    from jaxlib.mlir import ir, passmanager
+
+    attributes = module.operation.attributes
+    told = str(attributes["mhlo.frontend_attributes"]) if "mhlo.frontend_attributes" in attributes else ""
+    if _ROUND_TRIP not in told:
+        return module
+    with module.context:
+        copy = ir.Module.parse(str(module))
+        passmanager.PassManager.parse(_ROUND_TRIP_IMPORT).run(copy.operation)
+    return copy

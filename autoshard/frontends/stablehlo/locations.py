@@ -1,0 +1,82 @@
+"""MLIR locations as names and source lines: `loc("jit(f)/mlp/dot_general"(callsite("f"("model.py":12:3) at ...)))`."""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from autoshard.source import Source, shown
+
+# What MLIR calls text that came from no file.
+_NO_FILE = ("-", "")
+
+
+class Locations:
+    """Reads the locations of one module; equal ones are read once.
+
+    Args:
+        file: what to call the module's own text, which locations without a file are in; '' if nobody knows it.
+    """
+
+    def __init__(self, file: str = "") -> None:
+        self.file = file
+        self._known: dict[Any, tuple[str, Source | None]] = {}
+
+    def read(self, location: Any) -> tuple[str, Source | None]:
+        """The name ('' if it has none) and the innermost source line."""
+        found = self._known.get(location)
+        if found is None:
+            place = _innermost(location)
+            found = self._known[location] = _name(location), place and self.source(place)
+        return found
+
+    def source(self, place: Any) -> Source | None:
+        file, line = place.filename, place.start_line
+        if file in _NO_FILE:
+            file = self.file
+        if not file:
+            return None
+        return Source(shown(file), line, linecache.getline(file, line).strip() if file != self.file else "")
+
+
+def argument_name(location: Any) -> str:
+    """The name of an argument, '' where the location says something else of it."""
+    is_plain = isinstance(location, ir.NameLoc) and isinstance(location.child_loc, ir.UnknownLoc)
+    return location.name_str if is_plain else ""
+
+
+def _name(location: Any) -> str:
+    """The user's name of an operation: `mlp/dot_general` in `jit(f)/mlp/dot_general`, '' for `jit(f)/dot_general`.
+
+    JAX puts the function's name first and the primitive last; a name without slashes was given by somebody else.
+    """
+    text = _name_text(location)
+    first, _, rest = text.partition("/")
+    if not rest:
+        return "" if first.endswith((")", ":")) else first
+    if not first.startswith(("jit(", "pjit(")):
+        return text
+    return rest if "/" in rest else ""
+
+
+def _name_text(location: Any) -> str:
+    if isinstance(location, ir.NameLoc):
+        return location.name_str
+    if isinstance(location, ir.FusedLoc):
+        return next(filter(None, map(_name_text, location.locations)), "")
+    return ""
+
+
+def _innermost(location: Any) -> Any:
+    """The place in a file that a location comes from; None if it says none."""
+    if isinstance(location, ir.FileLineColLoc):
+        return location
+    if isinstance(location, ir.NameLoc):
+        return _innermost(location.child_loc)
+    if isinstance(location, ir.CallSiteLoc):
+        return _innermost(location.callee) or _innermost(location.caller)
+    if isinstance(location, ir.FusedLoc):
+        return next(filter(None, map(_innermost, location.locations)), None)
+    return None

@@ -1,0 +1,133 @@
+"""The operators of the CHLO dialect, which JAX emits beside StableHLO: special functions and top_k.
+
+XLA writes them out in smaller operations before Shardy sees them, so that Shardy has no rules for them; ours say what
+holds: all are elementwise, but for TopK, which needs its last dim whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from autoshard.errors import ShapeError
+from autoshard.ops import whole
+from autoshard.ops.factors import FactorBuilder
+from autoshard.ops.registry import Operator, operator
+from autoshard.ops.unary import BOOL, native
+from autoshard.rule import REPLICATE, Rule
+from autoshard.tensortype import dtype as element_type
+
+
+def _special(name: str) -> Callable:
+    """A function of scipy.special by name, imported when it is first called: that takes long."""
+
+    def run(*xs: np.ndarray) -> np.ndarray:
+        from scipy import special
+
+        return getattr(special, name)(*map(native, xs))
+
+    return run
+
+
+def _one(name: str, run: Callable, meaning: str, of: Callable | None = None, flops: float = 10.0) -> Operator:
+    @operator(name, rule="... -> ...", dtype=of, flops=flops, foreign=True)
+    def one(x):
+        return run(x)
+
+    one.__doc__ = meaning
+    return one
+
+
+def _two(name: str, run: Callable, meaning: str, flops: float = 10.0) -> Operator:
+    # Shardy does not count those of two operands as elementwise, which tells when it copies constants.
+    @operator(name, rule="..., ... -> ...", flops=flops, foreign=True, spread="")
+    def two(x, y):
+        return run(x, y)
+
+    two.__doc__ = meaning
+    return two
+
+
+def _erf_inv(x: np.ndarray) -> np.ndarray:
+    """The inverse of erf: infinite at 1 and -1, NaN beyond."""
+    from scipy.special import erfinv
+
+    return erfinv(native(x))
+
+
+def _polygamma(n: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The n-th derivative of digamma: (-1)^(n+1) n! zeta(n+1, x)."""
+    from scipy.special import gamma, psi, zeta
+
+    n, x = native(n), native(x)
+    derivative = np.where(n % 2 == 0, -1, 1) * gamma(n + 1) * zeta(n + 1, x)
+    return np.where(n == 0, psi(x), np.where((n < 0) | (n != np.floor(n)), np.nan, derivative))
+
+
+def _next_after(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if element_type(x.dtype).extended:
+        raise ShapeError(f"ChloNextAfter of {element_type(x.dtype)}: neighbours are known of f16, f32 and f64")
+    return np.nextafter(x, y)
+
+
+# -- trigonometry
+
+acos = _one("ChloAcos", np.arccos, "The arc cosine.")
+acosh = _one("ChloAcosh", np.arccosh, "The inverse hyperbolic cosine.")
+asin = _one("ChloAsin", np.arcsin, "The arc sine.")
+asinh = _one("ChloAsinh", np.arcsinh, "The inverse hyperbolic sine.")
+atan = _one("ChloAtan", np.arctan, "The arc tangent.")
+atanh = _one("ChloAtanh", np.arctanh, "The inverse hyperbolic tangent.")
+cosh = _one("ChloCosh", np.cosh, "The hyperbolic cosine.")
+sinh = _one("ChloSinh", np.sinh, "The hyperbolic sine.")
+chlo_tan = _one("ChloTan", np.tan, "The tangent.")
+
+# -- special functions
+
+chlo_erf = _one("ChloErf", _special("erf"), "The error function.")
+erfc = _one("ChloErfc", _special("erfc"), "1 minus the error function.")
+erf_inv = _one("ChloErfInv", _erf_inv, "The inverse of the error function.")
+lgamma = _one("ChloLgamma", _special("gammaln"), "The logarithm of the size of the gamma function.")
+digamma = _one("ChloDigamma", _special("psi"), "The derivative of lgamma.")
+bessel_i1e = _one("ChloBesselI1e", _special("i1e"), "The modified Bessel function I1, scaled by exp(-|x|).")
+polygamma = _two("ChloPolygamma", _polygamma, "The derivative of digamma of the order that the first operand tells.")
+zeta = _two("ChloZeta", _special("zeta"), "The Hurwitz zeta function.")
+
+# -- arithmetic
+
+chlo_square = _one("ChloSquare", np.square, "x * x.", flops=1)
+conj = _one("ChloConj", np.conjugate, "The complex conjugate.", flops=1)
+next_after = _two("ChloNextAfter", _next_after, "The next float after the first operand towards the second.", flops=1)
+multiply_high = _two("ChloMulhi", whole.multiply_high, "The high half of a product of whole numbers.", flops=1)
+is_inf = _one("ChloIsInf", np.isinf, "Whether it is infinite.", of=lambda x: BOOL, flops=1)
+is_pos_inf = _one("ChloIsPosInf", np.isposinf, "Whether it is infinity.", of=lambda x: BOOL, flops=1)
+is_neg_inf = _one("ChloIsNegInf", np.isneginf, "Whether it is minus infinity.", of=lambda x: BOOL, flops=1)
+
+
+# -- top_k
+
+
+def _top_rule(x: Sequence[int], k: int) -> Rule:
+    if not x or not 0 <= k <= x[-1]:
+        raise ShapeError(f"ChloTopK: the last dim of {tuple(x)} has no {k} elements")
+    made = FactorBuilder([len(x)], [len(x)] * 2)
+    for dim, size in enumerate(x[:-1]):
+        made.along(dim, size)
+    return made.along(len(x) - 1, x[-1], REPLICATE, blocked=k != x[-1]).build()
+
+
+@operator(
+    "ChloTopK",
+    rule=_top_rule,
+    shape=lambda x, k: ((*x[:-1], k),) * 2,
+    dtype=lambda x, k: (x, "i32"),
+    foreign=True,
+)
+def chlo_top_k(x, *, k):
+    """The k largest of the last dim, the largest first, and where they stand; of equal ones the first comes first.
+
+    NaN counts as larger than all else.
+    """
+    place = np.argsort(-whole.ranks(x), axis=-1, kind="stable")[..., :k]
+    return np.take_along_axis(x, place, -1), place

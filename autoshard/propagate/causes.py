@@ -1,0 +1,385 @@
+"""Causes: from each axis that splits a dim of a value, step by step back to what a person asked for.
+
+`History` goes through the steps of a propagation once and keeps which one gave which axes to which value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from autoshard.layout.layout import Refs
+from autoshard.layout.mesh import AxisRef
+from autoshard.layout.sharding import Sharding
+from autoshard.ops.control import INTO
+from autoshard.propagate.driver import Event
+from autoshard.propagate.project import Wiring, wiring
+from autoshard.propagate.record import MANUAL_IN, Output, Place, Record, Request
+from autoshard.propagate.run import Log
+from autoshard.propagate.step import Placed, Step
+from autoshard.propagate.work import Op, Val
+from autoshard.rule import Rule
+
+ASKED, STEP, FLOW, RETURNED, GROUP, CALL, RESHARD = "asked", "step", "flow", "returned", "group", "call", "reshard"
+
+
+@dataclass(frozen=True, eq=False)
+class Cause:
+    """How an axis came to split a dim.
+
+    Attributes:
+        how: ASKED by a person; by a STEP of an operator; along a data-FLOW edge; between an output and the value
+            RETURNED there; with the other members of a GROUP; from the function that a CALL calls; by a RESHARD that
+            lets the shardings of an operator fit together.
+        place, dim, axis: what it came to.
+        origin, origin_dim: where it came from; None if it was asked.
+        asked: who asked, if somebody did.
+        number: the position of the step in the log; None before and after spreading.
+        event: that step.
+        tensors: (source, target) as positions among the operator's operands and results.
+        factor: the factor of its rule that the axis spread along.
+        before: how the axis came to where it came from.
+    """
+
+    how: str
+    place: Place
+    dim: int
+    axis: AxisRef
+    origin: Place | None = None
+    origin_dim: int | None = None
+    asked: Request | None = None
+    number: int | None = None
+    event: Event | None = None
+    tensors: tuple[int, int] | None = None
+    factor: int | None = None
+    before: Cause | None = None
+
+    @property
+    def chain(self) -> list[Cause]:
+        """This cause and those before it; the last one is what was asked."""
+        found, cause = [], self
+        while cause is not None:
+            found.append(cause)
+            cause = cause.before
+        return found
+
+    @property
+    def request(self) -> Request:
+        """What was asked in the first place."""
+        request = self.chain[-1].asked
+        assert request is not None, "every chain of causes begins with what was asked"
+        return request
+
+
+class _Given(NamedTuple):
+    """Axes that a place got from another one."""
+
+    number: int
+    how: str
+    dim: int
+    axes: Refs
+    origin: Place
+    origin_dim: int
+    # The latest step whose result at the origin counts.
+    until: int
+    tensors: tuple[int, int] | None = None
+    factor: int | None = None
+
+
+_AllGiven = dict[Place, list[_Given]]
+
+
+class Lost(NamedTuple):
+    """Axes that a pass took from a dim after spreading, and why."""
+
+    dim: int
+    axes: Refs
+    why: str
+
+
+class History:
+    """Who gave which axes to whom.
+
+    Args:
+        record: the three looks at the working copy that the log is of.
+        log: what was done between the second and the third.
+    """
+
+    def __init__(self, record: Record, log: Log) -> None:
+        self.record = record
+        self.log = log
+        self._traced: dict[tuple[Place, int, int, AxisRef], list[Cause]] = {}
+
+    # -- tracing
+
+    def trace(self, value: Val | Output, dim: int, axis: AxisRef) -> list[Cause]:
+        """How an axis came to split a dim of a value of the finished working copy.
+
+        An axis whose pieces came on several ways has a cause for each piece, major to minor.
+        """
+        causes = self.at(self._kept(value), dim, axis)
+        for piece in _without(axis, [cause.axis for cause in causes]):
+            causes += self._after(value, dim, piece)
+        return sorted(causes, key=lambda cause: cause.axis.pre)
+
+    def at(self, place: Place, dim: int, axis: AxisRef, number: int | None = None) -> list[Cause]:
+        """The same for a place as it was just before a step, or when spreading ended."""
+        given = self._given
+        return self._at(given, place, dim, axis, len(self.log.events) if number is None else number - 1)
+
+    def _kept(self, value: Val | Output) -> Place:
+        return value if isinstance(value, Output) else self.record.place_of(value)
+
+    def _at(self, known: _AllGiven, place: Place, dim: int, axis: AxisRef, until: int) -> list[Cause]:
+        causes: list[Cause] = []
+        left = [axis]
+        asked = self.record.start.get(place)
+        request = self.record.requests.get(place)
+        if asked is not None and request is not None:
+            axes = asked.dims[dim].axes
+            causes += [Cause(ASKED, place, dim, piece, asked=request) for piece in _overlaps(axes, left)]
+            left = _rest(left, axes)
+        for given in known.get(place, ()):
+            if not left:
+                break
+            if given.dim == dim and given.number <= until:
+                for piece in _overlaps(given.axes, left):
+                    causes += self._through(known, given, place, piece)
+                left = _rest(left, given.axes)
+        return causes + self._manual(place, dim, left)
+
+    def _manual(self, place: Place, dim: int, left: list[AxisRef]) -> list[Cause]:
+        """Manual axes that the operand of a manual computation has: the argument inside, which stands for it, has not."""
+        flow = self.record.flows.get(place) if isinstance(place, Val) else None
+        if flow is None or flow.edge.crosses != INTO:
+            return []
+        parent, index = flow.op, flow.edge.targets[0].index
+        sharding: Sharding = parent.attrs["in_shardings"][index]
+        source = parent.origin.source if parent.origin is not None else None
+        request = Request(MANUAL_IN, flow.owner, sharding, source, parent)
+        manual = tuple(axis for axis in sharding.dims[dim].axes if axis.name in parent.attrs["manual_axes"])
+        return [Cause(ASKED, place, dim, piece, asked=request) for piece in _overlaps(manual, left)]
+
+    def _through(self, known: _AllGiven, given: _Given, place: Place, axis: AxisRef) -> list[Cause]:
+        key = place, given.number, given.dim, axis
+        causes = self._traced.get(key)
+        if causes is None:
+            before = self._at(known, given.origin, given.origin_dim, axis, given.until)
+            causes = self._traced[key] = [self._cause(given, place, one) for one in before]
+        return causes
+
+    def _cause(self, given: _Given, place: Place, before: Cause) -> Cause:
+        number = given.number if given.number >= 0 else None
+        return Cause(
+            given.how,
+            place,
+            given.dim,
+            before.axis,
+            given.origin,
+            given.origin_dim,
+            number=number,
+            event=self.log.events[number] if number is not None else None,
+            tensors=given.tensors,
+            factor=given.factor,
+            before=before,
+        )
+
+    # -- after spreading
+
+    def _after(self, value: Val | Output, dim: int, axis: AxisRef) -> list[Cause]:
+        """An axis that a value has got only after spreading: from what its function returns, or from its operator."""
+        for how, origin, of_dim in self._later_origins(value, dim):
+            causes = self.at(origin, of_dim, axis)
+            if causes:
+                return [Cause(how, value, dim, one.axis, origin, of_dim, before=one) for one in causes]
+        return []
+
+    def _later_origins(self, value: Val | Output, dim: int) -> Iterator[tuple[str, Place, int]]:
+        if isinstance(value, Output):
+            yield CALL, self.record.place_of(value.function.blocks[0].terminator.operands[value.index]), dim
+            return
+        op = value.defining
+        if op is None:
+            return
+        kept = self.record.place_of(value)
+        if isinstance(kept, Val) and kept in self.record.flows and kept.defining is not None:
+            for source in (kept.defining.held or ())[:-1]:
+                yield CALL, source, dim
+        if op.held is None:
+            return
+        same, others = _meeting(op, self._rule_of(op), op.held.index(value) if value in op.held else None, dim)
+        for tensor, of_dim in (*same, *others):
+            yield RESHARD, op.held[tensor], of_dim
+
+    def _rule_of(self, op: Op) -> Rule | None:
+        return self._rules.get(op)
+
+    @cached_property
+    def _rules(self) -> dict[Op, Rule | None]:
+        return {op: info.used for op, info in self.record.ops}
+
+    def lost(self, value: Val | Output, now: Sharding | None) -> list[Lost]:
+        """The axes that spreading gave to a value and that passes took away again."""
+        before = self.record.end.get(self._kept(value))
+        if before is None or before is now:
+            return []
+        lost = []
+        for dim, had in enumerate(before.dims):
+            has = now.dims[dim].axes if now is not None else ()
+            axes = tuple(rest for axis in had.axes for rest in _without(axis, has))
+            if axes:
+                lost.append(Lost(dim, axes, _why_lost(value, dim, before, axes)))
+        return lost
+
+    # -- reading the log
+
+    @cached_property
+    def _given(self) -> _AllGiven:
+        """What each place got. Each gift is traced on the way, so that no chain is followed far, however long it is."""
+        found: _AllGiven = {}
+        for place, given in self._all_given():
+            found.setdefault(place, []).append(given)
+            for axis in given.axes:
+                self._through(found, given, place, axis)
+        return found
+
+    def _all_given(self) -> Iterator[tuple[Place, _Given]]:
+        yield from self._in_groups_at_start()
+        for number, event in enumerate(self.log.events):
+            places = self.places_of(event)
+            of_rule = wiring(rule_of(event.step))
+            for placed in event.step.placed:
+                given = _given(number, event, placed, places, of_rule)
+                if given is not None:
+                    yield places[placed.tensor], given
+            for tensor, sharding in event.step.changes:
+                yield from self._in_group(number, places, tensor, sharding)
+
+    def _in_groups_at_start(self) -> Iterator[tuple[Place, _Given]]:
+        """Members of a group start with what one of them has."""
+        for value, (_, members) in self.record.groups.items():
+            place = self.record.place_of(value)
+            for member in members:
+                origin = self.record.place_of(member)
+                sharding = self.record.start.get(origin)
+                if origin is not place and sharding is not None:
+                    for dim, spec in enumerate(sharding.dims):
+                        if spec.axes:
+                            yield place, _Given(-1, GROUP, dim, spec.axes, origin, dim, -1)
+
+    def _in_group(
+        self, number: int, places: list[Place], tensor: int, sharding: Sharding
+    ) -> Iterator[tuple[Place, _Given]]:
+        """What changes for a member of a group changes for all; of an output, for those of the returned value."""
+        origin = places[tensor]
+        value = places[0] if isinstance(origin, Output) else origin
+        for member in self._mates.get(value, ()):
+            for dim, spec in enumerate(sharding.dims):
+                if spec.axes and member is not origin:
+                    yield member, _Given(number, GROUP, dim, spec.axes, origin, dim, number)
+
+    def places_of(self, event: Event) -> list[Place]:
+        """The places that a step was on, by the positions of its tensors."""
+        if event.output is not None:
+            output = Output(event.op, event.output)
+            return [self.record.returned[output], output]
+        return list(event.op.held or ())
+
+    @cached_property
+    def _mates(self) -> dict[Place, list[Place]]:
+        """The places of the members of a group, by the place of each."""
+        record = self.record
+        return {
+            record.place_of(value): [record.place_of(member) for member in members]
+            for value, (_, members) in record.groups.items()
+        }
+
+
+def rule_of(step: Step) -> Rule:
+    """The rule that a step went by."""
+    return step._asked[0]
+
+
+def dim_of(of_rule: Wiring, tensor: int, factor: int) -> int | None:
+    """The dim of a tensor that a factor of the rule lies in."""
+    return next((dim for dim, factors in enumerate(of_rule.tensors[tensor].dims) if factor in factors), None)
+
+
+def _given(number: int, event: Event, placed: Placed, places: list[Place], of_rule: Wiring) -> _Given | None:
+    into = dim_of(of_rule, placed.tensor, placed.factor)
+    out_of = dim_of(of_rule, placed.source, placed.factor)
+    if into is None or out_of is None:
+        return None
+    how = STEP
+    if event.output is not None:
+        how = RETURNED
+    elif event.op.name == "DataFlowEdge":
+        how = FLOW
+    tensors = placed.source, placed.tensor
+    return _Given(number, how, into, placed.axes, places[placed.source], out_of, number - 1, tensors, placed.factor)
+
+
+def _meeting(
+    op: Op, rule: Rule | None, tensor: int | None, dim: int
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The (tensor, dim) that share a factor with a dim of an operator's tensor, and all others."""
+    if rule is None or tensor is None:
+        return [], []
+    of_rule = wiring(rule)
+    wanted = set(of_rule.tensors[tensor].dims[dim])
+    same: list[tuple[int, int]] = []
+    others: list[tuple[int, int]] = []
+    for t, of_tensor in enumerate(of_rule.tensors):
+        for d, factors in enumerate(of_tensor.dims):
+            if (t, d) != (tensor, dim):
+                (same if wanted & set(factors) else others).append((t, d))
+    return same, others
+
+
+def _overlaps(axes: Refs, pieces: list[AxisRef]) -> Iterator[AxisRef]:
+    for piece in pieces:
+        for axis in axes:
+            common = piece.overlap(axis) if piece.name == axis.name else None
+            if common is not None:
+                yield common
+
+
+def _rest(pieces: list[AxisRef], taken: Refs) -> list[AxisRef]:
+    return [rest for piece in pieces for rest in _without(piece, taken)]
+
+
+def _without(axis: AxisRef, taken: Refs | list[AxisRef]) -> list[AxisRef]:
+    """The pieces of an axis that overlap none of `taken`."""
+    left = [axis]
+    for other in taken:
+        pieces: list[AxisRef] = []
+        for piece in left:
+            if piece.name != other.name or piece.overlap(other) is None:
+                pieces.append(piece)
+                continue
+            ends = (piece.prefix_without_overlap(other), piece.suffix_without_overlap(other))
+            pieces += [end for end in ends if end is not None]
+        left = pieces
+    return left
+
+
+UNEVEN, PIECES, MOVED = "uneven", "pieces", "moved"
+
+
+def _why_lost(value: Val | Output, dim: int, before: Sharding, axes: Refs) -> str:
+    """UNEVEN parts at a boundary, PIECES of axes at main's inputs and outputs, or MOVED to fit an operator."""
+    if isinstance(value, Val) and value.defining is not None and value.defining.name != "Call":
+        if value.defining.name != "ManualComputation":
+            return MOVED
+    if any(axis.size != before.mesh.sizes[axis.name] for axis in before.dims[dim].axes):
+        size = _size(value, dim)
+        return UNEVEN if size % before.dims[dim].size else PIECES
+    return UNEVEN
+
+
+def _size(value: Val | Output, dim: int) -> int:
+    if isinstance(value, Output):
+        value = value.function.blocks[0].terminator.operands[value.index]
+    return value.type.shape[dim]

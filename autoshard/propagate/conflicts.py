@@ -1,0 +1,214 @@
+"""Conflicts: axes that did not spread, what stood against them, and what was decided.
+
+Each is told by a step of the log, or by one more step of each operator on the shardings that spreading ended with: a
+conflict that is `left` still keeps axes from some value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autoshard.layout.layout import Refs
+from autoshard.layout.sharding import Sharding
+from autoshard.ops.registry import Operator
+from autoshard.propagate.causes import History, dim_of, rule_of
+from autoshard.propagate.infos import Info
+from autoshard.propagate.project import Wiring, to_factors, wiring
+from autoshard.propagate.record import Place
+from autoshard.propagate.step import Clash, Shardings, Step, step_of
+from autoshard.propagate.work import Op
+
+# Why axes did not spread.
+DISAGREE = "disagree"  # the other side has other axes on the very same dim
+TAKEN = "taken"  # they split another dim there already
+LARGER, PARTS, ORDER = "larger", "parts", "order"  # the other side came first: a larger tensor, more parts, its position
+REPLICATED, UNREDUCED, WAITING = "replicated", "unreduced", "waiting"  # the axes are kept there for something else
+CLOSED = "closed"  # the dim is closed there
+STRIDE = "stride"  # what splits the dim already does not divide it: more axes would pick every so-manieth element
+UNEVEN = "uneven"  # they do not divide the part of the dim
+PIECE = "piece"  # only whole axes may spread
+RESULT = "result"  # the result did not take them, so that operands of an elementwise operator gain nothing from it
+
+
+@dataclass(frozen=True)
+class Side:
+    """Axes of a dim of a value. `dim` is None for axes that no dim has."""
+
+    place: Place
+    dim: int | None
+    axes: Refs
+
+
+@dataclass(frozen=True, eq=False)
+class Conflict:
+    """Axes that did not spread through an operator.
+
+    Attributes:
+        op: the operator.
+        wanted: who has the axes.
+        into: the dim that did not take them.
+        against: what stands against it there: the axes that it has instead, or those of another dim.
+        decided: the step itself gave the axes to the other side; otherwise they were there before it.
+        why: one of the reasons above.
+        number: the step of the log that says so; None if it is one more step at the end.
+        left: whether it still is so at the end.
+        priority: the user priority of the round.
+    """
+
+    op: Op
+    wanted: Side
+    into: Side
+    against: Side
+    decided: bool
+    why: str
+    number: int | None
+    left: bool
+    priority: int
+
+
+def conflicts(history: History) -> list[Conflict]:
+    """All conflicts, in the order in which they came up; of one that came up several times, the last."""
+    at_end = {_key(one): one for one in _at_end(history)}
+    found: dict[tuple, Conflict] = {}
+    for conflict in (*_in_log(history, at_end), *at_end.values()):
+        found.setdefault(_key(conflict), conflict)
+    return list(found.values())
+
+
+def _key(conflict: Conflict) -> tuple:
+    return conflict.op, conflict.wanted.place, conflict.wanted.dim, conflict.into.place, conflict.into.dim
+
+
+def _in_log(history: History, at_end: dict[tuple, Conflict]) -> Iterator[Conflict]:
+    """What steps decided that could be told at that time only; what is left at the end is told then."""
+    for number, event in enumerate(history.log.events):
+        if event.step.clashes:
+            scene = _Scene(history, event.op, history.places_of(event), event.step, _seen(event.step), number)
+            for clash in event.step.clashes:
+                conflict = scene.conflict(clash, left=False)
+                left = at_end.get(_key(conflict))
+                if left is None or conflict.decided:
+                    yield scene.conflict(clash, left=left is not None)
+
+
+def _at_end(history: History) -> Iterator[Conflict]:
+    for op, info in history.record.ops:
+        done = _once_more(history, op, info)
+        if done is not None and done.clashes:
+            scene = _Scene(history, op, list(op.held or ()), done, _seen(done), None)
+            for clash in done.clashes:
+                yield scene.conflict(clash, left=True)
+
+
+def _once_more(history: History, op: Op, info: Info) -> Step | None:
+    """One more step of an op on the shardings of the end."""
+    memo = info.now_shared or info.now
+    if memo is None or info.used is None or not op.held:
+        return None
+    shardings: Shardings = tuple(history.record.end.get(value, value.sharding) for value in op.held)
+    last = shardings[-1]
+    if info.view is not None and last is not None:
+        shardings = (*shardings[:-1], info.view[0](last))
+    return step_of(info.used, shardings, memo.flags)
+
+
+def _seen(step: Step) -> Shardings:
+    return step._asked[1]
+
+
+class _Scene:
+    """A step and the places that it was on."""
+
+    def __init__(
+        self, history: History, op: Op, places: list[Place], step: Step, shardings: Shardings, number: int | None
+    ) -> None:
+        self.history = history
+        self.op = op
+        self.places = places
+        self.wired: Wiring = wiring(rule_of(step))
+        self.shardings = shardings
+        self.number = number
+
+    def conflict(self, clash: Clash, left: bool) -> Conflict:
+        priority = 0 if self.number is None else self.history.log.events[self.number].priority
+        return Conflict(
+            self.op,
+            self.side(clash.tensor, clash.factor, clash.axes),
+            self.side(clash.other_tensor, clash.factor, ()),
+            self.side(clash.other_tensor, clash.other_factor, clash.other_axes),
+            clash.decided,
+            self.why(clash),
+            self.number,
+            left,
+            priority,
+        )
+
+    def side(self, tensor: int, factor: int | None, axes: Refs) -> Side:
+        dim = None if factor is None else dim_of(self.wired, tensor, factor)
+        return Side(self.places[tensor], dim, axes)
+
+    def why(self, clash: Clash) -> str:
+        sharding = self.shardings[clash.other_tensor]
+        if clash.other_factor is None:
+            return self.kept_for(clash, sharding)
+        if clash.other_factor != clash.factor:
+            return self.preferred(clash) if clash.decided else TAKEN
+        if clash.other_axes and not _continues(clash.axes, clash.other_axes) and self.has(clash):
+            return DISAGREE
+        return self.no_room(clash, sharding)
+
+    def has(self, clash: Clash) -> bool:
+        """Whether the other tensor had these axes on the factor before the step: then both sides ask for something."""
+        row = to_factors(self.wired.tensors[clash.other_tensor], self.shardings[clash.other_tensor])
+        return bool(row.axes[clash.factor]) and clash.tensor != clash.other_tensor
+
+    def kept_for(self, clash: Clash, sharding: Sharding | None) -> str:
+        asked = self.history.record.start.get(self.places[clash.other_tensor])
+        axis = clash.axes[0]
+        if sharding is not None and any(axis.overlaps(other) for other in sharding.unreduced):
+            return UNREDUCED
+        if asked is not None and any(axis.overlaps(other) for other in asked.replicated):
+            return REPLICATED
+        later = [ref for dim in asked.dims if dim.priority for ref in dim.axes] if asked is not None else []
+        return WAITING if any(axis.overlaps(other) for other in later) else REPLICATED
+
+    def preferred(self, clash: Clash) -> str:
+        """Why the other factor was served first."""
+        mine, theirs = self.size(clash.factor), self.size(clash.other_factor or 0)
+        if theirs > mine:
+            return LARGER
+        spread = self.op.operator.spread if isinstance(self.op.operator, Operator) else ""
+        more = math.prod(axis.size for axis in clash.other_axes) > math.prod(axis.size for axis in clash.axes)
+        return PARTS if spread == "pointwise" and more else ORDER
+
+    def size(self, factor: int) -> int:
+        """Elements of the largest tensor that asks for axes on a factor."""
+        sizes = [0]
+        for of_tensor, sharding in zip(self.wired.tensors, self.shardings, strict=True):
+            if to_factors(of_tensor, sharding).axes[factor]:
+                sizes.append(math.prod(self.wired.sizes[one] for dim in of_tensor.dims for one in dim))
+        return max(sizes)
+
+    def no_room(self, clash: Clash, sharding: Sharding | None) -> str:
+        of_tensor = self.wired.tensors[clash.other_tensor]
+        dim = dim_of(self.wired, clash.other_tensor, clash.factor)
+        if sharding is not None and dim is not None and sharding.dims[dim].closed:
+            return CLOSED
+        row = to_factors(of_tensor, sharding)
+        if clash.factor in row.overflow or row.closed[clash.factor]:
+            return STRIDE
+        own = math.prod(axis.size for axis in row.axes[clash.factor] or ())
+        if clash.factor not in of_tensor.minor and of_tensor.sizes[clash.factor] // own % clash.axes[0].size:
+            return UNEVEN
+        mesh = sharding.mesh if sharding is not None else None
+        if mesh is not None and clash.axes[0].size != mesh.sizes.get(clash.axes[0].name):
+            return PIECE
+        return RESULT
+
+
+def _continues(axes: Refs, other: Refs) -> bool:
+    """Whether one list begins with the other."""
+    common = min(len(axes), len(other))
+    return axes[:common] == other[:common]

@@ -1,0 +1,282 @@
+"""Spreading to a fixed point in Shardy's order.
+
+The outcome depends on the order of steps, so this copies how MLIR's greedy pattern driver goes about it, as Shardy's
+passes use it (one iteration, no folding): all ops in order first; what a change touches is put on a stack, unless it
+waits already, and taken before the scan goes on. Operations that nobody needs are erased when their turn comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from autoshard.layout.sharding import Sharding
+from autoshard.ops.control import ARG, OPERAND, YIELD, Spot, data_flow_edge, function, module, return_, yield_
+from autoshard.ops.registry import lookup
+from autoshard.propagate.edges import other_targets, sources
+from autoshard.propagate.groups import Groups
+from autoshard.propagate.infos import NOTHING, Found, Info, Infos, Key, Memo, identity
+from autoshard.propagate.levels import Level, Mode
+from autoshard.propagate.step import Step, flags_of
+from autoshard.propagate.values import edge_op, holder, set_held, set_sharding
+from autoshard.propagate.work import Op, Use, Val, Work
+from autoshard.tensortype import TensorType, dtype
+
+_TERMINATORS = (return_, yield_)
+_STRUCTURE = (module, function, *_TERMINATORS)
+# Stands for values that cannot have a sharding; its own never changes.
+_NOWHERE = Val(TensorType((), dtype("f32")), Op(lookup("Module"), (), (), {}), 0)
+
+
+class Event(NamedTuple):
+    """One step that changed something.
+
+    Attributes:
+        op: the op that was visited; a Function when one of its outputs (`output`) met the value that it returns.
+        step: what changed; tensors are the op's operands and results, the sources and target of a data-flow edge, or
+            the returned value and the output.
+        before: the shardings that the step found (as they are kept; an edge into or out of a body with manual axes
+            sees them without these, or with them).
+        level: position in the op priority order, None without one.
+        priority: the user priority of the round.
+    """
+
+    op: Op
+    step: Step
+    before: tuple[Sharding | None, ...]
+    level: int | None
+    priority: int
+    output: int | None = None
+
+
+class Spreader:
+    """The state of one propagation over a working copy.
+
+    Attributes:
+        events: what changed, in order.
+        without_rule: ops that have operands and results, and no rule or edges.
+        groups: the sharding groups.
+        into_bodies: whether a change of an operand brings in the edge that leads from it to an argument of a body.
+            Shardy means to do so, but takes the operand for the owner of the edge (getEdgeOwnerFromSource in
+            dialect.cc), and finds the edge changed only when it comes by in a later run.
+    """
+
+    into_bodies = False
+
+    def __init__(self, work: Work, infos: Infos) -> None:
+        self.work = work
+        self.events: list[Event] = []
+        self.groups = Groups(work)
+        self.groups.sync()
+        self.level: int | None = None
+        self.priority = 0
+        self.ops = [op for op in work.module.walk() if op.operator not in _STRUCTURE]
+        self._near: dict[Val, list[Op]] = {}
+        for op in self.ops:
+            _prepare(op, infos)
+        self.infos: list[Info] = list(dict.fromkeys(op.info for op in self.ops))
+        self.without_rule = [op for op in self.ops if _is_wall(op)]
+        self._outputs = list(self._main_outputs())
+        self._swept = False
+
+    def run(self, levels: tuple[Level, ...], mode: Mode) -> None:
+        """Spread to the fixed point, at which all of `levels` are allowed."""
+        self.spread_outputs(mode)
+        self.allow(levels, mode)
+        if self._swept:
+            self.spread([op for op in self.ops if op.info.now is not None])
+        else:
+            self.spread(self.ops, sweeping=any(map(is_dead, self.ops)))
+            self.ops = [op for op in self.ops if op.parent is not None]
+            self._swept = True
+        self.spread_outputs(mode)
+
+    def allow(self, levels: tuple[Level, ...], mode: Mode) -> None:
+        for info in self.infos:
+            info.allow(levels, mode)
+
+    def spread(self, ops: list[Op], sweeping: bool = False) -> None:
+        """Visit these ops in order, and what changes touch; when sweeping, erase dead ops."""
+        stack = ops[::-1]
+        waiting = set(ops)
+        while stack:
+            op = stack.pop()
+            waiting.discard(op)
+            if sweeping and (op.parent is None or is_dead(op)):
+                self._erase(op, stack, waiting)
+                continue
+            # As `visit`, written out because nearly all time is spent here.
+            info = op.info
+            now = info.now
+            if now is not info.now_shared and _shares(op, info):
+                now = info.now_shared
+            if now is None:
+                continue
+            before = tuple([value.sharding for value in op.held])  # type: ignore[union-attr]
+            found = now[before]
+            if found:
+                for other in self.apply(op, found, before):
+                    if other not in waiting and other is not op:
+                        waiting.add(other)
+                        stack.append(other)
+
+    def apply(self, op: Op, found: Found, before: Key) -> list[Op]:
+        """Change the shardings that a step changes; returns the ops that this touches, first the first to push."""
+        step, changes = found
+        held: list[Val] = op.held  # type: ignore[assignment]
+        self.events.append(Event(op, step, before, self.level, self.priority))
+        touched: list[Op] = []
+        for index, kept, seen in changes:
+            value = held[index]
+            if value is _NOWHERE:
+                continue
+            set_held(value, kept)
+            touched += self.near(value)
+            if value in self.groups.of:
+                touched += self._spread_in_group(value, seen)
+        return touched
+
+    def _spread_in_group(self, value: Val, sharding: Sharding) -> list[Op]:
+        touched: list[Op] = []
+        for member in self.groups.of.get(value, ()):
+            if member is not value:
+                set_sharding(member, sharding)
+                touched += self.near(member)
+        return touched
+
+    def near(self, value: Val) -> list[Op]:
+        """The ops with rules that a change of the value's sharding touches, in the order that Shardy pushes them."""
+        near = self._near.get(value)
+        if near is None:
+            touched = dict.fromkeys(_touched(value, self.into_bodies))
+            near = [op for op in touched if op.info is not None and op.info.used is not None]
+            self._near[value] = near
+        return near
+
+    # -- dead code
+
+    def _erase(self, op: Op, stack: list[Op], waiting: set[Op]) -> None:
+        if op.parent is None:
+            return
+        for part in _last_first(op):
+            for value in part.operands:
+                maker = value.defining
+                if maker is not None and maker not in waiting and len({user for user, _ in value.uses} - {part}) < 2:
+                    waiting.add(maker)
+                    stack.append(maker)
+            part.info = NOTHING
+            part.erase()
+
+    # -- what the main function returns
+
+    def _main_outputs(self) -> Iterator[tuple[Op, int, Val]]:
+        """The main function, which output, and the value that keeps the sharding of what is returned there."""
+        main = self.work.main
+        if main is not None:
+            for i, value in enumerate(main.blocks[0].terminator.operands):
+                held = holder(value) if value.is_tensor else None
+                if held is not None:
+                    yield main, i, held
+
+    def spread_outputs(self, mode: Mode) -> None:
+        """Spread between the values that the main function returns and what is asked of its outputs."""
+        flags = flags_of(aggressive=mode.aggressive)
+        for main, i, value in self._outputs:
+            outputs = main.attrs["outputs"]
+            before = value.sharding, outputs[i]
+            found = Memo(identity(value.type.shape), flags)[before]
+            if not found:
+                continue
+            self.events.append(Event(main, found[0], before, self.level, self.priority, i))
+            for index, sharding, _ in found[1]:
+                if index == 0:
+                    set_held(value, sharding)
+                    self._spread_in_group(value, sharding)
+                else:
+                    outputs[i] = sharding
+
+
+def visit(op: Op) -> tuple[Found | tuple[()], Key]:
+    """What a step of the op would change at the present level, and the shardings that it finds."""
+    info = op.info
+    now = info.now
+    if now is not info.now_shared and _shares(op, info):
+        now = info.now_shared
+    if now is None:
+        return (), ()
+    before = tuple([value.sharding for value in op.held])  # type: ignore[union-attr]
+    return now[before], before
+
+
+def _shares(op: Op, info: Info) -> bool:
+    """Whether an operand that is no scalar has other uses."""
+    operands = op.operands
+    return any(len(operands[i].uses) != 1 for i in info.wide)
+
+
+def _prepare(op: Op, infos: Infos) -> None:
+    info = op.info = infos.find(op)
+    if info.used is None:
+        op.held = None
+        return
+    operands = sources(op) if op.operator is data_flow_edge else op.operands
+    op.held = [holder(value) or _NOWHERE for value in operands] + op.results
+
+
+def _is_wall(op: Op) -> bool:
+    return op.info.used is None and op.operator.edges is None and bool(op.operands) and bool(op.results)
+
+
+def is_dead(op: Op) -> bool:
+    """Whether nobody needs the op: no result is used, and it does nothing else."""
+    for value in op.results:
+        if value.uses:
+            return False
+    return _is_pure(op)
+
+
+def _is_pure(op: Op) -> bool:
+    if op.operator.has_effects(op.attrs):
+        return False
+    inner = (part for block in op.blocks for part in block if part.operator not in _TERMINATORS)
+    return all(map(_is_pure, inner))
+
+
+def _last_first(op: Op) -> list[Op]:
+    """The op and all inside it, in the order in which MLIR erases them."""
+    parts = [part for block in reversed(op.blocks) for inner in reversed(list(block)) for part in _last_first(inner)]
+    return [*parts, op]
+
+
+def _touched(value: Val, into_bodies: bool) -> Iterator[Op]:
+    owner = value.owner
+    if isinstance(owner, Op):
+        if owner.operator is data_flow_edge:
+            for target in other_targets(owner):
+                yield from _users(target, into_bodies)
+        yield owner
+    else:
+        yield owner.owner
+    yield from _users(value, into_bodies)
+
+
+def _users(value: Val, into_bodies: bool) -> Iterator[Op]:
+    return (_touched_by_use(use, into_bodies) for use in value.users)
+
+
+def _touched_by_use(use: Use, into_bodies: bool) -> Op:
+    """The op that a use brings in: the edge that it is a source of, for terminators the parent, else the user."""
+    user, index = use
+    if user.info is not None and user.info.plain:
+        return user
+    parent, spot = user, Spot(OPERAND, index)
+    block = user.parent
+    if user.operator in _TERMINATORS and block is not None:
+        parent = block.owner
+        spot = Spot(YIELD, index, parent.blocks.index(block))
+    if parent.operator.edges is None:
+        return parent
+    edge = parent.links.sources.get(spot)
+    if edge is None or (edge.targets[0].kind == ARG and not into_bodies):
+        return parent
+    return edge_op(parent.at(edge.targets[0])) or parent

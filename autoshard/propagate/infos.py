@@ -1,0 +1,212 @@
+"""What propagation has to know of an op, found out once for all ops with the same operator and rule: its Info."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from autoshard.layout.sharding import Sharding
+from autoshard.ops.control import INTO, data_flow_edge, propagation_barrier
+from autoshard.ops.registry import Operator
+from autoshard.propagate.edges import of_edge_op, sources
+from autoshard.propagate.levels import Level, Mode, flags
+from autoshard.propagate.step import Direction, Step, flags_of, step_of
+from autoshard.propagate.views import inside, outside
+from autoshard.propagate.work import Op
+from autoshard.rule import PASS, Factor, Rule
+from autoshard.rule_sdy import completed
+from autoshard.tensortype import TOKEN
+
+Key = tuple[Sharding | None, ...]
+# A step and its changes: (index into `Op.held`, sharding to keep there, sharding as the step has it).
+Found = tuple[Step, tuple[tuple[int, Sharding, Sharding], ...]]
+View = tuple[Callable[[Sharding], Sharding], Callable[[Sharding], Sharding]]
+
+
+class Memo(dict[Key, Any]):
+    """Shardings -> what one step makes of them: a Found, or () if nothing changes.
+
+    Args:
+        view: for the last tensor, what the step sees of the kept sharding, and what is kept of the step's.
+    """
+
+    __slots__ = ("rule", "flags", "view")
+
+    def __init__(self, rule: Rule, flags: int, view: View | None = None) -> None:
+        super().__init__()
+        self.rule = rule
+        self.flags = flags
+        self.view = view
+
+    def __missing__(self, key: Key) -> Found | tuple[()]:
+        last = key[-1]
+        seen = key if self.view is None or last is None else (*key[:-1], self.view[0](last))
+        step = step_of(self.rule, seen, self.flags)
+        self[key] = found = (step, tuple(map(self._kept, step.changes))) if step.changes else ()
+        return found
+
+    def _kept(self, change: tuple[int, Sharding]) -> tuple[int, Sharding, Sharding]:
+        index, sharding = change
+        if self.view is None or index != len(self.rule.operands):
+            return index, sharding, sharding
+        return index, self.view[1](sharding), sharding
+
+
+class Info:
+    """What equal ops share.
+
+    Attributes:
+        rule: the completed rule of the operator; None if it has none.
+        used: the rule that steps go by: also data-flow edges and propagation barriers have one.
+        plain: it has a rule and no data-flow edges.
+        wide: which operands are no scalars.
+        now: steps so far at the present level if each of those operands has one use, None if nothing may spread.
+        now_shared: the same where one has several uses.
+    """
+
+    __slots__ = ("operator", "rule", "used", "plain", "fixed", "wide", "view", "memos", "now", "now_shared")
+
+    def __init__(
+        self,
+        operator: Operator | None,
+        rule: Rule | None,
+        used: Rule | None,
+        wide: tuple[int, ...] = (),
+        fixed: Direction | None = None,
+        view: View | None = None,
+    ) -> None:
+        self.operator = operator
+        self.rule = rule
+        self.used = used
+        self.plain = used is not None and operator is not None and operator.edges is None
+        self.wide = wide
+        self.fixed = fixed
+        self.view = view
+        self.memos: dict[int, Memo] = {}
+        self.now: Memo | None = None
+        self.now_shared: Memo | None = None
+
+    def allow(self, levels: Sequence[Level], mode: Mode) -> None:
+        """Set `now` and `now_shared` for a run at which all of `levels` are allowed."""
+        self.now = self._memo(levels, mode, single=True)
+        self.now_shared = self._memo(levels, mode, single=False)
+
+    def _memo(self, levels: Sequence[Level], mode: Mode, single: bool) -> Memo | None:
+        if self.used is None or self.operator is None:
+            return None
+        if self.operator is data_flow_edge:
+            mode = Mode(mode.aggressive)
+        pointwise = self.operator.spread == "pointwise"
+        if self.fixed is not None:
+            number = flags_of(self.fixed, aggressive=mode.aggressive, pointwise=pointwise) if self.fixed else None
+        else:
+            number = flags(levels, self.operator, self.operator.spread, single, pointwise, mode)
+        if number is None:
+            return None
+        if number not in self.memos:
+            self.memos[number] = Memo(self.used, number, self.view)
+        return self.memos[number]
+
+
+# The info of ops that shardings do not pass.
+NOTHING = Info(None, None, None)
+
+
+@lru_cache(maxsize=4096)
+def identity(shape: tuple[int, ...], operands: int = 1) -> Rule:
+    """The rule by which all operands and the one result, of that shape, lie alike."""
+    factors = tuple(Factor(f"_{i}", size, PASS) for i, size in enumerate(shape))
+    dims = tuple((i,) for i in range(len(shape)))
+    return Rule(factors, (dims,) * operands, (dims,))
+
+
+class Infos:
+    """Finds the Info of ops.
+
+    Args:
+        conservative: use the rules of conservative propagation.
+        foreign: also use rules that we have and Shardy has not.
+    """
+
+    def __init__(self, conservative: bool = False, foreign: bool = False) -> None:
+        self.conservative = conservative
+        self.foreign = foreign
+        self.all: dict[Any, Info] = {}
+        self._given: dict[Rule, Rule] = {}
+
+    def find(self, op: Op) -> Info:
+        """The Info of an op.
+
+        Raises:
+            GraphError: a DataFlowEdge op that is on no edge.
+            ShapeError: an op that does not fit its operator's rule.
+        """
+        if op.operator is data_flow_edge:
+            return self._edge(op)
+        if op.operator is propagation_barrier:
+            return self._barrier(op)
+        rule = self._rule(op)
+        if rule is None:
+            return NOTHING
+        key = op.operator.name, id(rule)
+        info = self.all.get(key)
+        if info is None:
+            whole = completed(rule)
+            info = self.all[key] = Info(op.operator, whole, whole, _wide(op))
+        return info
+
+    def _rule(self, op: Op) -> Rule | None:
+        """The rule of an op, which the op itself may carry; what has no operands or no results needs none."""
+        if not op.operands or not op.results:
+            return None
+        if op.origin is not None and op.origin.given_rule is not None:
+            # Infos are told apart by the identity of rules; those that operators make are made once anyway.
+            return self._given.setdefault(op.origin.given_rule, op.origin.given_rule)
+        operator = op.operator
+        if not operator.has_rule or (operator.foreign and not self.foreign):
+            return None
+        if self.conservative:
+            return operator.conservative_rule(tuple(value.type for value in op.operands), op.attrs)
+        if op.origin is not None and op.origin.op is operator:
+            return op.origin.rule
+        return operator.rule(tuple(value.type for value in op.operands), op.attrs)
+
+    def _edge(self, op: Op) -> Info:
+        parent, edge = of_edge_op(op)
+        shape, count = op.results[0].type.shape, len(sources(op))
+        if edge.crosses:
+            view = _crossing(parent, edge.crosses, parent.at(edge.targets[0]).index)
+            info = self.all[op] = Info(data_flow_edge, None, identity(shape, count), view=view)
+            return info
+        key = data_flow_edge, shape, count
+        if key not in self.all:
+            self.all[key] = Info(data_flow_edge, None, identity(shape, count))
+        return self.all[key]
+
+    def _barrier(self, op: Op) -> Info:
+        direction = Direction[str(op.attrs["direction"]).upper()]
+        key = propagation_barrier, op.results[0].type.shape, direction
+        if key not in self.all:
+            self.all[key] = Info(propagation_barrier, None, identity(op.results[0].type.shape), fixed=direction)
+        return self.all[key]
+
+
+def _wide(op: Op) -> tuple[int, ...]:
+    return tuple(i for i, value in enumerate(op.operands) if value.type.shape or value.type.dtype is TOKEN)
+
+
+def _crossing(parent: Op, crosses: str, index: int) -> View:
+    """The views of an edge into or out of a body that is local along manual axes."""
+    axes = parent.attrs["manual_axes"]
+    name = "in_shardings" if crosses == INTO else "out_shardings"
+    given = parent.attrs.get(name) or ()
+    before = given[index] if index < len(given) else None
+
+    def inward(sharding: Sharding) -> Sharding:
+        return inside(sharding, axes)
+
+    def outward(sharding: Sharding) -> Sharding:
+        return outside(sharding, before, axes)
+
+    return (outward, inward) if crosses == INTO else (inward, outward)

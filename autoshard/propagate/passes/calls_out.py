@@ -1,0 +1,106 @@
+"""Calls, after propagation: bodies written out in place become functions again, and equal functions one.
+
+Where the shardings of a call and of the function that it calls now differ, the results are moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from autoshard.layout.sharding import Sharding, is_equivalent
+from autoshard.ops.control import data_flow_edge
+from autoshard.ops.registry import lookup
+from autoshard.propagate.passes.calls_in import (
+    argument_shardings,
+    completed,
+    first_on_mesh,
+    result_shardings,
+    set_results,
+)
+from autoshard.propagate.passes.edit import insert_after, move_block, named, replace_op, wrapped
+from autoshard.propagate.passes.functions import Symbols, new_function, original_name
+from autoshard.propagate.values import get_sharding
+from autoshard.propagate.work import Op, Val, Work, fill_open
+
+
+def export_named_computations(work: Work) -> None:
+    """Turn each named computation into a call of a new private function (sdy-export-named-computations).
+
+    Its data-flow edges go, and the function's arguments and the call's results get their shardings.
+    """
+    symbols = Symbols(work)
+    results: list[Val] = []
+    for op in named(work.module, "NamedComputation"):
+        results += _export(op, symbols)
+    _drop_edges(results)
+
+
+def _export(op: Op, symbols: Symbols) -> list[Val]:
+    body = op.blocks[0]
+    entering = completed([get_sharding(arg) for arg in body.args], [arg.type.rank for arg in body.args])
+    leaving = [get_sharding(value) for value in op.results]
+    function = new_function(op.attrs["name"], [None] * len(op.results), op.attrs["name"])
+    move_block(body, function, "Return")
+    for arg, sharding in zip(body.args, entering, strict=bool(entering)):
+        arg.sharding = sharding
+    _drop_edges(body.args)
+    symbols.add(function)
+    types = tuple(value.type for value in op.results)
+    call = Op(lookup("Call"), op.operands, types, {"callee": function.attrs["name"], "types": types})
+    call.origin = op.origin
+    assert op.parent is not None
+    op.parent.insert(call, op)
+    for old, new, sharding in zip(op.results, call.results, leaving, strict=True):
+        new.sharding, new.origin = sharding, old.origin
+    fill_open(call.results)
+    replace_op(op, call.results)
+    return call.results
+
+
+def _drop_edges(values: Iterable[Val]) -> None:
+    """Let the users of the edges on these values use the values themselves."""
+    for value in values:
+        users = [user for user, _ in value.uses if user.operator is data_flow_edge]
+        if users:
+            replace_op(users[0], [value])
+
+
+def shardings_to_results(work: Work) -> None:
+    """Ask of the results of functions but main what they return has (sdy-propagate-to-func-results)."""
+    main = work.main
+    for function in work.module.blocks[0]:
+        if function is not main:
+            returned = function.blocks[0].terminator.operands
+            function.attrs["outputs"] = [get_sharding(value) for value in returned]
+
+
+def unflatten_calls(work: Work) -> None:
+    """Let calls share one of the copies of a function whose shardings are equal (sdy-unflatten-call-graph)."""
+    symbols = Symbols(work)
+    kept: dict[Hashable, str] = {}
+    for call in named(work.module, "Call"):
+        callee = symbols.callee(call)
+        key = original_name(callee), argument_shardings(callee), result_shardings(callee)
+        call.attrs["callee"] = kept.setdefault(key, callee.attrs["name"])
+
+
+def reshard_call_results(work: Work) -> None:
+    """Move the results of a call from what its function gives to what the call asks (sdy-insert-func-call-reshards)."""
+    symbols = Symbols(work)
+    for call in named(work.module, "Call"):
+        _reshard_results(call, symbols.callee(call))
+
+
+def _reshard_results(call: Op, function: Op) -> None:
+    asked = [value.sharding for value in call.results]
+    given: Sequence[Sharding] = result_shardings(function)
+    known = first_on_mesh([*given, *asked])
+    if known is None:
+        return
+    whole = [Sharding.closed(known.mesh, value.type.rank, known.mesh_name) for value in call.results]
+    set_results(call, given or whole)
+    for value, before, default in zip(call.results, asked, whole, strict=True):
+        target = before or default
+        if not is_equivalent(value.sharding, target):
+            reshard = insert_after(value, wrapped("Reshard", value, target))
+            value.replace_by(reshard.results[0], keep=[reshard])

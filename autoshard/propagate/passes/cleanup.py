@@ -1,0 +1,35 @@
+"""What is left to do at the end: operations that nobody needs any more."""
+
+from __future__ import annotations
+
+from autoshard.propagate.passes.edit import is_pure, is_used
+from autoshard.propagate.work import Block, Op, Work
+
+_STRUCTURE = {"Function", "Return", "Yield"}
+
+
+def drop_dead(work: Work) -> None:
+    """Erase operations without effects whose results nobody uses, and what then is unused.
+
+    Of Shardy's last pass, canonicalize with the patterns of sdy-collective, this is what applies where no collectives
+    have been made.
+    """
+    for function in work.module.blocks[0]:
+        _sweep(function.blocks[0])
+
+
+def _sweep(block: Block) -> None:
+    """Backwards, so that users go before what they use; what a block holds goes after what holds it."""
+    op = block.last
+    while op is not None:
+        before = op.prev
+        if _is_dead(op):
+            op.erase()
+        else:
+            for inner in op.blocks:
+                _sweep(inner)
+        op = before
+
+
+def _is_dead(op: Op) -> bool:
+    return op.operator.name not in _STRUCTURE and not is_used(op) and is_pure(op)

@@ -1,0 +1,133 @@
+"""Sharding constraints: what they ask of their inputs, and the reshards that they end as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from autoshard.layout.sharding import Sharding
+from autoshard.ops.registry import lookup
+from autoshard.propagate.passes.edit import insert_after, inside_out, wrapped
+from autoshard.propagate.passes.places import Places
+from autoshard.propagate.values import edge_of_target, edge_op, get_sharding, holder, set_sharding
+from autoshard.propagate.work import Op, Val, Work
+
+_CONSTRAINT, _MANUAL = "ShardingConstraint", "ManualComputation"
+
+
+def apply_constraints(work: Work) -> None:
+    """Let the inputs of closed constraints and of manual computations have what these ask.
+
+    An operation before a constraint could otherwise be split further than the constraint allows. And what follows a
+    chain of constraints uses its end, not its start. This is sdy-apply-sharding-constraints.
+    """
+    places = Places()
+    for op in inside_out(work.module):
+        if op.operator.name == _CONSTRAINT:
+            _follow_chain(op, places)
+            _apply_constraint(op, places)
+        elif op.operator.name == _MANUAL:
+            for operand, sharding in zip(list(op.operands), op.attrs["in_shardings"], strict=True):
+                _apply(operand, sharding, partial(_new_behind, places))
+
+
+def _asked(op: Op) -> Sharding:
+    return op.attrs["sharding"]
+
+
+def _apply_constraint(op: Op, places: Places) -> None:
+    def behind(value: Val, _: Sharding) -> Op:
+        assert op.parent is not None
+        places.forget(op.parent)
+        op.parent.remove(op)
+        return _insert_behind(places, value, op)
+
+    _apply(op.operands[0], _asked(op), behind)
+
+
+def _new_behind(places: Places, value: Val, asked: Sharding) -> Op:
+    return _insert_behind(places, value, wrapped(_CONSTRAINT, value, asked))
+
+
+def _insert_behind(places: Places, value: Val, op: Op) -> Op:
+    insert_after(value, op)
+    assert op.parent is not None
+    places.forget(op.parent)
+    return op
+
+
+def _apply(value: Val, asked: Sharding, constraint_behind: Callable[[Val, Sharding], Op]) -> None:
+    """Let a value have the sharding if it has none.
+
+    Where a data-flow edge leads to the value, its sharding is that of others too: there, what uses it uses the
+    constraint behind it instead.
+    """
+    if not asked.is_closed or holder(value) is None or get_sharding(value) is not None or _contested(value, asked):
+        return
+    if _on_edge(value):
+        constraint = constraint_behind(value, asked)
+        value.replace_by(constraint.results[0], keep=[constraint])
+    else:
+        set_sharding(value, asked)
+
+
+def _on_edge(value: Val) -> bool:
+    defining, found = value.defining, edge_of_target(value)
+    if defining is not None and defining.operator.name == "DataFlowEdge":
+        return True
+    return found is not None and edge_op(found[0].at(found[1].targets[0])) is not None
+
+
+def _contested(value: Val, asked: Sharding) -> bool:
+    """Whether another constraint or manual computation asks something else of the value."""
+    for op, index in value.uses:
+        if op.operator.name == _CONSTRAINT and _asked(op) is not asked:
+            return True
+        if op.operator.name == _MANUAL and op.attrs["in_shardings"][index] is not asked:
+            return True
+    return False
+
+
+def _is_constrained(value: Val, but_for: Op | None = None) -> bool:
+    return any(op is not but_for and op.operator.name in (_CONSTRAINT, _MANUAL) for op, _ in value.uses)
+
+
+def _follow_chain(head: Op, places: Places) -> None:
+    """What stands behind the end of a chain of constraints, in the same block, uses the end instead of the start."""
+    tail = _end_of_chain(head)
+    if tail is None or tail.parent is None:
+        return
+    value, block = head.operands[0], tail.parent
+    for op, index in list(value.users):
+        behind = op is not head and op.operator.name != "Return" and op.parent is block and places.before(tail, op)
+        if behind:
+            op.set_operand(index, tail.results[0])
+
+
+def _end_of_chain(head: Op) -> Op | None:
+    """The last of the constraints that follow each other from `head`; None if there is but one, or others interfere."""
+    start = head.operands[0]
+    defining = start.defining
+    if defining is not None and defining.operator.name == _CONSTRAINT:
+        return None
+    if get_sharding(start) is not None or _is_constrained(start, but_for=head):
+        return None
+    tail = head
+    while (following := _only_user(tail)) is not None and following.operator.name == _CONSTRAINT:
+        tail = following
+    return None if tail is head or _is_constrained(tail.results[0]) else tail
+
+
+def _only_user(op: Op) -> Op | None:
+    uses = op.results[0].uses
+    return next(iter(uses))[0] if len(uses) == 1 else None
+
+
+def constraints_to_reshards(work: Work) -> None:
+    """Turn constraints into reshards: from here on they are only moves of data (sdy-sharding-constraint-to-reshard)."""
+    reshard = lookup("Reshard")
+    for op in inside_out(work.module):
+        if op.operator.name == _CONSTRAINT:
+            op.operator = reshard
+            op.attrs["sharding"] = op.results[0].sharding
+            op.info = None

@@ -1,0 +1,141 @@
+"""What passes do to a working copy: walk it inside out, copy operations, wrap values, erase what nobody needs.
+
+Order counts (which use is older, where a new operation stands), so all is done in the order in which MLIR does it.
+"""
+
+from __future__ import annotations
+
+from autoshard.layout.sharding import Sharding
+from autoshard.ops.registry import lookup
+from autoshard.propagate.work import Block, Op, Val
+
+
+def inside_out(op: Op) -> list[Op]:
+    """What `op` holds, then `op` itself (post-order), as it stands now."""
+    found: list[Op] = []
+    _collect_inside_out(op, found)
+    return found
+
+
+def _collect_inside_out(op: Op, found: list[Op]) -> None:
+    for block in op.blocks:
+        inner = block.first
+        while inner is not None:
+            if inner.blocks:
+                _collect_inside_out(inner, found)
+            else:
+                found.append(inner)
+            inner = inner.next
+    found.append(op)
+
+
+def outside_in(block: Block) -> list[Op]:
+    """The operations of a block, each before what it holds (pre-order), as they stand now."""
+    found: list[Op] = []
+    _collect_outside_in(block, found)
+    return found
+
+
+def _collect_outside_in(block: Block, found: list[Op]) -> None:
+    op = block.first
+    while op is not None:
+        found.append(op)
+        for inner in op.blocks:
+            _collect_outside_in(inner, found)
+        op = op.next
+
+
+def named(op: Op, name: str) -> list[Op]:
+    """The operations of that operator inside `op`, inner ones first, as they stand now."""
+    operator = lookup(name)
+    return [inner for inner in inside_out(op) if inner.operator is operator]
+
+
+def clone(op: Op, values: dict[Val, Val]) -> Op:
+    """A copy of an operation with all it holds, standing nowhere yet.
+
+    Args:
+        values: what stands for which value in the copy, others stay; what the copy defines is added.
+    """
+    copy = _shell(op, values)
+    _fill(op, copy, values)
+    return copy
+
+
+def clone_block(block: Block, owner: Op, values: dict[Val, Val]) -> Block:
+    """A copy of a block, inside `owner`."""
+    copy = owner.add_block(arg.type for arg in block.args)
+    for old, new in zip(block.args, copy.args, strict=True):
+        _same(old, new, values)
+    pairs = [(op, copy.append(_shell(op, values))) for op in block]
+    for old, new in pairs:
+        _fill(old, new, values)
+    return copy
+
+
+def _shell(op: Op, values: dict[Val, Val]) -> Op:
+    copy = Op(op.operator, (), (value.type for value in op.results), op.attrs)
+    copy.origin = op.origin
+    for old, new in zip(op.results, copy.results, strict=True):
+        _same(old, new, values)
+    return copy
+
+
+def _same(old: Val, new: Val, values: dict[Val, Val]) -> None:
+    new.sharding, new.origin = old.sharding, old.origin
+    values[old] = new
+
+
+def _fill(op: Op, copy: Op, values: dict[Val, Val]) -> None:
+    """Operands, and then blocks: the uses inside are newer than the operation's own."""
+    for value in op.operands:
+        copy.add_operand(values.get(value, value))
+    for block in op.blocks:
+        clone_block(block, copy, values)
+
+
+def move_block(block: Block, owner: Op, terminator: str) -> None:
+    """Make a block the body of another operation, whose terminator is of that name."""
+    assert block.owner is not owner
+    block.owner.blocks.remove(block)
+    block.owner = owner
+    owner.blocks.append(block)
+    old = block.terminator
+    new = Op(lookup(terminator), old.operands, (), old.attrs)
+    block.insert(new, old)
+    old.erase()
+
+
+def insert_after(value: Val, op: Op) -> Op:
+    """Put `op` directly behind where `value` is defined; for an argument, at the start of its block."""
+    defining = value.defining
+    if defining is None:
+        assert isinstance(value.owner, Block)
+        return value.owner.insert(op, value.owner.first)
+    assert defining.parent is not None
+    return defining.parent.insert(op, defining.next)
+
+
+def wrapped(name: str, value: Val, sharding: Sharding) -> Op:
+    """An operation of one operand and one result that asks for a sharding: a Reshard, a ShardingConstraint."""
+    op = Op(lookup(name), (value,), (value.type,), {"sharding": sharding})
+    op.results[0].sharding = sharding
+    return op
+
+
+def replace_op(op: Op, values: list[Val]) -> None:
+    """Let others use `values` instead of the results of `op`, and erase it."""
+    for old, new in zip(op.results, values, strict=True):
+        old.replace_by(new)
+    op.erase()
+
+
+def is_used(op: Op) -> bool:
+    return any(value.uses for value in op.results)
+
+
+def is_pure(op: Op) -> bool:
+    """Whether it can go when nobody uses its results: neither it nor what it holds has effects."""
+    if op.operator.has_effects(op.attrs):
+        return op.operator.name == "Yield"
+    return all(is_pure(inner) for block in op.blocks for inner in block)

@@ -1,0 +1,83 @@
+"""Sharding groups: one number per set of values that have to lie alike, while propagation runs."""
+
+from __future__ import annotations
+
+from autoshard.errors import ShardingError
+from autoshard.propagate.passes.edit import named
+from autoshard.propagate.work import Op, Val, Work
+
+
+def unify_groups(work: Work) -> None:
+    """Make groups that share a value one, number them 0, 1, ... and let each value be in its group once.
+
+    This is sdy-sharding-group-import.
+
+    Raises:
+        ShardingError: a group of tensors of several shapes, or inside and outside of a manual computation.
+    """
+    members = list(named(work.module, "ShardingGroup"))
+    _check(members)
+    number = _numbers(members)
+    seen: set[tuple[int, Val]] = set()
+    for op in members:
+        op.attrs["group"] = number[op.attrs["group"]]
+        member = op.attrs["group"], op.operands[0]
+        if member in seen:
+            op.erase()
+        seen.add(member)
+
+
+def _check(members: list[Op]) -> None:
+    first: dict[int, Op] = {}
+    for op in members:
+        other = first.setdefault(op.attrs["group"], op)
+        shapes = other.operands[0].type.shape, op.operands[0].type.shape
+        if shapes[0] != shapes[1]:
+            raise ShardingError(
+                f"the members of sharding group {op.attrs['group']} have the shapes {shapes[0]} and {shapes[1]}; "
+                "what should lie alike needs one shape"
+            )
+        if _manual(other) is not _manual(op):
+            raise ShardingError(
+                f"sharding group {op.attrs['group']} has members in different manual computations, or inside and "
+                "outside of one; there, blocks are not alike"
+            )
+
+
+def _manual(op: Op) -> Op | None:
+    """The manual computation that an operation is in."""
+    parent = op.parent_op
+    while parent is not None and parent.operator.name != "ManualComputation":
+        parent = parent.parent_op
+    return parent
+
+
+def _numbers(members: list[Op]) -> dict[int, int]:
+    """The new number of each group: groups that are connected by common members get the same one.
+
+    A connected set is led by the first group of the value that connected it last, and the sets are numbered in the
+    order in which their leaders came up, value by value, as llvm::EquivalenceClasses has them.
+    """
+    leader: dict[int, int] = {}
+
+    def find(group: int) -> int:
+        while leader.setdefault(group, group) != group:
+            group = leader[group]
+        return group
+
+    of_value: dict[Val, list[int]] = {}
+    for op in members:
+        of_value.setdefault(op.operands[0], []).append(op.attrs["group"])
+    for groups in of_value.values():
+        for group in groups:
+            first, other = find(groups[0]), find(group)
+            leader[other] = first
+    leaders = [group for group in leader if leader[group] == group]
+    order = {group: number for number, group in enumerate(leaders)}
+    return {group: order[find(group)] for group in leader}
+
+
+def drop_groups(work: Work) -> None:
+    """Erase the groups, which have done their work (sdy-remove-sharding-groups)."""
+    for op in named(work.module, "ShardingGroup"):
+        op.erase()

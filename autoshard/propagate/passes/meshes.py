@@ -1,0 +1,93 @@
+"""What passes do to every sharding of a module: name its mesh, drop axes of size 1, close it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+from autoshard.layout.mesh import Mesh
+from autoshard.layout.sharding import Sharding, closed_all, without_size_one_axes
+from autoshard.ops.registry import Operator
+from autoshard.propagate.passes.edit import outside_in
+from autoshard.propagate.passes.functions import Symbols
+from autoshard.propagate.work import Val, Work
+
+Change = Callable[[Sharding], Sharding]
+
+
+def change_shardings(work: Work, change: Change) -> None:
+    """Replace every sharding of the module, in the order in which its text has them."""
+    change = cache(change)
+    for op in outside_in(work.module.blocks[0]):
+        if op.operator.name == "Function":
+            _change_values(op.blocks[0].args, change)
+            op.attrs["outputs"] = [sharding and change(sharding) for sharding in op.attrs["outputs"]]
+            continue
+        for name in _asking(op.operator):
+            op.attrs[name] = _changed(op.attrs[name], change)
+        for block in op.blocks:
+            _change_values(block.args, change)
+        _change_values(op.results, change)
+
+
+@lru_cache(maxsize=4096)
+def _asking(operator: Operator) -> tuple[str, ...]:
+    """The attributes of an operator that hold shardings."""
+    return tuple(name for name in ("sharding", "in_shardings", "out_shardings") if name in operator.attributes)
+
+
+def _changed(asked: Any, change: Change) -> Any:
+    if isinstance(asked, Sharding):
+        return change(asked)
+    return tuple(change(sharding) for sharding in asked) if isinstance(asked, tuple) else asked
+
+
+def _change_values(values: list[Val], change: Change) -> None:
+    for value in values:
+        if value.sharding is not None:
+            value.sharding = change(value.sharding)
+
+
+def lift_meshes(work: Work) -> None:
+    """Give each mesh one name: of equal meshes the first stays, those written out in place become named ones.
+
+    They are called `mesh`, `empty_mesh` or `maximal_mesh_<device>`, or with a number (sdy-lift-inlined-meshes).
+    """
+    names: dict[Mesh, str] = {}
+    renamed: dict[str, str] = {}
+    for name, mesh in list(work.meshes.items()):
+        renamed[name] = names.setdefault(mesh, name)
+        if renamed[name] != name:
+            del work.meshes[name]
+    symbols = Symbols(work)
+
+    def lift(sharding: Sharding) -> Sharding:
+        name = renamed.get(sharding.mesh_name) or names.get(sharding.mesh)
+        if name is None:
+            name = symbols.free(_name_for(sharding.mesh))
+            names[sharding.mesh] = name
+            work.meshes[name] = sharding.mesh
+        return sharding if name == sharding.mesh_name else sharding.replace(mesh_name=name)
+
+    change_shardings(work, lift)
+
+
+def _name_for(mesh: Mesh) -> str:
+    if mesh.is_maximal and mesh.order:
+        return f"maximal_mesh_{mesh.order[0]}"
+    return "empty_mesh" if mesh.is_empty else "mesh"
+
+
+def remove_size_one_axes(work: Work) -> None:
+    """Take the axes of size 1, which split nothing, out of all shardings (sdy-remove-size-one-axes).
+
+    The meshes keep them, and so do the manual axes of manual computations.
+    """
+    if any(size == 1 for mesh in work.meshes.values() for _, size in mesh.axes):
+        change_shardings(work, without_size_one_axes)
+
+
+def close_shardings(work: Work) -> None:
+    """Close all dims and forget which axes were to stay whole (sdy-close-shardings)."""
+    change_shardings(work, closed_all)

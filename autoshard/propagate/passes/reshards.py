@@ -1,0 +1,252 @@
+"""Explicit reshards where the shardings of an operation do not fit together.
+
+As in Shardy's pipeline, only few operations get them: calls, concatenations, and products whose result would be split
+along its contraction; all others are left to the partitioner (InsertExplicitReshardsPass, enable-full-version=false).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autoshard.layout.layout import Refs
+from autoshard.layout.mesh import Mesh
+from autoshard.layout.sharding import Sharding, common_mesh, is_equivalent
+from autoshard.propagate.infos import Infos
+from autoshard.propagate.passes.calls_in import argument_shardings, first_on_mesh
+from autoshard.propagate.passes.common_axes import find_common_axes
+from autoshard.propagate.passes.edit import insert_after, inside_out, wrapped
+from autoshard.propagate.passes.functions import Symbols
+from autoshard.propagate.passes.unreduced import (
+    has_unreduced,
+    reshard_to_sums,
+    settle,
+    settle_edges,
+    settle_operands,
+    settle_reduction,
+)
+from autoshard.propagate.project import Row, Wiring, from_factors, to_factors, wiring
+from autoshard.propagate.values import get_sharding, set_sharding
+from autoshard.propagate.work import Op, Val, Work
+from autoshard.rule import REDUCTION
+
+
+def insert_reshards(work: Work) -> None:
+    """Move operands and results of calls, concatenations and some products (sdy-insert-explicit-reshards).
+
+    Where something is unreduced, sums begin and end as operations and results ask.
+
+    Raises:
+        ShardingError: what is unreduced cannot become what is asked in one step.
+    """
+    symbols = Symbols(work)
+    infos = Infos()
+    sums = has_unreduced(work)
+    for op in inside_out(work.module):
+        if sums and not _settle(op):
+            continue
+        name = op.operator.name
+        if name == "Call":
+            _fit_call(op, symbols.callee(op))
+        elif name == "Concatenate":
+            _fit_concatenation(op, infos)
+        elif name == "DotGeneral":
+            _fit_product(op, infos)
+        if sums:
+            _settle_results(op, infos)
+
+
+def _settle(op: Op) -> bool:
+    """Begin and end sums before an operation; returns whether it is still there to be looked at."""
+    name = op.operator.name
+    if name in ("Return", "Yield", "Module", "Call"):
+        return name == "Call"
+    if name == "Function":
+        end = op.blocks[0].terminator
+        for i, asked in enumerate(op.attrs["outputs"]):
+            settle(end, i, asked, behind=False)
+    elif op.operator.edges is not None:
+        settle_edges(op)
+    elif name == "Reshard" and reshard_to_sums(op):
+        return False
+    else:
+        settle_operands(op)
+    return True
+
+
+def _settle_results(op: Op, infos: Infos) -> None:
+    known = get_sharding(op.results[0]) if op.results else None
+    if known is None or op.operator.name in ("Call", "Function") or op.operator.edges is not None:
+        return
+    rule = None if op.origin is not None and op.origin.given_rule is not None else infos.find(op).rule
+    if rule is not None:
+        settle_reduction(op, rule, known.mesh)
+
+
+# -- calls
+
+
+def _fit_call(call: Op, function: Op) -> None:
+    """Move the operands to what is asked of the function's arguments, directly behind where they come from."""
+    asked: Sequence[Sharding] = argument_shardings(function)
+    if not asked:
+        known = first_on_mesh([get_sharding(value) for value in call.operands])
+        if known is None:
+            return
+        asked = [Sharding.closed(known.mesh, value.type.rank, known.mesh_name) for value in call.operands]
+    for i, sharding in enumerate(asked):
+        settle(call, i, sharding)
+        value = call.operands[i]
+        if not is_equivalent(get_sharding(value), sharding):
+            call.set_operand(i, insert_after(value, wrapped("Reshard", value, sharding)).results[0])
+
+
+# -- operations with a rule
+
+
+class _Table:
+    """An operation with a rule, and what splits each factor in its operands and results."""
+
+    def __init__(self, op: Op, wired: Wiring, mesh: Mesh, mesh_name: str) -> None:
+        self.op, self.wired, self.mesh, self.mesh_name = op, wired, mesh, mesh_name
+        self.values: list[Val] = [*op.operands, *op.results]
+        self.shardings = [get_sharding(value) for value in self.values]
+        self.rows = [
+            to_factors(tensor, sharding or self.whole(value))
+            for tensor, sharding, value in zip(wired.tensors, self.shardings, self.values, strict=True)
+        ]
+
+    def whole(self, value: Val) -> Sharding:
+        return Sharding.closed(self.mesh, value.type.rank, self.mesh_name)
+
+    def sharding(self, t: int, axes: Sequence[Refs | None]) -> Sharding:
+        """The sharding of a tensor whose factors are split by `axes`."""
+        before = self.shardings[t] or self.whole(self.values[t])
+        moved = before.replace(mesh=self.mesh, mesh_name=self.mesh_name)
+        return from_factors(self.wired.tensors[t], axes, self.rows[t], moved, self.mesh, self.mesh_name)
+
+
+def _table(op: Op, infos: Infos) -> _Table | None:
+    """None for an operation without a rule of ours, without shardings, or with several meshes or a single device's."""
+    if op.origin is not None and op.origin.given_rule is not None:
+        return None
+    rule = infos.find(op).rule
+    shardings = [get_sharding(value) for value in (*op.operands, *op.results)]
+    found = common_mesh(shardings, ignore_order=True)
+    if rule is None or found is None or found[0].is_maximal:
+        return None
+    return _Table(op, wiring(rule), *_most_common(shardings, found))
+
+
+def _most_common(shardings: Sequence[Sharding | None], default: tuple[Mesh, str]) -> tuple[Mesh, str]:
+    """Of meshes that differ in device order alone, the one that most tensors are split on."""
+    counts: dict[tuple[Mesh, str], int] = {}
+    best, most = default, 0
+    for sharding in shardings:
+        if sharding is not None and not sharding.is_whole:
+            key = sharding.mesh, sharding.mesh_name
+            counts[key] = counts.get(key, 0) + 1
+            if counts[key] > most:
+                best, most = key, counts[key]
+    return best
+
+
+def _fit_concatenation(op: Op, infos: Infos) -> None:
+    """Let all operands and the result be split alike, and not along the joined dim."""
+    result = get_sharding(op.results[0])
+    if all(get_sharding(value) is result for value in op.operands):
+        return
+    table = _table(op, infos)
+    if table is None:
+        return
+    sizes = [math.prod(value.type.shape) for value in table.values]
+    common = find_common_axes(table.wired.rule, table.rows, sizes)
+    for t, row in enumerate(table.rows):
+        if _differs(row, common) or _on_other_devices(table, t):
+            _move(table, t, common)
+
+
+def _differs(row: Row, common: Sequence[Refs]) -> bool:
+    mine = zip(row.axes, common, strict=True)
+    return bool(row.overflow) or any(axes is not None and axes != other for axes, other in mine)
+
+
+def _on_other_devices(table: _Table, t: int) -> bool:
+    sharding = table.shardings[t]
+    return sharding is not None and not sharding.is_whole and sharding.mesh.order != table.mesh.order
+
+
+def _move(table: _Table, t: int, common: Sequence[Refs]) -> None:
+    """An operand is moved before the operation; a result gets the new sharding and is moved back behind it."""
+    op, value = table.op, table.values[t]
+    axes = [None if mine is None else new for mine, new in zip(table.rows[t].axes, common, strict=True)]
+    target = table.sharding(t, axes)
+    assert op.parent is not None
+    if t < len(op.operands):
+        op.set_operand(t, op.parent.insert(wrapped("Reshard", value, target), op).results[0])
+    else:
+        _move_back(op, value, target, table.shardings[t] or table.whole(value))
+
+
+def _move_back(op: Op, value: Val, target: Sharding, before: Sharding) -> None:
+    assert op.parent is not None
+    reshard = op.parent.insert(wrapped("Reshard", value, before), op.next)
+    value.replace_by(reshard.results[0], keep=[reshard])
+    set_sharding(value, target)
+
+
+# -- products
+
+
+def _fit_product(op: Op, infos: Infos) -> None:
+    """Keep the sharding of an operand in the result, where the result asks for the axes of the contraction instead.
+
+    The result is moved afterwards, which is cheaper than moving the operand: it is no larger.
+    """
+    asked = get_sharding(op.results[0])
+    if asked is None or not any(dim.axes for dim in asked.dims) or get_sharding(op.operands[0]) is None:
+        return
+    table = _table(op, infos)
+    found = None if table is None else _conflict(table)
+    if table is None or found is None:
+        return
+    factor, kept = found
+    axes = list(table.rows[2].axes)
+    axes[factor] = kept
+    before = table.shardings[2]
+    assert before is not None
+    _move_back(op, op.results[0], table.sharding(2, axes), before)
+
+
+def _conflict(table: _Table) -> tuple[int, Refs] | None:
+    """The only factor that the result splits otherwise than an operand, namely by what splits the contraction.
+
+    Returns:
+        The factor, and what splits it in the operand; None if things are not so.
+    """
+    left, right, result = (row.axes for row in table.rows)
+    elements = [math.prod(value.type.shape) for value in table.values]
+    reduced: Refs = ()
+    seen: Refs = ()
+    found: tuple[int, Refs] | None = None
+    for f, factor in enumerate(table.wired.rule.factors):
+        mine, theirs = left[f], right[f]
+        axes = (mine if mine is not None else theirs) or ()
+        shared = mine is not None and theirs is not None
+        if shared and mine != theirs:
+            return None
+        if factor.kind == REDUCTION:
+            reduced += axes
+            continue
+        if not shared:
+            if any(axis.overlaps(other) for axis in axes for other in seen):
+                return None
+            seen += axes
+        if (result[f] or ()) != axes:
+            largest = max(elements[:2]) if shared else elements[0 if mine is not None else 1]
+            if not axes or found is not None or elements[2] > largest:
+                return None
+            found = f, axes
+    if found is None or not result[found[0]] or result[found[0]] != reduced:
+        return None
+    return found

@@ -1,0 +1,219 @@
+"""Collectives where a partial sum has to begin or to end: between a value and a use that ask different unreduced axes.
+
+A part of Shardy's InsertExplicitReshardsPass (explicit_reshards_util.cc).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from autoshard.errors import ShardingError
+from autoshard.layout.layout import Refs
+from autoshard.layout.mesh import AxisRef, Mesh, merge_refs
+from autoshard.layout.sharding import Sharding
+from autoshard.ops.control import ARG, OPERAND, Spot
+from autoshard.ops.registry import lookup
+from autoshard.propagate.passes.edit import insert_after, replace_op, wrapped
+from autoshard.propagate.project import to_factors, wiring
+from autoshard.propagate.values import get_sharding, outer_shardings
+from autoshard.propagate.views import inside
+from autoshard.propagate.work import Op, Val, Work
+from autoshard.rule import REDUCTION, Rule
+
+
+def has_unreduced(work: Work) -> bool:
+    """Whether anything in the module is unreduced."""
+    for op in work.module.walk():
+        asked = [value.sharding for value in op.results]
+        asked += [arg.sharding for block in op.blocks for arg in block.args]
+        asked += op.attrs.get("outputs", ())
+        if any(sharding is not None and sharding.unreduced for sharding in asked):
+            return True
+    return False
+
+
+def settle(user: Op, index: int, target: Sharding | None, behind: bool = True) -> None:
+    """Let an operand be unreduced along the axes that `target` says, by collectives directly behind where it comes from.
+
+    Args:
+        behind: False puts them before the user.
+
+    Raises:
+        ShardingError: another mesh, or axes along which a sum would have to end and another to begin.
+    """
+    place = _Place(user, index, behind)
+    source = get_sharding(user.operands[index])
+    if source is not None and source.unreduced:
+        source = _end_sums(place, source, target)
+    if source is not None and target is not None:
+        _begin_sums(place, source, target)
+
+
+class _Place:
+    """An operand of an operation, and where what changes it goes."""
+
+    def __init__(self, user: Op, index: int, behind: bool) -> None:
+        self.user, self.index, self.behind = user, index, behind
+
+    def put(self, op: Op) -> None:
+        """Let the user use the result of `op`, which uses what the user does."""
+        if self.behind:
+            insert_after(self.user.operands[self.index], op)
+        else:
+            assert self.user.parent is not None
+            self.user.parent.insert(op, self.user)
+        self.user.set_operand(self.index, op.results[0])
+
+    def collective(self, name: str, axes: object, sharding: Sharding) -> None:
+        self.put(_collective(name, self.user.operands[self.index], axes, sharding))
+
+
+def _collective(name: str, value: Val, axes: object, sharding: Sharding) -> Op:
+    op = Op(lookup(name), (value,), (value.type,), {"axes": axes, "sharding": sharding})
+    op.results[0].sharding = sharding
+    return op
+
+
+def _end_sums(place: _Place, source: Sharding, target: Sharding | None) -> Sharding:
+    """All-reduce along the unreduced axes that the target does not have; the sharding that the operand has then."""
+    kept = target.unreduced if target is not None else ()
+    axes = _without(source.unreduced, kept)
+    if not axes:
+        return source
+    if target is not None and target.mesh is not source.mesh:
+        raise ShardingError(
+            f"cannot sum up a tensor that is unreduced along {_names(source.unreduced)} of mesh {source.mesh_name}: what "
+            f"uses it is on mesh {target.mesh_name}"
+        )
+    if _without(kept, source.unreduced):
+        raise ShardingError(
+            f"cannot sum up a tensor along {_names(axes)} and make it unreduced along "
+            f"{_names(_without(kept, source.unreduced))} in one step; put a reshard between"
+        )
+    reduced = source.replace(unreduced=kept)
+    place.collective("SdyAllReduce", axes, reduced)
+    return reduced
+
+
+def _begin_sums(place: _Place, source: Sharding, target: Sharding) -> None:
+    """Make the operand unreduced along the axes that the target has more."""
+    more = _without(target.unreduced, source.unreduced)
+    if not more:
+        return
+    parts = [_rest(dim.axes, kept.axes) for dim, kept in zip(source.dims, target.dims, strict=True)]
+    split = [axis for part in parts for axis in part or ()]
+    if None in parts or _without(tuple(split), more):
+        # The dims change in another way: first they are as the target has them, then the sum begins.
+        source, split = target.replace(unreduced=source.unreduced), []
+        place.put(wrapped("Reshard", place.user.operands[place.index], source))
+    whole = _without(more, tuple(split))
+    if whole:
+        unreduced = _sorted((*source.unreduced, *whole), source.mesh)
+        source = source.replace(unreduced=unreduced, replicated=target.replicated)
+        place.collective("ReplicatedToUnreduced", whole, source)
+    if split:
+        place.collective("ShardedToUnreduced", tuple(parts), target)
+
+
+def reshard_to_sums(op: Op) -> bool:
+    """Turn a Reshard to more unreduced axes into the collectives that do it; returns whether it was one."""
+    source, target = get_sharding(op.operands[0]), op.results[0].sharding
+    if source is None or target is None or not _without(target.unreduced, source.unreduced):
+        return False
+    if source.mesh is not target.mesh or _without(source.unreduced, target.unreduced):
+        raise ShardingError(
+            f"a reshard cannot end the sum along {_names(source.unreduced)} and begin one along "
+            f"{_names(target.unreduced)}, nor change the mesh; put a reshard between"
+        )
+    _begin_sums(_Place(op, 0, behind=False), source, target)
+    replace_op(op, [op.operands[0]])
+    return True
+
+
+def settle_edges(op: Op) -> None:
+    """Do so for all that flows into the data-flow edges of an operation."""
+    entering, leaving = outer_shardings(op)
+    links = op.links
+    for edges, shardings in ((links.leaving, leaving), (links.entering, entering)):
+        for edge, sharding in zip(edges, shardings, strict=True):
+            crosses_out = edge.crosses and edge.targets[0].kind != ARG
+            target = inside(sharding, op.attrs["manual_axes"]) if crosses_out and sharding is not None else sharding
+            for spot in edge.sources:
+                settle(*_use(op, spot), target)
+
+
+def _use(op: Op, spot: Spot) -> tuple[Op, int]:
+    return (op, spot.index) if spot.kind == OPERAND else (op.blocks[spot.region].terminator, spot.index)
+
+
+def settle_operands(op: Op) -> None:
+    """Sum up the operands along axes that the first result is not unreduced along."""
+    if not op.results:
+        return
+    target = get_sharding(op.results[0])
+    for i, value in enumerate(op.operands):
+        source = get_sharding(value)
+        if source is not None and source.unreduced:
+            _end_sums(_Place(op, i, behind=False), source, target)
+
+
+def settle_reduction(op: Op, rule: Rule, mesh: Mesh) -> None:
+    """Sum up the results along the axes that split what is reduced away, but for those that the results keep unreduced."""
+    kept = get_sharding(op.results[0]) if op.results else None
+    if kept is None or not kept.unreduced:
+        return
+    axes: list[AxisRef] = []
+    wired = wiring(rule)
+    rows = [to_factors(tensor, get_sharding(value)) for tensor, value in zip(wired.tensors, op.operands, strict=False)]
+    for f, factor in enumerate(rule.factors):
+        if factor.kind == REDUCTION:
+            found = {row.axes[f] for row in rows if row.axes[f] is not None}
+            if len(found) != 1:
+                raise ShardingError(
+                    f"{op} is to stay unreduced along {_names(kept.unreduced)}, but its operands do not agree on what "
+                    f"splits the reduced factor {factor.name}"
+                )
+            axes += found.pop() or ()
+    summed = _sorted(_without(tuple(axes), kept.unreduced), mesh)
+    for value in op.results if summed else ():
+        assert op.parent is not None and value.sharding is not None
+        made = op.parent.insert(_collective("SdyAllReduce", value, summed, value.sharding), op.next)
+        value.replace_by(made.results[0], keep=[made])
+
+
+# -- lists of axes
+
+
+def _rest(axes: Refs, start: Refs) -> Refs | None:
+    """What follows `start` in `axes`; None if they begin otherwise."""
+    if len(start) > len(axes):
+        return None
+    for i, (axis, kept) in enumerate(zip(axes, start, strict=False)):
+        if axis != kept:
+            is_part = i == len(start) - 1 and kept.prefix_of(axis)
+            rest = axis.suffix_without_overlap(kept) if is_part else None
+            return None if rest is None else (rest, *axes[i + 1 :])
+    return axes[len(start) :]
+
+
+def _without(axes: Refs, others: Refs) -> Refs:
+    """The axes, and parts of axes, that no other overlaps."""
+    left = list(axes)
+    for other in others:
+        parts: list[AxisRef] = []
+        for axis in left:
+            if axis.overlaps(other):
+                pieces = axis.prefix_without_overlap(other), axis.suffix_without_overlap(other)
+                parts += [piece for piece in pieces if piece is not None]
+            else:
+                parts.append(axis)
+        left = parts
+    return tuple(left)
+
+
+def _sorted(axes: Iterable[AxisRef], mesh: Mesh) -> Refs:
+    return merge_refs(sorted(axes, key=mesh.sort_key))
+
+
+def _names(axes: Refs) -> str:
+    return ", ".join(dict.fromkeys(axis.name for axis in axes))

@@ -1,0 +1,101 @@
+"""User priority: dims of priority p take part from the round of p on (Shardy's user_priority_propagation.cc).
+
+Before that they are closed and empty, and the axes that they will need stay unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from autoshard.layout.layout import Refs
+from autoshard.layout.mesh import AxisRef, Mesh
+from autoshard.layout.sharding import CLOSED, Sharding
+from autoshard.ops.control import function
+from autoshard.propagate.values import edge_op, set_sharding
+from autoshard.propagate.work import Op, Val, Work
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a sharding stands: a value, or output `output` of a Function op."""
+
+    at: Val | Op
+    output: int = 0
+
+    @property
+    def sharding(self) -> Sharding | None:
+        return self.at.sharding if isinstance(self.at, Val) else self.at.attrs["outputs"][self.output]
+
+    def set(self, sharding: Sharding) -> None:
+        if isinstance(self.at, Val):
+            set_sharding(self.at, sharding)
+        else:
+            self.at.attrs["outputs"][self.output] = sharding
+
+
+# Priority -> the places with dims of that priority, and the shardings that people gave them.
+Waiting = dict[int, list[tuple[Place, Sharding]]]
+
+
+def hold_back(work: Work) -> Waiting:
+    """Start with priority 0: take back all dims of other priorities, and tell which wait for which round.
+
+    Owners of data-flow edges that have an op are left alone, the op counts.
+    """
+    waiting: Waiting = {}
+    for place in _places(work):
+        sharding = place.sharding
+        if sharding is None:
+            continue
+        for priority in dict.fromkeys(dim.priority for dim in sharding.dims if dim.priority):
+            waiting.setdefault(priority, []).append((place, sharding))
+        first = _held_back(sharding)
+        if first is not sharding:
+            place.set(first)
+    return dict(sorted(waiting.items()))
+
+
+def release(places: Iterable[tuple[Place, Sharding]], priority: int) -> None:
+    """Give the dims of that priority back what people asked of them."""
+    for place, asked in places:
+        now = place.sharding
+        if now is not None:
+            place.set(_released(now, asked, priority))
+
+
+def _places(work: Work) -> Iterable[Place]:
+    for op in work.module.walk():
+        if op.operator is function:
+            yield from map(Place, op.blocks[0].args)
+            yield from (Place(op, i) for i in range(len(op.attrs["outputs"])))
+        elif op.operator.edges is not None:
+            owners = (op.at(edge.targets[0]) for edge in (*op.links.entering, *op.links.leaving))
+            yield from (Place(owner) for owner in owners if edge_op(owner) is None)
+        else:
+            yield from (Place(value) for value in op.results if value.sharding is not None)
+
+
+def _held_back(sharding: Sharding) -> Sharding:
+    if all(dim.priority is None for dim in sharding.dims):
+        return sharding
+    later = [ref for dim in sharding.dims if dim.priority for ref in dim.axes]
+    return sharding.replace(
+        dims=tuple(CLOSED if dim.priority else dim._replace(priority=None) for dim in sharding.dims),
+        replicated=_in_mesh_order((*sharding.replicated, *later), sharding.mesh),
+    )
+
+
+def _released(now: Sharding, asked: Sharding, priority: int) -> Sharding:
+    dims, freed = [], set()
+    for dim, wanted in zip(now.dims, asked.dims, strict=True):
+        if (wanted.priority or 0) == priority:
+            dim = wanted._replace(priority=None)
+            freed.update(wanted.axes)
+        dims.append(dim)
+    return now.replace(dims=tuple(dims), replicated=tuple(ref for ref in now.replicated if ref not in freed))
+
+
+def _in_mesh_order(refs: Refs, mesh: Mesh) -> Refs:
+    order: Callable[[AxisRef], tuple] = lambda ref: (mesh.names.index(ref.name), ref.pre, ref.size)  # noqa: E731
+    return tuple(sorted(refs, key=order))

@@ -1,0 +1,214 @@
+"""What a working copy looked like around a propagation: all that the story of its shardings needs later.
+
+Passes rewrite the copy before and after shardings spread, and the log names what was there in between. So three looks
+are taken: as people asked, as spreading started, and as it ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from autoshard.ir.graph import Value
+from autoshard.layout.sharding import Sharding
+from autoshard.ops.control import Edge, data_flow_edge, function, sharding_constraint, sharding_group
+from autoshard.propagate.edges import of_edge_op
+from autoshard.propagate.infos import Info
+from autoshard.propagate.values import holder
+from autoshard.propagate.work import Block, Op, Val, Work
+from autoshard.source import Source
+
+ARGUMENT, RESULT, OUTPUT = "argument", "result", "output"
+CONSTRAINT, BARRIER, EDGE, MANUAL_IN, MANUAL_OUT = "constraint", "barrier", "edge", "manual in", "manual out"
+
+
+class Output(NamedTuple):
+    """Output `index` of a function, whose sharding is kept apart from that of the value returned there."""
+
+    function: Op
+    index: int
+
+
+class Flow(NamedTuple):
+    """What a DataFlowEdge op stands for: an edge of `op`, whose sharding `owner` keeps where there is no such op."""
+
+    op: Op
+    edge: Edge
+    owner: Val
+
+
+# Where a sharding is kept.
+Place = Val | Output
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked for, and where.
+
+    Attributes:
+        what: how it was asked: ARGUMENT (of an input), RESULT (of an operator's result), OUTPUT, CONSTRAINT, BARRIER
+            or EDGE (by an operation of that kind), MANUAL_IN or MANUAL_OUT (by a manual computation).
+        at: the place that it was asked of; of another place the sharding was copied from there.
+        sharding: what was asked.
+        source: the line in the program, if it is known.
+        op: the operation that asks, if one does.
+    """
+
+    what: str
+    at: Place
+    sharding: Sharding
+    source: Source | None = None
+    op: Op | None = None
+
+
+@dataclass(eq=False)
+class Record:
+    """Three looks at a working copy; call `opened`, `started` and `ended` in this order.
+
+    Attributes:
+        requests: what was asked, by the place that had it when spreading started.
+        start, end: the shardings at these times.
+        kept: value -> the value that keeps its sharding, when spreading ended.
+        flows: the result of a DataFlowEdge op -> its Flow.
+        groups: value -> (number, members) of its sharding group.
+        returned: output of a function -> where the sharding of the value returned there is kept.
+        ops: the ops at the end, with what propagation knew of them.
+        calls: (block, value of the graph) -> what stood there for the results of a call.
+    """
+
+    requests: dict[Place, Request] = field(default_factory=dict)
+    start: dict[Place, Sharding] = field(default_factory=dict)
+    end: dict[Place, Sharding | None] = field(default_factory=dict)
+    kept: dict[Val, Val] = field(default_factory=dict)
+    flows: dict[Val, Flow] = field(default_factory=dict)
+    groups: dict[Val, tuple[int, list[Val]]] = field(default_factory=dict)
+    returned: dict[Output, Val] = field(default_factory=dict)
+    ops: list[tuple[Op, Info]] = field(default_factory=list)
+    calls: dict[tuple[Block | None, Value], list[Val]] = field(default_factory=dict)
+    _asked: set[Value] = field(default_factory=set)
+    _outputs: dict[str, list[Sharding | None]] = field(default_factory=dict)
+
+    # -- as people asked
+
+    def opened(self, work: Work) -> None:
+        """Look at what was asked, before any pass."""
+        for op in work.module.walk():
+            if op.operator is function:
+                self._outputs[op.attrs["name"]] = list(op.attrs["outputs"])
+            for value in _values(op):
+                if value.sharding is not None and value.origin is not None:
+                    self._asked.add(value.origin)
+
+    # -- as spreading starts
+
+    def started(self, work: Work) -> None:
+        """Look at what has a sharding when spreading starts, and find out who asked for it."""
+        for op in work.module.walk():
+            if op.operator is function:
+                self._outputs_of(op)
+            elif op.operator is data_flow_edge:
+                self.flows[op.results[0]] = Flow(*of_edge_op(op), op.operands[0])
+            for value in _values(op):
+                sharding = value.sharding
+                if sharding is not None:
+                    self.start[value] = sharding
+                    if not sharding.is_whole:
+                        self.requests[value] = self._request(value, sharding)
+
+    def _outputs_of(self, op: Op) -> None:
+        for i, sharding in enumerate(op.attrs["outputs"]):
+            if sharding is not None:
+                place = Output(op, i)
+                self.start[place] = sharding
+                self.requests[place] = Request(OUTPUT, place, sharding)
+
+    def _request(self, value: Val, sharding: Sharding) -> Request:
+        """Who asked for what a value has: itself, else who gave it to the value."""
+        own = _own_request(value, sharding)
+        if own is not None and (value.origin is None or value.origin in self._asked):
+            return own
+        owner = value.owner
+        if isinstance(owner, Op) and owner.operator is data_flow_edge:
+            inner = owner.operands[0]
+            return self.requests.get(inner) or self._request(inner, sharding)
+        return _of_a_user(value, sharding) or self._of_a_function(value, sharding) or own or _plain(value, sharding)
+
+    def _of_a_function(self, value: Val, sharding: Sharding) -> Request | None:
+        """Results of a call without a sharding have got that of the function's outputs."""
+        owner = value.owner
+        name = owner.attrs.get("name") if isinstance(owner, Op) else None
+        if not isinstance(owner, Op) or not owner.blocks or name not in self._outputs:
+            return None
+        body = Op(function, (), (), {"name": name, "outputs": self._outputs[name]})
+        return Request(OUTPUT, Output(body, value.index), sharding, _source(owner))
+
+    # -- as spreading has ended
+
+    def ended(self, work: Work) -> None:
+        """Look at what spreading has left, before the passes that come after it."""
+        members: dict[int, list[Val]] = {}
+        for op in work.module.walk():
+            if op.operator is function:
+                self.end.update({Output(op, i): sharding for i, sharding in enumerate(op.attrs["outputs"])})
+                operands = op.blocks[0].terminator.operands
+                self.returned.update({Output(op, i): holder(value) or value for i, value in enumerate(operands)})
+            elif op.info is not None and op.info.used is not None:
+                self.ops.append((op, op.info))
+            if op.operator is sharding_group:
+                group = members.setdefault(op.attrs["group"], [])
+                group.append(op.operands[0])
+                self.groups[op.operands[0]] = op.attrs["group"], group
+            for value in _values(op):
+                held = self.kept[value] = holder(value) or value
+                self.end[value] = held.sharding
+                if op.blocks and value.origin is not None and value in op.results:
+                    self.calls.setdefault((op.parent, value.origin), []).append(value)
+
+    def place_of(self, value: Val) -> Place:
+        """Where the sharding of a value of the finished copy was kept when spreading ended."""
+        if value in self.kept:
+            return self.kept[value]
+        block = value.owner.parent if isinstance(value.owner, Op) else None
+        found = self.calls.get((block, value.origin), []) if value.origin is not None else []
+        equal = [one for one in found if self.end[one] is value.sharding]
+        return self.kept[(equal or found)[0]] if found else value
+
+
+def _values(op: Op) -> list[Val]:
+    if not op.blocks:
+        return op.results
+    return [*op.results, *(arg for block in op.blocks for arg in block.args)]
+
+
+def _source(op: Op) -> Source | None:
+    return op.origin.source if op.origin is not None else None
+
+
+_BY_OPERATION = {"ShardingConstraint": CONSTRAINT, "PropagationBarrier": BARRIER, "DataFlowEdge": EDGE}
+
+
+def _own_request(value: Val, sharding: Sharding) -> Request | None:
+    """The request that a value's place in the program stands for; None for what a pass made."""
+    owner = value.owner
+    if isinstance(owner, Block):
+        what = MANUAL_IN if owner.owner.name == "ManualComputation" else ARGUMENT
+        return Request(what, value, sharding, _source(owner.owner), owner.owner)
+    if owner.operator is data_flow_edge and owner.origin is None:
+        return None
+    what = MANUAL_OUT if owner.name == "ManualComputation" else _BY_OPERATION.get(owner.name, RESULT)
+    return Request(what, value, sharding, _source(owner), owner)
+
+
+def _of_a_user(value: Val, sharding: Sharding) -> Request | None:
+    """A constraint or a manual computation behind a value has given it what it asks."""
+    for op, index in value.users:
+        if op.operator is sharding_constraint and op.attrs["sharding"] is sharding:
+            return Request(CONSTRAINT, op.results[0], sharding, _source(op), op)
+        if op.name == "ManualComputation" and op.attrs["in_shardings"][index] is sharding:
+            return Request(MANUAL_IN, op.blocks[0].args[index], sharding, _source(op), op)
+    return None
+
+
+def _plain(value: Val, sharding: Sharding) -> Request:
+    op = value.defining
+    return Request(RESULT, value, sharding, _source(op) if op is not None else None, op)

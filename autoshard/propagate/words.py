@@ -1,0 +1,308 @@
+"""Words for what propagation did: names of places and operators, causes, conflicts, levels of operator priority."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from autoshard.ir.graph import Value
+from autoshard.layout.layout import Refs
+from autoshard.layout.sdy_text import show_axis
+from autoshard.layout.sharding import Sharding
+from autoshard.ops.control import ARG
+from autoshard.propagate import causes, conflicts
+from autoshard.propagate.causes import Cause
+from autoshard.propagate.conflicts import Conflict, Side
+from autoshard.propagate.levels import Level
+from autoshard.propagate.record import (
+    ARGUMENT,
+    BARRIER,
+    CONSTRAINT,
+    EDGE,
+    MANUAL_IN,
+    MANUAL_OUT,
+    OUTPUT,
+    RESULT,
+    Output,
+    Place,
+    Record,
+    Request,
+)
+from autoshard.propagate.step import Direction
+from autoshard.propagate.work import Block, Op, Val
+from autoshard.source import Source
+
+
+@dataclass(eq=False)
+class Words:
+    """Tells about one propagation.
+
+    Args:
+        record: what the working copy looked like.
+        main: the name of the function that values are named without.
+        inputs: source lines of arguments.
+        outputs: what the program calls the outputs of main, '' where it does not say.
+    """
+
+    record: Record
+    main: str
+    inputs: Mapping[Value, Source] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+
+    # -- names
+
+    def place(self, place: Place) -> str:
+        """The name of a value, inside a function with that in front: `%3`, `f/%3`; or `output 0`."""
+        if isinstance(place, Output):
+            return self.output(place)
+        if place.origin is not None:
+            function = function_of(place)
+            return f"{function}/{place.origin.name}" if function not in ("", self.main) else place.origin.name
+        flow = self.record.flows.get(place)
+        if flow is not None:
+            return self.place(flow.owner)
+        op = place.defining
+        if op is not None and op.operands:
+            return f"{self.place(op.operands[0])}, {_named(op)}"
+        return _named(op) if op is not None else "an argument"
+
+    def output(self, output: Output) -> str:
+        name = output.function.attrs["name"]
+        if name != self.main:
+            return f"output {output.index} of {name}"
+        told = self.outputs[output.index] if output.index < len(self.outputs) else ""
+        return f"output {output.index}" + (f" ({told})" if told else "")
+
+    def operator(self, op: Op) -> str:
+        """An operator with the name that the user gave it, else that of its result: `MatMul dense1.matmul`."""
+        if op.name == "DataFlowEdge" and op.results and op.results[0] in self.record.flows:
+            return self.operator(self.record.flows[op.results[0]].op)
+        name = op.origin.name if op.origin is not None else ""
+        label = name or (self.place(op.results[0]) if op.results and op.origin is not None else "")
+        return f"{operator_name(op)} {label}".strip()
+
+    def source(self, cause: Cause) -> str:
+        """The source line of a cause, '' if it is not known."""
+        if cause.asked is not None:
+            return self.asked_at(cause.asked)
+        return self.line(cause.event.op) if cause.event is not None else _line(_maker(cause.place))
+
+    def asked_at(self, request: Request) -> str:
+        """The source line where something was asked."""
+        if request.source is not None:
+            return str(request.source)
+        at = request.at
+        found = self.inputs.get(at.origin) if isinstance(at, Val) and at.origin is not None else None
+        return str(found or "")
+
+    def line(self, op: Op) -> str:
+        if op.name == "DataFlowEdge" and op.results and op.results[0] in self.record.flows:
+            return _line(self.record.flows[op.results[0]].op)
+        return _line(op)
+
+    # -- causes
+
+    def request(self, request: Request) -> str:
+        """What somebody asked, without what was asked: `asked of argument %arg0`."""
+        at = self.place(request.at)
+        if request.what == ARGUMENT:
+            return f"asked of argument {at}"
+        if request.what == OUTPUT:
+            return f"asked of {at}"
+        if request.what == RESULT:
+            return f"asked of {at}"
+        return f"asked {_BY[request.what]} {at}"
+
+    def cause(self, cause: Cause) -> str:
+        """One cause as a part of a sentence."""
+        if cause.asked is not None:
+            return self.asked(cause)
+        assert cause.origin is not None
+        told = _HOW[cause.how](self, cause)
+        return f"from {self.dim(cause.origin, cause.origin_dim)}, {told}"
+
+    def asked(self, cause: Cause) -> str:
+        request = cause.asked
+        assert request is not None
+        spec = request.sharding.dims[cause.dim]
+        urgency = f", priority {spec.priority}" if spec.priority else ""
+        taken = "" if self.place(request.at) == self.place(cause.place) else ", which this value takes over"
+        return f"{self.request(request)}{urgency}{taken}"
+
+    def dim(self, place: Place, dim: int | None) -> str:
+        return self.place(place) if dim is None else f"{self.place(place)} dim {dim}"
+
+    def step(self, cause: Cause) -> str:
+        assert cause.event is not None and cause.tensors is not None
+        return f"{_way(cause)} through {self.operator(cause.event.op)}{self.spots(cause)}"
+
+    def spots(self, cause: Cause) -> str:
+        """Where the two values stand in the operator, where its operands and results differ."""
+        assert cause.event is not None and cause.tensors is not None
+        rule = causes.rule_of(cause.event.step)
+        count = len(rule.operands)
+        if len(rule.results) == 1 and count == 1:
+            return ""
+        names = [f"operand {t}" if t < count else f"result {t - count}" for t in cause.tensors]
+        if len(rule.results) == 1:
+            names = ["result" if name == "result 0" else name for name in names]
+        kind = rule.factors[cause.factor].kind if cause.factor is not None else "pass"
+        told = ", which it sums over" if kind == "reduction" else ""
+        return f" ({names[0]} to {names[1]}{told})"
+
+    def flow(self, cause: Cause) -> str:
+        assert cause.event is not None and cause.tensors is not None
+        flow = self.record.flows[cause.event.op.results[0]]
+        into = flow.edge.targets[0].kind == ARG
+        back = cause.tensors[0] >= len(cause.event.op.held or ()) - 1
+        told = _FLOWS.get(flow.op.name)
+        if told is None:
+            told = ("into the body of {}", "out of the body of {}")[not into]
+        told = told.format(self.operator(flow.op))
+        return f"backward: it goes {told}" if back else f"forward {told}"
+
+    def returned(self, cause: Cause) -> str:
+        place, origin = cause.place, cause.origin
+        if isinstance(place, Output):
+            return f"which is returned as {self.output(place)}"
+        return f"as which {self.place(place)} is returned" if origin is not None else ""
+
+    def group(self, cause: Cause) -> str:
+        number = next((n for value, (n, _) in self.record.groups.items() if self.record.place_of(value) is cause.place), "")
+        return f"as both are in sharding group {number}".rstrip()
+
+    def call(self, cause: Cause) -> str:
+        return "which the function that is called returns"
+
+    def reshard(self, cause: Cause) -> str:
+        return "so that the shardings of the operator fit together; the result is moved afterwards"
+
+    # -- conflicts
+
+    def side(self, side: Side, sharding: Sharding) -> str:
+        axes = axes_text(side.axes, sharding)
+        return f"{axes} on {self.dim(side.place, side.dim)}" if axes else self.dim(side.place, side.dim)
+
+    def conflict(self, conflict: Conflict, sharding: Sharding) -> str:
+        """A conflict as a sentence: who wanted what, what was in the way, and how it ended."""
+        wanted, into, against = conflict.wanted, conflict.into, conflict.against
+        axes = axes_text(wanted.axes, sharding)
+        told = f"{axes} of {self.dim(wanted.place, wanted.dim)}"
+        target = self.dim(into.place, into.dim) if into.dim is not None else f"the other tensors of the operator"
+        return f"{told} did not spread to {target}: {self.why(conflict, sharding)}"
+
+    def why(self, conflict: Conflict, sharding: Sharding) -> str:
+        against = conflict.against
+        where = self.dim(against.place, against.dim)
+        axes = axes_text(against.axes, sharding)
+        return _WHY[conflict.why].format(where=where, axes=axes, value=self.place(against.place))
+
+
+def _way(cause: Cause) -> str:
+    assert cause.event is not None and cause.tensors is not None
+    count = len(causes.rule_of(cause.event.step).operands)
+    source, target = cause.tensors
+    if (source < count) == (target < count):
+        return "sideways"
+    return "forward" if source < count else "backward"
+
+
+_HOW = {
+    causes.STEP: Words.step,
+    causes.FLOW: Words.flow,
+    causes.RETURNED: Words.returned,
+    causes.GROUP: Words.group,
+    causes.CALL: Words.call,
+    causes.RESHARD: Words.reshard,
+}
+_BY = {
+    CONSTRAINT: "by the sharding constraint",
+    BARRIER: "by the propagation barrier",
+    EDGE: "of the data-flow edge",
+    MANUAL_IN: "by the manual computation, of its input",
+    MANUAL_OUT: "by the manual computation, of its result",
+}
+_FLOWS = {
+    "While": "around the loop {}",
+    "Case": "out of the branches of {}",
+    "OptimizationBarrier": "through {}",
+}
+_WHY = {
+    conflicts.DISAGREE: "{where} has {axes} instead; both stay as they are",
+    conflicts.TAKEN: "{where} has {axes} already, and an axis splits a tensor once",
+    conflicts.LARGER: "{where} got {axes}, which come from a larger tensor",
+    conflicts.PARTS: "{where} got {axes}, which make more parts",
+    conflicts.ORDER: "{where} got {axes}, which come first in the order of operands and dims",
+    conflicts.REPLICATED: "{value} is asked to stay whole along {axes}",
+    conflicts.UNREDUCED: "{value} holds terms of a sum over {axes}",
+    conflicts.WAITING: "{value} keeps {axes} for a dim of a later priority",
+    conflicts.CLOSED: "{where} is closed",
+    conflicts.STRIDE: "what splits {where} already does not divide it, so more axes would pick single elements",
+    conflicts.UNEVEN: "they do not divide the part of {where} that they would split",
+    conflicts.PIECE: "only a piece of an axis would fit, and pieces do not spread",
+    conflicts.RESULT: "the result does not take them either, so that nothing would be gained",
+}
+
+
+def axes_text(axes: Refs, sharding: Sharding) -> str:
+    """Axes as a sharding's text writes them: `"x", "y":(1)2`."""
+    return ", ".join(show_axis(axis, sharding.mesh) for axis in axes)
+
+
+def operator_name(op: Op) -> str:
+    """The operator's name; of an operation that autoshard does not know, the operation's."""
+    return str(op.attrs["name"]) if op.name == "Opaque" else op.name
+
+
+def function_of(place: Val) -> str:
+    """The function that a value is in; '' if its operation is gone."""
+    block = place.owner if isinstance(place.owner, Block) else place.owner.parent
+    while block is not None:
+        op = block.owner
+        if op.name in ("Function", "NamedComputation"):
+            return op.attrs["name"]
+        block = op.parent
+    return ""
+
+
+def _named(op: Op) -> str:
+    return {"ShardingConstraint": "behind a constraint", "Reshard": "moved"}.get(op.name, op.name)
+
+
+def _line(op: Op | None) -> str:
+    source = op.origin.source if op is not None and op.origin is not None else None
+    return str(source or "")
+
+
+def _maker(place: Place) -> Op | None:
+    return None if isinstance(place, Output) else place.defining
+
+
+_SPREADS = {
+    "pointwise": "elementwise operators",
+    "move": "operators that only move data",
+    "slice": "slices",
+    "": "other operators",
+    "broadcast": "broadcasts",
+}
+_ONLY = {Direction.FORWARD: " forward", Direction.BACKWARD: " backward", Direction.BOTH: ""}
+
+
+def level_words(level: Level) -> str:
+    """Which operators may spread shardings at a level of operator priority."""
+    told = [f"{_SPREADS[spread]}{_ONLY[way]}" for spread, way in level.spreads.items() if way]
+    told += [f"{name}{_ONLY[way]}" for name, way in level.operators.items() if way]
+    if level.others:
+        kept = [_SPREADS[spread] for spread, way in level.spreads.items() if not way]
+        limits = [f"{_SPREADS[spread]} only{_ONLY[way]}" for spread, way in level.spreads.items() if way != level.others]
+        told = [f"all operators{_ONLY[level.others]}", *limits, *(f"no {one}" for one in kept)]
+    text = joined(told) or "nothing"
+    if level.pass_only:
+        text += ", along dims that they neither sum nor need whole"
+    return f"{text}, where each operand has one use" if level.single_use else text
+
+
+def joined(parts: Iterable[str]) -> str:
+    """`a, b and c`."""
+    *first, last = [*parts] or [""]
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,335 @@
+"""The working copy of a graph that propagation edits: ops in linked lists, values that know their uses.
+
+A Graph never changes; the passes of propagation insert data-flow edges, copy constants and drop dead code, so they
+work on this copy, in place, and the result is read off it. Order matters to Shardy's answer (which change is chased
+first), so uses are kept the way MLIR keeps them: the use added last comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from autoshard.errors import GraphError
+from autoshard.ir.asked import Asked
+from autoshard.ir.graph import Graph, Node, Region, Value
+from autoshard.layout.mesh import Mesh
+from autoshard.layout.sharding import Sharding
+from autoshard.ops.control import ARG, OPERAND, RESULT, Links, Sizes, Spot, links
+from autoshard.ops.registry import Operator, lookup
+from autoshard.propagate.views import inside
+from autoshard.tensortype import TOKEN, TensorType
+
+Use = tuple["Op", int]
+
+
+class Val:
+    """One value: the result of an op, or an argument of a block."""
+
+    __slots__ = ("type", "owner", "index", "uses", "sharding", "edge", "origin")
+
+    def __init__(self, type_: TensorType, owner: Op | Block, index: int, origin: Value | None = None) -> None:
+        self.type = type_
+        self.owner = owner
+        self.index = index
+        self.uses: dict[Use, None] = {}
+        self.sharding: Sharding | None = None
+        # The DataFlowEdge op whose owner target this is.
+        self.edge: Op | None = None
+        self.origin = origin
+
+    @property
+    def users(self) -> Iterator[Use]:
+        """The uses, the one added last first."""
+        return reversed(self.uses)
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.type.dtype is not TOKEN
+
+    @property
+    def defining(self) -> Op | None:
+        """The op that it is a result of; None for arguments."""
+        return self.owner if isinstance(self.owner, Op) else None
+
+    def replace_by(self, other: Val, keep: Iterable[Op] = ()) -> None:
+        """Let all uses, except those by the ops in `keep`, use `other`; they are moved in the order of `users`."""
+        kept = set(keep)
+        for op, index in list(self.users):
+            if op not in kept:
+                op.set_operand(index, other)
+
+
+class Op:
+    """One operation. `operator` is a registered Operator; functions and terminators have the ones below."""
+
+    __slots__ = (
+        "operator",
+        "attrs",
+        "operands",
+        "results",
+        "blocks",
+        "parent",
+        "prev",
+        "next",
+        "origin",
+        "info",
+        "held",
+    )
+
+    def __init__(
+        self, operator: Operator, operands: Iterable[Val], types: Iterable[TensorType], attrs: Mapping[str, Any]
+    ) -> None:
+        self.operator = operator
+        self.attrs = dict(attrs)
+        self.operands: list[Val] = []
+        for value in operands:
+            self.add_operand(value)
+        self.results = [Val(of, self, i) for i, of in enumerate(types)]
+        self.blocks: list[Block] = []
+        self.parent: Block | None = None
+        self.prev: Op | None = None
+        self.next: Op | None = None
+        # The node that this is (a copy of); None for what a pass made. A copy has the node of what it was copied from.
+        self.origin: Node | None = None
+        # What propagation finds out once: an Info that equal ops share (its `rule` is the op's), and the values that
+        # hold the shardings of the operands and then of the results. None until then.
+        self.info: Any = None
+        self.held: list[Val] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.operator.name} {', '.join(str(value.type) for value in self.results)}>"
+
+    @property
+    def name(self) -> str:
+        return self.operator.name
+
+    @property
+    def parent_op(self) -> Op | None:
+        return self.parent.owner if self.parent is not None else None
+
+    @property
+    def links(self) -> Links:
+        """Its data-flow edges."""
+        return links(self.operator, Sizes(len(self.operands), len(self.results), len(self.blocks)))
+
+    def at(self, spot: Spot) -> Val:
+        """The value at a place of this op.
+
+        Raises:
+            GraphError: the op has no such place.
+        """
+        kind, index, region = spot
+        try:
+            if kind == OPERAND:
+                return self.operands[index]
+            if kind == RESULT:
+                return self.results[index]
+            block = self.blocks[region]
+            return block.args[index] if kind == ARG else block.terminator.operands[index]
+        except IndexError:
+            raise GraphError(
+                f"a data-flow edge of {self.name} names {kind} {index} (region {region}), which it lacks; "
+                f"it has {len(self.operands)} operands, {len(self.results)} results and "
+                f"{len(self.blocks)} regions"
+            ) from None
+
+    def add_operand(self, value: Val) -> None:
+        value.uses[self, len(self.operands)] = None
+        self.operands.append(value)
+
+    def set_operand(self, index: int, value: Val) -> None:
+        """Use `value` instead, as its newest use."""
+        del self.operands[index].uses[self, index]
+        self.operands[index] = value
+        value.uses[self, index] = None
+
+    def add_block(self, types: Iterable[TensorType]) -> Block:
+        block = Block(self, types)
+        self.blocks.append(block)
+        return block
+
+    def erase(self) -> None:
+        """Take it out of its block and of the uses of its operands; nobody may use its results any more."""
+        assert not any(value.uses for value in self.results), f"{self} is still used"
+        for block in reversed(self.blocks):
+            for op in reversed(list(block)):
+                op.erase()
+        for index, value in enumerate(self.operands):
+            del value.uses[self, index]
+        self.operands.clear()
+        if self.parent is not None:
+            self.parent.remove(self)
+
+    def walk(self) -> Iterator[Op]:
+        """This op and all inside it, before what they hold (pre-order). Ops may be changed behind the walk."""
+        yield self
+        for block in self.blocks:
+            op = block.first
+            while op is not None:
+                # Flat ops, nearly all, need no walk of their own.
+                following = op.next
+                if op.blocks:
+                    yield from op.walk()
+                else:
+                    yield op
+                op = following
+
+
+class Block:
+    """A list of ops with arguments; the last op is the terminator."""
+
+    __slots__ = ("owner", "args", "first", "last")
+
+    def __init__(self, owner: Op, types: Iterable[TensorType]) -> None:
+        self.owner = owner
+        self.args = [Val(of, self, i) for i, of in enumerate(types)]
+        self.first: Op | None = None
+        self.last: Op | None = None
+
+    def __iter__(self) -> Iterator[Op]:
+        op = self.first
+        while op is not None:
+            following = op.next
+            yield op
+            op = following
+
+    @property
+    def terminator(self) -> Op:
+        assert self.last is not None, "a block ends with a terminator"
+        return self.last
+
+    def append(self, op: Op) -> Op:
+        return self.insert(op, None)
+
+    def insert(self, op: Op, before: Op | None) -> Op:
+        """Put `op` before another one of this block, or at the end."""
+        previous = self.last if before is None else before.prev
+        op.parent, op.prev, op.next = self, previous, before
+        if previous is None:
+            self.first = op
+        else:
+            previous.next = op
+        if before is None:
+            self.last = op
+        else:
+            before.prev = op
+        return op
+
+    def remove(self, op: Op) -> None:
+        if op.prev is None:
+            self.first = op.next
+        else:
+            op.prev.next = op.next
+        if op.next is None:
+            self.last = op.prev
+        else:
+            op.next.prev = op.prev
+        op.parent = op.prev = op.next = None
+
+
+class Work:
+    """A module being worked on: a Module op whose block holds Function ops, and its meshes by symbol.
+
+    A Function has attrs `name`, `public` (bool) and `outputs` (a Sharding or None per output); its one block's
+    arguments carry the input shardings, and its terminator is a Return. Inside regions the terminator is a Yield.
+    """
+
+    def __init__(self, meshes: Mapping[str, Mesh]) -> None:
+        self.meshes = dict(meshes)
+        self.module = Op(lookup("Module"), (), (), {})
+        self.module.add_block(())
+
+    @property
+    def functions(self) -> list[Op]:
+        return list(self.module.blocks[0])
+
+    def function(self, name: str) -> Op:
+        return next(op for op in self.module.blocks[0] if op.attrs["name"] == name)
+
+    @property
+    def main(self) -> Op | None:
+        """The function called main, or the only one."""
+        functions = self.functions
+        named = [op for op in functions if op.attrs["name"] == "main"]
+        return named[0] if named else functions[0] if len(functions) == 1 else None
+
+
+def from_graph(graph: Graph, asked: Asked, order: Iterable[str] = ()) -> Work:
+    """The working copy of a graph and the functions it calls.
+
+    Args:
+        order: names of the functions as they stand in the module, the entry among them; default: entry first.
+    """
+    work = Work(asked.meshes)
+    graphs = {graph.name: graph, **graph.functions}
+    for name in order or graphs:
+        _add_function(work, graphs[name], asked, public=graphs[name] is graph)
+    return work
+
+
+def _add_function(work: Work, graph: Graph, asked: Asked, public: bool) -> None:
+    outputs = list(asked.outputs.get(graph.name, (None,) * len(graph.outputs)))
+    function = Op(lookup("Function"), (), (), {"name": graph.name, "public": public, "outputs": outputs})
+    block = function.add_block(value.type for value in graph.inputs)
+    known: dict[Value, Val] = {}
+    _bind(known, graph.inputs, block.args, asked)
+    _fill(block, graph.nodes, known, asked)
+    block.append(Op(lookup("Return"), [known[value] for value in graph.outputs], (), {}))
+    work.module.blocks[0].append(function)
+
+
+def _bind(known: dict[Value, Val], values: Iterable[Value], vals: Iterable[Val], asked: Asked) -> None:
+    for value, val in zip(values, vals, strict=True):
+        known[value] = val
+        val.origin, val.sharding = value, asked.values.get(value)
+
+
+def _fill(block: Block, nodes: Iterable[Node], known: dict[Value, Val], asked: Asked) -> None:
+    for node in nodes:
+        op = Op(node.op, (), node.result_types, node.attrs)
+        op.origin = node
+        _bind(known, node.results, op.results, asked)
+        block.append(op)
+        # As when MLIR reads text, uses inside regions are older than those of the op itself.
+        for region in node.regions:
+            _add_region(op, region, known, asked)
+        for value in node.operands:
+            op.add_operand(known[value])
+        _ask(op)
+
+
+def _add_region(op: Op, region: Region, known: dict[Value, Val], asked: Asked) -> None:
+    inner = op.add_block(value.type for value in region.args)
+    _bind(known, region.args, inner.args, asked)
+    _fill(inner, region.nodes, known, asked)
+    inner.append(Op(lookup("Yield"), [known[value] for value in region.outputs], (), {}))
+
+
+def _ask(op: Op) -> None:
+    """Let its values have what the attributes ask of them.
+
+    Results are asked all or none, as in Shardy's text; where one is, the others have nothing asked but a mesh.
+    """
+    asked = op.attrs.get("sharding")
+    if op.results and isinstance(asked, Sharding):
+        op.results[0].sharding = asked
+    if len(op.results) > 1:
+        fill_open(op.results)
+    if op.operator.edges is None:
+        return
+    ways = op.links
+    for name, edges in (("in_shardings", ways.entering), ("out_shardings", ways.leaving)):
+        for edge, sharding in zip(edges, op.attrs.get(name) or (), strict=False):
+            axes = op.attrs["manual_axes"] if edge.crosses else ()
+            op.at(edge.targets[0]).sharding = inside(sharding, axes) if name == "in_shardings" else sharding
+
+
+def fill_open(values: Iterable[Val]) -> None:
+    """If one of the values has a sharding, let those without have an open one on the same mesh."""
+    values = list(values)
+    known = next((value.sharding for value in values if value.sharding is not None), None)
+    if known is not None:
+        for value in values:
+            if value.sharding is None:
+                value.sharding = Sharding.open(known.mesh, len(value.type.shape), known.mesh_name)

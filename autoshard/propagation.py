@@ -1,0 +1,242 @@
+"""propagate(): spread the shardings that a module or a traced model asks for over all of it, by rules alone.
+
+    spread = propagate("model.mlir")              # or an imported module, or a model with propagate(model, mesh=...)
+    print(spread.report())
+    spread.save("model_sharded.mlir")
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autoshard.errors import ContextError, PlanError, RuntimeSetupError
+from autoshard.ir.graph import Graph, Value
+from autoshard.layout.mesh import Mesh
+from autoshard.layout.sharding import Sharding
+from autoshard.propagate.causes import History
+from autoshard.propagate.edges import add_edges, sink_edges
+from autoshard.propagate.levels import Level
+from autoshard.propagate.pipeline import EXPORT, IMPORT
+from autoshard.propagate.record import Record
+from autoshard.propagate.run import Log, Options
+from autoshard.propagate.run import propagate as spread_work
+from autoshard.propagate.values import get_sharding
+from autoshard.propagate.work import Val, Work, from_graph
+from autoshard.trace.function import Traced, trace
+
+if TYPE_CHECKING:
+    from autoshard.frontends.stablehlo.imported import Imported
+
+_Pass = Callable[[Work], None]
+# Which priorities a pass goes by, and how it decides.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "basic": {"strategy": "basic", "op_priority": False, "user_priority": False},
+    "aggressive": {"op_priority": False, "user_priority": False},
+    "op-priority": {"user_priority": False},
+    "user-priority": {},
+    "full": {},
+}
+PASSES = tuple(_OPTIONS)
+
+
+@dataclass(frozen=True, eq=False)
+class Propagated:
+    """What propagation made of a module or a traced model.
+
+    Attributes:
+        graph: what was propagated over, unchanged.
+        which: the pass that was run, one of PASSES.
+        options: how it was run.
+        work: the working copy, as the passes left it.
+        log: every step that changed something, and what has no rule.
+        record: what the working copy looked like when spreading started and ended.
+        imported: the module that the graph came from, if it came from one.
+        file: the file that the module was read from, '' if from none.
+        seconds: how long the passes took, reading and tracing not included.
+    """
+
+    graph: Graph
+    which: str
+    options: Options
+    work: Work
+    log: Log
+    record: Record
+    imported: Imported | None
+    file: str
+    seconds: float
+
+    @cached_property
+    def shardings(self) -> dict[Value, Sharding | None]:
+        """The sharding of each value of the graph, regions and called functions included.
+
+        Of a constant that each use has its own copy of, the first copy counts; values that nobody needs are absent.
+        """
+        found: dict[Value, Sharding | None] = {}
+        for val in self.vals():
+            if val.origin is not None:
+                found.setdefault(val.origin, get_sharding(val))
+        return found
+
+    @cached_property
+    def history(self) -> History:
+        """Who gave which axes to whom."""
+        return History(self.record, self.log)
+
+    def vals(self) -> Iterator[Val]:
+        """The values of the working copy, in the order of the program."""
+        for op in self.work.module.walk():
+            yield from op.results
+            for block in op.blocks:
+                yield from block.args
+
+    def report(self, *, width: int | None = None) -> str:
+        """The shardings of all values, conflicts and operators without a rule, as plain text."""
+        from autoshard.report_propagation import report
+
+        return report(self) if width is None else report(self, width=width)
+
+    def explain(self, value: str) -> str:
+        """Where the sharding of a value came from, step by step, as plain text.
+
+        Args:
+            value: the name of a value, an argument or an operator instance; or what MLIR calls it: `%3`, `%arg0`, and
+                `f/%3` inside the function f; or `output 0`.
+
+        Raises:
+            UnknownNameError: there is no such value; the message lists near ones.
+        """
+        from autoshard.explain_propagation import explain
+
+        return explain(self, value)
+
+    def to_mlir(self, *, keep_rules: bool = False) -> str:
+        """The module with its shardings, as text.
+
+        Args:
+            keep_rules: also write the sharding rule of each operation.
+
+        Raises:
+            PlanError: the graph did not come from a StableHLO module.
+        """
+        if self.imported is None:
+            raise PlanError(f"{self.graph.name!r} was not read from a StableHLO module, so it cannot be written as one")
+        from autoshard.exporters.sdy import to_module
+
+        return str(to_module(self.work, self.imported, rules=keep_rules, full=self.which == "full"))
+
+    def save(self, path: str | Path, *, keep_rules: bool = False) -> None:
+        """Write `to_mlir` to a file, whole or not at all.
+
+        Raises:
+            RuntimeSetupError: the file cannot be written.
+            PlanError: the graph did not come from a StableHLO module.
+        """
+        write_whole(Path(path), self.to_mlir(keep_rules=keep_rules))
+
+
+def write_whole(target: Path, text: str) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        RuntimeSetupError: it cannot be written.
+    """
+    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(target)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise RuntimeSetupError(f"cannot write {target}: {error.strerror or error}") from None
+
+
+def propagate(
+    target: Any,
+    inputs: Any = (),
+    mesh: Mesh | str | None = None,
+    *,
+    which: str = "full",
+    conservative: bool = False,
+    driver: str = "shardy",
+    order: tuple[Level, ...] | None = None,
+) -> Propagated:
+    """Spread the shardings that are asked for over the whole program.
+
+    Args:
+        target: the path or text of a StableHLO module, an Imported, a jax Lowered; or a model, a function or a Traced.
+        inputs: example arguments of a model or function.
+        mesh: the devices that a traced model's shardings refer to.
+        which: one of PASSES: the Shardy pass of that name, or "full", Shardy's whole pipeline.
+        conservative: never split unevenly or by parts of axes.
+        driver: "shardy" (Shardy's order of steps, hence its outcome) or "worklist".
+        order: levels of operator priority instead of Shardy's.
+
+    Raises:
+        ContextError: no such pass, or an option that it does not have.
+        AutoshardError: what reading, tracing or a sharding's verification finds wrong.
+    """
+    options = options_of(which, conservative=conservative, driver=driver, order=order)
+    imported, graph, work = _work(target, inputs, mesh)
+    record = Record()
+    started = time.perf_counter()
+    log = _run(work, which, options, record)
+    seconds = time.perf_counter() - started
+    file = os.fspath(target) if isinstance(target, os.PathLike) else ""
+    return Propagated(graph, which, options, work, log, record, imported, file, seconds)
+
+
+def options_of(which: str, *, order: tuple[Level, ...] | None = None, **settings: Any) -> Options:
+    """The options of a pass.
+
+    Raises:
+        ContextError: no such pass or driver, or an order of operator priority for a pass that has none.
+    """
+    if which not in PASSES:
+        raise ContextError(f"unknown propagation pass {which!r}; known are {', '.join(PASSES)}")
+    # The rules are kept because conflicts are told by them.
+    options = Options(**_OPTIONS[which], **settings, order=order, keep_rules=True)
+    if order is not None and not options.op_priority:
+        raise ContextError(f"an order of operator priority was given, but the pass {which!r} has none")
+    return options
+
+
+def _run(work: Work, which: str, options: Options, record: Record) -> Log:
+    before: tuple[_Pass, ...] = IMPORT if which == "full" else (add_edges,)
+    after: tuple[_Pass, ...] = EXPORT if which == "full" else (sink_edges,)
+    record.opened(work)
+    for one in before:
+        one(work)
+    record.started(work)
+    log = spread_work(work, options)
+    record.ended(work)
+    for one in after:
+        one(work)
+    return log
+
+
+def _work(target: Any, inputs: Any, mesh: Mesh | str | None) -> tuple[Imported | None, Graph, Work]:
+    traced = target if isinstance(target, Traced) else getattr(target, "traced", None)
+    if traced is None and callable(target):
+        args = inputs if isinstance(inputs, tuple | list) else (inputs,)
+        traced = trace(target, *args)
+    if isinstance(traced, Traced):
+        if mesh is None:
+            raise PlanError(f"propagate: {traced.graph.name!r} is a traced model; give the mesh, such as 'dp=2 tp=4'")
+        from autoshard.propagate.traced import work_of
+
+        return None, traced.graph, work_of(traced, Mesh.parse(mesh) if isinstance(mesh, str) else mesh)
+    if mesh is not None:
+        raise PlanError("propagate: a StableHLO module names its own meshes; leave mesh out")
+    from autoshard.frontends import from_stablehlo
+    from autoshard.frontends.stablehlo.imported import Imported as Read
+
+    imported = target if isinstance(target, Read) else from_stablehlo(target)
+    work = from_graph(imported.graph, imported.asked, imported.order)
+    for function in work.functions:
+        function.attrs["public"] = function.attrs["name"] in imported.public
+    return imported, imported.graph, work

@@ -1,0 +1,98 @@
+"""Write out what is called: a graph without Call and NamedComputation nodes, for planning and partitioning.
+
+Nodes that hold no call stay the same objects. A call's results stay the same values where the function computes them,
+so that what is said of them beside the graph still holds; all else inside is new, once for each call, under the call's
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from autoshard.ir.graph import Graph, Node, Region, Value, walk
+
+_CALLS = ("Call", "NamedComputation")
+Known = dict[Value, Value]
+
+
+def inline(graph: Graph) -> Graph:
+    """The same computation with every called function in the place of the call, at any depth."""
+    if not any(node.op.name in _CALLS for node in walk(graph.nodes)):
+        return replace(graph, functions={}) if graph.functions else graph
+    inliner = _Inliner(graph)
+    known: Known = {}
+    nodes = inliner.nodes(graph.nodes, known, "")
+    outputs = tuple(known.get(value, value) for value in graph.outputs)
+    cotangents = {known.get(grad, grad): known.get(of, of) for grad, of in graph.cotangents.items()}
+    return replace(graph, nodes=nodes, outputs=outputs, cotangents=cotangents, functions={})
+
+
+class _Inliner:
+    def __init__(self, graph: Graph) -> None:
+        self.functions: Mapping[str, Graph] = graph.functions
+        self.taken = {value.name for value in graph.inputs}
+        for node in walk(graph.nodes):
+            self.taken.update(value.name for value in node.results)
+            self.taken.update(value.name for region in node.regions for value in region.args)
+
+    def nodes(self, nodes: Iterable[Node], known: Known, prefix: str) -> tuple[Node, ...]:
+        """The nodes with calls written out. `known` says what stands for a value; `prefix` names copies ('': none)."""
+        written: list[Node] = []
+        for node in nodes:
+            if node.op.name in _CALLS:
+                written += self.call(node, known, prefix)
+            else:
+                written.append(self.node(node, known, prefix))
+        return tuple(written)
+
+    def call(self, node: Node, known: Known, prefix: str) -> tuple[Node, ...]:
+        """The nodes of what is called, and in `known` what its results are now."""
+        if node.op.name == "Call":
+            callee = self.functions[node.attrs["callee"]]
+            body = Region(callee.inputs, callee.nodes, callee.outputs)
+        else:
+            body = node.regions[0]
+        label = f"{prefix}{node.label}."
+        inner: Known = {value: known.get(value, value) for value in body.captured}
+        inner.update(zip(body.args, (known.get(value, value) for value in node.operands), strict=True))
+        made = {value for one in body.nodes for value in one.results}
+        for inside, result in zip(body.outputs, node.results, strict=True):
+            if inside in made and inside not in inner:
+                inner[inside] = self.result(result, known, prefix)
+        nodes = self.nodes(body.nodes, inner, label)
+        known.update(zip(node.results, (inner[value] for value in body.outputs), strict=True))
+        return nodes
+
+    def node(self, node: Node, known: Known, prefix: str) -> Node:
+        """The node itself if nothing about it changes, else a copy."""
+        operands = tuple(known.get(value, value) for value in node.operands)
+        regions = tuple(self.region(region, known, prefix) for region in node.regions)
+        if not prefix and operands == node.operands and regions == node.regions:
+            return node
+        results = tuple(self.result(value, known, prefix) for value in node.results)
+        name = f"{prefix}{node.name}" if node.name else ""
+        return Node(node.op, operands, node.attrs, results, name, node.source, regions, node.given_rule)
+
+    def result(self, value: Value, known: Known, prefix: str) -> Value:
+        if prefix and value not in known:
+            known[value] = self.copy(value, prefix)
+        return known.get(value, value)
+
+    def region(self, region: Region, known: Known, prefix: str) -> Region:
+        """The region itself if it holds no call and uses nothing that changes, else a copy."""
+        changes = prefix or any(value in known for value in region.captured)
+        if not changes and not any(node.op.name in _CALLS for node in walk(region.nodes)):
+            return region
+        inner = dict(known)
+        args = tuple(self.result(value, inner, prefix) for value in region.args)
+        nodes = self.nodes(region.nodes, inner, prefix)
+        return Region(args, nodes, tuple(inner.get(value, value) for value in region.outputs))
+
+    def copy(self, value: Value, prefix: str) -> Value:
+        name, count = f"{prefix}{value.name}", 0
+        while name in self.taken:
+            count += 1
+            name = f"{prefix}{value.name}_{count}"
+        self.taken.add(name)
+        return Value(value.type, name)

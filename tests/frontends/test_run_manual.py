@@ -1,0 +1,195 @@
+"""Manual computations run: shard_map on eight devices, every collective, nested and partly manual ones."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from autoshard.errors import ShapeError
+from autoshard.frontends import from_jax, from_stablehlo
+from autoshard.ir.text import parse, show, show_value
+from autoshard.ir.verify import verify
+from autoshard.layout.mesh import Mesh
+from autoshard.layout.sharding import CLOSED, DimSharding, Sharding
+from autoshard.trace.evaluate import evaluate
+from tests.frontends.jax_models import floats
+
+pytestmark = pytest.mark.jax
+
+MESH = jax.make_mesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+manual = partial(jax.shard_map, mesh=MESH, check_vma=False)
+
+
+def check(program, *args) -> None:
+    imported = from_jax(program, *args)
+    verify(imported.graph)
+    assert any(node.op.name == "ManualComputation" for node in imported.graph.nodes)
+    wanted = jax.tree.leaves(jax.jit(program)(*args))
+    graph = parse(show(imported.graph))
+    for one, other in zip(evaluate(graph, jax.tree.leaves(args)), wanted, strict=True):
+        np.testing.assert_allclose(one, other, 1e-5, 1e-5)
+
+
+COLLECTIVES = {
+    "psum": (lambda a: lax.psum(a, "y"), P("x")),
+    "psum over both": (lambda a: lax.psum(a, ("y", "x")), P()),
+    "pmax": (lambda a: lax.pmax(a, "x"), P(None, "y")),
+    "pmin": (lambda a: lax.pmin(a, "y"), P("x")),
+    "pmean": (lambda a: lax.pmean(a, "x"), P(None, "y")),
+    "all_gather": (lambda a: lax.all_gather(a, "y"), P(None, "x")),
+    "all_gather tiled": (lambda a: lax.all_gather(a, "x", axis=1, tiled=True), P(None, "y")),
+    "psum_scatter": (lambda a: lax.psum_scatter(a, "y", scatter_dimension=0, tiled=True), P(("x", "y"))),
+    "all_to_all": (lambda a: lax.all_to_all(a, "y", 0, 1, tiled=True), P("x", "y")),
+    "all_to_all over both": (lambda a: lax.all_to_all(a, ("x", "y"), 0, 1, tiled=True), P("x", "y")),
+    "ppermute": (lambda a: lax.ppermute(a, "y", [(0, 1), (1, 2), (3, 0)]), P("x", "y")),
+    "ring": (lambda a: lax.ppermute(a, ("x", "y"), [(i, (i + 3) % 8) for i in range(8)]), P("x", "y")),
+    "axis_index": (lambda a: a + lax.axis_index("x") * 10 + lax.axis_index("y"), P("x", "y")),
+    "unlike blocks": (lambda a: a[:, :1] * lax.axis_index(("y", "x")), P("x", "y")),
+}
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_collectives(name: str) -> None:
+    body, out = COLLECTIVES[name]
+    check(manual(body, in_specs=P("x", "y"), out_specs=out), floats(0, 16, 12))
+
+
+def test_axes_of_one_dim_in_both_orders() -> None:
+    for axes in (("x", "y"), ("y", "x")):
+        check(
+            manual(lambda a: a * (1 + lax.axis_index("x")), in_specs=P(axes), out_specs=P(None, axes[::-1])),
+            floats(0, 8, 3),
+        )
+
+
+def test_a_mesh_whose_devices_are_in_another_order() -> None:
+    devices = np.array(jax.devices())[[3, 1, 0, 2, 7, 6, 4, 5]].reshape(2, 4)
+    mesh = jax.sharding.Mesh(devices, ("x", "y"))
+
+    def body(a):
+        return lax.ppermute(lax.psum(a, "x") + lax.axis_index("y"), "y", [(i, (i + 1) % 4) for i in range(4)])
+
+    check(
+        jax.shard_map(body, mesh=mesh, in_specs=P("x", "y"), out_specs=P(None, "y"), check_vma=False), floats(0, 6, 8)
+    )
+
+
+def test_matmul_and_its_gradient() -> None:
+    f = manual(lambda a, b: lax.psum(a @ b, "y"), in_specs=(P("x", "y"), P("y")), out_specs=P("x"))
+    check(jax.grad(lambda a, b: jnp.sum(f(a, b) ** 2), (0, 1)), floats(0, 6, 8), floats(1, 8, 5))
+
+
+def test_loops_and_branches_with_collectives_inside() -> None:
+    def body(a):
+        def step(i, b):
+            b = lax.ppermute(b, "y", [(j, (j + 1) % 4) for j in range(4)])
+            return lax.cond(i % 2 == 0, lambda c: lax.psum(c, "x") / 2, lambda c: c + 1, b)
+
+        return lax.fori_loop(0, 3, step, a)
+
+    check(manual(body, in_specs=P("x", "y"), out_specs=P("x", "y")), floats(0, 6, 8))
+
+
+def test_branches_without_collectives_may_differ_by_position() -> None:
+    def body(a):
+        return lax.while_loop(lambda b: b.sum() < 9 + lax.axis_index("y"), lambda b: b + 1, a)
+
+    def plain(a):
+        return lax.cond(a.sum() > 0, jnp.sin, jnp.cos, a)
+
+    check(manual(lambda a: plain(body(a)), in_specs=P("x", "y"), out_specs=P("x", "y")), floats(0, 6, 8))
+
+
+def test_partly_manual() -> None:
+    f = jax.shard_map(
+        lambda a: lax.psum(a * (1 + lax.axis_index("x")), "x"),
+        mesh=MESH, in_specs=P("x"), out_specs=P(), axis_names={"x"}, check_vma=False,
+    )  # fmt: skip
+    check(jax.jit(f, in_shardings=NamedSharding(MESH, P("x", "y"))), floats(0, 6, 8))
+
+
+def test_nested() -> None:
+    def inner(a):
+        return lax.all_gather(a, "y", axis=1, tiled=True) + lax.axis_index("y") * 0
+
+    def outer(a):
+        a = lax.psum(a, "x")
+        return jax.shard_map(inner, in_specs=P(None, "y"), out_specs=P(), axis_names={"y"}, check_vma=False)(a)
+
+    f = jax.shard_map(outer, mesh=MESH, in_specs=P("x"), out_specs=P(), axis_names={"x"}, check_vma=False)
+    check(f, floats(0, 6, 8))
+
+
+UNREDUCED = """
+sdy.mesh @mesh = <["x"=2, "y"=3]>
+func.func @main(%arg0: tensor<6x4xf32>) -> tensor<6x4xf32> {
+  %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"x"}, {}]>]
+      out_shardings=[<@mesh, [{"x"}, {}], unreduced={"y"}>] manual_axes={"x", "y"} (%arg1: tensor<3x4xf32>) {
+    sdy.return %arg1 : tensor<3x4xf32>
+  } : (tensor<6x4xf32>) -> tensor<6x4xf32>
+  return %0 : tensor<6x4xf32>
+}
+"""
+
+
+def test_terms_along_an_unreduced_axis_are_summed() -> None:
+    x = floats(0, 6, 4)
+    np.testing.assert_allclose(evaluate(from_stablehlo(UNREDUCED).graph, [x])[0], 3 * x, 1e-6)
+
+
+BROADCAST = """
+sdy.mesh @mesh = <["x"=2, "y"=3]>
+func.func @main(%arg0: tensor<6x4xf32>) -> tensor<6x4xf32> {
+  %0 = sdy.manual_computation(%arg0) in_shardings=[<@mesh, [{"x", "y"}, {}]>]
+      out_shardings=[<@mesh, [{"x", "y"}, {}]>] manual_axes={"x", "y"} (%arg1: tensor<1x4xf32>) {
+    %1 = "stablehlo.collective_broadcast"(%arg1) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+        replica_groups = dense<[[2, 0], [4, 5]]> : tensor<2x2xi64>}> : (tensor<1x4xf32>) -> tensor<1x4xf32>
+    sdy.return %1 : tensor<1x4xf32>
+  } : (tensor<6x4xf32>) -> tensor<6x4xf32>
+  return %0 : tensor<6x4xf32>
+}
+"""
+
+
+def test_broadcast_gives_zeros_to_who_is_in_no_group() -> None:
+    x = floats(0, 6, 4)
+    wanted = np.stack([x[2], x[1] * 0, x[2], x[3] * 0, x[4], x[4]])
+    np.testing.assert_array_equal(evaluate(from_stablehlo(BROADCAST).graph, [x])[0], wanted)
+
+
+def test_groups_across_axes_that_are_not_manual_are_refused() -> None:
+    text = BROADCAST.replace('[{"x", "y"}, {}]', '[{"x"}, {}]').replace('{"x", "y"} (', '{"x"} (').replace("1x4", "3x4")
+    with pytest.raises(ShapeError, match=r"its group \[2, 0\] joins devices along an axis that is not manual there"):
+        evaluate(from_stablehlo(text).graph, [floats(0, 6, 4)])
+
+
+UNEVEN = """\
+graph g(x: f32[6, 4] data)
+  y: f32[6, 4] = ManualComputation(x) {in_shardings=(S,), out_shardings=(S,), manual_axes=("y",), types=(f32[6, 4],)}
+    region(a: f32[6, 2])
+      yield a
+  return y
+"""
+
+
+def test_sizes_that_do_not_divide_are_refused() -> None:
+    sharding = show_value(Sharding(Mesh(x=2, y=3), [CLOSED, DimSharding((Mesh(y=3).axis("y"),))]))
+    graph = parse(UNEVEN.replace("S,", f"{sharding},"))
+    with pytest.raises(ShapeError, match="dim 1 of size 4 does not divide by the 3 parts that the manual axes y cut"):
+        evaluate(graph, [floats(0, 6, 4)])
+
+
+def test_positions_that_go_different_ways_to_a_collective_are_refused() -> None:
+    def body(a):
+        return lax.cond(lax.axis_index("y") == 2, lambda b: lax.psum(b, "x"), lambda b: b, a)
+
+    imported = from_jax(manual(body, in_specs=P("x", "y"), out_specs=P("x", "y")), floats(0, 6, 8))
+    with pytest.raises(ShapeError, match=r"positions go different ways \(0, 0, 1, 0, 0, 0, 1, 0\)"):
+        evaluate(imported.graph, [floats(0, 6, 8)])
