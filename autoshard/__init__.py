@@ -91,13 +91,13 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """`autoshard.plan` and `autoshard.trace` are the functions, not the modules of these names.
+    """`autoshard.plan`, `autoshard.propagate` and `autoshard.trace` are the functions, not the modules of these names.
 
     Importing `autoshard.plan` would set the attribute to the module.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in ("plan", "trace") and isinstance(value, ModuleType)):
+        if not (name in ("plan", "propagate", "trace") and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 

@@ -19,6 +19,7 @@ from autoshard.checks import positive
 from autoshard.communication import get_group_size
 from autoshard.context import DATA_PARALLEL, FULL_BATCH, DatasetStrategy, check_dataset_strategy
 from autoshard.errors import AutoshardError, PlanError
+from autoshard.frontends.planning import is_module, planning
 from autoshard.ir.graph import DATA, Graph, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -27,8 +28,10 @@ from autoshard.layout.tensor_map import matrix_axes, onto
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
 from autoshard.plan import Plan
+from autoshard.propagate.traced import work_of
 from autoshard.runtime.mpi import default_comm
-from autoshard.search import Cost, Problem, evaluate, find_mode
+from autoshard.search import Cost, evaluate, find_mode
+from autoshard.search.asked import AskedProblem
 from autoshard.session import Session
 from autoshard.trace.function import Traced, trace
 from autoshard.transform.plannable import plannable
@@ -41,30 +44,37 @@ def plan(
     mesh: Mesh | str | None = None,
     *,
     devices: int | None = None,
-    search: str = "sharding_propagation",
+    search: str | None = None,
     hardware: str | Hardware = "cpu",
     dataset_strategy: DatasetStrategy = FULL_BATCH,
 ) -> Planned:
-    """Trace a model, and choose a strategy for each operator and a layout for each value.
+    """Trace a model, or read a module; choose a strategy for each operator and a layout for each value.
 
     Args:
-        target: a Cell, a function of tensors, or what `trace` or `train_step` returned.
+        target: a Cell, a function of tensors, or what `trace` or `train_step` returned; or a StableHLO module: what
+            `from_stablehlo` returned, the path of a .mlir file, or what JAX lowered.
         inputs: the target's example arguments: arrays or TensorTypes, or nested tuples, lists and dicts of
-            them.
-        mesh: the devices as named axes, a Mesh or its text ("dp=2 tp=4").
+            them. A module has its own.
+        mesh: the devices as named axes, a Mesh or its text ("dp=2 tp=4"). A module mostly names its own.
         devices: instead of mesh, how many there are; by default as many as ranks were started.
-        search: a registered search mode.
+        search: a registered search mode; by default "factor" for a module, whose shardings are spread by rules, and
+            else "sharding_propagation".
         hardware: a preset of costmodel, or a Hardware; what prices are for.
         dataset_strategy: how data inputs lie: "full_batch" (whole on each rank), "data_parallel" (dim 0 split
-            over all devices), or for each data input a tuple of parts or a Layout.
+            over all devices), or for each data input a tuple of parts or a Layout. Not for a module, whose inputs
+            lie as its shardings ask.
 
     Raises:
-        PlanError: neither a model nor something traced, or mesh and devices that contradict each other.
+        PlanError: neither a model, nor something traced, nor a module; mesh and devices that contradict each other; a
+            module with several meshes, or with operations that cannot be planned.
         AutoshardError: what tracing, a strategy or the search finds wrong.
     """
-    chosen = _mesh(mesh, devices)
     known = hardware if isinstance(hardware, Hardware) else _preset(hardware)
-    return plan_traced(_traced(target, inputs), chosen, search, known, dataset_strategy)
+    if is_module(target):
+        _check_module(inputs, dataset_strategy)
+        return _plan_module(target, mesh, devices, search or "factor", known)
+    traced = _traced(target, inputs)
+    return plan_traced(traced, _mesh(mesh, devices), search or "sharding_propagation", known, dataset_strategy)
 
 
 def plan_traced(
@@ -80,8 +90,30 @@ def plan_traced(
         PlanError: a graph with loops, branches or manual computations, which cannot be planned yet.
     """
     given = data_layouts(traced.graph, mesh, dataset_strategy)
-    problem = Problem(plannable(traced.graph), mesh, hardware, traced.annotations, given)
+    if dataset_strategy == FULL_BATCH:
+        given = {}  # searches that price take such inputs as whole, and rules may split them
+    graph = plannable(traced.graph)
+    problem = AskedProblem(graph, mesh, hardware, traced.annotations, given, work=lambda: work_of(traced, mesh))
     return Planned(traced, find_mode(search)(problem), hardware)
+
+
+def _plan_module(target: Any, mesh: Mesh | str | None, devices: int | None, search: str, hardware: Hardware) -> Planned:
+    mode = find_mode(search)
+    chosen = None if mesh is None and devices is None else _mesh(mesh, devices)
+    ready = planning(target, chosen if mesh is not None else None, devices)
+    given = {} if search == "factor" else ready.inputs()
+    graph = ready.traced.graph
+    problem = AskedProblem(graph, ready.mesh, hardware, given=given, work=ready.work, places=ready.places)
+    return Planned(ready.traced, mode(problem), hardware)
+
+
+def _check_module(inputs: Any, strategy: DatasetStrategy) -> None:
+    if len(inputs):
+        raise PlanError("plan: a module knows the types of its inputs; leave inputs out")
+    if strategy != FULL_BATCH:
+        raise PlanError(
+            f"plan: dataset_strategy is {strategy!r}, but a module's inputs lie as its shardings ask; leave it out"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """propagate(): spread the shardings that a module or a traced model asks for over all of it, by rules alone.
 
-    spread = propagate("model.mlir")              # or an imported module, or a model with propagate(model, mesh=...)
-    print(spread.report())
-    spread.save("model_sharded.mlir")
+spread = propagate("model.mlir")              # or an imported module, or a model with propagate(model, mesh=...)
+print(spread.report())
+spread.save("model_sharded.mlir")
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoshard.errors import ContextError, PlanError, RuntimeSetupError
+from autoshard.errors import AutoshardError, ContextError, PlanError, RuntimeSetupError
 from autoshard.ir.graph import Graph, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
@@ -26,8 +26,10 @@ from autoshard.propagate.pipeline import EXPORT, IMPORT
 from autoshard.propagate.record import Record
 from autoshard.propagate.run import Log, Options
 from autoshard.propagate.run import propagate as spread_work
+from autoshard.propagate.traced import work_of
 from autoshard.propagate.values import get_sharding
 from autoshard.propagate.work import Val, Work, from_graph
+from autoshard.source import Source
 from autoshard.trace.function import Traced, trace
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class Propagated:
         log: every step that changed something, and what has no rule.
         record: what the working copy looked like when spreading started and ended.
         imported: the module that the graph came from, if it came from one.
+        traced: the trace that the graph came from, if it came from one.
         file: the file that the module was read from, '' if from none.
         seconds: how long the passes took, reading and tracing not included.
     """
@@ -68,6 +71,7 @@ class Propagated:
     log: Log
     record: Record
     imported: Imported | None
+    traced: Traced | None
     file: str
     seconds: float
 
@@ -87,6 +91,13 @@ class Propagated:
     def history(self) -> History:
         """Who gave which axes to whom."""
         return History(self.record, self.log)
+
+    @cached_property
+    def sources(self) -> dict[Value | int, Source]:
+        """The source lines of the arguments of functions, and by position of outputs, as far as they are known."""
+        if self.imported is None:
+            return dict(self.traced.asked.sources) if self.traced is not None else {}
+        return dict(_argument_sources(self.imported, self.file))
 
     def vals(self) -> Iterator[Val]:
         """The values of the working copy, in the order of the program."""
@@ -151,8 +162,9 @@ def write_whole(target: Path, text: str) -> None:
         draft.write_text(text, encoding="utf-8")
         draft.replace(target)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise RuntimeSetupError(f"cannot write {target}: {error.strerror or error}") from None
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def propagate(
@@ -181,13 +193,15 @@ def propagate(
         AutoshardError: what reading, tracing or a sharding's verification finds wrong.
     """
     options = options_of(which, conservative=conservative, driver=driver, order=order)
-    imported, graph, work = _work(target, inputs, mesh)
+    read = _read(target, inputs, mesh)
+    imported, traced = (None, read) if isinstance(read, Traced) else (read, None)
+    work = _traced_work(read, mesh) if isinstance(read, Traced) else _imported_work(read)
     record = Record()
     started = time.perf_counter()
     log = _run(work, which, options, record)
     seconds = time.perf_counter() - started
-    file = os.fspath(target) if isinstance(target, os.PathLike) else ""
-    return Propagated(graph, which, options, work, log, record, imported, file, seconds)
+    file = _file_of(target)
+    return Propagated(read.graph, which, options, work, log, record, imported, traced, file, seconds)
 
 
 def options_of(which: str, *, order: tuple[Level, ...] | None = None, **settings: Any) -> Options:
@@ -219,7 +233,7 @@ def _run(work: Work, which: str, options: Options, record: Record) -> Log:
     return log
 
 
-def _work(target: Any, inputs: Any, mesh: Mesh | str | None) -> tuple[Imported | None, Graph, Work]:
+def _read(target: Any, inputs: Any, mesh: Mesh | str | None) -> Imported | Traced:
     traced = target if isinstance(target, Traced) else getattr(target, "traced", None)
     if traced is None and callable(target):
         args = inputs if isinstance(inputs, tuple | list) else (inputs,)
@@ -227,16 +241,49 @@ def _work(target: Any, inputs: Any, mesh: Mesh | str | None) -> tuple[Imported |
     if isinstance(traced, Traced):
         if mesh is None:
             raise PlanError(f"propagate: {traced.graph.name!r} is a traced model; give the mesh, such as 'dp=2 tp=4'")
-        from autoshard.propagate.traced import work_of
-
-        return None, traced.graph, work_of(traced, Mesh.parse(mesh) if isinstance(mesh, str) else mesh)
+        return traced
     if mesh is not None:
         raise PlanError("propagate: a StableHLO module names its own meshes; leave mesh out")
     from autoshard.frontends import from_stablehlo
-    from autoshard.frontends.stablehlo.imported import Imported as Read
+    from autoshard.frontends.stablehlo.imported import Imported as Known
 
-    imported = target if isinstance(target, Read) else from_stablehlo(target)
-    work = from_graph(imported.graph, imported.asked, imported.order)
+    if isinstance(target, Known):
+        return target
+    try:
+        return from_stablehlo(target)
+    except AutoshardError as error:
+        file = _file_of(target)
+        if file in str(error):
+            raise
+        raise type(error)(f"cannot read {file}: {error}") from None
+
+
+def _file_of(target: Any) -> str:
+    """The file that a target is in, '' if it is none: paths are told from text by their one line."""
+    text = str(target) if isinstance(target, os.PathLike | str) else ""
+    return "" if "\n" in text else text
+
+
+def _traced_work(traced: Traced, mesh: Mesh | str | None) -> Work:
+    return work_of(traced, mesh if isinstance(mesh, Mesh) else Mesh.parse(mesh or ""))
+
+
+def _imported_work(imported: Imported) -> Work:
+    work = from_graph(imported.graph, imported.asked, imported.order, imported.public)
     for function in work.functions:
         function.attrs["public"] = function.attrs["name"] in imported.public
-    return imported, imported.graph, work
+    return work
+
+
+def _argument_sources(imported: Imported, file: str) -> Iterator[tuple[Value, Source]]:
+    from autoshard.frontends.stablehlo.locations import Locations
+
+    locations = Locations(file)
+    graphs = {imported.graph.name: imported.graph, **imported.graph.functions}
+    for op in (one.operation for one in imported.module.body.operations):
+        graph = graphs.get(op.attributes["sym_name"].value) if op.name == "func.func" else None
+        if graph is not None:
+            for value, argument in zip(graph.inputs, op.regions[0].blocks[0].arguments, strict=True):
+                _, source = locations.read(argument.location)
+                if source is not None:
+                    yield value, source

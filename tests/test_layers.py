@@ -32,11 +32,11 @@ LAYERS = [
     ["autoshard.search", "autoshard.runtime", "autoshard.trace"],
     ["autoshard.summary", "autoshard.transform"],
     ["autoshard.frontends"],
-    ["autoshard.exporters", "autoshard.report"],
+    ["autoshard.exporters", "autoshard.report", "autoshard.report_propagation"],
+    ["autoshard.explain_propagation"],
     ["autoshard.context"],
     ["autoshard.communication", "autoshard.session"],
     ["autoshard.api", "autoshard.propagation"],
-    ["autoshard.report_propagation"],
     ["autoshard.dataset", "autoshard.checkpoint"],
     ["autoshard.callbacks", "autoshard.feed"],
     ["autoshard.model", "autoshard.nn"],
@@ -56,6 +56,7 @@ OUTSIDE = {
     "autoshard.runtime": {"mpi4py"},
     "autoshard.checkpoint": {"safetensors"},
     "autoshard.report": {"rich"},
+    "autoshard.report_propagation": {"rich"},
     "autoshard.cli": {"rich", "typer"},
 }
 MPI_FILES = {"autoshard.runtime.mpi", "autoshard.runtime.worker"}

@@ -12,7 +12,7 @@ import sys
 from autoshard.cli.app import app
 from autoshard.cli.planning import dump, plan
 from autoshard.cli.propagating import explain, propagate
-from autoshard.cli.running import run
+from autoshard.cli.running import RunCommand, run
 from autoshard.cli.showing import hardware, layout, modes, operators
 from autoshard.errors import AutoshardError
 
@@ -22,8 +22,7 @@ app.command()(plan)
 app.command()(dump)
 app.command()(propagate)
 app.command()(explain)
-# Options that follow the script are the script's own.
-app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command(cls=RunCommand)(run)
 app.command()(layout)
 app.command()(operators)
 app.command()(modes)

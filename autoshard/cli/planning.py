@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoshard.cli.app import Devices, MeshText, console, read_mesh
-from autoshard.cli.target import TargetError, load_target
+from autoshard.cli.target import TargetError, is_module, load_target
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
@@ -17,12 +17,18 @@ if TYPE_CHECKING:
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="SCRIPT.py:FUNCTION",
-        help="A script and a function in it that returns (model, example inputs), or something traced.",
+        metavar="SCRIPT.py:FUNCTION|MODULE.mlir",
+        help="A script and a function in it that returns (model, example inputs), or something traced; or a StableHLO "
+        "module, which mostly names its mesh itself.",
     ),
 ]
 Search = Annotated[
-    str, typer.Option(metavar="MODE", help="How strategies are found; `autoshard modes` lists the modes.")
+    str | None,
+    typer.Option(
+        metavar="MODE",
+        help="How strategies are found; `autoshard modes` lists the modes. Default: sharding_propagation; for a "
+        "module factor.",
+    ),
 ]
 HardwareName = Annotated[
     str,
@@ -35,14 +41,14 @@ DatasetStrategy = Annotated[
         help="Data inputs: 'full_batch' (whole on every rank) or 'data_parallel' (dim 0 split over all).",
     ),
 ]
-_SEARCH, _HARDWARE, _DATASET = "sharding_propagation", "cpu", "full_batch"
+_HARDWARE, _DATASET = "cpu", "full_batch"
 
 
 def plan(
     target: Target,
     devices: Devices = None,
     mesh: MeshText = None,
-    search: Search = _SEARCH,
+    search: Search = None,
     hardware: HardwareName = _HARDWARE,
     dataset_strategy: DatasetStrategy = _DATASET,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON and nothing else.")] = False,
@@ -51,7 +57,7 @@ def plan(
         typer.Option("--alternatives", help="Also list the runners-up of every decision."),
     ] = False,
 ) -> None:
-    """Plan a model and report the strategies, their causes and what they cost.
+    """Plan a model or a module and report the strategies, their causes and what they cost.
 
     The example inputs give shapes and element types. Outputs keep the layout they come in. Times are
     predicted, for one step of one device; bytes are those that one device sends.
@@ -79,7 +85,7 @@ def dump(
         typer.Option("-o", "--output", metavar="DIR", help="Folder of the rank_<r> folders."),
     ] = Path("."),
     ranks: Annotated[str, typer.Option(metavar="RANKS", help="Ranks: 'all', or numbers like '0,3'.")] = "all",
-    search: Search = _SEARCH,
+    search: Search = None,
     hardware: HardwareName = _HARDWARE,
     dataset_strategy: DatasetStrategy = _DATASET,
 ) -> None:
@@ -90,11 +96,15 @@ def dump(
 
 
 def _plan(
-    target: str, devices: int | None, mesh: str | None, search: str, hardware: str, dataset_strategy: str
+    target: str, devices: int | None, mesh: str | None, search: str | None, hardware: str, dataset_strategy: str
 ) -> Planned:
     from autoshard.api import plan as make_plan
     from autoshard.context import set_auto_parallel_context
 
+    if is_module(target):
+        over = None if devices is None and mesh is None else read_mesh(devices, mesh)
+        options = {"search": search, "hardware": hardware, "dataset_strategy": dataset_strategy}
+        return make_plan(Path(target), mesh=over if mesh else None, devices=devices, **options)
     over = read_mesh(devices, mesh)
     # A script may ask how many devices there are while it is loaded.
     set_auto_parallel_context(device_num=over.devices)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from autoshard.cli.app import Devices, MeshText, console, read_mesh
-from autoshard.cli.target import load_target
+from autoshard.cli.target import TargetError, load_target
+from autoshard.errors import ContextError, MeshError
 
 if TYPE_CHECKING:
     from autoshard.propagation import Propagated
@@ -18,19 +20,19 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="MODULE.mlir|SCRIPT.py:FUNCTION",
-        help="A StableHLO module, or a script and a function in it that returns (model, example inputs).",
+        help="A StableHLO module (text or bytecode), or a script and a function in it that returns "
+        "(model, example inputs) or something traced.",
     ),
 ]
 Pass = Annotated[
     str,
     typer.Option("--pass", metavar="PASS", help="basic, aggressive, op-priority, user-priority, or full (pipeline)."),
 ]
-Conservative = Annotated[
-    bool, typer.Option("--conservative", help="Never split unevenly or by parts of axes.")
-]
+Conservative = Annotated[bool, typer.Option("--conservative", help="Never split unevenly or by parts of axes.")]
 Driver = Annotated[
     str, typer.Option(metavar="WHICH", help="Order of steps: 'shardy', or 'worklist' (only what changed).")
 ]
+_MODULES = (".mlir", ".mlirbc", ".bc")
 
 
 def propagate(
@@ -50,54 +52,108 @@ def propagate(
 ) -> None:
     """Spread the shardings that a program asks for over all of it, by rules alone.
 
-    A module is written with the shardings as sdy attributes, to FILE or to the standard output; of a script's
-    model (which needs --mesh or -n) a table is printed.
+    A module is written with the shardings as sdy attributes. With -o it goes to FILE, and a report to the standard
+    output: the sharding of each value and why, conflicts, operators without a rule. Without, it goes to the standard
+    output, and conflicts and such to the standard error output. Of a script's model (which needs --mesh or -n) the
+    report is printed.
     """
-    spread = run(target, devices, mesh, which, conservative, driver, keep_rules)
+    _check(target, devices, mesh, which, driver)
+    if not _is_module(target):
+        _check_script(out, keep_rules)
+    elif out is not None:
+        _check_out(out)
+    elif keep_rules and as_json:
+        raise ContextError("--keep-rules is for the module that is written, but --json without -o FILE writes none")
+    spread = _run(target, devices, mesh, which, conservative, driver)
     if out is not None:
         spread.save(out, keep_rules=keep_rules)
-    if as_json:
-        from autoshard.report_propagation import to_json
+    _print(spread, out, keep_rules, as_json)
 
+
+def _print(spread: Propagated, out: Path | None, keep_rules: bool, as_json: bool) -> None:
+    from autoshard.report_propagation import print_notes, print_report, to_json
+
+    if as_json:
         typer.echo(json.dumps(to_json(spread), indent=2))
     elif out is not None or spread.imported is None:
-        from autoshard.report_propagation import print_report
-
         print_report(spread, console())
     else:
         typer.echo(spread.to_mlir(keep_rules=keep_rules), nl=False)
+        print_notes(spread, Console(stderr=True, width=console().width, highlight=False, markup=False))
 
 
 def explain(
     target: Target,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="A value, by its name or that of its operator.")],
+    value: Annotated[
+        str,
+        typer.Argument(
+            metavar="VALUE",
+            help="The name of a value, an argument or an operator instance; MLIR's %3 or %arg0; f/%3 inside the "
+            "function f; or 'output 0'.",
+        ),
+    ],
     devices: Devices = None,
     mesh: MeshText = None,
     which: Pass = "full",
     conservative: Conservative = False,
     driver: Driver = "shardy",
 ) -> None:
-    """Tell step by step where the sharding of a value came from, and what else was asked for at each conflict."""
-    from autoshard.report_propagation import print_explanation
+    """Tell step by step where the sharding of a value came from, and what stood against it at each conflict.
 
-    spread = run(target, devices, mesh, which, conservative, driver, False)
-    print_explanation(spread, value, console())
+    Each axis of each dim has its story: first what somebody asked for, then a line for each step, with the operator
+    that it went through and its source line.
+    """
+    _check(target, devices, mesh, which, driver)
+    typer.echo(_run(target, devices, mesh, which, conservative, driver).explain(value), nl=False)
 
 
-def run(
-    target: str,
-    devices: int | None,
-    mesh: str | None,
-    which: str,
-    conservative: bool,
-    driver: str,
-    keep_rules: bool,
-) -> Propagated:
-    """Load the target and propagate."""
+# -- checks that need no work
+
+
+def _is_module(target: str) -> bool:
+    """Whether a target is a StableHLO module; a script is named with a function: SCRIPT.py:FUNCTION."""
+    return not target.rpartition(":")[0].endswith(".py")
+
+
+def _check(target: str, devices: int | None, mesh: str | None, which: str, driver: str) -> None:
+    from autoshard.propagation import options_of
+
+    options_of(which, driver=driver)
+    if not _is_module(target):
+        read_mesh(devices, mesh)
+        return
+    path = Path(target)
+    if path.is_dir():
+        raise TargetError(f"cannot read {path}: it is a directory; a StableHLO module is a file")
+    if path.suffix == ".py":
+        raise TargetError(f"{path} is a script; name the function in it that returns the model: {path}:FUNCTION")
+    if not path.is_file():
+        raise TargetError(f"cannot read {path}: there is no such file")
+    if path.suffix not in _MODULES:
+        raise TargetError(f"cannot read {path}: the name of a StableHLO module ends in {', '.join(_MODULES)}")
+    if devices is not None or mesh is not None:
+        given = "-n" if devices is not None else "--mesh"
+        raise MeshError(f"{path} names its own meshes (sdy.mesh); leave {given} out")
+
+
+def _check_script(out: Path | None, keep_rules: bool) -> None:
+    for option, given in (("-o", out is not None), ("--keep-rules", keep_rules)):
+        if given:
+            raise ContextError(f"{option} is for StableHLO modules; the model of a script cannot be written as one")
+
+
+def _check_out(out: Path) -> None:
+    if out.is_dir():
+        raise ContextError(f"cannot write {out}: it is a directory; name a file")
+    if not out.absolute().parent.is_dir():
+        raise ContextError(f"cannot write {out}: there is no directory {out.parent}")
+
+
+def _run(target: str, devices: int | None, mesh: str | None, which: str, conservative: bool, driver: str) -> Propagated:
     from autoshard.propagation import propagate as spread
 
-    options = {"which": which, "conservative": conservative, "driver": driver, "keep_rules": keep_rules}
-    if target.rpartition(":")[0].endswith(".py"):
-        model, inputs = load_target(target)
-        return spread(model, inputs, read_mesh(devices, mesh), **options)
-    return spread(Path(target), mesh=mesh or (None if devices is None else f"d={devices}"), **options)
+    if _is_module(target):
+        return spread(Path(target), which=which, conservative=conservative, driver=driver)
+    model, inputs = load_target(target)
+    over = read_mesh(devices, mesh)
+    return spread(model, inputs, over, which=which, conservative=conservative, driver=driver)

@@ -1,4 +1,4 @@
-"""`SCRIPT.py:function`: load a script by its path and call a function in it for what is to be planned."""
+"""`SCRIPT.py:function`: load a script by its path and call a function in it for what is to be planned; or a module."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from types import ModuleType
 from typing import Any
 
 from autoshard.errors import AutoshardError
+
+
+def is_module(target: str | Path) -> bool:
+    """Whether a target is the path of a StableHLO module, not of a script."""
+    return Path(target).suffix in (".mlir", ".mlirbc")
 
 
 class TargetError(AutoshardError):
@@ -26,7 +31,9 @@ def load_target(text: str) -> tuple[Any, tuple]:
     """
     path, separator, name = text.rpartition(":")
     if not separator or not path or not name:
-        raise TargetError(f"cannot read the target {text!r}; write SCRIPT.py:function, e.g. train.py:forward")
+        raise TargetError(
+            f"cannot read the target {text!r}; write SCRIPT.py:function, e.g. train.py:forward, or MODULE.mlir"
+        )
     function = _function(_load(Path(path)), name, path)
     return _check(function(), text)
 

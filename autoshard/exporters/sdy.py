@@ -7,6 +7,7 @@ created. Locations and all other attributes stay.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -15,14 +16,21 @@ from jaxlib.mlir import ir
 
 from autoshard.errors import PlanError
 from autoshard.frontends.stablehlo.imported import Imported
+from autoshard.frontends.stablehlo.table import TABLE
+from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import Mesh
-from autoshard.layout.sdy_text import show_mesh, show_per_value, show_sharding
+from autoshard.layout.sdy_text import show_axis, show_mesh, show_per_value, show_sharding
 from autoshard.layout.sharding import Sharding
+from autoshard.ops.registry import lookup
 from autoshard.propagate.work import Block, Op, Val, Work
 from autoshard.rule_sdy import show_sdy
 from autoshard.tensortype import TOKEN, DType, TensorType
 
+_CONSTANT = "stablehlo.constant"
+_VALUE = re.compile(r"<\{value = (.*)\}> ?(?:\{.*\} )?: \(\) -> ")
 _SHARDING, _RULE = "sdy.sharding", "sdy.sharding_rule"
+# How the text of a rule ends that is the user's; others that a module holds were written by passes, which drop them.
+_CUSTOM = ", custom>"
 
 
 def to_module(work: Work, imported: Imported, *, rules: bool = False, full: bool = False) -> Any:
@@ -71,7 +79,9 @@ class _Writer:
                 attributes = {"sym_name": ir.StringAttr.get(name), "mesh": self.parsed(f"#sdy.mesh{show_mesh(mesh)}")}
                 self.note(ir.Operation.create("sdy.mesh", attributes=attributes), mesh)
         for op in others:
-            self.note(op.clone(), work.meshes.get(ir.StringAttr(op.attributes["sym_name"]).value))
+            name = ir.StringAttr(op.attributes["sym_name"]).value if "sym_name" in op.attributes else ""
+            if op.name != "sdy.mesh" or name in work.meshes:
+                self.note(op.clone(), work.meshes.get(name))
 
     def note(self, op: Any, mesh: Mesh | None) -> None:
         """Say what a mesh is in StableHLO's own terms too, as Shardy's pipeline does."""
@@ -86,6 +96,8 @@ class _Writer:
         old = self.functions[function.attrs.get("copy_of", function.attrs["name"])]
         attributes = _attributes(old)
         attributes["sym_name"] = ir.StringAttr.get(function.attrs["name"])
+        if not function.attrs["public"]:
+            attributes["sym_visibility"] = ir.StringAttr.get("private")
         block = function.blocks[0]
         args = [value.sharding for value in block.args]
         attributes |= self.lists(old, "arg_attrs", args) | self.lists(old, "res_attrs", function.attrs["outputs"])
@@ -131,18 +143,21 @@ class _Writer:
     def copied(self, op: Op, old: Any) -> Any:
         """The operation it came from, with new operands; regions are written anew or copied whole."""
         operands = [self.values[value] for value in op.operands]
-        if len(old.regions) and not op.blocks:
-            made = old.clone()
+        if not op.blocks:
+            made = _sdy_constant(old) if self.full and old.name == _CONSTANT else old.clone()
             for i, value in enumerate(operands):
                 made.operands[i] = value
             self.mark(op, made.attributes)
+            if self.rules:
+                self.mark_inner(made)
+            if self.full:
+                _settle_inner(made)
             return made
         attributes = _attributes(old)
         self.mark(op, attributes)
-        name = "sdy.constant" if self.full and old.name == "stablehlo.constant" else old.name
         types = [result.type for result in old.results]
         made = ir.Operation.create(
-            name, types, operands, attributes, regions=len(op.blocks), successors=None, loc=old.location
+            old.name, types, operands, attributes, regions=len(op.blocks), successors=None, loc=old.location
         )
         for region, block, before in zip(made.regions, op.blocks, old.regions, strict=True):
             self.block(region, block, before.blocks[0])
@@ -153,6 +168,7 @@ class _Writer:
         if op.name in _MADE:
             for name, value in _MADE[op.name](self, op)[1].items():
                 attributes[name] = value
+            self.mark_rule(op, attributes)
             return
         if op.name == "Call":
             attributes["callee"] = ir.FlatSymbolRefAttr.get(op.attrs["callee"])
@@ -161,9 +177,23 @@ class _Writer:
             attributes[_SHARDING] = self.per_value(shardings)
         elif _SHARDING in attributes:
             del attributes[_SHARDING]
+        self.mark_rule(op, attributes)
+
+    def mark_rule(self, op: Op, attributes: Any) -> None:
         rule = op.info.rule if self.rules and op.info is not None else None
         if rule is not None and _RULE not in attributes:
             attributes[_RULE] = self.parsed(f"#sdy.op_sharding_rule<{show_sdy(rule)}>")
+        elif _RULE in attributes and not self.rules and not str(attributes[_RULE]).endswith(_CUSTOM):
+            del attributes[_RULE]
+
+    def mark_inner(self, made: Any) -> None:
+        """Give the scalar operations inside a reduction, a comparison, ... the rules that propagation gives them."""
+        for inner in (inner.operation for region in made.regions for block in region for inner in block):
+            if inner.name in TABLE and len(inner.operands) and len(inner.results):
+                operator = lookup(TABLE[inner.name](inner)[0])
+                if operator.has_rule and not operator.foreign:
+                    operands, results = (", ".join(["[]"] * len(some)) for some in (inner.operands, inner.results))
+                    inner.attributes[_RULE] = self.parsed(f"#sdy.op_sharding_rule<({operands})->({results})>")
 
     def created(self, op: Op, old: Any) -> Any:
         """An operation that a pass made."""
@@ -183,6 +213,58 @@ class _Writer:
 
 def _attributes(op: Any) -> dict[str, Any]:
     return {_name(named): op.attributes[_name(named)] for named in op.attributes}
+
+
+def _sdy_constant(old: Any) -> Any:
+    """The same constant as one that nothing folds together."""
+    value = _constant_value(old)
+    if isinstance(value, str):
+        made = ir.Operation.parse(f'"sdy.constant"() <{{value = {value}}}> : () -> {old.results[0].type}')
+        ir.InsertionPoint.current.insert(made)
+        return made.operation
+    return ir.Operation.create("sdy.constant", [old.results[0].type], (), {"value": value}, loc=old.location)
+
+
+def _constant_value(op: Any) -> Any:
+    """The value as an attribute; as text where the bindings cannot hold it, which is so for complex elements."""
+    try:
+        return op.attributes["value"]
+    except TypeError:
+        shown = _VALUE.search(op.get_asm(print_generic_op_form=True))
+        assert shown is not None, f"no value in {op}"
+        return shown.group(1)
+
+
+def _settle_inner(made: Any) -> None:
+    """Do to the scalar operations inside a reduction, a comparison, ... what the pipeline does to all operations."""
+    for block in (block for region in made.regions for block in region):
+        known: dict[Any, Any] = {}
+        for inner in [inner.operation for inner in block]:
+            with ir.InsertionPoint(inner):
+                if inner.name == _CONSTANT:
+                    _share(inner, known)
+                elif inner.name == "sdy.sharding_constraint":
+                    _reshard_inner(inner)
+
+
+def _share(constant: Any, known: dict[Any, Any]) -> None:
+    """Let one `sdy.constant` stand for all equal constants of a block."""
+    value = _constant_value(constant)
+    if value not in known:
+        known[value] = _sdy_constant(constant).results[0]
+    constant.results[0].replace_all_uses_with(known[value])
+    constant.erase()
+
+
+def _reshard_inner(constraint: Any) -> None:
+    """Write a constraint of a scalar as a reshard, and its sharding also on what makes the scalar."""
+    (value,), sharding = constraint.operands, constraint.attributes["sharding"]
+    if isinstance(value.owner, ir.Operation | ir.OpView) and _SHARDING not in value.owner.attributes:
+        per_value = str(sharding).replace("#sdy.sharding", "#sdy.sharding_per_value<[", 1) + "]>"
+        value.owner.attributes[_SHARDING] = ir.Attribute.parse(per_value)
+    made = ir.Operation.create("sdy.reshard", [value.type], [value], {"sharding": sharding}, loc=constraint.location)
+    constraint.results[0].replace_all_uses_with(made.results[0])
+    constraint.erase()
 
 
 def _name(named: Any) -> str:
@@ -217,11 +299,38 @@ def _manual(writer: _Writer, op: Op) -> Made:
     }
 
 
+def _named(writer: _Writer, op: Op) -> Made:
+    lists = {name: op.attrs[name] for name in ("in_shardings", "out_shardings") if op.attrs[name]}
+    attributes = {name: writer.per_value(shardings) for name, shardings in lists.items()}
+    return "sdy.named_computation", {"name": ir.StringAttr.get(op.attrs["name"]), **attributes}
+
+
+def _sums(name: str, attribute: str, per_dim: bool) -> Callable[[_Writer, Op], Made]:
+    """An operation that begins or ends a partial sum; its axes are one list, or one for each dim."""
+
+    def make(writer: _Writer, op: Op) -> Made:
+        target: Sharding = op.attrs["sharding"]
+
+        def shown(axes: Refs) -> str:
+            return f"{{{', '.join(show_axis(axis, target.mesh) for axis in axes)}}}"
+
+        axes = op.attrs["axes"]
+        text = f"list_of_axis_ref_lists[{', '.join(map(shown, axes))}]" if per_dim else f"axis_ref_list{shown(axes)}"
+        return name, {attribute: writer.parsed(f"#sdy<{text}>"), "out_sharding": writer.sharding(target)}
+
+    return make
+
+
 _MADE: dict[str, Callable[[_Writer, Op], Made]] = {
     "ShardingConstraint": _constraint,
     "Reshard": _reshard,
     "DataFlowEdge": _edge,
     "ManualComputation": _manual,
+    "NamedComputation": _named,
+    "SdyAllReduce": _sums("sdy.all_reduce", "reduction_axes", per_dim=False),
+    "SdyAllGather": _sums("sdy.all_gather", "gathering_axes", per_dim=True),
+    "ReplicatedToUnreduced": _sums("sdy.replicated_to_unreduced", "axes", per_dim=False),
+    "ShardedToUnreduced": _sums("sdy.sharded_to_unreduced", "axes", per_dim=True),
 }
 
 

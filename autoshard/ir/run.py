@@ -18,12 +18,14 @@ from autoshard.tensortype import TOKEN, TensorType
 # Stands for a token: it orders effects and has no contents.
 TOKEN_VALUE = None
 Held = dict[Value, Any]
+# Operators that stand for a function of the graph, named by the attribute `callee`.
+CALLS = ("Call", "Composite")
 # Elementwise on arrays of any shape, although Shardy does not count them among the elementwise operators.
 _ALSO_ELEMENTWISE = {"Select", "Clamp", "SelectN", "Where"}
 
 
 class Runner:
-    """Runs nodes; `functions` are those that Call nodes name."""
+    """Runs nodes; `functions` are those that nodes of CALLS name."""
 
     def __init__(self, functions: Mapping[str, Graph]) -> None:
         self.functions = functions
@@ -66,7 +68,7 @@ class Runner:
 
     def bodies(self, node: Node, held: Held) -> tuple[Callable, ...]:
         """The regions of a node (for a call: the function) as Python functions."""
-        if node.op.name == "Call":
+        if node.op.name in CALLS:
             callee = self.functions[node.attrs["callee"]]
             return (lambda *arguments: self.graph(callee, arguments),)
         return tuple(lambda *arguments, region=region: self.region(region, held, arguments) for region in node.regions)
@@ -110,7 +112,7 @@ def elementwise(graph: Graph) -> Callable[..., tuple]:
 
 
 def _is_elementwise(op: Operator) -> bool:
-    return op.spread == "pointwise" or op.constant == "source" or op.name in ("Call", *_ALSO_ELEMENTWISE)
+    return op.spread == "pointwise" or op.constant == "source" or op.name in (*CALLS, *_ALSO_ELEMENTWISE)
 
 
 class _Elementwise(Runner):

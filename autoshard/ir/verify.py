@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from autoshard.errors import GraphError, ShapeError, at
 from autoshard.ir.graph import DATA, ROLES, Graph, Node, Region, Value, walk
+from autoshard.ir.run import CALLS
 from autoshard.ir.verify_regions import check_regions
 
 
@@ -142,7 +143,7 @@ def _follow(one: Graph, graph: Graph, path: tuple[str, ...], done: set[str]) -> 
     if one.name in done:
         return
     for node in walk(one.nodes):
-        if node.op.name == "Call":
+        if node.op.name in CALLS:
             _follow(_callee(node, graph), graph, (*path, one.name), done)
     done.add(one.name)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from autoshard.errors import GraphError
 from autoshard.ir.graph import Node
+from autoshard.ir.run import CALLS
 from autoshard.ops.control import ARG, OPERAND, RESULT, Sizes, Spot
 from autoshard.tensortype import TensorType, dtype
 
-_COUNTS = {"While": 2, "If": 2, "ManualComputation": 1, "NamedComputation": 1, "Call": 0}
+_COUNTS = {"While": 2, "If": 2, "ManualComputation": 1, "NamedComputation": 1, **dict.fromkeys(CALLS, 0)}
 # Regions of these see only a part of each tensor, or take and yield whatever they like.
 _OWN_TYPES = ("ManualComputation", "Opaque")
 

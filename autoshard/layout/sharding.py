@@ -214,6 +214,8 @@ def divisible(sharding: Sharding, shape: tuple[int, ...]) -> Sharding:
     This is what Shardy does to uneven shardings at the boundaries of functions, calls and manual computations
     (getEvenlySharded in sdy-update-non-divisible-input-output-shardings).
     """
+    if sharding.mesh.is_maximal:
+        return sharding
     dims = [
         dim if size % dim.size == 0 else DimSharding(_dividing(dim.axes, size), dim.closed)
         for dim, size in zip(sharding.dims, shape, strict=True)

@@ -82,17 +82,18 @@ def _(attrs, place):
 # -- dynamic_update_slice
 
 
-def _update_shape(x: Shape, update: Shape, *starts: Shape, **_: object) -> tuple[Shape, ...]:
-    _check("DynamicUpdateSlice", x, update, starts)
+def _update_shape(x: Shape, update: Shape, *starts: Shape, block: Sequence = (), **_: object) -> tuple[Shape, ...]:
+    # Of a part of the operand, the update has to lie inside the whole.
+    _check("DynamicUpdateSlice", tuple(extent for _, extent in block) or x, update, starts)
     return (x,)
 
 
-def _update_rule(x: Shape, update: Shape, *starts: Shape, fixed: bool, **_: object) -> Rule:
+def _update_rule(x: Shape, update: Shape, *starts: Shape, fixed: bool, block: Sequence = (), **_: object) -> Rule:
     """Where the update is narrower, x and the result share a factor and the update has its own.
 
     Shardy lets that one be split if all start indices are constants; here a rank still needs all of it.
     """
-    _update_shape(x, update, *starts)
+    _update_shape(x, update, *starts, block=block)
     builder = FactorBuilder([len(x), len(update), *(0 for _ in starts)], [len(x)])
     for dim, (size, written) in enumerate(zip(x, update, strict=True)):
         if size == written:

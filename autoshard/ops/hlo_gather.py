@@ -260,7 +260,7 @@ def gather_slices(
     starts, inside = _held(slices, dims.starts(indices, operand.ndim), operand.shape, block)
     index = slices.index(starts, batch)
     moved = operand.transpose(slices.order)
-    found = moved[index] if index else np.broadcast_to(moved, batch + moved.shape)
+    found = np.asarray(moved[index]) if index else np.broadcast_to(moved, batch + moved.shape)
     if not inside.all():
         found[~np.broadcast_to(inside, batch)] = 0
     return found.transpose(np.argsort(slices.slices_order(found.ndim)))

@@ -309,8 +309,11 @@ class Operator:
     def flops(self, operands: Types, attrs: Mapping[str, Any]) -> float:
         """Floating point operations of the whole operator: work per index combination times their number.
 
-        A contraction of two operands counts a multiplication and an addition.
+        A contraction of two operands counts a multiplication and an addition. Of an operator without a rule none are
+        known.
         """
+        if not self.has_rule:
+            return 0.0
         weight = self.options.flops
         rule = self.rule(operands, attrs)
         if weight is None:

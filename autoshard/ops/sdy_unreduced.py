@@ -34,3 +34,9 @@ def replicated_to_unreduced(x, *, axes, sharding):
 def sharded_to_unreduced(x, *, axes, sharding):
     """x, whose dims were split by `axes` (a tuple per dim); now each device holds its part, and zeros elsewhere."""
     return x
+
+
+@operator("SdyAllGather", **_SAME)
+def sdy_all_gather(x, *, axes, sharding):
+    """x, whose dims are no longer split by `axes` (a tuple per dim)."""
+    return x

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -151,7 +151,7 @@ class History:
         return causes + self._manual(place, dim, left)
 
     def _manual(self, place: Place, dim: int, left: list[AxisRef]) -> list[Cause]:
-        """Manual axes that the operand of a manual computation has: the argument inside, which stands for it, has not."""
+        """Manual axes of the operand of a manual computation; the argument inside, which stands for it, lacks them."""
         flow = self.record.flows.get(place) if isinstance(place, Val) else None
         if flow is None or flow.edge.crosses != INTO:
             return []
@@ -189,7 +189,13 @@ class History:
     # -- after spreading
 
     def _after(self, value: Val | Output, dim: int, axis: AxisRef) -> list[Cause]:
-        """An axis that a value has got only after spreading: from what its function returns, or from its operator."""
+        """An axis that a value has besides: by itself, from what its function returns, or to fit its operator.
+
+        A value whose data-flow edge was given an operation by hand, without a sharding, keeps what it was asked.
+        """
+        own = self.at(value, dim, axis)
+        if own:
+            return own
         for how, origin, of_dim in self._later_origins(value, dim):
             causes = self.at(origin, of_dim, axis)
             if causes:
@@ -338,10 +344,17 @@ def _meeting(
     return same, others
 
 
+def _common(axis: AxisRef, other: AxisRef) -> AxisRef | None:
+    """The piece that two have in common. One of size 1 splits nothing, but stands where it was put all the same."""
+    if axis.size == 1:
+        return axis if axis == other else None
+    return axis.overlap(other)
+
+
 def _overlaps(axes: Refs, pieces: list[AxisRef]) -> Iterator[AxisRef]:
     for piece in pieces:
         for axis in axes:
-            common = piece.overlap(axis) if piece.name == axis.name else None
+            common = _common(piece, axis)
             if common is not None:
                 yield common
 
@@ -350,19 +363,21 @@ def _rest(pieces: list[AxisRef], taken: Refs) -> list[AxisRef]:
     return [rest for piece in pieces for rest in _without(piece, taken)]
 
 
-def _without(axis: AxisRef, taken: Refs | list[AxisRef]) -> list[AxisRef]:
-    """The pieces of an axis that overlap none of `taken`."""
+def _without(axis: AxisRef, taken: Iterable[AxisRef]) -> list[AxisRef]:
+    """The pieces of an axis that are in none of `taken`."""
     left = [axis]
     for other in taken:
-        pieces: list[AxisRef] = []
-        for piece in left:
-            if piece.name != other.name or piece.overlap(other) is None:
-                pieces.append(piece)
-                continue
-            ends = (piece.prefix_without_overlap(other), piece.suffix_without_overlap(other))
-            pieces += [end for end in ends if end is not None]
-        left = pieces
+        left = [rest for piece in left for rest in _ends(piece, other)]
     return left
+
+
+def _ends(piece: AxisRef, other: AxisRef) -> list[AxisRef]:
+    if _common(piece, other) is None:
+        return [piece]
+    if piece.size == 1:
+        return []
+    ends = (piece.prefix_without_overlap(other), piece.suffix_without_overlap(other))
+    return [end for end in ends if end is not None]
 
 
 UNEVEN, PIECES, MOVED = "uneven", "pieces", "moved"
@@ -370,9 +385,9 @@ UNEVEN, PIECES, MOVED = "uneven", "pieces", "moved"
 
 def _why_lost(value: Val | Output, dim: int, before: Sharding, axes: Refs) -> str:
     """UNEVEN parts at a boundary, PIECES of axes at main's inputs and outputs, or MOVED to fit an operator."""
-    if isinstance(value, Val) and value.defining is not None and value.defining.name != "Call":
-        if value.defining.name != "ManualComputation":
-            return MOVED
+    maker = value.defining if isinstance(value, Val) else None
+    if maker is not None and maker.name not in ("Call", "ManualComputation"):
+        return MOVED
     if any(axis.size != before.mesh.sizes[axis.name] for axis in before.dims[dim].axes):
         size = _size(value, dim)
         return UNEVEN if size % before.dims[dim].size else PIECES

@@ -14,18 +14,23 @@ from autoshard.layout.layout import Refs
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import Operator
 from autoshard.propagate.causes import History, dim_of, rule_of
-from autoshard.propagate.infos import Info
+from autoshard.propagate.infos import identity
 from autoshard.propagate.project import Wiring, to_factors, wiring
 from autoshard.propagate.record import Place
-from autoshard.propagate.step import Clash, Shardings, Step, step_of
+from autoshard.propagate.step import Clash, Shardings, Step, flags_of, step_of
 from autoshard.propagate.work import Op
 
 # Why axes did not spread.
 DISAGREE = "disagree"  # the other side has other axes on the very same dim
 TAKEN = "taken"  # they split another dim there already
-LARGER, PARTS, ORDER = "larger", "parts", "order"  # the other side came first: a larger tensor, more parts, its position
+LARGER, PARTS, ORDER = (
+    "larger",
+    "parts",
+    "order",
+)  # the other side came first: a larger tensor, more parts, its position
 REPLICATED, UNREDUCED, WAITING = "replicated", "unreduced", "waiting"  # the axes are kept there for something else
 CLOSED = "closed"  # the dim is closed there
+LATER = "later"  # the dim waits for its priority
 STRIDE = "stride"  # what splits the dim already does not divide it: more axes would pick every so-manieth element
 UNEVEN = "uneven"  # they do not divide the part of the dim
 PIECE = "piece"  # only whole axes may spread
@@ -82,53 +87,54 @@ def _key(conflict: Conflict) -> tuple:
 
 
 def _in_log(history: History, at_end: dict[tuple, Conflict]) -> Iterator[Conflict]:
-    """What steps decided that could be told at that time only; what is left at the end is told then."""
+    """What steps decided, and what stood against them at that time only; what is left at the end is told then.
+
+    Axes that waited for their priority are told here in any case: at the end they just are where they waited for.
+    """
     for number, event in enumerate(history.log.events):
         if event.step.clashes:
-            scene = _Scene(history, event.op, history.places_of(event), event.step, _seen(event.step), number)
+            scene = _Scene(history, event.op, history.places_of(event), event.step, number)
             for clash in event.step.clashes:
                 conflict = scene.conflict(clash, left=False)
-                left = at_end.get(_key(conflict))
-                if left is None or conflict.decided:
-                    yield scene.conflict(clash, left=left is not None)
+                left = _key(conflict) in at_end
+                if not left or conflict.decided or conflict.why == WAITING:
+                    yield scene.conflict(clash, left=left)
 
 
 def _at_end(history: History) -> Iterator[Conflict]:
-    for op, info in history.record.ops:
-        done = _once_more(history, op, info)
-        if done is not None and done.clashes:
-            scene = _Scene(history, op, list(op.held or ()), done, _seen(done), None)
+    for op, places, done in _once_more(history):
+        if done.clashes:
+            scene = _Scene(history, op, places, done, None)
             for clash in done.clashes:
                 yield scene.conflict(clash, left=True)
 
 
-def _once_more(history: History, op: Op, info: Info) -> Step | None:
-    """One more step of an op on the shardings of the end."""
-    memo = info.now_shared or info.now
-    if memo is None or info.used is None or not op.held:
-        return None
-    shardings: Shardings = tuple(history.record.end.get(value, value.sharding) for value in op.held)
-    last = shardings[-1]
-    if info.view is not None and last is not None:
-        shardings = (*shardings[:-1], info.view[0](last))
-    return step_of(info.used, shardings, memo.flags)
-
-
-def _seen(step: Step) -> Shardings:
-    return step._asked[1]
+def _once_more(history: History) -> Iterator[tuple[Op, list[Place], Step]]:
+    """One more step of each op, and of each output of main with the value returned there, on what all ended with."""
+    record = history.record
+    for op, info in record.ops:
+        memo = info.now_shared or info.now
+        if memo is not None and info.used is not None and op.held:
+            shardings: Shardings = tuple(record.end.get(value, value.sharding) for value in op.held)
+            last = shardings[-1]
+            if info.view is not None and last is not None:
+                shardings = (*shardings[:-1], info.view[0](last))
+            yield op, list(op.held), step_of(info.used, shardings, memo.flags)
+    for output, value in record.returned.items():
+        shardings = record.end.get(value), record.end.get(output)
+        if value.is_tensor:
+            yield output.function, [value, output], step_of(identity(value.type.shape), shardings, flags_of())
 
 
 class _Scene:
     """A step and the places that it was on."""
 
-    def __init__(
-        self, history: History, op: Op, places: list[Place], step: Step, shardings: Shardings, number: int | None
-    ) -> None:
+    def __init__(self, history: History, op: Op, places: list[Place], step: Step, number: int | None) -> None:
         self.history = history
         self.op = op
         self.places = places
         self.wired: Wiring = wiring(rule_of(step))
-        self.shardings = shardings
+        self.shardings: Shardings = step._asked[1]
         self.number = number
 
     def conflict(self, clash: Clash, left: bool) -> Conflict:
@@ -195,7 +201,9 @@ class _Scene:
         of_tensor = self.wired.tensors[clash.other_tensor]
         dim = dim_of(self.wired, clash.other_tensor, clash.factor)
         if sharding is not None and dim is not None and sharding.dims[dim].closed:
-            return CLOSED
+            asked = self.history.record.start.get(self.places[clash.other_tensor])
+            waits = asked is not None and not asked.dims[dim].closed and bool(asked.dims[dim].priority)
+            return LATER if waits and self.number is not None else CLOSED
         row = to_factors(of_tensor, sharding)
         if clash.factor in row.overflow or row.closed[clash.factor]:
             return STRIDE

@@ -8,6 +8,7 @@ waits already, and taken before the scan goes on. Operations that nobody needs a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from autoshard.layout.sharding import Sharding
@@ -15,7 +16,7 @@ from autoshard.ops.control import ARG, OPERAND, YIELD, Spot, data_flow_edge, fun
 from autoshard.ops.registry import lookup
 from autoshard.propagate.edges import other_targets, sources
 from autoshard.propagate.groups import Groups
-from autoshard.propagate.infos import NOTHING, Found, Info, Infos, Key, Memo, identity
+from autoshard.propagate.infos import NOTHING, Found, Info, Infos, Key, Memo, Numbers, identity
 from autoshard.propagate.levels import Level, Mode
 from autoshard.propagate.step import Step, flags_of
 from autoshard.propagate.values import edge_op, holder, set_held, set_sharding
@@ -23,6 +24,7 @@ from autoshard.propagate.work import Op, Use, Val, Work
 from autoshard.tensortype import TensorType, dtype
 
 _TERMINATORS = (return_, yield_)
+_new_tuple = tuple.__new__
 _STRUCTURE = (module, function, *_TERMINATORS)
 # Stands for values that cannot have a sharding; its own never changes.
 _NOWHERE = Val(TensorType((), dtype("f32")), Op(lookup("Module"), (), (), {}), 0)
@@ -72,38 +74,84 @@ class Spreader:
         self.priority = 0
         self.ops = [op for op in work.module.walk() if op.operator not in _STRUCTURE]
         self._near: dict[Val, list[Op]] = {}
+        of_info: dict[Info, list[Op]] = {}
         for op in self.ops:
-            _prepare(op, infos)
-        self.infos: list[Info] = list(dict.fromkeys(op.info for op in self.ops))
-        self.without_rule = [op for op in self.ops if _is_wall(op)]
+            info = op.info = infos.find(op)
+            of_info.setdefault(info, []).append(op)
+        self.infos: list[Info] = list(of_info)
+        self.without_rule = [op for op in of_info.pop(NOTHING, ()) if _is_wall(op)]
+        # Ops whose tensors may change without their being touched; all others need a visit only where they changed
+        # something when visited last, or may do more than then.
+        self._aloof = [op for ops in of_info.values() for op in ops if _hold(op)]
+        self._of_info = of_info
         self._outputs = list(self._main_outputs())
         self._swept = False
+        self._restless: set[Op] | None = None
+        self._number()
 
     def run(self, levels: tuple[Level, ...], mode: Mode) -> None:
         """Spread to the fixed point, at which all of `levels` are allowed."""
         self.spread_outputs(mode)
-        self.allow(levels, mode)
-        if self._swept:
-            self.spread([op for op in self.ops if op.info.now is not None])
-        else:
-            self.spread(self.ops, sweeping=any(map(is_dead, self.ops)))
+        more = self.allow(levels, mode)
+        if not self._swept and any(map(is_dead, self.ops)):
+            self._restless = set()
+            self.spread(bytearray(b"\1") * len(self.ops), sweeping=True)
             self.ops = [op for op in self.ops if op.parent is not None]
-            self._swept = True
+            self._number()
+            self._restless = None
+        else:
+            self.spread(self._worth_a_visit(more))
+        self._swept = True
         self.spread_outputs(mode)
 
-    def allow(self, levels: tuple[Level, ...], mode: Mode) -> None:
-        for info in self.infos:
-            info.allow(levels, mode)
+    def disturb(self) -> None:
+        """Shardings were changed from outside, so all ops need a visit."""
+        self._restless = None
 
-    def spread(self, ops: list[Op], sweeping: bool = False) -> None:
-        """Visit these ops in order, and what changes touch; when sweeping, erase dead ops."""
-        stack = ops[::-1]
-        waiting = set(ops)
-        while stack:
-            op = stack.pop()
-            waiting.discard(op)
+    def _number(self) -> None:
+        for number, op in enumerate(self.ops):
+            op.number = number
+
+    def allow(self, levels: tuple[Level, ...], mode: Mode) -> list[Info]:
+        """Set what ops may do; returns the infos for which that is something else than before."""
+        numbers: Numbers = {}
+        return [info for info in self.infos if info.allow(levels, mode, numbers)]
+
+    def _worth_a_visit(self, more: list[Info]) -> bytearray:
+        """Which ops of `ops` a scan has to visit; a visit would change nothing at the others."""
+        restless, self._restless = self._restless, set()
+        if restless is None:
+            return bytearray([op.info.now is not None for op in self.ops])
+        todo = bytearray(len(self.ops))
+        groups = (self._of_info.get(info, ()) for info in more if info.now is not None)
+        for op in chain(restless, self._aloof, *groups):
+            # Infos and the aloof may hold ops that were erased.
+            if op.parent is not None:
+                todo[op.number] = 1
+        return todo
+
+    def spread(self, todo: bytearray, sweeping: bool = False) -> None:
+        """Visit in order the ops that `todo` marks, and what changes touch; when sweeping, erase dead ops.
+
+        As in MLIR's driver, all ops wait for the scan, also those that it would visit in vain: what a change touches
+        is put on the stack only behind the scan, and before it marked for its visit.
+        """
+        ops = self.ops
+        stack: list[Op] = []
+        waiting: set[Op] = set()
+        position = 0
+        while True:
+            if stack:
+                op = stack.pop()
+                waiting.remove(op)
+            else:
+                position = todo.find(1, position)
+                if position < 0:
+                    return
+                op = ops[position]
+                position += 1
             if sweeping and (op.parent is None or is_dead(op)):
-                self._erase(op, stack, waiting)
+                _push(self._erase(op), op, todo, position, stack, waiting)
                 continue
             # As `visit`, written out because nearly all time is spent here.
             info = op.info
@@ -115,23 +163,27 @@ class Spreader:
             before = tuple([value.sharding for value in op.held])  # type: ignore[union-attr]
             found = now[before]
             if found:
-                for other in self.apply(op, found, before):
-                    if other not in waiting and other is not op:
-                        waiting.add(other)
-                        stack.append(other)
+                _push(self.apply(op, found, before), op, todo, position, stack, waiting)
 
     def apply(self, op: Op, found: Found, before: Key) -> list[Op]:
         """Change the shardings that a step changes; returns the ops that this touches, first the first to push."""
         step, changes = found
         held: list[Val] = op.held  # type: ignore[assignment]
-        self.events.append(Event(op, step, before, self.level, self.priority))
+        if self._restless is not None:
+            self._restless.add(op)
+        # Event(...) takes twice as long.
+        self.events.append(_new_tuple(Event, (op, step, before, self.level, self.priority, None)))
         touched: list[Op] = []
         for index, kept, seen in changes:
             value = held[index]
             if value is _NOWHERE:
                 continue
-            set_held(value, kept)
-            touched += self.near(value)
+            owner = value.owner
+            if type(owner) is Op and len(owner.results) == 1:
+                value.sharding = kept
+            else:
+                set_held(value, kept)
+            touched += self._near.get(value) or self.near(value)
             if value in self.groups.of:
                 touched += self._spread_in_group(value, seen)
         return touched
@@ -148,24 +200,27 @@ class Spreader:
         """The ops with rules that a change of the value's sharding touches, in the order that Shardy pushes them."""
         near = self._near.get(value)
         if near is None:
-            touched = dict.fromkeys(_touched(value, self.into_bodies))
-            near = [op for op in touched if op.info is not None and op.info.used is not None]
+            owner = value.owner
+            near = _plain_near(value, owner) if type(owner) is Op and owner.info is not None and owner.info.plain else None
+            if near is None:
+                touched = dict.fromkeys(_touched(value, self.into_bodies))
+                near = [op for op in touched if op.info is not None and op.info.used is not None]
             self._near[value] = near
         return near
 
     # -- dead code
 
-    def _erase(self, op: Op, stack: list[Op], waiting: set[Op]) -> None:
-        if op.parent is None:
-            return
-        for part in _last_first(op):
+    def _erase(self, op: Op) -> list[Op]:
+        """Erase an op, unless that is done; returns the ops that may be dead now."""
+        makers: list[Op] = []
+        for part in _last_first(op) if op.parent is not None else ():
             for value in part.operands:
                 maker = value.defining
-                if maker is not None and maker not in waiting and len({user for user, _ in value.uses} - {part}) < 2:
-                    waiting.add(maker)
-                    stack.append(maker)
+                if maker is not None and len({user for user, _ in value.uses} - {part}) < 2:
+                    makers.append(maker)
             part.info = NOTHING
             part.erase()
+        return makers
 
     # -- what the main function returns
 
@@ -190,6 +245,7 @@ class Spreader:
             self.events.append(Event(main, found[0], before, self.level, self.priority, i))
             for index, sharding, _ in found[1]:
                 if index == 0:
+                    self.disturb()
                     set_held(value, sharding)
                     self._spread_in_group(value, sharding)
                 else:
@@ -214,13 +270,37 @@ def _shares(op: Op, info: Info) -> bool:
     return any(len(operands[i].uses) != 1 for i in info.wide)
 
 
-def _prepare(op: Op, infos: Infos) -> None:
-    info = op.info = infos.find(op)
-    if info.used is None:
-        op.held = None
-        return
-    operands = sources(op) if op.operator is data_flow_edge else op.operands
-    op.held = [holder(value) or _NOWHERE for value in operands] + op.results
+def _push(
+    touched: list[Op], by: Op, todo: bytearray, position: int, stack: list[Op], waiting: set[Op]
+) -> None:
+    """Let ops that were touched wait for their visit, the last one first."""
+    for op in touched:
+        number = op.number
+        if number >= position:
+            todo[number] = 1
+        elif op not in waiting and op is not by:
+            waiting.add(op)
+            stack.append(op)
+
+
+def _hold(op: Op) -> bool:
+    """Note where an op with a rule finds shardings; returns whether one may change without touching the op."""
+    operator = op.operator
+    aloof = operator is data_flow_edge or operator.edges is not None
+    held: list[Val] = []
+    for value in sources(op) if operator is data_flow_edge else op.operands:
+        owner = value.owner
+        # As `holder`, for the results of ops without edges, which are nearly all values.
+        if type(owner) is Op and owner.operator.options.edges is None:
+            aloof = aloof or len(owner.results) > 1
+            held.append(value)
+        else:
+            keeper = holder(value) or _NOWHERE
+            aloof = aloof or keeper is not value or type(owner) is Op or owner.owner.operator is not function
+            held.append(keeper)
+    held += op.results if operator.edges is None else [holder(value) or _NOWHERE for value in op.results]
+    op.held = held
+    return aloof
 
 
 def _is_wall(op: Op) -> bool:
@@ -246,6 +326,23 @@ def _last_first(op: Op) -> list[Op]:
     """The op and all inside it, in the order in which MLIR erases them."""
     parts = [part for block in reversed(op.blocks) for inner in reversed(list(block)) for part in _last_first(inner)]
     return [*parts, op]
+
+
+def _plain_near(value: Val, maker: Op) -> list[Op] | None:
+    """What `near` finds if only ops with a rule and no edges make and use the value; None otherwise."""
+    if maker.operator is data_flow_edge:
+        return None
+    near = [maker]
+    for user, _ in reversed(value.uses):
+        info = user.info
+        if info is None or not info.plain:
+            return None
+        if user not in near:
+            near.append(user)
+            if len(near) > 16:
+                # Looking through the list would take longer than hashing.
+                return None
+    return near
 
 
 def _touched(value: Val, into_bodies: bool) -> Iterator[Op]:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from autoshard.errors import GraphError
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import Edge, data_flow_edge
-from autoshard.propagate.values import edge_of_target, edge_op, get_sharding, set_held
-from autoshard.propagate.work import Op, Val, Work
+from autoshard.ops.registry import Operator
+from autoshard.propagate.values import edge_of_target, edge_op, get_sharding, set_held, store_outer
+from autoshard.propagate.work import Op, Val, Work, find
 
 
 def add_edges(work: Work) -> None:
@@ -20,17 +21,13 @@ def add_edges(work: Work) -> None:
 
     It takes over the owner's sharding. Tokens have none and get no op.
     """
-    for op in _inner_first(work.module):
-        if op.operator.edges is not None:
-            for edges in (op.links.entering, op.links.leaving):
-                _add(op.at(edge.targets[0]) for edge in reversed(edges))
+    for op in find(work.module, _has_edges):
+        for edges in (op.links.entering, op.links.leaving):
+            _add(op.at(edge.targets[0]) for edge in reversed(edges))
 
 
-def _inner_first(op: Op) -> Iterable[Op]:
-    for block in op.blocks:
-        for inner in block:
-            yield from _inner_first(inner)
-    yield op
+def _has_edges(operator: Operator) -> bool:
+    return operator.edges is not None
 
 
 def _add(owners: Iterable[Val]) -> None:
@@ -57,13 +54,13 @@ def sink_edges(work: Work) -> None:
 
     If one of the owners that are results (or arguments) of an op has a sharding, those without get an open one.
     """
-    for op in work.module.walk():
-        if op.operator is data_flow_edge:
-            op.results[0].replace_by(op.operands[0])
-            op.erase()
-        elif op.operator.edges is not None:
-            for edges in (op.links.entering, op.links.leaving):
-                _give([op.at(edge.targets[0]) for edge in edges])
+    for op in find(work.module, _has_edges):
+        for edges in (op.links.entering, op.links.leaving):
+            _give([op.at(edge.targets[0]) for edge in edges])
+        store_outer(op)
+    for op in find(work.module, lambda operator: operator is data_flow_edge):
+        op.results[0].replace_by(op.operands[0])
+        op.erase()
 
 
 def _give(owners: Sequence[Val]) -> None:

@@ -10,7 +10,7 @@ from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import sharding_constraint, sharding_group
 from autoshard.propagate.edges import insert_after
 from autoshard.propagate.values import get_sharding, set_sharding
-from autoshard.propagate.work import Op, Val, Work
+from autoshard.propagate.work import Op, Val, Work, find
 
 
 class Groups:
@@ -30,18 +30,17 @@ class Groups:
         self.of: dict[Val, list[Val]] = {}
         self.warnings: list[str] = []
         self._group: dict[Val, int] = {}
-        for op in work.module.walk():
-            if op.operator is sharding_group:
-                self._add(op.operands[0], op.attrs["group"])
+        for op in find(work.module, lambda operator: operator is sharding_group):
+            self._add(op.operands[0], op.attrs["group"])
 
     def _add(self, value: Val, group: int) -> None:
         known = self._group.setdefault(value, group)
         if known != group:
             raise GraphError(f"{value.type} is in the sharding groups {known} and {group}; a value can be in one only")
+        # A value that is named twice stands here twice: it gets two constraints if the group has to part.
         values = self.members.setdefault(group, [])
-        if value not in values:
-            values.append(value)
-            self.of[value] = values
+        values.append(value)
+        self.of[value] = values
 
     def sync(self) -> None:
         """Give all members of a group the sharding that one of them has.
@@ -49,7 +48,7 @@ class Groups:
         If members disagree, each gets an open constraint behind it that takes its place in the group and for its
         users, and a warning is kept.
         """
-        for group, values in self.members.items():
+        for group, values in sorted(self.members.items()):
             known = _known(values)
             if len(known) > 1:
                 self.warnings.append(_warning(group, known))
@@ -65,7 +64,7 @@ class Groups:
             values[i] = made.results[0]
             values[i].sharding = plain
             value.replace_by(values[i], keep=[made])
-            del self.of[value]
+            self.of.pop(value, None)
             self.of[values[i]] = values
 
 

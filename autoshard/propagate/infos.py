@@ -13,7 +13,7 @@ from autoshard.propagate.edges import of_edge_op, sources
 from autoshard.propagate.levels import Level, Mode, flags
 from autoshard.propagate.step import Direction, Step, flags_of, step_of
 from autoshard.propagate.views import inside, outside
-from autoshard.propagate.work import Op
+from autoshard.propagate.work import Op, is_rare
 from autoshard.rule import PASS, Factor, Rule
 from autoshard.rule_sdy import completed
 from autoshard.tensortype import TOKEN
@@ -21,6 +21,8 @@ from autoshard.tensortype import TOKEN
 Key = tuple[Sharding | None, ...]
 # A step and its changes: (index into `Op.held`, sharding to keep there, sharding as the step has it).
 Found = tuple[Step, tuple[tuple[int, Sharding, Sharding], ...]]
+# The flags of steps of an operator (with a direction of its own, if it has one): where operands have one use, and not.
+Numbers = dict[tuple[Operator, Direction | None], tuple[int | None, int | None]]
 View = tuple[Callable[[Sharding], Sharding], Callable[[Sharding], Sharding]]
 
 
@@ -87,22 +89,32 @@ class Info:
         self.now: Memo | None = None
         self.now_shared: Memo | None = None
 
-    def allow(self, levels: Sequence[Level], mode: Mode) -> None:
-        """Set `now` and `now_shared` for a run at which all of `levels` are allowed."""
-        self.now = self._memo(levels, mode, single=True)
-        self.now_shared = self._memo(levels, mode, single=False)
+    def allow(self, levels: Sequence[Level], mode: Mode, numbers: Numbers) -> bool:
+        """Set `now` and `now_shared` for a run at which all of `levels` are allowed; returns whether they change.
 
-    def _memo(self, levels: Sequence[Level], mode: Mode, single: bool) -> Memo | None:
+        Args:
+            numbers: the flags of operators in that run, as far as they are known.
+        """
         if self.used is None or self.operator is None:
-            return None
+            return False
+        before = self.now, self.now_shared
+        key = self.operator, self.fixed
+        if key not in numbers:
+            numbers[key] = self._number(levels, mode, True), self._number(levels, mode, False)
+        self.now, self.now_shared = map(self._memo, numbers[key])
+        return before != (self.now, self.now_shared)
+
+    def _number(self, levels: Sequence[Level], mode: Mode, single: bool) -> int | None:
+        assert self.operator is not None
         if self.operator is data_flow_edge:
             mode = Mode(mode.aggressive)
         pointwise = self.operator.spread == "pointwise"
         if self.fixed is not None:
-            number = flags_of(self.fixed, aggressive=mode.aggressive, pointwise=pointwise) if self.fixed else None
-        else:
-            number = flags(levels, self.operator, self.operator.spread, single, pointwise, mode)
-        if number is None:
+            return flags_of(self.fixed, aggressive=mode.aggressive, pointwise=pointwise) if self.fixed else None
+        return flags(levels, self.operator, self.operator.spread, single, pointwise, mode)
+
+    def _memo(self, number: int | None) -> Memo | None:
+        if number is None or self.used is None:
             return None
         if number not in self.memos:
             self.memos[number] = Memo(self.used, number, self.view)
@@ -134,6 +146,7 @@ class Infos:
         self.foreign = foreign
         self.all: dict[Any, Info] = {}
         self._given: dict[Rule, Rule] = {}
+        self._equal: dict[tuple, tuple] = {}
 
     def find(self, op: Op) -> Info:
         """The Info of an op.
@@ -142,6 +155,19 @@ class Infos:
             GraphError: a DataFlowEdge op that is on no edge.
             ShapeError: an op that does not fit its operator's rule.
         """
+        origin = op.origin
+        if origin is None or origin.op is not op.operator or origin.given_rule is not None or is_rare(origin.op):
+            return self._find(op)
+        # Readers make equal attributes and types one object, so most ops are found without comparing these.
+        attrs, types = origin.attrs, [value.type for value in op.operands]
+        key = (origin.op, id(attrs), *map(id, types))
+        known = self._equal.get(key)
+        if known is None:
+            # Attributes and types are kept, so that no other object comes to have their id.
+            known = self._equal[key] = self._find(op), attrs, types
+        return known[0]
+
+    def _find(self, op: Op) -> Info:
         if op.operator is data_flow_edge:
             return self._edge(op)
         if op.operator is propagation_barrier:

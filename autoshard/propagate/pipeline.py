@@ -24,6 +24,7 @@ from autoshard.propagate.passes.groups import drop_groups, unify_groups
 from autoshard.propagate.passes.manual_axes import clean_manual_axes
 from autoshard.propagate.passes.meshes import close_shardings, lift_meshes, remove_size_one_axes
 from autoshard.propagate.passes.reshards import insert_reshards
+from autoshard.propagate.passes.unreduced import cancel_sums
 from autoshard.propagate.run import Log, Options, propagate
 from autoshard.propagate.work import Work
 
@@ -61,6 +62,7 @@ EXPORT: tuple[Pass, ...] = (
     whole_axes_at_main,
     close_shardings,
     insert_reshards,
+    cancel_sums,
     drop_dead,
 )
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from autoshard.ir.graph import Value
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import Edge, data_flow_edge, function, sharding_constraint, sharding_group
+from autoshard.ops.registry import lookup
 from autoshard.propagate.edges import of_edge_op
 from autoshard.propagate.infos import Info
 from autoshard.propagate.values import holder
@@ -71,7 +72,7 @@ class Record:
         kept: value -> the value that keeps its sharding, when spreading ended.
         flows: the result of a DataFlowEdge op -> its Flow.
         groups: value -> (number, members) of its sharding group.
-        returned: output of a function -> where the sharding of the value returned there is kept.
+        returned: output of main -> where the sharding of the value returned there is kept.
         ops: the ops at the end, with what propagation knew of them.
         calls: (block, value of the graph) -> what stood there for the results of a call.
     """
@@ -139,7 +140,7 @@ class Record:
         name = owner.attrs.get("name") if isinstance(owner, Op) else None
         if not isinstance(owner, Op) or not owner.blocks or name not in self._outputs:
             return None
-        body = Op(function, (), (), {"name": name, "outputs": self._outputs[name]})
+        body = Op(lookup("Function"), (), (), {"name": name, "outputs": self._outputs[name]})
         return Request(OUTPUT, Output(body, value.index), sharding, _source(owner))
 
     # -- as spreading has ended
@@ -147,11 +148,13 @@ class Record:
     def ended(self, work: Work) -> None:
         """Look at what spreading has left, before the passes that come after it."""
         members: dict[int, list[Val]] = {}
+        main = work.main
+        if main is not None:
+            operands = main.blocks[0].terminator.operands
+            self.returned = {Output(main, i): holder(value) or value for i, value in enumerate(operands)}
         for op in work.module.walk():
             if op.operator is function:
                 self.end.update({Output(op, i): sharding for i, sharding in enumerate(op.attrs["outputs"])})
-                operands = op.blocks[0].terminator.operands
-                self.returned.update({Output(op, i): holder(value) or value for i, value in enumerate(operands)})
             elif op.info is not None and op.info.used is not None:
                 self.ops.append((op, op.info))
             if op.operator is sharding_group:

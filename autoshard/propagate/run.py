@@ -83,6 +83,7 @@ def propagate(work: Work, options: Options = Options()) -> Log:
     _levels(spreader, options)
     for priority, places in waiting.items():
         release(places, priority)
+        spreader.disturb()
         spreader.priority = priority
         _levels(spreader, options)
     store(work)

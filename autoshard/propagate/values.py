@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import ARG, RESULT, Edge, Spot, data_flow_edge, function
+from autoshard.ops.registry import Operator
 from autoshard.propagate.views import outside
-from autoshard.propagate.work import Op, Val, Work, fill_open
+from autoshard.propagate.work import Op, Val, Work, fill_open, find
 
 
 def edge_of_target(value: Val) -> tuple[Op, Edge] | None:
@@ -94,10 +95,19 @@ def outer_shardings(op: Op) -> tuple[tuple[Sharding | None, ...], tuple[Sharding
 
 def store(work: Work) -> None:
     """Bring the attributes that say how values are sharded up to date: `sharding`, `in_shardings`, `out_shardings`."""
-    for op in work.module.walk():
+    for op in find(work.module, _has_shardings):
         if "sharding" in op.operator.attributes and op.results and op.results[0].sharding is not None:
             op.attrs["sharding"] = op.results[0].sharding
-        if "in_shardings" in op.operator.attributes:
-            for name, shardings in zip(("in_shardings", "out_shardings"), outer_shardings(op), strict=True):
-                if None not in shardings:
-                    op.attrs[name] = shardings
+        store_outer(op)
+
+
+def _has_shardings(operator: Operator) -> bool:
+    return "sharding" in operator.attributes or "in_shardings" in operator.attributes
+
+
+def store_outer(op: Op) -> None:
+    """The same for what an op with a body asks of its operands and results."""
+    if "in_shardings" in op.operator.attributes:
+        for name, shardings in zip(("in_shardings", "out_shardings"), outer_shardings(op), strict=True):
+            if None not in shardings:
+                op.attrs[name] = shardings

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from autoshard.ir.graph import Value
 from autoshard.layout.layout import Refs
 from autoshard.layout.sdy_text import show_axis
-from autoshard.layout.sharding import Sharding
+from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.ops.control import ARG
 from autoshard.propagate import causes, conflicts
 from autoshard.propagate.causes import Cause
-from autoshard.propagate.conflicts import Conflict, Side
+from autoshard.propagate.conflicts import Conflict
 from autoshard.propagate.levels import Level
 from autoshard.propagate.record import (
     ARGUMENT,
@@ -40,13 +40,13 @@ class Words:
     Args:
         record: what the working copy looked like.
         main: the name of the function that values are named without.
-        inputs: source lines of arguments.
+        sources: source lines of arguments and, by position, of main's outputs.
         outputs: what the program calls the outputs of main, '' where it does not say.
     """
 
     record: Record
     main: str
-    inputs: Mapping[Value, Source] = field(default_factory=dict)
+    sources: Mapping[Value | int, Source] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
 
     # -- names
@@ -63,8 +63,8 @@ class Words:
             return self.place(flow.owner)
         op = place.defining
         if op is not None and op.operands:
-            return f"{self.place(op.operands[0])}, {_named(op)}"
-        return _named(op) if op is not None else "an argument"
+            return f"the {_MADE.get(op.name, op.name)} {self.place(op.operands[0])}"
+        return op.name if op is not None else "an argument"
 
     def output(self, output: Output) -> str:
         name = output.function.attrs["name"]
@@ -92,8 +92,9 @@ class Words:
         if request.source is not None:
             return str(request.source)
         at = request.at
-        found = self.inputs.get(at.origin) if isinstance(at, Val) and at.origin is not None else None
-        return str(found or "")
+        if isinstance(at, Output):
+            return str(self.sources.get(at.index, "")) if at.function.attrs["name"] == self.main else ""
+        return str(self.sources.get(at.origin, "")) if at.origin is not None else ""
 
     def line(self, op: Op) -> str:
         if op.name == "DataFlowEdge" and op.results and op.results[0] in self.record.flows:
@@ -125,9 +126,8 @@ class Words:
         request = cause.asked
         assert request is not None
         spec = request.sharding.dims[cause.dim]
-        urgency = f", priority {spec.priority}" if spec.priority else ""
         taken = "" if self.place(request.at) == self.place(cause.place) else ", which this value takes over"
-        return f"{self.request(request)}{urgency}{taken}"
+        return f"{self.request(request)}: {dim_text(spec, request.sharding)}{taken}"
 
     def dim(self, place: Place, dim: int | None) -> str:
         return self.place(place) if dim is None else f"{self.place(place)} dim {dim}"
@@ -157,9 +157,14 @@ class Words:
         back = cause.tensors[0] >= len(cause.event.op.held or ()) - 1
         told = _FLOWS.get(flow.op.name)
         if told is None:
-            told = ("into the body of {}", "out of the body of {}")[not into]
-        told = told.format(self.operator(flow.op))
+            told = "into the body of {}" if into else "out of the body of {}"
+        told = told.format(self.called(flow.op))
         return f"backward: it goes {told}" if back else f"forward {told}"
+
+    def called(self, op: Op) -> str:
+        if op.name == "NamedComputation":
+            return f"the function {op.attrs['name']}, called at {self.place(op.results[0])}"
+        return self.operator(op)
 
     def returned(self, cause: Cause) -> str:
         place, origin = cause.place, cause.origin
@@ -168,7 +173,9 @@ class Words:
         return f"as which {self.place(place)} is returned" if origin is not None else ""
 
     def group(self, cause: Cause) -> str:
-        number = next((n for value, (n, _) in self.record.groups.items() if self.record.place_of(value) is cause.place), "")
+        number = next(
+            (n for value, (n, _) in self.record.groups.items() if self.record.place_of(value) is cause.place), ""
+        )
         return f"as both are in sharding group {number}".rstrip()
 
     def call(self, cause: Cause) -> str:
@@ -179,17 +186,14 @@ class Words:
 
     # -- conflicts
 
-    def side(self, side: Side, sharding: Sharding) -> str:
-        axes = axes_text(side.axes, sharding)
-        return f"{axes} on {self.dim(side.place, side.dim)}" if axes else self.dim(side.place, side.dim)
-
     def conflict(self, conflict: Conflict, sharding: Sharding) -> str:
         """A conflict as a sentence: who wanted what, what was in the way, and how it ended."""
-        wanted, into, against = conflict.wanted, conflict.into, conflict.against
-        axes = axes_text(wanted.axes, sharding)
-        told = f"{axes} of {self.dim(wanted.place, wanted.dim)}"
-        target = self.dim(into.place, into.dim) if into.dim is not None else f"the other tensors of the operator"
-        return f"{told} did not spread to {target}: {self.why(conflict, sharding)}"
+        told = f"{axes_text(conflict.wanted.axes, sharding)} of {self.dim(conflict.wanted.place, conflict.wanted.dim)}"
+        return f"{told} did not spread to {self.target(conflict)}: {self.why(conflict, sharding)}"
+
+    def target(self, conflict: Conflict) -> str:
+        into = conflict.into
+        return self.dim(into.place, into.dim) if into.dim is not None else "the other values"
 
     def why(self, conflict: Conflict, sharding: Sharding) -> str:
         against = conflict.against
@@ -232,11 +236,12 @@ _WHY = {
     conflicts.TAKEN: "{where} has {axes} already, and an axis splits a tensor once",
     conflicts.LARGER: "{where} got {axes}, which come from a larger tensor",
     conflicts.PARTS: "{where} got {axes}, which make more parts",
-    conflicts.ORDER: "{where} got {axes}, which come first in the order of operands and dims",
+    conflicts.ORDER: "{where} got {axes}: of values of one size, the earlier operand or dim comes first",
     conflicts.REPLICATED: "{value} is asked to stay whole along {axes}",
     conflicts.UNREDUCED: "{value} holds terms of a sum over {axes}",
     conflicts.WAITING: "{value} keeps {axes} for a dim of a later priority",
     conflicts.CLOSED: "{where} is closed",
+    conflicts.LATER: "{where} waits for the round of its priority",
     conflicts.STRIDE: "what splits {where} already does not divide it, so more axes would pick single elements",
     conflicts.UNEVEN: "they do not divide the part of {where} that they would split",
     conflicts.PIECE: "only a piece of an axis would fit, and pieces do not spread",
@@ -249,9 +254,17 @@ def axes_text(axes: Refs, sharding: Sharding) -> str:
     return ", ".join(show_axis(axis, sharding.mesh) for axis in axes)
 
 
+def dim_text(spec: DimSharding, sharding: Sharding) -> str:
+    """What is asked of a dim as a sharding's text writes it: `{"x", ?}p1`."""
+    axes = [axes_text((axis,), sharding) for axis in spec.axes] + ["?"] * (not spec.closed)
+    return f"{{{', '.join(axes)}}}" + (f"p{spec.priority}" if spec.priority is not None else "")
+
+
 def operator_name(op: Op) -> str:
-    """The operator's name; of an operation that autoshard does not know, the operation's."""
-    return str(op.attrs["name"]) if op.name == "Opaque" else op.name
+    """The operator's name; of what autoshard does not know, the operation's, or that of the function called."""
+    if op.name == "Opaque":
+        return str(op.attrs["name"])
+    return f"custom call {op.attrs['target']}" if op.name.endswith("CustomCall") else op.name
 
 
 def function_of(place: Val) -> str:
@@ -265,8 +278,8 @@ def function_of(place: Val) -> str:
     return ""
 
 
-def _named(op: Op) -> str:
-    return {"ShardingConstraint": "behind a constraint", "Reshard": "moved"}.get(op.name, op.name)
+# What passes put behind a value.
+_MADE = {"ShardingConstraint": "constraint on", "Reshard": "moved"}
 
 
 def _line(op: Op | None) -> str:
@@ -294,8 +307,10 @@ def level_words(level: Level) -> str:
     told += [f"{name}{_ONLY[way]}" for name, way in level.operators.items() if way]
     if level.others:
         kept = [_SPREADS[spread] for spread, way in level.spreads.items() if not way]
-        limits = [f"{_SPREADS[spread]} only{_ONLY[way]}" for spread, way in level.spreads.items() if way != level.others]
-        told = [f"all operators{_ONLY[level.others]}", *limits, *(f"no {one}" for one in kept)]
+        limits = [
+            f"{_SPREADS[spread]} only{_ONLY[way]}" for spread, way in level.spreads.items() if way != level.others
+        ]
+        told = [", ".join((f"all operators{_ONLY[level.others]}", *limits, *(f"no {one}" for one in kept)))]
     text = joined(told) or "nothing"
     if level.pass_only:
         text += ", along dims that they neither sum nor need whole"

@@ -7,7 +7,9 @@ first), so uses are kept the way MLIR keeps them: the use added last comes first
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from autoshard.errors import GraphError
@@ -21,6 +23,8 @@ from autoshard.propagate.views import inside
 from autoshard.tensortype import TOKEN, TensorType
 
 Use = tuple["Op", int]
+# Stands for the blocks of the many ops that have none.
+_NO_BLOCKS: list[Any] = []
 
 
 class Val:
@@ -72,6 +76,8 @@ class Op:
         "parent",
         "prev",
         "next",
+        "place",
+        "number",
         "origin",
         "info",
         "held",
@@ -81,15 +87,22 @@ class Op:
         self, operator: Operator, operands: Iterable[Val], types: Iterable[TensorType], attrs: Mapping[str, Any]
     ) -> None:
         self.operator = operator
-        self.attrs = dict(attrs)
+        # Passes change attributes of rare operators only, so others share theirs with the graph.
+        self.attrs: dict[str, Any] = dict(attrs) if is_rare(operator) else attrs  # type: ignore[assignment]
         self.operands: list[Val] = []
         for value in operands:
             self.add_operand(value)
-        self.results = [Val(of, self, i) for i, of in enumerate(types)]
-        self.blocks: list[Block] = []
+        self.results: list[Val] = []
+        for of in types:
+            self.results.append(Val(of, self, len(self.results)))
+        self.blocks: list[Block] = _NO_BLOCKS
         self.parent: Block | None = None
         self.prev: Op | None = None
         self.next: Op | None = None
+        # Grows along the block.
+        self.place = 0.0
+        # Its number among the ops that propagation visits.
+        self.number = -1
         # The node that this is (a copy of); None for what a pass made. A copy has the node of what it was copied from.
         self.origin: Node | None = None
         # What propagation finds out once: an Info that equal ops share (its `rule` is the op's), and the values that
@@ -146,8 +159,23 @@ class Op:
 
     def add_block(self, types: Iterable[TensorType]) -> Block:
         block = Block(self, types)
-        self.blocks.append(block)
+        self.take_block(block)
         return block
+
+    def take_block(self, block: Block) -> None:
+        """Let a block be its last one."""
+        block.owner = self
+        # The list of no blocks is everybody's.
+        self.blocks = [*self.blocks, block]
+
+    def become(self, operator: Operator) -> None:
+        """Be an op of another operator from here on."""
+        block, before = self.parent, self.next
+        if block is not None:
+            block.remove(self)
+        self.operator, self.info = operator, None
+        if block is not None:
+            block.insert(self, before)
 
     def erase(self) -> None:
         """Take it out of its block and of the uses of its operands; nobody may use its results any more."""
@@ -177,15 +205,19 @@ class Op:
 
 
 class Block:
-    """A list of ops with arguments; the last op is the terminator."""
+    """A list of ops with arguments; the last op is the terminator.
 
-    __slots__ = ("owner", "args", "first", "last")
+    `rare` has the ops of rare operators by operator, in no order: most passes look for those alone, see `find`.
+    """
+
+    __slots__ = ("owner", "args", "first", "last", "rare")
 
     def __init__(self, owner: Op, types: Iterable[TensorType]) -> None:
         self.owner = owner
         self.args = [Val(of, self, i) for i, of in enumerate(types)]
         self.first: Op | None = None
         self.last: Op | None = None
+        self.rare: dict[Operator, dict[Op, None]] = {}
 
     def __iter__(self) -> Iterator[Op]:
         op = self.first
@@ -200,23 +232,47 @@ class Block:
         return self.last
 
     def append(self, op: Op) -> Op:
-        return self.insert(op, None)
+        last = self.last
+        op.parent, op.prev, op.next = self, last, None
+        if last is None:
+            self.first = op
+            op.place = 0.0
+        else:
+            last.next = op
+            op.place = last.place + 1.0
+        self.last = op
+        if is_rare(op.operator):
+            self.rare.setdefault(op.operator, {})[op] = None
+        return op
 
     def insert(self, op: Op, before: Op | None) -> Op:
         """Put `op` before another one of this block, or at the end."""
-        previous = self.last if before is None else before.prev
+        if before is None:
+            return self.append(op)
+        previous = before.prev
         op.parent, op.prev, op.next = self, previous, before
         if previous is None:
             self.first = op
         else:
             previous.next = op
-        if before is None:
-            self.last = op
-        else:
-            before.prev = op
+        before.prev = op
+        self._place(op, previous, before)
+        if is_rare(op.operator):
+            self.rare.setdefault(op.operator, {})[op] = None
         return op
 
+    def _place(self, op: Op, previous: Op | None, before: Op) -> None:
+        """Give an op a place between two others; where there is none left, all get new ones."""
+        end = before.place
+        start = end - 2.0 if previous is None else previous.place
+        op.place = (start + end) / 2
+        if not start < op.place < end:
+            for i, one in enumerate(self):
+                one.place = float(i)
+
     def remove(self, op: Op) -> None:
+        if is_rare(op.operator):
+            del self.rare[op.operator][op]
         if op.prev is None:
             self.first = op.next
         else:
@@ -226,6 +282,41 @@ class Block:
         else:
             op.next.prev = op.prev
         op.parent = op.prev = op.next = None
+
+
+@lru_cache(maxsize=4096)
+def is_rare(operator: Operator) -> bool:
+    """Whether passes look for the operator; what just computes is not rare."""
+    if not operator.has_rule or operator.takes_regions or operator.options.effects or operator.edges is not None:
+        return True
+    return "sharding" in operator.attributes or "in_shardings" in operator.attributes
+
+
+def find(op: Op, wanted: Callable[[Operator], bool]) -> list[Op]:
+    """The ops inside `op`, and `op` itself, whose operator is wanted and rare; inner ones first, as they stand now.
+
+    Costs next to nothing where there are none.
+    """
+    found: list[Op] = []
+    _find(op, wanted, found)
+    return found
+
+
+_by_place = attrgetter("place")
+
+
+def _find(op: Op, wanted: Callable[[Operator], bool], found: list[Op]) -> None:
+    for block in op.blocks:
+        parts = [one for of, ops in block.rare.items() if wanted(of) or _holds_blocks(of) for one in ops]
+        for one in sorted(parts, key=_by_place):
+            _find(one, wanted, found)
+    if wanted(op.operator):
+        found.append(op)
+
+
+@lru_cache(maxsize=4096)
+def _holds_blocks(operator: Operator) -> bool:
+    return operator.takes_regions or operator in (lookup("Module"), lookup("Function"))
 
 
 class Work:
@@ -255,16 +346,18 @@ class Work:
         return named[0] if named else functions[0] if len(functions) == 1 else None
 
 
-def from_graph(graph: Graph, asked: Asked, order: Iterable[str] = ()) -> Work:
+def from_graph(graph: Graph, asked: Asked, order: Iterable[str] = (), public: Iterable[str] = ()) -> Work:
     """The working copy of a graph and the functions it calls.
 
     Args:
         order: names of the functions as they stand in the module, the entry among them; default: entry first.
+        public: those that may be called from outside, besides the entry.
     """
     work = Work(asked.meshes)
     graphs = {graph.name: graph, **graph.functions}
+    callable_from_outside = {graph.name, *public}
     for name in order or graphs:
-        _add_function(work, graphs[name], asked, public=graphs[name] is graph)
+        _add_function(work, graphs[name], asked, public=name in callable_from_outside)
     return work
 
 
@@ -286,17 +379,23 @@ def _bind(known: dict[Value, Val], values: Iterable[Value], vals: Iterable[Val],
 
 
 def _fill(block: Block, nodes: Iterable[Node], known: dict[Value, Val], asked: Asked) -> None:
+    shardings = asked.values
     for node in nodes:
-        op = Op(node.op, (), node.result_types, node.attrs)
+        op = Op(node.op, (), (), node.attrs)
         op.origin = node
-        _bind(known, node.results, op.results, asked)
+        results = op.results
+        for value in node.results:
+            known[value] = val = Val(value.type, op, len(results), value)
+            val.sharding = shardings.get(value)
+            results.append(val)
         block.append(op)
         # As when MLIR reads text, uses inside regions are older than those of the op itself.
         for region in node.regions:
             _add_region(op, region, known, asked)
         for value in node.operands:
             op.add_operand(known[value])
-        _ask(op)
+        if len(results) > 1 or is_rare(op.operator):
+            _ask(op)
 
 
 def _add_region(op: Op, region: Region, known: dict[Value, Val], asked: Asked) -> None:

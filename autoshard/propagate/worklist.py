@@ -30,7 +30,7 @@ class EvenSpreader(Spreader):
     def _sweep(self) -> None:
         for op in reversed(self.ops):
             if op.parent is not None and is_dead(op):
-                self._erase(op, [], set())
+                self._erase(op)
         self.ops = [op for op in self.ops if op.parent is not None]
 
     def run(self, levels: tuple[Level, ...], mode: Mode) -> None:
@@ -48,7 +48,8 @@ class EvenSpreader(Spreader):
             info = op.info
             self._settled[op] = info.now, info.now_shared
             found, before = visit(op)
-            if not found:
+            # Seen from inside a body, a step may add what its boundary cannot keep; then nothing has changed.
+            if not found or all(op.held[index].sharding is kept for index, kept, _ in found[1]):  # type: ignore[index]
                 continue
             for other in self.apply(op, found, before):
                 self._settled.pop(other, None)

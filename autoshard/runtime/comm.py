@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autoshard.errors import AutoshardError
+from autoshard.errors import AutoshardError, ShapeError
 from autoshard.layout.mesh import Groups
+from autoshard.tensortype import dtype as element_type
 
 Parts = Sequence[np.ndarray]
 
@@ -216,7 +217,7 @@ def check_reduction(name: str, parts: Parts, op: str) -> None:
             raise CommError(f"{name}: {op} of bool is not defined; use max for or, min for and, or cast to int")
         if kind == "c" and op in ("max", "min"):
             raise CommError(f"{name}: {op} of {part.dtype} is not defined, complex numbers have no order")
-        if kind not in "biufc":
+        if kind not in "biufc" and not _is_extended(part.dtype):
             raise CommError(f"{name}: can not reduce dtype {part.dtype}, only bool, int, float and complex")
 
 
@@ -244,9 +245,22 @@ def fresh(parts: Parts) -> list[np.ndarray]:
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
-    """The dtype a reduction adds up in: float16 is widened, MPI has no such type and its sums lose digits
-    fast."""
+    """The dtype a reduction adds up in: narrow floats are widened, MPI has no such types and their sums lose digits
+    fast; numbers below 8 bits are added up in 8, of which the low ones are theirs."""
+    if _is_extended(dtype):
+        known = element_type(dtype)
+        return np.dtype(np.float32 if known.is_float else np.uint8 if known.name.startswith("u") else np.int8)
     return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def _is_extended(dtype: np.dtype) -> bool:
+    """Whether it is one of ml_dtypes' dtypes that tensors may have."""
+    if dtype.kind in "biufc":
+        return False
+    try:
+        return element_type(dtype).extended
+    except ShapeError:
+        return False
 
 
 def debug_level() -> int:

@@ -40,6 +40,8 @@ class Cell(Owned):
         self.in_strategy: tuple[Entry, ...] | None = None
         self.out_strategy: tuple[Entry, ...] | None = None
         self.shard_source: Source | None = None
+        # Where in_shardings and out_shardings were set; first, as setting them notes it.
+        self.asked_at: dict[str, Source | None] = {}
         self.in_shardings: Any = None
         self.out_shardings: Any = None
 
@@ -63,6 +65,8 @@ class Cell(Owned):
                 f"it, which nobody would find to train; use CellList, or an attribute for each"
             )
         object.__setattr__(self, label, value)
+        if label in ("in_shardings", "out_shardings"):
+            self.asked_at[label] = caller()
         if isinstance(value, Owned):
             value.adopt(self, label)
         elif isinstance(value, Primitive) and not value.name:

@@ -115,12 +115,14 @@ def trace(
     leaves, arguments = flatten(example_args, _is_tensor)
     names = argument_names(fn, leaves)
     tensors = [recorder.data(one, label) for label, (_, one) in zip(names, leaves, strict=True)]
+    asked_in = asked_out = None
     if isinstance(fn, Cell):
         recorder.outermost = fn
-        in_shardings = fn.in_shardings if in_shardings is None else in_shardings
-        out_shardings = fn.out_shardings if out_shardings is None else out_shardings
+        asked_in, asked_out = (fn.asked_at.get(name) for name in ("in_shardings", "out_shardings"))
+        in_shardings, asked_in = (fn.in_shardings, asked_in) if in_shardings is None else (in_shardings, None)
+        out_shardings, asked_out = (fn.out_shardings, asked_out) if out_shardings is None else (out_shardings, None)
     by_place = by_position(in_shardings, fn, len(example_args), "in_shardings")
-    recorder.requests.note_inputs([one.value for one in tensors], arguments, by_place, recorder.builder.name)
+    recorder.requests.note_inputs([one.value for one in tensors], arguments, by_place, recorder.builder.name, asked_in)
     with activate(recorder):
         returned = fn(*unflatten(arguments, tensors))
         found, results = flatten(returned, lambda part: isinstance(part, Tensor | Parameter | np.ndarray | np.generic))
@@ -129,7 +131,7 @@ def trace(
                 f"tracing {recorder.builder.name!r}: it returned {_shown(returned)}, which holds no tensor"
             )
         outputs = [recorder.lift(one) for _, one in found]
-    recorder.requests.note_outputs(outputs, results, out_shardings, recorder.builder.name)
+    recorder.requests.note_outputs(outputs, results, out_shardings, recorder.builder.name, asked_out)
     return recorder.finish(outputs, arguments, results)
 
 

@@ -13,14 +13,14 @@ import numpy as np
 
 from autoshard.errors import ShapeError, at
 from autoshard.ir.graph import Graph, Node, walk
-from autoshard.ir.run import Held, Runner, cast
+from autoshard.ir.run import CALLS, Held, Runner, cast
 from autoshard.layout.mesh import AxisRef, Mesh, size_of
 from autoshard.layout.sharding import Sharding
 from autoshard.trace.collectives import COLLECTIVES
 
 Parts = list
 # What a position can tell by itself.
-_NUMBERS = ("PartitionId", "ReplicaId")
+RANK_NUMBERS = ("PartitionId", "ReplicaId")
 _ACROSS = {*COLLECTIVES, "ManualComputation"}
 
 
@@ -32,7 +32,7 @@ class _Member(Runner):
         self.rank = rank
 
     def node(self, node: Node, held: Held) -> tuple:
-        if node.op.name in _NUMBERS:
+        if node.op.name in RANK_NUMBERS:
             return (np.asarray(self.rank if node.op.name == "PartitionId" else 0, np.uint32),)
         return super().node(node, held)
 
@@ -104,11 +104,11 @@ class Team(Runner):
 
     def is_teamwork(self, node: Node) -> bool:
         """Whether positions talk to each other inside the node."""
-        if not node.regions and node.op.name != "Call":
+        if not node.regions and node.op.name not in CALLS:
             return False
         if node not in self._teamwork:
             inside = [one for region in node.regions for one in walk(region.nodes)]
-            if node.op.name == "Call":
+            if node.op.name in CALLS:
                 inside += walk(self.functions[node.attrs["callee"]].nodes)
             self._teamwork[node] = any(one.op.name in _ACROSS or self.is_teamwork(one) for one in inside)
         return self._teamwork[node]
@@ -116,7 +116,7 @@ class Team(Runner):
     def control(self, node: Node, held: Held) -> tuple:
         """A loop, a branch or a call in which positions talk to each other: all take the same way."""
         operands = [held[value] for value in node.operands]
-        if node.op.name == "Call":
+        if node.op.name in CALLS:
             return self.graph(self.functions[node.attrs["callee"]], operands)
         if node.op.name == "NamedComputation":
             return self.region(node.regions[0], held, operands)

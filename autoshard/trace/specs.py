@@ -43,19 +43,23 @@ class Requests:
         requests.sources.update(specs.sources)
         return requests
 
-    def note_inputs(self, values: Sequence[Value], arguments: Any, given: Any, graph: str) -> None:
-        """What is asked of data inputs, nested as the arguments are.
+    def note_inputs(
+        self, values: Sequence[Value], arguments: Any, given: Any, graph: str, source: Source | None = None
+    ) -> None:
+        """What is asked of data inputs, nested as the arguments are; `source` if not by the line being run.
 
         Raises:
             ShardingError, ParseError: nested otherwise, for another number of dims, or no Spec.
         """
         for i, entry in entries(arguments, given, f"in_shardings of {graph}"):
-            self.note(values[i], values[i], entry, caller())
+            self.note(values[i], values[i], entry, source or caller())
 
-    def note_outputs(self, values: Sequence[Value], results: Any, given: Any, graph: str) -> None:
+    def note_outputs(
+        self, values: Sequence[Value], results: Any, given: Any, graph: str, source: Source | None = None
+    ) -> None:
         """What is asked of what the model returns, nested as that is. Raises as `note_inputs`."""
         for i, entry in entries(results, given, f"out_shardings of {graph}"):
-            self.note(i, values[i], entry, caller())
+            self.note(i, values[i], entry, source or caller())
 
     def note(self, which: Value | int, value: Value, entry: Any, source: Source | None) -> None:
         """What is asked of an input, or of the output at position `which`, whose value is `value`."""

@@ -16,6 +16,7 @@ from autoshard.layout.sharding import Sharding
 from autoshard.propagate.basic import agreed
 from autoshard.propagate.project import Row, to_factors, wiring
 from autoshard.propagate.step import step
+from autoshard.propagate.values import get_sharding
 from autoshard.propagate.work import Block, Val, Work
 from autoshard.rule import Rule
 
@@ -126,9 +127,10 @@ def _block(block: Block, names: dict[Val, str], indent: str) -> Iterator[str]:
 
 
 def _typed(value: Val) -> str:
-    if value.sharding is None:
+    sharding = get_sharding(value)
+    if sharding is None:
         return str(value.type)
-    return f"{value.type} {show_sharding(value.sharding).removeprefix('<@mesh, ').removesuffix('>')}"
+    return f"{value.type} {show_sharding(sharding).removeprefix('<@mesh, ').removesuffix('>')}"
 
 
 def by_name(work: Work) -> Mapping[str, Sharding | None]:

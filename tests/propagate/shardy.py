@@ -1,6 +1,7 @@
-"""Shardy's own passes in jaxlib, run by a process of their own: on some modules the released ones crash.
+"""Shardy's own passes in jaxlib and ours on the same module text, both giving text.
 
-Run as a script this is that process: a line of JSON in, [module text, passes]; a line out, the text or an error.
+Shardy's run in a process of their own, because on some modules the released ones crash or never end. Run as a script
+this file is that process: a line of JSON in, [module text, pipelines]; a line out per pipeline, [text, error].
 """
 
 from __future__ import annotations
@@ -10,32 +11,85 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
+from threading import Timer
+from typing import TYPE_CHECKING, Any
+
+from autoshard.errors import AutoshardError
+
+if TYPE_CHECKING:
+    from autoshard.frontends.stablehlo.imported import Imported
 
 EDGES, SINK = "sdy-add-data-flow-edges", "func.func(sdy-sink-data-flow-edges)"
-PIPELINES = {
-    "basic": (EDGES, "sdy-basic-propagate", SINK),
-    "aggressive": (EDGES, "sdy-aggressive-propagate", SINK),
-    "op-priority": (EDGES, "sdy-op-priority-propagate", SINK),
-    "user-priority": (EDGES, "sdy-user-priority-propagate", SINK),
-    "full": ("sdy-propagation-pipeline",),
-}
+PASSES = ("basic", "aggressive", "op-priority", "user-priority", "full")
+# How long Shardy may take for a module; they take milliseconds.
+PATIENCE = 10
 
 
 class ShardyFailed(Exception):
     """Shardy did not take the module: an error, or a crash of its own."""
 
 
+def pipeline(
+    which: str, *, edges: bool = True, keep_rules: bool = False, conservative: bool = False
+) -> tuple[str, ...]:
+    """Shardy's passes that one of PASSES stands for.
+
+    Args:
+        edges: add data-flow edges first; False for modules that hold them.
+        keep_rules: leave the rules on the operations; not for "full".
+        conservative: never split unevenly or by parts of axes; not for "full".
+    """
+    if which == "full":
+        return ("sdy-propagation-pipeline",)
+    options = f"keep-sharding-rules={str(keep_rules).lower()} conservative-propagation={str(conservative).lower()}"
+    return (*([EDGES] if edges else []), f"sdy-{which}-propagate{{{options}}}", SINK)
+
+
+def shardy(text: str, passes: Sequence[str]) -> str:
+    """The module after Shardy's passes, as text.
+
+    Raises:
+        ShardyFailed: the module is invalid, a pass fails, or the process dies or does not end.
+    """
+    (answer,) = shardy_each(text, [passes])
+    if isinstance(answer, ShardyFailed):
+        raise answer
+    return answer
+
+
+def shardy_each(text: str, pipelines: Sequence[Sequence[str]]) -> list[str | ShardyFailed]:
+    """The same for several pipelines, each from the start."""
+    found: list[str | ShardyFailed] = []
+    while len(found) < len(pipelines):
+        found += _shared().ask(text, pipelines[len(found) :])
+    return found
+
+
 class _Shardy:
     def __init__(self) -> None:
+        command = [sys.executable, "-m", __name__]
         self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
 
-    def ask(self, text: str, passes: Sequence[str]) -> str:
+    def ask(self, text: str, pipelines: Sequence[Sequence[str]]) -> list[str | ShardyFailed]:
+        """What the pipelines make of a module, up to the first that ends the process."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps([text, list(passes)]) + "\n")
+        self.process.stdin.write(json.dumps([text, [list(passes) for passes in pipelines]]) + "\n")
         self.process.stdin.flush()
-        return self.process.stdout.readline()
+        found: list[str | ShardyFailed] = []
+        for _ in pipelines:
+            watch = Timer(PATIENCE, self.process.kill)
+            watch.start()
+            answer = self.process.stdout.readline()
+            watch.cancel()
+            if not answer:
+                code = self.process.wait()
+                _shared.cache_clear()
+                return [*found, ShardyFailed("it does not end" if code == -9 else f"the process died ({code})")]
+            module, error = json.loads(answer)
+            found.append(ShardyFailed(error) if error else module)
+        return found
 
 
 @lru_cache(maxsize=1)
@@ -43,43 +97,72 @@ def _shared() -> _Shardy:
     return _Shardy()
 
 
-def shardy(text: str, passes: Sequence[str]) -> str:
-    """The module after the passes, as text.
+PIPELINES = {which: pipeline(which) for which in PASSES}
 
-    Raises:
-        ShardyFailed: the module is invalid, a pass fails, or the process dies.
+
+def ours_each(text: str, pipelines: Sequence[dict[str, Any]]) -> list[str | AutoshardError]:
+    """Our own result for several pipelines, each given as the arguments of `pipeline`, or the error that they end with.
+
+    Errors of other kinds are raised.
     """
-    answer = _shared().ask(text, passes)
-    if not answer:
-        _shared().process.wait()
-        _shared.cache_clear()
-        raise ShardyFailed("the process died")
-    module, error = json.loads(answer)
-    if error:
-        raise ShardyFailed(error)
-    return module
+    from autoshard.frontends.stablehlo.reader import parse_module, read_module
+
+    imported = read_module(parse_module(text))
+    found: list[str | AutoshardError] = []
+    for options in pipelines:
+        try:
+            found.append(_ours(imported, **options))
+        except AutoshardError as error:
+            found.append(error)
+    return found
 
 
-def run(text: str, passes: Sequence[str]) -> str:
-    """The same in this process."""
+def _ours(
+    imported: Imported, which: str, edges: bool = True, keep_rules: bool = False, conservative: bool = False
+) -> str:
+    from autoshard.exporters.sdy import to_module
+    from autoshard.propagate.edges import add_edges, sink_edges
+    from autoshard.propagate.pipeline import run_pipeline
+    from autoshard.propagate.run import run_aggressive, run_basic, run_op_priority, run_user_priority
+    from autoshard.propagate.values import store
+    from autoshard.propagate.work import from_graph
+
+    runs = {
+        "basic": run_basic,
+        "aggressive": run_aggressive,
+        "op-priority": run_op_priority,
+        "user-priority": run_user_priority,
+    }
+    work = from_graph(imported.graph, imported.asked, imported.order)
+    for function in work.functions:
+        function.attrs["public"] = function.attrs["name"] in imported.public
+    if which == "full":
+        run_pipeline(work)
+    else:
+        if edges:
+            add_edges(work)
+        runs[which](work, keep_rules=keep_rules, conservative=conservative)
+        sink_edges(work)
+        store(work)
+    return str(to_module(work, imported, rules=keep_rules, full=which == "full"))
+
+
+def _serve() -> None:
     from jax._src.interpreters import mlir as jax_mlir
     from jaxlib.mlir import ir
     from jaxlib.mlir.passmanager import PassManager
 
-    with jax_mlir.make_ir_context():
-        module = ir.Module.parse(text)
-        PassManager.parse(f"builtin.module({','.join(passes)})").run(module.operation)
-        return str(module)
-
-
-def _serve() -> None:
     for line in sys.stdin:
-        text, passes = json.loads(line)
-        try:
-            answer = [run(text, passes), ""]
-        except Exception as error:
-            answer = ["", str(error)[:2000]]
-        print(json.dumps(answer), flush=True)
+        text, pipelines = json.loads(line)
+        with jax_mlir.make_ir_context():
+            for passes in pipelines:
+                try:
+                    module = ir.Module.parse(text)
+                    PassManager.parse(f"builtin.module({','.join(passes)})").run(module.operation)
+                    answer = [str(module), ""]
+                except Exception as error:
+                    answer = ["", str(error)[:2000]]
+                print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.errors import ShardingError
+from autoshard.propagate.passes.cleanup import drop_dead
 from autoshard.propagate.passes.reshards import insert_reshards
+from autoshard.propagate.passes.unreduced import cancel_sums
+from autoshard.propagate.work import Work
 from tests.propagate.compare import check, load, module_text
 
 pytestmark = pytest.mark.jax
@@ -112,6 +115,20 @@ def test_a_concatenation_whose_tensors_agree_is_left_alone() -> None:
 
 def test_sums_begin_and_end_where_unreduced_axes_differ() -> None:
     check(module_text("unreduced"), insert_reshards, [PASS])
+
+
+def test_dims_are_given_up_or_moved_first_where_sums_begin() -> None:
+    check(module_text("beginning_sums"), insert_reshards, [PASS])
+
+
+def test_a_sum_that_begins_and_ends_cancels() -> None:
+    def ours(work: Work) -> None:
+        for one in (insert_reshards, cancel_sums, drop_dead):
+            one(work)
+
+    patterns = "canonicalize{enable-patterns={sdy-collective} region-simplify=aggressive}"
+    for name in ("beginning_sums", "unreduced"):
+        check(module_text(name), ours, [PASS, patterns])
 
 
 def test_a_sum_cannot_end_where_another_begins() -> None:

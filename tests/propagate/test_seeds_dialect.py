@@ -9,7 +9,7 @@ import pytest
 from golden_seeds import by_name, check, read_asked, sections, show_work
 
 from autoshard.ir.asked import Asked
-from autoshard.ir.graph import Graph
+from autoshard.ir.graph import Node, Value
 from autoshard.ir.graph import walk as nodes_in
 from autoshard.ir.text import parse
 from autoshard.ops import registry
@@ -23,12 +23,6 @@ from autoshard.propagate.step import BOTH
 from autoshard.propagate.work import Work, from_graph
 
 FILE = "own_operators.txt"
-ORDERS = {
-    "spread classes": ORDER,
-    "SeedProduct first": (Level(), Level(others=BOTH)),
-    "SeedBlend first": (Level(), Level(others=BOTH)),
-    "SeedProduct alone": (Level(),),
-}
 
 
 def repeated(sizes: Sizes) -> tuple[Edge, ...]:
@@ -77,9 +71,66 @@ def dialect() -> Iterator[None]:
 def load(example: str) -> Work:
     graph = parse(sections(FILE)[f"{example}: in"])
     mesh, asked = read_asked(sections(FILE)[f"{example}: asked"])
-    return from_graph(graph, Asked({"mesh": mesh}, {value: asked[value.name] for value in values(graph)}))
+    made = (value for node in nodes_in(graph.nodes) for value in (*node.results, *_arguments(node)))
+    known = {value.name: value for value in (*graph.inputs, *made)}
+    return from_graph(graph, Asked({"mesh": mesh}, {known[name]: sharding for name, sharding in asked.items()}))
 
 
-def values(graph: Graph) -> list:
-    """The values that something is asked of."""
-    raise NotImplementedError
+def _arguments(node: Node) -> Iterator[Value]:
+    return (value for region in node.regions for value in region.args)
+
+
+@pytest.mark.parametrize("example", ["rule", "region", "constant-like"])
+def test_the_pipeline_passes_them(example: str) -> None:
+    work = load(example)
+    log = run_pipeline(work)
+    assert not log.without_rule
+    check(FILE, f"{example}: out", show_work(work))
+
+
+def ordered(*levels: Level) -> Work:
+    work = load("order")
+    add_edges(work)
+    run_op_priority(work, order=levels)
+    sink_edges(work)
+    return work
+
+
+def test_an_order_of_operators() -> None:
+    """Elementwise operators are first by their class; a list of operators comes before classes."""
+    orders: dict[str, tuple[Level, ...]] = {"spread classes": ORDER}
+    for name in ("SeedProduct", "SeedBlend"):
+        orders[f"{name} first"] = (Level(operators={name: BOTH}), Level(others=BOTH))
+    orders["SeedProduct alone"] = (Level(operators={"SeedProduct": BOTH}),)
+    made = {title: show_work(ordered(*levels)) for title, levels in orders.items()}
+    for title, text in made.items():
+        check(FILE, f"order: out by {title}", text)
+    assert made["spread classes"] == made["SeedBlend first"] != made["SeedProduct first"]
+
+
+def test_what_is_asked_inside_a_region_comes_out_of_it() -> None:
+    work = load("region")
+    run_pipeline(work)
+    found = {name: str(sharding) for name, sharding in by_name(work).items()}
+    assert {found[name] for name in ("a", "y", "r")} == {'<@mesh, [{"x"}, {"y"}]>'}
+    assert {found[name] for name in ("b", "u")} == {'<@mesh, [{}, {"x"}]>'}
+
+
+def test_an_operator_without_rule_and_edges_is_reported() -> None:
+    """Nothing passes it, and the log says so."""
+
+    @registry.operator("SeedWall", **typed())
+    def wall(x, *, types):
+        return x
+
+    try:
+        graph = parse(
+            "graph main(x: f32[8, 12] data)\n  y: f32[8, 12] = SeedWall(x) {types=(f32[8, 12],)}\n  return y\n"
+        )
+        mesh, asked = read_asked('mesh x=2\nx [{"x", ?}, {?}]')
+        work = from_graph(graph, Asked({"mesh": mesh}, {graph.inputs[0]: asked["x"]}))
+        log = run_pipeline(work)
+        assert [op.name for op in log.without_rule] == ["SeedWall"]
+        assert by_name(work)["y"] is None
+    finally:
+        registry.remove(wall.name)

@@ -39,7 +39,7 @@ def test_rules_as_text(text: str) -> None:
 
 def test_a_rule_has_to_give_the_sizes_of_its_factors() -> None:
     """The dims do not tell: 8x4 to 2x16 and to 4x8 have one text but for the sizes, and share "z" out differently."""
-    asked = "mesh z=8\nin [{\"z\", ?}, {?}]\nout [{?}, {?}]"
+    asked = 'mesh z=8\nin [{"z", ?}, {?}]\nout [{?}, {?}]'
     mesh, tensors = read_asked(asked)
     pieces = []
     for sizes in ("{i=2, j=4, k=4}", "{i=4, j=2, k=4}"):

@@ -18,10 +18,10 @@ from autoshard.ir.verify import verify
 from autoshard.layout import Layout, Mesh
 from autoshard.layout.sharding import OPEN, DimSharding, Sharding
 from autoshard.layout.spec import Axis, DimSpec, Spec
-from autoshard.propagate.pipeline import run_pipeline
-from autoshard.propagate.traced import asked_on, shardings, work_of
-from autoshard.trace import Cell, Parameter, Traced, trace
+from autoshard.propagate.traced import asked_on, work_of
+from autoshard.trace import Cell, Parameter, trace
 from autoshard.transform import merge_equal, prune, train_step
+from tests.trace.checks import settled
 
 MESH = Mesh(dp=2, tp=4, pp=3)
 X = np.random.default_rng(0).normal(size=(8, 12)).astype(np.float32)
@@ -32,16 +32,6 @@ def line(text: str) -> str:
     lines = Path(__file__).read_text().splitlines()
     number = next(i for i, one in enumerate(lines, 1) if one.strip().startswith(text))
     return f"test_asked.py:{number}"
-
-
-def settled(traced: Traced, mesh: Mesh = MESH) -> dict[str, str]:
-    """The shardings of the whole pipeline by the values' names, outputs under their position."""
-    work = work_of(traced, mesh)
-    run_pipeline(work)
-    assert work.main is not None
-    found = {value.name: sharding for value, sharding in shardings(work).items()}
-    found |= {f"output {i}": sharding for i, sharding in enumerate(work.main.attrs["outputs"])}
-    return {name: str(one).removeprefix("<@mesh, ").removesuffix(">") for name, one in found.items() if one is not None}
 
 
 # -- Spec
@@ -151,7 +141,7 @@ def test_a_two_layer_model_gets_what_shardy_gives_it() -> None:
     traced = trace(MLP(), X, in_shardings=(("dp", None),))
     verify(traced.graph)
     assert show(parse(show(traced.graph))) == show(traced.graph)
-    assert settled(traced) == {
+    assert settled(traced, MESH) == {
         "x": '[{"dp"}, {}]',
         "w1": '[{}, {"tp"}]',
         "w2": '[{"tp"}, {}]',
@@ -203,7 +193,7 @@ def test_a_cell_asks_of_its_inputs_and_outputs() -> None:
         '[{"dp"}, {}]', '[{"dp"}, {?}]', '[{?}, {"pp", ?}]',
     ] * 2  # fmt: skip
     assert made[0].name == "inner.sharding_constraint"
-    assert settled(traced)["output 0"] == '[{"dp"}, {}]'
+    assert settled(traced, MESH)["output 0"] == '[{"dp"}, {}]'
     inner = trace(Outer().inner, X)
     assert [str(spec) for spec in inner.asked.outputs] == ['[{?}, {"pp", ?}]']
     assert sum(node.op.name == "ShardingConstraint" for node in inner.graph.nodes) == 1
@@ -219,7 +209,7 @@ def test_groups_lie_alike() -> None:
     traced = trace(f, X, X, X, X, in_shardings={"x": "[{dp, ?}, {?}]", "w": "[{?}, {tp, ?}]"})
     verify(traced.graph)
     assert [node.attrs["group"] for node in traced.graph.nodes if node.op.name == "ShardingGroup"] == [0, 0, 1, 1]
-    found = settled(traced)
+    found = settled(traced, MESH)
     assert {found[name] for name in ("x", "y", "output 0", "output 1")} == {'[{"dp"}, {}]'}
     assert {found[name] for name in ("z", "w", "output 2", "output 3")} == {'[{}, {"tp"}]'}
     assert f(X, X, X, X)[1] is not None
@@ -230,7 +220,7 @@ def test_propagation_barriers_hold_back() -> None:
         return ops.propagation_barrier(x * 2, "backward"), ops.propagation_barrier(y * 2, "forward") * 3
 
     traced = trace(f, X, X, in_shardings=("[{dp, ?}, {?}]",) * 2, out_shardings=("[{?}, {tp, ?}]", "[{?}, {tp, ?}]"))
-    found = settled(traced)
+    found = settled(traced, MESH)
     assert found["output 0"] == '[{}, {"tp"}]' and found["x"] == '[{"dp"}, {"tp"}]'
     assert found["output 1"] == '[{"dp"}, {"tp"}]' and found["y"] == '[{"dp"}, {}]'
     for one, other in zip(traced(X, X), f(X, X), strict=True):
@@ -247,7 +237,7 @@ def test_optimization_barrier() -> None:
     traced = trace(f, X, in_shardings=(("dp", None),))
     assert [len(node.results) for node in traced.graph.nodes if node.op.name == "OptimizationBarrier"] == [1, 2, 2]
     np.testing.assert_allclose(traced(X), f(X), 1e-6)
-    assert settled(traced)["output 0"] == '[{"dp"}, {}]'
+    assert settled(traced, MESH)["output 0"] == '[{"dp"}, {}]'
 
 
 # -- training and planning
@@ -272,7 +262,7 @@ def test_gradients_pass_what_is_asked() -> None:
     assert [spec and str(spec) for spec in step.traced.asked.outputs] == [None, '[{}, {"tp"}]']
     backward = step.graph.node("grad.sharding_constraint.sharding_constraint")
     assert backward.attrs["sharding"] == '[{"dp"}, {"tp"}]'
-    found = settled(step.traced)
+    found = settled(step.traced, MESH)
     assert found["grad.matmul.matmul_1"] == '[{}, {"tp"}]' and found["output 1"] == '[{}, {"tp"}]'
     before = net.w.data.copy()
     step(X)

@@ -9,6 +9,7 @@ from typing import Any
 from autoshard.errors import ParseError
 from autoshard.frontends.stablehlo.attributes import attribute
 from autoshard.ir.graph import Graph, walk
+from autoshard.ir.run import CALLS
 
 
 def public_of(functions: Mapping[str, Any]) -> tuple[str, ...]:
@@ -23,7 +24,7 @@ def entry_of(functions: Mapping[str, Any]) -> str:
 
 def callees(graph: Graph) -> list[str]:
     """The functions that a graph calls, in order of first use."""
-    calls = (node.attrs["callee"] for node in walk(graph.nodes) if node.op.name == "Call")
+    calls = (node.attrs["callee"] for node in walk(graph.nodes) if node.op.name in CALLS)
     return list(dict.fromkeys(calls))
 
 

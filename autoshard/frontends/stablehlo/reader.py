@@ -220,8 +220,8 @@ class Reader:
         if operator.takes_regions and len(op.regions):
             label = results[0].name if results else self.unique(op.name)
             regions = tuple(self.region(one, known, f"{label}.{_letter(i)}") for i, one in enumerate(op.regions))
-        own = self.rule(op) if _RULE in op.attributes and "rule" not in attrs else None
-        node = Node(operator, operands, attrs, results, self.unique(name) if name else "", source, regions, own)
+        own, custom = self.rule(op) if _RULE in op.attributes and "rule" not in attrs else (None, True)
+        node = Node(operator, operands, attrs, results, self.unique(name) if name else "", source, regions, own, custom)
         known.update(zip(found, results, strict=True))
         self.check(node)
         self.operations[node] = op
@@ -259,9 +259,10 @@ class Reader:
             # Attributes and types are kept, so that no other object comes to have their id.
             self.checked[key] = node
 
-    def rule(self, op: Any) -> Rule:
-        """The rule that the user gave an operation, which holds instead of the operator's own."""
-        return given(parse_sdy_rule(str(op.attributes[_RULE]))[0])
+    def rule(self, op: Any) -> tuple[Rule, bool]:
+        """The rule that an operation carries, which holds instead of the operator's own, and whether it is custom."""
+        rule, custom = parse_sdy_rule(str(op.attributes[_RULE]))
+        return given(rule), custom
 
     def ask_results(self, op: Any, results: tuple[Value, ...]) -> None:
         if _SHARDING not in op.attributes:

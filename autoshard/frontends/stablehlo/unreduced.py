@@ -14,27 +14,29 @@ _LIST = re.compile(r"\{[^{}]*\}")
 
 
 def _axes(text: str, sharding: Sharding) -> Refs:
-    """The axes written `{"x", "y":(1)2}`, read as those of a dim of a sharding on the same mesh."""
-    mesh = show_sharding(sharding).partition(", ")[0]
-    return parse_sharding(f"{mesh}, [{text}]>", {sharding.mesh_name: sharding.mesh}).dims[0].axes
+    """The axes in a text such as `{"x", "y":(1)2}`, read as those of a dim of a sharding on the same mesh."""
+    mesh, found = show_sharding(sharding).partition(", ")[0], _LIST.findall(text)
+    return parse_sharding(f"{mesh}, [{found[0]}]>", {sharding.mesh_name: sharding.mesh}).dims[0].axes
 
 
-def _all_along(operator: str, attribute: str) -> None:
+def _along(operator: str, attribute: str) -> Any:
+    def translate(reader: Any, op: Any, types: tuple) -> tuple[str, dict[str, Any]]:
+        sharding = reader.sharding(op.attributes["out_sharding"])
+        return operator, {"axes": _axes(str(op.attributes[attribute]), sharding), "sharding": sharding}
+
+    return translate
+
+
+def _along_per_dim(operator: str, attribute: str) -> Any:
     def translate(reader: Any, op: Any, types: tuple) -> tuple[str, dict[str, Any]]:
         sharding = reader.sharding(op.attributes["out_sharding"])
         found = _LIST.findall(str(op.attributes[attribute]))
-        return operator, {"axes": _axes(found[0], sharding), "sharding": sharding}
+        return operator, {"axes": tuple(_axes(one, sharding) for one in found), "sharding": sharding}
 
-    STRUCTURES[f"sdy.{operator_names[operator]}"] = translate
-
-
-def _per_dim(reader: Any, op: Any, types: tuple) -> tuple[str, dict[str, Any]]:
-    sharding = reader.sharding(op.attributes["out_sharding"])
-    found = _LIST.findall(str(op.attributes["axes"]))
-    return "ShardedToUnreduced", {"axes": tuple(_axes(one, sharding) for one in found), "sharding": sharding}
+    return translate
 
 
-operator_names = {"SdyAllReduce": "all_reduce", "ReplicatedToUnreduced": "replicated_to_unreduced"}
-_all_along("SdyAllReduce", "reduction_axes")
-_all_along("ReplicatedToUnreduced", "axes")
-STRUCTURES["sdy.sharded_to_unreduced"] = _per_dim
+STRUCTURES["sdy.all_reduce"] = _along("SdyAllReduce", "reduction_axes")
+STRUCTURES["sdy.replicated_to_unreduced"] = _along("ReplicatedToUnreduced", "axes")
+STRUCTURES["sdy.sharded_to_unreduced"] = _along_per_dim("ShardedToUnreduced", "axes")
+STRUCTURES["sdy.all_gather"] = _along_per_dim("SdyAllGather", "gathering_axes")

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 from autoshard.errors import GraphError
 from autoshard.layout.sharding import Sharding, divisible, without_sub_axes
-from autoshard.propagate.passes.edit import inside_out
 from autoshard.propagate.values import outer_shardings
 from autoshard.propagate.views import inside
-from autoshard.propagate.work import Op, Val, Work
+from autoshard.propagate.work import Op, Val, Work, find
+
+_BOUNDARIES = ("Function", "Call", "ManualComputation")
 
 
 def even_boundaries(work: Work) -> None:
@@ -17,7 +18,7 @@ def even_boundaries(work: Work) -> None:
 
     Inside, uneven shardings stay (sdy-update-non-divisible-input-output-shardings).
     """
-    for op in inside_out(work.module):
+    for op in find(work.module, lambda operator: operator.name in _BOUNDARIES):
         name = op.operator.name
         if name == "Function":
             body = op.blocks[0]

@@ -11,8 +11,8 @@ _STRUCTURE = {"Function", "Return", "Yield"}
 def drop_dead(work: Work) -> None:
     """Erase operations without effects whose results nobody uses, and what then is unused.
 
-    Of Shardy's last pass, canonicalize with the patterns of sdy-collective, this is what applies where no collectives
-    have been made.
+    With `cancel_sums` this is Shardy's last pass, canonicalize with the patterns of sdy-collective, as far as these
+    apply to the collectives that the passes before it make.
     """
     for function in work.module.blocks[0]:
         _sweep(function.blocks[0])
@@ -32,4 +32,4 @@ def _sweep(block: Block) -> None:
 
 
 def _is_dead(op: Op) -> bool:
-    return op.operator.name not in _STRUCTURE and not is_used(op) and is_pure(op)
+    return not is_used(op) and op.operator.name not in _STRUCTURE and is_pure(op)

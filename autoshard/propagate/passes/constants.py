@@ -119,7 +119,10 @@ class _Splitter:
 
     def is_constant(self, values: list[Val]) -> bool:
         constants = self.constants
-        return all(value.owner in constants for value in values)
+        for value in values:
+            if value.owner not in constants:
+                return False
+        return True
 
     def preserves(self, op: Op, kind: int) -> bool:
         """Whether the results are constant when the operands are."""
@@ -179,6 +182,7 @@ def merge_constants(work: Work) -> None:
 
 def _merge(ops: Iterable[Op]) -> None:
     kept: dict[object, Op] = {}
+    same: dict[object, object] = {}
     for op in ops:
         kind = _kind(op.operator)
         scalar = None
@@ -187,7 +191,11 @@ def _merge(ops: Iterable[Op]) -> None:
         if kind != _CONSTANT and (scalar is None or scalar.type.shape):
             continue
         result = op.results[0]
-        key = op.operator, tuple(op.attrs.items()), op.parent, result.type, result.sharding, scalar
+        # Most equal attributes are one object; for the others, and for types, one object is found.
+        attrs = same.get(id(op.attrs))
+        if attrs is None:
+            attrs = same[id(op.attrs)] = same.setdefault(tuple(op.attrs.items()), op.attrs)
+        key = op.operator, id(attrs), op.parent, result.type.shape, result.type.dtype, result.sharding, scalar
         first = kept.setdefault(key, op)
         if first is not op:
             result.replace_by(first.results[0])

@@ -7,10 +7,10 @@ from functools import partial
 
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import lookup
-from autoshard.propagate.passes.edit import insert_after, inside_out, wrapped
+from autoshard.propagate.passes.edit import insert_after, named, wrapped
 from autoshard.propagate.passes.places import Places
 from autoshard.propagate.values import edge_of_target, edge_op, get_sharding, holder, set_sharding
-from autoshard.propagate.work import Op, Val, Work
+from autoshard.propagate.work import Op, Val, Work, find
 
 _CONSTRAINT, _MANUAL = "ShardingConstraint", "ManualComputation"
 
@@ -22,13 +22,13 @@ def apply_constraints(work: Work) -> None:
     chain of constraints uses its end, not its start. This is sdy-apply-sharding-constraints.
     """
     places = Places()
-    for op in inside_out(work.module):
+    for op in find(work.module, lambda operator: operator.name in (_CONSTRAINT, _MANUAL)):
         if op.operator.name == _CONSTRAINT:
             _follow_chain(op, places)
             _apply_constraint(op, places)
         elif op.operator.name == _MANUAL:
-            for operand, sharding in zip(list(op.operands), op.attrs["in_shardings"], strict=True):
-                _apply(operand, sharding, partial(_new_behind, places))
+            for i, sharding in enumerate(op.attrs["in_shardings"]):
+                _apply(op.operands[i], sharding, partial(_new_behind, places))
 
 
 def _asked(op: Op) -> Sharding:
@@ -126,8 +126,6 @@ def _only_user(op: Op) -> Op | None:
 def constraints_to_reshards(work: Work) -> None:
     """Turn constraints into reshards: from here on they are only moves of data (sdy-sharding-constraint-to-reshard)."""
     reshard = lookup("Reshard")
-    for op in inside_out(work.module):
-        if op.operator.name == _CONSTRAINT:
-            op.operator = reshard
-            op.attrs["sharding"] = op.results[0].sharding
-            op.info = None
+    for op in named(work.module, _CONSTRAINT):
+        op.become(reshard)
+        op.attrs["sharding"] = op.results[0].sharding

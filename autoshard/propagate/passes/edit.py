@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import lookup
-from autoshard.propagate.work import Block, Op, Val
+from autoshard.propagate.work import Block, Op, Val, find, is_rare
 
 
 def inside_out(op: Op) -> list[Op]:
@@ -48,6 +48,8 @@ def _collect_outside_in(block: Block, found: list[Op]) -> None:
 def named(op: Op, name: str) -> list[Op]:
     """The operations of that operator inside `op`, inner ones first, as they stand now."""
     operator = lookup(name)
+    if is_rare(operator):
+        return find(op, lambda one: one is operator)
     return [inner for inner in inside_out(op) if inner.operator is operator]
 
 
@@ -74,7 +76,7 @@ def clone_block(block: Block, owner: Op, values: dict[Val, Val]) -> Block:
 
 
 def _shell(op: Op, values: dict[Val, Val]) -> Op:
-    copy = Op(op.operator, (), (value.type for value in op.results), op.attrs)
+    copy = Op(op.operator, (), [value.type for value in op.results], op.attrs)
     copy.origin = op.origin
     for old, new in zip(op.results, copy.results, strict=True):
         _same(old, new, values)
@@ -98,8 +100,7 @@ def move_block(block: Block, owner: Op, terminator: str) -> None:
     """Make a block the body of another operation, whose terminator is of that name."""
     assert block.owner is not owner
     block.owner.blocks.remove(block)
-    block.owner = owner
-    owner.blocks.append(block)
+    owner.take_block(block)
     old = block.terminator
     new = Op(lookup(terminator), old.operands, (), old.attrs)
     block.insert(new, old)
@@ -131,11 +132,16 @@ def replace_op(op: Op, values: list[Val]) -> None:
 
 
 def is_used(op: Op) -> bool:
-    return any(value.uses for value in op.results)
+    for value in op.results:
+        if value.uses:
+            return True
+    return False
 
 
 def is_pure(op: Op) -> bool:
     """Whether it can go when nobody uses its results: neither it nor what it holds has effects."""
+    if op.operator.options.effects is False and not op.blocks:
+        return True
     if op.operator.has_effects(op.attrs):
         return op.operator.name == "Yield"
     return all(is_pure(inner) for block in op.blocks for inner in block)

@@ -9,8 +9,8 @@ from typing import Any
 from autoshard.errors import GraphError
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import lookup
-from autoshard.propagate.passes.edit import clone_block, named, outside_in
-from autoshard.propagate.work import Op, Work
+from autoshard.propagate.passes.edit import clone_block, named
+from autoshard.propagate.work import Op, Work, find
 
 _SYMBOL = re.compile(r"@([\w$.-]+)")
 # Operators with the name of a function in an attribute.
@@ -87,15 +87,13 @@ def callees_first(work: Work) -> list[Op]:
     functions = {op.attrs["name"]: op for op in work.module.blocks[0]}
     found: dict[Op, None] = {}
     started: set[str] = set()
-    call = lookup("Call")
 
     def visit(name: str) -> None:
         if name in started or name not in functions:
             return
         started.add(name)
-        for op in outside_in(functions[name].blocks[0]):
-            if op.operator is call:
-                visit(op.attrs["callee"])
+        for call in calls(functions[name]):
+            visit(call.attrs["callee"])
         found[functions[name]] = None
 
     for name in functions:
@@ -130,9 +128,9 @@ def drop_unused_functions(work: Work) -> None:
 
 def _mentioned(function: Op) -> Iterator[str]:
     """Names of functions in the operations of one; those that nothing but their text is known of count as well."""
-    for op in outside_in(function.blocks[0]):
-        name = _NAMING.get(op.operator.name)
+    for op in find(function, lambda operator: operator.name in _NAMING):
+        name = _NAMING[op.operator.name]
         if name == "text":
             yield from _SYMBOL.findall(op.attrs["text"])
-        elif name is not None:
+        else:
             yield op.attrs[name]

@@ -8,10 +8,11 @@ from typing import Any
 
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding, closed_all, without_size_one_axes
+from autoshard.ops.control import function
 from autoshard.ops.registry import Operator
 from autoshard.propagate.passes.edit import outside_in
 from autoshard.propagate.passes.functions import Symbols
-from autoshard.propagate.work import Val, Work
+from autoshard.propagate.work import Val, Work, is_rare
 
 Change = Callable[[Sharding], Sharding]
 
@@ -20,7 +21,10 @@ def change_shardings(work: Work, change: Change) -> None:
     """Replace every sharding of the module, in the order in which its text has them."""
     change = cache(change)
     for op in outside_in(work.module.blocks[0]):
-        if op.operator.name == "Function":
+        if not is_rare(op.operator):
+            _change_values(op.results, change)
+            continue
+        if op.operator is function:
             _change_values(op.blocks[0].args, change)
             op.attrs["outputs"] = [sharding and change(sharding) for sharding in op.attrs["outputs"]]
             continue
@@ -45,8 +49,9 @@ def _changed(asked: Any, change: Change) -> Any:
 
 def _change_values(values: list[Val], change: Change) -> None:
     for value in values:
-        if value.sharding is not None:
-            value.sharding = change(value.sharding)
+        sharding = value.sharding
+        if sharding is not None:
+            value.sharding = change(sharding)
 
 
 def lift_meshes(work: Work) -> None:

@@ -7,7 +7,7 @@ along its contraction; all others are left to the partitioner (InsertExplicitRes
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import Mesh
@@ -41,8 +41,10 @@ def insert_reshards(work: Work) -> None:
     """
     symbols = Symbols(work)
     infos = Infos()
-    sums = has_unreduced(work)
-    for op in inside_out(work.module):
+    ops = inside_out(work.module)
+    sums = has_unreduced(ops)
+    fitting: set[Hashable] = set()
+    for op in ops:
         if sums and not _settle(op):
             continue
         name = op.operator.name
@@ -51,7 +53,7 @@ def insert_reshards(work: Work) -> None:
         elif name == "Concatenate":
             _fit_concatenation(op, infos)
         elif name == "DotGeneral":
-            _fit_product(op, infos)
+            _fit_product(op, infos, fitting)
         if sums:
             _settle_results(op, infos)
 
@@ -78,9 +80,14 @@ def _settle_results(op: Op, infos: Infos) -> None:
     known = get_sharding(op.results[0]) if op.results else None
     if known is None or op.operator.name in ("Call", "Function") or op.operator.edges is not None:
         return
-    rule = None if op.origin is not None and op.origin.given_rule is not None else infos.find(op).rule
+    rule = None if _is_custom(op) else infos.find(op).rule
     if rule is not None:
         settle_reduction(op, rule, known.mesh)
+
+
+def _is_custom(op: Op) -> bool:
+    """Whether the op has a rule of the user's, which only says how shardings spread."""
+    return op.origin is not None and op.origin.given_rule is not None and op.origin.is_custom
 
 
 # -- calls
@@ -128,7 +135,7 @@ class _Table:
 
 def _table(op: Op, infos: Infos) -> _Table | None:
     """None for an operation without a rule of ours, without shardings, or with several meshes or a single device's."""
-    if op.origin is not None and op.origin.given_rule is not None:
+    if _is_custom(op):
         return None
     rule = infos.find(op).rule
     shardings = [get_sharding(value) for value in (*op.operands, *op.results)]
@@ -198,17 +205,24 @@ def _move_back(op: Op, value: Val, target: Sharding, before: Sharding) -> None:
 # -- products
 
 
-def _fit_product(op: Op, infos: Infos) -> None:
+def _fit_product(op: Op, infos: Infos, fitting: set[Hashable]) -> None:
     """Keep the sharding of an operand in the result, where the result asks for the axes of the contraction instead.
 
     The result is moved afterwards, which is cheaper than moving the operand: it is no larger.
+
+    Args:
+        fitting: what products look like that need no move; this one is added if it is so.
     """
     asked = get_sharding(op.results[0])
     if asked is None or not any(dim.axes for dim in asked.dims) or get_sharding(op.operands[0]) is None:
         return
+    like = infos.find(op), _is_custom(op), *[(value.type.shape, get_sharding(value)) for value in (*op.operands, *op.results)]
+    if like in fitting:
+        return
     table = _table(op, infos)
     found = None if table is None else _conflict(table)
     if table is None or found is None:
+        fitting.add(like)
         return
     factor, kept = found
     axes = list(table.rows[2].axes)

@@ -13,7 +13,7 @@ from autoshard.layout.mesh import AxisRef, Mesh, merge_refs
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import ARG, OPERAND, Spot
 from autoshard.ops.registry import lookup
-from autoshard.propagate.passes.edit import insert_after, replace_op, wrapped
+from autoshard.propagate.passes.edit import insert_after, named, replace_op, wrapped
 from autoshard.propagate.project import to_factors, wiring
 from autoshard.propagate.values import get_sharding, outer_shardings
 from autoshard.propagate.views import inside
@@ -21,19 +21,20 @@ from autoshard.propagate.work import Op, Val, Work
 from autoshard.rule import REDUCTION, Rule
 
 
-def has_unreduced(work: Work) -> bool:
-    """Whether anything in the module is unreduced."""
-    for op in work.module.walk():
-        asked = [value.sharding for value in op.results]
-        asked += [arg.sharding for block in op.blocks for arg in block.args]
-        asked += op.attrs.get("outputs", ())
-        if any(sharding is not None and sharding.unreduced for sharding in asked):
-            return True
-    return False
+def has_unreduced(ops: Iterable[Op]) -> bool:
+    """Whether a result, an argument of a block or an output of these operations is unreduced."""
+    asked: set[Sharding | None] = set()
+    for op in ops:
+        for value in op.results:
+            asked.add(value.sharding)
+        for block in op.blocks:
+            asked.update([arg.sharding for arg in block.args])
+            asked.update(op.attrs.get("outputs", ()))
+    return any(sharding is not None and sharding.unreduced for sharding in asked)
 
 
 def settle(user: Op, index: int, target: Sharding | None, behind: bool = True) -> None:
-    """Let an operand be unreduced along the axes that `target` says, by collectives directly behind where it comes from.
+    """Let an operand be unreduced along the axes that `target` says, by collectives behind where it comes from.
 
     Args:
         behind: False puts them before the user.
@@ -82,8 +83,8 @@ def _end_sums(place: _Place, source: Sharding, target: Sharding | None) -> Shard
         return source
     if target is not None and target.mesh is not source.mesh:
         raise ShardingError(
-            f"cannot sum up a tensor that is unreduced along {_names(source.unreduced)} of mesh {source.mesh_name}: what "
-            f"uses it is on mesh {target.mesh_name}"
+            f"cannot sum up a tensor that is unreduced along {_names(source.unreduced)} of mesh {source.mesh_name}: "
+            f"what uses it is on mesh {target.mesh_name}"
         )
     if _without(kept, source.unreduced):
         raise ShardingError(
@@ -100,11 +101,12 @@ def _begin_sums(place: _Place, source: Sharding, target: Sharding) -> None:
     more = _without(target.unreduced, source.unreduced)
     if not more:
         return
-    parts = [_rest(dim.axes, kept.axes) for dim, kept in zip(source.dims, target.dims, strict=True)]
-    split = [axis for part in parts for axis in part or ()]
-    if None in parts or _without(tuple(split), more):
-        # The dims change in another way: first they are as the target has them, then the sum begins.
-        source, split = target.replace(unreduced=source.unreduced), []
+    parts = [_given_up(dim.axes, kept.axes, more) for dim, kept in zip(source.dims, target.dims, strict=True)]
+    split = [axis for part in parts for axis in part]
+    # A dim that changes in another way is first as the target has it; then the sum begins.
+    dims = [dim if part else kept for dim, kept, part in zip(source.dims, target.dims, parts, strict=True)]
+    if any(dim.axes != before.axes for dim, before in zip(dims, source.dims, strict=True)):
+        source = target.replace(dims=tuple(dims), unreduced=source.unreduced)
         place.put(wrapped("Reshard", place.user.operands[place.index], source))
     whole = _without(more, tuple(split))
     if whole:
@@ -158,7 +160,7 @@ def settle_operands(op: Op) -> None:
 
 
 def settle_reduction(op: Op, rule: Rule, mesh: Mesh) -> None:
-    """Sum up the results along the axes that split what is reduced away, but for those that the results keep unreduced."""
+    """Sum up the results along the axes that split what is reduced away, if they are unreduced along others."""
     kept = get_sharding(op.results[0]) if op.results else None
     if kept is None or not kept.unreduced:
         return
@@ -181,7 +183,28 @@ def settle_reduction(op: Op, rule: Rule, mesh: Mesh) -> None:
         value.replace_by(made.results[0], keep=[made])
 
 
+def cancel_sums(work: Work) -> None:
+    """Where a sum ends that has just begun, leave out both: the value before it is used, or gathered."""
+    for op in named(work.module, "SdyAllReduce"):
+        begun, summed, sharding = op.operands[0].defining, op.attrs["axes"], op.attrs["sharding"]
+        name = begun.operator.name if begun is not None else ""
+        if begun is None or name not in ("ReplicatedToUnreduced", "ShardedToUnreduced"):
+            continue
+        axes, value = begun.attrs["axes"], begun.operands[0]
+        if name == "ReplicatedToUnreduced" and axes == summed:
+            replace_op(op, [value])
+        if name == "ShardedToUnreduced" and _sorted((axis for part in axes for axis in part), sharding.mesh) == summed:
+            assert op.parent is not None
+            replace_op(op, op.parent.insert(_collective("SdyAllGather", value, axes, sharding), op).results)
+
+
 # -- lists of axes
+
+
+def _given_up(axes: Refs, kept: Refs, more: Refs) -> Refs:
+    """What of the axes of a dim follows those that it keeps, if all of it is to be unreduced; else nothing."""
+    rest = _rest(axes, kept)
+    return () if rest is None or _without(rest, more) else rest
 
 
 def _rest(axes: Refs, start: Refs) -> Refs | None:

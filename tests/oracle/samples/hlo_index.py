@@ -7,7 +7,7 @@ import numpy as np
 from autoshard.ops import hlo_contract, hlo_dynamic, hlo_gather, hlo_scatter, hlo_sized
 from autoshard.ops.body import Body
 
-from .sample import Sample
+from .sample import Sample, scalar_function
 
 _EMBEDDING = {
     "offset_dims": (2,),
@@ -52,7 +52,7 @@ _BLOCKS = {
     "scatter_dims_to_operand_dims": (0,),
     "index_vector_dim": 1,
 }
-_DIFFERENCE = Body("", "a - b", lambda a, b: a - b)
+_DIFFERENCE = scalar_function(lambda a, b: a - b, "f32", "f32")
 
 
 def _gather(operand: str, indices: str, high: int, attrs: dict, **more) -> Sample:

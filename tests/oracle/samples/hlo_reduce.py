@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from autoshard import ops
 from autoshard.ops import hlo_batch_norm as norm
 from autoshard.ops import hlo_custom as custom
 from autoshard.ops import hlo_linalg as linalg
@@ -19,13 +20,14 @@ from autoshard.ops.hlo_sort import sort_along
 from autoshard.ops.registry import Operator
 from autoshard.tensortype import TensorType
 
-from .sample import Sample
+from .sample import Sample, scalar_function
 
 Rng = np.random.Generator
 Arrays = Sequence[np.ndarray]
-LESS = Body("", "a < b", lambda a, b, *_: a < b)
-MORE = Body("", "a >= b", lambda a, b: a >= b)
-FARTHEST = Body("", "larger, smaller", lambda a, b, x, y: (np.maximum(a, x), np.minimum(b, y)))
+LESS = scalar_function(lambda a, b: a < b, "f32", "f32")
+LESS_FIRST = scalar_function(lambda a, b, x, y: a < b, "i32", "i32", "f32", "f32")
+MORE = scalar_function(lambda a, b: a >= b, "f32", "f32")
+FARTHEST = scalar_function(lambda a, b, x, y: (ops.maximum(a, x), ops.minimum(b, y)), "f32", "f32", "f32", "f32")
 
 
 def _sample(op: Operator, types: Sequence[str], make: Callable | None = None, **attrs: Any) -> Sample:
@@ -86,7 +88,7 @@ SAMPLES = (
     _sample(reduce.reduce_with, ("f32[24, 8]", "f32[24, 8]", "f32[]", "f32[]"), dimensions=(1,), body=FARTHEST),
     _sample(reduce.map_elements, ("f32[24, 8]", "f32[24, 8]"), body=Body("mul"), dtype="f32"),
     _sample(sort_along, ("f32[24, 9]",), dimension=1, body=LESS),
-    _sample(sort_along, ("i32[9, 24]", "f32[9, 24]"), dimension=0, body=LESS),
+    _sample(sort_along, ("i32[9, 24]", "f32[9, 24]"), dimension=0, body=LESS_FIRST),
     _sample(
         window.reduce_window, ("f32[8, 24, 9]", "f32[]"), dimensions=(1, 1, 3), strides=(1, 1, 2), body=Body("add")
     ),

@@ -8,8 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.ir.text import show
+from autoshard.ir.text_values import body
+from autoshard.ops.body import Body
 from autoshard.ops.registry import Operator
 from autoshard.tensortype import TensorType, dtype
+from autoshard.trace.function import trace
+
+
+def scalar_function(function: Callable, *elements: str) -> Body:
+    """A Python function of scalars of these element types as a Body whose text says what it computes."""
+    return body(show(trace(function, *(TensorType.of((), one) for one in elements), name="body").graph))
 
 
 @dataclass(frozen=True, eq=False)

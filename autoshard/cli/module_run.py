@@ -1,0 +1,94 @@
+"""What each rank of `autoshard run MODULE.mlir` does: plan the module, run it on random inputs, compare if asked to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from autoshard.api import Planned, plan
+from autoshard.communication import get_group_size, get_rank, under_launcher
+from autoshard.ir.graph import Graph
+from autoshard.tensortype import TensorType
+from autoshard.trace.evaluate import evaluate
+
+SEED = 0
+_TOLERANCE, _NARROW_TOLERANCE = 1e-4, 2e-2
+# Whole numbers may be indices: most of these lie inside.
+_SMALL = 4
+
+
+def run_module(path: Path, check: bool) -> int:
+    """Run the module on the ranks that are there; the exit code: 1 if `check` finds outputs that differ, else 0."""
+    planned = plan(path, devices=get_group_size() if under_launcher() else None)
+    inputs = random_inputs(planned.graph, SEED)
+    outputs = planned.run(*inputs)
+    if get_rank():
+        return 0
+    print(_told(planned, outputs))
+    if not check:
+        return 0
+    different = differences(outputs, evaluate(planned.traced.graph, inputs))
+    for line in different:
+        print(f"differs from the unsplit run: {line}", file=sys.stderr)
+    if not different:
+        print("equal to the unsplit run")
+    return 1 if different else 0
+
+
+def random_inputs(graph: Graph, seed: int) -> list[np.ndarray]:
+    """An array for each input of a graph, the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    return [_random(value.type, rng) for value in graph.inputs]
+
+
+def _random(of: TensorType, rng: np.random.Generator) -> np.ndarray:
+    kind = np.dtype(of.dtype.numpy).kind
+    if kind == "b":
+        return rng.random(of.shape) < 0.5
+    if kind == "c":
+        return np.asarray(rng.normal(size=of.shape) + 1j * rng.normal(size=of.shape), of.dtype.numpy)
+    if of.dtype.is_float:
+        return np.asarray(rng.normal(size=of.shape)).astype(of.dtype.numpy)
+    least = 0 if of.dtype.bits > 2 else -1
+    return np.asarray(rng.integers(least, min(_SMALL, 2 ** (of.dtype.bits - 1)), of.shape)).astype(of.dtype.numpy)
+
+
+def differences(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[str]:
+    """For each output that differs, in words how: floats by more than a small share of the largest, others at all."""
+    told = []
+    for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        far, most = _distance(one, other)
+        if far > most:
+            told.append(f"output {i}, {one.dtype}{list(one.shape)}, by up to {far:.3g}; up to {most:.3g} is rounding")
+    return told
+
+
+def _distance(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    """The largest difference, and the largest that rounding explains."""
+    if other.dtype.kind in "biu":
+        return float(np.any(one != other)), 0.0
+    wide = np.complex128 if other.dtype.kind == "c" else np.float64
+    a, b = one.astype(wide), other.astype(wide)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    finite = np.isfinite(a) & np.isfinite(b)
+    if not np.all(same | finite):
+        return float("inf"), 0.0
+    tolerance = _TOLERANCE if other.dtype.itemsize > 2 else _NARROW_TOLERANCE
+    far = np.abs(np.where(finite, a, 0) - np.where(finite, b, 0))
+    return float(np.max(far, initial=0.0)), tolerance * float(np.max(np.abs(np.where(finite, b, 0)), initial=0.0))
+
+
+def _told(planned: Planned, outputs: Sequence[np.ndarray]) -> str:
+    mesh, split = planned.plan.mesh, sum(planned.plan.strategy(node).work_split > 1 for node in planned.graph.nodes)
+    shown = ", ".join(f"{array.dtype}{list(array.shape)}" for array in outputs)
+    return (
+        f"{planned.graph.name} ran on mesh {mesh}: {split} of {len(planned.graph.nodes)} operators split, "
+        f"{len(planned.program.collectives)} collectives; outputs {shown}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_module(Path(sys.argv[1]), "--check" in sys.argv[2:]))
