@@ -99,9 +99,8 @@ def plan_traced(
 
 def _plan_module(target: Any, mesh: Mesh | str | None, devices: int | None, search: str, hardware: Hardware) -> Planned:
     mode = find_mode(search)
-    chosen = None if mesh is None and devices is None else _mesh(mesh, devices)
-    ready = planning(target, chosen if mesh is not None else None, devices)
-    given = {} if search == "factor" else ready.inputs()
+    ready = planning(target, None if mesh is None else _mesh(mesh, devices), devices)
+    given = {} if search == "factor" else ready.inputs()  # rules know by themselves what is asked
     graph = ready.traced.graph
     problem = AskedProblem(graph, ready.mesh, hardware, given=given, work=ready.work, places=ready.places)
     return Planned(ready.traced, mode(problem), hardware)

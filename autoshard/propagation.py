@@ -20,6 +20,7 @@ from autoshard.ir.graph import Graph, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.causes import History
+from autoshard.propagate.collector import paused
 from autoshard.propagate.edges import add_edges, sink_edges
 from autoshard.propagate.levels import Level
 from autoshard.propagate.pipeline import EXPORT, IMPORT
@@ -195,11 +196,12 @@ def propagate(
     options = options_of(which, conservative=conservative, driver=driver, order=order)
     read = _read(target, inputs, mesh)
     imported, traced = (None, read) if isinstance(read, Traced) else (read, None)
-    work = _traced_work(read, mesh) if isinstance(read, Traced) else _imported_work(read)
     record = Record()
-    started = time.perf_counter()
-    log = _run(work, which, options, record)
-    seconds = time.perf_counter() - started
+    with paused():
+        work = _traced_work(read, mesh) if isinstance(read, Traced) else _imported_work(read)
+        started = time.perf_counter()
+        log = _run(work, which, options, record)
+        seconds = time.perf_counter() - started
     file = _file_of(target)
     return Propagated(read.graph, which, options, work, log, record, imported, traced, file, seconds)
 

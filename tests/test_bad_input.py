@@ -255,10 +255,10 @@ def test_devices(devices):
 
 def test_unknown_search_mode_and_hardware():
     assert message(lambda: plan(search="annealing"), UnknownNameError) == (
-        "unknown search mode 'annealing'; known are batch, sharding_propagation"
+        "unknown search mode 'annealing'; known are batch, factor, sharding_propagation"
     )
     text = message(lambda: ash.set_auto_parallel_context(search_mode="annealing"), ContextError)
-    assert "search_mode is 'annealing'; it can be 'batch', 'sharding_propagation'" in text
+    assert "search_mode is 'annealing'; it can be 'batch', 'factor', 'sharding_propagation'" in text
     text = message(lambda: plan(hardware="abacus"), PlanError)
     assert text.startswith("plan: hardware 'abacus': no hardware preset 'abacus'; there are cpu, ")
     text = message(lambda: ash.set_auto_parallel_context(hardware="abacus"), ContextError)

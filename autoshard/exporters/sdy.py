@@ -137,7 +137,8 @@ class _Writer:
 
     def operation(self, op: Op) -> None:
         old = self.imported.operations.get(op.origin) if op.origin is not None else None
-        made = self.copied(op, old) if old is not None and op.origin.op is op.operator else self.created(op, old)
+        is_same = old is not None and op.origin is not None and op.origin.op is op.operator
+        made = self.copied(op, old) if is_same else self.created(op, old)
         self.values.update(zip(op.results, made.results, strict=True))
 
     def copied(self, op: Op, old: Any) -> Any:
@@ -220,7 +221,8 @@ def _sdy_constant(old: Any) -> Any:
     value = _constant_value(old)
     if isinstance(value, str):
         made = ir.Operation.parse(f'"sdy.constant"() <{{value = {value}}}> : () -> {old.results[0].type}')
-        ir.InsertionPoint.current.insert(made)
+        point: Any = ir.InsertionPoint.current
+        point.insert(made)
         return made.operation
     return ir.Operation.create("sdy.constant", [old.results[0].type], (), {"value": value}, loc=old.location)
 

@@ -98,7 +98,7 @@ def planning(target: Any, mesh: Mesh | None = None, devices: int | None = None) 
     written, places = inline_placed(imported.graph)
     graph = prune(_with_rules(written))
     _check_nodes(graph)
-    graph = plannable(graph)
+    graph = prune(plannable(graph))  # what only groups needed is not needed any more
     chosen = _mesh(imported, mesh, devices)
     arguments = tuple(Leaf(i) for i in range(len(graph.inputs)))
     results = tuple(Leaf(i) for i in range(len(graph.outputs)))

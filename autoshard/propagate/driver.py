@@ -120,12 +120,16 @@ class Spreader:
     def _worth_a_visit(self, more: list[Info]) -> bytearray:
         """Which ops of `ops` a scan has to visit; a visit would change nothing at the others."""
         restless, self._restless = self._restless, set()
-        if restless is None:
-            return bytearray([op.info.now is not None for op in self.ops])
         todo = bytearray(len(self.ops))
-        groups = (self._of_info.get(info, ()) for info in more if info.now is not None)
-        for op in chain(restless, self._aloof, *groups):
-            # Infos and the aloof may hold ops that were erased.
+        groups = (self._of_info.get(info, ()) for info in (self.infos if restless is None else more))
+        for op in chain.from_iterable(groups):
+            # Infos hold also ops that were erased.
+            if op.info.now is not None and op.parent is not None:
+                for value in op.held:  # type: ignore[union-attr]
+                    if value.sharding is not None:
+                        todo[op.number] = 1
+                        break
+        for op in chain(restless or (), self._aloof):
             if op.parent is not None:
                 todo[op.number] = 1
         return todo
@@ -174,6 +178,7 @@ class Spreader:
         # Event(...) takes twice as long.
         self.events.append(_new_tuple(Event, (op, step, before, self.level, self.priority, None)))
         touched: list[Op] = []
+        groups = self.groups.of
         for index, kept, seen in changes:
             value = held[index]
             if value is _NOWHERE:
@@ -184,7 +189,7 @@ class Spreader:
             else:
                 set_held(value, kept)
             touched += self._near.get(value) or self.near(value)
-            if value in self.groups.of:
+            if groups and value in groups:
                 touched += self._spread_in_group(value, seen)
         return touched
 
@@ -201,7 +206,9 @@ class Spreader:
         near = self._near.get(value)
         if near is None:
             owner = value.owner
-            near = _plain_near(value, owner) if type(owner) is Op and owner.info is not None and owner.info.plain else None
+            near = (
+                _plain_near(value, owner) if type(owner) is Op and owner.info is not None and owner.info.plain else None
+            )
             if near is None:
                 touched = dict.fromkeys(_touched(value, self.into_bodies))
                 near = [op for op in touched if op.info is not None and op.info.used is not None]
@@ -270,9 +277,7 @@ def _shares(op: Op, info: Info) -> bool:
     return any(len(operands[i].uses) != 1 for i in info.wide)
 
 
-def _push(
-    touched: list[Op], by: Op, todo: bytearray, position: int, stack: list[Op], waiting: set[Op]
-) -> None:
+def _push(touched: list[Op], by: Op, todo: bytearray, position: int, stack: list[Op], waiting: set[Op]) -> None:
     """Let ops that were touched wait for their visit, the last one first."""
     for op in touched:
         number = op.number
@@ -291,12 +296,12 @@ def _hold(op: Op) -> bool:
     for value in sources(op) if operator is data_flow_edge else op.operands:
         owner = value.owner
         # As `holder`, for the results of ops without edges, which are nearly all values.
-        if type(owner) is Op and owner.operator.options.edges is None:
+        if isinstance(owner, Op) and owner.operator.options.edges is None:
             aloof = aloof or len(owner.results) > 1
             held.append(value)
         else:
             keeper = holder(value) or _NOWHERE
-            aloof = aloof or keeper is not value or type(owner) is Op or owner.owner.operator is not function
+            aloof = aloof or keeper is not value or isinstance(owner, Op) or owner.owner.operator is not function
             held.append(keeper)
     held += op.results if operator.edges is None else [holder(value) or _NOWHERE for value in op.results]
     op.held = held

@@ -97,12 +97,12 @@ class Info:
         """
         if self.used is None or self.operator is None:
             return False
-        before = self.now, self.now_shared
+        now, shared = self.now, self.now_shared
         key = self.operator, self.fixed
         if key not in numbers:
             numbers[key] = self._number(levels, mode, True), self._number(levels, mode, False)
         self.now, self.now_shared = map(self._memo, numbers[key])
-        return before != (self.now, self.now_shared)
+        return self.now is not now or self.now_shared is not shared
 
     def _number(self, levels: Sequence[Level], mode: Mode, single: bool) -> int | None:
         assert self.operator is not None

@@ -79,11 +79,12 @@ def flags(
     direction than the others (dynamic slices, whose such factors are in one tensor only) it is nothing.
     """
     allowed = [level for level in levels if single or not level.single_use]
-    passing = every = NONE
+    # Plain numbers, whose operators are quicker than those of flags.
+    passing = every = 0
     for level in allowed:
-        direction = level.direction(operator, spread)
+        direction = level.direction(operator, spread).value
         passing |= direction
-        every |= NONE if level.pass_only else direction
+        every |= 0 if level.pass_only else direction
     if passing == NONE:
         return None
     return flags_of(

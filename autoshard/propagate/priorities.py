@@ -13,7 +13,7 @@ from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.layout.sharding import CLOSED, Sharding
 from autoshard.ops.control import function
 from autoshard.propagate.values import edge_op, set_sharding
-from autoshard.propagate.work import Op, Val, Work
+from autoshard.propagate.work import Op, Val, Work, is_rare
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +44,21 @@ def hold_back(work: Work) -> Waiting:
     Owners of data-flow edges that have an op are left alone, the op counts.
     """
     waiting: Waiting = {}
+    # Distinct shardings are few.
+    known: dict[Sharding | None, tuple[Sharding, tuple[int, ...]] | None] = {None: None}
     for place in _places(work):
         sharding = place.sharding
-        if sharding is None:
+        if sharding is not None and sharding not in known:
+            priorities = tuple(dict.fromkeys(dim.priority for dim in sharding.dims if dim.priority))
+            first = _held_back(sharding)
+            known[sharding] = (first, priorities) if priorities or first is not sharding else None
+        found = known[sharding]
+        if sharding is None or found is None:
             continue
-        for priority in dict.fromkeys(dim.priority for dim in sharding.dims if dim.priority):
+        for priority in found[1]:
             waiting.setdefault(priority, []).append((place, sharding))
-        first = _held_back(sharding)
-        if first is not sharding:
-            place.set(first)
+        if found[0] is not sharding:
+            place.set(found[0])
     return dict(sorted(waiting.items()))
 
 
@@ -66,7 +72,11 @@ def release(places: Iterable[tuple[Place, Sharding]], priority: int) -> None:
 
 def _places(work: Work) -> Iterable[Place]:
     for op in work.module.walk():
-        if op.operator is function:
+        if not is_rare(op.operator):
+            for value in op.results:
+                if value.sharding is not None:
+                    yield Place(value)
+        elif op.operator is function:
             yield from map(Place, op.blocks[0].args)
             yield from (Place(op, i) for i in range(len(op.attrs["outputs"])))
         elif op.operator.edges is not None:

@@ -125,7 +125,7 @@ def step(
 
 
 def flags_of(
-    direction: Direction = BOTH,
+    direction: int = BOTH,
     pass_only: bool = False,
     aggressive: bool = True,
     conservative: bool = False,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from autoshard.errors import PlanError
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.layout.sharding import Sharding, divisible, without_sub_axes
+from autoshard.layout.sharding import Sharding
 from autoshard.plan import CONFIGURED, GIVEN, Cause, Decision, Plan
 from autoshard.search.asked import AskedProblem, Spread, shortened
 from autoshard.search.choose import chooser
@@ -19,7 +19,6 @@ from autoshard.search.follow import ANY, Wish, fitting, follow
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
 from autoshard.strategy import Strategy
-from autoshard.tensortype import TOKEN
 
 # Operators whose one purpose is that their result lies as asked.
 _ASKING = ("ShardingConstraint",)
@@ -103,15 +102,14 @@ class _Following:
         self.input_causes[value] = FollowedCause(*self.spread.cause([value]), lost) if wish else Cause(GIVEN)
 
     def _bounded(self, value: Value, wish: Wish) -> tuple[Layout, tuple[str, ...]]:
-        """The layout in which a value enters or leaves: whole axes that divide, nothing unreduced; and what is lost."""
-        if not isinstance(wish, Sharding) or value.type.dtype is TOKEN:
+        """The layout in which a value enters or leaves: what divides it, with nothing unreduced; and what is lost."""
+        if not isinstance(wish, Sharding):
             return Layout.whole(self.mesh, value.type.rank), ()
         sizes = value.type.shape
-        cut = without_sub_axes(divisible(wish, sizes))
-        layout = Layout(self.mesh, [fitting(size, dim.axes) for dim, size in zip(cut.dims, sizes, strict=True)])
+        layout = Layout(self.mesh, [fitting(size, dim.axes) for dim, size in zip(wish.dims, sizes, strict=True)])
         if layout is wish.layout():
             return layout, ()
-        return layout, (f"of {wish} stays [{layout}], which divides {value.type} and can enter and leave",)
+        return layout, (f"of {wish} stays [{layout}], as far as it divides {value.type} and is complete",)
 
     def _followed(self, node: Node) -> tuple[Strategy, Cause]:
         """The strategy that follows the shardings of the node's operands and results, and its cause."""

@@ -23,12 +23,11 @@ ANY = "any"
 """Stands for the sharding of a tensor that can be had in any layout without communication, such as a constant."""
 Wish = Sharding | str | None
 Axes = tuple[Refs, ...]
+Lost = tuple[str, ...]
 
 
 @lru_cache(maxsize=65536)
-def follow(
-    rule: Rule, mesh: Mesh, wishes: tuple[Wish, ...], sizes: tuple[int, ...]
-) -> tuple[Strategy, tuple[str, ...]]:
+def follow(rule: Rule, mesh: Mesh, wishes: tuple[Wish, ...], sizes: tuple[int, ...]) -> tuple[Strategy, Lost]:
     """The strategy of an operator with that rule, and for each split that is left out why.
 
     Args:
@@ -42,11 +41,9 @@ def follow(
         if not factor.splittable:  # its axes may have been given to others
             wanted[i] = next((row.axes[i] for row in rows if row.axes[i]), None) or wanted[i]
     axes, lost = _runnable(rule, mesh, wanted[: len(rule.factors)])
-    stuck = dict.fromkeys((full.factors[i], refs) for row in rows for i, refs in row.overflow.items())
-    return Strategy(rule, mesh, axes), (
-        *lost,
-        *(f"{_shown(mesh, refs)} cannot split {factor.name} further" for factor, refs in stuck),
-    )
+    stuck = dict.fromkeys((full.factors[i].name, refs) for row in rows for i, refs in row.overflow.items())
+    lost += tuple(f"{_shown(mesh, refs)} cannot split {name} further" for name, refs in stuck)
+    return Strategy(rule, mesh, axes), lost
 
 
 def _row(tensor: TensorFactors, wish: Wish) -> Row:
@@ -60,7 +57,7 @@ def _row(tensor: TensorFactors, wish: Wish) -> Row:
     return Row(axes, {}, tuple(i in own for i in range(len(tensor.sizes))), ())
 
 
-def _runnable(rule: Rule, mesh: Mesh, wanted: Sequence[Refs]) -> tuple[Axes, tuple[str, ...]]:
+def _runnable(rule: Rule, mesh: Mesh, wanted: Sequence[Refs]) -> tuple[Axes, Lost]:
     """The wanted axes, each factor's cut where it cannot run further split."""
     taken: list[Refs] = [()] * len(rule.factors)
     lost = []

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import autoshard as ash
 from autoshard import Parameter, nn, ops
 from autoshard.errors import PlanError, ShardingError
-from autoshard.layout.mesh import Mesh
+from autoshard.layout import Layout
+from autoshard.layout.mesh import AxisRef, Mesh, merge_refs
+from autoshard.layout.sharding import DimSharding, Sharding
+from autoshard.rule import Rule
 from autoshard.search import Problem, find_mode
+from autoshard.search.follow import ANY, follow
+from autoshard.strategy import is_legal
 from autoshard.trace import trace
 from autoshard.trace.function import Traced
 from autoshard.transform import train_step
@@ -225,3 +233,61 @@ def test_equal_layers_have_equal_plans():
     ]
     assert per_layer[0] and all(one == per_layer[0] for one in per_layer)
     assert np.asarray(planned.run(X)).shape == (8, 12)
+
+
+# -- one operator by itself
+
+
+MESH = Mesh(a=2, b=4, c=3)
+RULES = (
+    "m k, k n -> m n", "b m k, b k n -> b m n", "m n -> n m", "m [n] -> m [n]", "m n -> m <n>", "(m n) k -> m n k",
+    "m n, () -> m n", "m k~ -> m", "m k -> m by max", "m n, n -> m n",
+)  # fmt: skip
+SIZES = st.sampled_from([1, 2, 3, 4, 6, 8, 12])
+PIECES = (*MESH.all_axes, AxisRef("b", 1, 2), AxisRef("b", 2, 2))
+
+
+@st.composite
+def wished(draw):
+    """A rule, and shardings of its tensors that do not know of each other."""
+    text = draw(st.sampled_from(RULES))
+    names = dict.fromkeys(re.findall(r"\b[a-z]\b", text.replace("by max", "")))
+    sizes = ", ".join(f"{name}={draw(SIZES)}" for name in names)
+    rule = Rule.parse(f"{text} {{{sizes}}}")
+
+    def sharding(dims) -> Sharding | None:
+        left, asked = list(draw(st.permutations(PIECES))), []
+        for _ in dims:
+            refs = []
+            while left and draw(st.booleans()):
+                ref = left.pop()
+                left = [other for other in left if not other.overlaps(ref)]
+                refs.append(ref)
+            asked.append(DimSharding(merge_refs(refs)))
+        return Sharding(MESH, asked) if draw(st.integers(0, 4)) else None
+
+    tensors = (*rule.operands, *rule.results)
+    elements = [math.prod(rule.factors[i].size for dim in dims for i in dim) for dims in tensors]
+    return rule, tuple(map(sharding, tensors)), tuple(elements)
+
+
+@given(wished())
+def test_a_strategy_runs_and_what_is_lost_is_told(case):
+    """Ranks can run it; no axis splits two factors; and where all tensors agree, either it is done or it is told."""
+    rule, wishes, elements = case
+    strategy, lost = follow(rule, MESH, wishes, elements)
+    assert is_legal(rule, strategy.parts)
+    used = [ref for refs in strategy.axes for ref in refs]
+    assert all(not a.overlaps(b) and a.can_coexist(b) for i, a in enumerate(used) for b in used[:i])
+    whole = (*strategy.operand_layouts, *strategy.result_layouts)
+    asked = [
+        wish.layout() if wish is not None else Layout.whole(MESH, len(of.dims))
+        for wish, of in zip(wishes, whole, strict=True)
+    ]
+    if not lost and all(wish is None or wish.is_whole for wish in wishes):
+        assert strategy.work_split == 1
+    for other in range(len(rule.operands)):
+        # What one operand alone asks, and all others can have in any way, is followed or told.
+        alone = tuple(wish if i == other else ANY for i, wish in enumerate(wishes))
+        strategy, lost = follow(rule, MESH, alone, elements)
+        assert lost or strategy.operand_layouts[other] is asked[other]

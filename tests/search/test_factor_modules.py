@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,13 @@ import pytest
 import autoshard as ash
 from autoshard.errors import MeshError, PlanError, ShapeError
 from autoshard.frontends import from_stablehlo
+from autoshard.frontends.planning import planning
 from autoshard.layout.mesh import Mesh
+from autoshard.propagation import propagate
+from autoshard.search.asked import AskedProblem, Spread
+from autoshard.search.follow import ANY
+from costmodel import preset
+from tests.propagate.generate.module import random_module
 from tests.search.plans import assert_runs_as_whole, kinds
 
 pytestmark = pytest.mark.jax
@@ -159,6 +166,37 @@ def test_neighbours_are_told():
     planned = planned_of(module(pad, X, "tensor<10x16xf32>"))
     assert "left out: x cannot split" in cause(planned, "%0")
     assert "its neighbours would have to be exchanged" in cause(planned, "%0")
+
+
+FEATURES = ("sub_axes", "priorities", "replicated", "constraints", "groups", "barriers")
+
+
+def test_shardings_are_those_of_the_pipeline():
+    """On random modules, for every value inside: what operators are to follow is Shardy's own answer."""
+    compared = 0
+    for seed in range(60):
+        random = Random(seed)
+        imported = from_stablehlo(random_module(random, frozenset(random.sample(FEATURES, 3))))
+        try:
+            ready = planning(imported)
+        except PlanError:
+            continue
+        graph = ready.traced.graph
+        spread = Spread(ready.work(), AskedProblem(graph, ready.mesh, preset("cpu"), places=ready.places))
+        final = propagate(imported).shardings
+        # Constants have a copy per use, inputs and outputs are cut where they enter and leave, and the pipeline ends
+        # with moving the results of some operators.
+        moved = {node.results[0] for node in graph.nodes if node.op.name in ("Concatenate", "DotGeneral")}
+        for value in {*graph.values} - {*graph.inputs, *graph.outputs} - moved:
+            if value in final and spread.sharding(value) is not ANY:
+                assert axes_of(spread.sharding(value)) == axes_of(final[value]), f"seed {seed}: {value}"
+                compared += 1
+    assert compared > 50
+
+
+def axes_of(sharding) -> list:
+    found = [] if sharding is None else [dim.axes for dim in sharding.dims]
+    return found if any(found) else []
 
 
 # -- what cannot be planned

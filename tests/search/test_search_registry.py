@@ -48,7 +48,7 @@ def test_a_name_is_taken_once(mode):
 
 def test_an_unknown_name_is_told_all_modes(mode):
     with pytest.raises(
-        UnknownNameError, match="unknown search mode 'magic'; known are batch, repeated, sharding_propagation"
+        UnknownNameError, match="unknown search mode 'magic'; known are batch, factor, repeated, sharding_propagation"
     ):
         find_mode("magic")
 

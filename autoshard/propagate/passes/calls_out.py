@@ -97,7 +97,11 @@ def _reshard_results(call: Op, function: Op) -> None:
     known = first_on_mesh([*given, *asked])
     if known is None:
         return
-    whole = [Sharding.closed(known.mesh, value.type.rank, known.mesh_name) for value in call.results]
+    meshes = [sharding or known for sharding in asked]
+    whole = [
+        Sharding.closed(like.mesh, 0 if like.mesh.is_maximal else value.type.rank, like.mesh_name)
+        for value, like in zip(call.results, meshes, strict=True)
+    ]
     set_results(call, given or whole)
     for value, before, default in zip(call.results, asked, whole, strict=True):
         target = before or default

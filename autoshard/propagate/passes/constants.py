@@ -119,10 +119,7 @@ class _Splitter:
 
     def is_constant(self, values: list[Val]) -> bool:
         constants = self.constants
-        for value in values:
-            if value.owner not in constants:
-                return False
-        return True
+        return all([value.owner in constants for value in values])
 
     def preserves(self, op: Op, kind: int) -> bool:
         """Whether the results are constant when the operands are."""

@@ -132,10 +132,8 @@ def replace_op(op: Op, values: list[Val]) -> None:
 
 
 def is_used(op: Op) -> bool:
-    for value in op.results:
-        if value.uses:
-            return True
-    return False
+    results = op.results
+    return bool(results[0].uses) if len(results) == 1 else any(value.uses for value in results)
 
 
 def is_pure(op: Op) -> bool:

@@ -216,7 +216,11 @@ def _fit_product(op: Op, infos: Infos, fitting: set[Hashable]) -> None:
     asked = get_sharding(op.results[0])
     if asked is None or not any(dim.axes for dim in asked.dims) or get_sharding(op.operands[0]) is None:
         return
-    like = infos.find(op), _is_custom(op), *[(value.type.shape, get_sharding(value)) for value in (*op.operands, *op.results)]
+    like = (
+        infos.find(op),
+        _is_custom(op),
+        *[(value.type.shape, get_sharding(value)) for value in (*op.operands, *op.results)],
+    )
     if like in fitting:
         return
     table = _table(op, infos)

@@ -57,7 +57,7 @@ def propagation_barrier(scope: Scope) -> None:
 
 def edges(scope: Scope, owners: list[Value]) -> None:
     """Sometimes write the data-flow edges of these values, which the passes would have made."""
-    if not scope.module.has("edges", 0.5):
+    if not scope.module.has("edges", 1.0):
         return
     for value in owners:
         made = Value(scope.module.fresh(), value.shape, value.element)

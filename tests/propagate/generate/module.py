@@ -20,6 +20,7 @@ from tests.propagate.generate.functions import function
 from tests.propagate.generate.scope import EMPTY, MAXIMAL, Module, Scope
 from tests.propagate.generate.shardings import axes_of, sharding
 from tests.propagate.generate.structure_table import fill
+from tests.propagate.generate.table import Maker
 
 FEATURES = (
     "sub_axes",
@@ -72,6 +73,16 @@ def random_module(random: Random, features: frozenset[str] | None = None, size: 
         random.shuffle(texts)
     meshes = [_mesh(name, axes, module.orders.get(name, [])) for name, axes in module.meshes.items()]
     return "\n".join([*meshes, *texts]) + "\n"
+
+
+def catalogue(maker: Maker, random: Random) -> str:
+    """A module of a dozen operations that one maker writes, with shardings on many of them."""
+    module = Module(random, {"mesh": dict(MESHES[0])}, {}, sharding, frozenset({"tokens"}))
+    main = Scope(module)
+    for _ in range(12):
+        maker(main)
+    texts = [function(main, "main", main.values or [main.any()], "public", 0.7), *module.functions]
+    return "\n".join([_mesh("mesh", MESHES[0], []), *texts]) + "\n"
 
 
 def _more_meshes(module: Module) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.propagate.generate.scope import Scope
-from tests.propagate.generate.table import OPERATIONS, Maker
+from tests.propagate.generate.table import OPERATIONS, M, Maker
 
 STRUCTURES: list[tuple[str, Maker]] = []
 
 
-def structure(feature: str) -> Callable[[Maker], Maker]:
+def structure(feature: str) -> Callable[[M], M]:
     """Register a maker that is drawn if the module has the feature."""
 
-    def register(maker: Maker) -> Maker:
+    def register(maker: M) -> M:
         STRUCTURES.append((feature, maker))
         return maker
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from tests.propagate.generate.scope import F32, Scope
 
 Maker = Callable[[Scope], object]
+M = TypeVar("M", bound=Maker)
 OPERATIONS: list[tuple[int, Maker]] = []
 
 
-def kind(weight: int = 1) -> Callable[[Maker], Maker]:
+def kind(weight: int = 1) -> Callable[[M], M]:
     """Register a maker, drawn `weight` times as often as one of weight 1."""
 
-    def register(maker: Maker) -> Maker:
+    def register(maker: M) -> M:
         OPERATIONS.append((weight, maker))
         return maker
 

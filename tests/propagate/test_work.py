@@ -1,0 +1,98 @@
+"""The working copy under edits: rare ops stay findable, places grow along a block; the collector pauses and resumes."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoshard.ops.control import data_flow_edge, named_computation, sharding_group
+from autoshard.ops.registry import lookup
+from autoshard.propagate.collector import paused
+from autoshard.propagate.passes.edit import inside_out, named
+from autoshard.propagate.work import Block, Op, Work, find, is_rare
+from autoshard.tensortype import TensorType
+
+_TYPE = TensorType.of((6, 4))
+_KINDS = ("Neg", "ShardingGroup", "NamedComputation")
+
+
+def _op(name: str) -> Op:
+    if name == "NamedComputation":
+        op = Op(lookup(name), (), (), {"name": "f"})
+        op.add_block((_TYPE,))
+        return op
+    return Op(lookup(name), (), (), {})
+
+
+def _blocks(work: Work) -> list[Block]:
+    return [block for op in work.module.walk() for block in op.blocks]
+
+
+def _edit(rng: random.Random, work: Work) -> None:
+    block = rng.choice(_blocks(work))
+    ops = list(block)
+    if ops and rng.random() < 0.3:
+        rng.choice(ops).erase()
+    elif ops and rng.random() < 0.2:
+        one = rng.choice(ops)
+        if not one.blocks:
+            one.become(lookup(rng.choice(_KINDS[:2])))
+    else:
+        block.insert(_op(rng.choice(_KINDS)), rng.choice([None, *ops]))
+
+
+@given(st.randoms(use_true_random=False))
+def test_find_sees_what_a_full_walk_sees(rng: random.Random):
+    work = Work({})
+    for _ in range(40):
+        _edit(rng, work)
+    rare = [op for op in inside_out(work.module) if op.operator in (sharding_group, named_computation)]
+    assert find(work.module, lambda operator: operator in (sharding_group, named_computation)) == rare
+    assert named(work.module, "ShardingGroup") == [op for op in rare if op.operator is sharding_group]
+    for block in _blocks(work):
+        places = [op.place for op in block]
+        assert places == sorted(set(places))
+
+
+@pytest.mark.parametrize("at", ["first", "last"])
+def test_there_is_always_a_place_between_two_ops(at: str):
+    block = Work({}).module.blocks[0]
+    first, last = block.append(_op("Neg")), block.append(_op("Neg"))
+    made = [first, last]
+    for _ in range(200):
+        op = block.insert(_op("Neg"), made[1] if at == "first" else last)
+        made.insert(1 if at == "first" else len(made) - 1, op)
+    assert list(block) == made
+    places = [op.place for op in block]
+    assert places == sorted(set(places))
+
+
+def test_a_block_without_ops_belongs_to_one_op_only():
+    first, second = _op("NamedComputation"), _op("Neg")
+    assert len(first.blocks) == 1
+    assert not second.blocks
+
+
+def test_rare_is_what_passes_look_for():
+    assert all(is_rare(operator) for operator in (sharding_group, named_computation, data_flow_edge, lookup("Call")))
+    assert (
+        is_rare(lookup("PropagationBarrier")) and is_rare(lookup("ShardingConstraint")) and is_rare(lookup("Reshard"))
+    )
+    assert not any(is_rare(lookup(name)) for name in ("Add", "DotGeneral", "Constant", "BroadcastInDim"))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_collector_is_as_before_also_after_an_error(before: bool):
+    was = gc.isenabled()
+    try:
+        (gc.enable if before else gc.disable)()
+        with pytest.raises(ValueError, match="inside"), paused():
+            assert not gc.isenabled()
+            raise ValueError("inside")
+        assert gc.isenabled() is before
+    finally:
+        (gc.enable if was else gc.disable)()
