@@ -23,14 +23,17 @@ class Cause:
 
     kind: configured (a user's shard()), propagated (followed from decided neighbours), started (nothing was configured:
     the search began here), released (decided although some inputs were still open), adopted (a graph input takes the
-    layout of its first user), given (the data strategy). `neighbours` are labels of what it followed from.
+    layout of its first user), given (the data strategy), asked (the sharding that a person asked for). `neighbours` are
+    labels of what it followed from; `lost` tells which asked or propagated splits were left out, and why.
     """
 
     kind: str
     neighbours: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.kind} from {', '.join(self.neighbours)}" if self.neighbours else self.kind
+        followed = f"{self.kind} from {', '.join(self.neighbours)}" if self.neighbours else self.kind
+        return "; ".join((followed, *(f"left out: {one}" for one in self.lost)))
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ def _operator(row: OperatorRow, alternatives: bool) -> dict[str, Any]:
 
 
 def _cause(cause: Cause) -> dict[str, Any]:
-    return {"cause": cause.kind, "cause_from": list(cause.neighbours)}
+    found: dict[str, Any] = {"cause": cause.kind, "cause_from": list(cause.neighbours)}
+    return {**found, "left_out": list(cause.lost)} if cause.lost else found
 
 
 def _option(option: Option) -> dict[str, Any]:

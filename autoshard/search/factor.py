@@ -6,7 +6,7 @@ results as far as ranks can run it, see `follow`. Where it cannot, its cause say
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autoshard.errors import PlanError
 from autoshard.ir.graph import Node, Value
@@ -22,16 +22,6 @@ from autoshard.strategy import Strategy
 
 # Operators whose one purpose is that their result lies as asked.
 _ASKING = ("ShardingConstraint",)
-
-
-@dataclass(frozen=True)
-class FollowedCause(Cause):
-    """Why an operator or an input is split as it is; `lost` says which asked splits were left out, and why."""
-
-    lost: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return "; ".join((super().__str__(), *(f"left out: {one}" for one in self.lost)))
 
 
 @search_mode("factor")
@@ -99,7 +89,7 @@ class _Following:
             return
         layout, lost = self._bounded(value, wish)
         self.layouts[value] = layout
-        self.input_causes[value] = FollowedCause(*self.spread.cause([value]), lost) if wish else Cause(GIVEN)
+        self.input_causes[value] = Cause(*self.spread.cause([value]), lost) if wish else Cause(GIVEN)
 
     def _bounded(self, value: Value, wish: Wish) -> tuple[Layout, tuple[str, ...]]:
         """The layout in which a value enters or leaves: what divides it, with nothing unreduced; and what is lost."""
@@ -123,7 +113,7 @@ class _Following:
         lost += self._unbegun(node, strategy)
         if not node.op.has_rule:
             lost += (f"how {node.op.name} runs on blocks is not known, every rank runs all of it",)
-        return strategy, FollowedCause(*self.spread.cause([*node.operands, *node.results], node.label), lost)
+        return strategy, Cause(*self.spread.cause([*node.operands, *node.results], node.label), lost)
 
     def _carrying(self, node: Node, strategy: Strategy) -> Strategy:
         """Terms of a sum pass through where the results are to be unreduced along the axes that the operands are."""
