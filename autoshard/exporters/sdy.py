@@ -202,6 +202,7 @@ class _Writer:
             raise PlanError(f"cannot write {op.name} as an operation of StableHLO or sdy")
         operands = [self.values[value] for value in op.operands]
         name, attributes = _MADE[op.name](self, op)
+        self.mark_rule(op, attributes)
         types = [self.type(value.type) for value in op.results]
         location = old.location if old is not None else None
         return ir.Operation.create(name, types, operands, attributes, loc=location)

@@ -97,6 +97,8 @@ class Spreader:
             self._restless = set()
             self.spread(bytearray(b"\1") * len(self.ops), sweeping=True)
             self.ops = [op for op in self.ops if op.parent is not None]
+            # What was found near a value may be an op that is erased now, which has a number no more.
+            self._near.clear()
             self._number()
             self._restless = None
         else:

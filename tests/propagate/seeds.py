@@ -15,7 +15,7 @@ from against_shardy import work_of
 from golden_seeds import FOLDER, golden, sections
 from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
-from shardy import PIPELINES, shardy
+from tests.propagate.shardy import PIPELINES, shardy
 
 from autoshard.exporters.sdy import to_module
 from autoshard.frontends.stablehlo.reader import parse_module, read_module

@@ -31,6 +31,7 @@ from autoshard.layout.sdy_text import parse_mesh, parse_per_value, parse_shardin
 from autoshard.layout.sharding import Sharding
 from autoshard.layout.verify_sharding import verify_sharding
 from autoshard.ops.registry import Operator, lookup
+from autoshard.propagate.collector import paused
 from autoshard.rule import Rule
 from autoshard.rule_sdy import parse_sdy_rule
 from autoshard.source import Source
@@ -82,7 +83,7 @@ def read_module(module: Any, file: str = "") -> Imported:
         GraphError: an operation whose result types autoshard's own operator does not make.
     """
     load_translators()
-    with module.context:
+    with module.context, paused():
         return _ModuleReader(module, file).read()
 
 
