@@ -74,8 +74,9 @@ def _module_program(module: Path, ranks: int, arguments: list[str] | None, check
     """The script, with its arguments, by which each rank runs the module, which has been found to fit."""
     from autoshard.cli import module_run
     from autoshard.frontends.planning import planning
+    from autoshard.trace.evaluate import check_known
 
     if arguments:
         raise TargetError(f"{module} is a module and takes no arguments, but got {' '.join(arguments)}")
-    planning(module, devices=ranks)
+    check_known(planning(module, devices=ranks).traced.graph)
     return [module_run.__file__, str(module), *["--check"] * check]

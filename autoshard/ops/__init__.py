@@ -13,6 +13,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from autoshard.errors import UnknownNameError
+from autoshard.ops.hlo_custom import custom_call_rule, custom_call_run
 from autoshard.ops.primitive import Primitive, current_primitive, primitive_class
 from autoshard.ops.registry import Operator, lookup, operator, operators
 
@@ -36,7 +37,17 @@ _HIGHER = {
 _FUNCTIONS = {name: known for name, known in _collect().items() if name not in _HIGHER}
 globals().update(_FUNCTIONS)
 
-__all__ = ["Operator", "Primitive", "current_primitive", "lookup", "operator", "operators", "primitive_class"]
+__all__ = [
+    "Operator",
+    "Primitive",
+    "current_primitive",
+    "custom_call_rule",
+    "custom_call_run",
+    "lookup",
+    "operator",
+    "operators",
+    "primitive_class",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -106,6 +106,12 @@ def has_custom_call_rule(target: str) -> bool:
     return target in _RULES
 
 
+def unknown_target(attrs: Mapping[str, Any]) -> str | None:
+    """The target of a custom call with these attributes, if nobody has told what it computes."""
+    target = attrs.get("target")
+    return None if target in _RUNS else target
+
+
 def _made(shapes: Shapes, attrs: Mapping[str, Any]) -> CustomCall:
     return CustomCall(attrs["target"], shapes, attrs["types"], dict(attrs["config"]), attrs.get("fixed", False))
 

@@ -11,6 +11,7 @@ import numpy as np
 from autoshard.errors import RuntimeSetupError, ShapeError, at
 from autoshard.ir.graph import Graph, Node, Value, walk
 from autoshard.ir.run import TOKEN_VALUE, Held, Runner
+from autoshard.ops.hlo_custom import unknown_target
 from autoshard.tensortype import TOKEN, type_of
 from autoshard.trace.manual import Team
 
@@ -41,23 +42,36 @@ class _Whole(Runner):
         return super().node(node, held)
 
 
+_CUSTOM_CALLS = ("CustomCall", "MoveCall", "UnruledCustomCall")
+
+
 def check_known(graph: Graph) -> None:
-    """That autoshard has an operator for every operation of the graph, so that it can run.
+    """That autoshard knows what every operation of the graph computes, so that it can run.
 
     Raises:
-        ShapeError: it has not; each operation is named with how often it occurs and where first.
+        ShapeError: it does not; each operation is named with how often it occurs and where first.
     """
     nodes = (node for one in (graph, *graph.functions.values()) for node in walk(one.nodes))
-    unknown = [node for node in nodes if node.op.name == "Opaque"]
+    unknown = [(name, node) for node in nodes if (name := _unknown(node)) is not None]
     if unknown:
-        raise ShapeError(f"cannot run {graph.name!r}: autoshard has no operator for {_listed(unknown)}")
+        custom = any(node.op.name in _CUSTOM_CALLS for _, node in unknown)
+        hint = "; ops.custom_call_run gives custom calls a meaning" * custom
+        raise ShapeError(f"cannot run {graph.name!r}: autoshard has no operator for {_listed(unknown)}{hint}")
 
 
-def _listed(unknown: Sequence[Node]) -> str:
+def _unknown(node: Node) -> str | None:
+    """The name of the operation, if nothing is known of it."""
+    if node.op.name == "Opaque":
+        return node.attrs["name"]
+    target = unknown_target(node.attrs) if node.op.name in _CUSTOM_CALLS else None
+    return None if target is None else f"custom call {target}"
+
+
+def _listed(unknown: Sequence[tuple[str, Node]]) -> str:
     first: dict[str, Node] = {}
-    for node in unknown:
-        first.setdefault(node.attrs["name"], node)
-    counts = Counter(node.attrs["name"] for node in unknown)
+    for name, node in unknown:
+        first.setdefault(name, node)
+    counts = Counter(name for name, _ in unknown)
     return ", ".join(f"{name} ({_times(counts[name], at(node.source))})" for name, node in first.items())
 
 
