@@ -42,10 +42,27 @@ def to_module(work: Work, imported: Imported, *, rules: bool = False, full: bool
             meshes also say what they are in StableHLO's terms.
 
     Raises:
-        PlanError: an operation that has no form in StableHLO or sdy.
+        PlanError: an operation that has no form in StableHLO or sdy, or shardings that sdy does not allow.
     """
     with imported.module.context, ir.Location.unknown():
-        return _Writer(imported, rules, full).module(work)
+        made = _Writer(imported, rules, full).module(work)
+        _verify(made)
+        return made
+
+
+def _verify(made: Any) -> None:
+    """Single passes can spread an axis where it is taken: into a manual computation that has it for a manual one."""
+    # With several threads the bindings can wait for each other for ever: the one that reports an error needs Python,
+    # which the one that waits for it holds.
+    made.context.enable_multithreading(False)
+    try:
+        made.operation.verify()
+    except ir.MLIRError as error:
+        told = "; ".join(diagnostic.message for diagnostic in error.error_diagnostics)
+        raise PlanError(
+            f"cannot write the module with these shardings: {told.rstrip('.')}. Ask for other axes there; single "
+            "passes can give an axis to a manual computation that has it already, which `full` prevents"
+        ) from None
 
 
 class _Writer:
@@ -93,8 +110,9 @@ class _Writer:
             op.attributes["stablehlo.mesh"] = self.parsed(f"{{axes = [{axes}]{ids}}}")
 
     def function(self, function: Op) -> None:
-        old = self.functions[function.attrs.get("copy_of", function.attrs["name"])]
-        attributes = _attributes(old)
+        named = self.imported.operations.get(function.origin) if function.origin is not None else None
+        old = self.functions[function.attrs.get("copy_of", function.attrs["name"])] if named is None else named
+        attributes = _attributes(old) if named is None else {"function_type": _function_type(named)}
         attributes["sym_name"] = ir.StringAttr.get(function.attrs["name"])
         if not function.attrs["public"]:
             attributes["sym_visibility"] = ir.StringAttr.get("private")
@@ -133,7 +151,8 @@ class _Writer:
                 self.operation(op)
             ending = old.operations[len(old.operations) - 1].operation
             operands = [self.values[value] for value in last.operands]
-            ir.Operation.create(ending.name, (), operands, _attributes(ending), loc=ending.location)
+            name = "func.return" if last.name == "Return" else ending.name
+            ir.Operation.create(name, (), operands, _attributes(ending), loc=ending.location)
 
     def operation(self, op: Op) -> None:
         old = self.imported.operations.get(op.origin) if op.origin is not None else None
@@ -169,16 +188,16 @@ class _Writer:
         if op.name in _MADE:
             for name, value in _MADE[op.name](self, op)[1].items():
                 attributes[name] = value
-            self.mark_rule(op, attributes)
-            return
-        if op.name == "Call":
-            attributes["callee"] = ir.FlatSymbolRefAttr.get(op.attrs["callee"])
+        if op.name not in _MADE or op.name == "Call":
+            self.mark_results(op, attributes)
+        self.mark_rule(op, attributes)
+
+    def mark_results(self, op: Op, attributes: Any) -> None:
         shardings = [value.sharding for value in op.results]
         if any(sharding is not None for sharding in shardings):
             attributes[_SHARDING] = self.per_value(shardings)
         elif _SHARDING in attributes:
             del attributes[_SHARDING]
-        self.mark_rule(op, attributes)
 
     def mark_rule(self, op: Op, attributes: Any) -> None:
         rule = op.info.rule if self.rules and op.info is not None else None
@@ -202,6 +221,8 @@ class _Writer:
             raise PlanError(f"cannot write {op.name} as an operation of StableHLO or sdy")
         operands = [self.values[value] for value in op.operands]
         name, attributes = _MADE[op.name](self, op)
+        if op.name == "Call":
+            self.mark_results(op, attributes)
         self.mark_rule(op, attributes)
         types = [self.type(value.type) for value in op.results]
         location = old.location if old is not None else None
@@ -211,6 +232,12 @@ class _Writer:
         if of not in self.types:
             self.types[of] = ir.Type.parse(mlir_type(of))
         return self.types[of]
+
+
+def _function_type(named: Any) -> Any:
+    """The type of the function that a named computation becomes."""
+    inputs, results = ([value.type for value in values] for values in (named.operands, named.results))
+    return ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
 
 
 def _attributes(op: Any) -> dict[str, Any]:
@@ -302,6 +329,10 @@ def _manual(writer: _Writer, op: Op) -> Made:
     }
 
 
+def _call(writer: _Writer, op: Op) -> Made:
+    return "func.call", {"callee": ir.FlatSymbolRefAttr.get(op.attrs["callee"])}
+
+
 def _named(writer: _Writer, op: Op) -> Made:
     lists = {name: op.attrs[name] for name in ("in_shardings", "out_shardings") if op.attrs[name]}
     attributes = {name: writer.per_value(shardings) for name, shardings in lists.items()}
@@ -330,6 +361,7 @@ _MADE: dict[str, Callable[[_Writer, Op], Made]] = {
     "DataFlowEdge": _edge,
     "ManualComputation": _manual,
     "NamedComputation": _named,
+    "Call": _call,
     "SdyAllReduce": _sums("sdy.all_reduce", "reduction_axes", per_dim=False),
     "SdyAllGather": _sums("sdy.all_gather", "gathering_axes", per_dim=True),
     "ReplicatedToUnreduced": _sums("sdy.replicated_to_unreduced", "axes", per_dim=False),

@@ -79,7 +79,8 @@ def _known(values: list[Val]) -> list[Sharding]:
 
 
 def _asks_nothing(sharding: Sharding) -> bool:
-    return sharding.is_whole and not any(dim.closed for dim in sharding.dims)
+    """No dim is split or closed; unreduced axes do not count, and are not handed on to others."""
+    return not any(dim.axes or dim.closed for dim in sharding.dims)
 
 
 def _warning(group: int, known: list[Sharding]) -> str:

@@ -6,6 +6,7 @@ free axes behind the manual ones (Shardy's ManualComputationOp::transformTargetS
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Collection
 
 from autoshard.layout.layout import Refs
@@ -35,7 +36,12 @@ def outside(view: Sharding, before: Sharding | None, manual: Collection[str]) ->
 
 
 def _manual_count(axes: Refs, manual: Collection[str]) -> int:
-    return next((i for i, axis in enumerate(axes) if axis.name not in manual), len(axes))
+    """How many of the axes are manual, which come first.
+
+    A value from outside that nothing has asked to be so may have a manual axis behind a free one. What the search
+    then finds is what Shardy's finds, which is a bisection too.
+    """
+    return bisect(axes, False, key=lambda axis: axis.name not in manual)
 
 
 def _free(axes: Refs, manual: Collection[str]) -> Refs:

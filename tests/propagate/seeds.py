@@ -15,7 +15,6 @@ from against_shardy import work_of
 from golden_seeds import FOLDER, golden, sections
 from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
-from tests.propagate.shardy import PIPELINES, shardy
 
 from autoshard.exporters.sdy import to_module
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
@@ -25,6 +24,7 @@ from autoshard.propagate.run import run_op_priority
 from autoshard.propagate.work import from_graph
 from autoshard.propagation import PASSES, propagate
 from autoshard.rule_sdy import show_sdy
+from tests.propagate.shardy import PIPELINES, shardy
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.mlir"))
 _AFTER, _RULE = "after p", "sdy.sharding_rule"

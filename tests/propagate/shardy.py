@@ -154,7 +154,9 @@ def _serve() -> None:
 
     for line in sys.stdin:
         text, pipelines = json.loads(line)
-        with jax_mlir.make_ir_context():
+        with jax_mlir.make_ir_context() as context:
+            # With several threads, the one that reports an error can wait for Python for ever.
+            context.enable_multithreading(False)
             for passes in pipelines:
                 try:
                     module = ir.Module.parse(text)

@@ -1,14 +1,15 @@
 """Our propagation against Shardy's own passes: the whole module text is the same, for random modules and JAX programs.
 
-Where Shardy is wrong or gives up, FAULTS says so, with the reason and a small module.
+Where Shardy fails, `faults` says why, with a small module; no other failure is taken.
 """
 
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,19 +20,50 @@ from autoshard.frontends.stablehlo.reader import load_translators
 from autoshard.frontends.stablehlo.structures import STRUCTURES
 from autoshard.frontends.stablehlo.table import TABLE
 from autoshard.ops.hlo_custom import has_custom_call_rule
+from tests.propagate.faults import FAULTS, SINGLE, Fault, fault_of
 from tests.propagate.generate.coverage import counts, drawn
 from tests.propagate.generate.custom import POINTWISE
 from tests.propagate.generate.module import ALONE, FEATURES, catalogue, random_module
 from tests.propagate.generate.table import OPERATIONS
 from tests.propagate.jax_models import MODULES, opened
-from tests.propagate.shardy import PASSES, ShardyFailed, ours_each, pipeline, shardy_each
+from tests.propagate.shardy import ShardyFailed, ours_each, pipeline, shardy_each
 
 pytestmark = pytest.mark.jax
 
-SINGLE = PASSES[:4]
 # Meshes written out in place crash all passes but the pipeline, which names them first.
 GENERAL = tuple(name for name in FEATURES if name != "inlined")
 SEEDS = st.integers(0, 2**32 - 1)
+# What random modules once showed.
+SMALL = {
+    "a manual axis behind a free one": """sdy.mesh @mesh = <["x"=2, "y"=2, "z"=2]>
+        func.func @main(%x: tensor<8x12xf32> {sdy.sharding = #sdy.sharding<@mesh, [{?}, {"z", "x"}]>})
+            -> tensor<8x12xf32> {
+          %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{?}, {?}]>] out_shardings=[<@mesh, [{?}, {?}]>]
+              manual_axes={"x"} (%a: tensor<8x12xf32>) {
+            %1 = stablehlo.negate %a : tensor<8x12xf32>
+            sdy.return %1 : tensor<8x12xf32>
+          } : (tensor<8x12xf32>) -> tensor<8x12xf32>
+          return %0 : tensor<8x12xf32>
+        }""",
+    "a function with an unreduced argument and result": """sdy.mesh @mesh = <["x"=2, "y"=4]>
+        func.func @main(%x: tensor<8x6xf32>) -> tensor<8x6xf32> {
+          %0 = func.call @f(%x) : (tensor<8x6xf32>) -> tensor<8x6xf32>
+          %1 = stablehlo.negate %0 : tensor<8x6xf32>
+          return %1 : tensor<8x6xf32>
+        }
+        func.func private @f(%x: tensor<8x6xf32>) -> tensor<8x6xf32> {
+          %0 = sdy.sharding_constraint %x <@mesh, [{}, {}], unreduced={"y"}> : tensor<8x6xf32>
+          return %0 : tensor<8x6xf32>
+        }""",
+    "a group with an unreduced value": """sdy.mesh @mesh = <["x"=8, "y"=2]>
+        func.func @main(%x: tensor<12x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{?}, {?}], unreduced={"x"}>},
+                        %y: tensor<12x6xf32>) -> tensor<12x6xf32> {
+          %0 = stablehlo.add %x, %y : tensor<12x6xf32>
+          sdy.sharding_group %x group_id=0 : tensor<12x6xf32>
+          sdy.sharding_group %y group_id=0 : tensor<12x6xf32>
+          return %0 : tensor<12x6xf32>
+        }""",
+}
 
 
 def options(number: int, features: frozenset[str]) -> list[dict[str, Any]]:
@@ -48,18 +80,18 @@ def options(number: int, features: frozenset[str]) -> list[dict[str, Any]]:
     return chosen
 
 
-def compare(text: str, runs: Sequence[dict[str, Any]]) -> list[ShardyFailed]:
-    """Assert that both give the same module text in all runs; returns why Shardy refused in some."""
+def compare(text: str, runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Assert that both give the same module text in all runs, or Shardy fails as it is known to; returns how."""
     wanted = shardy_each(text, [pipeline(**run) for run in runs])
-    refused = []
+    faults = []
     for run, want, got in zip(runs, wanted, ours_each(text, runs), strict=True):
         if isinstance(want, ShardyFailed):
-            refused.append(want)
+            faults.append(fault_of(want, text, run["which"], got))
             continue
         if isinstance(got, AutoshardError):
             raise AssertionError(f"{run}: Shardy takes it, ours does not: {got}\n{text}") from got
         assert got.strip() == want.strip(), f"{run}\n{_difference(want, got)}\n{text}"
-    return refused
+    return faults
 
 
 def _difference(want: str, got: str) -> str:
@@ -68,19 +100,21 @@ def _difference(want: str, got: str) -> str:
 
 
 def assert_equal_on_random_modules(count: int, always: Sequence[str], others: Sequence[str]) -> None:
-    """Draw `count` modules with the features `always` and some of the others; Shardy may refuse one run in twenty."""
-    refused, runs = [], []
+    """Draw `count` modules with the features `always` and some of the others; few runs may end in faults."""
+    faults: Counter[str] = Counter()
+    runs = 0
 
     @settings(max_examples=count, suppress_health_check=[HealthCheck.too_slow])
     @given(SEEDS, st.frozensets(st.sampled_from(others), max_size=8))
     def check(seed: int, more: frozenset[str]) -> None:
+        nonlocal runs
         features = more | frozenset(always)
         chosen = options(seed, features)
-        runs.extend(chosen)
-        refused.extend(compare(random_module(Random(seed), features), chosen))
+        runs += len(chosen)
+        faults.update(compare(random_module(Random(seed), features), chosen))
 
     check()
-    assert len(refused) <= max(len(runs) // 20, 5), f"Shardy refuses {len(refused)} of {len(runs)}: {refused}"
+    assert faults.total() <= max(runs // 10, 5), f"of {runs} runs, these end in faults of Shardy's: {faults}"
 
 
 @pytest.mark.parametrize(
@@ -120,6 +154,11 @@ def test_each_operation(maker: Callable) -> None:
     assert not compare(text, options(len(text), frozenset()))
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_small_modules(name: str) -> None:
+    assert not compare(SMALL[name], options(0, frozenset()))
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_jax_programs(name: str) -> None:
     text = MODULES[name]()
@@ -150,72 +189,20 @@ def test_every_operation_is_drawn() -> None:
 # -- where Shardy is wrong
 
 
-class Fault(NamedTuple):
-    """A module that Shardy fails on, and why that is its fault; `ours` is what we say of it if we do not take it."""
-
-    name: str
-    reason: str
-    which: str
-    text: str
-    ours: str = ""
-
-
-_MESH = 'sdy.mesh @mesh = <["x"=2, "y"=2]>\n'
-FAULTS = [
-    Fault(
-        "priority_of_dead_code",
-        "it keeps a pointer to the value whose priority it read, and the value is erased as dead code",
-        "user-priority",
-        _MESH
-        + """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
-          %0 = stablehlo.negate %x {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"x"}p1]>]>} : tensor<8xf32>
-          return %x : tensor<8xf32>
-        }""",
-    ),
-    Fault(
-        "mesh_in_place",
-        "a single pass looks up the mesh by the name that it does not have; only the pipeline gives it one before",
-        "basic",
-        """func.func @main(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<mesh<["x"=2]>, [{"x"}]>}) -> tensor<8xf32> {
-          %0 = stablehlo.negate %x : tensor<8xf32>
-          return %0 : tensor<8xf32>
-        }""",
-    ),
-    Fault(
-        "named_computation_in_the_pipeline",
-        "edges are added to it with all others and once more when calls become named computations",
-        "full",
-        """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
-          %0 = sdy.named_computation<"f">(%x) (%a: tensor<8xf32>) {
-            %1 = stablehlo.negate %a : tensor<8xf32>
-            sdy.return %1 : tensor<8xf32>
-          } : (tensor<8xf32>) -> tensor<8xf32>
-          return %0 : tensor<8xf32>
-        }""",
-        "cannot write Call as an operation of StableHLO or sdy",
-    ),
-    Fault(
-        "edge_in_the_pipeline",
-        "an edge that the module holds gets a second one",
-        "full",
-        """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
-          %0 = stablehlo.optimization_barrier %x : tensor<8xf32>
-          %1 = sdy.data_flow_edge %0 : tensor<8xf32>
-          return %1 : tensor<8xf32>
-        }""",
-    ),
-]
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_faults_of_shardy(fault: Fault) -> None:
-    """Shardy still fails, so the entry is still needed; we give a module that it accepts, or refuse it too."""
-    (theirs,) = shardy_each(fault.text, [pipeline(fault.which)])
+    """Shardy still fails, so the entry is still needed; we give a module that it accepts, or an error."""
+    which = fault.which[0]
+    (theirs,) = shardy_each(fault.text, [pipeline(which, edges=fault.edges)])
     assert isinstance(theirs, ShardyFailed), f"no fault any more ({fault.reason})"
-    (ours,) = ours_each(fault.text, [{"which": fault.which}])
-    if fault.ours:
-        assert isinstance(ours, AutoshardError) and fault.ours in str(ours)
-        return
-    assert isinstance(ours, str), str(ours)
-    (read,) = shardy_each(ours, [["symbol-dce"]])
-    assert isinstance(read, str), str(read)
+    (ours,) = ours_each(fault.text, [{"which": which, "edges": fault.edges}])
+    assert fault.explains(theirs, fault.text, which, ours), f"{theirs}\nours: {ours}"
+    if isinstance(ours, str):
+        (read,) = shardy_each(ours, [["symbol-dce"]])
+        assert isinstance(read, str), str(read)
+
+
+def test_an_unknown_failure_is_no_fault() -> None:
+    for failed, which in (("the process died (-11)", "basic"), ("does not end", "full")):
+        with pytest.raises(AssertionError, match="an unknown failure of Shardy"):
+            fault_of(ShardyFailed(failed), "module {}", which, "module {}")

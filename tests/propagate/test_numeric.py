@@ -57,6 +57,9 @@ def check_random(seed: int, search: str | None) -> str:
     except PlanError as error:
         assert "cannot plan" in str(error), error
         return "not planned"
+    except ShapeError as error:
+        assert "no operator for custom call" in str(error), error
+        return "no meaning"
     rng = np.random.default_rng(seed)
     feeds = [feed(value.type, rng) for value in imported.graph.inputs]
     whole = unsplit(imported.graph, feeds)

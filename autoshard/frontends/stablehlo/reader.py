@@ -62,7 +62,9 @@ def parse_module(text: str | bytes, file: str = "") -> Any:
     """
     if not text.strip():
         raise ParseError(f"cannot read {file or 'an empty text'} as a StableHLO module: there is nothing in it")
-    with make_ir_context():
+    with make_ir_context() as context:
+        # Errors are reported through Python: with threads, MLIR's verifier and the interpreter's lock can deadlock.
+        context.enable_multithreading(False)
         try:
             return ir.Module.parse(text)
         except (ir.MLIRError, ValueError) as error:

@@ -40,6 +40,8 @@ def _export(op: Op, symbols: Symbols) -> list[Val]:
     entering = completed([get_sharding(arg) for arg in body.args], [arg.type.rank for arg in body.args])
     leaving = [get_sharding(value) for value in op.results]
     function = new_function(op.attrs["name"], [None] * len(op.results), op.attrs["name"])
+    if op.origin is not None and op.origin.op is op.operator:
+        function.origin = op.origin  # It was a named computation in the module too, not a call.
     move_block(body, function, "Return")
     for arg, sharding in zip(body.args, entering, strict=bool(entering)):
         arg.sharding = sharding
@@ -105,6 +107,7 @@ def _reshard_results(call: Op, function: Op) -> None:
     set_results(call, given or whole)
     for value, before, default in zip(call.results, asked, whole, strict=True):
         target = before or default
-        if not is_equivalent(value.sharding, target):
+        # A difference in unreduced axes is settled later, by the sums that it asks for.
+        if not is_equivalent(value.sharding, target, ignore_unreduced=True):
             reshard = insert_after(value, wrapped("Reshard", value, target))
             value.replace_by(reshard.results[0], keep=[reshard])

@@ -60,13 +60,16 @@ def _apply(value: Val, asked: Sharding, constraint_behind: Callable[[Val, Shardi
     """Let a value have the sharding if it has none.
 
     Where a data-flow edge leads to the value, its sharding is that of others too: there, what uses it uses the
-    constraint behind it instead.
+    constraint behind it instead. Unreduced axes do not spread, so the value has these in any case.
     """
     if not asked.is_closed or holder(value) is None or get_sharding(value) is not None or _contested(value, asked):
         return
     if _on_edge(value):
         constraint = constraint_behind(value, asked)
         value.replace_by(constraint.results[0], keep=[constraint])
+        if asked.unreduced:
+            plain = Sharding.open(asked.mesh, value.type.rank, asked.mesh_name)
+            set_sharding(value, plain.replace(unreduced=asked.unreduced))
     else:
         set_sharding(value, asked)
 

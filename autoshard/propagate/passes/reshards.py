@@ -104,7 +104,7 @@ def _fit_call(call: Op, function: Op) -> None:
     for i, sharding in enumerate(asked):
         settle(call, i, sharding)
         value = call.operands[i]
-        if not is_equivalent(get_sharding(value), sharding):
+        if not is_equivalent(get_sharding(value), sharding, ignore_unreduced=True):
             call.set_operand(i, insert_after(value, wrapped("Reshard", value, sharding)).results[0])
 
 

@@ -34,7 +34,7 @@ def group(scope: Scope) -> None:
     number = scope.module.group_of((x.shape, scope.place))
     for value in (x, scope.like(x.shape)):
         known = scope.module.grouped.setdefault(value, number)
-        if known != number and not scope.module.chance(0.05):
+        if known != number and not scope.module.chance(0.01):
             continue  # Only the whole pipeline makes groups that share a value one.
         scope.line(f"sdy.sharding_group {value.name} group_id={number} : {value.type}")
 
@@ -42,7 +42,8 @@ def group(scope: Scope) -> None:
 @structure("barriers")
 def optimization_barrier(scope: Scope) -> None:
     values = [scope.any() for _ in range(scope.random.randint(1, 2))]
-    scope.emit("stablehlo.optimization_barrier", "", values, [(value.shape, value.element) for value in values])
+    types = [(value.shape, value.element) for value in values]
+    scope.emit("stablehlo.optimization_barrier", "", values, types, edged=True)
     edges(scope, scope.values[-len(values) :])
 
 
@@ -63,7 +64,7 @@ def edges(scope: Scope, owners: list[Value]) -> None:
         made = Value(scope.module.fresh(), value.shape, value.element)
         asked = scope.module.sharding(scope.module, value.shape, scope.manual) if scope.module.chance(0.4) else ""
         scope.line(f"{made.name} = sdy.data_flow_edge {value.name}{asked and f' sharding={asked}'} : {value.type}")
-        scope.keep([made], asked)
+        scope.keep([made], "}p" if "priorities" in scope.module.features else "")
         if value in scope.values:
             scope.values.remove(value)
         scope.values.append(made)

@@ -173,6 +173,7 @@ class Scope:
         results: Sequence[tuple[Shape, str]],
         regions: Sequence[str] = (),
         more: str = "",
+        edged: bool = False,
     ) -> Value:
         """Write one operation in generic form; its results come into scope.
 
@@ -183,6 +184,7 @@ class Scope:
             results: shapes and element types of what it makes.
             regions: the texts of its regions, in braces.
             more: the text between the braces of `{...}`, without shardings.
+            edged: data-flow edges may follow, which then are the only ones to use the results.
 
         Returns:
             The first result.
@@ -198,12 +200,12 @@ class Scope:
             f": ({types_of(operands)}) -> ({types_of(made)})"
         )
         self.values.extend(made)
-        self.keep(made, extra)
+        self.keep(made, extra, edged)
         return made[0] if made else Value("", ())
 
-    def keep(self, made: Sequence[Value], asked: str) -> None:
+    def keep(self, made: Sequence[Value], asked: str, edged: bool = False) -> None:
         """Use values of which priorities are asked: where their operation is dead, Shardy reads freed memory."""
-        if "}p" in asked:
+        if "}p" in asked and not (edged and "edges" in self.module.features):
             self.line(
                 f'"stablehlo.custom_call"({text_of(made)}) <{{call_target_name = "sdy_testonly", '
                 f"has_side_effect = true}}> : ({types_of(made)}) -> ()"

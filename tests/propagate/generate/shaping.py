@@ -68,13 +68,7 @@ def reshape(scope: Scope) -> None:
 
 def _regrouped(scope: Scope, shape: Shape) -> Shape:
     """Another shape of as many elements: the prime factors in order, cut anew; ones put in."""
-    primes: list[int] = []
-    for size in shape:
-        left = size
-        for prime in (2, 3, 5, 7, 11, 13):
-            while left % prime == 0:
-                primes.append(prime)
-                left //= prime
+    primes = [prime for size in shape for prime in _primes(size)]
     if scope.module.chance(0.1):
         scope.random.shuffle(primes)
     result: list[int] = []
@@ -86,6 +80,17 @@ def _regrouped(scope: Scope, shape: Shape) -> Shape:
     if scope.module.chance(0.2):
         result.insert(scope.random.randint(0, len(result)), 1)
     return tuple(result[:5]) if len(result) <= 5 else (*result[:4], _product(result[4:]))
+
+
+def _primes(number: int) -> list[int]:
+    found, prime = [], 2
+    while number > 1:
+        if number % prime:
+            prime += 1
+        else:
+            found.append(prime)
+            number //= prime
+    return found
 
 
 def _product(sizes: list[int]) -> int:

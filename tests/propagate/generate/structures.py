@@ -39,7 +39,7 @@ def _new(scope: Scope, values: list[Value]) -> list[Value]:
 
 def _came(scope: Scope, made: list[Value], asked: str) -> None:
     scope.values.extend(made)
-    scope.keep(made, asked)
+    scope.keep(made, asked, edged=True)
     edges(scope, made)
 
 
