@@ -80,6 +80,8 @@ def _portable(data: bytes, file: str) -> Any:
     from jaxlib.mlir.dialects import stablehlo
 
     with make_ir_context() as context:
+        # As when text is parsed: threads that report errors can deadlock with the interpreter's lock.
+        context.enable_multithreading(False)
         try:
             return stablehlo.deserialize_portable_artifact(context, data)
         except (ir.MLIRError, ValueError, RuntimeError) as error:
