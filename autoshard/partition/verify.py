@@ -12,6 +12,7 @@ from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs
 from autoshard.ops.registry import resolve
 from autoshard.partition.program import Collective, Compute, Program, Register
+from autoshard.redistribute.keep import keep
 from autoshard.redistribute.step import KINDS, Step, relabel_pairs
 
 
@@ -107,15 +108,17 @@ def _makes(step: Step) -> bool:
         return False
     if step.kind == "permute":
         return before.partial == after.partial and relabel_pairs(before, after) is not None
+    if step.kind == "keep":
+        return after.partial == _terms(before, axes) and keep(before, after) is not None
     cut = step.dim if step.kind in ("slice", "reduce_scatter", "all_to_all") else None
     joined = {"all_gather": step.dim, "all_to_all": step.to_dim}.get(step.kind)
-    if (step.kind in ("all_reduce", "keep")) != (cut is None and joined is None):
+    if (step.kind == "all_reduce") != (cut is None and joined is None):
         return False
     olds = _grown(before.dims, cut, axes)
     news = _grown(after.dims, joined, axes)
     if step.kind in ("all_reduce", "reduce_scatter"):
         return olds == news and before.partial == _terms(after, axes)
-    return olds == news and (_terms(before, axes) if step.kind == "keep" else before.partial) == after.partial
+    return olds == news and before.partial == after.partial
 
 
 def _grown(dims: tuple[Refs, ...], dim: int | None, axes: Refs) -> list[Refs]:

@@ -1,25 +1,38 @@
-"""Redistribution: from one layout of a tensor to another, as steps that move few bytes.
+"""Redistribution: from one layout of a tensor to another, as steps that receive few bytes.
 
 `plan_steps(before, after, shape)` is memoized and symbolic in the mesh size. Cuts, sums, gathers and a single
-all_to_all or reduce_scatter, which are nearly all that plans ask for, are written down directly; the rest is
-searched for. Layouts that cut an axis at places that do not fit each other (2 and 3 of 6) meet in
-between.
+all_to_all or reduce_scatter, which are nearly all that plans ask for, are written down directly; the rest is cuts,
+sums, one exchange and gathers (`exchange.py`, `sums.py`). Layouts whose pieces do not fit each other (2 and 3 of 6, or
+2 and 3 parts of a dim) meet in between (`detour.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from autoshard.errors import RedistributeError
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef
-from autoshard.redistribute.search import search_steps
-from autoshard.redistribute.step import Step, cutter
+from autoshard.redistribute.bound import fewest_elements
+from autoshard.redistribute.detour import meeting_points
+from autoshard.redistribute.digits import apart
+from autoshard.redistribute.exchange import exchange_steps, with_dim
+from autoshard.redistribute.keep import keep
+from autoshard.redistribute.step import Step
+from autoshard.redistribute.sums import reductions
+
+Steps = tuple[Step, ...]
+
+# Through how many layouts in between a redistribution may go, where the digits of its ends do not pair.
+DETOURS = 2
 
 
-def plan_steps(before: Layout, after: Layout, shape: Sequence[int]) -> tuple[Step, ...]:
+def plan_steps(before: Layout, after: Layout, shape: Sequence[int]) -> Steps:
     """The steps from `before` to `after` for a tensor of global `shape`; () if they are the same.
+
+    No block in between is larger than the larger of the two ends' where steps exist that keep to this.
 
     Raises:
         LayoutError: another number of dims than the shape has. RedistributeError: other meshes, terms of a
@@ -29,16 +42,93 @@ def plan_steps(before: Layout, after: Layout, shape: Sequence[int]) -> tuple[Ste
 
 
 @lru_cache(maxsize=1 << 18)
-def _plan(before: Layout, after: Layout, shape: tuple[int, ...]) -> tuple[Step, ...]:
+def _plan(before: Layout, after: Layout, shape: tuple[int, ...]) -> Steps:
     _check(before, after, shape)
-    if before.partial and after.partial and before.reduction != after.reduction:
-        return _via(before, before.final(), after, shape)
+    found = _solve(before, after, shape, DETOURS)
+    if found is None:
+        cause = "they cut an axis at places that do not fit each other"
+        raise _refused(before, after, shape, cause)
+    return found
+
+
+def _solve(before: Layout, after: Layout, shape: tuple[int, ...], detours: int) -> Steps | None:
+    if before is after:
+        return ()
     direct = _direct(before, after)
     if direct is not None:
         return direct
-    if cutter(before, after) is not None:
-        return search_steps(before, after, shape)
-    return _detour(before, after, shape)
+    if _ends(before, after):
+        return _best(_summed(before, after, shape, detours), before, after, shape)
+    if after.partial != before.partial:
+        return _best(_begun(before, after, shape, detours), before, after, shape)
+    steps = exchange_steps(before, after)
+    if steps is not None or not detours:
+        return steps
+    return _best(_met(before, after, shape, detours), before, after, shape)
+
+
+def _ends(before: Layout, after: Layout) -> bool:
+    """Whether terms end."""
+    if not before.partial or before.partial == after.partial and before.reduction == after.reduction:
+        return False
+    same = before.reduction == after.reduction
+    return not same or bool(apart(before.partial, after.partial))
+
+
+def _summed(before: Layout, after: Layout, shape: tuple[int, ...], detours: int) -> Iterator[Steps | None]:
+    """Ways that combine the terms first."""
+    least = fewest_elements(before, after, shape, counted=False) * (1 + 1e-9)
+    for steps in reductions(before, after, shape):
+        rest = _solve(steps[-1].after, after, shape, detours)
+        yield None if rest is None else steps + rest
+        if rest is not None and moved(steps + rest, shape) <= least:
+            return
+    if detours:
+        yield from _met(before, after, shape, detours)
+
+
+def _begun(before: Layout, after: Layout, shape: tuple[int, ...], detours: int) -> Iterator[Steps | None]:
+    """Ways to begin terms: at once, or split along their pieces first, so that less is received."""
+    terms = apart(after.partial, before.partial)
+    if keep(before, after) is not None:
+        yield (Step("keep", before, after, terms),)
+        return
+    final = Layout(before.mesh, after.dims, before.partial, before.reduction)
+    for dim in range(after.rank):
+        split = with_dim(final, dim, after.dims[dim] + terms)
+        if split.divides(shape) and keep(split, after) is not None:
+            first = _solve(before, split, shape, detours)
+            yield None if first is None else (*first, Step("keep", split, after, terms))
+    first = _solve(before, final, shape, detours)
+    yield None if first is None else (*first, Step("keep", final, after, terms))
+
+
+def _met(before: Layout, after: Layout, shape: tuple[int, ...], detours: int) -> Iterator[Steps | None]:
+    """Ways through a layout in between."""
+    for middle in meeting_points(before, after, shape):
+        first = _solve(before, middle, shape, detours - 1)
+        second = None if first is None else _solve(middle, after, shape, detours - 1)
+        yield None if first is None or second is None else first + second
+
+
+def _best(ways: Iterable[Steps | None], before: Layout, after: Layout, shape: tuple[int, ...]) -> Steps | None:
+    """The way that needs no more memory than the larger end, of these the one that moves least in fewest steps."""
+    room = max(_local(before, shape), _local(after, shape))
+
+    def key(steps: Steps) -> tuple[float, float, int]:
+        peak = max(_local(step.after, shape) for step in steps)
+        return max(peak, room), moved(steps, shape), len(steps)
+
+    return min((steps for steps in ways if steps is not None), key=key, default=None)
+
+
+def _local(layout: Layout, shape: tuple[int, ...]) -> int:
+    return math.prod(layout.local_shape(shape))
+
+
+def moved(steps: Steps, shape: Sequence[int]) -> float:
+    """Elements that one rank receives at most in all the steps together."""
+    return sum(step.elements_moved(shape) for step in steps)
 
 
 def _check(before: Layout, after: Layout, shape: tuple[int, ...]) -> None:
@@ -129,64 +219,13 @@ def _sequence(
     """Cut the dims in `added`, combine the terms, gather the dims in `removed`."""
     now = before
     for dim, refs in added.items():
-        nxt = _with_dim(now, dim, after.dims[dim])
+        nxt = with_dim(now, dim, after.dims[dim])
         yield Step("slice", now, nxt, refs, dim)
         now = nxt
     if terms:
         yield Step("all_reduce", now, now.final(), terms)
         now = now.final()
     for dim, refs in removed.items():
-        nxt = _with_dim(now, dim, after.dims[dim])
+        nxt = with_dim(now, dim, after.dims[dim])
         yield Step("all_gather", now, nxt, refs, dim)
         now = nxt
-
-
-def _with_dim(layout: Layout, dim: int, refs: Refs) -> Layout:
-    return layout.with_dims((*layout.dims[:dim], refs, *layout.dims[dim + 1 :]))
-
-
-def _detour(before: Layout, after: Layout, shape: tuple[int, ...]) -> tuple[Step, ...]:
-    """Over the best layout that fits the pieces of both ends: either end without what does not fit."""
-    found = []
-    for layout, other in ((after, before), (before, after)):
-        for cut_short in (False, True):
-            middle = _fitting(layout, other, cut_short)
-            try:
-                found.append(_via(before, middle, after, shape))
-            except RedistributeError:
-                continue  # terms that are not a sum cannot be begun again
-    if not found:
-        cause = f"they cut an axis at places that do not fit each other, terms of a {after.reduction} included"
-        raise _refused(before, after, shape, cause)
-    return min(found, key=lambda steps: (sum(step.elements_moved(shape) for step in steps), len(steps)))
-
-
-def _via(before: Layout, middle: Layout, after: Layout, shape: tuple[int, ...]) -> tuple[Step, ...]:
-    return plan_steps(before, middle, shape) + plan_steps(middle, after, shape)
-
-
-def _fitting(layout: Layout, other: Layout, cut_short: bool) -> Layout:
-    """`layout` with each piece shrunk until it can coexist with those of `other`.
-
-    With `cut_short` a dim ends at the first piece that was shrunk, so that the rest follows by cuts alone.
-    """
-    dims = []
-    for refs in layout.dims:
-        kept: list[AxisRef] = []
-        for ref in refs:
-            small = _shrunk(ref, other.used)
-            kept.append(small)
-            if cut_short and small != ref:
-                break
-        dims.append(kept)
-    partial = [_shrunk(ref, other.used) for ref in layout.partial]
-    return Layout(layout.mesh, dims, partial, layout.reduction)
-
-
-def _shrunk(ref: AxisRef, others: Refs) -> AxisRef:
-    """The longest major part of `ref` (of size 1 if need be) that can coexist with the others."""
-    for size in range(ref.size, 1, -1):
-        part = AxisRef(ref.name, ref.pre, size)
-        if ref.size % size == 0 and all(part.can_coexist(one) for one in others):
-            return part
-    return AxisRef(ref.name, ref.pre, 1)

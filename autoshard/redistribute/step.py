@@ -1,26 +1,30 @@
 """Step: one collective (or local cut) that takes a tensor from one layout to another.
 
-| kind           | what happens                                         | elements one rank sends      |
+| kind           | what happens                                         | elements one rank receives   |
 |----------------|------------------------------------------------------|------------------------------|
 | slice          | keep one piece of a dim                              | 0                            |
-| keep           | position 0 keeps the value as its term, others zero  | 0                            |
+| keep           | each value stays a term on one rank, others hold zero| 0                            |
 | all_gather     | pieces of a dim joined                               | (n-1)/n of the result        |
 | all_reduce     | terms combined                                       | 2(n-1)/n of the local tensor |
 | reduce_scatter | terms combined, one piece of a dim kept              | (n-1)/n of the local tensor  |
 | all_to_all     | pieces of one dim exchanged for pieces of another    | (n-1)/n of the local tensor  |
-| permute        | blocks change hands as they are                      | the local tensor             |
+| permute        | blocks, or in rounds pieces of them, change hands    | what it lacks of its result  |
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from autoshard.layout.layout import Layout, Refs
-from autoshard.layout.mesh import AxisRef, Groups, size_of
+from autoshard.layout.mesh import Groups, size_of
+from autoshard.redistribute.digits import cutter
+from autoshard.redistribute.keep import Keep, keep
+from autoshard.redistribute.routing import Routing, route
+
+__all__ = ["KINDS", "LOCAL_KINDS", "Step", "cutter", "relabel_pairs"]
 
 KINDS = ("slice", "keep", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "permute")
 LOCAL_KINDS = ("slice", "keep")
@@ -31,7 +35,9 @@ class Step:
     """From layout `before` to `after` by one collective of `kind` along `axes`.
 
     `dim` is the dim that is cut (slice, reduce_scatter, all_to_all) or joined (all_gather); `to_dim` the dim
-    that an all_to_all joins. A permute's axes are those along which blocks may change hands.
+    that an all_to_all joins. A permute's axes are those along which blocks may change hands; with several
+    `rounds` a rank receives its block in as many pieces, each from another rank. A keep's axes are those of the new
+    terms (`keep.py` says which value stays where).
     """
 
     kind: str
@@ -53,100 +59,60 @@ class Step:
     def reduction(self) -> str:
         return self.before.reduction
 
+    @cached_property
+    def routing(self) -> Routing:
+        """Who sends what to whom in a permute."""
+        found = route(self.before, self.after)
+        assert found is not None, f"no permute leads from [{self.before}] to [{self.after}]"
+        return found
+
+    @property
+    def rounds(self) -> int:
+        """In how many rounds a permute runs; 1 for the other kinds."""
+        return self.routing.rounds if self.kind == "permute" else 1
+
+    @property
+    def messages(self) -> int:
+        """In how many of a permute's rounds something is sent: not in the first if each rank keeps its own piece."""
+        return self.rounds - (self.kind == "permute" and self.routing.share < 1)
+
     def elements_moved(self, shape: Sequence[int]) -> float:
-        """Elements that one rank sends, for a tensor of this global shape."""
+        """Elements that one rank receives at most (and sends), for a tensor of this global shape."""
+        if self.kind in LOCAL_KINDS:
+            return 0.0
+        if self.kind == "permute":
+            return self.routing.share * math.prod(self.after.local_shape(shape))
         n = size_of(self.axes)
         local = math.prod(self.before.local_shape(shape))
         if self.kind == "all_gather":
             return (n - 1) * local
-        if self.kind == "all_reduce":
-            return 2 * (n - 1) / n * local
-        if self.kind in ("reduce_scatter", "all_to_all"):
-            return (n - 1) / n * local
-        return float(local) if self.kind == "permute" else 0.0
+        return (2 if self.kind == "all_reduce" else 1) * (n - 1) / n * local
 
     def nbytes_priced(self, shape: Sequence[int], itemsize: int) -> int:
-        """The size by which costmodel prices the collective: a gather's result, else the local tensor."""
-        layout = self.after if self.kind == "all_gather" else self.before
+        """The size by which costmodel prices it: a gather's and a permute's result, else the local tensor."""
+        layout = self.after if self.kind in ("all_gather", "permute") else self.before
         return math.prod(layout.local_shape(shape)) * itemsize
 
     def source_of(self) -> Callable[[int], int]:
-        """For a permute: which rank's block each rank receives, a bijection of the ranks."""
-        pairs = relabel_pairs(self.before, self.after)
-        assert pairs is not None, f"a permute from [{self.before}] to [{self.after}] is no relabeling"
-        mesh = self.before.mesh
-
-        def source(rank: int) -> int:
-            place = mesh.position(rank)
-            for olds, news in pairs:
-                index = mesh.index(rank, news)
-                for ref in reversed(olds):
-                    index, coordinate = divmod(index, ref.size)
-                    place += (coordinate - mesh.coordinate(rank, ref)) * mesh.stride(ref)
-            return place if mesh.order is None else mesh.order[place]
-
-        return source
+        """For a permute: whose block each rank receives (in the first round), a bijection of the ranks."""
+        return self.routing.round(0).sources.__getitem__
 
     def __str__(self) -> str:
         over = ".".join(map(self.before.mesh.show_ref, self.axes))
         dim = "" if self.dim is None else f" dim={self.dim}"
         to_dim = "" if self.to_dim is None else f" to_dim={self.to_dim}"
         op = f" op={self.reduction}" if self.kind in ("all_reduce", "reduce_scatter") else ""
-        return f"{self.kind} over={over}{dim}{to_dim}{op}"
+        rounds = f" rounds={self.rounds}" if self.rounds > 1 else ""
+        return f"{self.kind} over={over}{dim}{to_dim}{op}{rounds}"
+
+    @cached_property
+    def keeping(self) -> Keep:
+        """Which value of a keep stays in whose term."""
+        found = keep(self.before, self.after)
+        assert found is not None, f"no keep leads from [{self.before}] to [{self.after}]"
+        return found
 
 
-def relabel_pairs(before: Layout, after: Layout) -> tuple[tuple[Refs, Refs], ...] | None:
-    """Pairs (old pieces, new pieces): where a rank stands along `new`, its source stands along `old`.
-
-    One pair for each dim whose pieces change, and one in which the pieces that are no longer used take the
-    part of those that now are. All old pieces together are all new ones, so that this is a bijection of the
-    ranks. None if a dim has another number of parts, the layouts share no splitting of an axis, or a partial
-    axis would be touched.
-    """
-    cut = cutter(before, after)
-    if before.parts != after.parts or cut is None:
-        return None
-    pairs = []
-    for old, new in zip(before.dims, after.dims, strict=True):
-        if old != new:
-            pairs.append(_without_common(cut(old), cut(new)))
-    olds = {ref for old, _ in pairs for ref in old}
-    news = {ref for _, new in pairs for ref in new}
-    freed = tuple(sorted(olds - news, key=before.mesh.sort_key))
-    taken = tuple(sorted(news - olds, key=before.mesh.sort_key))
-    if freed:
-        pairs.append((taken, freed))
-    if any(ref in olds or ref in news for ref in (*cut(before.partial), *cut(after.partial))):
-        return None
-    return tuple(pairs)
-
-
-def _without_common(old: Refs, new: Refs) -> tuple[Refs, Refs]:
-    """What is left of both when the major and then the minor pieces that they share are taken off."""
-    start = 0
-    while start < min(len(old), len(new)) and old[start] == new[start]:
-        start += 1
-    old, new = old[start:], new[start:]
-    while old and new and old[-1] == new[-1]:
-        old, new = old[:-1], new[:-1]
-    return old, new
-
-
-def cutter(*layouts: Layout) -> Callable[[Refs], Refs] | None:
-    """Cuts refs where a ref of any layout begins or ends; None if no one splitting holds all."""
-    places: dict[str, set[int]] = {}
-    for layout in layouts:
-        for ref in layout.used:
-            places.setdefault(ref.name, set()).update((ref.pre, ref.next))
-    ordered = {name: sorted(cuts) for name, cuts in places.items()}
-    if any(high % low for cuts in ordered.values() for low, high in itertools.pairwise(cuts)):
-        return None
-
-    def cut(refs: Refs) -> Refs:
-        pieces: list[AxisRef] = []
-        for ref in refs:
-            bounds = [place for place in ordered[ref.name] if ref.pre <= place <= ref.next]
-            pieces += [AxisRef(ref.name, low, high // low) for low, high in itertools.pairwise(bounds)]
-        return tuple(pieces)
-
-    return cut
+def relabel_pairs(before: Layout, after: Layout) -> Routing | None:
+    """How a permute leads from one layout to the other; None if none does."""
+    return route(before, after)

@@ -91,39 +91,72 @@ def run(step: Step, held: list[np.ndarray]) -> list[np.ndarray]:
     """What the ranks hold after a step."""
     mesh, n = step.before.mesh, math.prod(ref.size for ref in step.axes)
     if step.kind == "permute":
-        source = step.source_of()
-        sources = [source(rank) for rank in range(mesh.devices)]
-        assert sorted(sources) == list(range(mesh.devices)), "a permute is a bijection"
-        for rank, one in enumerate(sources):
-            assert one in group(mesh, rank, step.axes), "blocks change hands along the step's axes only"
-        return [held[one] for one in sources]
+        return _permute(step, held)
+    if step.kind == "keep":
+        return [step.keeping.term(part, rank) for rank, part in enumerate(held)]
     new = []
     for rank in range(mesh.devices):
         members = group(mesh, rank, step.axes)
         mine = members.index(rank)
         assert len(members) == n
         if step.kind == "slice":
-            new.append(np.split(held[rank], n, axis=step.dim)[mine])
-        elif step.kind == "keep":
-            new.append(held[rank] if mine == 0 else np.zeros_like(held[rank]))
+            new.append(np.split(held[rank], n, axis=step.dim or 0)[mine])
         elif step.kind == "all_gather":
-            new.append(np.concatenate([held[one] for one in members], axis=step.dim))
+            new.append(np.concatenate([held[one] for one in members], axis=step.dim or 0))
         elif step.kind == "all_to_all":
             new.append(
-                np.concatenate([np.split(held[one], n, axis=step.dim)[mine] for one in members], axis=step.to_dim)
+                np.concatenate(
+                    [np.split(held[one], n, axis=step.dim or 0)[mine] for one in members], axis=step.to_dim or 0
+                )
             )
         else:
             assert step.kind in ("all_reduce", "reduce_scatter"), step.kind
             total = functools.reduce(COMBINE[step.reduction], [held[one] for one in members])
-            new.append(total if step.kind == "all_reduce" else np.split(total, n, axis=step.dim)[mine])
+            new.append(total if step.kind == "all_reduce" else np.split(total, n, axis=step.dim or 0)[mine])
     return new
+
+
+def _permute(step: Step, held: list[np.ndarray]) -> list[np.ndarray]:
+    """Each round's pieces, cut and put in place as the routing says."""
+    mesh, digits = step.before.mesh, step.routing.digits
+    sizes = [part // old for part, old in zip(step.before.parts, step.after.parts, strict=True)]
+    assert math.prod(max(1, size) for size in sizes) == step.rounds, "as many pieces as dims grow larger"
+    grids: list[dict[tuple[int, ...], np.ndarray]] = [{} for _ in held]
+    for number in range(step.rounds):
+        turn = step.routing.round(number)
+        assert sorted(turn.sources) == list(range(mesh.devices)), "a round is a bijection"
+        for rank, one in enumerate(turn.sources):
+            assert one in group(mesh, rank, step.axes), "blocks change hands along the step's axes only"
+            piece = held[one]
+            for tail, place in zip(digits.cuts, turn.cuts[rank], strict=True):
+                piece = np.split(piece, tail.ratio, axis=tail.dim)[place]
+            grids[rank][turn.pieces[rank]] = piece
+    return [_assembled(grid, [(tail.dim, tail.ratio) for tail in digits.joins]) for grid in grids]
+
+
+def _assembled(grid: dict[tuple[int, ...], np.ndarray], joins: list[tuple[int, int]]) -> np.ndarray:
+    if not joins:
+        return grid[()]
+    dim, ratio = joins[-1]
+    places = itertools.product(*(range(size) for _, size in joins[:-1]))
+    rows = {place: np.concatenate([grid[(*place, i)] for i in range(ratio)], axis=dim) for place in places}
+    return _assembled(rows, joins[:-1])
+
+
+def received(step: Step, shape: tuple[int, ...]) -> float:
+    """Elements of a permute that come to the rank which receives most from others."""
+    size = math.prod(block(step.after, 0, np.empty(shape, dtype=np.int8)).shape) // step.rounds
+    sources = [step.routing.round(number).sources for number in range(step.rounds)]
+    return size * max(sum(row[rank] != rank for row in sources) for rank in range(step.before.mesh.devices))
 
 
 def sent(step: Step, shape: tuple[int, ...]) -> float:
     """Elements that one rank sends, by the table in the step module, from the blocks' true sizes."""
+    if step.kind == "permute":
+        return received(step, shape)
     local = math.prod(block(step.before, 0, np.empty(shape, dtype=np.int8)).shape)
     n = math.prod(ref.size for ref in step.axes)
-    share = {"all_gather": n - 1, "all_reduce": 2 * (n - 1) / n, "permute": 1, "slice": 0, "keep": 0}
+    share = {"all_gather": n - 1, "all_reduce": 2 * (n - 1) / n, "slice": 0, "keep": 0}
     return local * share.get(step.kind, (n - 1) / n)
 
 

@@ -1,0 +1,184 @@
+"""Routing: who sends which piece of its block to whom when blocks change hands, in rounds of permutes.
+
+`Routing(before, after)` works for any two final layouts whose digits pair (`digits_of`): what a rank lacks comes to it
+once, from one holder, and in each round every rank sends one piece and receives one. With one round this is a
+relabeling of whole blocks; an exchange of dims over a group is the pairwise all-to-all, whose round 0 sends nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from autoshard.layout.layout import Layout, Refs
+from autoshard.layout.mesh import AxisRef
+from autoshard.redistribute.digits import Cuts, Digits, Tail, paired
+
+# Pieces received that are counted one by one at most.
+COUNTED = 1 << 16
+
+
+@dataclass(frozen=True)
+class Round:
+    """One permute: `sources[r]` sends to rank r, `targets` is the inverse.
+
+    `pieces[r]` is the place in rank r's new block, one number per joined tail; `cuts[r]` the piece of the source's
+    block that r wants, one number per cut tail.
+    """
+
+    sources: list[int]
+    targets: list[int]
+    pieces: list[tuple[int, ...]]
+    cuts: list[tuple[int, ...]]
+
+
+class Routing:
+    """How each rank gets the block that the layout `after` wants; both layouts have the same partial axes.
+
+    Use `route`, which is None where the digits do not pair.
+    """
+
+    def __init__(self, before: Layout, after: Layout, digits: Digits, cuts: Cuts) -> None:
+        self.mesh, self.digits = before.mesh, digits
+        self._clashing = cuts.clashing
+        self._known: dict[int, Round] = {}
+        self._pairs = (*digits.body, *(((ref,), (ref,)) for ref in cuts.before(before.partial)))
+        wanted = [ref for tail in digits.cuts if not tail.compound for ref in tail.new]
+        held = [ref for tail in digits.joins if not tail.compound for ref in tail.old]
+        here, there = {*wanted, *cuts.after(after.free())}, {*held, *cuts.before(before.free())}
+        order = self.mesh.sort_key
+        self._same: Refs = tuple(sorted(here & there, key=order))
+        self._here: Refs = tuple(sorted(here - there, key=order))
+        self._there: Refs = tuple(sorted(there - here, key=order))
+
+    @property
+    def share(self) -> float:
+        """The share of its block that some rank receives from others."""
+        if self._clashing and self.mesh.devices * self.rounds <= COUNTED:
+            return self._counted
+        return 1.0 if self._here else self.digits.missing
+
+    @cached_property
+    def _counted(self) -> float:
+        """The same by counting: a rank may stand at the same place along pieces that clash."""
+        ranks = np.arange(self.mesh.devices)
+        others = sum((np.asarray(self.round(number).sources) != ranks).astype(int) for number in range(self.rounds))
+        return float(np.max(others)) / self.rounds
+
+    @property
+    def rounds(self) -> int:
+        return self.digits.rounds
+
+    @cached_property
+    def axes(self) -> Refs:
+        """The pieces of the mesh along which blocks change hands."""
+        found = {ref for old, new in self.digits.body if old != new for ref in (*old, *new)}
+        found |= {ref for tail in (*self.digits.cuts, *self.digits.joins) if tail.compound for ref in tail.old}
+        found |= {ref for tail in (*self.digits.cuts, *self.digits.joins) if tail.compound for ref in tail.new}
+        found |= {ref for tail in self.digits.joins for ref in tail.old} | {*self._here, *self._there}
+        clashing = {ref.name for ref in found} & self._clashing
+        found = {ref for ref in found if ref.name not in clashing} | {self.mesh.axis(name) for name in clashing}
+        return tuple(sorted(found, key=self.mesh.sort_key))
+
+    @cached_property
+    def _shifts(self) -> list[tuple[int, ...]]:
+        """By how much each digit that is joined is shifted in each round."""
+        return list(itertools.product(*(range(ref) for ref in self._joined_sizes)))
+
+    @cached_property
+    def _joined_sizes(self) -> list[int]:
+        sizes = []
+        for tail in self.digits.joins:
+            sizes += [tail.ratio] if tail.compound else [ref.size for ref in tail.old]
+        return sizes
+
+    @cached_property
+    def _ranks(self) -> np.ndarray:
+        """The grid position of each rank."""
+        return np.array([self.mesh.position(rank) for rank in range(self.mesh.devices)])
+
+    def _index(self, refs: Iterable[AxisRef]) -> np.ndarray:
+        index = np.zeros_like(self._ranks)
+        for ref in refs:
+            index = index * ref.size + self._ranks // self.mesh.stride(ref) % ref.size
+        return index
+
+    def round(self, number: int) -> Round:
+        """Who sends what to whom in one of the rounds; remembered where that takes little memory."""
+        known = self._known.get(number)
+        if known is None:
+            known = self._made(number)
+            if self.mesh.devices * self.rounds <= COUNTED:
+                self._known[number] = known
+        return known
+
+    def _made(self, number: int) -> Round:
+        place = np.zeros_like(self._ranks)
+        for old, new in self._pairs:
+            place += self._placed(self._index(new), old)
+        virtual = [(tail, self._index(tail.new)) for tail in self.digits.cuts if tail.compound]
+        for tail, index in virtual:
+            place += self._placed(index // tail.ratio, tail.old)
+        rest = self._index(self._here)
+        for tail, index in virtual:
+            rest = rest * tail.ratio + index % tail.ratio
+        coordinates = {ref: self._index((ref,)) for ref in self._same}
+        joins = [tail for tail in self.digits.joins if tail.compound]
+        shares: dict[Tail, np.ndarray] = {}
+        for tail in reversed(joins):
+            rest, shares[tail] = np.divmod(rest, tail.ratio)
+        for ref in reversed(self._there):
+            rest, coordinates[ref] = np.divmod(rest, ref.size)
+        pieces = self._join(number, coordinates, shares)
+        for tail in joins:
+            place += self._placed(self._index(tail.new) * tail.ratio + shares[tail], tail.old)
+        for ref, coordinate in coordinates.items():
+            place += coordinate * self.mesh.stride(ref)
+        return self._finished(place, pieces)
+
+    def _join(
+        self, number: int, coordinates: dict[AxisRef, np.ndarray], shares: dict[Tail, np.ndarray]
+    ) -> list[np.ndarray]:
+        """Shift the digits that are joined by the round's number; the place of the pieces in each joined tail."""
+        shifts, pieces = iter(self._shifts[number]), []
+        for tail in self.digits.joins:
+            if tail.compound:
+                shares[tail] = (shares[tail] + next(shifts)) % tail.ratio
+                pieces.append(shares[tail])
+                continue
+            index = np.zeros_like(self._ranks)
+            for ref in tail.old:
+                coordinates[ref] = (coordinates[ref] + next(shifts)) % ref.size
+                index = index * ref.size + coordinates[ref]
+            pieces.append(index)
+        return pieces
+
+    def _placed(self, index: np.ndarray, refs: Refs) -> np.ndarray:
+        """The part of a grid position that stands at `index` along the refs."""
+        place = np.zeros_like(index)
+        for ref in reversed(refs):
+            index, coordinate = np.divmod(index, ref.size)
+            place += coordinate * self.mesh.stride(ref)
+        return place
+
+    def _finished(self, place: np.ndarray, pieces: list[np.ndarray]) -> Round:
+        sources = place if self.mesh.order is None else np.asarray(self.mesh.order)[place]
+        cuts = [self._index(tail.new) % tail.ratio for tail in self.digits.cuts]
+        return Round(sources.tolist(), np.argsort(sources).tolist(), _rows(pieces, sources), _rows(cuts, sources))
+
+
+def _rows(columns: Sequence[np.ndarray], like: np.ndarray) -> list[tuple[int, ...]]:
+    return list(zip(*(column.tolist() for column in columns), strict=True)) if columns else [()] * len(like)
+
+
+def route(before: Layout, after: Layout) -> Routing | None:
+    """The routing from one layout to the other; None if their digits do not pair or their partial axes differ."""
+    if before.partial != after.partial or before.reduction != after.reduction:
+        return None
+    cuts = Cuts(before, after)
+    digits = paired(*cuts.dims)
+    return None if digits is None else Routing(before, after, digits, cuts)

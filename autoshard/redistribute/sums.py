@@ -1,0 +1,114 @@
+"""Terms that end: where to combine them, so that little is received.
+
+Cuts come first, for they make the terms smaller. Terms along a piece that shall split a dim are scattered there; the
+others are combined in place, or scattered along some dim and joined after the blocks have changed hands, whichever
+moves less.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from autoshard.layout.layout import Layout, Refs
+from autoshard.layout.mesh import AxisRef, merge_refs, size_of
+from autoshard.redistribute.digits import Cuts, apart, cutter
+from autoshard.redistribute.exchange import _boundary, with_dim
+from autoshard.redistribute.step import Step
+
+Ways = Iterator[tuple[Step, ...]]
+
+
+def reductions(before: Layout, after: Layout, shape: tuple[int, ...]) -> Ways:
+    """The ways to combine the terms that end: steps after which all partial axes of the value are those of `after`."""
+    cuts = Cuts(before, after)
+    kept = after.partial if before.reduction == after.reduction else ()
+    ended = apart(before.partial, kept)
+    ending = cuts.before(ended)
+    if size_of(ending) != size_of(ended) or any(not _apart_from(ref, kept) for ref in ended):
+        # What ends cannot be told from what stays: all terms are combined, and some begin again.
+        ending = cuts.before(before.partial)
+    tried: list[tuple] = []
+    for eager in (False, True):
+        way = _towards(before, cuts, ending, eager)
+        if way not in tried:
+            yield from _finished(before, *way, shape)
+        tried.append(way)
+
+
+def _finished(before: Layout, steps: list[Step], left: Refs, shape: tuple[int, ...]) -> Ways:
+    """Combine the terms that are left in place, or scatter them along some dim."""
+    now = steps[-1].after if steps else before
+    if not left:
+        yield tuple(steps)
+        return
+    yield (*steps, _all_reduce(now, left))
+    for dim, size in enumerate(shape):
+        if size % (now.parts[dim] * size_of(left)) == 0:
+            yield (*steps, _scatter(now, left, dim))
+
+
+def _towards(before: Layout, cuts: Cuts, ending: Refs, eager: bool) -> tuple[list[Step], Refs]:
+    """Cut and scatter as the layout after wants it, as far as possible; and the terms that are left.
+
+    With `eager` not in the order in which it wants the pieces: an exchange will sort them.
+    """
+    steps: list[Step] = []
+    now, left = before, ending
+    dims, wanted = list(cuts.dims[0]), cuts.dims[1]
+    used = {*itertools.chain(*dims), *cuts.before(before.partial)}
+
+    def fits(kind: str, ref: AxisRef) -> bool:
+        return ref in left if kind == "reduce_scatter" else ref not in used and ref.name not in cuts.clashing
+
+    grown = True
+    while grown:
+        grown = False
+        for kind in ("slice", "reduce_scatter"):
+            for dim, refs in enumerate(wanted):
+                missing = _missing(dims[dim], refs)
+                fit = tuple(filter(partial(fits, kind), missing) if eager else _leading(missing, partial(fits, kind)))
+                if not fit:
+                    continue
+                grown = True
+                dims[dim] += fit
+                used.update(fit)
+                left = tuple(ref for ref in left if ref not in fit)
+                step = _slice(now, fit, dim) if kind == "slice" else _scatter(now, fit, dim)
+                steps.append(step)
+                now = step.after
+    return steps, left
+
+
+def _apart_from(ref: AxisRef, others: Refs) -> bool:
+    return not any(ref.overlaps(other) for other in others)
+
+
+def _missing(have: Refs, wanted: Refs) -> Refs:
+    return wanted[_boundary(wanted, size_of(have)) :]
+
+
+def _leading(refs: Refs, fits: Callable[[AxisRef], bool]) -> Refs:
+    return tuple(itertools.takewhile(fits, refs))
+
+
+def _slice(now: Layout, refs: Refs, dim: int) -> Step:
+    return Step("slice", now, with_dim(now, dim, now.dims[dim] + refs), merge_refs(refs), dim)
+
+
+def _scatter(now: Layout, refs: Refs, dim: int) -> Step:
+    split = with_dim(_without(now, refs), dim, now.dims[dim] + refs)
+    return Step("reduce_scatter", now, split, merge_refs(refs), dim)
+
+
+def _all_reduce(now: Layout, refs: Refs) -> Step:
+    return Step("all_reduce", now, _without(now, refs), merge_refs(refs))
+
+
+def _without(layout: Layout, refs: Refs) -> Layout:
+    """The layout with the terms along some pieces combined."""
+    cut = cutter(layout, Layout(layout.mesh, [refs]))
+    assert cut is not None, f"{refs} are pieces of what [{layout}] is partial along"
+    left = [ref for ref in cut(layout.partial) if ref not in refs]
+    return Layout(layout.mesh, layout.dims, left, layout.reduction)
