@@ -12,12 +12,13 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from autoshard.errors import AutoshardError, ShapeError
 from autoshard.layout.mesh import Groups
+from autoshard.runtime.progress import Progress
 from autoshard.tensortype import dtype as element_type
 
 Parts = Sequence[np.ndarray]
@@ -40,6 +41,18 @@ class Comm(ABC):
         self.world = world
         self.ranks = ranks
         self._trace = debug_level() >= 4
+        self._progress: Progress | None = None
+
+    # -- what the launcher is told, should this process die
+
+    def place(self, text: str) -> int | None:
+        """A number for an operator of a program, to be passed to `at`; None if no launcher wants to know."""
+        return None if self._progress is None else self._progress.place(("operator", text), text)
+
+    def at(self, place: int | None) -> None:
+        """Say that the operator of this place is run from now on; None: that the program is over."""
+        if self._progress is not None:
+            self._progress.at(place)
 
     # -- collectives -----------------------------------------------------------------------------------------
 
@@ -136,8 +149,25 @@ class Comm(ABC):
     # -- shared checks and the debug line --------------------------------------------------------------------
 
     def _run(self, name: str, size: int, parts: Parts, call: Callable, *args):
-        if not self._trace:
-            return call(parts, *args)
+        if self._progress is not None:
+            self._progress.enter(self._collective(self._progress, name, parts, args[0]))
+        result = self._timed(name, size, parts, call, *args) if self._trace else call(parts, *args)
+        if self._progress is not None:
+            self._progress.leave()
+        return result
+
+    def _collective(self, progress: Progress, name: str, parts: Parts, over: object) -> int:
+        """The place of a collective of these arrays, over the groups `over` or, if these are none, all ranks."""
+        kind = (parts[0].dtype, parts[0].shape) if parts else None
+        key = (name, over if isinstance(over, Groups) else None, kind)
+        known = progress.find(key)
+        if known is not None:
+            return known
+        array = f" of {parts[0].dtype}{list(parts[0].shape)}" if parts else ""
+        members = over.members(self.ranks[0]) if isinstance(over, Groups) else range(self.world)
+        return progress.place(key, f"{name}{array} over {show_ranks(members)}")
+
+    def _timed(self, name: str, size: int, parts: Parts, call: Callable, *args):
         start = time.perf_counter()
         result = call(parts, *args)
         seconds = time.perf_counter() - start
@@ -245,8 +275,13 @@ def fresh(parts: Parts) -> list[np.ndarray]:
 
 
 def accumulator(dtype: np.dtype) -> np.dtype:
-    """The dtype a reduction adds up in: narrow floats are widened, MPI has no such types and their sums lose digits
-    fast; numbers below 8 bits are added up in 8, of which the low ones are theirs."""
+    """The dtype that a reduction combines in.
+
+    MPI has no narrow floats, and no integers below 8 bits. All could be combined by an operation of ours on their
+    bytes, which would move less; but it would round at every hop, so that sums would depend on the number of ranks and
+    lose digits fast, and would run in Python. So floats are widened to float32, which MPI adds up natively and in which
+    the error is that of one rounding, and integers to 8 bits, of which the low ones are theirs.
+    """
     if _is_extended(dtype):
         known = element_type(dtype)
         return np.dtype(np.float32 if known.is_float else np.uint8 if known.name.startswith("u") else np.int8)
@@ -254,13 +289,25 @@ def accumulator(dtype: np.dtype) -> np.dtype:
 
 
 def _is_extended(dtype: np.dtype) -> bool:
-    """Whether it is one of ml_dtypes' dtypes that tensors may have."""
-    if dtype.kind in "biufc":
+    """Whether it is one of ml_dtypes' dtypes that tensors may have (some of which call their kind "f", as numpy's)."""
+    if dtype.isbuiltin == 1:
         return False
     try:
         return element_type(dtype).extended
     except ShapeError:
         return False
+
+
+def show_ranks(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0-3`, `ranks 0, 2, 5-7`: in the order given, runs of neighbours as one."""
+    runs: list[list[int]] = []
+    for rank in map(int, ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    texts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"rank{'s' if sum(map(len, runs)) > 1 else ''} {', '.join(texts)}"
 
 
 def debug_level() -> int:

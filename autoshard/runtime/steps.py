@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoshard.redistribute.routing import Round
 from autoshard.redistribute.step import Step
 from autoshard.runtime.comm import Comm
 
@@ -11,14 +12,11 @@ from autoshard.runtime.comm import Comm
 def run_step(step: Step, parts: list[np.ndarray], comm: Comm) -> list[np.ndarray]:
     """What the hosted ranks hold after the step."""
     if step.kind == "keep":
-        return [
-            part if step.groups.position(rank) == 0 else np.zeros_like(part)
-            for part, rank in zip(parts, comm.ranks, strict=True)
-        ]
+        return [step.keeping.term(part, rank) for part, rank in zip(parts, comm.ranks, strict=True)]
     if step.kind == "all_reduce":
         return comm.all_reduce(parts, step.groups, step.reduction)
     if step.kind == "permute":
-        return comm.permute(parts, step.source_of())
+        return _permute(step, parts, comm)
     assert step.dim is not None, f"{step} needs a dim"
     if step.kind == "slice":
         return [_piece(part, step, step.dim, rank) for part, rank in zip(parts, comm.ranks, strict=True)]
@@ -34,3 +32,45 @@ def _piece(part: np.ndarray, step: Step, dim: int, rank: int) -> np.ndarray:
     size = part.shape[dim] // step.groups.size
     start = step.groups.position(rank) * size
     return np.asarray(part[(slice(None),) * dim + (slice(start, start + size),)], order="C")
+
+
+def _permute(step: Step, parts: list[np.ndarray], comm: Comm) -> list[np.ndarray]:
+    """Blocks change hands; in rounds, if a rank gets its block in pieces from several others."""
+    digits = step.routing.digits
+    if not digits.cuts and not digits.joins:
+        return comm.permute(parts, step.source_of())
+    cuts = [(tail.dim, part_size) for tail in digits.cuts for part_size in (parts[0].shape[tail.dim] // tail.ratio,)]
+    joins = [(tail.dim, parts[0].shape[tail.dim]) for tail in digits.joins]
+    results = [np.empty(_grown(part.shape, step), part.dtype) for part in parts]
+    for number in range(step.rounds):
+        turn = step.routing.round(number)
+        sent = [_sent(part, turn, rank, cuts) for part, rank in zip(parts, comm.ranks, strict=True)]
+        moves = any(source != rank for rank, source in enumerate(turn.sources))
+        received = comm.permute(sent, turn.sources.__getitem__) if moves else sent
+        for result, piece, rank in zip(results, received, comm.ranks, strict=True):
+            places = zip(joins, turn.pieces[rank], strict=True)
+            result[_window(piece.ndim, {dim: (place, size) for (dim, size), place in places})] = piece
+    return results
+
+
+def _grown(shape: tuple[int, ...], step: Step) -> tuple[int, ...]:
+    sizes = list(shape)
+    for tail in step.routing.digits.cuts:
+        sizes[tail.dim] //= tail.ratio
+    for tail in step.routing.digits.joins:
+        sizes[tail.dim] *= tail.ratio
+    return tuple(sizes)
+
+
+def _sent(part: np.ndarray, turn: Round, rank: int, cuts: list[tuple[int, int]]) -> np.ndarray:
+    """The piece of a rank's block that its target of this round wants."""
+    places = zip(cuts, turn.cuts[turn.targets[rank]], strict=True)
+    return np.ascontiguousarray(part[_window(part.ndim, {dim: (place, size) for (dim, size), place in places})])
+
+
+def _window(rank: int, places: dict[int, tuple[int, int]]) -> tuple[slice, ...]:
+    """The index of the piece at `place`, of `size`, along some dims."""
+    window = [slice(None)] * rank
+    for dim, (place, size) in places.items():
+        window[dim] = slice(place * size, (place + 1) * size)
+    return tuple(window)

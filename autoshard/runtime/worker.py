@@ -1,18 +1,21 @@
 """What each rank runs: `python -m autoshard.runtime.worker SCRIPT args...` runs SCRIPT as __main__ under MPI.
 
 A rank that fails says so and ends all ranks, else the others would wait for it for ever. Its report is marked
-line by line; the launcher's `StderrFilter` knows the marks, shows a report once when all ranks fail alike,
-and drops the banners that MPI launchers print around it.
+line by line; the launcher's `StderrFilter` knows the marks and shows a report once when all ranks fail alike.
+Should a rank be ended before it can speak, the launcher reads what it was doing from its `Progress`; should the
+launcher be ended, the rank notices and ends too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import os
-import re
 import runpy
+import shutil
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -21,30 +24,63 @@ from typing import NoReturn
 
 from autoshard.errors import RuntimeSetupError
 from autoshard.runtime.mpi import import_mpi
-
-MARK = "\x1e"
-"""Begins a line of a report, `MARK rank MARK text`: ASCII's record separator, not found in ordinary
-output."""
+from autoshard.runtime.progress import ENDED, FAILING, FOLDER, of_this_rank
+from autoshard.runtime.reports import MARK
+from autoshard.runtime.watch import ASK_STACK, LIFELINE
 
 _DRAIN_SECONDS = 0.2
+_ORPHANED = 1
 
 
 def main(arguments: list[str]) -> None:
     """Run the script `arguments[0]` with the remaining arguments on this rank."""
     script = arguments[0]
+    _follow_launcher()
+    _leave_traces()
     try:
         _check_world()
         sys.argv = list(arguments)
         _search_beside(script)
         _print_whole_lines()
         runpy.run_path(script, run_name="__main__")
-        _flush()
+        _end_well()
     except SystemExit as stop:
         _leave(stop)
     except KeyboardInterrupt:
         end_all(130)
     except BaseException as error:
         fail(error, script)
+
+
+def _follow_launcher() -> None:
+    """End this rank at once when the launcher has gone, for however it went: nobody would end the rank then."""
+    folder = os.environ.get(FOLDER)
+    if folder:
+        threading.Thread(target=_await_end, args=(Path(folder) / LIFELINE,), daemon=True).start()
+
+
+def _await_end(lifeline: Path) -> None:
+    with contextlib.suppress(OSError):
+        # Without waiting for a writer: a pipe that has none, or no pipe at all, is a launcher that has gone.
+        pipe = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(pipe, True)
+        os.read(pipe, 1)
+        # What a launcher that was killed has left behind; otherwise it has removed this itself.
+        shutil.rmtree(lifeline.parent, ignore_errors=True)
+    os._exit(_ORPHANED)
+
+
+def _leave_traces() -> None:
+    """Have Python write its stack where the launcher finds it, when this rank crashes or the launcher asks."""
+    if progress := of_this_rank():
+        faulthandler.enable(progress.stack, all_threads=False)
+        faulthandler.register(ASK_STACK, progress.stack, all_threads=False)
+
+
+def _end_well() -> None:
+    _flush()
+    if progress := of_this_rank():
+        progress.end(ENDED)
 
 
 def _search_beside(script: str) -> None:
@@ -84,6 +120,8 @@ def report(*lines: str) -> None:
 
 def end_all(code: int) -> NoReturn:
     """End every rank of the job; `code` becomes the exit code of the launcher."""
+    if progress := of_this_rank():
+        progress.end(FAILING)
     _flush()
     # Output travels through the MPI launcher, which stops reading soon after an abort.
     time.sleep(_DRAIN_SECONDS)
@@ -96,7 +134,7 @@ def _leave(stop: SystemExit) -> None:
     """What `sys.exit` asked for: an ordinary end for None or 0, otherwise the end of all ranks with that
     code."""
     if stop.code is None or stop.code == 0:
-        _flush()
+        _end_well()
     elif isinstance(stop.code, int):
         report(f"rank {_rank()} ended with exit code {stop.code}")
         end_all(stop.code & 0xFF or 1)
@@ -137,117 +175,6 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-
-
-# -- the launcher's side of the reports ----------------------------------------------------------------------
-
-
-class StderrFilter:
-    """Turns the stderr of mpiexec into what the user should see; bytes in, bytes out.
-
-    Everything passes at once except: reports, of which the first is shown in full and the others in one line
-    each at the end; and banners of Open MPI and MPICH that only repeat that a rank has ended. When no rank
-    could report (it was killed, or left with `os._exit`), the rank and the reason are taken from the banner.
-    """
-
-    def __init__(self) -> None:
-        self._partial = b""
-        self._midline = False
-        self._banner: list[bytes] = []
-        self._reporter: str | None = None
-        self._failures: dict[str, str] = {}
-        self._notes: list[str] = []
-
-    def feed(self, chunk: bytes) -> bytes:
-        """What to show after `chunk` has arrived. Incomplete lines that may become a mark or banner are
-        held."""
-        # Open MPI writes its banners with the NUL that ends a C string.
-        *lines, rest = (self._partial + chunk.replace(b"\0", b"")).split(b"\n")
-        shown = b"".join(self._line(line + b"\n") for line in lines)
-        hold = self._banner or MARK.encode() in rest or (not self._midline and rest[:1] == b"-")
-        self._partial = rest if hold else b""
-        if not hold and rest:
-            self._midline = True
-            shown += rest
-        return shown
-
-    def close(self, quiet: bool = False) -> bytes:
-        """What remains to be shown at the end; `quiet` leaves out who ended how, when the user ended the
-        job."""
-        shown = self._line(self._partial) if self._partial else b""
-        shown += self._end_banner()
-        if quiet:
-            return shown
-        return shown + "".join(f"{line}\n" for line in self._summary()).encode()
-
-    def _line(self, line: bytes) -> bytes:
-        if MARK.encode() in line:
-            return self._report(line)
-        if self._midline:
-            self._midline = False
-            return line
-        if self._banner:
-            return self._in_banner(line)
-        if _RULE.fullmatch(line):
-            self._banner = [line]
-            return b""
-        return b"" if _STRAY.match(line) else line
-
-    def _report(self, line: bytes) -> bytes:
-        before, rank, text = line.decode(errors="replace").split(MARK, 2)
-        shown = f"{before}\n".encode() if before or self._midline else b""
-        self._midline = False
-        self._reporter = self._reporter or rank
-        if text.startswith((f"rank {rank} failed", f"rank {rank} ended")):
-            self._failures[rank] = text.rstrip("\n")
-        return shown + text.encode() if rank == self._reporter else shown
-
-    def _in_banner(self, line: bytes) -> bytes:
-        self._banner.append(line)
-        if len(self._banner) == 2 and not _BANNER.search(line):
-            return self._release()
-        if _RULE.fullmatch(line) or len(self._banner) > _LONGEST_BANNER:
-            return self._end_banner()
-        return b""
-
-    def _release(self) -> bytes:
-        held, self._banner = b"".join(self._banner), []
-        return held
-
-    def _end_banner(self) -> bytes:
-        text = b" ".join(b"".join(self._banner).split()).decode(errors="replace")
-        if not _BANNER.search(text.encode()):
-            return self._release()
-        self._banner = []
-        if killed := re.search(r"process rank (\d+) .*exited on signal (\d+) \(([^)]*)\)", text):
-            self._notes.append(f"rank {killed[1]} failed: ended by signal {killed[2]} ({killed[3]})")
-        elif left := re.search(r"Process name: \[[^]]*,(\d+)\] Exit code: (\d+)", text):
-            self._notes.append(f"rank {left[1]} failed: exit code {left[2]}")
-        return b""
-
-    def _summary(self) -> list[str]:
-        if not self._failures:
-            return self._notes[:1]
-        first = next(iter(self._failures))
-        reason = _reason(self._failures[first])
-        alike = [rank for rank, text in self._failures.items() if rank != first and _reason(text) == reason]
-        lines = [text for rank, text in self._failures.items() if rank != first and rank not in alike]
-        if alike:
-            lines.append(f"the same on rank{'s' if len(alike) > 1 else ''} {', '.join(sorted(alike, key=int))}")
-        return lines
-
-
-def _reason(text: str) -> str:
-    return text.partition(" failed")[2] or text.partition(" ended")[2]
-
-
-_LONGEST_BANNER = 30
-_RULE = re.compile(rb"-{60,}\s*")
-_BANNER = re.compile(
-    rb"MPI_ABORT was invoked|prterun (has exited|noticed|detected)|mpirun (has exited|noticed|detected)"
-    rb"|mpiexec (has exited|noticed|detected)|Primary job +terminated"
-)
-_STRAY = re.compile(rb"Abort\(\d+\) on node \d+ .*application called MPI_Abort\(")
 
 
 if __name__ == "__main__":

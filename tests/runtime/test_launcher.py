@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from autoshard.errors import RuntimeSetupError
+from autoshard.runtime import job as running
 from autoshard.runtime import launch as launcher
 from autoshard.runtime.launch import Mpiexec, find_mpiexec, launch, place_ranks
+from autoshard.runtime.processes import runs
 
 needs_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py and mpiexec")
 
@@ -41,19 +43,11 @@ def run(script: str, ranks: int, *args: str, **options) -> int:
     return launch([script, *args], ranks, timeout=LONGEST, **options)
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "Z" not in launcher._stat(pid)[:1]
-
-
 def gone(pids: list[int], seconds: float = 10) -> bool:
     end = time.monotonic() + seconds
-    while any(map(alive, pids)) and time.monotonic() < end:
+    while any(map(runs, pids)) and time.monotonic() < end:
         time.sleep(0.05)
-    return not any(map(alive, pids))
+    return not any(map(runs, pids))
 
 
 def pids(folder: Path, count: int) -> list[int]:
@@ -189,7 +183,7 @@ def test_a_signal_ends_all_ranks(script, tmp_path: Path, number: int, stubborn: 
 
 @needs_mpi
 def test_a_timeout_ends_all_ranks(script, tmp_path: Path, capfd) -> None:
-    assert launch([script(HANG), str(tmp_path)], 2, timeout=6) == launcher.TIMED_OUT
+    assert launch([script(HANG), str(tmp_path)], 2, timeout=6) == running.TIMED_OUT
     assert gone([int(path.read_text()) for path in tmp_path.glob("*.pid")])
     assert "not done after 6 s, all ranks ended" in capfd.readouterr().err
 
@@ -224,8 +218,8 @@ def test_an_mpiexec_that_will_not_end_is_killed_with_all_it_started(script, tmp_
     """The child ignores signals and has left the process group, as the ranks of Open MPI do."""
     child = f"setsid sh -c 'trap \"\" TERM; echo $$ > {tmp_path}/0.pid; sleep 300; sleep 300' &"
     path = fake_mpiexec(tmp_path, "mpiexec (Open MPI) 5.0", f"trap '' TERM\n{child}\nsleep 300; sleep 300")
-    monkeypatch.setattr(launcher, "_GRACE_SECONDS", 0.5)
-    assert launch([script("")], 2, timeout=1, env={"AUTOSHARD_MPIEXEC": path}) == launcher.TIMED_OUT
+    monkeypatch.setattr(running, "GRACE_SECONDS", 0.5)
+    assert launch([script("")], 2, timeout=1, env={"AUTOSHARD_MPIEXEC": path}) == running.TIMED_OUT
     assert gone(pids(tmp_path, 1))
 
 

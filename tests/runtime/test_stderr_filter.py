@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.runtime.worker import MARK, StderrFilter
+from autoshard.runtime.reports import MARK, StderrFilter
 
 RULE = "-" * 74
 
@@ -21,6 +21,11 @@ EXITED = banner(
     "prterun detected that one or more processes exited with non-zero status,\n"
     "thus causing the job to be terminated. The first process to do so was:\n\n"
     "   Process name: [prterun-vm-3079@1,1]\n   Exit code:    3"
+)
+LEFT = banner(
+    "prterun has exited due to process rank 0 with PID 17 on node vm exiting\nimproperly. There are three reasons\n"
+    + "this could occur:\n\n" * 3
+    + "You can avoid this message by specifying -quiet on the prterun command\nline."
 )
 NO_SLOTS = banner("There are not enough slots available in the system")
 
@@ -74,7 +79,30 @@ def test_progress_bars_are_not_held_back() -> None:
 def test_a_silent_death_is_told_from_the_banner() -> None:
     assert shown(KILLED) == "rank 2 failed: ended by signal 9 (Killed)\n"
     assert shown(EXITED) == "rank 1 failed: exit code 3\n"
+    assert shown(LEFT) == "rank 0 failed: it left before its end, without an error\n"
     assert shown(ABORT) == ""
+
+
+def test_the_first_of_several_deaths_is_the_cause() -> None:
+    assert shown(KILLED + EXITED) == "rank 2 failed: ended by signal 9 (Killed)\n"
+    assert shown(KILLED, quiet=True) == ""
+
+
+def test_a_silent_death_is_told_after_what_it_did_to_others() -> None:
+    """The error of a rank that lost its partner comes first; the partner's end, which is the cause, is not lost."""
+    assert shown(report(1, "rank 1 failed: Exception: MPI_ERR_TRUNCATE") + KILLED) == (
+        "rank 1 failed: Exception: MPI_ERR_TRUNCATE\nrank 2 failed: ended by signal 9 (Killed)\n"
+    )
+    spoke = report(1, "rank 1 failed: ValueError: x")
+    assert shown(spoke + EXITED) == "rank 1 failed: ValueError: x\n", "it has said itself why"
+
+
+def test_what_is_known_of_a_silent_rank_is_told() -> None:
+    filtered = StderrFilter(lambda rank, text: [f"stack of {rank}", f"{text}, in step 7"])
+    assert not filtered.told
+    filtered.feed(KILLED.encode())
+    assert filtered.told
+    assert filtered.close() == b"stack of 2\nrank 2 failed: ended by signal 9 (Killed), in step 7\n"
 
 
 def test_a_report_inside_a_banner_is_not_lost() -> None:

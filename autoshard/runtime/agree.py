@@ -1,0 +1,174 @@
+"""Agreement: before ranks run a program, each makes sure that the others were given the same one.
+
+Ranks that differ (in a setting, a seed, a version, a file) would exchange arrays that do not belong together, or wait
+for ever. Compared are digests, one collective of 16 bytes; only where these differ do ranks exchange what they have,
+and every rank tells the first difference in the same words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from autoshard.errors import RuntimeSetupError
+from autoshard.ir.graph import Node, walk
+from autoshard.layout.mesh import Mesh
+from autoshard.partition.program import Collective, Instruction, Program, Register
+from autoshard.runtime.comm import Comm, show_ranks
+from autoshard.tensortype import DType
+
+_DIGEST = 16
+
+
+def check_alike(program: Program, comm: Comm) -> None:
+    """Compare the ranks' programs: their steps, shapes, dtypes, layouts and attributes, not the names in them.
+
+    Every rank has to call it; where all ranks are in this process there is nothing to compare.
+
+    Raises:
+        RuntimeSetupError: the programs differ; on every rank, with the first step that differs in all its versions.
+    """
+    if len(comm.ranks) == comm.world:
+        return
+    steps = describe(program)
+    compared = json.dumps([step.compared for step in steps])
+    digest = hashlib.blake2b(compared.encode(), digest_size=_DIGEST).digest()
+    digests = _from_all(comm, np.frombuffer(digest, np.uint8))
+    if (digests == digests[0]).all():
+        return
+    raise RuntimeSetupError(_first_difference(program.name, _texts(comm, steps)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One step of a program: what has to be alike on all ranks, and how people read it."""
+
+    compared: str
+    shown: str
+
+
+def describe(program: Program) -> list[Line]:
+    """The program line by line: its mesh, its inputs, its instructions, its outputs. Registers go by their order."""
+    numbers: dict[Register, int] = {}
+    lines = [Line(f"mesh {program.mesh} {program.mesh.order}", f"mesh {program.mesh}")]
+    for register in program.inputs:
+        numbers[register] = len(numbers)
+        lines.append(Line(f"input {_typed(register)}", f"input {register.name}: {_typed(register)}"))
+    for instruction in program.instructions:
+        operands = " ".join(f"%{numbers[one]}" for one in instruction.operands)
+        for register in instruction.results:
+            numbers[register] = len(numbers)
+        if isinstance(instruction, Collective):
+            what, attrs, node = str(instruction.step), "", instruction.serves
+        else:
+            what, attrs, node = (
+                instruction.op.name,
+                _text(instruction.attrs) + _inside(instruction.node),
+                instruction.node,
+            )
+        types = ", ".join(map(_typed, instruction.results))
+        named = ", ".join(f"{one.name}: {_typed(one)}" for one in instruction.results)
+        inputs = " ".join(one.name for one in instruction.operands)
+        source = f" (at {node.source})" if node is not None and node.source is not None else ""
+        shown = f"{named} = {what} {inputs}{f' {_short(attrs)}' if attrs else ''}{source}"
+        lines.append(Line(f"{types} = {what} {operands} {attrs}", shown))
+    for i, register in enumerate(program.outputs):
+        into = program.updates.get(i, "")
+        lines.append(Line(f"output %{numbers[register]} {into}", f"output {register.name}: {_typed(register)}"))
+    return lines
+
+
+def label(instruction: Instruction) -> str:
+    """How the operator that an instruction is of is told to people: `h (MatMul) at train.py:12`."""
+    node = instruction.serves if isinstance(instruction, Collective) else instruction.node
+    if node is None:
+        return f"the output {instruction.operands[0].name}"
+    return f"{node.label} ({node.op.name})" + (f" at {node.source}" if node.source is not None else "")
+
+
+def _inside(node: Node) -> str:
+    """The operators in the regions of a node."""
+    inner = (one for region in node.regions for one in walk(region.nodes))
+    return "".join(f"[{one.op.name} {', '.join(map(str, one.result_types))} {_text(one.attrs)}]" for one in inner)
+
+
+def _typed(register: Register) -> str:
+    return f"{register.whole}[{register.layout}]"
+
+
+# -- attributes as text that is the same in every process ----------------------------------------------------
+
+
+def _text(value: Any, seen: dict[int, int] | None = None) -> str:
+    """The value without addresses or anything else that differs between processes that mean the same."""
+    seen = {} if seen is None else seen
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.dtype | DType):
+        return str(value)
+    if isinstance(value, np.ndarray | np.generic):
+        content = hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=8).hexdigest()
+        return f"{value.dtype}{list(value.shape)}#{content}"
+    if isinstance(value, Mesh):
+        return f"{value} {value.order}"
+    if id(value) in seen:
+        return f"@{seen[id(value)]}"
+    seen[id(value)] = len(seen)
+    if isinstance(value, Mapping):
+        return "".join(f"{{{key}={_text(item, seen)}}}" for key, item in value.items())
+    if isinstance(value, tuple | list):
+        return f"({', '.join(_text(item, seen) for item in value)})"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(_text(item, seen) for item in value))}}}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = (_text(getattr(value, one.name), seen) for one in dataclasses.fields(value) if one.compare)
+        return f"{type(value).__name__}({', '.join(fields)})"
+    return getattr(value, "__qualname__", None) or str(getattr(value, "name", type(value).__qualname__))
+
+
+def _short(text: str, most: int = 160) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+# -- exchange ------------------------------------------------------------------------------------------------
+
+
+def _from_all(comm: Comm, mine: np.ndarray) -> np.ndarray:
+    """The arrays (of one dim and equal size) of all ranks, a row for each."""
+    mesh = Mesh.flat(comm.world)
+    return comm.all_gather([mine[None]], mesh.groups(mesh.all_axes), 0)[0]
+
+
+def _texts(comm: Comm, steps: Sequence[Line]) -> list[list[Line]]:
+    """The steps of all ranks."""
+    mine = json.dumps([(step.compared, step.shown) for step in steps]).encode()
+    sizes = _from_all(comm, np.array([len(mine)], np.int64))[:, 0]
+    padded = np.zeros(int(sizes.max()), np.uint8)
+    padded[: len(mine)] = np.frombuffer(mine, np.uint8)
+    rows = _from_all(comm, padded)
+    return [[Line(*pair) for pair in json.loads(row[:size].tobytes())] for row, size in zip(rows, sizes, strict=True)]
+
+
+def _first_difference(name: str, texts: Sequence[Sequence[Line]]) -> str:
+    """The message: which step is the first that not all ranks have, and what each has there."""
+    most = max(map(len, texts))
+    padded = [[*steps, *[_NOTHING] * (most - len(steps))] for steps in texts]
+    number, versions = next(
+        (i, step) for i, step in enumerate(zip(*padded, strict=True)) if len({one.compared for one in step}) > 1
+    )
+    ranks: dict[str, list[int]] = {}
+    for rank, version in enumerate(versions):
+        ranks.setdefault(version.compared, []).append(rank)
+    shown = {version.compared: version.shown for version in versions}
+    alike = len(set(shown.values())) < len(shown)
+    told = "".join(f"\n  {show_ranks(those)}: {text if alike else shown[text]}" for text, those in ranks.items())
+    return (
+        f"the ranks have different programs of {name!r}; the first difference is in line {number + 1}:{told}\n"
+        "every rank has to build the same model with the same settings, shapes and versions of packages"
+    )
+
+
+_NOTHING = Line("", "nothing, the program has ended")
