@@ -59,7 +59,8 @@ def plan(
         devices: instead of mesh, how many there are; by default as many as ranks were started.
         search: a registered search mode; by default "factor" for a module, whose shardings are spread by rules, and
             else "sharding_propagation".
-        hardware: a preset of costmodel, or a Hardware; what prices are for.
+        hardware: what prices are for: a preset of costmodel, "calibrated" or a FILE.json (see `autoshard calibrate`),
+            or a Hardware.
         dataset_strategy: how data inputs lie: "full_batch" (whole on each rank), "data_parallel" (dim 0 split
             over all devices), or for each data input a tuple of parts or a Layout. Not for a module, whose inputs
             lie as its shardings ask.
@@ -92,7 +93,7 @@ def plan_traced(
     given = data_layouts(traced.graph, mesh, dataset_strategy)
     if dataset_strategy == FULL_BATCH:
         given = {}  # searches that price take such inputs as whole, and rules may split them
-    graph = plannable(traced.graph)
+    graph, hardware = plannable(traced.graph), hardware.for_ranks(mesh.devices)
     problem = AskedProblem(graph, mesh, hardware, traced.annotations, given, work=lambda: work_of(traced, mesh))
     return Planned(traced, find_mode(search)(problem), hardware)
 
@@ -101,7 +102,7 @@ def _plan_module(target: Any, mesh: Mesh | str | None, devices: int | None, sear
     mode = find_mode(search)
     ready = planning(target, None if mesh is None else _mesh(mesh, devices), devices)
     given = {} if search == "factor" else ready.inputs()  # rules know by themselves what is asked
-    graph = ready.traced.graph
+    graph, hardware = ready.traced.graph, hardware.for_ranks(ready.mesh.devices)
     problem = AskedProblem(graph, ready.mesh, hardware, given=given, work=ready.work, places=ready.places)
     return Planned(ready.traced, mode(problem), hardware)
 

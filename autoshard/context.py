@@ -19,7 +19,8 @@ from autoshard.errors import AutoshardError, ContextError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.search import search_modes
-from costmodel import presets
+from costmodel import load, presets
+from costmodel.store import CALIBRATED, is_saved
 
 GRAPH_MODE, PYNATIVE_MODE = 0, 1
 FULL_BATCH, DATA_PARALLEL = "full_batch", "data_parallel"
@@ -28,9 +29,11 @@ DatasetStrategy = str | tuple
 ENVIRONMENT: Mapping[str, str] = {
     "AUTOSHARD_SAVE_GRAPHS": "default of set_context(save_graphs=...): 0, 1, 2 or 3",
     "AUTOSHARD_SAVE_GRAPHS_PATH": "default of set_context(save_graphs_path=...)",
-    "AUTOSHARD_HARDWARE": "default of set_auto_parallel_context(hardware=...), a preset of costmodel",
+    "AUTOSHARD_HARDWARE": "default of set_auto_parallel_context(hardware=...), a preset of costmodel, or a file",
+    "AUTOSHARD_CALIBRATION": "the file that the hardware `calibrated` stands for",
     "AUTOSHARD_DEBUG": "1 shows tracebacks of the command line, 4 every collective at run time",
     "AUTOSHARD_MPIEXEC": "the mpiexec that `autoshard run` uses",
+    "AUTOSHARD_PROGRESS": "set by `autoshard run` for its ranks: the folder in which they note what they are doing",
     "AUTOSHARD_LAUNCHED": "set by `autoshard run` for its ranks",
     "AUTOSHARD_RANKS": "set by `autoshard run` for its ranks: how many there are",
 }
@@ -78,7 +81,7 @@ class ParallelSettings:
             feeds the whole batch), or per data input a tuple of parts or a Layout (each rank feeds its
             block). `full_batch=True` is MindSpore's older spelling.
         mesh: a Mesh or its text, instead of device_num.
-        hardware: the costmodel preset that prices are for.
+        hardware: what prices are for: a preset of costmodel, "calibrated", or a FILE.json.
         gradients_mean: False only: gradients are those of the loss over the whole batch, whose reduction
             says whether that is a sum or a mean.
         global_rank: this process's rank, checked against the launcher's.
@@ -151,7 +154,13 @@ def _check_search(what: str, value: Any) -> str:
 
 
 def _check_hardware(what: str, value: Any) -> str:
-    return _one_of(*sorted(presets()))(what, value)
+    if not (isinstance(value, str) and is_saved(value)):
+        return _one_of(*sorted(presets()), CALIBRATED)(what, value)
+    try:
+        load(value)
+    except ValueError as error:
+        raise ContextError(f"{what} is {value!r}: {error}") from None
+    return value
 
 
 def _check_count(what: str, value: Any) -> int | None:

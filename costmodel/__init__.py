@@ -4,7 +4,11 @@
     collectives seconds("all_gather", nbytes, ranks, link) and one function per kind; bytes_moved; algorithms
     hierarchy   grouped_seconds: groups that span several levels of links; group_levels
     compute     operator_seconds(flops, nbytes, device, dtype)
-    memory      peak(rows of first step, last step, bytes); timeline
+    memory      peak(rows of first step, last step, bytes); live_bytes
+    timeline    simulate(tasks, overlap): when each piece of a rank's program runs
+    measure     seconds_each(action), CollectiveSample, OperatorSample
+    fit         fit_device(samples), fit_link(samples): hardware from measurements
+    store       save(hardware, path), load(path): hardware in files
     units       "9.8 us", "48 KiB", and back to bytes
 
 >>> hardware = preset("h100")
@@ -27,27 +31,37 @@ from costmodel.collectives import (
     seconds,
 )
 from costmodel.compute import operator_seconds
+from costmodel.curves import CollectiveCurve, OperatorCurve
 from costmodel.hardware import Device, Hardware, Link, Topology, preset, presets
 from costmodel.hierarchy import group_levels, grouped_seconds
-from costmodel.memory import peak, timeline
+from costmodel.memory import live_bytes, peak
+from costmodel.store import calibrated_path, load, save
+from costmodel.timeline import Task, Timeline, simulate
 from costmodel.units import format_bytes, format_seconds, parse_bytes
 
 __all__ = [
     "KINDS",
     "Algorithm",
+    "CollectiveCurve",
     "Device",
     "Hardware",
     "Link",
+    "OperatorCurve",
+    "Task",
+    "Timeline",
     "Topology",
     "algorithms",
     "all_gather",
     "all_reduce",
     "all_to_all",
     "bytes_moved",
+    "calibrated_path",
     "format_bytes",
     "format_seconds",
     "group_levels",
     "grouped_seconds",
+    "live_bytes",
+    "load",
     "operator_seconds",
     "parse_bytes",
     "peak",
@@ -55,6 +69,7 @@ __all__ = [
     "preset",
     "presets",
     "reduce_scatter",
+    "save",
     "seconds",
-    "timeline",
+    "simulate",
 ]

@@ -41,12 +41,15 @@ def seconds(kind: str, nbytes: Bytes, ranks: int, link: Link) -> Bytes:
 
     `nbytes` (a number or an array) counts the result of an all_gather, the input of a reduce_scatter and the
     local tensor of every other kind. One rank costs 0, and so does a slice; zero bytes still cost the
-    latency. ValueError for an unknown kind, fewer than 1 rank, or negative bytes.
+    latency. A link that was measured answers from its curves: for a group between two measured sizes as for the
+    larger, beyond the largest in proportion. ValueError for an unknown kind, fewer than 1 rank, or negative bytes.
     """
     best = _undominated(kind, ranks)
     # `is not True` sends NaN, arrays and numpy numbers to the full check; plain numbers pay one comparison.
     if (nbytes >= 0) is not True:
         _check_bytes(kind, nbytes)
+    if link.curves and (measured := link.curve(kind, ranks)) is not None:
+        return measured.seconds(nbytes) * max(1.0, ranks / measured.ranks)
     latency, block = link.latency, nbytes / (ranks * link.bandwidth)
     if len(best) == 1:
         _, _, rounds, blocks = best[0]

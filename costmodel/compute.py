@@ -11,34 +11,39 @@ from typing import overload
 
 import numpy as np
 
+from costmodel.curves import OperatorCurve
 from costmodel.hardware import Device
 
 
 @overload
-def operator_seconds(flops: float, nbytes: float, device: Device, dtype: str = "f32") -> float: ...
+def operator_seconds(flops: float, nbytes: float, device: Device, dtype: str = "f32", operator: str = "") -> float: ...
 
 
 @overload
 def operator_seconds(
-    flops: np.ndarray, nbytes: float | np.ndarray, device: Device, dtype: str = "f32"
+    flops: np.ndarray, nbytes: float | np.ndarray, device: Device, dtype: str = "f32", operator: str = ""
 ) -> np.ndarray: ...
 
 
 @overload
-def operator_seconds(flops: float, nbytes: np.ndarray, device: Device, dtype: str = "f32") -> np.ndarray: ...
+def operator_seconds(
+    flops: float, nbytes: np.ndarray, device: Device, dtype: str = "f32", operator: str = ""
+) -> np.ndarray: ...
 
 
 def operator_seconds(
-    flops: float | np.ndarray, nbytes: float | np.ndarray, device: Device, dtype: str = "f32"
+    flops: float | np.ndarray, nbytes: float | np.ndarray, device: Device, dtype: str = "f32", operator: str = ""
 ) -> float | np.ndarray:
     """Seconds for an operator of `flops` that moves `nbytes` to and from device memory (local sizes).
 
     launch + max(flops / (efficiency * peak), nbytes / (efficiency * bandwidth)), the roofline of Williams,
     Waterman and Patterson (CACM 52(4), 2009). The launch time is added and not a floor under the sum: a floor
     would price all ways to split a small operator the same, and a search could not see that splitting saves
-    work. No flops and no bytes (a view) cost 0: nothing is launched. Numbers or arrays, also mixed;
-    ValueError for negative ones.
+    work. An operator that was measured on the device under its name takes what its curve says. No flops and no
+    bytes (a view) cost 0: nothing is launched. Numbers or arrays, also mixed; ValueError for negative ones.
     """
+    if operator and (measured := device.curve(operator, dtype)) is not None:
+        return _measured(measured, flops, nbytes)
     compute_rate = device.compute_efficiency * device.peak(dtype)
     memory_rate = device.memory_efficiency * device.memory_bandwidth
     if isinstance(flops, np.ndarray) or isinstance(nbytes, np.ndarray):
@@ -47,6 +52,14 @@ def operator_seconds(
         raise _negative(flops, nbytes)
     busy = max(flops / compute_rate, nbytes / memory_rate)
     return device.launch_seconds + busy if busy else 0.0
+
+
+def _measured(curve: OperatorCurve, flops: float | np.ndarray, nbytes: float | np.ndarray) -> float | np.ndarray:
+    if not (np.all(np.asarray(flops) >= 0) and np.all(np.asarray(nbytes) >= 0)):
+        raise _negative(flops, nbytes)
+    if isinstance(flops, np.ndarray) or isinstance(nbytes, np.ndarray):
+        return curve.seconds(np.asarray(flops, float), np.asarray(nbytes, float))
+    return curve.seconds(flops, nbytes)
 
 
 def _many(flops: np.ndarray, nbytes: np.ndarray, compute_rate: float, memory_rate: float, launch: float) -> np.ndarray:

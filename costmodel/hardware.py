@@ -10,8 +10,10 @@ are the vendors' own, links are what collectives reach, and each says where it i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+
+from costmodel.curves import CollectiveCurve, OperatorCurve
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Device:
 
     `peak_flops` pairs dtype names (f64 f32 f16 bf16 i8 i32 ...) with dense peak operations per second; a
     mapping is taken too. `memory_bandwidth` is bytes per second read plus written, `launch_seconds` the time
-    to start one operator. The efficiencies are the share of both peaks that large operators reach.
+    to start one operator. The efficiencies are the share of both peaks that large operators reach. `operators` are
+    measured times, which go before all of these for the operators that they name.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Device:
     compute_efficiency: float = 0.7
     memory_efficiency: float = 0.7
     source: str = ""
+    operators: tuple[OperatorCurve, ...] = ()
 
     def __post_init__(self) -> None:
         pairs = self.peak_flops.items() if isinstance(self.peak_flops, Mapping) else self.peak_flops
@@ -56,22 +60,62 @@ class Device:
         peaks = self._peaks
         return peaks.get(dtype) or peaks["f32"]
 
+    @cached_property
+    def _curves(self) -> dict[tuple[str, str], OperatorCurve]:
+        return {(one.operator, one.dtype): one for one in self.operators}
+
+    def curve(self, operator: str, dtype: str) -> OperatorCurve | None:
+        """What was measured of an operator, if it was.
+
+        Where time is by bytes alone, a measurement in f32 serves all dtypes; operations of other dtypes have rates
+        of their own.
+        """
+        if not self.operators:
+            return None
+        known = self._curves.get((operator, dtype)) or self._curves.get((operator, "f32"))
+        return None if known is None or (known.dtype != dtype and known.per_flop) else known
+
+    def slowed(self, times: float, more: float = 0.0) -> Device:
+        """The device when it takes so many times as long, as when ranks take turns on it, and `more` seconds to start
+        an operator."""
+        return replace(
+            self,
+            peak_flops=tuple((dtype, rate / times) for dtype, rate in self.peak_flops),
+            memory_bandwidth=self.memory_bandwidth / times,
+            launch_seconds=self.launch_seconds * times + more,
+            operators=tuple(one.slowed(times, more) for one in self.operators),
+        )
+
 
 @dataclass(frozen=True)
 class Link:
     """A port of one rank: `latency` in seconds per message, `bandwidth` in bytes per second, one way.
 
-    Bandwidth is what one rank sends while it receives as much.
+    Bandwidth is what one rank sends while it receives as much; of a measured link the most that any collective
+    reaches. `curves` are measured times of collectives, which go before both.
     """
 
     name: str
     latency: float
     bandwidth: float
     source: str = ""
+    curves: tuple[CollectiveCurve, ...] = ()
 
     def __post_init__(self) -> None:
         _require_not_negative(f"link {self.name!r}: latency", self.latency)
         _require_positive(f"link {self.name!r}: bandwidth", self.bandwidth)
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[CollectiveCurve]]:
+        found: dict[str, list[CollectiveCurve]] = {}
+        for one in sorted(self.curves, key=lambda one: one.ranks):
+            found.setdefault(one.kind, []).append(one)
+        return found
+
+    def curve(self, kind: str, ranks: int) -> CollectiveCurve | None:
+        """What was measured of a collective among as many ranks, or the least more, else the most; None if nothing."""
+        known = self._by_kind.get(kind) if self.curves and ranks > 1 else None
+        return None if known is None else next((one for one in known if one.ranks >= ranks), known[-1])
 
 
 @dataclass(frozen=True)
@@ -114,20 +158,48 @@ class Topology:
 
 @dataclass(frozen=True)
 class Hardware:
-    """One kind of device, many times, and the links between them."""
+    """One kind of device, many times, and the links between them.
+
+    Ranks that share a machine slow each other down. What was measured with several numbers of ranks stands in
+    `by_ranks`, and `for_ranks` chooses.
+    """
 
     name: str
     device: Device
     topology: Topology
+    by_ranks: tuple[tuple[int, Hardware], ...] = ()
+
+    def __post_init__(self) -> None:
+        counts = [ranks for ranks, _ in self.by_ranks]
+        if counts != sorted(set(counts)) or (counts and counts[0] < 1):
+            raise ValueError(f"hardware {self.name!r}: by_ranks is for {counts} ranks; the numbers grow from 1")
+        if any(one.by_ranks for _, one in self.by_ranks):
+            raise ValueError(f"hardware {self.name!r}: what stands in by_ranks has no by_ranks of its own")
+
+    def for_ranks(self, ranks: int) -> Hardware:
+        """The hardware as a job of so many ranks meets it: as measured with as many, or the least more.
+
+        Beyond the most that was measured that one is taken: further ranks run on further machines like it.
+        """
+        if not self.by_ranks:
+            return self
+        return next((one for count, one in self.by_ranks if count >= ranks), self.by_ranks[-1][1])
 
 
 def preset(name: str) -> Hardware:
-    """Hardware by name, see `presets()`; ValueError with all names for an unknown one."""
-    from costmodel.preset_table import PRESETS  # the table is written in terms of the classes above
+    """Hardware by name: of `presets()`, "calibrated" (what was measured here last), or a saved FILE.json.
 
-    if name not in PRESETS:
-        raise ValueError(f"no hardware preset {name!r}; there are {', '.join(PRESETS)}")
-    return PRESETS[name]
+    Raises:
+        ValueError: an unknown name (the message lists all), or a file that cannot be read or holds no hardware.
+    """
+    from costmodel.preset_table import PRESETS  # the table is written in terms of the classes above
+    from costmodel.store import CALIBRATED, is_saved, load
+
+    if name in PRESETS:
+        return PRESETS[name]
+    if isinstance(name, str) and is_saved(name):
+        return load(name)
+    raise ValueError(f"no hardware preset {name!r}; there are {', '.join(PRESETS)}, {CALIBRATED}, or a FILE.json")
 
 
 def presets() -> tuple[str, ...]:

@@ -35,7 +35,7 @@ def peak(intervals: Intervals) -> tuple[int, int]:
     return int(alive[settled][at]), int(steps[settled][at])
 
 
-def timeline(intervals: Intervals, steps: int) -> np.ndarray:
+def live_bytes(intervals: Intervals, steps: int) -> np.ndarray:
     """Bytes alive at each of the steps 0 .. steps-1, as int64[steps]; ValueError for a row outside."""
     rows = _checked(intervals)
     first, last, nbytes = rows.T

@@ -37,7 +37,7 @@ LAYERS = [
     ["autoshard.context"],
     ["autoshard.communication", "autoshard.session"],
     ["autoshard.api", "autoshard.propagation"],
-    ["autoshard.dataset", "autoshard.checkpoint"],
+    ["autoshard.dataset", "autoshard.checkpoint", "autoshard.calibrate"],
     ["autoshard.callbacks", "autoshard.feed"],
     ["autoshard.model", "autoshard.nn"],
     ["autoshard"],

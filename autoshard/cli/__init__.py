@@ -10,8 +10,10 @@ import os
 import sys
 
 from autoshard.cli.app import app
+from autoshard.cli.calibrating import calibrate
 from autoshard.cli.planning import dump, plan
 from autoshard.cli.propagating import explain, propagate
+from autoshard.cli.redistributing import redistribute
 from autoshard.cli.running import RunCommand, run
 from autoshard.cli.showing import hardware, layout, modes, operators
 from autoshard.errors import AutoshardError
@@ -24,9 +26,11 @@ app.command()(propagate)
 app.command()(explain)
 app.command(cls=RunCommand)(run)
 app.command()(layout)
+app.command()(redistribute)
 app.command()(operators)
 app.command()(modes)
 app.command()(hardware)
+app.command()(calibrate)
 
 
 def main() -> None:

@@ -32,7 +32,10 @@ Search = Annotated[
 ]
 HardwareName = Annotated[
     str,
-    typer.Option(metavar="NAME", help="Whose times to reckon with; `autoshard hardware` lists them."),
+    typer.Option(
+        metavar="NAME",
+        help="Whose times to reckon with: `autoshard hardware` lists them; or `calibrated`, or a FILE.json.",
+    ),
 ]
 DatasetStrategy = Annotated[
     str,

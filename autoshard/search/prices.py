@@ -44,6 +44,9 @@ class Prices:
         if not step.communicates:
             return 0.0
         nbytes = step.nbytes_priced(of.shape, of.dtype.itemsize)
+        if step.rounds > 1:
+            each = grouped_seconds(step.kind, nbytes / step.rounds, self.levels(step.groups))
+            return step.messages * each
         return grouped_seconds(step.kind, nbytes, self.levels(step.groups))
 
     def levels(self, groups: Groups) -> tuple:
@@ -62,6 +65,7 @@ class Prices:
                 local_bytes(node, strategy),
                 self.hardware.device,
                 node.result_types[0].dtype.name,
+                node.op.name,
             )
         )
 
@@ -78,6 +82,8 @@ class Prices:
 
     def at_least(self, before: Layout, after: Layout, of: TensorType) -> float:
         """A bound below `redistribution`, without planning it: what a rank must receive over its fastest link."""
+        if any(not any(term.contains(ref) for term in before.partial) for ref in after.partial):
+            return 0.0  # terms may begin where the values are
         missing = math.prod(after.local_shape(of.shape))
         if all(any(term.contains(ref) for term in after.partial) for ref in before.partial):
             missing -= _held(before, after, of)  # nothing is summed, so a rank keeps what it has

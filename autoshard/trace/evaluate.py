@@ -45,25 +45,27 @@ class _Whole(Runner):
 _CUSTOM_CALLS = ("CustomCall", "MoveCall", "UnruledCustomCall")
 
 
-def check_known(graph: Graph) -> None:
+def check_known(graph: Graph, custom_calls: bool = True) -> None:
     """That autoshard knows what every operation of the graph computes, so that it can run.
+
+    Custom calls whose types are known can be planned without: `custom_calls` False leaves them out.
 
     Raises:
         ShapeError: it does not; each operation is named with how often it occurs and where first.
     """
     nodes = (node for one in (graph, *graph.functions.values()) for node in walk(one.nodes))
-    unknown = [(name, node) for node in nodes if (name := _unknown(node)) is not None]
+    unknown = [(name, node) for node in nodes if (name := _unknown(node, custom_calls)) is not None]
     if unknown:
         custom = any(node.op.name in _CUSTOM_CALLS for _, node in unknown)
         hint = "; ops.custom_call_run gives custom calls a meaning" * custom
         raise ShapeError(f"cannot run {graph.name!r}: autoshard has no operator for {_listed(unknown)}{hint}")
 
 
-def _unknown(node: Node) -> str | None:
+def _unknown(node: Node, custom_calls: bool) -> str | None:
     """The name of the operation, if nothing is known of it."""
     if node.op.name == "Opaque":
         return node.attrs["name"]
-    target = unknown_target(node.attrs) if node.op.name in _CUSTOM_CALLS else None
+    target = unknown_target(node.attrs) if custom_calls and node.op.name in _CUSTOM_CALLS else None
     return None if target is None else f"custom call {target}"
 
 

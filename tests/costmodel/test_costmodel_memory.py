@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel import peak, timeline
+from costmodel import live_bytes, peak
 
 STEPS = 24
 
@@ -23,9 +23,9 @@ def counted(intervals):
 
 
 @given(st.lists(rows(), min_size=1, max_size=12))
-def test_peak_and_timeline_equal_brute_force(intervals):
+def test_peak_and_live_bytes_equal_brute_force(intervals):
     alive = counted(intervals)
-    assert timeline(intervals, STEPS).tolist() == alive
+    assert live_bytes(intervals, STEPS).tolist() == alive
     most, step = peak(intervals)
     assert most == max(alive)
     # Steps before the first row hold nothing; the step is the first from there on that reaches the peak.
@@ -51,7 +51,7 @@ def test_large_sizes_stay_exact():
 
 def test_no_rows():
     assert peak([]) == (0, 0)
-    assert timeline(np.zeros((0, 3), int), 4).tolist() == [0, 0, 0, 0]
+    assert live_bytes(np.zeros((0, 3), int), 4).tolist() == [0, 0, 0, 0]
 
 
 def test_whole_floats_are_taken():
@@ -76,12 +76,12 @@ def test_whole_floats_are_taken():
     ],
 )
 def test_bad_rows(bad, part):
-    for function in (peak, lambda rows: timeline(rows, 6)):
+    for function in (peak, lambda rows: live_bytes(rows, 6)):
         with pytest.raises(ValueError, match=part):
             function(bad)
 
 
 @pytest.mark.parametrize("row", [(-1, 2, 4), (2, 6, 4)])
-def test_timeline_refuses_rows_outside(row):
+def test_live_bytes_refuses_rows_outside(row):
     with pytest.raises(ValueError, match="outside of the 6 steps from 0 to 5"):
-        timeline([(0, 4, 6), row], 6)
+        live_bytes([(0, 4, 6), row], 6)

@@ -60,9 +60,7 @@ def _contents(path: Path) -> str | bytes:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise ParseError(
-            f"cannot read {path} as a StableHLO module: it is neither text nor MLIR bytecode"
-        ) from None
+        raise ParseError(f"cannot read {path} as a StableHLO module: it is neither text nor MLIR bytecode") from None
 
 
 def _parsed(data: str | bytes, file: str) -> Any:

@@ -1,0 +1,67 @@
+"""`autoshard calibrate`: measure this machine, so that plans can be made for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoshard.cli.app import console
+
+if TYPE_CHECKING:
+    from costmodel.fit import Comparison
+
+
+def calibrate(
+    ranks: Annotated[int, typer.Option("-n", "--ranks", metavar="N", help="The most ranks that jobs will have.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="A .json file. Default: the one that 'calibrated' stands for."
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less: done in seconds, and rougher.")] = False,
+    threads: Annotated[int, typer.Option(metavar="T", min=1, help="BLAS threads per rank, as of the jobs.")] = 1,
+) -> None:
+    """Measure this machine's MPI and operators on 2, 4, ... N ranks, fit a cost model, and save it.
+
+    Plans are then made for it with --hardware calibrated, or --hardware FILE.json. Measure while nothing else runs.
+    """
+    from autoshard.calibrate import calibrate as measure
+    from autoshard.cli.target import TargetError
+    from costmodel import calibrated_path, save
+
+    path = calibrated_path() if output is None else output
+    if path.suffix != ".json":
+        raise TargetError(f"cannot save to {path}: hardware is known by the ending .json of its file")
+    found = measure(ranks, quick=quick, threads=threads, tell=lambda line: typer.echo(line, err=True))
+    for title, comparisons in found.comparisons:
+        _show(title, comparisons)
+    try:
+        save(found.hardware, path)
+    except OSError as error:
+        raise TargetError(f"cannot save to {path}: {error}") from error
+    name = "calibrated" if output is None else str(path)
+    typer.echo(f"saved to {path}; plan with --hardware {name}")
+
+
+def _show(title: str, comparisons: tuple[Comparison, ...]) -> None:
+    import statistics
+
+    from rich import box
+    from rich.table import Table
+
+    from costmodel import format_seconds
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column("measured")
+    for name in ("samples", "median error", "worst", "largest", "fitted"):
+        table.add_column(name, justify="right")
+    for one in comparisons:
+        errors = f"{one.median_error:.0%}", f"{one.worst_error:.0%}"
+        times = format_seconds(one.measured), format_seconds(one.fitted)
+        table.add_row(one.what, str(one.samples), *errors, *times)
+    console().print(table)
+    middle = statistics.median(one.median_error for one in comparisons)
+    typer.echo(f"median of the median errors: {middle:.0%}\n")

@@ -1,0 +1,115 @@
+"""When each piece of a rank's program runs: `simulate(tasks, overlap=True)`.
+
+A rank has two engines, one that computes and one that communicates. Each takes its tasks in the order of the list,
+and a task waits for those that it names. Without overlap a collective blocks the rank: both share one engine.
+
+>>> tasks = [Task(4.0), Task(3.0, communicates=True, after=(0,)), Task(2.0), Task(1.0, after=(1, 2))]
+>>> simulate(tasks).seconds, simulate(tasks, overlap=False).seconds
+(8.0, 10.0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from costmodel.hierarchy import Level, grouped_seconds
+
+
+@dataclass(frozen=True)
+class Task:
+    """A piece of work of `seconds` on one of the engines, `after` tasks earlier in the list (by their position)."""
+
+    seconds: float
+    communicates: bool = False
+    after: tuple[int, ...] = ()
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seconds < float("inf"):
+            raise ValueError(f"task {self.name!r} takes {self.seconds} seconds; it is a finite number from 0 up")
+
+    @staticmethod
+    def collective(
+        kind: str, nbytes: float, levels: Sequence[Level], after: tuple[int, ...] = (), name: str = ""
+    ) -> Task:
+        """A collective over a group with these levels of links; `nbytes` and errors as in `grouped_seconds`."""
+        return Task(grouped_seconds(kind, nbytes, levels), True, after, name or kind)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each task starts and ends, in seconds from the start of the step."""
+
+    tasks: tuple[Task, ...]
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """When the last task ends."""
+        return max(self.ends, default=0.0)
+
+    @cached_property
+    def compute_seconds(self) -> float:
+        return sum(task.seconds for task in self.tasks if not task.communicates)
+
+    @cached_property
+    def communication_seconds(self) -> float:
+        return sum(task.seconds for task in self.tasks if task.communicates)
+
+    @property
+    def hidden_seconds(self) -> float:
+        """Time that compute and communication ran at once."""
+        computing = [(s, e) for task, s, e in self._rows() if not task.communicates]
+        talking = [(s, e) for task, s, e in self._rows() if task.communicates]
+        hidden, i, j = 0.0, 0, 0
+        while i < len(computing) and j < len(talking):
+            hidden += max(0.0, min(computing[i][1], talking[j][1]) - max(computing[i][0], talking[j][0]))
+            if computing[i][1] <= talking[j][1]:
+                i += 1
+            else:
+                j += 1
+        return hidden
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Time of communication during which nothing was computed."""
+        return self.communication_seconds - self.hidden_seconds
+
+    @cached_property
+    def critical(self) -> tuple[int, ...]:
+        """Tasks, first to last, that the end waited for: each starts when the one before it ends."""
+        if not self.tasks:
+            return ()
+        path = [max(range(len(self.tasks)), key=lambda i: (self.ends[i], -i))]
+        while self.starts[path[-1]] > 0:
+            at = path[-1]
+            path.append(next(i for i in range(at - 1, -1, -1) if self.ends[i] == self.starts[at]))
+        return tuple(reversed(path))
+
+    def _rows(self) -> zip[tuple[Task, float, float]]:
+        return zip(self.tasks, self.starts, self.ends, strict=True)
+
+
+def simulate(tasks: Sequence[Task], overlap: bool = True) -> Timeline:
+    """Run the tasks on a rank's engines, in order.
+
+    Raises:
+        ValueError: a task waits for itself, or for one that does not come before it.
+    """
+    starts: list[float] = []
+    ends: list[float] = []
+    free = [0.0, 0.0]
+    for i, task in enumerate(tasks):
+        if not all(0 <= j < i for j in task.after):
+            raise ValueError(
+                f"task {i} ({task.name!r}) waits for {task.after}; tasks wait for earlier ones, 0 .. {i - 1}"
+            )
+        engine = int(task.communicates and overlap)
+        start = max((free[engine], *(ends[j] for j in task.after)))
+        starts.append(start)
+        ends.append(start + task.seconds)
+        free[engine] = ends[-1]
+    return Timeline(tuple(tasks), tuple(starts), tuple(ends))
