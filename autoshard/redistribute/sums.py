@@ -13,7 +13,7 @@ from functools import partial
 
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, merge_refs, size_of
-from autoshard.redistribute.digits import Cuts, apart, cutter
+from autoshard.redistribute.digits import Cuts, apart
 from autoshard.redistribute.exchange import _boundary, with_dim
 from autoshard.redistribute.step import Step
 
@@ -108,7 +108,6 @@ def _all_reduce(now: Layout, refs: Refs) -> Step:
 
 def _without(layout: Layout, refs: Refs) -> Layout:
     """The layout with the terms along some pieces combined."""
-    cut = cutter(layout, Layout(layout.mesh, [refs]))
-    assert cut is not None, f"{refs} are pieces of what [{layout}] is partial along"
-    left = [ref for ref in cut(layout.partial) if ref not in refs]
+    left = apart(layout.partial, refs)
+    assert size_of(left) * size_of(refs) == size_of(layout.partial), f"[{layout}] is not partial along all of {refs}"
     return Layout(layout.mesh, layout.dims, left, layout.reduction)

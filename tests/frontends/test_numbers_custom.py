@@ -14,7 +14,7 @@ from autoshard.errors import ShapeError
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
 from autoshard.ir.graph import Graph
 from autoshard.trace.evaluate import evaluate
-from tests.frontends.numbers import assert_close, assert_same_numbers
+from tests.frontends.agreement import assert_close, assert_same_numbers
 
 pytestmark = pytest.mark.jax
 

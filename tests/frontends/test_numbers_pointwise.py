@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 from autoshard.ops.hlo_pointwise import compare_total_order
-from tests.frontends.numbers import assert_same_numbers
+from tests.frontends.agreement import assert_same_numbers
 
 pytestmark = pytest.mark.jax
 

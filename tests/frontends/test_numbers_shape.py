@@ -13,7 +13,7 @@ from jax import lax
 from autoshard.errors import ShapeError
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
 from autoshard.trace.evaluate import evaluate
-from tests.frontends.numbers import assert_same_numbers
+from tests.frontends.agreement import assert_same_numbers
 
 pytestmark = pytest.mark.jax
 

@@ -388,3 +388,9 @@ def test_priced_bytes():
     scatter = plan_steps(parse("-, - +tp"), parse("tp, -"), (8, 6))[0]
     assert gather.nbytes_priced((8, 6), 4) == scatter.nbytes_priced((8, 6), 4) == 192
     assert gather.communicates and not plan_steps(parse("-, -"), parse("tp, -"), (8, 6))[0].communicates
+
+
+def test_terms_along_pieces_of_unequal_sizes_are_combined():
+    """6 is cut as 2 by 3 on its own and as 3 by 2 by what the other end wants: one form must not hide the other."""
+    flat = Mesh.flat(12)
+    run(Layout.parse("d:(6)2, - +d:(1)6", flat), Layout.parse("d:(1)3, -", flat), (12, 4))
