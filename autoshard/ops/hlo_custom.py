@@ -22,7 +22,7 @@ import numpy as np
 
 from autoshard.errors import ShapeError, UnknownNameError
 from autoshard.ops.control import typed
-from autoshard.ops.registry import Place, operator
+from autoshard.ops.registry import Operator, Place, operator
 from autoshard.tensortype import TensorType
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -106,12 +106,6 @@ def has_custom_call_rule(target: str) -> bool:
     return target in _RULES
 
 
-def unknown_target(attrs: Mapping[str, Any]) -> str | None:
-    """The target of a custom call with these attributes, if nobody has told what it computes."""
-    target = attrs.get("target")
-    return None if target in _RUNS else target
-
-
 def _made(shapes: Shapes, attrs: Mapping[str, Any]) -> CustomCall:
     return CustomCall(attrs["target"], shapes, attrs["types"], dict(attrs["config"]), attrs.get("fixed", False))
 
@@ -165,3 +159,9 @@ def unruled_custom_call(*xs, target, types, config=(), effects=False):
 def composite(*xs, name, callee, types, regions):
     """An operation `name` that computes what the function `callee` does; whoever evaluates supplies that function."""
     return tuple(regions[0](*xs))
+
+
+def unknown_target(op: Operator, attrs: Mapping[str, Any]) -> str | None:
+    """The target of a custom call, if nobody has told what it computes; None for all else."""
+    calls = op in (custom_call, move_call, unruled_custom_call)
+    return attrs["target"] if calls and attrs["target"] not in _RUNS else None

@@ -42,9 +42,6 @@ class _Whole(Runner):
         return super().node(node, held)
 
 
-_CUSTOM_CALLS = ("CustomCall", "MoveCall", "UnruledCustomCall")
-
-
 def check_known(graph: Graph, custom_calls: bool = True) -> None:
     """That autoshard knows what every operation of the graph computes, so that it can run.
 
@@ -56,7 +53,7 @@ def check_known(graph: Graph, custom_calls: bool = True) -> None:
     nodes = (node for one in (graph, *graph.functions.values()) for node in walk(one.nodes))
     unknown = [(name, node) for node in nodes if (name := _unknown(node, custom_calls)) is not None]
     if unknown:
-        custom = any(node.op.name in _CUSTOM_CALLS for _, node in unknown)
+        custom = any(node.op.name != "Opaque" for _, node in unknown)
         hint = "; ops.custom_call_run gives custom calls a meaning" * custom
         raise ShapeError(f"cannot run {graph.name!r}: autoshard has no operator for {_listed(unknown)}{hint}")
 
@@ -65,7 +62,7 @@ def _unknown(node: Node, custom_calls: bool) -> str | None:
     """The name of the operation, if nothing is known of it."""
     if node.op.name == "Opaque":
         return node.attrs["name"]
-    target = unknown_target(node.attrs) if custom_calls and node.op.name in _CUSTOM_CALLS else None
+    target = unknown_target(node.op, node.attrs) if custom_calls else None
     return None if target is None else f"custom call {target}"
 
 
