@@ -1,0 +1,11 @@
+"""Exact minimization of a sum of cost tables, with memory rows kept to the byte.
+
+solve(CostProblem(sizes=(2, 3), factors=[Factor((0, 1), cost)])).choice
+"""
+
+from autoshard.search.exact.least import Least, least_memory
+from autoshard.search.exact.marginals import Marginals, marginals
+from autoshard.search.exact.problem import CostProblem, Factor, Row, Solution
+from autoshard.search.exact.solve import solve
+
+__all__ = ["CostProblem", "Factor", "Least", "Marginals", "Row", "Solution", "least_memory", "marginals", "solve"]

@@ -1,0 +1,106 @@
+"""Tables that exist once: equal contents are one object, and what was computed from them is remembered.
+
+Tables hold whole numbers (a fixed unit of cost) as float64, with inf for what is forbidden, and their least entry is
+0. Sums of them are exact as long as they stay below 2**53, in any order; so equal layers of a model, and also the
+messages that a long chain of layers settles into, become equal tables and cost nothing the second time.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+
+from autoshard.search.exact.minplus import min_out
+
+Part = tuple["Table", tuple[int, ...]]
+
+
+class Table:
+    """An interned array: `serial` numbers it, `data` has least entry 0 and must not be written."""
+
+    __slots__ = ("serial", "data", "finite")
+
+    def __init__(self, serial: int, data: np.ndarray):
+        self.serial = serial
+        self.data = data
+        self.finite: list[np.ndarray] | None = None
+
+    def supports(self) -> list[np.ndarray]:
+        """For each dim, which positions have a finite entry."""
+        if self.finite is None:
+            known = np.isfinite(self.data)
+            dims = range(self.data.ndim)
+            self.finite = [np.asarray(known.any(axis=tuple(d for d in dims if d != dim))) for dim in dims]
+        return self.finite
+
+
+class Pool:
+    """Interns tables and remembers the results of sums, restrictions and minimizations by the serials that went in."""
+
+    def __init__(self, cap: float = np.inf):
+        self.cap = cap
+        self._contents: dict[tuple, Table] = {}
+        self._memo: dict[tuple, tuple[Table, float]] = {}
+        self.largest = 0
+        self.computed = 0
+
+    def intern(self, data: np.ndarray) -> tuple[Table, float]:
+        """The table of these numbers less their minimum, and that minimum; entries beyond the cap become inf.
+
+        Takes the array over: the caller must not use it again.
+        """
+        least = float(data.min()) if data.size else np.inf
+        if np.isfinite(least) and least != 0:
+            data = data - least
+        if np.isfinite(self.cap):
+            data = np.where(data > self.cap, np.inf, data)
+        data = np.ascontiguousarray(data)
+        key = (data.shape, blake2b(data.data, digest_size=16).digest())
+        table = self._contents.get(key)
+        if table is None:
+            table = self._contents[key] = Table(len(self._contents), data)
+            self.largest = max(self.largest, data.size)
+        return table, least
+
+    def add(self, left: Table, right: Table) -> tuple[Table, float]:
+        """The sum of two tables of one scope."""
+        first, second = sorted((left, right), key=lambda table: table.serial)
+        key = ("add", first.serial, second.serial)
+        if key not in self._memo:
+            self._memo[key] = self.intern(first.data + second.data)
+        return self._memo[key]
+
+    def subtract(self, left: Table, right: Table) -> Table:
+        """left - right, inf where left is; the constant part is dropped."""
+        key = ("less", left.serial, right.serial)
+        if key not in self._memo:
+            known = np.isfinite(left.data)
+            less = np.where(known, left.data, 0.0) - np.where(known, right.data, 0.0)
+            self._memo[key] = self.intern(np.where(known, less, np.inf))
+        return self._memo[key][0]
+
+    def transpose(self, table: Table, order: tuple[int, ...]) -> Table:
+        key = ("turn", table.serial, order)
+        if key not in self._memo:
+            self._memo[key] = self.intern(table.data.transpose(order))
+        return self._memo[key][0]
+
+    def restrict(self, table: Table, keeps: tuple[np.ndarray | None, ...]) -> tuple[Table, float]:
+        """The table at the kept positions of each dim (None keeps all)."""
+        key = ("keep", table.serial, *(None if keep is None else keep.tobytes() for keep in keeps))
+        if key not in self._memo:
+            index = np.ix_(*(np.arange(n) if k is None else k for k, n in zip(keeps, table.data.shape, strict=True)))
+            self._memo[key] = self.intern(table.data[index])
+        return self._memo[key]
+
+    def minimize(self, parts: tuple[Part, ...], count: int) -> tuple[Table, float]:
+        """The sum of tables, minimized over label 0; dims of the result are labels 1..count.
+
+        Each part is a table and the labels of its dims, ascending except that label 0 may stand anywhere.
+        """
+        key = ("min", count, *((table.serial, labels) for table, labels in parts))
+        if key not in self._memo:
+            self.computed += 1
+            self._memo[key] = self.intern(min_out([(table.data, labels) for table, labels in parts], count))
+        return self._memo[key]
