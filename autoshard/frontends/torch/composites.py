@@ -1,0 +1,188 @@
+"""Overloads that decompositions would take apart, said directly, so that most graphs need none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autoshard import ops
+from autoshard.frontends.torch.pointwise import as_type, binary
+from autoshard.frontends.torch.shapes import spread
+from autoshard.frontends.torch.table import TABLE, Call, axis, do, translates
+from autoshard.frontends.torch.window import convolved
+
+
+@translates(
+    "aten.to.dtype_layout",
+    "aten.to.device",
+    "aten.to.other",
+    "aten.type_as.default",
+    "aten._autocast_to_reduced_precision.default",
+    "aten._autocast_to_full_precision.default",
+)
+def _(call: Call, x: Any, *args: Any, **options: Any) -> Any:
+    return call.cast(x)
+
+
+@translates("aten.view_as.default", "aten.reshape_as.default", "aten.view.dtype")
+def _(call: Call, x: Any, other: Any) -> Any:
+    if str(call.node.target) == "aten.view.dtype":
+        call.refuse("a view of a tensor's bits as another element type")
+    return do(ops.reshape, x, shape=call.shape)
+
+
+@translates("aten.expand_as.default")
+def _(call: Call, x: Any, other: Any) -> Any:
+    return do(ops.broadcast_to, x, shape=call.shape)
+
+
+@translates("aten.broadcast_tensors.default")
+def _(call: Call, tensors: Sequence[Any]) -> Any:
+    shape = np.broadcast_shapes(*(tuple(one.shape) for one in tensors))
+    return [spread(one, shape) for one in tensors]
+
+
+@translates("aten.swapaxes.default", "aten.swapdims.default", "aten.movedim.int")
+def _(call: Call, x: Any, a: int, b: int) -> Any:
+    rank = len(x.shape)
+    perm, a, b = list(range(rank)), axis(a, rank), axis(b, rank)
+    if "movedim" in str(call.node.target):
+        perm.insert(b, perm.pop(a))
+    else:
+        perm[a], perm[b] = b, a
+    return do(ops.transpose, x, perm=tuple(perm))
+
+
+@translates("aten.narrow.default")
+def _(call: Call, x: Any, dim: int, start: int, length: int) -> Any:
+    return TABLE["aten.slice.Tensor"](call, x, dim, start, start + length)
+
+
+@translates("aten.__and__.Tensor", "aten.__and__.Scalar")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return _bitwise(call, ops.logical_and, ops.bitwise_and, x, y)
+
+
+@translates("aten.__or__.Tensor", "aten.__or__.Scalar")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return _bitwise(call, ops.logical_or, ops.bitwise_or, x, y)
+
+
+@translates("aten.__xor__.Tensor", "aten.__xor__.Scalar")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return _bitwise(call, ops.logical_xor, ops.bitwise_xor, x, y)
+
+
+def _bitwise(call: Call, logical: Any, bits: Any, x: Any, y: Any) -> Any:
+    return binary(call, logical if call.dtype.name == "bool" else bits, x, y)
+
+
+@translates("aten.__lshift__.Scalar", "aten.__lshift__.Tensor")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.shift_left, x, y)
+
+
+@translates("aten.__rshift__.Scalar", "aten.__rshift__.Tensor")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.shift_right_arithmetic, x, y)
+
+
+@translates("aten.copy.default")
+def _(call: Call, x: Any, source: Any, non_blocking: bool = False) -> Any:
+    return spread(call.cast(source), call.shape)
+
+
+@translates("aten.min.other")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.minimum, x, y)
+
+
+@translates("aten.max.other")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.maximum, x, y)
+
+
+@translates("aten.true_divide.Tensor", "aten.divide.Tensor")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.div, x, y)
+
+
+@translates("aten.multiply.Tensor")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.mul, x, y)
+
+
+@translates("aten.subtract.Tensor")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.sub, x, y)
+
+
+@translates("aten.relu6.default")
+def _(call: Call, x: Any) -> Any:
+    return _between(call, x, 0, 6)
+
+
+@translates("aten.hardsigmoid.default")
+def _(call: Call, x: Any) -> Any:
+    return _hard(call, x)
+
+
+@translates("aten.hardswish.default")
+def _(call: Call, x: Any) -> Any:
+    return do(ops.mul, x, _hard(call, x))
+
+
+def _hard(call: Call, x: Any) -> Any:
+    """(x + 3) / 6 between 0 and 1."""
+    return do(ops.scalar_mul, _between(call, do(ops.scalar_add, x, addend=3.0), 0, 6), factor=1 / 6)
+
+
+def _between(call: Call, x: Any, low: float, high: float) -> Any:
+    return do(ops.minimum, do(ops.maximum, x, as_type(low, call.dtype)), as_type(high, call.dtype))
+
+
+def _convolution(count: int) -> None:
+    @translates(f"aten.conv{count}d.default", f"aten.conv{count}d.padding")
+    def _(
+        call: Call,
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Any:
+        return convolved(call, x, weight, bias, stride, padding, dilation, groups)
+
+
+for _count in (1, 2, 3):
+    _convolution(_count)
+
+
+@translates("aten.batch_norm.default")
+def _(
+    call: Call, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float, _: Any
+) -> Any:
+    if training:  # without running statistics: others are left to decompositions
+        return TABLE["aten._native_batch_norm_legit.no_stats"](call, x, weight, bias, True, momentum, eps)[0]
+    return TABLE["aten._native_batch_norm_legit_no_training.default"](call, x, weight, bias, mean, var, momentum, eps)[
+        0
+    ]
+
+
+@translates("aten.group_norm.default")
+def _(call: Call, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, _: bool = True) -> Any:
+    return TABLE["aten.native_group_norm.default"](
+        call, x, weight, bias, x.shape[0], x.shape[1], _space(x.shape), groups, eps
+    )[0]
+
+
+def _space(shape: Sequence[int]) -> int:
+    """Elements per channel."""
+    count = 1
+    for size in shape[2:]:
+        count *= size
+    return count

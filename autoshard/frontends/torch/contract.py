@@ -1,0 +1,143 @@
+"""Overloads that multiply matrices, attention among them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from autoshard import ops
+from autoshard.frontends.torch.pointwise import scaled
+from autoshard.frontends.torch.shapes import numbers, reshaped, spread
+from autoshard.frontends.torch.table import Call, cast, do, number, translates
+from autoshard.tensortype import dtype
+
+
+@translates("aten.mm.default")
+def _(call: Call, x: Any, w: Any) -> Any:
+    return do(ops.matmul, x, w)
+
+
+@translates("aten.bmm.default")
+def _(call: Call, x: Any, w: Any) -> Any:
+    return do(ops.batch_matmul, x, w)
+
+
+@translates("aten.addmm.default")
+def _(call: Call, bias: Any, x: Any, w: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    return do(ops.add, scaled(do(ops.matmul, x, w), alpha), scaled(bias, beta))
+
+
+@translates("aten.baddbmm.default")
+def _(call: Call, bias: Any, x: Any, w: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    return do(ops.add, scaled(do(ops.batch_matmul, x, w), alpha), scaled(bias, beta))
+
+
+@translates("aten.mv.default")
+def _(call: Call, x: Any, w: Any) -> Any:
+    return do(ops.einsum, x, w, equation="mk,k->m")
+
+
+@translates("aten.dot.default")
+def _(call: Call, x: Any, w: Any) -> Any:
+    return do(ops.einsum, x, w, equation="k,k->")
+
+
+@translates("aten.linear.default")
+def _(call: Call, x: Any, weight: Any, bias: Any = None) -> Any:
+    rows = x if len(x.shape) > 1 else reshaped(x, (1, *x.shape))
+    y = do(ops.matmul, rows, weight, transpose_b=True)
+    y = y if bias is None else do(ops.add, y, bias)
+    return reshaped(y, call.shape)
+
+
+@translates("aten.matmul.default")
+def _(call: Call, x: Any, w: Any) -> Any:
+    left = x if len(x.shape) > 1 else reshaped(x, (1, *x.shape))
+    right = w if len(w.shape) > 1 else reshaped(w, (*w.shape, 1))
+    product = ops.matmul if len(right.shape) == 2 else ops.batch_matmul
+    return reshaped(do(product, left, right), call.shape)
+
+
+@translates("aten.einsum.default")
+def _(call: Call, equation: str, tensors: Any, **options: Any) -> Any:
+    return do(ops.einsum, *tensors, equation=equation)
+
+
+# -- grouped products, as mixtures of experts use them
+
+
+@translates("transformers.grouped_mm_fallback.default", "aten._grouped_mm.default")
+def _(call: Call, x: Any, w: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    if offs is None or len(x.shape) != 2 or len(w.shape) != 3 or bias is not None:
+        call.refuse("grouped_mm of other than rows [S, K] with weights [E, K, N] and offsets [E]")
+    return call.cast(do(ops.grouped_matmul, x, w, offs))
+
+
+# -- attention
+
+
+@translates("aten.scaled_dot_product_attention.default")
+def _(
+    call: Call,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """softmax(query key^T scale + mask) value; queries that see no key at all give zeros, as in torch."""
+    if enable_gqa:
+        key, value = (_as_many_heads(one, query.shape[-3]) for one in (key, value))
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = do(ops.batch_matmul, scaled(query, factor), key, transpose_b=True)
+    mask = _causal(scores.shape) if is_causal else attn_mask
+    if isinstance(mask, np.ndarray) and mask.dtype == bool and mask.all():
+        mask = None
+    if mask is not None and dtype(mask.dtype).name != "bool":
+        scores, mask = do(ops.add, scores, cast(mask, call.dtype)), None
+    elif mask is not None:
+        least = float(np.finfo(np.float16 if call.dtype.name == "f16" else np.float32).min)
+        scores = do(ops.masked_fill, scores, call.once(ops.logical_not, mask), value=least / 2)
+    weights = do(ops.softmax, scores, axis=-1)
+    if mask is not None and not is_causal:
+        weights = _without_blind(call, weights, mask)
+    if dropout_p:
+        weights = do(ops.dropout, weights, call.counter(), rate=dropout_p, seed=call.seed)
+    return do(ops.batch_matmul, weights, value)
+
+
+def _as_many_heads(x: Any, heads: int) -> Any:
+    """[..., heads, s, d] of [..., groups, s, d]: every head of a group has the same."""
+    *lead, groups, size, width = x.shape
+    if groups == heads:
+        return x
+    apart = reshaped(x, (*lead, groups, 1, size, width))
+    return reshaped(spread(apart, (*lead, groups, heads // groups, size, width)), (*lead, heads, size, width))
+
+
+def _causal(scores: tuple[int, ...]) -> Any:
+    """Where a query may look: at keys up to its own place."""
+    rows, columns = (numbers(size, of="i32") for size in scores[-2:])
+    return do(ops.greater_equal, do(ops.expand_dims, rows, axis=1), columns)
+
+
+def _without_blind(call: Call, weights: Any, mask: Any) -> Any:
+    """The weights, zeros for a query whose mask hides all keys."""
+    sees = call.once(ops.reduce_any, mask, axis=-1, keep_dims=True)
+    if isinstance(sees, np.ndarray) and sees.all():
+        return weights
+    return do(ops.select, sees, weights, number(0, dtype(weights.dtype)))
+
+
+@translates("aten.cdist.default", "aten._cdist_forward.default")
+def _(call: Call, x: Any, y: Any, p: float = 2, mode: Any = None) -> Any:
+    if p != 2:
+        call.refuse(f"distances of order {p}; only 2 is known")
+    away = do(ops.sub, do(ops.expand_dims, x, axis=-2), do(ops.expand_dims, y, axis=-3))
+    return do(ops.sqrt, do(ops.reduce_sum, do(ops.square, away), axis=-1))

@@ -1,0 +1,153 @@
+"""An exported program out of what people have: a module, a program, or a .pt2 file; decomposed if the table needs it.
+
+torch.export gives a graph of ATen overloads. Decompositions make it functional and bring it to core ATen (see "IRs" in
+PyTorch's documentation), but for composites that the registry has operators for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from autoshard.errors import ParseError, RuntimeSetupError, ShapeError, at
+from autoshard.frontends.torch.functional import SET_GRAD, node_ready, nodes_at_any_depth
+from autoshard.frontends.torch.locations import source_line
+from autoshard.frontends.torch.table import load_translators
+
+# Composites that stay whole: operators of the registry mean the same, or say it with fewer of them.
+KEPT = (
+    "linear", "matmul", "scaled_dot_product_attention", "silu", "rms_norm", "einsum", "softplus", "one_hot",
+)  # fmt: skip
+
+
+def need_torch(what: str) -> None:
+    """Check that torch is installed.
+
+    Raises:
+        RuntimeSetupError: it is not; the message says how to get it.
+    """
+    if find_spec("torch") is None:
+        raise RuntimeSetupError(f"{what} needs torch, which the extra torch brings: pip install 'autoshard[torch]'")
+
+
+def seed_torch(seed: int) -> None:
+    """Start torch's random numbers anew, if torch is installed."""
+    if find_spec("torch") is not None:
+        import torch
+
+        torch.manual_seed(seed)
+
+
+def exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool = False) -> Any:
+    """The torch.export.ExportedProgram of a module, of a program, or of a .pt2 file, decomposed if need be.
+
+    Raises:
+        ParseError: not one of these, a file that torch cannot read, arguments for what is exported already, or a
+            module that torch.export cannot capture; the message holds torch's reason.
+        ShapeError: the program has dynamic shapes; or it is to be trained and stops gradients (torch.no_grad, detach)
+            beside what has to be decomposed, which forgets where.
+    """
+    program = _program(target, args, kwargs)
+    check_static(program)
+    load_translators()
+    troubles = [node for node in nodes_at_any_depth(program.graph_module) if not node_ready(node)]
+    if not troubles:
+        return program
+    if training and _stops_gradients(program):
+        raise ShapeError(
+            f"cannot train this program: {troubles[0].target}{at(source_line(troubles[0]))} has to be decomposed, and "
+            "decompositions forget where gradients stop (torch.no_grad, detach); say it with other functions of torch"
+        )
+    return program.run_decompositions(_decompositions())
+
+
+def _stops_gradients(program: Any) -> bool:
+    """Whether gradients stop at something that depends on parameters, so that it matters that they do."""
+    names = program.graph_signature.inputs_to_parameters
+    dependent = {node for node in program.graph.nodes if node.op == "placeholder" and node.name in names}
+    for node in program.graph.nodes:
+        if not dependent.isdisjoint(node.all_input_nodes):
+            if str(node.target) in (SET_GRAD, "aten.detach.default", "aten.detach_.default"):
+                return True
+            dependent.add(node)
+    return False
+
+
+def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    import torch
+
+    if isinstance(target, str | os.PathLike):
+        _no_arguments(args, kwargs, f"the file {os.fspath(target)}")
+        return _loaded(Path(target))
+    if isinstance(target, torch.export.ExportedProgram):
+        _no_arguments(args, kwargs, "an exported program")
+        return target
+    if not isinstance(target, torch.nn.Module):
+        raise ParseError(
+            f"from_torch takes a torch.nn.Module, an ExportedProgram or a .pt2 file, not {type(target).__name__}"
+        )
+    try:
+        return torch.export.export(target, tuple(args), dict(kwargs))
+    except Exception as error:  # torch raises errors of many kinds for what it cannot capture
+        raise ParseError(
+            f"torch.export cannot capture {type(target).__name__} for these arguments: {_told(error)}"
+        ) from error
+
+
+def _told(error: Exception) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return "\n    ".join(lines[:12]) or type(error).__name__
+
+
+def _no_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], what: str) -> None:
+    if len(args) or kwargs:
+        raise ParseError(f"from_torch: {what} was exported with its example arguments; leave args and kwargs out")
+
+
+def _loaded(path: Path) -> Any:
+    import torch
+
+    if not path.is_file():
+        raise ParseError(f"cannot read {path}: there is no such file")
+    try:
+        return torch.export.load(path)
+    except Exception as error:  # whatever the zip archive or its contents are wrong in
+        raise ParseError(f"cannot read {path} as an exported program (.pt2): {_told(error)}") from error
+
+
+def _decompositions() -> Any:
+    import torch
+
+    table = torch.export.default_decompositions()
+    for name in KEPT:
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads():
+            table.pop(getattr(packet, overload), None)
+    return table
+
+
+def check_static(program: Any) -> None:
+    """Raises ShapeError if a size is not a number: every layout is of known shapes."""
+    import torch
+
+    found = []
+    for node in program.graph.nodes:
+        value = node.meta.get("val") if node.op == "placeholder" else None
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            found.append(f"input {node.name} is a number that is not fixed ({value})")
+        for dim, size in enumerate(getattr(value, "shape", ())):
+            if isinstance(size, torch.SymInt):
+                found.append(f"dim {dim} of input {node.name} ({_range(program, size)})")
+    if found:
+        raise ShapeError(
+            f"cannot import a program with dynamic shapes: {'; '.join(found)}. Export it without dynamic_shapes, for "
+            "the sizes that it is to be planned for"
+        )
+
+
+def _range(program: Any, size: Any) -> str:
+    limits = program.range_constraints.get(size.node.expr)
+    return str(size) if limits is None else f"{size}, {limits.lower} to {limits.upper}"

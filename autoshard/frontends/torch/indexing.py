@@ -1,0 +1,234 @@
+"""Overloads that look elements up, or place them, by index tensors.
+
+torch counts negative indices from the back, which autoshard's operators do not: indices are wrapped unless what made
+them can give none that are negative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autoshard import ops
+from autoshard.frontends.torch.shapes import cut, reshaped, spread
+from autoshard.frontends.torch.table import Call, axis, cast, do, number, translates
+from autoshard.tensortype import dtype
+
+# Overloads whose results are positions, and those that keep whole numbers from becoming negative.
+_POSITIONS = {"argmax", "argmin", "argsort"}
+_PAIRS = {"topk", "sort", "max", "min"}
+_KEEPING = {
+    "view", "reshape", "_unsafe_view", "expand", "unsqueeze", "squeeze", "slice", "select", "permute", "transpose",
+    "clone", "alias", "_to_copy", "detach", "flatten", "repeat",
+}  # fmt: skip
+
+
+def never_negative(arg: Any) -> bool:
+    """Whether an index argument (a node of the exported graph) can hold no negative number, by what made it."""
+    if isinstance(arg, int):
+        return arg >= 0
+    target = getattr(arg, "target", None)
+    if getattr(arg, "op", "") != "call_function":
+        return False
+    if getattr(target, "__name__", "") == "getitem":
+        producer = getattr(arg.args[0], "target", None)
+        return arg.args[1] == 1 and _name(producer) in _PAIRS
+    name = _name(target)
+    if name in _POSITIONS:
+        return True
+    if name == "arange":
+        return all(isinstance(one, int) and one >= 0 for one in arg.args)
+    if name in _KEEPING:
+        return never_negative(arg.args[0])
+    return name in ("floor_divide", "div", "add", "mul", "remainder") and all(map(never_negative, arg.args[:2]))
+
+
+def _name(target: Any) -> str:
+    """`view` of aten.view.default."""
+    return str(target).split(".")[1] if str(target).startswith("aten.") else ""
+
+
+def wrapped(index: Any, size: int, arg: Any) -> Any:
+    """The index with negative numbers counted from the back of `size` places."""
+    if isinstance(index, np.ndarray):
+        return np.where(index < 0, index + size, index)
+    if never_negative(arg):
+        return index
+    negative = do(ops.less, index, number(0, dtype(index.dtype)))
+    return do(ops.select, negative, do(ops.scalar_add, index, addend=size), index)
+
+
+@translates("aten.embedding.default")
+def _(call: Call, weight: Any, indices: Any, padding_idx: int = -1, *flags: bool) -> Any:
+    rows = do(ops.gather, weight, indices, axis=0)
+    if padding_idx < 0 or not call.training:
+        return rows
+    # The row of padding is never trained.
+    fixed = do(ops.equal, indices, number(padding_idx, dtype(indices.dtype)))
+    return do(ops.select, do(ops.expand_dims, fixed, axis=-1), do(ops.stop_gradient, rows), rows)
+
+
+@translates("aten.index_select.default")
+def _(call: Call, x: Any, dim: int, index: Any) -> Any:
+    dim = axis(dim, len(x.shape))
+    return do(ops.gather, x, wrapped(index, x.shape[dim], call.node.args[2]), axis=dim)
+
+
+@translates("aten.gather.default")
+def _(call: Call, x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
+    dim = axis(dim, len(x.shape))
+    return do(ops.gather_d, _as_wide(x, index, dim), index, dim=dim)
+
+
+def _as_wide(x: Any, index: Any, dim: int) -> Any:
+    """x cut to the sizes of index in all dims but one: torch looks no further."""
+    for i, size in enumerate(index.shape):
+        if i != dim:
+            x = cut(x, i, 0, size)
+    return x
+
+
+# -- several index tensors
+
+
+def _split(call: Call, x: Any, indices: Sequence[Any]) -> tuple[list[int], list[Any]]:
+    """The indexed dims, and for each its index, all of one shape, not negative."""
+    dims = [i for i, one in enumerate(indices) if one is not None]
+    for i in dims:
+        if dtype(indices[i].dtype).name == "bool":
+            call.refuse("an index of bools, by which the size of the result depends on the data; use torch.where")
+    args = call.node.args[1]
+    found = [wrapped(indices[i], x.shape[i], args[i]) for i in dims]
+    shape = np.broadcast_shapes(*(tuple(one.shape) for one in found))
+    return dims, [spread(one, shape) for one in found]
+
+
+def _linear(x: Any, dims: Sequence[int], found: Sequence[Any]) -> Any:
+    """One index into the indexed dims, counted row by row."""
+    total = found[0]
+    for dim, one in zip(dims[1:], found[1:], strict=True):
+        total = do(ops.add, do(ops.scalar_mul, total, factor=x.shape[dim]), cast(one, dtype(total.dtype)))
+    return total
+
+
+def _in_front(x: Any, dims: Sequence[int]) -> tuple[Any, list[int]]:
+    """x with the indexed dims first, and the order that does it."""
+    order = [*dims, *(i for i in range(len(x.shape)) if i not in dims)]
+    return (x if order == sorted(order) else do(ops.transpose, x, perm=tuple(order))), order
+
+
+@translates("aten.index.Tensor")
+def _(call: Call, x: Any, indices: Sequence[Any]) -> Any:
+    dims, found = _split(call, x, indices)
+    if len(dims) == 1:
+        return do(ops.gather, x, found[0], axis=dims[0])
+    index, count = _linear(x, dims, found), math.prod(x.shape[dim] for dim in dims)
+    # Dims that stand side by side are replaced where they stand, others by dims in front (as in numpy).
+    if dims == list(range(dims[0], dims[-1] + 1)):
+        first = dims[0]
+        return do(ops.gather, reshaped(x, (*x.shape[:first], count, *x.shape[dims[-1] + 1 :])), index, axis=first)
+    front, _ = _in_front(x, dims)
+    return do(ops.gather, reshaped(front, (count, *front.shape[len(dims) :])), index, axis=0)
+
+
+@translates("aten.index_put.default")
+def _(call: Call, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    dims, found = _split(call, x, indices)
+    index, count = _linear(x, dims, found), math.prod(x.shape[dim] for dim in dims)
+    front, order = _in_front(x, dims)
+    rest, places = tuple(front.shape[len(dims) :]), math.prod(index.shape)
+    if dims[0] and rest and len(values.shape) > len(index.shape) and dims == list(range(dims[0], dims[-1] + 1)):
+        # The values' dims stand as those of the indexed tensor do: the index dims where the first indexed one is.
+        values = spread(values, (*x.shape[: dims[0]], *index.shape, *x.shape[dims[-1] + 1 :]))
+        values, _ = _in_front(values, range(dims[0], dims[0] + len(index.shape)))
+    rows = reshaped(spread(cast(values, call.dtype), (*index.shape, *rest)), (places, *rest))
+    flat, index = reshaped(front, (count, *rest)), reshaped(index, (places,))
+    made = reshaped(placed(flat, index, rows, accumulate), front.shape)
+    back = tuple(order.index(i) for i in range(len(order)))
+    return made if back == tuple(range(len(back))) else do(ops.transpose, made, perm=back)
+
+
+def placed(x: Any, index: Any, rows: Any, accumulate: bool) -> Any:
+    """x with rows put (or added) at the index along dim 0; of several for one place the last counts."""
+    if accumulate:
+        return do(ops.add, x, do(ops.gather_grad, rows, index, size=x.shape[0]))
+    last = do(ops.last_along, index, size=x.shape[0], dim=0)
+    hit = do(ops.greater_equal, last, np.int32(0))
+    hit = reshaped(hit, (x.shape[0], *(1,) * (len(x.shape) - 1)))
+    return do(ops.select, hit, do(ops.gather, rows, last, axis=0), x)
+
+
+@translates("aten.index_add.default")
+def _(call: Call, x: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Any:
+    dim = axis(dim, len(x.shape))
+    added = do(ops.gather_grad, cast(source, call.dtype), index, size=x.shape[dim], axis=dim)
+    return do(ops.add, x, added if alpha == 1 else do(ops.scalar_mul, added, factor=alpha))
+
+
+# -- along one dim
+
+
+def _source(call: Call, x: Any, dim: int, index: Any, source: Any) -> Any:
+    """The part of the source that the index names."""
+    if isinstance(source, bool | int | float):
+        return spread(number(source, call.dtype), tuple(index.shape))
+    for i, size in enumerate(index.shape):
+        source = cut(source, i, 0, size)
+    if any(size != x.shape[i] for i, size in enumerate(index.shape) if i != dim):
+        call.refuse(f"an index {tuple(index.shape)} smaller than {tuple(x.shape)} in other dims than {dim}")
+    return cast(source, call.dtype)
+
+
+@translates("aten.scatter.src", "aten.scatter.value")
+def _(call: Call, x: Any, dim: int, index: Any, source: Any) -> Any:
+    dim = axis(dim, len(x.shape))
+    source = _source(call, x, dim, index, source)
+    last = do(ops.last_along, index, size=x.shape[dim], dim=dim)
+    return do(ops.select, do(ops.greater_equal, last, np.int32(0)), do(ops.gather_d, source, last, dim=dim), x)
+
+
+@translates("aten.scatter_add.default")
+def _(call: Call, x: Any, dim: int, index: Any, source: Any) -> Any:
+    dim = axis(dim, len(x.shape))
+    source = _source(call, x, dim, index, source)
+    return do(ops.add, x, do(ops.gather_d_grad, source, index, size=x.shape[dim], dim=dim))
+
+
+@translates("aten.one_hot.default")
+def _(call: Call, x: Any, num_classes: int = -1) -> Any:
+    if num_classes < 0:
+        call.refuse("one_hot without num_classes takes their number from the data")
+    return do(ops.one_hot, x, depth=num_classes, on_value=1, off_value=0, dtype=call.dtype.name)
+
+
+@translates("aten.nonzero.default", "aten.masked_select.default", "aten.unique_dim.default", "aten._unique2.default")
+def _(call: Call, *args: Any, **options: Any) -> Any:
+    call.refuse("the size of the result depends on the data")
+
+
+@translates("aten.repeat_interleave.self_int")
+def _(call: Call, x: Any, repeats: int, dim: int | None = None, **options: Any) -> Any:
+    x, dim = (reshaped(x, (math.prod(x.shape),)), 0) if dim is None else (x, axis(dim, len(x.shape)))
+    apart = do(ops.expand_dims, x, axis=dim + 1)
+    wide = spread(apart, (*apart.shape[: dim + 1], repeats, *apart.shape[dim + 2 :]))
+    return reshaped(wide, call.shape)
+
+
+@translates("aten.diff.default")
+def _(call: Call, x: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    dim = axis(dim, len(x.shape))
+    parts = [one for one in (prepend, x, append) if one is not None]
+    x = parts[0] if len(parts) == 1 else do(ops.concat, *parts, axis=dim)
+    for _ in range(n):
+        x = do(ops.sub, cut(x, dim, 1, None), cut(x, dim, 0, -1))
+    return x
+
+
+@translates("aten.bucketize.Tensor")
+def _(call: Call, x: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    """How many boundaries lie below each element."""
+    beyond = do(ops.greater_equal if right else ops.greater, do(ops.expand_dims, x, axis=-1), boundaries)
+    return do(ops.reduce_sum, call.cast(beyond), axis=(len(x.shape),))

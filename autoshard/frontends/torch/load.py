@@ -1,0 +1,96 @@
+"""`from_torch`: a PyTorch module, exported program or .pt2 file as a model that can be planned, run and trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from autoshard.errors import GraphError
+from autoshard.frontends.torch.export import exported, need_torch
+
+if TYPE_CHECKING:
+    from autoshard.frontends.torch.model import TorchModel
+
+_WRAPPED = "module"
+
+
+def from_torch(
+    module: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    loss: str | Callable | None = None,
+    optimizer: Callable[[list], Any] | None = None,
+    name: str | None = None,
+) -> TorchModel:
+    """Import a PyTorch model.
+
+        model = ash.from_torch(net, (x,))
+        planned = ash.plan(model, mesh="dp=2 tp=4")
+        y = planned.run(*model.arrays(x))
+
+    Parameters and buffers become parameters with their qualified names, buffers that a state dict does not hold become
+    constants, and what the module changes in its buffers becomes their update. A module on torch's meta device can be
+    planned, but not run. A module in training mode is imported so: dropout then drops (by autoshard's own numbers, the
+    same on any number of ranks) and batch norm uses the batch's statistics.
+
+    Mixtures of experts of the package transformers loop over experts in their "eager" form, as often as the data says,
+    which no graph can; the form "grouped_mm" (its default) is imported as grouped matrix products, and "batched_mm" as
+    a lookup of each token's weights.
+
+    Args:
+        module: a torch.nn.Module, an ExportedProgram, or the path of a .pt2 file; the latter two have their arguments.
+        args: the module's example arguments.
+        kwargs: those given by name.
+        loss: a path into the module's result, such as "output.loss"; or a function of torch tensors, `loss(output,
+            *args, **kwargs)`, which is exported together with the module. The sum of the loss is differentiated.
+        optimizer: makes an optimizer of autoshard.nn of a list of parameters, for example
+            `lambda params: nn.Adam(params, 1e-3)`; the model is then a step of training. It needs a loss.
+        name: what the graph is called; by default the module's class.
+
+    Raises:
+        RuntimeSetupError: torch is not installed.
+        ParseError: something else, or what torch.export cannot capture.
+        ShapeError: dynamic shapes; or operators that autoshard has not, all of which are listed.
+        GraphError: an optimizer without a loss.
+    """
+    need_torch("importing a PyTorch model")
+    from autoshard.frontends.torch.model import TorchModel
+
+    if optimizer is not None and loss is None:
+        raise GraphError("from_torch: an optimizer needs a loss: a path such as 'output.loss', or a function")
+    wrapped = ""
+    if callable(loss):
+        module, wrapped, loss = _with_loss(module, loss), _WRAPPED, "loss"
+    program = exported(module, args, kwargs or {}, training=optimizer is not None)
+    model = TorchModel(program, name or _name(module, wrapped), loss, optimizer, wrapped)
+    if hasattr(module, "training"):
+        model.module, model.example = module, (tuple(args), dict(kwargs or {}))
+    return model
+
+
+def _name(module: Any, wrapped: str) -> str:
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        return "model"
+    return type(getattr(module, wrapped) if wrapped else module).__name__
+
+
+def _with_loss(module: Any, loss: Callable) -> Any:
+    """A module that returns the loss of what `module` returns."""
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        raise GraphError("from_torch: a program that is exported already takes a path for its loss, no function")
+
+    class WithLoss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+            self.train(module.training)
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return {"loss": loss(self.module(*args, **kwargs), *args, **kwargs)}
+
+    return WithLoss()

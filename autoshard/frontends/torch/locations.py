@@ -1,0 +1,45 @@
+"""Where a node of an exported graph comes from: the module that made it, and the line of the user's code."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from typing import Any
+
+from autoshard.source import Source, shown
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:\s+(?P<text>[^\n]*))?')
+_PREFIX = "L__self__"
+
+
+def module_path(node: Any, wrapped: str = "") -> str:
+    """`model.layers.0.mlp.up_proj`: the qualified name of the innermost module; `wrapped` is left out in front."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = str(next(reversed(stack.values()))[0]) if stack else ""
+    path = path.removeprefix(f"{_PREFIX}.").removeprefix(_PREFIX)
+    if wrapped and (path == wrapped or path.startswith(f"{wrapped}.")):
+        return path[len(wrapped) + 1 :]
+    return path
+
+
+def source_line(node: Any) -> Source | None:
+    """The innermost line outside of torch that led to the node; None where torch noted none."""
+    trace = node.meta.get("stack_trace")
+    return _innermost(trace) if trace else None
+
+
+@lru_cache(maxsize=8192)
+def _innermost(trace: str) -> Source | None:
+    frames = [match for match in _FRAME.finditer(trace) if not _inside_torch(match["file"])]
+    if not frames:
+        return None
+    last = frames[-1]
+    return Source(shown(last["file"]), int(last["line"]), (last["text"] or "").strip())
+
+
+@lru_cache(maxsize=1024)
+def _inside_torch(file: str) -> bool:
+    import torch
+
+    return file.startswith(os.path.dirname(torch.__file__) + os.sep)

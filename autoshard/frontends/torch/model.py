@@ -1,0 +1,258 @@
+"""TorchModel: an imported PyTorch model, as a cell whose parameters have their qualified names.
+
+Called with arrays it computes at once; in a trace it adds to a graph. So it can be planned, trained by `train_step`, or
+be a part of a larger model.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from autoshard.errors import GraphError, ShapeError, UnknownNameError
+from autoshard.frontends.torch.importer import Importer
+from autoshard.frontends.torch.table import lifted
+from autoshard.frontends.torch.tensors import array_of, tensor_of, type_of_tensor, values_of
+from autoshard.tensortype import TensorType
+from autoshard.trace.cell import Cell
+from autoshard.trace.function import Traced, trace
+from autoshard.trace.initializer import Deferred
+from autoshard.trace.parameter import Parameter
+from autoshard.transform.train import TrainStep, train_step
+
+
+class TorchModel(Cell):
+    """A PyTorch model out of an exported program.
+
+    Its arguments are the tensors among those that it was exported for, in order; all else is fixed. What it returns is
+    nested as what the module returns, a ModelOutput as a dict.
+
+    Args:
+        program: the decomposed ExportedProgram.
+        name: what its graph is called.
+        loss: what to take out of the result as the loss, a path such as "loss" or "output.loss"; None: all is returned.
+        optimizer: makes an optimizer of autoshard.nn of the list of trained parameters; None: nothing is trained.
+        wrapped: a prefix of qualified names to leave out.
+    """
+
+    def __init__(
+        self,
+        program: Any,
+        name: str,
+        loss: str | None = None,
+        optimizer: Callable[[list[Parameter]], Any] | None = None,
+        wrapped: str = "",
+    ) -> None:
+        super().__init__()
+        self.program, self.name, self.loss, self.wrapped = program, name, loss, wrapped
+        self.training = optimizer is not None
+        self.dropped = Parameter(np.zeros((), np.int32), name="dropout.counter", requires_grad=False)
+        self._inputs: dict[str, Parameter | np.ndarray | None] = {}
+        self._data: dict[str, TensorType] = {}
+        self._written: dict[int, Parameter] = {}
+        # What it came from, to compare with: a torch module and the arguments of an example.
+        self.module: Any = None
+        self.example: tuple[tuple, dict[str, Any]] = program.example_inputs or ((), {})
+        self._read_signature()
+        self.optimizer = None if optimizer is None else optimizer(self.trainable_params())
+
+    # -- the signature
+
+    def _read_signature(self) -> None:
+        from torch.export.graph_signature import InputKind, OutputKind
+
+        signature = self.program.graph_signature
+        changed = set(signature.buffers_to_mutate.values())
+        seen: dict[int, Parameter] = {}
+        fakes = {node.name: node.meta.get("val") for node in self.program.graph.nodes if node.op == "placeholder"}
+        for spec in signature.input_specs:
+            if spec.kind is InputKind.USER_INPUT:
+                if hasattr(fakes.get(spec.arg.name), "dtype"):
+                    self._data[spec.arg.name] = type_of_tensor(fakes[spec.arg.name])
+                else:
+                    self._inputs[spec.arg.name] = getattr(spec.arg, "value", None)
+            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+                tensor = self._held(spec.target)
+                trained = spec.kind is InputKind.PARAMETER and tensor.requires_grad
+                fixed = spec.kind is InputKind.CONSTANT_TENSOR or spec.persistent is False
+                if fixed and spec.target not in changed and tensor.device.type != "meta":
+                    self._inputs[spec.arg.name] = array_of(tensor)
+                else:
+                    self._inputs[spec.arg.name] = self._parameter(spec.target, tensor, trained, seen)
+            else:
+                raise ShapeError(f"cannot import this program: its input {spec.arg.name} is a {spec.kind.name}")
+        for place, spec in enumerate(signature.output_specs):
+            if spec.kind is OutputKind.BUFFER_MUTATION:
+                self._written[place] = self._by_target(spec.target)
+            elif spec.kind is not OutputKind.USER_OUTPUT:
+                raise ShapeError(
+                    f"cannot import this program: its output {place} is a {spec.kind.name} ({spec.target}); modules "
+                    "may change their buffers, but not their inputs"
+                )
+
+    def _held(self, target: str) -> Any:
+        """The tensor behind a name."""
+        for held in (self.program.state_dict, self.program.constants):
+            if target in held:
+                return held[target]
+        raise UnknownNameError(f"the exported program has no tensor for {target!r}")
+
+    def _parameter(self, target: str, tensor: Any, trained: bool, seen: dict[int, Parameter]) -> Parameter:
+        """The parameter of a name; tensors that are one in torch are one here, under the first name."""
+        key = id(tensor) if not tensor._is_view() else id(tensor._base)
+        if key not in seen:
+            name = target.removeprefix(f"{self.wrapped}.") if self.wrapped else target
+            values = values_of(tensor, name)
+            seen[key] = Parameter(values if isinstance(values, Deferred) else 0, name=name, requires_grad=trained)
+            if not isinstance(values, Deferred):
+                seen[key].data = values
+        return seen[key]
+
+    def _by_target(self, target: str) -> Parameter:
+        for spec in self.program.graph_signature.input_specs:
+            found = self._inputs.get(spec.arg.name) if spec.target == target else None
+            if isinstance(found, Parameter):
+                return found
+        raise UnknownNameError(f"the exported program changes {target!r}, which is none of its buffers")
+
+    # -- as a cell
+
+    def get_parameters(self, expand: bool = True) -> Iterator[Parameter]:
+        """Parameters and buffers, in torch's order."""
+        found = {id(one): one for one in self._inputs.values() if isinstance(one, Parameter)}
+        yield from found.values()
+
+    @property
+    def input_types(self) -> dict[str, TensorType]:
+        """The tensors that it takes, by name, in order."""
+        return dict(self._data)
+
+    def construct(self, *tensors: Any) -> Any:
+        """What the module returns for these tensors; buffers that it changes take their new values."""
+        if len(tensors) != len(self._data):
+            known = ", ".join(f"{name}: {of}" for name, of in self._data.items())
+            raise GraphError(f"{self.name} takes {len(self._data)} tensors ({known}), but got {len(tensors)}")
+        importer = Importer(self.program, self._counted, self.training, self.wrapped)
+        given = dict(zip(self._data, tensors, strict=True))
+        outputs = importer.run({**self._inputs, **given})
+        for place, parameter in self._written.items():
+            parameter.assign(outputs[place])
+        returned = [lifted(one) for i, one in enumerate(outputs) if i not in self._written]
+        return _plain(_unflattened(returned, self.program.call_spec.out_spec))
+
+    def _counted(self) -> Any:
+        """The number of uses of dropout so far; every use has its own."""
+        from autoshard import ops
+
+        count = ops.identity(self.dropped)
+        self.dropped.assign(ops.scalar_add(self.dropped, addend=1))
+        return count
+
+    # -- as something to plan
+
+    @cached_property
+    def step(self) -> TrainStep:
+        """One step of training: loss, gradient and update.
+
+        Raises:
+            GraphError: it has no optimizer, or no loss.
+        """
+        if self.optimizer is None:
+            raise GraphError(f"{self.name} is not trained; give from_torch a loss and an optimizer")
+        return train_step(self._objective(), self.optimizer, *self._data.values(), name=self.name)
+
+    @cached_property
+    def traced(self) -> Traced:
+        """What is planned: the step of training if it has an optimizer, else the model (its loss, if it has one)."""
+        if self.optimizer is not None:
+            return self.step.traced
+        return trace(self._objective(), *self._data.values(), name=self.name)
+
+    def _objective(self) -> Callable:
+        """A function of the tensors that gives the loss, or the whole result; its arguments are called as theirs."""
+
+        def objective(*tensors: Any) -> Any:
+            found = self.construct(*tensors)
+            return found if self.loss is None else picked(found, self.loss)
+
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        names = [inspect.Parameter(name, kind) for name in self._data]
+        objective.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
+        return objective
+
+    # -- beside torch
+
+    def arrays(self, *args: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
+        """The module's own arguments as the arrays that `Planned.run` takes."""
+        from torch.utils import _pytree as pytree
+
+        flat = pytree.tree_leaves((tuple(args), kwargs))
+        return tuple(array_of(one) for one in flat if hasattr(one, "dtype"))
+
+    @property
+    def example_arrays(self) -> tuple[np.ndarray, ...]:
+        """The example that it was imported with.
+
+        Raises:
+            RuntimeSetupError: that has no numbers, as it is on the meta device.
+        """
+        args, kwargs = self.example
+        return self.arrays(*args, **kwargs)
+
+    def reference(self) -> list[np.ndarray]:
+        """What torch itself returns for the example, without gradients: all tensors in it in order, or the loss."""
+        import torch
+        from torch.utils import _pytree as pytree
+
+        args, kwargs = self.example
+        module = self.program.module() if self.module is None else copy.deepcopy(self.module)
+        with torch.no_grad():
+            found = module(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+        if self.loss is not None:
+            found = picked(_plain(found), self.loss)
+        return [array_of(one) for one in pytree.tree_leaves(found) if hasattr(one, "dtype")]
+
+    def state(self) -> dict[str, Any]:
+        """The parameters' present values as torch tensors, by qualified name."""
+        return {one.name: tensor_of(one.data) for one in self.get_parameters()}
+
+
+def _unflattened(leaves: list[Any], spec: Any) -> Any:
+    from torch.utils import _pytree as pytree
+
+    return pytree.tree_unflatten(leaves, spec)
+
+
+def _plain(part: Any) -> Any:
+    """Nested tuples, lists and dicts of what was nested in classes of other kinds."""
+    if isinstance(part, Mapping):
+        return {key: _plain(one) for key, one in part.items()}
+    if isinstance(part, tuple) and hasattr(part, "_fields"):
+        return type(part)(*map(_plain, part))
+    if isinstance(part, tuple | list):
+        return type(part)(map(_plain, part))
+    return part
+
+
+def picked(found: Any, path: str) -> Any:
+    """The part of a result at a path such as "loss", "output.loss" or "0".
+
+    Raises:
+        UnknownNameError: there is none; the message says what there is.
+    """
+    words = [word for word in path.split(".") if word]
+    words = words[1:] if words and words[0] == "output" else words
+    for word in words:
+        if isinstance(found, Mapping) and word in found:
+            found = found[word]
+        elif isinstance(found, tuple | list) and word.isdigit() and int(word) < len(found):
+            found = found[int(word)]
+        else:
+            known = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
+            raise UnknownNameError(f"loss {path!r}: the model's result has no {word!r}; it has: {known}")
+    return found

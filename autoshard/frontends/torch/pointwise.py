@@ -1,0 +1,329 @@
+"""Elementwise overloads. Operands are brought to the element type that torch promotes them to, which torch itself says.
+
+Numbers beside tensors become attributes of ScalarAdd and ScalarMul where there is such an operator.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from autoshard import ops
+from autoshard.frontends.torch.table import Call, cast, do, number, translates
+from autoshard.frontends.torch.tensors import element
+from autoshard.tensortype import DType, dtype
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, bool | int | float)
+
+
+def promoted(call: Call, *places: int) -> DType:
+    """The element type that torch gives the arguments at `places` in common."""
+    import torch
+
+    values = [getattr(call.node.args[i], "meta", {}).get("val", call.node.args[i]) for i in places]
+    found = torch.result_type(values[0], values[1]) if len(values) > 1 else values[0].dtype
+    return element(found)
+
+
+def as_type(x: Any, to: DType) -> Any:
+    """A tensor or number in an element type."""
+    return number(x, to) if _is_number(x) else cast(x, to)
+
+
+# -- one operand
+
+_SAME = {
+    "abs": ops.abs, "neg": ops.neg, "relu": ops.relu, "floor": ops.floor, "ceil": ops.ceil, "round": ops.round,
+    "sign": ops.sign, "square": ops.square, "alias": ops.identity, "clone": ops.identity, "detach": ops.stop_gradient,
+}  # fmt: skip
+_FLOAT = {
+    "exp": ops.exp, "log": ops.log, "log1p": ops.log1p, "sqrt": ops.sqrt, "rsqrt": ops.rsqrt, "sin": ops.sin,
+    "cos": ops.cos, "tanh": ops.tanh, "sigmoid": ops.sigmoid, "erf": ops.erf, "silu": ops.silu,
+    "reciprocal": ops.reciprocal, "expm1": ops.expm1, "tan": ops.tan, "asin": ops.asin, "acos": ops.acos,
+    "atan": ops.atan, "sinh": ops.sinh, "cosh": ops.cosh, "asinh": ops.asinh,
+    "acosh": ops.acosh, "atanh": ops.atanh,
+}  # fmt: skip
+
+
+def _unary(name: str, op: Any) -> None:
+    @translates(f"aten.{name}.default")
+    def _(call: Call, x: Any, **options: Any) -> Any:
+        # clone(memory_format=...) and the like say only how the tensor lies in torch's memory.
+        return x if op is ops.identity else call.cast(do(op, call.cast(x)))
+
+
+for _name, _op in {**_SAME, **_FLOAT}.items():
+    _unary(_name, _op)
+
+
+@translates("aten.lift_fresh_copy.default", "aten.contiguous.default", "aten.detach_.default")
+def _(call: Call, x: Any, **options: Any) -> Any:
+    return x
+
+
+@translates("aten.gelu.default")
+def _(call: Call, x: Any, *, approximate: str = "none") -> Any:
+    return do(ops.gelu, x, approximate=approximate)
+
+
+@translates("aten.softplus.default")
+def _(call: Call, x: Any, beta: float = 1, threshold: float = 20) -> Any:
+    scaled = x if beta == 1 else do(ops.scalar_mul, x, factor=float(beta))
+    soft = do(ops.softplus, scaled)
+    soft = soft if beta == 1 else do(ops.scalar_mul, soft, factor=1 / beta)
+    return do(ops.select, do(ops.greater, scaled, number(threshold, call.dtype)), x, soft)
+
+
+@translates("aten.leaky_relu.default")
+def _(call: Call, x: Any, negative_slope: float = 0.01) -> Any:
+    positive = do(ops.greater, x, number(0, call.dtype))
+    return do(ops.select, positive, x, do(ops.scalar_mul, x, factor=float(negative_slope)))
+
+
+@translates("aten.elu.default")
+def _(call: Call, x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+    zero = number(0, call.dtype)
+    low = do(ops.scalar_mul, do(ops.minimum, x, zero), factor=float(input_scale))
+    low = do(ops.scalar_mul, do(ops.scalar_add, do(ops.exp, low), addend=-1.0), factor=float(alpha * scale))
+    high = do(ops.scalar_mul, x, factor=float(scale))
+    return do(ops.select, do(ops.greater, x, zero), high, low)
+
+
+def _clamp(call: Call, x: Any, low: Any, high: Any) -> Any:
+    x = call.cast(x)
+    if low is not None:
+        x = do(ops.maximum, x, as_type(low, call.dtype))
+    return x if high is None else do(ops.minimum, x, as_type(high, call.dtype))
+
+
+@translates("aten.clamp.default", "aten.clamp.Tensor", "aten.hardtanh.default")
+def _(call: Call, x: Any, min: Any = None, max: Any = None) -> Any:
+    if str(call.node.target) == "aten.hardtanh.default":
+        min, max = (-1.0 if min is None else min), (1.0 if max is None else max)
+    return _clamp(call, x, min, max)
+
+
+@translates("aten.clamp_min.default")
+def _(call: Call, x: Any, min: Any) -> Any:
+    return _clamp(call, x, min, None)
+
+
+@translates("aten.clamp_max.default")
+def _(call: Call, x: Any, max: Any) -> Any:
+    return _clamp(call, x, None, max)
+
+
+@translates("aten.logical_not.default")
+def _(call: Call, x: Any) -> Any:
+    return do(ops.logical_not, x)
+
+
+@translates("aten.bitwise_not.default")
+def _(call: Call, x: Any) -> Any:
+    return do(ops.logical_not, x) if dtype(x.dtype).name == "bool" else do(ops.bitwise_not, x)
+
+
+@translates("aten.isnan.default")
+def _(call: Call, x: Any) -> Any:
+    return do(ops.not_equal, x, x)
+
+
+@translates("aten.isinf.default")
+def _(call: Call, x: Any) -> Any:
+    return do(ops.equal, do(ops.abs, x), number(math.inf, dtype(x.dtype)))
+
+
+@translates("aten._to_copy.default", "aten.to.dtype", "prims.convert_element_type.default")
+def _(call: Call, x: Any, *args: Any, **options: Any) -> Any:
+    return call.cast(x)
+
+
+# -- two operands
+
+
+def binary(call: Call, op: Any, x: Any, y: Any) -> Any:
+    """An arithmetic operator on operands promoted to the result's type."""
+    return call.cast(do(op, as_type(x, call.dtype), as_type(y, call.dtype)))
+
+
+def scaled(x: Any, factor: float) -> Any:
+    return x if factor == 1 else do(ops.scalar_mul, x, factor=factor)
+
+
+@translates("aten.add.Tensor", "aten.add.Scalar")
+def _(call: Call, x: Any, y: Any, *, alpha: float = 1) -> Any:
+    if _is_number(y):
+        return call.cast(do(ops.scalar_add, call.cast(x), addend=_like(y * alpha, call.dtype)))
+    return binary(call, _logical(call, ops.add, ops.logical_or), x, scaled(call.cast(y), alpha))
+
+
+@translates("aten.sub.Tensor", "aten.sub.Scalar")
+def _(call: Call, x: Any, y: Any, *, alpha: float = 1) -> Any:
+    if _is_number(y):
+        return call.cast(do(ops.scalar_add, call.cast(x), addend=_like(-y * alpha, call.dtype)))
+    return binary(call, ops.sub, x, scaled(call.cast(y), alpha))
+
+
+@translates("aten.rsub.Scalar", "aten.rsub.Tensor")
+def _(call: Call, x: Any, y: Any, alpha: float = 1) -> Any:
+    return binary(call, ops.sub, y, scaled(call.cast(x), alpha))
+
+
+@translates("aten.mul.Tensor", "aten.mul.Scalar")
+def _(call: Call, x: Any, y: Any) -> Any:
+    if _is_number(y):
+        return call.cast(do(ops.scalar_mul, call.cast(x), factor=_like(y, call.dtype)))
+    return binary(call, _logical(call, ops.mul, ops.logical_and), x, y)
+
+
+@translates("aten.div.Tensor", "aten.div.Scalar")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.div, x, y)
+
+
+@translates("aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.floor_divide.default")
+def _(call: Call, x: Any, y: Any, *, rounding_mode: str | None = "floor") -> Any:
+    if rounding_mode == "floor":
+        return binary(call, ops.floor_div, x, y)
+    if rounding_mode is None:
+        return binary(call, ops.div, x, y)
+    return binary(call, ops.quotient, x, y) if not call.dtype.is_float else _trunc(call, x, y)
+
+
+def _trunc(call: Call, x: Any, y: Any) -> Any:
+    ratio = binary(call, ops.div, x, y)
+    below = do(ops.less, ratio, number(0, call.dtype))
+    return do(ops.select, below, do(ops.ceil, ratio), do(ops.floor, ratio))
+
+
+@translates("aten.trunc.default")
+def _(call: Call, x: Any) -> Any:
+    below = do(ops.less, x, number(0, call.dtype))
+    return do(ops.select, below, do(ops.ceil, x), do(ops.floor, x))
+
+
+@translates("aten.remainder.Tensor", "aten.remainder.Scalar")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.mod, x, y)
+
+
+@translates("aten.fmod.Tensor", "aten.fmod.Scalar")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.remainder, x, y)
+
+
+@translates("aten.maximum.default")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.maximum, x, y)
+
+
+@translates("aten.minimum.default")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.minimum, x, y)
+
+
+@translates("aten.atan2.default")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.atan2, x, y)
+
+
+@translates("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar")
+def _(call: Call, x: Any, y: Any) -> Any:
+    by_power = {2: ops.square, 0.5: ops.sqrt, -0.5: ops.rsqrt, -1: ops.reciprocal}
+    if _is_number(y) and y in by_power:
+        return call.cast(do(by_power[y], call.cast(x)))
+    if _is_number(y) and y == 1:
+        return call.cast(x)
+    return binary(call, ops.pow, x, y)
+
+
+def _logical(call: Call, arithmetic: Any, logical: Any) -> Any:
+    """Of bools torch takes a sum for `or` and a product for `and`."""
+    return logical if call.dtype.name == "bool" else arithmetic
+
+
+def _like(value: Any, of: DType) -> Any:
+    """A number of the kind that the element type holds."""
+    return float(value) if of.is_float else int(value)
+
+
+def _comparison(name: str, op: Any) -> None:
+    @translates(f"aten.{name}.Tensor", f"aten.{name}.Scalar")
+    def _(call: Call, x: Any, y: Any) -> Any:
+        common = promoted(call, 0, 1)
+        return do(op, as_type(x, common), as_type(y, common))
+
+
+for _name, _op in {
+    "eq": ops.equal, "ne": ops.not_equal, "lt": ops.less, "le": ops.less_equal, "gt": ops.greater,
+    "ge": ops.greater_equal,
+}.items():  # fmt: skip
+    _comparison(_name, _op)
+
+
+def _logic(name: str, op: Any) -> None:
+    @translates(f"aten.logical_{name}.default")
+    def _(call: Call, x: Any, y: Any) -> Any:
+        return do(op, x, y)
+
+
+def _bits(name: str, op: Any, bits: Any) -> None:
+    @translates(f"aten.bitwise_{name}.Tensor", f"aten.bitwise_{name}.Scalar")
+    def _(call: Call, x: Any, y: Any) -> Any:
+        return binary(call, op if call.dtype.name == "bool" else bits, x, y)
+
+
+for _name, _op, _bitwise in (
+    ("and", ops.logical_and, ops.bitwise_and),
+    ("or", ops.logical_or, ops.bitwise_or),
+    ("xor", ops.logical_xor, ops.bitwise_xor),
+):
+    _logic(_name, _op)
+    _bits(_name, _op, _bitwise)
+
+
+@translates("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.shift_left, x, y)
+
+
+@translates("aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return binary(call, ops.shift_right_arithmetic, x, y)
+
+
+# -- selection
+
+
+@translates("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+def _(call: Call, condition: Any, x: Any, y: Any) -> Any:
+    return do(ops.select, condition, as_type(x, call.dtype), as_type(y, call.dtype))
+
+
+@translates("aten.masked_fill.Scalar")
+def _(call: Call, x: Any, mask: Any, value: Any) -> Any:
+    return do(ops.masked_fill, x, mask, value=_like(value, call.dtype))
+
+
+@translates("aten.masked_fill.Tensor")
+def _(call: Call, x: Any, mask: Any, value: Any) -> Any:
+    return do(ops.select, mask, call.cast(value), x)
+
+
+@translates("aten.addcmul.default")
+def _(call: Call, x: Any, a: Any, b: Any, *, value: float = 1) -> Any:
+    return do(ops.add, x, scaled(do(ops.mul, call.cast(a), call.cast(b)), value))
+
+
+@translates("aten.addcdiv.default")
+def _(call: Call, x: Any, a: Any, b: Any, *, value: float = 1) -> Any:
+    return do(ops.add, x, scaled(do(ops.div, call.cast(a), call.cast(b)), value))
+
+
+@translates("aten.lerp.Scalar", "aten.lerp.Tensor")
+def _(call: Call, x: Any, y: Any, weight: Any) -> Any:
+    step = do(ops.sub, y, x)
+    step = scaled(step, float(weight)) if _is_number(weight) else do(ops.mul, step, weight)
+    return do(ops.add, x, step)

@@ -1,0 +1,163 @@
+"""Overloads that reduce, order or count elements."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from autoshard import ops
+from autoshard.frontends.torch.shapes import swapped
+from autoshard.frontends.torch.table import Call, axes, axis, cast, do, number, translates
+from autoshard.tensortype import dtype
+
+
+@translates("aten.sum.dim_IntList", "aten.sum.default")
+def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    return do(ops.reduce_sum, call.cast(x), axis=axes(dim, len(x.shape)), keep_dims=keepdim)
+
+
+@translates("aten.mean.dim", "aten.mean.default")
+def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    return do(ops.reduce_mean, call.cast(x), axis=axes(dim, len(x.shape)), keep_dims=keepdim)
+
+
+@translates("aten.prod.default", "aten.prod.dim_int")
+def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    return do(ops.reduce_prod, call.cast(x), axis=axes(dim, len(x.shape)), keep_dims=keepdim)
+
+
+@translates("aten.amax.default", "aten.max.default")
+def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return do(ops.reduce_max, x, axis=axes(dim, len(x.shape)), keep_dims=keepdim)
+
+
+@translates("aten.amin.default", "aten.min.default")
+def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return do(ops.reduce_min, x, axis=axes(dim, len(x.shape)), keep_dims=keepdim)
+
+
+def truth(x: Any) -> Any:
+    return x if dtype(x.dtype).name == "bool" else do(ops.not_equal, x, number(0, dtype(x.dtype)))
+
+
+@translates("aten.any.default", "aten.any.dim", "aten.any.dims")
+def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return do(ops.reduce_any, truth(x), axis=axes(dim, len(x.shape)), keep_dims=keepdim)
+
+
+@translates("aten.all.default", "aten.all.dim", "aten.all.dims")
+def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return do(ops.reduce_all, truth(x), axis=axes(dim, len(x.shape)), keep_dims=keepdim)
+
+
+def _position(name: str, op: Any, best: Any) -> None:
+    @translates(f"aten.arg{name}.default")
+    def _(call: Call, x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        if dim is None:
+            x, dim = do(ops.reshape, x, shape=(math.prod(x.shape),)), 0
+        found = do(op, x, axis=axis(dim, len(x.shape)), keep_dims=keepdim)
+        return call.cast(do(ops.reshape, found, shape=call.shape) if tuple(found.shape) != call.shape else found)
+
+    @translates(f"aten.{name}.dim")
+    def _(call: Call, x: Any, dim: int, keepdim: bool = False) -> Any:
+        # The element at the position, not the extreme itself: so ties give their gradient to one element, as in torch.
+        dim = axis(dim, len(x.shape))
+        place = do(op, x, axis=dim, keep_dims=True)
+        value = do(ops.gather_d, x, place, dim=dim)
+        if not keepdim:
+            value, place = (do(ops.squeeze, one, axis=(dim,)) for one in (value, place))
+        return value, cast(place, dtype("i64"))
+
+
+_position("max", ops.arg_max, ops.reduce_max)
+_position("min", ops.arg_min, ops.reduce_min)
+
+
+@translates("aten.var.correction", "aten.var.dim")
+def _(call: Call, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+    return variance(x, axes(dim, len(x.shape)), 1 if correction is None else correction, keepdim)
+
+
+@translates("aten.var_mean.correction")
+def _(call: Call, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+    over = axes(dim, len(x.shape))
+    mean = do(ops.reduce_mean, x, axis=over, keep_dims=keepdim)
+    return variance(x, over, 1 if correction is None else correction, keepdim), mean
+
+
+def variance(x: Any, over: tuple[int, ...], correction: float, keepdim: bool) -> Any:
+    """The mean of squared distances from the mean, its count less by `correction`."""
+    count = math.prod(x.shape[dim] for dim in over)
+    centered = do(ops.sub, x, do(ops.reduce_mean, x, axis=over, keep_dims=True))
+    mean = do(ops.reduce_mean, do(ops.square, centered), axis=over, keep_dims=keepdim)
+    return mean if not correction else do(ops.scalar_mul, mean, factor=count / max(0.0, count - correction))
+
+
+@translates("aten.cumsum.default")
+def _(call: Call, x: Any, dim: int, *, dtype: Any = None) -> Any:
+    x = call.cast(x)
+    return x if not x.shape else do(ops.cum_sum, x, axis=axis(dim, len(x.shape)))
+
+
+@translates("aten.linalg_vector_norm.default")
+def _(call: Call, x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    over, x = axes(dim, len(x.shape)), call.cast(x)
+    if ord == 2:
+        return do(ops.sqrt, do(ops.reduce_sum, do(ops.square, x), axis=over, keep_dims=keepdim))
+    if ord == 1:
+        return do(ops.reduce_sum, do(ops.abs, x), axis=over, keep_dims=keepdim)
+    if ord == math.inf:
+        return do(ops.reduce_max, do(ops.abs, x), axis=over, keep_dims=keepdim)
+    call.refuse(f"a norm of order {ord}; known are 1, 2 and infinity")
+
+
+# -- order
+
+
+@translates("aten.topk.default")
+def _(call: Call, x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    dim, last = axis(dim, len(x.shape)), len(x.shape) - 1
+    if k == 0 or not x.shape:
+        call.refuse("topk of nothing, or of a scalar")
+    moved = x if dim == last else swapped(x, dim, last)
+    # The smallest are the largest of what is turned around; their values are looked up, so that the gradient is right.
+    _, place = do(ops.top_k, moved if largest else do(ops.neg, moved), k=k)
+    value = do(ops.gather_d, moved, place, dim=last)
+    if dim != last:
+        value, place = swapped(value, dim, last), swapped(place, dim, last)
+    return value, cast(place, dtype("i64"))
+
+
+@translates("aten.sort.default", "aten.sort.stable")
+def _(call: Call, x: Any, *args: Any, stable: bool = False, dim: int = -1, descending: bool = False) -> Any:
+    dim, falling = (*args, *(dim, descending)[len(args) :])
+    dim = axis(dim, len(x.shape))
+    place = do(ops.arg_sort, x, axis=dim, descending=falling)
+    return do(ops.gather_d, x, place, dim=dim), cast(place, dtype("i64"))
+
+
+@translates("aten.argsort.default", "aten.argsort.stable")
+def _(call: Call, x: Any, *args: Any, stable: bool = False, dim: int = -1, descending: bool = False) -> Any:
+    dim, falling = (*args, *(dim, descending)[len(args) :])
+    return call.cast(do(ops.arg_sort, x, axis=axis(dim, len(x.shape)), descending=falling))
+
+
+@translates("aten.histc.default")
+def _(call: Call, x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """Counts per bin: each element's bin as a row of zeros and a one, summed; elements outside find no bin."""
+    if min == max:
+        call.refuse("histc without bounds takes them from the data; give min and max")
+    x = do(ops.reshape, x, shape=(math.prod(x.shape),))
+    x = cast(x, dtype("f32"))
+    place = do(ops.scalar_mul, do(ops.scalar_add, x, addend=-float(min)), factor=bins / (max - min))
+    place = do(ops.minimum, do(ops.floor, place), np.float32(bins - 1))
+    inside = do(ops.logical_and, do(ops.less_equal, x, np.float32(max)), do(ops.greater_equal, x, np.float32(min)))
+    place = do(ops.cast, do(ops.select, inside, place, np.float32(-1)), dtype="i32")
+    return do(ops.reduce_sum, do(ops.one_hot, place, depth=bins, dtype=call.dtype.name), axis=(0,))
+
+
+@translates("aten.bincount.default")
+def _(call: Call, x: Any, weights: Any = None, minlength: int = 0) -> Any:
+    call.refuse("the number of bins depends on the data; torch.histc with bounds has a fixed number")

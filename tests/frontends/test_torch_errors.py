@@ -1,0 +1,125 @@
+"""What cannot be imported: the texts of the errors, each with the values and the way out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import autoshard as ash
+from autoshard import nn
+from autoshard.errors import AutoshardError, GraphError, ParseError, RuntimeSetupError, ShapeError, UnknownNameError
+
+pytestmark = pytest.mark.torch
+
+
+class Odd(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.special.i0(x) + torch.special.i0(x * 2)
+        z = torch.linalg.eigvals(x).real
+        return y.sum() + z.sum() + F.max_pool1d(x, 2, return_indices=True)[1].sum()
+
+
+def message(error: type[AutoshardError], *args, **kwargs) -> str:
+    with pytest.raises(error) as caught:
+        _ = ash.from_torch(*args, **kwargs).traced
+    return str(caught.value)
+
+
+def test_all_unsupported_operators_are_told_at_once_with_counts_and_lines() -> None:
+    told = message(ShapeError, Odd(), (torch.randn(4, 4),))
+    assert told.startswith("cannot import this program: autoshard has no operators for\n")
+    here = next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if "special.i0" in line)
+    assert f"\n  aten.i0.default (2 times, first at tests/frontends/test_torch_errors.py:{here})\n" in told
+    assert re.search(
+        rf"\n  aten\.\w*eig\w*\.default \(once at tests/frontends/test_torch_errors.py:{here + 1}\)\n", told
+    )
+    assert "the positions of the largest elements are used (once at" in told
+    assert told.endswith("\nLeave them out of the module, or say them with other functions of torch")
+
+
+def test_sizes_that_depend_on_the_data_cannot_be_imported() -> None:
+    class Masked(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[x > 0].sum()
+
+    told = message(ShapeError, Masked(), (torch.randn(4, 4),))
+    assert "aten.index.Tensor: the size of dim 0 of its result depends on the data (once at tests/frontends/" in told
+
+
+def test_dynamic_shapes_name_the_input_and_the_dim() -> None:
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(torch.nn.Linear(4, 3), (torch.randn(6, 4),), dynamic_shapes=({0: batch},))
+    told = message(ShapeError, program)
+    assert told.startswith("cannot import a program with dynamic shapes: dim 0 of input input (")
+    assert "2 to 64). Export it without dynamic_shapes, for the sizes that it is to be planned for" in told
+
+
+def test_what_is_no_model(tmp_path: Path) -> None:
+    assert message(ParseError, 7) == "from_torch takes a torch.nn.Module, an ExportedProgram or a .pt2 file, not int"
+    assert "there is no such file" in message(ParseError, tmp_path / "none.pt2")
+    (tmp_path / "bad.pt2").write_text("nothing")
+    assert message(ParseError, tmp_path / "bad.pt2").startswith(f"cannot read {tmp_path / 'bad.pt2'} as an exported")
+    program = torch.export.export(torch.nn.Linear(4, 3), (torch.randn(6, 4),))
+    told = message(ParseError, program, (torch.randn(6, 4),))
+    assert told == "from_torch: an exported program was exported with its example arguments; leave args and kwargs out"
+
+
+def test_what_torch_cannot_capture_keeps_its_reason() -> None:
+    told = message(ParseError, torch.nn.Linear(4, 3), (torch.randn(6, 5),))
+    assert told.startswith("torch.export cannot capture Linear for these arguments: ") and "[6, 5] X [4, 3]" in told
+
+
+def test_training_needs_a_loss_that_is_there() -> None:
+    x = (torch.randn(6, 4),)
+    sgd = lambda params: nn.SGD(params, 0.1)  # noqa: E731
+    told = message(GraphError, torch.nn.Linear(4, 3), x, optimizer=sgd)
+    assert told == "from_torch: an optimizer needs a loss: a path such as 'output.loss', or a function"
+    told = message(UnknownNameError, torch.nn.Linear(4, 3), x, loss="output.loss", optimizer=sgd)
+    assert "loss 'output.loss': the model's result has no 'loss'; it has: Tensor" in told
+
+
+def test_gradients_that_decompositions_would_forget_are_refused() -> None:
+    class Forgets(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                y = x * self.w
+            z = (x * self.w).view(2, -1)
+            z[0] += 1
+            return (y + z.view(-1)).sum()
+
+    told = message(ShapeError, Forgets(), (torch.randn(4),), loss="output", optimizer=lambda p: nn.SGD(p, 0.1))
+    assert (
+        "cannot train this program: aten.add_.Tensor at " in told
+        and "where gradients stop (torch.no_grad, detach)" in told
+    )
+
+
+def test_a_model_takes_the_tensors_that_it_was_exported_for() -> None:
+    model = ash.from_torch(torch.nn.Linear(4, 3), (torch.randn(6, 4),))
+    with pytest.raises(GraphError, match=r"Linear takes 1 tensors \(input: f32\[6, 4\]\), but got 2"):
+        model.construct(1, 2)
+
+
+def test_torch_is_missed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    import autoshard.frontends.torch.export as export
+
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    with pytest.raises(
+        RuntimeSetupError, match=r"needs torch, which the extra torch brings: pip install 'autoshard\[t"
+    ):
+        ash.from_torch(torch.nn.Linear(4, 3), (torch.randn(6, 4),))
+
+
+def test_importing_autoshard_imports_no_torch() -> None:
+    code = "import autoshard, autoshard.frontends, sys; autoshard.from_torch; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
