@@ -6,13 +6,14 @@ what one says of its values finds those of the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 
 from autoshard.errors import PlanError
+from autoshard.ir.flow import node_links, value_at
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.sharding import DimSharding, Sharding
+from autoshard.ops.control import INTO, OPERAND, RESULT, Links, Spot
 from autoshard.plan import PROPAGATED
 from autoshard.propagate.edges import of_edge_op
 from autoshard.propagate.pipeline import IMPORT
@@ -20,24 +21,9 @@ from autoshard.propagate.run import Log, propagate
 from autoshard.propagate.values import get_sharding, holder
 from autoshard.propagate.work import Block, Op, Val, Work
 from autoshard.search.follow import ANY, Wish
-from autoshard.search.problem import Problem
+from autoshard.search.problem import Path, Place, Problem
 
 ASKED = "asked"
-Path = tuple[Node, ...]
-Place = tuple[Path, Value]
-
-
-@dataclass(frozen=True, eq=False)
-class AskedProblem(Problem):
-    """A problem with what people ask for.
-
-    `work` makes the working copy of the program that propagation starts from. Where calls have been written out since,
-    `places` tells by which calls, outermost first, and as which value of the program a value is reached; one that is
-    absent is a value of the program itself.
-    """
-
-    work: Callable[[], Work] | None = None
-    places: Mapping[Value, Place] = field(default_factory=dict)
 
 
 # -- what is settled already takes part in propagation
@@ -53,7 +39,7 @@ def _fix(work: Work, problem: Problem) -> None:
             if given is not None:
                 val.sharding = _closed(given, name)
     for op in work.module.walk():
-        strategy = problem.configured.get(op.origin) if op.origin is not None else None
+        strategy = problem.annotated.get(op.origin) if op.origin is not None else None
         if strategy is not None:
             layouts = (*strategy.operand_layouts, *strategy.result_layouts)
             for val, layout in zip((*op.operands, *op.results), layouts, strict=True):
@@ -70,7 +56,7 @@ def _closed(layout: Layout, mesh_name: str) -> Sharding:
 class Spread:
     """The shardings after propagation, by place; several where a constant was copied for its uses."""
 
-    def __init__(self, work: Work, problem: AskedProblem) -> None:
+    def __init__(self, work: Work, problem: Problem) -> None:
         self.problem = problem
         _fix(work, problem)
         for one in IMPORT:
@@ -118,6 +104,28 @@ class Spread:
                 f"'{self.problem.mesh}'; use one mesh"
             )
         return sharding if sharding is not None and sharding.used else None
+
+    def around(self, node: Node) -> tuple[list[tuple[Value, Sharding | None]], list[tuple[Value, Sharding | None]]]:
+        """For each operand and result of a node with regions its sharding outside of them; ones that the node itself
+        asks for are unreduced as it says."""
+        found = node_links(node)
+        entering = [(value, self._outside(node, found, Spot(OPERAND, i))) for i, value in enumerate(node.operands)]
+        leaving = [(value, self._outside(node, found, Spot(RESULT, i))) for i, value in enumerate(node.results)]
+        return entering, leaving
+
+    def _outside(self, node: Node, found: Links, spot: Spot) -> Sharding | None:
+        """The sharding of the edge at an operand or result of a node with regions."""
+        edge = found.sources.get(spot) or found.targets.get(spot)
+        if edge is None:
+            return None
+        owner = edge.targets[0]
+        if edge.crosses != INTO:
+            wish = self.sharding(value_at(node, owner))
+            return wish if isinstance(wish, Sharding) else None
+        vals = self.vals(value_at(node, owner))
+        block = vals[0].owner if vals else None
+        attrs = block.owner.attrs if isinstance(block, Block) else node.attrs
+        return attrs["in_shardings"][owner.index]
 
     def cause(self, values: list[Value], besides: str = "") -> tuple[str, tuple[str, ...]]:
         """Whether it was asked of the values to be split, and the operators but `besides` that split them otherwise."""

@@ -17,6 +17,7 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import size_of
 from autoshard.plan import ADOPTED, CONFIGURED, GIVEN, Cause, Decision, Plan
 from autoshard.search.choose import chooser
+from autoshard.search.flat import CARRIED
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
 from autoshard.strategy import Strategy, is_legal, place_parts, project, whole
@@ -50,9 +51,10 @@ class _BatchParallel:
     def run(self) -> Plan:
         for node, strategy in self.problem.configured.items():
             self._adopt(node, strategy)
-        for value in self.graph.inputs:
-            self.layouts.setdefault(value, Layout.whole(self.mesh, value.type.rank))
-            self.causes.setdefault(value, Cause(GIVEN))
+        for value, role in zip(self.graph.inputs, self.graph.roles, strict=True):
+            if role != CARRIED:
+                self.layouts.setdefault(value, Layout.whole(self.mesh, value.type.rank))
+                self.causes.setdefault(value, Cause(GIVEN))
         for node in self.graph.nodes:
             self._decide(node)
         outputs = self.problem.outputs(self.layouts)
@@ -74,6 +76,17 @@ class _BatchParallel:
         option = self.chooser.option(node, strategy, held, ((),) * len(node.results))
         self.decisions[node] = Decision(option, cause)
         self.layouts.update(zip(node.results, self.problem.left(node, strategy), strict=True))
+        for value in node.results:
+            self._keep(node, value)
+
+    def _keep(self, node: Node, value: Value) -> None:
+        """Values that must lie alike lie as the first of them that is decided, and have the batch where it has it."""
+        keeper = self.graph.tied.get(value)
+        if keeper is not None and self.graph.role_of[keeper] == CARRIED and keeper not in self.layouts:
+            self.layouts[keeper] = self.layouts[value].final()
+            self.causes[keeper] = Cause(ADOPTED, (node.label,))
+            if value in self.batch:
+                self.batch[keeper] = self.batch[value]
 
     def _strategy(self, node: Node) -> tuple[Strategy, Cause]:
         if node in self.problem.configured:
@@ -90,7 +103,7 @@ class _BatchParallel:
         left, parts = self.mesh.devices, [1] * len(node.rule.factors)
         for i in node.rule.operands[operand][dim]:
             factor = node.rule.factors[i]
-            parts[i] = math.gcd(left, factor.size) if factor.splittable else 1
+            parts[i] = math.gcd(left, factor.even) if factor.splittable else 1
             left //= parts[i]
             if parts[i] < factor.size:
                 break

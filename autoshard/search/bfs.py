@@ -1,4 +1,4 @@
-"""Breadth-first sharding propagation from the configured operators (MindSpore's search_mode="sharding_propagation").
+"""Breadth-first propagation from the configured operators (mode "bfs"): MindSpore's sharding_propagation.
 
 Configured operators are decided first. From a decided operator the search spreads forwards to the users of its results
 and backwards to the producers of its operands, in order of arrival, in three classes:
@@ -32,12 +32,13 @@ from autoshard.plan import (
 )
 from autoshard.redistribute.planner import plan_steps
 from autoshard.search.choose import chooser
+from autoshard.search.flat import CARRIED
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
 from autoshard.strategy import Strategy
 
 
-@search_mode("sharding_propagation")
+@search_mode("bfs")
 def propagate(problem: Problem) -> Plan:
     """Propagate the configured strategies over the graph, least redistribution first.
 
@@ -99,7 +100,7 @@ class _Propagation:
             self.input_causes,
             self._conflicts(),
             started,
-            "sharding_propagation",
+            "bfs",
         )
 
     # -- where it begins
@@ -123,7 +124,7 @@ class _Propagation:
         """Two configured users of one graph input must want it alike: a parameter lies in one way."""
         for value, layout in zip(node.operands, strategy.operand_layouts, strict=True):
             settled = self.layouts.get(value)
-            computed = value not in self.graph.role_of
+            computed = self.graph.role_of.get(value, CARRIED) == CARRIED
             if settled in (None, layout) or computed or value in self.problem.input_layouts:
                 continue
             other = next(user for user, _ in self.graph.users[value] if user in self.decisions)
@@ -182,15 +183,27 @@ class _Propagation:
         self.decisions[node] = decision
         strategy = decision.strategy
         self.layouts.update(zip(node.results, self.problem.left(node, strategy), strict=True))
+        for value in node.results:
+            self._keep(node, value)
         for value, layout in zip(node.operands, strategy.operand_layouts, strict=True):
             self.copies.setdefault(value, {})[layout] = None
             if value not in self.layouts and value in self.graph.role_of:
                 self.layouts[value] = layout
                 self.input_causes[value] = Cause(ADOPTED, (node.label,))
 
+    def _keep(self, node: Node, value: Value) -> None:
+        """Values that must lie alike take the layout of the first of them that is decided."""
+        keeper = self.becomes.get(value)
+        if keeper is not None and self.graph.role_of[keeper] == CARRIED and keeper not in self.layouts:
+            self.layouts[keeper] = self.layouts[value].final()
+            self.input_causes[keeper] = Cause(ADOPTED, (node.label,))
+
     # -- how it spreads
 
     def _spread(self, node: Node) -> None:
+        for value in node.results:
+            if value in self.becomes:
+                self._reach_users(self.becomes[value])
         for value in node.operands:
             made = self.graph.producers.get(value)
             if made is not None and made[0] not in self.decisions:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout, Refs, free_refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
-from autoshard.rule import Rule
+from autoshard.rule import Dim, Rule
 from autoshard.strategy import Strategy, is_legal, project
 
 Axes = tuple[Refs, ...]
@@ -54,7 +54,7 @@ def _joined(rule: Rule, operands: Sequence[Sequence[Layout]], wanted: Sequence[S
     """Each neighbour's projection, completed from the others in turn; and nothing split at all."""
     sides = [(rule.operands[i], layout) for i, layouts in enumerate(operands) for layout in layouts]
     sides += [(rule.results[j], layout) for j, layouts in enumerate(wanted) for layout in layouts]
-    projections = list(dict.fromkeys(_legal(rule, project(rule, dims, layout)) for dims, layout in sides))
+    projections = list(dict.fromkeys(_projected(rule, dims, layout) for dims, layout in sides))
     for i, first in enumerate(projections):
         axes = first
         for other in projections[i:] + projections[:i]:
@@ -62,6 +62,11 @@ def _joined(rule: Rule, operands: Sequence[Sequence[Layout]], wanted: Sequence[S
         yield axes
         yield first
     yield ((),) * len(rule.factors)
+
+
+def _projected(rule: Rule, dims: tuple[Dim, ...], layout: Layout) -> Axes:
+    axes = project(rule, dims, layout)
+    return _legal(rule, axes, axes)
 
 
 def _complete(rule: Rule, axes: Axes, other: Axes) -> Axes:
@@ -72,21 +77,25 @@ def _complete(rule: Rule, axes: Axes, other: Axes) -> Axes:
         rest = refs[len(new[i]) :] if longer else ()
         if rest and not any(_clash(ref, used) for ref in rest for one in new for used in one):
             new[i] = merge_refs(new[i] + rest)
-    return _legal(rule, tuple(new))
+    return _legal(rule, tuple(new), axes, other)
 
 
 def _clash(a: AxisRef, b: AxisRef) -> bool:
     return a.overlaps(b) or not a.can_coexist(b)
 
 
-def _legal(rule: Rule, axes: Axes) -> Axes:
-    """The same without splits that the operator cannot run with (minor factors of a dim whose major ones are whole)."""
-    if is_legal(rule, [size_of(refs) for refs in axes]):
+def _legal(rule: Rule, axes: Axes, *neighbours: Axes) -> Axes:
+    """The same without splits that the operator cannot run with (minor factors of a dim whose major ones are whole).
+
+    Factors may be split unevenly where a neighbour has it so.
+    """
+    uneven = [i for i, refs in enumerate(axes) if any(refs == one[i] for one in neighbours)]
+    if is_legal(rule, [size_of(refs) for refs in axes], uneven):
         return axes
     kept: list[Refs] = [()] * len(axes)
     for i, refs in enumerate(axes):
         kept[i] = refs
-        if not is_legal(rule, [size_of(one) for one in kept]):
+        if not is_legal(rule, [size_of(one) for one in kept], uneven):
             kept[i] = ()
     return tuple(kept)
 
@@ -149,9 +158,16 @@ def _given(rule: Rule, factors: Sequence[int], piece: AxisRef, axes: Axes) -> Ax
             continue
         major, rest = piece.split(share)
         put = axes[:i] + (merge_refs((*axes[i], major)),) + axes[i + 1 :]
-        if is_legal(rule, [size_of(refs) for refs in put]):
+        others = [k for k in range(len(axes)) if k != i]
+        if is_legal(rule, [size_of(refs) for refs in put], others):
             axes, piece = put, rest
     return axes
+
+
+def splits_further(strategy: Strategy) -> bool:
+    """Whether a part of the mesh that a strategy leaves idle could split one of its factors further."""
+    rule, factors = strategy.rule, [i for i, factor in enumerate(strategy.rule.factors) if factor.splittable]
+    return any(_given(rule, factors, piece, strategy.axes) != strategy.axes for piece in strategy.free())
 
 
 def _pieces(refs: Iterable[AxisRef], cuts: dict[str, set[int]]) -> Iterator[AxisRef]:

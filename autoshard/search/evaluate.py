@@ -1,54 +1,163 @@
-"""What a plan costs: seconds, bytes moved and peak memory of its program, per device and step."""
+"""What a plan costs. `evaluate_plan(plan, hardware)` is the one judge of all search modes, and lowers nothing.
+
+    seconds = work of each operator under its strategy
+            + a redistribution for each layout in which a value is wanted but not left, paid once however many want it,
+              outputs of the graph included, from the layout that the value is left in
+            + where a result is pinned to another layout than its operator leaves, the redistribution to it.
+
+`evaluate(plan, program, hardware)` prices what lowering made of a plan: it may begin at nearer copies, and save some.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 
-import numpy as np
-
-from autoshard.partition.program import Compute, Program, Register
+from autoshard.ir.flow import is_nest
+from autoshard.ir.graph import Node, walk
+from autoshard.layout.layout import Layout
+from autoshard.partition.program import Collective, Compute, Program, Together, timed
+from autoshard.partition.program import walk as walk_program
+from autoshard.partition.together import TogetherStep
+from autoshard.partition.windows import exchange_steps
 from autoshard.plan import Plan
+from autoshard.redistribute.planner import evened, is_cut, plan_steps
+from autoshard.redistribute.step import Step
+from autoshard.redistribute.window import WindowStep
+from autoshard.search.memory import MemoryUse, memory_of
 from autoshard.search.prices import Prices
-from costmodel import Hardware, peak
+from autoshard.search.program_memory import program_memory
+from autoshard.strategy import Strategy
+from autoshard.tensortype import TensorType
+from costmodel import Hardware
+
+Move = tuple[Layout, Layout, TensorType, int]
+Counted = tuple[Step | WindowStep | TogetherStep, TensorType, int]
+"""A step, the type of the whole tensor, and how often it is done in one step of the program."""
+
+
+@dataclass(frozen=True)
+class AxisCost:
+    """What the collectives over some mesh axes ("tp", or "dp.tp" where they run over both at once) take in a step."""
+
+    axes: str
+    seconds: float
+    nbytes: float
+    collectives: int
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Predicted cost of one step on one device; compute and communication one after the other."""
+    """Predicted cost of one step on one device; compute and communication one after the other.
+
+    `axes` splits the communication by the mesh axes that it runs over, in mesh order. `memory` tells what lies in
+    memory when; its peak is `peak_memory_bytes`.
+    """
 
     compute_seconds: float
     communication_seconds: float
     bytes_per_device: float
     peak_memory_bytes: int
+    axes: tuple[AxisCost, ...] = ()
+    memory: MemoryUse | None = field(default=None, compare=False, repr=False)
 
     @property
     def seconds(self) -> float:
         return self.compute_seconds + self.communication_seconds
 
 
-def evaluate(plan: Plan, program: Program, hardware: Hardware) -> Cost:
-    """Price the program that `plan` was lowered to.
+@lru_cache(maxsize=16)
+def prices_for(hardware: Hardware) -> Prices:
+    """Prices that all evaluations on this hardware share."""
+    return Prices(hardware)
 
-    Memory: inputs live throughout (parameters, optimizer states, the batch), every other register from its making to
-    its last use; outputs to the end.
+
+def evaluate_plan(plan: Plan, hardware: Hardware, prices: Prices | None = None) -> Cost:
+    """Price a plan without lowering it: the sum in this module's text, and `peak_memory` of the plan.
+
+    Args:
+        hardware: whose times, made for the plan's number of ranks (`Hardware.for_ranks`).
+        prices: of that hardware, where the caller has some at hand.
     """
-    prices = Prices(hardware)
-    work = sum(
-        prices.work(one.node, plan.strategy(one.node)) for one in program.instructions if isinstance(one, Compute)
+    prices = prices or prices_for(hardware)
+    moves, nodes = list(moves_of(plan)), _working(plan)
+    work = sum(times * prices.local_work(node, strategy) for node, strategy, times in nodes)
+    talk = sum(times * prices.redistribution(before, after, of) for before, after, of, times in moves)
+    talk += sum(times * prices.exchange(node, strategy) for node, strategy, times in nodes)
+    axes, memory = _by_axes(_all_steps(moves, nodes), prices), memory_of(plan)
+    return Cost(work, talk, sum(one.nbytes for one in axes), memory.peak, axes, memory)
+
+
+def plan_seconds(plan: Plan, prices: Prices) -> float:
+    """`evaluate_plan(...).seconds` and nothing else."""
+    talk = sum(times * prices.redistribution(before, after, of) for before, after, of, times in moves_of(plan))
+    return talk + sum(times * prices.work(node, strategy) for node, strategy, times in _working(plan))
+
+
+def moves_of(plan: Plan) -> Iterator[Move]:
+    """The redistributions that a plan pays for, each once: before, after, the value's type, and how often in a step."""
+    for one in plan.redistributions:
+        yield one.before, one.after, one.value.type, one.times
+    for node in walk(plan.graph.nodes):
+        for value, layout in zip(node.results, plan.strategy(node).result_layouts, strict=True):
+            if layout is not plan.layouts[value]:
+                yield layout, plan.layouts[value], value.type, plan.runs.get(node, 1)
+
+
+def _working(plan: Plan) -> list[tuple[Node, Strategy, int]]:
+    """The nodes that compute themselves, those inside of loops and branches too, and how often in a step."""
+    nodes = (node for node in walk(plan.graph.nodes) if not is_nest(node))
+    return [(node, plan.strategy(node), plan.runs.get(node, 1)) for node in nodes]
+
+
+def _all_steps(moves: Iterable[Move], nodes: Iterable[tuple[Node, Strategy, int]]) -> Iterator[Counted]:
+    for before, after, of, times in moves:
+        even = of if of.shape == (shape := evened(before, after, of.shape)) else of.with_shape(shape)
+        yield from ((step, even, times) for step in _steps(before, after, of))
+    for node, strategy, times in nodes:
+        yield from ((step, of, times) for step, of in exchange_steps(node, strategy))
+
+
+def _steps(before: Layout, after: Layout, of: TensorType) -> tuple[Step, ...]:
+    return () if is_cut(before, after) else plan_steps(before, after, of.shape)
+
+
+def evaluate(plan: Plan, program: Program, hardware: Hardware) -> Cost:
+    """Price the program that `plan` was lowered to, and follow its registers (`program_memory`)."""
+    prices = prices_for(hardware)
+    computing = (
+        one.node
+        for one in walk_program(program.instructions)
+        if isinstance(one, Compute) and one.op is one.node.op  # what masks padding is part of no node's work
     )
-    talk = sum(prices.step(one.step, one.operand.whole) for one in program.collectives)
-    moved = sum(one.nbytes_moved for one in program.collectives)
-    return Cost(work, talk, moved, _peak(program))
+    work = sum(plan.runs.get(node, 1) * prices.local_work(node, plan.strategy(node)) for node in computing)
+    moving = set(program.collectives)
+    steps = [
+        (one.step, one.of, times)
+        for one, times in timed(program.instructions)
+        if isinstance(one, Collective | Together) and one in moving
+    ]
+    talk = sum(times * prices.step(step, of) for step, of, times in steps)
+    axes, memory = _by_axes(steps, prices), program_memory(program, plan.graph)
+    return Cost(work, talk, sum(one.nbytes for one in axes), memory.peak, axes, memory)
 
 
-def _peak(program: Program) -> int:
-    end = len(program.instructions)
-    born: dict[Register, int] = dict.fromkeys(program.inputs, 0)
-    died: dict[Register, int] = dict.fromkeys((*program.inputs, *program.outputs), end)
-    for step, (instruction, ending) in enumerate(zip(program.instructions, program.last_uses, strict=True)):
-        for register in instruction.results:
-            born[register] = step
-        for register in ending:
-            died.setdefault(register, step)
-    rows = [(born[one], died.get(one, end), one.local.nbytes) for one in born]
-    return int(peak(np.asarray(rows, dtype=np.int64).reshape(-1, 3))[0])
+def _by_axes(steps: Iterable[Counted], prices: Prices) -> tuple[AxisCost, ...]:
+    found: dict[tuple[str, ...], list[tuple[float, float, int]]] = {}
+    order: dict[str, int] = {}
+    for step, of, times in steps:
+        if not step.communicates:
+            continue
+        mesh = step.before.mesh
+        order = order or {name: i for i, (name, _) in enumerate(mesh.axes)}
+        names = tuple(sorted({ref.name for ref in step.axes}, key=order.__getitem__))
+        nbytes = step.elements_moved(of.shape) * of.dtype.itemsize
+        found.setdefault(names, []).append((times * prices.step(step, of), times * nbytes, times))
+    ordered = sorted(found, key=lambda names: [order[name] for name in names])
+    return tuple(_axis_cost(".".join(names), found[names]) for names in ordered)
+
+
+def _axis_cost(axes: str, priced: Sequence[tuple[float, float, int]]) -> AxisCost:
+    seconds, nbytes, times = zip(*priced, strict=True)
+    return AxisCost(axes, sum(seconds), sum(nbytes), sum(times))

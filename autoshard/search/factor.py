@@ -6,14 +6,16 @@ results as far as ranks can run it, see `follow`. Where it cannot, its cause say
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from autoshard.errors import PlanError
-from autoshard.ir.graph import Node, Value
+from autoshard.ir.flow import Boundary, borders, is_nest, manual_axes
+from autoshard.ir.graph import Node, Value, inner_values, region_values, walk
 from autoshard.layout.layout import Layout
-from autoshard.layout.sharding import Sharding
+from autoshard.layout.sharding import Sharding, divisible
 from autoshard.plan import CONFIGURED, GIVEN, Cause, Decision, Plan
-from autoshard.search.asked import AskedProblem, Spread, shortened
+from autoshard.search.asked import Spread, shortened
 from autoshard.search.choose import chooser
 from autoshard.search.follow import ANY, Wish, fitting, follow
 from autoshard.search.problem import Problem
@@ -24,7 +26,7 @@ from autoshard.strategy import Strategy
 _ASKING = ("ShardingConstraint",)
 
 
-@search_mode("factor")
+@search_mode("factor", regions=True)
 def factor(problem: Problem) -> Plan:
     """Spread the shardings that are asked for by rules alone, as Shardy does.
 
@@ -32,7 +34,7 @@ def factor(problem: Problem) -> Plan:
         PlanError: a problem that does not come with what people ask for, or with shardings on another mesh.
         StrategyError: an annotation that its operator cannot follow.
     """
-    if not isinstance(problem, AskedProblem) or problem.work is None:
+    if problem.work is None:
         raise PlanError(
             f"the search mode factor needs the shardings that are asked for, but {problem.graph.name!r} comes without; "
             "plan a model, a traced function or a StableHLO module"
@@ -44,32 +46,33 @@ def factor(problem: Problem) -> Plan:
 
 
 class _Following:
-    def __init__(self, problem: AskedProblem, spread: Spread) -> None:
+    def __init__(self, problem: Problem, spread: Spread) -> None:
         self.problem, self.graph, self.mesh, self.spread = problem, problem.graph, problem.mesh, spread
         self.chooser = chooser(problem.mesh, problem.hardware)
         self.layouts: dict[Value, Layout] = {}
         self.input_causes: dict[Value, Cause] = {}
         self.decisions: dict[Node, Decision] = {}
         self.wishes = {value: spread.sharding(value) for value in self.graph.values}
+        bodies = [region for node in walk(self.graph.nodes) if manual_axes(node) for region in node.regions]
+        self.manual = {node for region in bodies for node in walk(region.nodes)}
+        inner = set(region_values(bodies))
+        for value in inner_values(self.graph):
+            wish = spread.sharding(value)
+            self.wishes[value] = evenly(wish, value) if value in inner else wish
         self.constant = self._constants()
 
     def _constants(self) -> set[Value]:
         """Values that depend on no input: whole, they can be cut for each use without communication."""
         constant: set[Value] = set()
-        for node in self.graph.nodes:
-            if constant.issuperset(node.operands) and not node.op.has_effects(node.attrs):
+        for node in walk(self.graph.nodes):
+            if constant.issuperset(node.uses) and not node.op.has_effects(node.attrs):
                 constant.update(node.results)
         return constant
 
     def run(self) -> Plan:
         for value in self.graph.inputs:
             self._input(value)
-        configured = self.problem.configured
-        for node in self.graph.nodes:
-            if node in configured:
-                self._settle(node, configured[node], Cause(CONFIGURED))
-            else:
-                self._settle(node, *self._followed(node))
+        self._walk(self.graph.nodes)
         outputs, lost = self._outputs()
         return Plan(
             self.graph,
@@ -81,6 +84,38 @@ class _Following:
             started_from=self._told(lost),
             search="factor",
         )
+
+    def _walk(self, nodes: Iterable[Node]) -> None:
+        configured = self.problem.annotated
+        for node in nodes:
+            if node in configured:
+                self._settle(node, configured[node], Cause(CONFIGURED))
+            elif is_nest(node):
+                self._nest(node)
+            else:
+                self._settle(node, *self._followed(node))
+
+    def _nest(self, node: Node) -> None:
+        """A node with regions: its border lies as the values there, and each region begins and ends so."""
+        even = node in self.manual or bool(manual_axes(node))
+        around = self.spread.around(node)
+        layouts = [[self._border(value, asked, even) for value, asked in side] for side in around]
+        strategy = Boundary.of(node, self.mesh, *layouts)
+        held = tuple((self.layouts[value],) for value in node.operands)
+        option = self.chooser.option(node, strategy, held, ((),) * len(node.results))
+        self.decisions[node] = Decision(option, Cause(*self.spread.cause([*node.operands, *node.results], node.label)))
+        self.layouts.update(zip(node.results, strategy.result_layouts, strict=True))
+        for i, region in enumerate(node.regions):
+            self.layouts.update(zip(region.args, borders(node, strategy, i).args, strict=True))
+            self._walk(region.nodes)
+
+    def _border(self, value: Value, asked: Sharding | None, even: bool) -> Layout:
+        """The layout at a border of regions; unreduced values leave a manual computation as terms of a sum."""
+        if asked is None or not asked.used:
+            return Layout.whole(self.mesh, value.type.rank)
+        if even:
+            return divisible(asked, value.type.shape).layout()
+        return self._bounded(value, asked)[0]
 
     def _input(self, value: Value) -> None:
         wish, given = self.wishes[value], self.problem.given.get(value)
@@ -109,6 +144,8 @@ class _Following:
             operands = [ANY] * len(operands)
         sizes = tuple(of.elements for of in (*node.operand_types, *node.result_types))
         strategy, lost = follow(node.rule, self.mesh, (*operands, *results), sizes)
+        if node in self.manual:
+            strategy = _even(strategy)
         strategy = self._carrying(node, strategy)
         lost += self._unbegun(node, strategy)
         if not node.op.has_rule:
@@ -152,7 +189,9 @@ class _Following:
     def _outputs(self) -> tuple[tuple[Layout, ...], list[str]]:
         """How outputs leave: as asked, where that divides; else as they come."""
         layouts, lost = list(self.problem.outputs(self.layouts)), []
-        for i, (value, wish) in enumerate(zip(self.graph.outputs, self.spread.outputs, strict=True)):
+        for i, (value, wish) in enumerate(
+            zip(self.graph.outputs, self.spread.outputs, strict=False)
+        ):  # first the program's own
             if value not in self.graph.tied and wish is not None and wish.used:
                 layouts[i], missing = self._bounded(value, wish)
                 lost += [f"output {i} ({value.name}): {one}" for one in missing]
@@ -163,3 +202,18 @@ class _Following:
         labels = [node.label for node, one in self.decisions.items() if getattr(one.cause, "lost", ())]
         partly = [f"{len(labels)} operators follow in part ({shortened(labels, 5)})"] if labels else []
         return "; ".join((self.spread.told, *partly, *lost))
+
+
+# -- inside of regions
+
+
+def evenly(wish: Wish, value: Value) -> Wish:
+    """The part of a sharding that divides the value: what a manual computation has inside."""
+    return divisible(wish, value.type.shape) if isinstance(wish, Sharding) else wish
+
+
+def _even(strategy: Strategy) -> Strategy:
+    """The strategy without the splits of factors that do not divide."""
+    pairs = zip(strategy.rule.factors, strategy.axes, strategy.parts, strict=True)
+    axes = tuple(refs if factor.size % parts == 0 else () for factor, refs, parts in pairs)
+    return strategy if axes == strategy.axes else replace(strategy, axes=axes)

@@ -1,13 +1,14 @@
 """From the shardings of an operator's tensors to the strategy that follows them as far as ranks can run it.
 
-Where tensors disagree, Shardy's choice decides (`find_common_axes`). A Strategy cuts evenly and without overlap, and
-leaves whole what the operator needs whole; each split that is lost to that is told in words.
+Where tensors disagree, Shardy's choice decides (`find_common_axes`). A Strategy cuts without overlap, minor factors of
+a dim evenly, and leaves whole what the operator needs whole; each split that is lost to that is told in words.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from autoshard.layout.layout import Refs
@@ -15,9 +16,10 @@ from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.passes.common_axes import find_common_axes
 from autoshard.propagate.project import Row, TensorFactors, to_factors, wiring
-from autoshard.rule import PERMUTATION, Factor, Rule
+from autoshard.rule import PERMUTATION, REPLICATE, Factor, Rule
 from autoshard.rule_sdy import completed
-from autoshard.strategy import Strategy, is_legal
+from autoshard.search.moving import moved_axes
+from autoshard.strategy import Strategy, divisors, is_runnable
 
 ANY = "any"
 """Stands for the sharding of a tensor that can be had in any layout without communication, such as a constant."""
@@ -34,16 +36,53 @@ def follow(rule: Rule, mesh: Mesh, wishes: tuple[Wish, ...], sizes: tuple[int, .
         wishes: the shardings of the operands, then of the results; None says whole.
         sizes: numbers of elements of these tensors.
     """
-    full = completed(rule)
+    full = completed(_as_run(rule))
     rows = [_row(tensor, wish) for tensor, wish in zip(wiring(full).tensors, wishes, strict=True)]
     wanted = find_common_axes(full, rows, sizes)
     for i, factor in enumerate(rule.factors):
         if not factor.splittable:  # its axes may have been given to others
             wanted[i] = next((row.axes[i] for row in rows if row.axes[i]), None) or wanted[i]
+    for i, leader in enumerate(rule.leaders):
+        if leader != i:
+            wanted[leader], wanted[i] = wanted[leader] or wanted[i], ()
+    _look_up(rule, wanted, sizes)
     axes, lost = _runnable(rule, mesh, wanted[: len(rule.factors)])
+    axes, moves = moved_axes(rule, axes, wanted[: len(rule.factors)])
+    names = [factor.name for factor in rule.factors]
+    lost += tuple(f"{_shown(mesh, refs)} splits {names[j]} in place of {names[i]}" for i, j, refs in moves)
     stuck = dict.fromkeys((full.factors[i].name, refs) for row in rows for i, refs in row.overflow.items())
     lost += tuple(f"{_shown(mesh, refs)} cannot split {name} further" for name, refs in stuck)
     return Strategy(rule, mesh, axes), lost
+
+
+def _look_up(rule: Rule, wanted: list[Refs], sizes: Sequence[int]) -> None:
+    """Let a look-up run on blocks only where its terms are fewer bytes than the tensor it looks up in, gathered.
+
+    Completing terms takes two elements for each of the result, or one where the result is split the same way.
+    """
+    for i, factor in enumerate(rule.factors):
+        if not factor.joins:
+            continue
+        source = rule.names[factor.joins]
+        held = next(size for size, dims in zip(sizes, rule.operands, strict=False) if _has(dims, source))
+        made = next(size for size, dims in zip(sizes[len(rule.operands) :], rule.results, strict=True) if _has(dims, i))
+        scattered = wanted[i] == wanted[source]
+        if wanted[source] and (1 if scattered else 2) * made > held:
+            wanted[source] = ()
+        elif scattered:
+            wanted[i] = ()
+
+
+def _has(dims: Sequence[Sequence[int]], factor: int) -> bool:
+    return any(factor in dim for dim in dims)
+
+
+def _as_run(rule: Rule) -> Rule:
+    """The rule where factors along which ranks exchange elements are among those that may be split."""
+    factors = (
+        replace(one, kind=PERMUTATION) if one.kind == REPLICATE and one.exchange else one for one in rule.factors
+    )
+    return replace(rule, factors=tuple(factors))
 
 
 def _row(tensor: TensorFactors, wish: Wish) -> Row:
@@ -62,13 +101,13 @@ def _runnable(rule: Rule, mesh: Mesh, wanted: Sequence[Refs]) -> tuple[Axes, Los
     taken: list[Refs] = [()] * len(rule.factors)
     lost = []
     for i, (factor, refs) in enumerate(zip(rule.factors, wanted, strict=True)):
-        kept = fitting(factor.size, refs) if factor.splittable else ()
+        kept = fitting(factor.size, refs, not _leads(rule, i)) if factor.splittable else ()
         why = _why(factor, refs, rule)
         clear = _apart(kept, [ref for other in taken for ref in other])
         if clear != kept:
             kept, why = clear, "the same axes split another factor"
         taken[i] = merge_refs(kept)
-        if not is_legal(rule, list(map(size_of, taken))):
+        if not is_runnable(rule, list(map(size_of, taken))):
             taken[i], why = (), "the factor before it in a dim is not split fully"
         if size_of(taken[i]) != size_of(refs):
             lost.append(f"{_shown(mesh, refs)} cannot split {factor.name} of size {factor.size}: {why}")
@@ -76,7 +115,9 @@ def _runnable(rule: Rule, mesh: Mesh, wanted: Sequence[Refs]) -> tuple[Axes, Los
 
 
 def _why(factor: Factor, refs: Refs, rule: Rule) -> str:
-    if factor.splittable or factor.size == 1:
+    if factor.size < size_of(refs):
+        return f"it has fewer elements than {size_of(refs)}"
+    if factor.splittable:
         return f"it does not divide into {size_of(refs)} parts"
     if factor.kind == PERMUTATION:
         return f"its neighbours would have to be exchanged (rule {rule})"
@@ -87,11 +128,17 @@ def _shown(mesh: Mesh, refs: Refs) -> str:
     return ".".join(map(mesh.show_ref, refs))
 
 
-def fitting(size: int, refs: Refs) -> Refs:
-    """The longest major part of the axes that divides the size."""
+def _leads(rule: Rule, factor: int) -> bool:
+    """Whether the factor is the major one of every dim that it is in, so that it may be split unevenly."""
+    dims = (dim for dims in (*rule.operands, *rule.results) for dim in dims if factor in dim)
+    return all(next(i for i in dim if rule.factors[i].size > 1 or i == factor) == factor for dim in dims)
+
+
+def fitting(size: int, refs: Refs, even: bool = False) -> Refs:
+    """The longest major part of the axes that makes no more parts than elements; `even`: one that divides them."""
     kept: list[AxisRef] = []
     for ref in refs:
-        common = math.gcd(size, ref.size)
+        common = math.gcd(size, ref.size) if even else max(n for n in divisors(ref.size) if n <= max(size, 1))
         if common < ref.size:
             kept += [ref.split(common)[0]] if common > 1 else []
             break

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
+import numpy as np
+
+from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
-from autoshard.layout.mesh import Groups, size_of
-from autoshard.redistribute.planner import is_cut, plan_steps
+from autoshard.layout.mesh import Grouping, Groups, size_of
+from autoshard.partition.manual import is_together
+from autoshard.partition.together import TogetherStep
+from autoshard.partition.windows import exchange_steps
+from autoshard.redistribute.planner import evened, is_cut, plan_steps
 from autoshard.redistribute.step import Step
+from autoshard.redistribute.window import WindowStep
 from autoshard.strategy import Strategy
 from autoshard.tensortype import TensorType
 from costmodel import Hardware, group_levels, grouped_seconds, operator_seconds
@@ -20,7 +28,8 @@ class Prices:
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware
         self._redistributions: dict[tuple[Layout, Layout, TensorType], float] = {}
-        self._levels: dict[Groups, tuple] = {}
+        self._levels: dict[Grouping, tuple] = {}
+        self._exchanges: dict[tuple, float] = {}
         self._fastest = max(link.bandwidth for _, link in hardware.topology.levels)
 
     def redistribution(self, before: Layout, after: Layout, of: TensorType) -> float:
@@ -30,8 +39,8 @@ class Prices:
         key = (before, after, of)
         known = self._redistributions.get(key)
         if known is None:
-            steps = plan_steps(before, after, of.shape)
-            known = sum(self.step(step, of) for step in steps)
+            even = of.with_shape(evened(before, after, of.shape))
+            known = sum(self.step(step, even) for step in plan_steps(before, after, even.shape))
             self._redistributions[key] = known
         return known
 
@@ -39,34 +48,59 @@ class Prices:
         """How many collectives the redistribution takes."""
         return sum(step.communicates for step in plan_steps(before, after, of.shape))
 
-    def step(self, step: Step, of: TensorType) -> float:
+    def step(self, step: Step | WindowStep | TogetherStep, of: TensorType) -> float:
         """Seconds of one step; local steps are free."""
         if not step.communicates:
             return 0.0
-        nbytes = step.nbytes_priced(of.shape, of.dtype.itemsize)
+        if isinstance(step, WindowStep):
+            each = step.nbytes_priced(of.shape, of.dtype.itemsize) / step.messages
+            return step.messages * grouped_seconds("permute", each, self.levels(step.groups))
+        return self.sized_step(step, step.nbytes_priced(of.shape, of.dtype.itemsize))
+
+    def sized_step(self, step: Step | TogetherStep, nbytes: float) -> float:
+        """Seconds of a step that communicates, for a tensor of which `nbytes` count (`Step.nbytes_priced`)."""
         if step.rounds > 1:
             each = grouped_seconds(step.kind, nbytes / step.rounds, self.levels(step.groups))
             return step.messages * each
         return grouped_seconds(step.kind, nbytes, self.levels(step.groups))
 
-    def levels(self, groups: Groups) -> tuple:
+    def levels(self, groups: Grouping) -> tuple:
         """The (ranks, link) levels that the groups span, innermost first."""
         known = self._levels.get(groups)
         if known is None:
-            steps = [(ref.size, groups.mesh.stride(ref)) for ref in groups.refs]
+            steps = _strides(groups)
             known = self._levels[groups] = group_levels(self.hardware.topology, steps)
         return known
 
     def work(self, node: Node, strategy: Strategy) -> float:
-        """Seconds of the operator on one rank."""
-        return float(
-            operator_seconds(
-                node.op.flops(node.operand_types, node.attrs) / strategy.work_split,
-                local_bytes(node, strategy),
-                self.hardware.device,
-                node.result_types[0].dtype.name,
-                node.op.name,
-            )
+        """Seconds of the operator on one rank, with what it exchanges with others while it runs."""
+        return self.local_work(node, strategy) + self.exchange(node, strategy)
+
+    def exchange(self, node: Node, strategy: Strategy) -> float:
+        """Seconds of the collectives that belong to the operator itself: what its blocks need of other ranks."""
+        if not strategy.exchanges and not is_together(node):
+            return 0.0
+        key = (node.key, strategy)
+        known = self._exchanges.get(key)
+        if known is None:
+            known = sum(self.step(step, of) for step, of in exchange_steps(node, strategy))
+            self._exchanges[key] = known
+        return known
+
+    def local_work(self, node: Node, strategy: Strategy) -> float:
+        """Seconds that a rank computes for the operator; the regions of a loop or branch are nodes of their own."""
+        if is_nest(node):
+            return 0.0
+        return float(self.works(node, strategy.work_ratio, local_bytes(node, strategy)))
+
+    def works(self, node: Node, split: float | np.ndarray, nbytes: int | np.ndarray) -> float | np.ndarray:
+        """Seconds that a rank computes for a `split`-th part of the operator, whose blocks have `nbytes`."""
+        return operator_seconds(
+            node.op.flops(node.operand_types, node.attrs) / split,
+            nbytes,
+            self.hardware.device,
+            node.result_types[0].dtype.name,
+            node.op.name,
         )
 
     def completion(self, node: Node, strategy: Strategy) -> float:
@@ -90,6 +124,14 @@ class Prices:
         return missing * of.dtype.itemsize / self._fastest
 
 
+def _strides(groups: Grouping) -> list[tuple[int, int]]:
+    """How many ranks are how far apart, for each axis of the groups; of groups that are listed the farthest ones."""
+    if isinstance(groups, Groups):
+        return [(ref.size, groups.mesh.stride(ref)) for ref in groups.refs]
+    gaps = [abs(one - other) for row in groups.rows for one, other in zip(row, row[1:], strict=False)]
+    return [(groups.size, max(gaps))] if gaps else []
+
+
 def _held(before: Layout, after: Layout, of: TensorType) -> int:
     """The largest part of a rank's wanted block that it can hold already, in elements."""
     held = math.prod(after.local_shape(of.shape))
@@ -104,6 +146,7 @@ def _held(before: Layout, after: Layout, of: TensorType) -> int:
     return held
 
 
+@lru_cache(maxsize=1 << 16)
 def local_nbytes(of: TensorType, layout: Layout) -> int:
     return math.prod(layout.local_shape(of.shape)) * of.dtype.itemsize
 

@@ -1,20 +1,30 @@
-"""The problem that a search solves: a graph with annotations, a mesh, hardware, and where data and outputs lie."""
+"""The problem that a search solves: a graph, a mesh, hardware, and all that people fixed or asked.
+
+The same problem goes to every search mode: strategies of operators that people configured, shardings that they asked
+of inputs, outputs and by constraints, and the layouts in which data is fed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from autoshard.errors import LayoutError, StrategyError
 from autoshard.errors import at as where
 from autoshard.ir.graph import DATA, Graph, Node, Source, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
+from autoshard.layout.sharding import Sharding
 from autoshard.layout.tensor_map import onto
+from autoshard.propagate.work import Work
+from autoshard.search.asking import asked_of, asks, fitted, satisfies, strategy_of
 from autoshard.strategy import Strategy, parse_strategy, show_given
 from costmodel import Hardware
+
+Path = tuple[Node, ...]
+Place = tuple[Path, Value]
 
 
 class Annotation(Protocol):
@@ -34,9 +44,20 @@ class Annotation(Protocol):
 class Problem:
     """What to plan.
 
-    `given` fixes layouts of inputs (data fed by each rank, parameters under a parameter plan); data inputs without one
-    are whole on every rank (full batch). `fixed` holds strategies that are settled already, as `annotations` settle
-    those that a user wrote.
+    Attributes:
+        annotations: what users said of single operators (`shard`).
+        given: layouts of inputs (data fed by each rank, parameters under a parameter plan). Data inputs without one, of
+            which nothing is asked either, are whole on every rank (full batch).
+        fixed: strategies that are settled already, as `annotations` settle those that a user wrote.
+        asked: shardings that people asked of the graph's inputs.
+        asked_outputs: the same of its outputs, by position; () where nothing is asked.
+        work: makes the working copy of the program that propagation starts from; None where rules have nothing to
+            spread from.
+        places: where calls have been written out since, by which calls, outermost first, and as which value of the
+            program a value is reached; one that is absent is a value of the program itself.
+        options: what a mode was asked besides, by name.
+        elsewhere: makes the same problem for another mesh of as many devices; None where the mesh is not to be changed.
+        runs: how often a step runs each node that comes from a loop, see `flat.py`; those that run once are absent.
     """
 
     graph: Graph
@@ -45,6 +66,13 @@ class Problem:
     annotations: Mapping[Node, Annotation] = field(default_factory=dict)
     given: Mapping[Value, Layout] = field(default_factory=dict)
     fixed: Mapping[Node, Strategy] = field(default_factory=dict)
+    asked: Mapping[Value, Sharding] = field(default_factory=dict)
+    asked_outputs: tuple[Sharding | None, ...] = ()
+    work: Callable[[], Work] | None = None
+    places: Mapping[Value, Place] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    elsewhere: Callable[[Mesh], Problem] | None = None
+    runs: Mapping[Node, int] = field(default_factory=dict)
 
     @cached_property
     def input_layouts(self) -> dict[Value, Layout]:
@@ -53,12 +81,18 @@ class Problem:
         for value, role in zip(self.graph.inputs, self.graph.roles, strict=True):
             if value in self.given:
                 settled[value] = self.given[value]
+            elif self._asked_of_input(value) is not None:
+                settled[value] = fitted(self.asked[value], value.type.shape)
             elif role == DATA:
                 settled[value] = Layout.whole(self.mesh, value.type.rank)
         return settled
 
+    def _asked_of_input(self, value: Value) -> Sharding | None:
+        asked = self.asked.get(value)
+        return asked if asked is not None and asked.mesh is self.mesh else None
+
     @cached_property
-    def configured(self) -> dict[Node, Strategy]:
+    def annotated(self) -> dict[Node, Strategy]:
         """The strategies that are fixed or that annotations ask for, in graph order.
 
         Raises:
@@ -70,6 +104,23 @@ class Problem:
             if node in self.fixed or node in self.annotations
         }
 
+    @cached_property
+    def configured(self) -> dict[Node, Strategy]:
+        """The strategies of operators that no search may change: those annotated, and of constraints that leave nothing
+        open, in graph order.
+
+        Raises:
+            StrategyError: an annotation that its operator cannot follow, with the user's source line.
+        """
+        found = {}
+        for node in self.graph.nodes:
+            asked = asked_of(node, self.mesh) if asks(node) else None
+            if node in self.annotated:
+                found[node] = self.annotated[node]
+            elif asked is not None and all(dim.closed for dim in asked.dims):
+                found[node] = strategy_of(node, asked)
+        return found
+
     def left(self, node: Node, strategy: Strategy) -> tuple[Layout, ...]:
         """The layouts that a node's results are left in: those of its strategy, or what its out_strategy asks for."""
         annotation = self.annotations.get(node)
@@ -78,10 +129,20 @@ class Problem:
         return out_layouts(strategy, annotation.out_strategy, node, self.describe(node))
 
     def outputs(self, layouts: Mapping[Value, Layout]) -> tuple[Layout, ...]:
-        """How the graph's outputs leave: in the layout they come in, completed where partial; an update in that of the
-        input it replaces."""
+        """How the graph's outputs leave: an update in the layout of the input it replaces; others as they come,
+        completed where partial, if that is as asked, and else as asked."""
         tied = self.graph.tied
-        return tuple(layouts[tied[value]] if value in tied else layouts[value].final() for value in self.graph.outputs)
+        return tuple(
+            layouts[tied[value]] if value in tied else self.leaving(i, layouts[value])
+            for i, value in enumerate(self.graph.outputs)
+        )
+
+    def leaving(self, i: int, layout: Layout) -> Layout:
+        """How output i, which replaces no input, leaves when its value is left in that layout."""
+        asked = self.asked_outputs[i] if self.asked_outputs else None
+        if asked is None or asked.mesh is not self.mesh or satisfies(layout.final(), asked):
+            return layout.final()
+        return fitted(asked, self.graph.outputs[i].type.shape)
 
     def describe(self, node: Node) -> str:
         """A node in an error's words, with the line where the user configured it or else wrote it."""
@@ -103,8 +164,8 @@ class Problem:
 def _check_out(strategy: Strategy, given: Sequence, node: Node, what: str) -> None:
     """out_strategy may say what follows from in_strategy anyway, or how a partial result is to be left."""
     wanted = out_layouts(strategy, given, node, what)
-    for layout, of in zip(wanted, node.result_types, strict=True):
-        if not layout.divides(of.shape):
+    for layout, of, one in zip(wanted, node.result_types, given, strict=True):
+        if not isinstance(one, Layout) and not layout.divides(of.shape):
             raise StrategyError(f"out_strategy {show_given(given)} of {what} does not divide the result {of}")
 
 

@@ -2,22 +2,33 @@
 
 @search_mode("mine")
 def mine(problem: Problem) -> Plan: ...
+
+A mode decides a strategy for every node of `problem.graph` and a layout for every value: `problem.configured` and
+`problem.input_layouts` are settled, `problem.left` and `problem.outputs` follow. `plan_of` in finish.py makes the plan
+from strategies alone. How good it is, `evaluate_plan` tells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial, update_wrapper
 
-from autoshard.errors import UnknownNameError
+from autoshard.errors import PlanError, UnknownNameError
 from autoshard.plan import Plan
+from autoshard.search.flat import plan_flat
 from autoshard.search.problem import Problem
 
 Search = Callable[[Problem], Plan]
 _MODES: dict[str, Search] = {}
+_OPTIONS: dict[str, tuple[str, ...]] = {}
 
 
-def search_mode(name: str) -> Callable[[Search], Search]:
+def search_mode(name: str, regions: bool = False, options: Collection[str] = ()) -> Callable[[Search], Search]:
     """Register a search under a name.
+
+    Args:
+        options: the names of `problem.options` that it reads.
+        regions: it plans nodes with regions by itself; else it is given flat graphs only, see `flat.py`.
 
     Raises:
         UnknownNameError: the name is taken.
@@ -26,7 +37,8 @@ def search_mode(name: str) -> Callable[[Search], Search]:
     def register(function: Search) -> Search:
         if name in _MODES:
             raise UnknownNameError(f"search mode {name!r} is already defined")
-        _MODES[name] = function
+        _MODES[name] = function if regions else update_wrapper(partial(plan_flat, function), function)
+        _OPTIONS[name] = tuple(options)
         return function
 
     return register
@@ -45,3 +57,16 @@ def find_mode(name: str) -> Search:
     if name not in _MODES:
         raise UnknownNameError(f"unknown search mode {name!r}; known are {', '.join(search_modes())}")
     return _MODES[name]
+
+
+def check_options(name: str, given: Iterable[str]) -> None:
+    """That a mode has all options of these names.
+
+    Raises:
+        PlanError: one that it does not have.
+    """
+    known = _OPTIONS.get(name, ())
+    for option in given:
+        if option not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise PlanError(f"search mode {name!r} has no option {option!r}; {has}")

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from autoshard import nn, ops
+from autoshard.api import plan
 from autoshard.partition.program import Compute
+from autoshard.redistribute.buffers import staging_bytes
+from autoshard.search.evaluate import evaluate_plan, moves_of, plan_seconds
+from autoshard.search.memory import runtime_bytes
 from autoshard.search.prices import Prices
 from autoshard.transform import train_step
 from tests.search.plans import FFN, array, checked
@@ -66,21 +70,71 @@ def test_seconds_are_those_of_operators_and_collectives(planned):
     assert planned.cost.seconds == planned.cost.compute_seconds + planned.cost.communication_seconds
 
 
+def _owners(program) -> dict:
+    """Register -> the one in whose memory it lies; reshapes of these programs take nothing turned."""
+    own = {one: one for one in program.inputs}
+    for instruction in program.instructions:
+        view = isinstance(instruction, Compute) and instruction.op.view
+        own.update((one, own[instruction.operands[0]] if view else one) for one in instruction.results)
+    return own
+
+
 def _alive(program) -> list[int]:
-    """Bytes at each instruction: everything made so far that is an input, an output, or still to be used."""
-    kept = set(program.inputs) | set(program.outputs)
-    made, sizes = list(program.inputs), []
+    """Bytes at each instruction: what is still to be used, outputs, inputs that nothing replaces, and what comes and
+    goes: scratch of operators, buffers of collectives."""
+    replaced = {program.inputs[into] for into in program.updates.values()}
+    own, sizes = _owners(program), []
+    kept = {one for one in program.inputs if one not in replaced} | {own[one] for one in program.outputs}
+    made = list(program.inputs)
     for i, instruction in enumerate(program.instructions):
-        made += instruction.results
-        later = {register for one in program.instructions[i + 1 :] for register in one.operands}
-        now = [one for one in made if one in kept or one in later or one in instruction.operands]
-        now += [one for one in instruction.results if one not in now]
-        sizes.append(sum(one.local.nbytes for one in now))
+        made += [one for one in instruction.results if own[one] is one]
+        later = {own[one] for after in program.instructions[i:] for one in (*after.operands, *after.results)}
+        blocks = sum(one.local.nbytes for one in made if one in kept or one in later)
+        if isinstance(instruction, Compute):
+            locals_ = [tuple(one.local for one in some) for some in (instruction.operands, instruction.results)]
+            blocks += instruction.op.scratch(instruction.node.rule, *locals_, instruction.attrs)
+        elif instruction.step.communicates:
+            blocks += staging_bytes(instruction.step, instruction.operand.whole)
+        sizes.append(blocks)
     return sizes
 
 
 def test_peak_memory_is_that_of_a_sweep(planned):
-    assert planned.cost.peak_memory_bytes == max(_alive(planned.program))
+    own = runtime_bytes(len(planned.program.instructions))
+    assert planned.cost.peak_memory_bytes == max(_alive(planned.program)) + own
+
+
+def test_a_plan_is_priced_without_lowering(planned):
+    cost = evaluate_plan(planned.plan, planned.hardware)
+    assert cost.compute_seconds == pytest.approx(planned.cost.compute_seconds)
+    assert cost.seconds == pytest.approx(plan_seconds(planned.plan, Prices(planned.hardware)))
+    # Lowering may begin at a copy that is nearer than the value itself.
+    assert cost.communication_seconds >= planned.cost.communication_seconds * (1 - 1e-9)
+    assert cost.bytes_per_device >= planned.cost.bytes_per_device * (1 - 1e-9)
+    assert sum(one.seconds for one in cost.axes) == pytest.approx(cost.communication_seconds)
+    blocks = [
+        one.peak_memory_bytes - max(held.nbytes for held in one.memory.held if held.kind == "runtime")
+        for one in (planned.cost, cost)
+    ]
+    assert blocks[0] <= blocks[1] <= 1.1 * blocks[0]
+
+
+def test_communication_is_split_by_axes():
+    planned = checked(training(), (X, LABEL), "dp=2 tp=4", search="bfs")
+    for cost in (planned.cost, evaluate_plan(planned.plan, planned.hardware)):
+        assert {one.axes for one in cost.axes} <= {"dp", "tp", "dp.tp"} and len(cost.axes) >= 2
+        assert sum(one.nbytes for one in cost.axes) == pytest.approx(cost.bytes_per_device)
+    assert sum(one.collectives for one in planned.cost.axes) == len(planned.program.collectives)
+
+
+def test_a_pinned_result_pays_for_what_it_is_brought_to():
+    plain, pinned = (
+        plan(FFN(((1, 4), (4, 2)), None, out, sizes=(12, 24, 10)), (X,), "8", search="bfs") for out in (None, ((4, 2),))
+    )
+    (left,) = (one for one in moves_of(pinned.plan) if one[2].shape == (24, 24) and one[0].partial)
+    assert left[0] is pinned.plan.strategy(pinned.graph.node("dense1.matmul")).result_layouts[0]
+    assert left[1].parts == (4, 2) and not left[1].partial
+    assert plain.plan.layouts[plain.graph.node("dense1.matmul").results[0]].partial
 
 
 def test_splitting_saves_memory_and_work():

@@ -1,0 +1,157 @@
+"""The default mode "sharding_propagation": rules settle what follows without communication, prices decide the rest.
+
+1. Rules: user priority > operator priority > aggressive > basic propagation spread what people configured and asked
+   (mode "factor"). An operator is settled where its strategy follows from that without communication and leaves no part
+   of the mesh idle that it could use.
+2. Prices: where rules disagree or are silent, breadth-first propagation from all that is settled decides (mode "bfs"
+   with the settled strategies fixed).
+3. The plans of rules alone, of breadth-first propagation alone, of batch parallelism and of both steps together are
+   drafts; the cheaper ones are improved locally. What rules settled is kept, unless that would cost more than
+   CERTAINTY of a step, or more than "factor" or "bfs" alone: then prices decide it, too.
+So the plan never costs more than those of "factor" and "bfs".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from autoshard.ir.graph import Node, Value
+from autoshard.layout.layout import Layout
+from autoshard.plan import Plan
+from autoshard.redistribute.planner import is_cut
+from autoshard.search.batch import batch_parallel
+from autoshard.search.bfs import propagate
+from autoshard.search.candidates import splits_further
+from autoshard.search.choose import chooser
+from autoshard.search.draft import Choice, Draft, Pricing
+from autoshard.search.evaluate import plan_seconds
+from autoshard.search.factor import factor
+from autoshard.search.finish import Start, finished
+from autoshard.search.improve import Improver
+from autoshard.search.problem import Problem
+from autoshard.search.registry import search_mode
+from autoshard.strategy import Strategy
+
+NAME = "sharding_propagation"
+NEAR, MOST_DRAFTS = 1.3, 2
+"""Drafts that cost up to this many times the cheapest are improved, and how many at most."""
+CHAIN_TRIES = 2
+"""Changes that chains may try, per operator that is free."""
+CERTAINTY = 0.05
+"""What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""
+
+
+@search_mode(NAME)
+def combined(problem: Problem) -> Plan:
+    """Rules first, prices where they leave a choice, then local improvement.
+
+    Raises:
+        PlanError: shardings on another mesh than the plan's.
+        StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
+    """
+    return _Combination(problem).run()
+
+
+class _Combination:
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.graph = problem, problem.graph
+        self.prices = chooser(problem.mesh, problem.hardware).prices
+        self.rules = factor(problem) if problem.work is not None else None
+        self.settled = self._settled()
+        self.starts = list(self._starts())
+
+    def run(self) -> Plan:
+        plan = finished(self.problem, self._improved(), self.starts, self.settled, NAME)
+        if self.problem.runs:
+            return plan
+        pure = (start.plan for start in self.starts if start.is_pure)
+        return min((plan, *pure), key=lambda one: plan_seconds(one, self.prices))
+
+    # -- where it begins
+
+    def _settled(self) -> dict[Node, Strategy]:
+        """The strategies that rules alone leave no doubt about. Inputs that nobody fixed lie in one way: the first
+        operator that settles one decides."""
+        if self.rules is None:
+            return {}
+        lying: dict[Value, Layout] = {}
+        for node, strategy in self.problem.configured.items():
+            self._note(node, strategy, lying)
+        found = {}
+        for node in self.graph.nodes:
+            if self._is_settled(node, self.rules, lying):
+                found[node] = self.rules.strategy(node)
+                self._note(node, found[node], lying)
+        return found
+
+    def _note(self, node: Node, strategy: Strategy, lying: dict[Value, Layout]) -> None:
+        for value, layout in zip(node.operands, strategy.operand_layouts, strict=True):
+            if value in self.graph.role_of and value not in self.problem.input_layouts:
+                lying.setdefault(value, layout)
+
+    def _is_settled(self, node: Node, rules: Plan, lying: dict[Value, Layout]) -> bool:
+        strategy, cause = rules.strategy(node), rules.decisions[node].cause
+        if node in self.problem.configured or node.regions or cause.lost or strategy.work_split == 1:
+            return False
+        for value, need in zip(node.operands, strategy.operand_layouts, strict=True):
+            if lying.get(value, need) is not need:
+                return False
+            if not is_cut(self.problem.input_layouts.get(value, rules.layouts[value]), need):
+                return False
+        return not splits_further(strategy)
+
+    def _starts(self) -> Iterator[Start]:
+        if self.rules is not None:
+            yield Start("rules alone", self.rules, True)
+        spread = propagate(self.problem)
+        yield Start("breadth-first propagation", spread, True)
+        if any(spread.strategy(node) != strategy for node, strategy in self.settled.items()):
+            fixed = {**self.problem.fixed, **self.settled}
+            yield Start("rules and prices", propagate(replace(self.problem, fixed=fixed)))
+        yield Start("batch parallelism", batch_parallel(self.problem))
+
+    # -- improvement
+
+    def _improved(self) -> Draft:
+        """The cheapest draft, improved; as rules have it where that costs little more."""
+        pricing, fixed = Pricing(self.problem, self.prices), self.problem.configured
+        drafts = [self._draft(pricing, start, fixed) for start in self.starts]
+        known = {node: tuple(dict.fromkeys(draft.chosen[node] for draft in drafts)) for node in self.graph.nodes}
+        improve = _Improvement(self.problem, known)
+        best = improve.best(drafts, fixed)
+        if self.settled:
+            pure = [draft.seconds for start, draft in zip(self.starts, drafts, strict=True) if start.is_pure]
+            fixed = {**fixed, **self.settled}
+            kept = improve.best([self._draft(pricing, start, fixed) for start in self.starts], fixed)
+            if kept.draft.seconds <= min(*pure, best.draft.seconds * (1 + CERTAINTY)):
+                best = kept
+        best.chains(CHAIN_TRIES * len(best.free))
+        return best.draft
+
+    def _draft(self, pricing: Pricing, start: Start, fixed: Mapping[Node, Strategy]) -> Draft:
+        """A start's plan, but as it is fixed where something is."""
+        return Draft(pricing, {node: fixed.get(node) or start.plan.strategy(node) for node in self.graph.nodes})
+
+
+class _Improvement:
+    """Improves drafts of one problem; what surroundings were answered is shared by all of them."""
+
+    def __init__(self, problem: Problem, known: dict[Node, tuple[Choice, ...]]) -> None:
+        self.problem, self.known = problem, known
+        self.answers: dict[tuple, tuple[float, Choice]] = {}
+
+    def best(self, drafts: list[Draft], fixed: Mapping[Node, Strategy]) -> Improver:
+        """What improves the cheapest of the drafts, after sweeps over the nodes that are not fixed."""
+        free = [node for node in self.problem.graph.nodes if node not in fixed]
+        first, *others = sorted(_apart(drafts), key=lambda draft: draft.seconds)
+        near = [first, *(draft for draft in others[: MOST_DRAFTS - 1] if draft.seconds <= NEAR * first.seconds)]
+        improvers = [Improver(draft, self.problem.mesh, free, self.known, self.answers) for draft in near]
+        for one in improvers:
+            one.sweep(free)
+        return min(improvers, key=lambda one: one.draft.seconds)
+
+
+def _apart(drafts: list[Draft]) -> list[Draft]:
+    """The drafts without repetition."""
+    return list({tuple(draft.chosen.values()): draft for draft in reversed(drafts)}.values())[::-1]

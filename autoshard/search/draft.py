@@ -1,0 +1,320 @@
+"""Draft: a plan in the making, whose cost is known at any moment and changes by what a change of a node touches.
+
+The cost is that of `evaluate_plan`, as a sum of an operator's work per node and of terms, one per value: what the
+redistributions of the value to all layouts in which it is wanted take, each paid once. Inputs that nobody fixed lie in
+the best layout for their users; what replaces an input leaves in its layout, so both are one term. What runs in a loop
+counts as often as it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from autoshard.ir.graph import Node, Value
+from autoshard.layout.layout import Layout
+from autoshard.search.prices import Prices, local_nbytes
+from autoshard.search.problem import Problem
+from autoshard.strategy import Strategy
+from autoshard.tensortype import TensorType
+
+Wants = frozenset[Layout]
+Use = tuple[Node, int]
+"""A node and which of its operands or results."""
+Ends = tuple[tuple[Layout, Wants], ...]
+
+
+@dataclass(eq=False, slots=True)
+class Choice:
+    """A strategy of a node (and of all that are equal to it): its work in seconds, and the layouts around it."""
+
+    strategy: Strategy
+    work: float
+    operands: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Term:
+    """What is paid for one value.
+
+    Attributes:
+        kind: a number that values of one type share; `outs` and the rest aside, equal terms cost the same.
+        fixed: the layout of an input that is settled.
+        outs: the outputs by which the value leaves as it comes, or as is asked of them.
+        kept: the layout of the settled input that the value replaces.
+        updates: what replaces an input that is not settled: which node makes it, and who uses it besides.
+        times: how often a step pays.
+    """
+
+    value: Value
+    kind: int
+    source: Use | None
+    users: tuple[Use, ...]
+    fixed: Layout | None = None
+    outs: tuple[int, ...] = ()
+    kept: Layout | None = None
+    updates: tuple[tuple[Use, tuple[Use, ...]], ...] = ()
+    times: int = 1
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        made = [self.source] if self.source is not None else []
+        for node, _ in (*made, *self.users):
+            yield node
+        for source, users in self.updates:
+            for node, _ in (source, *users):
+                yield node
+
+
+class Pricing:
+    """The terms of a problem and what they cost; remembered by the layouts around a value."""
+
+    def __init__(self, problem: Problem, prices: Prices) -> None:
+        self.problem, self.prices, self.graph = problem, prices, problem.graph
+        self._kinds: dict[TensorType, int] = {}
+        self._types: list[TensorType] = []
+        self._classes: dict[tuple, int] = {}
+        self._choices: dict[tuple, Choice] = {}
+        self.listed: dict[int, dict[Choice, None]] = {}
+        self._bounds: dict[tuple, float] = {}
+        self._made: dict[tuple, float] = {}
+        self._inputs: dict[tuple, tuple[float, Layout]] = {}
+        self.class_of = {node: self._class(node) for node in self.graph.nodes}
+        self.terms = list(self._terms())
+        self.of_node: dict[Node, list[Term]] = {node: [] for node in self.graph.nodes}
+        for term in self.terms:
+            for node in dict.fromkeys(term.nodes):
+                self.of_node[node].append(term)
+
+    def _class(self, node: Node) -> int:
+        """A number that nodes share which compute the same function and are left alike."""
+        own = node if node in self.problem.annotations else None
+        return self._classes.setdefault((node.key, own, self.problem.runs.get(node, 1)), len(self._classes))
+
+    def _kind(self, of: TensorType) -> int:
+        if of not in self._kinds:
+            self._kinds[of] = len(self._types)
+            self._types.append(of)
+        return self._kinds[of]
+
+    def _terms(self) -> Iterator[Term]:
+        graph, settled = self.graph, self.problem.input_layouts
+        tied, users = graph.tied, graph.users
+        replaced: dict[Value, list[Value]] = {}
+        for value, into in tied.items():
+            if value in graph.producers and into not in settled:
+                replaced.setdefault(into, []).append(value)
+        outs: dict[Value, list[int]] = {}
+        for i, value in enumerate(graph.outputs):
+            if value not in tied:
+                outs.setdefault(value, []).append(i)
+        for value in graph.values:
+            if value in tied and value in replaced.get(tied[value], ()):
+                continue  # its input's term has it
+            term = Term(value, self._kind(value.type), graph.producers.get(value), tuple(users[value]))
+            term.outs = tuple(outs.get(value, ()))
+            term.fixed, term.kept = settled.get(value), settled.get(tied[value]) if value in tied else None
+            term.updates = tuple((graph.producers[one], tuple(users[one])) for one in replaced.get(value, ()))
+            term.times = self._times(value)
+            yield term
+
+    def _times(self, value: Value) -> int:
+        """How often a step makes a value. For what a gate of a loop makes, or an input that keeps a tie, its users
+        tell; for what a loop starts from, what it is made of."""
+        runs, source = self.problem.runs, self.graph.producers.get(value)
+        if not runs:
+            return 1
+        own = runs.get(source[0], 1) if source else 0
+        if own:
+            return own
+        users = [runs.get(node, 1) for node, _ in self.graph.users[value]]
+        if any(users):
+            return min(filter(None, users))
+        made_of = source[0].operands[0] if source else value
+        return 1 if made_of is value else self._times(made_of)
+
+    # -- strategies
+
+    def choice(self, node: Node, strategy: Strategy) -> Choice:
+        """The node's strategy with what pricing needs of it; the same object whenever the same is asked."""
+        key = (self.class_of[node], strategy if node.regions else (strategy.axes, strategy.carried, strategy.carriers))
+        known = self._choices.get(key)
+        if known is None:
+            left = self.problem.left(node, strategy)
+            work = self.problem.runs.get(node, 1) * self.prices.work(node, strategy)
+            for before, after, of in zip(strategy.result_layouts, left, node.result_types, strict=True):
+                work += self.prices.redistribution(before, after, of)
+            known = self._choices[key] = Choice(strategy, work, strategy.operand_layouts, left)
+        return known
+
+    # -- terms
+
+    def of_made(self, term: Term, left: Layout, wants: Wants) -> float:
+        """Seconds to bring a computed value, left in this layout, to those in which it is wanted."""
+        key, wanted = self._asked(term, left, wants)
+        known = self._made.get(key)
+        if known is None:
+            known = self._made[key] = term.times * self._spread(left, wanted, term.value.type)
+        return known
+
+    def made_at_least(self, term: Term, left: Layout, wants: Wants) -> float:
+        """A bound below `of_made` that plans no redistribution; the same where that is known."""
+        key, wanted = self._asked(term, left, wants)
+        known = self._made.get(key)
+        if known is None:
+            known = self._bounds.get(key)
+        if known is None:
+            of = term.value.type
+            known = term.times * sum([self.prices.at_least(left, one, of) for one in wanted if one is not left])
+            self._bounds[key] = known
+        return known
+
+    def _asked(self, term: Term, left: Layout, wants: Wants) -> tuple[tuple, Wants]:
+        """What a computed value's price is remembered by, and all layouts in which it is wanted."""
+        if term.outs:
+            wants = wants.union([self.problem.leaving(i, left) for i in term.outs])
+        if term.kept is not None:
+            wants = wants.union((term.kept,))
+        return (term.kind, term.times, left, wants), wants
+
+    def _spread(self, left: Layout, wanted: Iterable[Layout], of: TensorType) -> float:
+        """Seconds to bring a value to all layouts in which it is wanted, summed in an order that does not change."""
+        return sum(sorted(self.prices.redistribution(left, one, of) for one in wanted if one is not left))
+
+    def of_input(self, term: Term, wants: Wants, ends: Ends) -> tuple[float, Layout]:
+        """Seconds of an input's term, and the layout in which it lies best.
+
+        Args:
+            ends: per value that replaces it, how that is left, and the layouts in which its users want it.
+        """
+        key = (term.kind, term.times, term.fixed, term.outs, wants, ends)
+        known = self._inputs.get(key)
+        if known is None:
+            best = min(self._ways(term, wants, ends), key=lambda way: way[:3])
+            known = self._inputs[key] = best[0], best[3]
+        return known
+
+    def _ways(self, term: Term, wants: Wants, ends: Ends) -> Iterator[tuple]:
+        """Layouts of an input, each with (seconds, bytes on a rank, its text, itself)."""
+        of = term.value.type
+        whole = Layout.whole(self.problem.mesh, of.rank)
+        open_ones = {one for one in wants if not one.partial} | ({left.final() for left, _ in ends} or {whole})
+        for layout in [term.fixed] if term.fixed else open_ones:
+            wanted = wants.union([self.problem.leaving(i, layout) for i in term.outs])
+            seconds = self._spread(layout, wanted, of)
+            for left, again in ends:
+                seconds += self._spread(left, again | {layout}, of)
+            yield round(term.times * seconds, 15), local_nbytes(of, layout), str(layout), layout
+
+
+class Draft:
+    """Strategies of all nodes, and what they cost."""
+
+    def __init__(self, pricing: Pricing, strategies: Mapping[Node, Strategy]) -> None:
+        self.pricing = pricing
+        self.chosen = {node: pricing.choice(node, strategies[node]) for node in pricing.graph.nodes}
+        self.costs = {term: self.price(term)[0] for term in pricing.terms}
+
+    @property
+    def seconds(self) -> float:
+        return sum(choice.work for choice in self.chosen.values()) + sum(self.costs.values())
+
+    @property
+    def strategies(self) -> dict[Node, Strategy]:
+        return {node: choice.strategy for node, choice in self.chosen.items()}
+
+    def price(self, term: Term) -> tuple[float, Layout | None]:
+        """Seconds of a term, and for an input the layout in which it lies."""
+        wants = self.wants(term.users)
+        if term.source is not None:
+            return self.pricing.of_made(term, self._left(term.source), wants), None
+        ends = tuple([(self._left(source), self.wants(users)) for source, users in term.updates])
+        return self.pricing.of_input(term, wants, ends)
+
+    def wants(self, users: Iterable[Use]) -> Wants:
+        return frozenset([self.chosen[node].operands[i] for node, i in users])
+
+    def _left(self, source: Use) -> Layout:
+        return self.chosen[source[0]].results[source[1]]
+
+    def change(self, node: Node, choice: Choice) -> None:
+        self.chosen[node] = choice
+        for term in self.pricing.of_node[node]:
+            self.costs[term] = self.price(term)[0]
+
+    def layouts(self) -> dict[Value, Layout]:
+        """The layout of every value."""
+        found = {value: self._left(source) for value, source in self.pricing.graph.producers.items()}
+        for term in self.pricing.terms:
+            layout = self.price(term)[1]
+            if layout is not None:
+                found[term.value] = layout
+        return {value: found[value] for value in self.pricing.graph.values}
+
+
+class Seat:
+    """A node of a draft and all that lies around it: prices the node's choices while everything else stays."""
+
+    def __init__(self, draft: Draft, node: Node) -> None:
+        self.node, self.pricing, chosen = node, draft.pricing, draft.chosen
+        self.made: list[tuple] = []
+        self.inputs: list[tuple] = []
+
+        def split(users: tuple[Use, ...]) -> tuple[Wants, tuple[int, ...]]:
+            """What others want, and as which of its operands the node itself uses the value."""
+            others = frozenset([chosen[user].operands[i] for user, i in users if user is not node])
+            return others, tuple([i for user, i in users if user is node])
+
+        def made(source: Use) -> tuple[Layout | None, int]:
+            """How another node leaves the value, or which result of this node it is."""
+            if source[0] is node:
+                return None, source[1]
+            return chosen[source[0]].results[source[1]], -1
+
+        for term in draft.pricing.of_node[node]:
+            if term.source is not None:
+                self.made.append((term, *made(term.source), *split(term.users)))
+            else:
+                ends = tuple([(*made(source), *split(users)) for source, users in term.updates])
+                self.inputs.append((term, *split(term.users), ends))
+
+    @cached_property
+    def key(self) -> tuple:
+        """Equal for equal nodes in equal surroundings."""
+        made = [(term.kind, term.times, term.outs, term.kept, *rest) for term, *rest in self.made]
+        inputs = [(term.kind, term.times, term.outs, term.fixed, *rest) for term, *rest in self.inputs]
+        return (self.pricing.class_of[self.node], *made, *inputs)
+
+    def price(self, choice: Choice, limit: float = math.inf) -> float:
+        """Seconds of the node's work and its terms with that choice; infinite if that is at least `limit`, which is
+        found out without planning any redistribution where a bound tells."""
+        pricing, seconds = self.pricing, choice.work
+        ends, bound = [], seconds
+        for term, left, place, wants, own in self.made:
+            end = term, choice.results[place] if left is None else left, _with(wants, own, choice)
+            ends.append(end)
+            bound += pricing.made_at_least(*end)
+            if bound >= limit:
+                return math.inf
+        for term, wants, own, updates in self.inputs:
+            last = tuple(
+                [
+                    (choice.results[place] if left is None else left, _with(again, mine, choice))
+                    for left, place, again, mine in updates
+                ]
+            )
+            seconds += pricing.of_input(term, _with(wants, own, choice), last)[0]
+            if seconds >= limit:
+                return math.inf
+        for end in ends:
+            seconds += pricing.of_made(*end)
+            if seconds >= limit:
+                return math.inf
+        return seconds
+
+
+def _with(wants: Wants, own: tuple[int, ...], choice: Choice) -> Wants:
+    return wants.union([choice.operands[i] for i in own]) if own else wants

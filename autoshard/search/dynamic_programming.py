@@ -1,0 +1,87 @@
+"""Mode "dynamic_programming": MindSpore's eliminations on a graph of costs, with this project's prices.
+
+Vertices are operators with all their strategies, and inputs that nobody fixed with the layouts that they can have (in
+MindSpore: identity operators of shared parameters). An edge has what it takes to bring a value from how it is left to
+how one user wants it: as in MindSpore each edge pays for itself, so a copy that several users share counts once for
+each of them while strategies are chosen (the plan pays for it once). Least under these costs wherever the eliminations
+are exact, see `eliminate`; how many were not is told.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoshard.errors import PlanError
+from autoshard.errors import at as where
+from autoshard.ir.graph import Node
+from autoshard.plan import CONFIGURED, PRICED, Cause, Plan
+from autoshard.search.asked import ASKED
+from autoshard.search.asking import asks, permits
+from autoshard.search.choose import chooser
+from autoshard.search.draft import Draft, Pricing
+from autoshard.search.eliminate import CostGraph
+from autoshard.search.finish import plan_of
+from autoshard.search.problem import Problem
+from autoshard.search.registry import search_mode
+from autoshard.search.strategies import atoms_of
+from autoshard.search.tables import Tables
+
+NAME = "dynamic_programming"
+
+
+@search_mode(NAME)
+def dynamic_programming(problem: Problem) -> Plan:
+    """The plan of least cost by eliminations.
+
+    Raises:
+        PlanError: an operator with regions.
+        StrategyError: an annotation that does not fit.
+    """
+    for node in problem.graph.nodes:
+        if node.regions:
+            raise PlanError(
+                f"search mode {NAME} cannot plan {node.op.name}: {node.label}{where(node.source)} holds operators of "
+                "its own; choose another mode, such as 'sharding_propagation'"
+            )
+    prices = chooser(problem.mesh, problem.hardware).prices
+    tables = Tables(problem, prices, atoms_of(problem.mesh, problem.graph))
+    costs = cost_graph(tables)
+    choice = costs.solve()
+    draft = Draft(Pricing(problem, prices), {node: tables.strategy(node, choice) for node in problem.graph.nodes})
+    return plan_of(problem, draft, lambda node: _cause(node, problem), _told(costs), NAME)
+
+
+def cost_graph(tables: Tables) -> CostGraph:
+    """The graph of costs of a problem's tables, a vertex per variable."""
+    own = [costs if len(costs) else np.zeros(size) for costs, size in zip(tables.unary, tables.sizes, strict=True)]
+    graph = CostGraph(own)
+    for node in tables.graph.nodes:
+        if asks(node):
+            graph.costs[tables.position[node]] += _forbidden(node, tables)
+    for price in tables.prices:
+        maker, *users = price.scope
+        shared = price.shared
+        graph.costs[maker] += shared.base[shared.maker]
+        for user, wants, kinds in zip(users, shared.users, shared.kinds, strict=True):
+            paid = sum(shared.seconds[:, wants[:, use]] for use in range(wants.shape[1]))
+            graph.add_edge(maker, user, np.asarray(paid)[np.ix_(shared.maker, kinds)])
+    return graph
+
+
+def _forbidden(node: Node, tables: Tables) -> np.ndarray:
+    """[strategies], infinite where a strategy does not keep what a constraint asks."""
+    menu = tables.menus[node]
+    return np.array([0.0 if permits(node, menu.strategy(row)) else np.inf for row in range(len(menu))])
+
+
+def _cause(node: Node, problem: Problem) -> Cause:
+    if node in problem.configured:
+        return Cause(CONFIGURED if node in problem.annotated else ASKED)
+    return Cause(PRICED)
+
+
+def _told(costs: CostGraph) -> str:
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(costs.counts.items()))
+    stars = costs.counts.get("star", 0)
+    exact = "each exact" if not stars else f"exact but for {stars} stars"
+    return f"all strategies of all operators; eliminations, {exact}: {counts or 'none'}"

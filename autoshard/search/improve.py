@@ -1,0 +1,185 @@
+"""Local improvement of a draft: sweeps over single operators, and chains that follow one change as far as it pays.
+
+A sweep gives each operator the strategy that is best while all others stay, until none has a better one. Where that
+ends, a chain starts with a change that costs more for now; neighbours answer with what is best for them, theirs after
+them, and the chain is kept up to its best moment if that is an improvement (Lin and Kernighan, 1973, here for a graph
+of choices). Order and limits are fixed numbers of steps, so equal problems have equal plans.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from autoshard.ir.graph import Node
+from autoshard.layout.layout import Layout
+from autoshard.layout.mesh import Mesh
+from autoshard.search.asking import permits
+from autoshard.search.candidates import joined
+from autoshard.search.draft import Choice, Draft, Seat
+from autoshard.strategy import enumerate_strategies
+
+LEAST_GAIN = 1e-9
+"""What an improvement must save, as a share of the draft's cost; less may be rounding."""
+MOST_VISITS = 12
+"""How often a sweep visits an operator, on average."""
+MOST_LISTED = 80
+"""Up to how many strategies an operator's whole list is tried."""
+WIDTH, LENGTH = 4, 40
+"""With how many strategies of one operator chains start, and how many operators one changes."""
+
+
+class Improver:
+    """Improves one draft in place; only `free` nodes change.
+
+    Args:
+        known: strategies to try at a node beside those that its surroundings and its rule suggest.
+        answers: what surroundings have been answered before; may be shared by drafts of one pricing.
+    """
+
+    def __init__(
+        self,
+        draft: Draft,
+        mesh: Mesh,
+        free: Sequence[Node],
+        known: dict[Node, tuple[Choice, ...]],
+        answers: dict[tuple, tuple[float, Choice]],
+    ) -> None:
+        self.draft, self.mesh, self.pricing = draft, mesh, draft.pricing
+        self.free, self.known, self.answers = dict.fromkeys(free), known, answers
+        self.least = LEAST_GAIN * draft.seconds
+        self.neighbours = {node: self._near(node) for node in self.free}
+
+    def _near(self, node: Node) -> tuple[Node, ...]:
+        near = dict.fromkeys(other for term in self.pricing.of_node[node] for other in term.nodes)
+        near.pop(node, None)
+        return tuple(other for other in near if other in self.free)
+
+    # -- single operators
+
+    def sweep(self, nodes: Iterable[Node]) -> None:
+        """Give operators their best strategies until none has a better one, neighbours of changed ones again."""
+        queue = deque(dict.fromkeys(nodes))
+        waiting = set(queue)
+        left = MOST_VISITS * len(self.free)
+        while queue and left:
+            left -= 1
+            node = queue.popleft()
+            waiting.discard(node)
+            gain, best = self.answer(node)
+            if gain < 0:
+                self.draft.change(node, best)
+                fresh = [other for other in self.neighbours[node] if other not in waiting]
+                queue.extend(fresh)
+                waiting.update(fresh)
+
+    def answer(self, node: Node) -> tuple[float, Choice]:
+        """The best choice while all else stays, and what it costs more than the present one: less than 0, or 0 with
+        the present one."""
+        now, seat = self.draft.chosen[node], Seat(self.draft, node)
+        key = (now, self.known.get(node), seat.key)
+        if key not in self.answers:
+            base = best = seat.price(now)
+            found = now
+            for choice in self.candidates(node):
+                seconds = seat.price(choice, best - self.least)
+                if seconds < best:
+                    best, found = seconds, choice
+            self.answers[key] = best - base, found
+        return self.answers[key]
+
+    def candidates(self, node: Node) -> dict[Choice, None]:
+        """Choices that neighbours' layouts suggest, the known ones, and all where they are not many; sums are passed on
+        where operands are left as such."""
+        found = dict.fromkeys(self.known.get(node, ()))
+        operands, wanted = self._around(node)
+        listed = self._listed(node)
+        if not listed or node.op.linear and any(layout.partial for layouts in operands for layout in layouts):
+            suggested = joined(node, self.mesh, operands, wanted)
+            found.update((self.pricing.choice(node, one), None) for one in suggested if permits(node, one))
+        found.update(listed)
+        return found
+
+    def _listed(self, node: Node) -> dict[Choice, None]:
+        """All choices of a node, if they are not many; remembered by what equal nodes share."""
+        key = self.pricing.class_of[node]
+        known = self.pricing.listed.get(key)
+        if known is None:
+            listed = enumerate_strategies(node.rule, self.mesh)
+            few = listed if len(listed) <= MOST_LISTED else ()
+            known = {self.pricing.choice(node, one): None for one in few if permits(node, one)}
+            self.pricing.listed[key] = known
+        return known
+
+    def _around(self, node: Node) -> tuple[list[tuple[Layout, ...]], list[tuple[Layout, ...]]]:
+        """The layouts that operands are left in, and those in which others want the results."""
+        graph, chosen = self.pricing.graph, self.draft.chosen
+        operands = []
+        for value in node.operands:
+            source = graph.producers.get(value)
+            if source is not None:
+                operands.append((chosen[source[0]].results[source[1]],))
+            else:
+                operands.append(tuple(dict.fromkeys(chosen[user].operands[i] for user, i in graph.users[value])))
+        wanted = [
+            tuple(dict.fromkeys(chosen[user].operands[i] for user, i in graph.users[value])) for value in node.results
+        ]
+        return operands, wanted
+
+    # -- chains
+
+    def chains(self, most: float = math.inf) -> None:
+        """Try chains from the operators around which something is redistributed, those first that pay most, and sweep
+        where one was accepted.
+
+        Args:
+            most: how many changes may be tried.
+        """
+        self.tries = most
+        paid = {node: sum(self.draft.costs[term] for term in self.pricing.of_node[node]) for node in self.free}
+        for start in sorted(filter(paid.__getitem__, self.free), key=lambda node: -paid[node]):
+            if self.tries <= 0:
+                return
+            changed = self._from(start)
+            if changed:
+                self.sweep(changed)
+
+    def _from(self, start: Node) -> list[Node]:
+        """Try chains from the next best strategies of an operator; the nodes that an accepted one changed."""
+        for cost, choice in self._ranked(start)[:WIDTH]:
+            changed = self._chain(start, choice, cost)
+            if changed:
+                return changed
+        return []
+
+    def _ranked(self, node: Node) -> list[tuple[float, Choice]]:
+        """The candidates but the present one with what a change to each would cost more, best first."""
+        now, seat = self.draft.chosen[node], Seat(self.draft, node)
+        base = seat.price(now)
+        options = [(seat.price(one) - base, i, one) for i, one in enumerate(self.candidates(node)) if one is not now]
+        return [(cost, choice) for cost, _, choice in sorted(options, key=lambda one: one[:2])]
+
+    def _chain(self, start: Node, choice: Choice, cost: float) -> list[Node]:
+        draft, moved = self.draft, {start: self.draft.chosen[start]}
+        draft.change(start, choice)
+        kept, queue = 0, deque(self.neighbours[start])
+        best = 0.0
+        while queue and len(moved) < LENGTH:
+            node = queue.popleft()
+            if node in moved:
+                continue
+            self.tries -= 1
+            gain, answer = self.answer(node)
+            if gain >= 0:
+                continue
+            moved[node] = draft.chosen[node]
+            draft.change(node, answer)
+            cost += gain
+            if cost < best - self.least:
+                best, kept = cost, len(moved)
+            queue.extend(self.neighbours[node])
+        journal = list(moved)
+        for node in reversed(journal[kept:]):
+            draft.change(node, moved[node])
+        return journal[:kept]

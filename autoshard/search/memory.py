@@ -1,0 +1,424 @@
+"""Memory of a device over a run, exactly, as a sum of terms over the choices of operators and inputs.
+
+A `Term` says: from moment `first` to `last` something takes memory, and how many bytes of it follows from the layouts
+that the choices of its `variables` imply. A moment's row is the sum of the terms that cover it; the limit is for each.
+
+- A value, from when it is made until it was used last; inputs that an update replaces likewise, the others throughout.
+- A copy in another layout, from the first to the last user that wants it so.
+- Buffers and blocks on the way while a value changes its layout, and the scratch of an operator while it runs.
+- A view (a transposed operand, say) takes nothing, and keeps what it is a view of.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from autoshard.errors import RedistributeError
+from autoshard.ir.flow import borders, is_nest
+from autoshard.ir.graph import DATA, Graph, Node, Value
+from autoshard.layout.layout import Layout
+from autoshard.plan import Plan
+from autoshard.propagate.collector import paused
+from autoshard.redistribute.buffers import transient_bytes
+from autoshard.redistribute.planner import is_cut
+from autoshard.search.prices import local_nbytes
+from autoshard.search.problem import Problem
+from autoshard.search.schedule import Schedule, Use
+from autoshard.strategy import Strategy
+from autoshard.tensortype import TensorType
+from costmodel import live_bytes
+
+Variable = Node | Value
+"""An operator, whose choice is a Strategy, or an input of the graph, whose choice is a Layout."""
+
+KINDS = ("data", "parameter", "state", "gradient", "activation", "output", "copy", "buffer", "scratch", "runtime")
+
+
+def runtime_bytes(instructions: int) -> int:
+    """What Python itself keeps for a program besides the elements of arrays: measured, and rounded up."""
+    return 8192 + 512 * instructions
+
+
+@dataclass(frozen=True)
+class Part:
+    """A layout that a term depends on: what `read` makes of the choice of `variable`. Equal keys read alike."""
+
+    variable: Variable
+    read: Callable[[Any], Any]
+    key: Hashable
+
+
+@dataclass(frozen=True)
+class Term:
+    """`size(*layouts of the parts)` bytes at the moments first..last, both included.
+
+    Terms of equal `key` whose variables have the same lists of choices have the same table.
+    """
+
+    what: str
+    kind: str
+    first: int
+    last: int
+    parts: tuple[Part, ...]
+    size: Callable[..., int]
+    form: Hashable
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        return tuple(dict.fromkeys(part.variable for part in self.parts))
+
+    @property
+    def key(self) -> Hashable:
+        order = {variable: i for i, variable in enumerate(self.variables)}
+        return self.form, tuple((order[part.variable], part.key) for part in self.parts)
+
+    def at(self, choice: Callable[[Variable], Any]) -> int:
+        """Bytes under the choices that `choice(variable)` tells."""
+        return self.size(*(part.read(choice(part.variable)) for part in self.parts))
+
+    def table(self, choices: Callable[[Variable], Sequence]) -> np.ndarray:
+        """Bytes for all choices, int64, one dim for each of `variables`; worked out once per combination of layouts."""
+        variables, columns, kinds = self.variables, [], []
+        for variable in variables:
+            reads = [part.read for part in self.parts if part.variable is variable]
+            known: dict[tuple, int] = {}
+            column = [known.setdefault(tuple(read(one) for read in reads), len(known)) for one in choices(variable)]
+            columns.append(np.asarray(column, np.intp))
+            kinds.append(list(known))
+        place = {id(part): self._place(part) for part in self.parts}
+        small = np.empty([len(one) for one in kinds], np.int64)
+        for index in itertools.product(*(range(len(one)) for one in kinds)):
+            layouts = [kinds[i][index[i]][j] for i, j in (place[id(part)] for part in self.parts)]
+            small[index] = self._size(layouts)
+        return small[np.ix_(*columns)] if columns else small
+
+    def _size(self, layouts: Sequence[Any]) -> int:
+        """Bytes; 0 where no redistribution leads from one layout to the other, which no plan can choose anyway."""
+        try:
+            return self.size(*layouts)
+        except RedistributeError:
+            return 0
+
+    def _place(self, part: Part) -> tuple[int, int]:
+        own = [one for one in self.parts if one.variable is part.variable]
+        at = next(j for j, one in enumerate(own) if one is part)
+        return self.variables.index(part.variable), at
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryModel:
+    """All terms of a graph, and the moments that they speak of."""
+
+    schedule: Schedule
+    terms: tuple[Term, ...]
+
+    @property
+    def moments(self) -> int:
+        return self.schedule.moments
+
+
+def memory_model(problem: Problem) -> MemoryModel:
+    """The terms of a problem: a plan's peak is the largest row under the plan's choices."""
+
+    def left(node: Node, i: int) -> Part:
+        annotation = problem.annotations.get(node)
+        if annotation is None or annotation.out_strategy is None:
+            return _result(node, i)
+        return Part(node, lambda strategy: problem.left(node, strategy)[i], ("left", node, i))
+
+    pinned = {node for node, one in problem.annotations.items() if one.out_strategy is not None}
+    return _Model(problem.graph, left, None, pinned).build()
+
+
+def plan_model(plan: Plan) -> MemoryModel:
+    """The terms of a plan's graph, with results left and outputs leaving as the plan says."""
+
+    def left(node: Node, i: int) -> Part:
+        layout = plan.layouts[node.results[i]]
+        return Part(node, lambda strategy: layout, ("fixed", layout))
+
+    pinned = {
+        node
+        for node in plan.graph.nodes
+        if any(
+            plan.layouts[value] is not layout
+            for value, layout in zip(node.results, plan.strategy(node).result_layouts, strict=True)
+        )
+    }
+    return _Model(plan.graph, left, plan.outputs, pinned, {node: _inside(plan, node) for node in _nests(plan)}).build()
+
+
+def _nests(plan: Plan) -> list[Node]:
+    return [node for node in plan.graph.nodes if node.regions]
+
+
+def _inside(plan: Plan, node: Node) -> int:
+    """Bytes that a loop or a branch takes while it runs: the most that one of its regions does."""
+    return max(_region_peak(plan, node, i) for i in range(len(node.regions)))
+
+
+def _region_peak(plan: Plan, node: Node, place: int) -> int:
+    region = node.regions[place]
+    inputs = (*region.args, *region.captured)
+    graph = Graph(node.label, inputs, region.nodes, region.outputs, (DATA,) * len(inputs))
+    yields = borders(node, plan.strategy(node), place).yields if is_nest(node) else ()
+    yields = yields or tuple(plan.layouts[value].final() for value in region.outputs)
+    use = memory_of(Plan(graph, plan.mesh, plan.decisions, plan.layouts, yields))
+    outside = sum(local_nbytes(value.type, plan.layouts[value]) for value in region.captured)
+    own = runtime_bytes(2 * len(region.nodes))
+    return max(use.peak - outside - own, 0)
+
+
+@dataclass(frozen=True)
+class Held:
+    """Something that takes `nbytes` at the moments first..last."""
+
+    what: str
+    kind: str
+    first: int
+    last: int
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryUse:
+    """What lies in a device's memory when. `describe(moment)` tells a moment in words."""
+
+    held: tuple[Held, ...]
+    moments: int
+    describe: Callable[[int], str] = field(repr=False)
+
+    @property
+    def timeline(self) -> np.ndarray:
+        """Bytes at each moment, int64."""
+        return live_bytes([(one.first, one.last, one.nbytes) for one in self.held], self.moments)
+
+    @property
+    def peak(self) -> int:
+        return int(self.timeline.max(initial=0))
+
+    @property
+    def peak_moment(self) -> int:
+        """The first moment with the most bytes."""
+        return int(self.timeline.argmax())
+
+    @property
+    def peak_at(self) -> str:
+        return self.describe(self.peak_moment)
+
+    def at(self, moment: int) -> tuple[Held, ...]:
+        """What lies there at a moment, the largest first."""
+        found = [one for one in self.held if one.first <= moment <= one.last and one.nbytes]
+        return tuple(sorted(found, key=lambda one: -one.nbytes))
+
+
+@paused()
+def memory_of(plan: Plan) -> MemoryUse:
+    """What a plan keeps in memory when, by the model."""
+    model = plan_model(plan)
+
+    def choice(variable: Variable) -> Strategy | Layout:
+        return plan.strategy(variable) if isinstance(variable, Node) else plan.layouts[variable]
+
+    held = tuple(Held(one.what, one.kind, one.first, one.last, one.at(choice)) for one in model.terms)
+    return MemoryUse(held, model.moments, model.schedule.describe)
+
+
+def peak_memory(plan: Plan) -> int:
+    """The most bytes that a device needs at once: the largest row of the plan's model."""
+    return memory_of(plan).peak
+
+
+# -- how terms come about
+
+
+def kind_of(graph: Graph, value: Value) -> str:
+    """Which of KINDS a value is: by its role, that of what it replaces, or what it is the gradient of."""
+    if value in graph.role_of:
+        return graph.role_of[value]
+    if value in graph.tied:
+        return graph.role_of[graph.tied[value]]
+    if graph.cotangents.get(value) in graph.role_of:
+        return "gradient"
+    return "output" if value in _outputs(graph) else "activation"
+
+
+@lru_cache(maxsize=8)
+def _outputs(graph: Graph) -> frozenset[Value]:
+    return frozenset(graph.outputs)
+
+
+def _operand(node: Node, i: int) -> Part:
+    return Part(node, lambda strategy: strategy.operand_layouts[i], ("operand", i))
+
+
+def _result(node: Node, i: int) -> Part:
+    return Part(node, lambda strategy: strategy.result_layouts[i], ("result", i))
+
+
+def _of_input(value: Value) -> Part:
+    return Part(value, lambda layout: layout, "input")
+
+
+def _fixed(variable: Variable, layout: Layout) -> Part:
+    return Part(variable, lambda choice: layout, ("fixed", layout))
+
+
+class _Model:
+    def __init__(
+        self,
+        graph: Graph,
+        left: Callable[[Node, int], Part],
+        outputs: Sequence[Layout] | None,
+        pinned: set[Node],
+        inside: Mapping[Node, int] | None = None,
+    ) -> None:
+        self.graph, self.outputs, self.inside = graph, outputs, inside or {}
+        self.schedule = Schedule(graph, pinned.__contains__)
+        self.left: dict[Value, Part] = {value: _of_input(value) for value in graph.inputs}
+        for node in graph.nodes:
+            self.left.update((value, left(node, i)) for i, value in enumerate(node.results))
+        self.terms: list[Term] = []
+
+    @paused()
+    def build(self) -> MemoryModel:
+        """All terms."""
+        tied = set(self.graph.tied.values())
+        for value, role in zip(self.graph.inputs, self.graph.roles, strict=True):
+            self._value(value, role, 0, gone=value in tied and bool(self.schedule.uses[value]))
+        for node in self.graph.nodes:
+            self._node(node)
+        for value in self.graph.values:
+            self._copies(value)
+        own = runtime_bytes(2 * len(self.graph.nodes))  # as many redistributions as operators
+        self._add("the interpreter", "runtime", 0, self.schedule.end, (), lambda: own, ("runtime", own))
+        return MemoryModel(self.schedule, tuple(self.terms))
+
+    def _add(self, what: str, kind: str, first: int, last: int, parts: Sequence[Part], size: Callable, form) -> None:
+        if first <= last:
+            self.terms.append(Term(what, kind, first, last, tuple(parts), size, form))
+
+    def _node(self, node: Node) -> None:
+        runs = self.schedule.runs[node]
+        rule = node.rule if node.op.has_rule else None
+
+        def scratch(strategy: Strategy) -> int:
+            if node in self.inside:
+                return self.inside[node]
+            operands = _local(node.operand_types, strategy.operand_layouts)
+            return node.op.scratch(rule, operands, _local(node.result_types, strategy.result_layouts), node.attrs)
+
+        whole = Part(node, lambda strategy: strategy, "strategy")
+        self._add(node.label, "scratch", runs, runs, [whole], scratch, ("scratch", node.key))
+        is_view = self.schedule.is_view(node)
+        for i, value in enumerate(node.results):
+            if node in self.schedule.settles:
+                at = self.schedule.settles[node]
+                self._bytes(value, kind_of(self.graph, value), runs, at, _result(node, i))
+                self._change(value, at, _result(node, i), self.left[value])
+                self._value(value, kind_of(self.graph, value), at)
+            elif not is_view:
+                self._value(value, kind_of(self.graph, value), runs)
+
+    def _bytes(self, value: Value, kind: str, first: int, last: int, part: Part) -> None:
+        of = value.type
+        self._add(value.name, kind, first, last, [part], lambda layout: local_nbytes(of, layout), ("bytes", of))
+
+    def _value(self, value: Value, kind: str, first: int, gone: bool = True) -> None:
+        """A value in the layout it is left in, until its last use; to the end if it is not `gone` then."""
+        part, uses = self.left[value], self.schedule.uses[value]
+        if not gone:
+            self._bytes(value, kind, first, self.schedule.end, part)
+            return
+        surely = max((first, *(use.begin for use in uses)))
+        self._bytes(value, kind, first, surely, part)
+        # Beyond, only for those that use it as it is: others have copies by then.
+        ends = sorted({use.end for use in uses if use.end > surely})
+        for begin, end in itertools.pairwise([surely, *ends]):
+            late = [self._wanted(value, use) for use in uses if use.end >= end]
+            self._add(value.name, kind, begin + 1, end, [part, *late], _kept(value.type), ("kept", value.type))
+
+    def _wanted(self, value: Value, use: Use) -> Part:
+        """The layout that a user wants."""
+        if use.node is not None:
+            return _operand(use.node, use.place)
+        if self.outputs is not None:
+            return _fixed(self.left[value].variable, self.outputs[use.place])
+        if value in self.graph.tied:
+            return _of_input(self.graph.tied[value])
+        left = self.left[value]
+        return Part(left.variable, lambda choice: left.read(choice).final(), ("final", left.key))
+
+    def _copies(self, value: Value) -> None:
+        """Copies of a value in other layouts, each from the first to the last user that wants it so."""
+        uses, part = self.schedule.uses[value], self.left[value]
+        if not value.type.rank and uses:
+            # A number, which many may use (a step counter): a whole copy besides its terms, and a buffer.
+            of, last = value.type, max(use.end for use in uses)
+            self._add(value.name, "copy", uses[0].begin, last, (), lambda: 2 * of.nbytes, ("number", of))
+            return
+        wanted = {use: self._wanted(value, use) for use in uses}
+        for i, use in enumerate(uses):
+            earlier = [wanted[uses[i - 1]]] if i else []
+            self._change(value, use.begin, part, wanted[use], earlier)
+        cuts = sorted({use.begin for use in uses} | {use.end + 1 for use in uses})
+        for begin, end in itertools.pairwise(cuts):
+            now = [wanted[use] for use in uses if use.begin <= begin <= use.end]
+            before = [wanted[use] for use in uses if use.end < begin]
+            after = [wanted[use] for use in uses if use.begin > begin]
+            if not (before and after):
+                before, after = [], []
+            if now or before:
+                counts = len(now), len(before)
+                parts = [part, *now, *before, *after]
+                self._add(
+                    value.name,
+                    "copy",
+                    begin,
+                    end - 1,
+                    parts,
+                    _copied(value.type, *counts),
+                    ("copy", value.type, counts),
+                )
+
+    def _change(self, value: Value, moment: int, before: Part, after: Part, earlier: Sequence[Part] = ()) -> None:
+        """Buffers while a value is brought from one layout into another, unless the user before had it so."""
+        of, strided = value.type, value in self.schedule.strided
+        form = ("change", of, strided, len(earlier))
+        self._add(value.name, "buffer", moment, moment, [before, after, *earlier], _changed(of, strided), form)
+
+
+def _local(types: Sequence[TensorType], layouts: Sequence[Layout]) -> tuple[TensorType, ...]:
+    return tuple(of.with_shape(layout.local_shape(of.shape)) for of, layout in zip(types, layouts, strict=True))
+
+
+def _kept(of: TensorType) -> Callable[..., int]:
+    def size(left: Layout, *wanted: Layout) -> int:
+        return local_nbytes(of, left) if any(layout is left for layout in wanted) else 0
+
+    return size
+
+
+def _copied(of: TensorType, now: int, before: int) -> Callable[..., int]:
+    def size(left: Layout, *wanted: Layout) -> int:
+        live = set(wanted[:now]) | set(wanted[now : now + before]).intersection(wanted[now + before :])
+        live.discard(left)
+        return sum(local_nbytes(of, layout) for layout in live)
+
+    return size
+
+
+def _changed(of: TensorType, strided: bool) -> Callable[..., int]:
+    def size(left: Layout, wanted: Layout, *earlier: Layout) -> int:
+        if wanted is left or wanted in earlier:
+            return 0
+        copied = strided and not is_cut(left, wanted)
+        return transient_bytes(left, wanted, of) + (local_nbytes(of, left) if copied else 0)
+
+    return size

@@ -1,0 +1,40 @@
+"""Named plans: what people write by hand, as search modes, to be run as they are and compared with found ones."""
+
+from __future__ import annotations
+
+from autoshard.plan import Plan
+from autoshard.search.named.plans import Recipe, named_plan
+from autoshard.search.problem import Problem
+from autoshard.search.registry import search_mode
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("data_parallel", "the batch in parts, all else repeated"),
+        Recipe("zero1", "the batch and the optimizer states in parts", zero=1),
+        Recipe("zero2", "the batch, the gradients and the optimizer states in parts", zero=2),
+        Recipe("zero3", "the batch, the parameters, the gradients and the optimizer states in parts", zero=3),
+        Recipe("megatron", "columns and rows of weights", tensor=True),
+        Recipe("megatron_sp", "columns and rows of weights, the sequence between them", tensor=True, sequence=True),
+        Recipe("expert_parallel", "the weights by experts", experts=True),
+    )
+}
+
+__all__ = ["RECIPES", "Recipe", "named_plan", "named_plans"]
+
+
+def named_plans() -> tuple[str, ...]:
+    """The names of all named plans."""
+    return tuple(RECIPES)
+
+
+def _register(recipe: Recipe) -> None:
+    @search_mode(recipe.name)
+    def made(problem: Problem) -> Plan:
+        return named_plan(problem, recipe, problem.options.get("axes"))
+
+    made.__doc__ = f"{recipe.words[0].upper()}{recipe.words[1:]}, as written by hand."
+
+
+for _recipe in RECIPES.values():
+    _register(_recipe)

@@ -1,0 +1,155 @@
+"""Completion: from the layouts of a graph's inputs, and strategies of some nodes, to a plan by following operands.
+
+Nodes are visited in order. One without a strategy splits its factors as its operands lie: those computed from data
+first, parameters last; where they disagree what leaves no sum wins, then the first. Sums stay open while the operators
+they pass are linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from autoshard.errors import PlanError
+from autoshard.ir.graph import Graph, Node, Value
+from autoshard.layout.layout import Layout, Refs
+from autoshard.layout.mesh import AxisRef, merge_refs, size_of
+from autoshard.plan import GIVEN, Cause, Decision, Option, Plan
+from autoshard.search.evaluate import prices_for
+from autoshard.search.named.structure import Structure
+from autoshard.search.problem import Problem
+from autoshard.strategy import Strategy, is_legal, project
+
+NAMED, FOLLOWED = "named", "followed"
+Axes = tuple[Refs, ...]
+
+
+class Completion:
+    """Completes one plan.
+
+    Args:
+        inputs: layouts of the graph's inputs; those left out are whole.
+        adjust: `adjust(node, strategy)` is the strategy of a node that would follow its operands by `strategy`, or None
+            to let it.
+        pinned: layouts that computed values are left in whatever their operator does, by value.
+        settle: `settle(value, layout)`, where a sum cannot stay open: the layout in which it is completed.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        structure: Structure,
+        inputs: Mapping[Value, Layout],
+        adjust: Callable[[Node, Strategy], Strategy | None],
+        pinned: Mapping[Value, Layout] | None = None,
+        settle: Callable[[Value, Layout], Layout] = lambda value, layout: layout.final(),
+    ) -> None:
+        self.problem, self.structure = problem, structure
+        self.graph: Graph = problem.graph
+        self.adjust, self.pinned, self.settle = adjust, pinned or {}, settle
+        whole = {value: Layout.whole(problem.mesh, value.type.rank) for value in self.graph.inputs}
+        self.layouts: dict[Value, Layout] = {**whole, **inputs, **problem.given}
+        self.decisions: dict[Node, Decision] = {}
+
+    def plan(self, name: str, words: str) -> Plan:
+        """The plan, which tells that it comes from the named plan `name`, in `words`.
+
+        Raises:
+            PlanError: the graph has loops or branches, through which no named plan leads yet.
+        """
+        nest = next((node for node in self.graph.nodes if node.regions), None)
+        if nest is not None:
+            raise PlanError(
+                f"the named plan {name!r} does not lead through loops and branches, and {self.graph.name!r} has "
+                f"{nest.label} ({nest.op.name}); use a search"
+            )
+        for node in self.graph.nodes:
+            self._decide(node)
+        causes = {value: Cause(NAMED, (name,)) for value in self.graph.inputs}
+        causes.update({value: Cause(GIVEN) for value in self.problem.given})
+        outputs = self.problem.outputs(self.layouts)
+        made = self.graph, self.problem.mesh, self.decisions, self.layouts, outputs, causes
+        return Plan(*made, started_from=words, search=name)
+
+    def _decide(self, node: Node) -> None:
+        following = self._follow(node)
+        strategy = self.adjust(node, following) or following
+        cause = Cause(FOLLOWED if strategy is following else NAMED)
+        prices = prices_for(self.problem.hardware)
+        edges = sum(
+            prices.redistribution(self.layouts[value], need, value.type)
+            for value, need in zip(node.operands, strategy.operand_layouts, strict=True)
+        )
+        self.decisions[node] = Decision(Option(strategy, edges, 0.0, prices.work(node, strategy)), cause)
+        for value, layout in zip(node.results, strategy.result_layouts, strict=True):
+            self.layouts[value] = self.pinned.get(value, layout)
+
+    def _follow(self, node: Node) -> Strategy:
+        order = sorted(range(len(node.operands)), key=lambda i: (node.operands[i] not in self.structure.fed, i))
+        carried, carriers = self._carried(node)
+        taken = list(carried)
+        axes: Axes = ((),) * len(node.rule.factors)
+        summed = set(node.rule.summed)
+        for wanted in (lambda factor: factor not in summed, lambda factor: factor in summed):
+            for i in order:
+                layout = self.layouts[node.operands[i]]
+                if layout.partial and not (carried and i in carriers):
+                    layout = self._completed(node, i, axes)
+                more = project(node.rule, node.rule.operands[i], layout)
+                more = tuple(refs if wanted(factor) else () for factor, refs in enumerate(more))
+                axes = joined(node, axes, more, taken)
+        return Strategy(node.rule, self.problem.mesh, axes, carried, carriers if carried else ())
+
+    def _completed(self, node: Node, i: int, axes: Axes) -> Layout:
+        """How an operand that is a sum is completed: as the operands before it lie, else as `settle` says."""
+        value, layout = node.operands[i], self.layouts[node.operands[i]]
+        open_axes = {ref.name for ref in layout.partial}
+        if any(ref.name in open_axes for refs in axes for ref in refs):
+            return layout.final()
+        return self.settle(value, layout)
+
+    def _carried(self, node: Node) -> tuple[Refs, tuple[int, ...]]:
+        """The axes along which operands are terms of a sum that may pass, and these operands."""
+        if node.rule.reduction != "sum":
+            return (), ()
+        open_sums = [layout.partial if layout.reduction == "sum" else () for layout in map(self._of, node.operands)]
+        used = {ref.name for layout in map(self._of, node.operands) for refs in layout.dims for ref in refs}
+        for carriers in node.op.linear:
+            members = carriers or tuple(range(len(node.operands)))
+            if any(refs for i, refs in enumerate(open_sums) if i not in members):
+                continue
+            first = open_sums[members[0]]
+            if first and all(open_sums[i] == first for i in members) and not any(ref.name in used for ref in first):
+                return first, members
+        return (), ()
+
+    def _of(self, value: Value) -> Layout:
+        return self.layouts[value]
+
+
+def joined(node: Node, axes: Axes, more: Axes, taken: list[AxisRef]) -> Axes:
+    """The axes with those of another operand, where factors and mesh axes are free and the operator can run so."""
+    new = list(axes)
+    for i, refs in enumerate(more):
+        used = [ref for one in new for ref in one] + taken
+        if not refs or new[i] or any(_clash(ref, other) for ref in refs for other in used):
+            continue
+        tried = [*new[:i], merge_refs(refs), *new[i + 1 :]]
+        if is_legal(node.rule, [size_of(one) for one in tried]):
+            new = tried
+    return tuple(new)
+
+
+def _clash(a: AxisRef, b: AxisRef) -> bool:
+    return a.overlaps(b) or not a.can_coexist(b)
+
+
+def split(node: Node, factors: Mapping[int, Refs], strategy: Strategy) -> Strategy | None:
+    """The strategy with some factors split anew by these axes (whatever split by them before is whole); None if the
+    operator cannot run so."""
+    anew = {ref.name for refs in factors.values() for ref in refs}
+    axes = [() if any(ref.name in anew for ref in refs) else refs for refs in strategy.axes]
+    for i, refs in factors.items():
+        axes[i] = merge_refs((*axes[i], *refs))
+    if not is_legal(node.rule, [size_of(refs) for refs in axes]):
+        return None
+    return Strategy(node.rule, strategy.mesh, tuple(axes))

@@ -1,0 +1,322 @@
+"""Plans that people write by hand, made for any graph that has what they split. Annotations do not bind them.
+
+| name | data axis | tensor or expert axis |
+|---|---|---|
+| data_parallel | batch; everything else repeated, gradients all-reduced | |
+| zero1 | and optimizer states in parts | (Rajbhandari et al. 2020, "ZeRO", section 5) |
+| zero2 | and gradients in parts | |
+| zero3 | and parameters in parts, gathered where they are used (FSDP) | |
+| megatron | batch | columns, then rows of weights; vocabulary (Shoeybi et al. 2019, section 3) |
+| megatron_sp | batch | the same, and the sequence between (Korthikanti et al. 2022, section 4) |
+| expert_parallel | batch | experts, tokens exchanged all-to-all (Lepikhin et al. 2020, "GShard") |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from autoshard.errors import PlanError
+from autoshard.ir.graph import DATA, PARAMETER, Node, Value
+from autoshard.layout.layout import Layout, Refs
+from autoshard.layout.mesh import Mesh, size_of
+from autoshard.plan import Plan
+from autoshard.search.named.completion import Completion, split
+from autoshard.search.named.structure import Structure, WeightUse
+from autoshard.search.problem import Problem
+from autoshard.strategy import Strategy, project, whole
+
+DATA_AXES, TENSOR_AXES, EXPERT_AXES = ("dp", "data", "fsdp"), ("tp", "mp", "tensor", "model"), ("ep", "expert")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a named plan splits: `zero` is ZeRO's stage; `tensor` or `experts` says what the second axis is for."""
+
+    name: str
+    words: str
+    zero: int = 0
+    tensor: bool = False
+    sequence: bool = False
+    experts: bool = False
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The mesh axes by what they split."""
+
+    data: Refs
+    tensor: Refs
+    expert: Refs
+
+    @staticmethod
+    def of(recipe: Recipe, mesh: Mesh, given: Mapping[str, str] | None) -> Axes:
+        """The axes that `given` names by "data", "tensor" and "expert"; else by their usual names, else in mesh order.
+
+        Raises:
+            PlanError: a word or an axis that does not exist, or the mesh has no axis for what the plan splits.
+        """
+        known = {"data": DATA_AXES, "tensor": TENSOR_AXES, "expert": EXPERT_AXES}
+        for word, axis in (given or {}).items():
+            if word not in known or axis not in mesh.sizes:
+                shown = ", ".join(f"{name}={size}" for name, size in mesh.axes)
+                raise PlanError(
+                    f"the named plan {recipe.name!r} cannot use axes {word}={axis}: words are {', '.join(known)}, "
+                    f"and the mesh has {shown}"
+                )
+        found = {
+            word: (given or {}).get(word) or next((name for name in names if name in mesh.sizes), None)
+            for word, names in known.items()
+        }
+        rest = [name for name, size in mesh.axes if size > 1 and name not in found.values()]
+        second = "tensor" if recipe.tensor else "expert" if recipe.experts else "data"
+        if found[second] is None:
+            found[second] = rest.pop() if rest else (found["data"] if recipe.experts else None)
+        if found["data"] is None:
+            found["data"] = rest[0] if rest else found["expert"] if recipe.experts else None
+        if found[second] is None and mesh.devices > 1:
+            raise PlanError(f"the named plan {recipe.name!r} needs a {second} axis, and mesh '{mesh}' has none left")
+
+        def refs(word: str) -> Refs:
+            name = found[word]
+            return (mesh.axis(name),) if name is not None and mesh.sizes[name] > 1 else ()
+
+        return Axes(refs("data"), refs("tensor") if recipe.tensor else (), refs("expert") if recipe.experts else ())
+
+
+def named_plan(problem: Problem, recipe: Recipe, axes: Mapping[str, str] | None = None) -> Plan:
+    """The plan of a recipe.
+
+    Args:
+        axes: which mesh axis is for "data", "tensor", "expert"; by default by names, then by order.
+
+    Raises:
+        PlanError: the graph has nothing that the recipe splits, or the mesh no axis for it.
+    """
+    return _Maker(problem, recipe, Axes.of(recipe, problem.mesh, axes)).plan()
+
+
+class _Maker:
+    def __init__(self, problem: Problem, recipe: Recipe, axes: Axes) -> None:
+        self.problem, self.recipe, self.axes = problem, recipe, axes
+        self.graph, self.mesh = problem.graph, problem.mesh
+        self.structure = Structure(problem.graph)
+        self.parameters: dict[Value, Layout] = {}
+        self.weights: dict[Value, Layout] = {}
+        self.rows = 0
+
+    def plan(self) -> Plan:
+        self._check()
+        if self.second:
+            self._split_weights()
+        return self._completion(self._inputs(), self._adjust, self._pinned()).plan(self.recipe.name, self._words())
+
+    @property
+    def second(self) -> Refs:
+        return self.axes.tensor or self.axes.expert
+
+    def _words(self) -> str:
+        parts = {"data": self.axes.data, "tensor": self.axes.tensor, "experts": self.axes.expert}
+        used = ", ".join(
+            f"{word} over {'.'.join(map(self.mesh.show_ref, refs))}" for word, refs in parts.items() if refs
+        )
+        return f"{self.recipe.words}; {used or 'nothing is split'}"
+
+    def _refuse(self, why: str) -> PlanError:
+        return PlanError(f"the named plan {self.recipe.name!r} does not fit {self.graph.name!r}: {why}")
+
+    def _check(self) -> None:
+        if self.recipe.zero and not self.structure.updates:
+            raise self._refuse("it is no training step: no operator updates a parameter from a gradient")
+        if self.recipe.experts and not any(use.batch for use in self.structure.weight_uses):
+            raise self._refuse("no product multiplies tokens by weights of several experts, one beside the other")
+        if self.axes.data and not any(self._batch(value) for value in self.graph.inputs):
+            raise self._refuse(f"no data input has a first dim that {size_of(self.axes.data)} parts divide")
+
+    def _completion(
+        self,
+        inputs: Mapping[Value, Layout],
+        adjust: Callable[[Node, Strategy], Strategy | None],
+        pinned: Mapping[Value, Layout] | None = None,
+    ) -> Completion:
+        return Completion(self.problem, self.structure, inputs, adjust, pinned, self._settle)
+
+    # -- layouts of inputs
+
+    def _batch(self, value: Value) -> bool:
+        """Whether a data input can be split along its first dim."""
+        shape = value.type.shape
+        is_data = self.graph.role_of[value] == DATA
+        return is_data and bool(shape) and shape[0] % size_of(self.axes.data) == 0
+
+    def _inputs(self) -> dict[Value, Layout]:
+        found = {}
+        for value, role in zip(self.graph.inputs, self.graph.roles, strict=True):
+            if role == DATA and self.axes.data and self._batch(value):
+                found[value] = Layout(self.mesh, [self.axes.data, *[()] * (value.type.rank - 1)])
+            elif role == PARAMETER:
+                found[value] = self._sharded(value) if self.recipe.zero == 3 else self._base(value)
+        for update in self.structure.updates:
+            for state in update.states:
+                found[state] = self._stored(state, update.parameter)
+        return found
+
+    def _base(self, value: Value) -> Layout:
+        """A parameter as the tensor or expert axis splits it."""
+        return self.parameters.get(value) or Layout.whole(self.mesh, value.type.rank)
+
+    def _sharded(self, value: Value, base: Layout | None = None) -> Layout:
+        """The base split further over the data axis, along the first dim that it divides; else as it is."""
+        base = base or self._base(value)
+        used = {ref.name for ref in base.used}
+        if any(ref.name in used for ref in self.axes.data):
+            return base
+        for dim, (size, parts) in enumerate(zip(value.type.shape, base.parts, strict=True)):
+            if size % (parts * size_of(self.axes.data)) == 0:
+                dims = [(*refs, *self.axes.data) if i == dim else refs for i, refs in enumerate(base.dims)]
+                return base.with_dims(dims)
+        return base
+
+    def _stored(self, state: Value, parameter: Value | None) -> Layout:
+        if parameter is None or parameter.type.shape != state.type.shape:
+            return Layout.whole(self.mesh, state.type.rank)
+        return self._sharded(parameter) if self.recipe.zero else self._base(parameter)
+
+    def _pinned(self) -> dict[Value, Layout]:
+        """Gradients that are not left as terms of a sum until the update: whole in stage 1, later in parts."""
+        found = {}
+        for update in self.structure.updates:
+            if self.recipe.zero and update.gradient is not None and update.parameter is not None:
+                base = self._base(update.parameter)
+                found[update.gradient] = base if self.recipe.zero == 1 else self._sharded(update.parameter)
+        return found
+
+    # -- strategies of nodes
+
+    @cached_property
+    def _updates(self) -> dict[Node, Value]:
+        return {one.node: one.parameter for one in self.structure.updates if one.parameter is not None}
+
+    def _adjust(self, node: Node, strategy: Strategy) -> Strategy | None:
+        """Updates run as the states lie; products and gradients of weights keep these as they are split."""
+        if node in self._updates:
+            return self._updating(node, self._updates[node])
+        wanted = dict(self._wanted(node)) if self.parameters else {}
+        return split(node, wanted, strategy) if wanted else None
+
+    def _updating(self, node: Node, parameter: Value) -> Strategy:
+        layout = self._sharded(parameter) if self.recipe.zero else self._base(parameter)
+        if parameter not in node.operands:
+            return whole(node.rule, self.mesh)
+        place = node.operands.index(parameter)
+        return Strategy(node.rule, self.mesh, project(node.rule, node.rule.operands[place], layout))
+
+    def _wanted(self, node: Node) -> Sequence[tuple[int, Refs]]:
+        """Factors of a product or look-up with a weight, or of what makes its gradient, as the weight is split."""
+        sides = [(dims, self._weight(value)) for dims, value in zip(node.rule.operands, node.operands, strict=True)]
+        if not node.rule.contracted and not any(node is one for one, _ in self.structure.lookups):
+            sides = []
+        made = zip(node.rule.results, node.results, strict=True)
+        sides += [(dims, self.parameters.get(self.graph.cotangents.get(value))) for dims, value in made]  # type: ignore[arg-type]
+        for dims, layout in sides:
+            if layout is not None and any(layout.dims) and layout.rank == len(dims):
+                axes = project(node.rule, dims, layout)
+                return [(i, refs) for i, refs in enumerate(axes) if refs]
+        return []
+
+    def _weight(self, value: Value) -> Layout | None:
+        """How a parameter, or another form of one (cast, turned, made again), is split by the second axis."""
+        if value not in self.weights and value not in self.graph.role_of and value not in self.structure.fed:
+            node, i = self.graph.producers[value]
+            layout = self._weight(node.operands[0]) if len(node.operands) == 1 else None
+            if layout is not None:
+                axes = project(node.rule, node.rule.operands[0], layout)
+                self.weights[value] = Strategy(node.rule, self.mesh, axes).result_layouts[i]
+        return self.weights.get(value)
+
+    def _settle(self, value: Value, layout: Layout) -> Layout:
+        """How a sum over the tensor axis ends: on all ranks, or, with split sequences, in parts along the sequence."""
+        names = {ref.name for ref in self.axes.tensor}
+        if not self.recipe.sequence or not names or not names <= {ref.name for ref in layout.partial}:
+            return layout.final()
+        shape = value.type.shape
+        for dim in (1, 0) if len(shape) > 2 else (0,):
+            parts = layout.parts[dim] if len(shape) > dim else 1
+            if len(shape) > 1 and shape[dim] % (parts * size_of(self.axes.tensor)) == 0:
+                dims = [(*refs, *self.axes.tensor) if i == dim else refs for i, refs in enumerate(layout.dims)]
+                return Layout(self.mesh, dims)
+        return layout.final()
+
+    # -- which weights are split, and how
+
+    def _split_weights(self) -> None:
+        """Go through the forward pass once with whole weights, to see which products come in pairs."""
+        uses = {use.node: use for use in self.structure.weight_uses}
+        lookups = dict(self.structure.lookups) if self.axes.tensor else {}
+
+        def adjust(node: Node, strategy: Strategy) -> Strategy | None:
+            if node in uses:
+                made = self._tensor(uses[node], strategy) if self.axes.tensor else self._experts(uses[node], strategy)
+            elif node in lookups:
+                made = split(node, {lookups[node]: self.axes.tensor}, strategy)
+            else:
+                return None
+            found = made or strategy
+            place = uses[node].weight if node in uses else 0
+            self._note(node.operands[place], found.operand_layouts[place])
+            return made
+
+        inputs = {value: layout for value, layout in self._inputs().items() if self.graph.role_of[value] == DATA}
+        first = self._completion(inputs, adjust).plan(self.recipe.name, "")
+        for node in self.structure.forward:
+            for value, layout in zip(node.operands, first.strategy(node).operand_layouts, strict=True):
+                if self.graph.role_of.get(value) == PARAMETER and value not in self.parameters:
+                    self._note(value, layout)
+        if self.axes.tensor and not self.rows:
+            raise self._refuse(
+                f"no product takes its rows over {self._shown()} from one that left its columns so; it needs two "
+                "products of data by weights, one behind the other, whose shared size (or number of heads) "
+                f"{size_of(self.axes.tensor)} parts divide"
+            )
+
+    def _shown(self) -> str:
+        return ".".join(map(self.mesh.show_ref, self.second))
+
+    def _tensor(self, use: WeightUse, strategy: Strategy) -> Strategy | None:
+        """Rows where the data comes in columns already, else columns."""
+        names = {ref.name for ref in self.axes.tensor}
+        if any(ref.name in names for i in use.contracted for ref in strategy.axes[i]):
+            self.rows += 1
+            return None
+        factors = use.node.rule.factors
+        for i in use.kept:
+            if factors[i].splittable and factors[i].size % size_of(self.axes.tensor) == 0:
+                return split(use.node, {i: self.axes.tensor}, strategy)
+        return None
+
+    def _experts(self, use: WeightUse, strategy: Strategy) -> Strategy | None:
+        for i in use.batch:
+            size = use.node.rule.factors[i].size
+            if size % size_of(self.axes.expert):
+                raise self._refuse(
+                    f"{size} experts do not divide over {self._shown()} ({size_of(self.axes.expert)} ranks)"
+                )
+            return split(use.node, {i: self.axes.expert}, strategy)
+        return None
+
+    def _note(self, value: Value, layout: Layout) -> None:
+        """Remember how a weight is split by the second axis, and each other form of it up to the parameter."""
+        names = {ref.name for ref in self.second}
+        own = layout.final().with_dims([ref for ref in refs if ref.name in names] for refs in layout.dims)
+        self.weights.setdefault(value, own)
+        while value not in self.graph.role_of:
+            node, i = self.graph.producers[value]
+            if len(node.operands) != 1:
+                return
+            axes = project(node.rule, node.rule.results[i], own)
+            own = Strategy(node.rule, self.mesh, axes).operand_layouts[0]
+            value = node.operands[0]
+            self.weights.setdefault(value, own)
+        if self.graph.role_of[value] == PARAMETER:
+            self.parameters.setdefault(value, own)

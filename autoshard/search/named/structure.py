@@ -1,0 +1,137 @@
+"""What a training graph is made of, found by its roles and rules, never by names.
+
+Which node updates which parameter and states, which gradient goes in, which nodes are of the forward pass, and which of
+these multiply data by a weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from autoshard.ir.graph import DATA, PARAMETER, Graph, Node, Value
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """A node that makes the next values of inputs: `parameter` (None: only states), `states`, from `gradient`."""
+
+    node: Node
+    parameter: Value | None
+    states: tuple[Value, ...]
+    gradient: Value | None
+
+
+@dataclass(frozen=True, eq=False)
+class WeightUse:
+    """A forward node that contracts data with a parameter, or looks rows of one up.
+
+    Factors of the node's rule by number: `contracted` are in data and weight and not in the result, `kept` in weight
+    and result alone, `batch` in all three.
+    """
+
+    node: Node
+    data: int
+    weight: int
+    contracted: tuple[int, ...]
+    kept: tuple[int, ...]
+    batch: tuple[int, ...]
+
+
+class Structure:
+    """Facts about a graph, worked out when first asked for."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    @cached_property
+    def fed(self) -> frozenset[Value]:
+        """Values that depend on data."""
+        found = {value for value, role in zip(self.graph.inputs, self.graph.roles, strict=True) if role == DATA}
+        for node in self.graph.nodes:
+            if any(value in found for value in node.operands):
+                found.update(node.results)
+        return frozenset(found)
+
+    @cached_property
+    def updates(self) -> tuple[Update, ...]:
+        """The nodes that take a gradient and make new values of parameters or states, in graph order."""
+        tied, roles = self.graph.tied, self.graph.role_of
+        found = []
+        for node in self.graph.nodes:
+            replaced = [tied[value] for value in node.results if value in tied]
+            others = [one for one in node.operands if one not in roles and one in self.fed]
+            if not replaced or not others:
+                continue
+            parameter = next((one for one in replaced if roles[one] == PARAMETER), None)
+            states = tuple(one for one in replaced if one is not parameter)
+            alike = [one for one in others if one.type.shape == replaced[0].type.shape]
+            found.append(Update(node, parameter, states, alike[0] if alike else None))
+        return tuple(found)
+
+    @cached_property
+    def forward(self) -> tuple[Node, ...]:
+        """The nodes that come before the first gradient."""
+        gradients = set(self.graph.cotangents)
+        for i, node in enumerate(self.graph.nodes):
+            if any(value in gradients for value in node.results):
+                return self.graph.nodes[:i]
+        return self.graph.nodes
+
+    @cached_property
+    def weight_uses(self) -> tuple[WeightUse, ...]:
+        """Products of data with parameters in the forward pass, in graph order."""
+        found = (self._weight_use(node) for node in self.forward)
+        return tuple(one for one in found if one is not None)
+
+    @cached_property
+    def lookups(self) -> tuple[tuple[Node, int], ...]:
+        """Forward nodes that look rows of a parameter up by indices, and the factor of these rows."""
+        found = []
+        for node in self.forward:
+            if len(node.operands) != 2 or self._parameter(node.operands[0]) is None:
+                continue
+            table, indices = node.operands
+            if indices.type.dtype.is_float or table.type.rank < 2:
+                continue
+            rows = _factors(node, 0) - _factors(node, 1) - _result_factors(node)
+            splittable = [i for i in sorted(rows) if node.rule.factors[i].splittable]
+            if splittable:
+                found.append((node, splittable[0]))
+        return tuple(found)
+
+    def _weight_use(self, node: Node) -> WeightUse | None:
+        if len(node.operands) != 2 or not node.op.has_rule or not node.rule.contracted:
+            return None
+        sides = [self._parameter(value) is not None for value in node.operands]
+        if sides[0] == sides[1]:
+            return None
+        weight = sides.index(True)
+        if node.operands[weight].type.rank < 2 or node.operands[1 - weight] not in self.fed:
+            return None
+        if not node.operands[1 - weight].type.dtype.is_float:
+            return None
+        own, data, made = _factors(node, weight), _factors(node, 1 - weight), _result_factors(node)
+        contracted = tuple(sorted((own & data) - made))
+        if not contracted:
+            return None
+        return WeightUse(
+            node, 1 - weight, weight, contracted, tuple(sorted((own & made) - data)), tuple(sorted(own & data & made))
+        )
+
+    def _parameter(self, value: Value) -> Value | None:
+        """The parameter that a value is, or is another form of (cast, transposed)."""
+        while value not in self.graph.role_of:
+            node, _ = self.graph.producers[value]
+            if len(node.operands) != 1 or value in self.fed:
+                return None
+            value = node.operands[0]
+        return value if self.graph.role_of[value] == PARAMETER else None
+
+
+def _factors(node: Node, operand: int) -> set[int]:
+    return {i for dim in node.rule.operands[operand] for i in dim}
+
+
+def _result_factors(node: Node) -> set[int]:
+    return {i for dims in node.rule.results for dim in dims for i in dim}

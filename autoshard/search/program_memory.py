@@ -1,0 +1,140 @@
+"""What a program keeps in memory when: its registers from their making to their last use, and what comes and goes.
+
+Inputs that an update replaces are given up at their last use, as a Session does; the others stay, for somebody else
+holds them. A view takes no memory and keeps what it is a view of. A loop or a branch takes while it runs what its
+largest body does at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from autoshard.ir.graph import Graph
+from autoshard.partition.program import Collective, Compute, Instruction, Nest, Program, Register, walk
+from autoshard.redistribute.buffers import staging_bytes
+from autoshard.redistribute.window import WindowStep
+from autoshard.search.memory import Held, MemoryUse, kind_of, runtime_bytes
+from costmodel import peak
+
+
+def program_memory(program: Program, graph: Graph) -> MemoryUse:
+    """What one rank holds during each instruction of a program, which was made of `graph`."""
+    replaced = {program.inputs[into] for into in program.updates.values()}
+    stay = [one for one in program.inputs if one not in replaced]
+    held = list(_held(program.inputs, program.instructions, (*program.outputs, *stay), graph))
+    end = max(len(program.instructions) - 1, 0)
+    count = sum(1 for _ in walk(program.instructions))
+    held.append(Held("the interpreter", "runtime", 0, end, runtime_bytes(count)))
+    return MemoryUse(tuple(held), end + 1, lambda moment: _describe(program, moment))
+
+
+def _held(
+    inputs: Sequence[Register],
+    instructions: Sequence[Instruction],
+    kept: Collection[Register],
+    graph: Graph | None = None,
+) -> Iterator[Held]:
+    """What a block of instructions holds of its own: `kept` to its end, other registers to their last use.
+
+    `graph` is for the whole program: its values tell of what kind the registers are.
+    """
+    own = _owners(inputs, instructions)
+    last = _last_uses(instructions, own, kept)
+    kinds = graph.roles if graph else ("activation",) * len(inputs)
+    for one, kind in zip(inputs, kinds, strict=True):
+        yield _block(one, kind, 0, last.get(one, max(len(instructions) - 1, 0)))
+    for moment, instruction in enumerate(instructions):
+        for one, kind in zip(instruction.results, _kinds(instruction, graph), strict=True):
+            if own[one] is one:
+                yield _block(one, kind, moment, last[one])
+        yield Held(_label(instruction), "scratch", moment, moment, _scratch(instruction, own))
+
+
+def _kinds(instruction: Instruction, graph: Graph | None) -> list[str]:
+    """Of what kind the results of an instruction are."""
+    if isinstance(instruction, Collective):
+        return ["copy"]
+    values = instruction.node.results
+    return [kind_of(graph, value) if graph else "activation" for value in values]
+
+
+def _block(register: Register, kind: str, first: int, last: int) -> Held:
+    return Held(register.name, kind, first, last, register.local.nbytes)
+
+
+def _owners(inputs: Sequence[Register], instructions: Sequence[Instruction]) -> dict[Register, Register]:
+    """Register -> the one in whose memory it lies: itself, unless it is a view. What is not here lies outside."""
+    own = {register: register for register in inputs}
+    strided: set[Register] = set()
+    for instruction in instructions:
+        view = instruction.op.view if isinstance(instruction, Compute) and instruction.operands else ""
+        first = instruction.operands[0] if view else None
+        if first is None or view == "reshape" and first in strided:
+            own.update((register, register) for register in instruction.results)
+        else:
+            own.update((register, own.get(first, first)) for register in instruction.results)
+        if (
+            view == "strided"
+            or view == "same"
+            and first in strided
+            or isinstance(instruction, Compute)
+            and _keeps_order(instruction, own, strided)
+        ):
+            strided.update(instruction.results)
+    return own
+
+
+def _keeps_order(instruction: Compute, own: dict[Register, Register], strided: set[Register]) -> bool:
+    """Whether numpy gives the results the order of a turned operand (repeated ones have no say in it)."""
+    turned = (
+        one for one in instruction.operands if one in strided and own.get(one, one).local.elements >= one.local.elements
+    )
+    return instruction.op.spread == "pointwise" and any(True for _ in turned)
+
+
+def _last_uses(
+    instructions: Sequence[Instruction], own: dict[Register, Register], kept: Collection[Register]
+) -> dict[Register, int]:
+    end = max(len(instructions) - 1, 0)
+    last = {own.get(register, register): end for register in kept}
+    for moment in reversed(range(len(instructions))):
+        for register in (*instructions[moment].operands, *instructions[moment].results):
+            last.setdefault(own.get(register, register), moment)
+    return last
+
+
+def _scratch(instruction: Instruction, own: dict[Register, Register]) -> int:
+    if isinstance(instruction, Compute):
+        operands, results = (tuple(r.local for r in some) for some in (instruction.operands, instruction.results))
+        rule = instruction.node.rule if instruction.op.has_rule else None
+        return instruction.op.scratch(rule, operands, results, instruction.attrs)
+    if isinstance(instruction, Nest):
+        blocks = (list(_held(body.args, body.instructions, body.outputs)) for body in instruction.bodies)
+        return max((_peak(held) for held in blocks), default=0)
+    if not isinstance(instruction, Collective) or not instruction.step.communicates:
+        return 0
+    if isinstance(instruction.step, WindowStep):
+        return instruction.result.local.nbytes  # what has come, before it is put in its place
+    operand = instruction.operand
+    copied = operand.local.nbytes if own.get(operand, operand) is not operand else 0
+    return staging_bytes(instruction.step, operand.whole) + copied
+
+
+def _peak(held: Sequence[Held]) -> int:
+    rows = np.asarray([(one.first, one.last, one.nbytes) for one in held], np.int64).reshape(-1, 3)
+    return peak(rows)[0]
+
+
+def _label(instruction: Instruction) -> str:
+    return instruction.results[0].name if isinstance(instruction, Collective) else instruction.node.label
+
+
+def _describe(program: Program, moment: int) -> str:
+    if not program.instructions:
+        return "the inputs"
+    instruction = program.instructions[moment]
+    if isinstance(instruction, Collective):
+        return f"{instruction.step} of {instruction.operand.name}"
+    return f"{instruction.node.label} ({instruction.node.op.name})"

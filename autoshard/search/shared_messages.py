@@ -1,0 +1,147 @@
+"""Least cost of a value's redistributions plus prices on the choices around it, for many equal values at once.
+
+Which copies of the value to make, and who uses which, is a facility location problem with few users: all ways to part
+the users into groups that share a copy are gone through by subsets, for all layouts at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import lru_cache
+
+import numpy as np
+
+from autoshard.search.sharing import Shared
+
+LARGE = 1e3
+"""Seconds that stand for what is impossible: sums with it keep their digits."""
+MOST = 8
+"""Users beyond this are left to the bound as if nothing they want cost anything."""
+
+
+class SharedMessages:
+    """Min-marginals of one Shared; positions count the maker as 0, then the users.
+
+    Of a user with several wants only the dearest counts, and of more than MOST users only the first: what comes out is
+    then below the least cost, never above it.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.base = np.minimum(shared.base, LARGE)
+        self.seconds = np.minimum(shared.seconds, LARGE)
+        self.wants = [_dearest(rows, self.seconds) for rows in shared.users]
+        self._turned = np.ascontiguousarray(self.seconds.T)
+        self._column = [wanted[kinds] for wanted, kinds in zip(self.wants, shared.kinds, strict=True)]
+        self.counted = range(min(len(self.wants), MOST))
+        self.groups = [_Groups(shared.maker, len(self.base))]
+        self.groups += [_Groups(column, self.seconds.shape[1]) for column in self._column]
+
+    def least(self, potentials: list[np.ndarray]) -> np.ndarray:
+        """[values], the least cost plus potentials; `potentials` has [values, choices] per position."""
+        maker, users = self._reduced(potentials)
+        if not users:
+            return maker.min(axis=1)
+        rest = sum(potentials[i + 1].min(axis=1) for i in range(len(self.wants)) if i not in self.counted)
+        return (maker + self._served(users)[-1]).min(axis=1) + rest
+
+    def marginal(self, position: int, potentials: list[np.ndarray]) -> np.ndarray:
+        """[values, choices of the position], the least cost plus potentials given that choice."""
+        maker, users = self._reduced(potentials)
+        if len(self.wants) == 1:
+            if position == 0:
+                return potentials[0] + (_min_plus(users[0], self.seconds) + self.base)[:, self.shared.maker]
+            return potentials[1] + _min_plus(maker, self._turned)[:, self._column[0]]
+        rest = sum(potentials[i + 1].min(axis=1) for i in range(len(self.wants)) if i not in self.counted)
+        if position == 0:
+            found = self._served(users)[-1] + self.base
+            return potentials[0] + found[:, self.shared.maker] + np.expand_dims(rest, -1)
+        user = position - 1
+        if user not in self.counted:
+            return potentials[position] + (self.least(potentials) - potentials[position].min(axis=1))[:, None]
+        best = self._wanting(user, maker, users) + np.expand_dims(rest, -1)
+        return potentials[position] + best[:, self._column[user]]
+
+    def _reduced(self, potentials: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Potentials by the maker's kinds, with its base; and by layout for each user that counts."""
+        maker = self.groups[0].least(potentials[0]) + self.base
+        return maker, [self.groups[i + 1].least(potentials[i + 1]) for i in self.counted]
+
+    def _served(self, users: list[np.ndarray]) -> list[np.ndarray]:
+        """Per subset of the users (as a bit set), [values, kinds]: the least to serve just these."""
+        count, kinds = len(users), len(self.base)
+        values = len(users[0]) if users else 1
+        alone: list[np.ndarray] = [np.zeros((values, kinds))]
+        sums: list[np.ndarray] = [np.zeros((values, self.seconds.shape[1]))]
+        for subset in range(1, 1 << count):
+            low = (subset & -subset).bit_length() - 1
+            sums.append(sums[subset & (subset - 1)] + users[low])
+            alone.append(_min_plus(sums[subset], self.seconds))
+        served: list[np.ndarray] = [alone[0]]
+        for subset, parts in enumerate(_partitions(count)):
+            if subset:
+                best = alone[subset]
+                for part in parts:
+                    best = np.minimum(best, alone[part] + served[subset ^ part])
+                served.append(best)
+        return served
+
+    def _wanting(self, user: int, maker: np.ndarray, users: list[np.ndarray]) -> np.ndarray:
+        """[values, layouts], the least of everything else given the layout that the user wants."""
+        others = [one for i, one in enumerate(users) if i != user]
+        served = self._served(others) if others else [np.zeros_like(maker)]
+        full, best = len(served) - 1, None
+        sums = [np.zeros((len(maker), self.seconds.shape[1]))]
+        for subset in range(full + 1):
+            if subset:
+                low = (subset & -subset).bit_length() - 1
+                sums.append(sums[subset & (subset - 1)] + others[low])
+            found = _min_plus(maker + served[full ^ subset], self._turned) + sums[subset]
+            best = found if best is None else np.minimum(best, found)
+        assert best is not None
+        return best
+
+
+class _Groups:
+    """Least over the choices of each kind."""
+
+    def __init__(self, kinds: np.ndarray, count: int) -> None:
+        self.order = np.argsort(kinds, kind="stable")
+        self.present, self.starts = np.unique(kinds[self.order], return_index=True)
+        self.count = count
+        self.same = len(self.present) == count == len(kinds) and bool((self.order == np.arange(count)).all())
+
+    def least(self, potentials: np.ndarray) -> np.ndarray:
+        if self.same:
+            return potentials
+        if len(self.present) == self.count:
+            return np.minimum.reduceat(potentials[:, self.order], self.starts, axis=1)
+        found = np.full((len(potentials), self.count), LARGE)
+        found[:, self.present] = np.minimum.reduceat(potentials[:, self.order], self.starts, axis=1)
+        return found
+
+
+def _min_plus(prices: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """[values, rows of seconds], least over its columns of price plus seconds."""
+    if prices.size * len(seconds) <= 1 << 21:
+        return (prices[:, None, :] + seconds[None]).min(axis=2)
+    return np.stack([(one + seconds).min(axis=1) for one in prices])
+
+
+def _dearest(rows: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Per kind of a user, the one of its wants that costs most on average."""
+    if rows.shape[1] == 1:
+        return rows[:, 0]
+    return rows[np.arange(len(rows)), seconds.mean(axis=0)[rows].argmax(axis=1)]
+
+
+@lru_cache(maxsize=MOST + 1)
+def _partitions(count: int) -> tuple[tuple[int, ...], ...]:
+    """Per subset, its proper parts that hold its lowest member and more users than that left over."""
+    found = []
+    for subset in range(1 << count):
+        low = subset & -subset
+        bits = [1 << i for i in range(count) if subset >> i & 1 and 1 << i != low]
+        parts = [low + sum(chosen) for size in range(len(bits)) for chosen in itertools.combinations(bits, size)]
+        found.append(tuple(parts))
+    return tuple(found)

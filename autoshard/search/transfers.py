@@ -1,0 +1,167 @@
+"""Redistribution costs as tables: seconds from each of some layouts to each of others, for one type.
+
+Layouts are numbers (`encode`); those that atoms do not express are numbered downwards from -1. What a redistribution
+does depends on the shape only through which parts divide it, and not on which dim is which: pairs of layouts fall into
+few classes. One pair of each is planned, with the tensor's size left open.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from autoshard.errors import RedistributeError
+from autoshard.layout.layout import Layout
+from autoshard.redistribute.planner import plan_steps
+from autoshard.redistribute.step import Step
+from autoshard.search.prices import Prices
+from autoshard.search.strategies import CARRIED, SPLITS, Atoms, decode, encode, to_digits, to_layout
+from autoshard.tensortype import TensorType
+
+Terms = tuple[tuple[int, float], ...]
+"""A class's steps: which kind of step, and the share of the tensor's elements that it is priced by."""
+
+
+class Transfers:
+    """Redistribution costs on one mesh, with all that was worked out before."""
+
+    def __init__(self, prices: Prices, atoms: Atoms) -> None:
+        self.prices, self.atoms = prices, atoms
+        self._foreign: list[Layout] = []
+        self._foreign_code: dict[Layout, int] = {}
+        self._classes: dict[tuple[int, ...], int] = {}
+        self._terms: list[Terms | None] = []
+        self._steps: dict[tuple, int] = {}
+        self._samples: list[Step] = []
+        self._seconds: dict[int, np.ndarray] = {}
+
+    def code(self, layout: Layout) -> int:
+        """The number of a layout."""
+        digits = to_digits(layout, self.atoms)
+        if digits is not None and layout.reduction == "sum":
+            return int(encode(np.array([digits], dtype=np.int64), layout.rank)[0])
+        if layout not in self._foreign_code:
+            self._foreign.append(layout)
+            self._foreign_code[layout] = -len(self._foreign)
+        return self._foreign_code[layout]
+
+    def layout(self, code: int, rank: int) -> Layout:
+        """The layout of a number, for a tensor of that many dims."""
+        if code < 0:
+            return self._foreign[-1 - code]
+        return to_layout(decode(np.array([code]), rank, len(self.atoms))[0].tolist(), rank, self.atoms)
+
+    def final(self, codes: np.ndarray, rank: int) -> np.ndarray:
+        """The same layouts with all terms summed."""
+        digits = decode(np.maximum(codes, 0), rank, len(self.atoms))
+        done = encode(np.where(digits == CARRIED, 0, digits), rank)
+        for i in np.flatnonzero(codes < 0):
+            done[i] = self.code(self.layout(int(codes[i]), rank).final())
+        return done
+
+    def table(self, of: TensorType, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        """[before, after], seconds for a tensor of that type; inf where no steps exist."""
+        costs = np.empty((len(before), len(after)))
+        plain, wanted = np.flatnonzero(before >= 0), np.flatnonzero(after >= 0)
+        if len(plain) and len(wanted):
+            which = self._class_of(of, before[plain], after[wanted])
+            costs[np.ix_(plain, wanted)] = self._of_class(of)[which]
+        for i, j in np.argwhere((before[:, None] < 0) | (after[None, :] < 0)):
+            costs[i, j] = self._planned(of, int(before[i]), int(after[j]))
+        return costs
+
+    def _planned(self, of: TensorType, before: int, after: int) -> float:
+        try:
+            return self.prices.redistribution(self.layout(before, of.rank), self.layout(after, of.rank), of)
+        except RedistributeError:
+            return math.inf
+
+    # -- classes of pairs
+
+    def _class_of(self, of: TensorType, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        """[before, after], the class of each pair."""
+        rank, atoms = of.rank, len(self.atoms)
+        first, last = decode(before, rank, atoms), decode(after, rank, atoms)
+        pairs = np.empty((len(before), len(after), 2 * atoms), dtype=np.int64)
+        pairs[..., 0::2], pairs[..., 1::2] = first[:, None], last[None]
+        pairs = pairs.reshape(-1, 2 * atoms)
+        # Parts are products of pieces of the mesh: a size counts only by what it has in common with the devices.
+        sizes = np.gcd(np.array(of.shape, dtype=np.int64), self.atoms.mesh.devices)
+        named, kept = _renamed(pairs, sizes)
+        keys = np.concatenate([named, kept], axis=1)
+        order = _row_numbers(keys)
+        _, one, which = np.unique(order, return_index=True, return_inverse=True)
+        known = np.array([self._class(tuple(keys[i].tolist()), rank) for i in one], dtype=np.int64)
+        return known[which].reshape(len(before), len(after))
+
+    def _class(self, key: tuple[int, ...], rank: int) -> int:
+        if key not in self._classes:
+            atoms = len(self.atoms)
+            digits, shape = key[: 2 * atoms], key[2 * atoms :]
+            ends = [to_layout(digits[start::2], rank, self.atoms) for start in (0, 1)]
+            self._classes[key] = len(self._terms)
+            self._terms.append(self._plan(ends[0], ends[1], shape))
+        return self._classes[key]
+
+    def _plan(self, before: Layout, after: Layout, shape: tuple[int, ...]) -> Terms | None:
+        try:
+            steps = [step for step in plan_steps(before, after, shape) if step.communicates]
+        except RedistributeError:
+            return None
+        whole = math.prod(shape)
+        return tuple((self._step(step), step.nbytes_priced(shape, 1) / whole) for step in steps)
+
+    def _step(self, step: Step) -> int:
+        key = (step.kind, step.groups, step.rounds, step.messages)
+        if key not in self._steps:
+            self._steps[key] = len(self._samples)
+            self._samples.append(step)
+        return self._steps[key]
+
+    def _of_class(self, of: TensorType) -> np.ndarray:
+        """Seconds of each class for tensors of that many bytes."""
+        known = self._seconds.get(of.nbytes, np.empty(0))
+        new = [self._priced(terms, of.nbytes) for terms in self._terms[len(known) :]]
+        self._seconds[of.nbytes] = np.concatenate([known, new])
+        return self._seconds[of.nbytes]
+
+    def _priced(self, terms: Terms | None, nbytes: int) -> float:
+        if terms is None:
+            return math.inf
+        return sum(self.prices.sized_step(self._samples[step], share * nbytes) for step, share in terms)
+
+
+def _renamed(pairs: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of layouts with their dims numbered as `redistribute.canonical` does, and the dims' sizes in that order."""
+    count, rank = len(pairs), len(sizes)
+    rows = np.arange(count)
+    name = np.zeros((count, SPLITS + rank), dtype=np.int64)
+    name[:, CARRIED] = CARRIED
+    following = np.full(count, SPLITS)
+    named = np.empty_like(pairs)
+    width = pairs.shape[1]
+    for column in (2 * (width // 2 - 1 - i // 2) + i % 2 for i in range(width)):
+        digit = pairs[:, column]
+        new = (digit >= SPLITS) & (name[rows, digit] == 0)
+        name[rows[new], digit[new]] = following[new]
+        following[new] += 1
+        named[:, column] = name[rows, digit]
+    kept = np.empty((count, rank), dtype=np.int64)
+    for dim in np.argsort(sizes, kind="stable"):
+        new = name[:, SPLITS + dim] == 0
+        name[new, SPLITS + dim] = following[new]
+        following[new] += 1
+        kept[rows, name[:, SPLITS + dim] - SPLITS] = sizes[dim]
+    return named, kept
+
+
+def _row_numbers(keys: np.ndarray) -> np.ndarray:
+    """A number per row, equal for equal rows."""
+    numbers = np.zeros(len(keys), dtype=np.int64)
+    for column in keys.T:
+        values, which = np.unique(column, return_inverse=True)
+        numbers = numbers * len(values) + which
+        if len(values) > 1:
+            numbers = np.unique(numbers, return_inverse=True)[1]
+    return numbers

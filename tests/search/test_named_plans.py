@@ -1,0 +1,157 @@
+"""Named plans: what they split, what they send, that they run as the whole, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoshard import Parameter, nn, ops
+from autoshard.api import plan
+from autoshard.errors import PlanError
+from autoshard.ir.graph import PARAMETER, STATE
+from autoshard.partition.verify import verify_program
+from autoshard.runtime.interpret import Executor
+from autoshard.runtime.local import LocalComm
+from autoshard.search.named import RECIPES, named_plan, named_plans
+from autoshard.search.named.structure import Structure
+from autoshard.search.problem import Problem
+from autoshard.trace.evaluate import evaluate
+from autoshard.trace.function import trace
+from autoshard.transform import train_step
+from benchmarks.models import Transformer
+from costmodel import preset
+from tests.search.plans import FFN, array, assert_runs_as_whole
+
+LAYERS, HIDDEN, SEQUENCE, BATCH = 2, 32, 12, 8
+TOKENS = np.random.default_rng(0).integers(0, 40, (BATCH, SEQUENCE)).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def step():
+    network = Transformer(LAYERS, HIDDEN, 4, 40, 1, 1)
+    # Not Adam: it would scale gradients that are noise to the size of all others.
+    return train_step(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), TOKENS, TOKENS)
+
+
+def planned(step, name: str, mesh: str = "dp=2 tp=4"):
+    return plan(step, mesh=mesh, search=name)
+
+
+def layouts(made, role: str) -> dict[str, str]:
+    graph = made.graph
+    return {value.name: str(made.plan.layouts[value]) for value in graph.inputs if graph.role_of[value] == role}
+
+
+def collectives(made, forward: bool = False) -> list[tuple[str, str]]:
+    """Kind and axes of each collective; of the forward pass alone those that serve its nodes."""
+    nodes = set(Structure(made.graph).forward)
+    found = (one for one in made.program.collectives if not forward or one.serves in nodes)
+    return [(one.step.kind, str(one.step.groups)) for one in found]
+
+
+@pytest.mark.parametrize("name", [name for name in named_plans() if name != "expert_parallel"])
+def test_named_plans_run_as_the_whole(step, name):
+    made = planned(step, name)
+    verify_program(made.program)
+    feeds = made.traced.inputs(TOKENS, TOKENS[:, ::-1].copy())
+    outputs = Executor(made.program, LocalComm(8))(*feeds)
+    for ours, theirs in zip(outputs, evaluate(made.graph, feeds), strict=True):
+        # Gradients of keys' biases are noise around zero.
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-6)
+
+
+def test_zero_splits_more_from_stage_to_stage(step):
+    made = {name: planned(step, name, "dp=4") for name in ("data_parallel", "zero1", "zero2", "zero3")}
+    split = {
+        name: tuple(sum("dp" in text for text in layouts(one, role).values()) for role in (PARAMETER, STATE))
+        for name, one in made.items()
+    }
+    assert split["data_parallel"] == (0, 0)
+    assert split["zero1"] == split["zero2"] and split["zero1"][0] == 0 < split["zero1"][1]
+    assert split["zero3"][0] > 0 and split["zero3"][1] == split["zero1"][1]
+    kinds = {name: {kind for kind, _ in collectives(one)} for name, one in made.items()}
+    assert kinds["data_parallel"] == {"all_reduce"}
+    assert {"reduce_scatter", "all_gather"} <= kinds["zero2"] and "reduce_scatter" not in kinds["zero1"]
+    memory = {name: one.cost.peak_memory_bytes for name, one in made.items()}
+    assert memory["zero2"] < memory["zero1"] < memory["data_parallel"]
+
+
+def test_megatron_reduces_twice_in_each_block(step):
+    made = planned(step, "megatron")
+    over_tp = [kind for kind, axes in collectives(made, forward=True) if axes.startswith("tp")]
+    # Two in each block, one behind the embedding, one for the logits, whose loss needs all classes.
+    assert over_tp.count("all_reduce") == 2 * LAYERS + 1 and over_tp.count("all_gather") == 1
+    found = layouts(made, PARAMETER)
+    assert found["blocks.0.attention.query.weight"] == "tp, -" and found["blocks.0.attention.output.weight"] == "-, tp"
+    assert found["blocks.1.feed_forward.mapping.weight"] == "tp, -"
+    assert found["blocks.1.feed_forward.projection.weight"] == "-, tp"
+    assert found["blocks.0.feed_forward.mapping.bias"] == "tp" and found["norm.gamma"] == "-"
+    assert found["embed.embedding_table"] == "tp, -" and found["head.weight"] == "tp, -"
+
+
+def test_split_sequences_send_as_much_and_keep_less(step):
+    plain, sequence = planned(step, "megatron"), planned(step, "megatron_sp")
+    tp = {name: {one.axes: one for one in made.cost.axes}["tp"].nbytes for name, made in
+          (("plain", plain), ("sequence", sequence))}  # fmt: skip
+    assert tp["sequence"] <= tp["plain"] * 1.01
+    assert sequence.cost.peak_memory_bytes < plain.cost.peak_memory_bytes
+    kinds = [kind for kind, axes in collectives(sequence, forward=True) if axes.startswith("tp")]
+    assert kinds.count("reduce_scatter") >= 2 * LAYERS and "all_reduce" not in kinds
+
+
+class Mixture(nn.Cell):
+    """Tokens in groups, sent to experts by a given choice, through two layers of each, and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = Parameter(array(8, 16, 24), name="up")
+        self.down = Parameter(array(8, 24, 16), name="down")
+
+    def construct(self, x, dispatch):
+        sent = ops.einsum(x, dispatch, equation="gsd,gsec->egcd")
+        hidden = ops.relu(ops.einsum(sent, self.up, equation="egcd,edf->egcf"))
+        back = ops.einsum(hidden, self.down, equation="egcf,efd->egcd")
+        return ops.einsum(back, dispatch, equation="egcd,gsec->gsd")
+
+
+def test_experts_exchange_tokens_all_to_all():
+    x, dispatch = array(4, 6, 16), (array(4, 6, 8, 3) > 1).astype(np.float32)
+    made = plan(Mixture(), (x, dispatch), mesh="ep=4", search="expert_parallel")
+    assert_runs_as_whole(made, (x, dispatch), rtol=1e-4)
+    assert layouts(made, PARAMETER) == {"up": "ep, -, -", "down": "ep, -, -"}
+    assert [kind for kind, _ in collectives(made)] == ["all_to_all", "all_to_all"]
+
+
+def test_axes_can_be_named(step):
+    problem = Problem(step.graph, planned(step, "megatron").plan.mesh, preset("cpu"))
+    made = named_plan(problem, RECIPES["megatron"], {"tensor": "dp", "data": "tp"})
+    assert "tensor over dp" in made.started_from and "data over tp" in made.started_from
+    with pytest.raises(PlanError, match="cannot use axes tensor=rows: words are data, tensor, expert"):
+        named_plan(problem, RECIPES["megatron"], {"tensor": "rows"})
+
+
+def test_what_does_not_fit_is_refused(step):
+    with pytest.raises(PlanError, match="'megatron' needs a tensor axis, and mesh 'dp=4' has none left"):
+        planned(step, "megatron", "dp=4")
+    with pytest.raises(PlanError, match="no product multiplies tokens by weights of several experts"):
+        planned(step, "expert_parallel")
+    with pytest.raises(PlanError, match="no training step"):
+        plan(FFN(sizes=(12, 24, 8)), (array(24, 12),), "dp=4", search="zero2")
+    with pytest.raises(PlanError, match="no data input has a first dim that 7 parts divide"):
+        planned(step, "data_parallel", "dp=7")
+    with pytest.raises(PlanError, match="no product takes its rows over tp"):
+        plan(lambda x: ops.relu(x), (array(8, 12),), "dp=2 tp=4", search="megatron")
+
+
+def test_structure_is_found_by_roles_and_rules(step):
+    structure = Structure(step.graph)
+    trained = [value for value, role in zip(step.graph.inputs, step.graph.roles, strict=True) if role == PARAMETER]
+    assert {one.parameter for one in structure.updates} == set(trained)
+    assert all(one.gradient is not None and len(one.states) == 1 for one in structure.updates)
+    assert len(structure.weight_uses) == 6 * LAYERS + 1 and len(structure.lookups) == 1
+    net = FFN(sizes=(12, 24, 8))
+    assert not Structure(trace(net, array(24, 12)).graph).updates
+    sgd = train_step(
+        nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1), array(24, 12), array(24, 8)
+    )
+    assert [one.states for one in Structure(sgd.graph).updates] == [()] * 4

@@ -1,0 +1,224 @@
+"""Mode "optimal": its tables say what the evaluator says, and its choice is the best of all choices."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import autoshard as ash
+from autoshard import nn, ops
+from autoshard.layout.mesh import Mesh
+from autoshard.search import Problem, evaluate_plan, find_mode
+from autoshard.search.bounds import Bounds
+from autoshard.search.evaluate import prices_for
+from autoshard.search.optimal import plan_of_choice
+from autoshard.search.settle import Settled, settle
+from autoshard.search.strategies import atoms_of
+from autoshard.search.tables import Tables
+from autoshard.trace.function import trace
+from autoshard.transform import train_step
+from costmodel import preset
+from tests.search.plans import FFN, array, checked
+
+HARDWARE = preset("h100")
+
+
+def tables(graph, mesh: str, **options) -> Tables:
+    on = Mesh.parse(mesh)
+    return Tables(Problem(graph, on, HARDWARE, **options), prices_for(HARDWARE), atoms_of(on, graph))
+
+
+@st.composite
+def functions(draw, most: int = 4):
+    """A function of two matrices out of a few operators, some values used several times."""
+    kinds = draw(st.lists(st.sampled_from(["matmul", "add", "relu", "softmax", "square"]), min_size=1, max_size=most))
+    picks = draw(st.lists(st.integers(0, 9), min_size=2 * most, max_size=2 * most))
+
+    def function(x, w):
+        values = [x]
+        for i, kind in enumerate(kinds):
+            one, other = values[picks[2 * i] % len(values)], values[picks[2 * i + 1] % len(values)]
+            make = {
+                "matmul": lambda one=one: ops.matmul(one, w),
+                "add": lambda one=one, other=other: ops.add(one, other),
+                "relu": lambda one=one: ops.relu(one),
+                "softmax": lambda one=one: ops.softmax(one),
+                "square": lambda one=one: ops.mul(one, one),
+            }
+            values.append(make[kind]())
+        return values[-1], values[len(values) // 2]
+
+    return function
+
+
+def traced(function, rows: int = 96, columns: int = 48):
+    return trace(function, array(rows, columns), array(columns, columns)).graph
+
+
+MESHES = ("2", "4", "2x2", "3x2", "2x4")
+
+
+@settings(max_examples=40)
+@given(functions(), st.sampled_from(MESHES), st.integers(0, 1000))
+def test_tables_say_what_the_evaluator_says(function, mesh, seed):
+    found = tables(traced(function), mesh)
+    rng = np.random.default_rng(seed)
+    for _ in range(5):
+        choice = tuple(int(rng.integers(size)) for size in found.sizes)
+        value = found.seconds(choice)
+        plan = plan_of_choice(found, Settled(choice, value, 0.0, ()))
+        assert evaluate_plan(plan, HARDWARE).seconds == pytest.approx(value, rel=1e-9)
+        dense = sum(factor.cost[tuple(choice[v] for v in factor.scope)] for factor in found.factors())
+        assert dense == pytest.approx(value, rel=1e-9)
+
+
+def least(found: Tables) -> float:
+    """The least sum over all choices, one array over all of them."""
+    total = np.zeros(found.sizes)
+    for factor in found.factors():
+        order = np.argsort(factor.scope)
+        shape = [1] * len(found.sizes)
+        for axis in factor.scope:
+            shape[axis] = found.sizes[axis]
+        total = total + factor.cost.transpose(order).reshape(shape)
+    return float(total.min())
+
+
+@settings(max_examples=60)
+@given(functions(3), st.sampled_from(MESHES))
+def test_nothing_is_cheaper(function, mesh):
+    found = tables(traced(function), mesh)
+    if np.prod([float(size) for size in found.sizes]) > 3e6:
+        return
+    settled, best = settle(found), least(found)
+    assert settled.proven and settled.value == pytest.approx(best, rel=1e-9)
+    assert settled.bound <= best * (1 + 1e-9)
+
+
+@settings(max_examples=30)
+@given(functions(3), st.sampled_from(MESHES), st.integers(1, 4))
+def test_bounds_hold_for_each_choice(function, mesh, sweeps):
+    """Whatever the messages are, no choice is said to cost more than the best plan that makes it."""
+    found = tables(traced(function), mesh)
+    if np.prod([float(size) for size in found.sizes]) > 1e5:
+        return
+    bounds = Bounds(found)
+    for _ in range(sweeps):
+        bounds.sweep()
+    lower, reduced = bounds.lower, bounds.reduced()
+    cost = {choice: found.seconds(choice) for choice in itertools.product(*map(range, found.sizes))}
+    for variable, rises in enumerate(reduced):
+        for one, rise in enumerate(rises):
+            best = min(value for choice, value in cost.items() if choice[variable] == one)
+            assert lower + rise <= best * (1 + 1e-9)
+
+
+class Squared(nn.Cell):
+    """The mean square of a feed-forward network's error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = FFN(sizes=(64, 96, 32))
+
+    def construct(self, x, y):
+        error = ops.sub(self.network(x), y)
+        return ops.reduce_mean(ops.mul(error, error))
+
+
+@pytest.mark.parametrize("mesh", ["4", "2x4"])
+def test_training_step_is_proven_and_runs(mesh):
+    network, data = Squared(), (array(128, 64), array(128, 32))
+    step = train_step(network, nn.SGD(network.trainable_params(), learning_rate=0.1), *data)
+    planned = checked(step, data, mesh=mesh, search="optimal", hardware="h100")
+    stats = planned.plan.search_stats
+    assert stats["proven"] == 1 and stats["bound"] <= stats["seconds"]
+    assert evaluate_plan(planned.plan, planned.hardware).seconds == pytest.approx(stats["seconds"], rel=1e-9)
+
+
+@pytest.mark.parametrize("mesh", ["8", "2x4"])
+@pytest.mark.parametrize("other", ["sharding_propagation", "bfs", "factor", "batch", "dynamic_programming"])
+def test_no_mode_is_cheaper(mesh, other):
+    target = FFN(((2, 1), (1, 4)), sizes=(64, 96, 32))
+    x = array(128, 64)
+    best, plan = (ash.plan(target, (x,), mesh, search=mode, hardware="h100").plan for mode in ("optimal", other))
+    assert evaluate_plan(best, HARDWARE).seconds <= evaluate_plan(plan, HARDWARE).seconds * (1 + 1e-9)
+
+
+class Wide(nn.Cell):
+    """A layer of a wide transformer between an embedding and a loss over a vocabulary, without annotations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(32000, 4096)
+        self.layer = nn.TransformerEncoderLayer(4096, 16, 16384, causal=True)
+        self.head = nn.Dense(4096, 32000, has_bias=False)
+        self.loss = nn.CrossEntropyLoss()
+
+    def construct(self, ids, labels):
+        return self.loss(self.head(self.layer(self.embed(ids))), labels)
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """Few tokens and wide matrices, whose gradients would take longer to sum than activations, on a fast axis."""
+    tokens = np.zeros((1, 256), np.int32)
+    network = Wide()
+    step = train_step(network, nn.SGD(network.trainable_params(), learning_rate=0.1), tokens, tokens)
+    return ash.plan(step, (), "tp=8", search="optimal", hardware="h100").plan
+
+
+def of_weight(plan, label: str) -> str:
+    """The layout in which a product wants its matrix [outputs, inputs]."""
+    return str(plan.strategy(plan.graph.node(label)).operand_layouts[1])
+
+
+def test_finds_megatron(wide):
+    """Columns, then rows, so that each half of the layer sums its result once; heads and vocabulary are split."""
+    assert wide.search_stats["proven"] == 1
+    for name in ("attention.query", "attention.key", "attention.value", "feed_forward.mapping"):
+        assert of_weight(wide, f"layer.{name}.matmul") == "tp, -"
+    for name in ("attention.output", "feed_forward.projection"):
+        assert of_weight(wide, f"layer.{name}.matmul") == "-, tp"
+    assert of_weight(wide, "head.matmul") == "tp, -"
+    assert [str(one) for one in wide.strategy(wide.graph.node("layer.attention.scores")).result_layouts] == [
+        "-, tp, -, -"
+    ]
+    summed = [
+        one.value.name
+        for one in wide.redistributions
+        if one.before.partial and one.value.name.startswith("layer.") and not one.after.partial
+    ]
+    assert sorted(summed) == ["layer.attention.output.matmul", "layer.feed_forward.projection.matmul"]
+    for value, into in wide.graph.tied.items():
+        assert wide.layouts[value] is wide.layouts[into]
+
+
+def test_loops_count_as_often_as_they_run():
+    def function(x, w):
+        def body(carried):
+            return carried[0] + 1, ops.tanh(ops.matmul(carried[1], w))
+
+        return ops.while_loop(lambda carried: carried[0] < 5, body, (np.int32(0), x))[1]
+
+    planned = checked(function, (array(64, 32), 0.1 * array(32, 32)), "2x4", search="optimal", hardware="h100")
+    stats = planned.plan.search_stats
+    assert stats["proven"] == 1
+    assert evaluate_plan(planned.plan, planned.hardware).seconds == pytest.approx(stats["seconds"], rel=1e-9)
+
+
+def test_alternatives_are_no_better():
+    planned = ash.plan(FFN(sizes=(64, 96, 32)), (array(128, 64),), "2x4", search="optimal", hardware="h100")
+    for decision in planned.plan.decisions.values():
+        paid = decision.chosen.edge_seconds + decision.chosen.work_seconds
+        for other in decision.alternatives:
+            assert paid <= (other.edge_seconds + other.work_seconds) * (1 + 1e-9)
+
+
+def test_time_limit_must_be_positive():
+    problem = Problem(traced(lambda x, w: ops.matmul(x, w)), Mesh.parse("2"), HARDWARE, options={"time_limit": "soon"})
+    with pytest.raises(ash.errors.PlanError, match="time_limit is 'soon'; give seconds above 0"):
+        find_mode("optimal")(problem)
