@@ -5,6 +5,10 @@
     b (h d) -> b h d         (h d): h major, d minor, in one dim (reshape)
     m <n> -> m <n>           <n>: splitting needs neighbours (pad, slice, windows); n!: propagation stops at n
     b k~, k~ -> b            k~: shardings spread along k, but the operator runs with all of it on each rank
+    m <n>^6 -> m <n>^6       n^6: ranks exchange what they need of n; it can be cut into parts that divide 6
+    <n>^6, [k]=n -> <n>^6    k=n: k has no split of its own, its dims lie along the axes of n
+    m k~^8 -> m              k~^8: ranks put together what their parts come to, and end with all of the result
+    m n! -> m [k]&n          k&n: to propagation k and n are one factor of the size of n and the kind of k
     m n, () -> m n           () is a scalar operand; 1 is a dim that no factor belongs to
     m k -> m by max          the reduction of factors missing on the right, when it is not a sum
     -> m n                   no operands
@@ -38,14 +42,29 @@ class Factor:
     kind: str = PASS
     blocked: bool = False
     whole: bool = False
+    exchange: int = 0
+    follows: str = ""
+    joins: str = ""
 
     @property
     def splittable(self) -> bool:
         """Whether ranks may hold parts of it while the operator runs.
 
-        `whole` says no for a factor that shardings spread along, but that no local call can run split yet.
+        `whole` says no for a factor that shardings spread along, but that no local call can run split yet. `exchange`
+        says yes for any kind, as ranks exchange what their blocks lack; it is the number that counts of parts divide,
+        since the dims of such a factor may differ in size. One that `follows` another is split as that one is. One that
+        `joins` another is the same to propagation: a look-up that needs one of a dim and makes terms of the other.
         """
-        return self.kind in (PASS, REDUCTION) and self.size > 1 and not self.whole
+        return (
+            self.size > 1
+            and not self.follows
+            and (self.kind in (PASS, REDUCTION) and not self.whole or self.exchange > 0)
+        )
+
+    @property
+    def even(self) -> int:
+        """The number that counts of parts must divide for equal blocks."""
+        return self.exchange or self.size
 
 
 @dataclass(frozen=True)
@@ -81,7 +100,10 @@ class Rule:
 
     @staticmethod
     def _show_factor(factor: Factor) -> str:
-        return _MARKS.get(factor.kind, "{}").format(factor.name) + "!" * factor.blocked + "~" * factor.whole
+        marks = "!" * factor.blocked + "~" * factor.whole + (f"^{factor.exchange}" if factor.exchange else "")
+        marks += f"={factor.follows}" if factor.follows else ""
+        marks += f"&{factor.joins}" if factor.joins else ""
+        return _MARKS.get(factor.kind, "{}").format(factor.name) + marks
 
     @staticmethod
     def parse(text: str) -> Rule:
@@ -97,9 +119,19 @@ class Rule:
         return {factor.name: i for i, factor in enumerate(self.factors)}
 
     @cached_property
+    def leaders(self) -> tuple[int, ...]:
+        """For each factor the one whose axes its dims lie along: itself, or the one that it follows."""
+        return tuple(self.names.get(factor.follows, i) for i, factor in enumerate(self.factors))
+
+    @cached_property
     def contracted(self) -> tuple[int, ...]:
         """The factors that are reduced away: a split of one leaves the results partial."""
         return tuple(i for i, factor in enumerate(self.factors) if factor.kind == REDUCTION)
+
+    @cached_property
+    def summed(self) -> tuple[int, ...]:
+        """The contracted factors whose split leaves the results partial; of others ranks put their parts together."""
+        return tuple(i for i in self.contracted if not self.factors[i].whole)
 
     def result_shape(self, result: int) -> tuple[int, ...]:
         return tuple(math.prod(self.factors[i].size for i in dim) for dim in self.results[result])
@@ -137,7 +169,7 @@ def _bind(text: str, shapes: tuple[tuple[int, ...], ...], sizes: tuple[tuple[str
 
 
 Names = tuple[str, ...]
-_WORD = re.compile(r"\.\.\.|\(|\)|(?:\[\w+\]|<\w+>|\w+)!?~?|\S")
+_WORD = re.compile(r"\.\.\.|\(|\)|(?:\[\w+\]|<\w+>|\w+)!?~?(?:\^\d+)?(?:=\w+)?(?:&\w+)?|\S")
 
 
 @dataclass(frozen=True)
@@ -150,6 +182,9 @@ class _Pattern:
     kinds: Mapping[str, str]
     blocked: frozenset[str]
     whole: frozenset[str]
+    exchanges: Mapping[str, int]
+    follows: Mapping[str, str]
+    joins: Mapping[str, str]
     reduction: str
 
     @staticmethod
@@ -165,7 +200,8 @@ class _Pattern:
         reader = _Reader(text)
         operands, results = reader.side(0, arrow), reader.side(arrow + 2, len(body))
         blocked, whole = frozenset(reader.blocked), frozenset(reader.whole)
-        return _Pattern(text, operands, results, reader.kinds, blocked, whole, reduction.strip() or "sum")
+        marks = (reader.kinds, blocked, whole, reader.exchanges, reader.follows, reader.joins)
+        return _Pattern(text, operands, results, *marks, reduction.strip() or "sum")
 
     def bind(self, shapes: Sequence[Sequence[int]], sizes: dict[str, int], what: str) -> Rule:
         where = f"{what} ({self.text.strip()})"
@@ -222,8 +258,22 @@ class _Pattern:
             return tuple(tuple(index[name] for name in dim) for dim in dims)
 
         factors = tuple(
-            Factor(name, sizes[name], kind(name), name in self.blocked, name in self.whole) for name in order
+            Factor(
+                name,
+                sizes[name],
+                kind(name),
+                name in self.blocked,
+                name in self.whole,
+                self.exchanges.get(name, 0),
+                self.follows.get(name, ""),
+                self.joins.get(name, ""),
+            )
+            for name in order
         )
+        for factor in factors:
+            for leader in (factor.follows, factor.joins):
+                if leader and leader not in index:
+                    raise RuleError(f"rule {self.text.strip()!r}: {factor.name} refers to {leader}, which it lacks")
         return Rule(factors, tuple(map(indices, self.operands)), tuple(map(indices, self.results)), self.reduction)
 
 
@@ -279,6 +329,9 @@ class _Reader:
         self.kinds: dict[str, str] = {}
         self.blocked: set[str] = set()
         self.whole: set[str] = set()
+        self.exchanges: dict[str, int] = {}
+        self.follows: dict[str, str] = {}
+        self.joins: dict[str, str] = {}
 
     def side(self, start: int, end: int) -> tuple[tuple[Names, ...], ...]:
         """The tensors between two columns, separated by commas; none if there is nothing."""
@@ -319,7 +372,10 @@ class _Reader:
         return tuple(dims)
 
     def factor(self, word: str, column: int) -> str:
-        name = word.strip("[]<>!~")
+        front, _, joins = word.partition("&")
+        front, _, follows = front.partition("=")
+        marked, _, exchange = front.partition("^")
+        name = marked.strip("[]<>!~")
         if not name or name[0].isdigit():
             raise _unreadable(self.text, column, f"{word!r} cannot stand here")
         kind = {"[": REPLICATE, "<": PERMUTATION}.get(word[0])
@@ -329,4 +385,10 @@ class _Reader:
             self.blocked.add(name)
         if "~" in word:
             self.whole.add(name)
+        if exchange:
+            self.exchanges[name] = int(exchange)
+        if follows:
+            self.follows[name] = follows
+        if joins:
+            self.joins[name] = joins
         return name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from autoshard.errors import RuleError
@@ -18,6 +19,23 @@ _KINDS = ((REDUCTION, "reduction"), (REPLICATE, "need_replication"), (PERMUTATIO
 _BLOCKED = "blocked_propagation"
 _SYMBOL = re.compile(r"z_([1-9][0-9]*)|[i-z]")
 Side = tuple[tuple[Dim, ...], ...]
+
+
+@lru_cache(maxsize=65536)
+def spread(rule: Rule) -> Rule:
+    """The rule as shardings spread by it: factors that join another are one with it, and of their own kind."""
+    joins = {i: rule.names[factor.joins] for i, factor in enumerate(rule.factors) if factor.joins}
+    if not joins:
+        return rule
+    kinds = {leader: rule.factors[i].kind for i, leader in joins.items()}
+    kept = [i for i in range(len(rule.factors)) if i not in joins]
+    index = {i: kept.index(joins.get(i, i)) for i in range(len(rule.factors))}
+    factors = tuple(replace(rule.factors[i], kind=kinds.get(i, rule.factors[i].kind)) for i in kept)
+
+    def moved(side: Side) -> Side:
+        return tuple(tuple(tuple(index[i] for i in dim) for dim in dims) for dims in side)
+
+    return Rule(factors, moved(rule.operands), moved(rule.results), rule.reduction)
 
 
 @lru_cache(maxsize=65536)
@@ -39,7 +57,7 @@ def completed(rule: Rule) -> Rule:
 
 def show_sdy(rule: Rule, custom: bool = False) -> str:
     """The attribute `#sdy.op_sharding_rule<...>` of a rule, without its wrapper."""
-    whole = completed(rule)
+    whole = completed(spread(rule))
     names = [_letter(i) for i in range(len(whole.factors))]
 
     def side(tensors: Side) -> str:

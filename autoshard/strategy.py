@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -39,7 +39,8 @@ class Strategy:
     carriers: tuple[int, ...] = field(default=())
 
     def _layout(self, dims: tuple[Dim, ...], partial: Refs = (), reduction: str = "sum") -> Layout:
-        refs = (tuple(ref for i in dim for ref in self.axes[i]) for dim in dims)
+        leaders = self.rule.leaders
+        refs = (tuple(ref for i in dim for ref in self.axes[leaders[i]]) for dim in dims)
         return Layout(self.mesh, refs, partial, reduction)
 
     @cached_property
@@ -52,7 +53,7 @@ class Strategy:
     @cached_property
     def reduced(self) -> Refs:
         """Axes that split factors missing from the results: the results are partial along them."""
-        return tuple(ref for i in self.rule.contracted for ref in self.axes[i])
+        return tuple(ref for i in self.rule.summed for ref in self.axes[i])
 
     @cached_property
     def result_layouts(self) -> tuple[Layout, ...]:
@@ -69,6 +70,17 @@ class Strategy:
     def work_split(self) -> int:
         """By how much each rank's share of the work is smaller than the whole."""
         return math.prod(self.parts)
+
+    @cached_property
+    def work_ratio(self) -> float:
+        """The same for the rank with most work, which is more where parts do not divide a factor."""
+        pairs = zip(self.rule.factors, self.parts, strict=True)
+        return math.prod(factor.size / -(-factor.size // parts) for factor, parts in pairs if factor.size)
+
+    @cached_property
+    def exchanges(self) -> bool:
+        """Whether a factor is split whose blocks need elements of other ranks."""
+        return any(refs and factor.exchange for refs, factor in zip(self.axes, self.rule.factors, strict=True))
 
     @cached_property
     def in_strategy(self) -> Parts:
@@ -103,25 +115,40 @@ def show_parts(parts: Parts) -> str:
     return "(" + ", ".join("(" + ", ".join(map(str, one)) + ")" for one in parts) + ")"
 
 
-def is_legal(rule: Rule, parts: Sequence[int]) -> bool:
+def is_legal(rule: Rule, parts: Sequence[int], uneven: Container[int] = ()) -> bool:
     """Whether ranks can run the operator with these parts per factor.
 
     Only splittable factors are split, evenly; inside one dim a minor factor only when all major ones are
     split fully (otherwise a rank's elements would not be one block of the dim).
+
+    Args:
+        uneven: factors that may be split into parts which do not divide them, but no more parts than elements: blocks
+            are padded then. Minor factors may not.
     """
-    for factor, count in zip(rule.factors, parts, strict=True):
-        if count > 1 and (not factor.splittable or factor.size % count):
+    for i, (factor, count) in enumerate(zip(rule.factors, parts, strict=True)):
+        if count == 1:
+            continue
+        if not factor.splittable or count > factor.size:
+            return False
+        if factor.even % count and i not in uneven:
             return False
     return all(_is_block(rule, dim, parts) for dims in (*rule.operands, *rule.results) for dim in dims if len(dim) > 1)
 
 
 def _is_block(rule: Rule, dim: Dim, parts: Sequence[int]) -> bool:
-    full = True
+    full, leads = True, True
     for i in dim:
-        if parts[i] > 1 and not full:
+        size = rule.factors[i].size
+        if parts[i] > 1 and (not full or not leads and size % parts[i]):
             return False
-        full = full and parts[i] == rule.factors[i].size
+        full = full and parts[i] == size
+        leads = leads and size == 1
     return True
+
+
+def is_runnable(rule: Rule, parts: Sequence[int]) -> bool:
+    """The same where every factor may be split unevenly: what a user asks for."""
+    return is_legal(rule, parts, range(len(parts)))
 
 
 def whole(rule: Rule, mesh: Mesh) -> Strategy:
@@ -158,7 +185,7 @@ def _axis_choices(mesh: Mesh, name: str, size: int, rule: Rule, free: list[int])
             yield chosen
             return
         axis = rest[0]
-        extent = rule.factors[free[place]].size
+        extent = rule.factors[free[place]].even
         for parts in divisors(axis.size):
             if extent % parts:
                 continue
@@ -180,14 +207,19 @@ def divisors(number: int) -> tuple[int, ...]:
 def project(rule: Rule, dims: tuple[Dim, ...], layout: Layout) -> tuple[Refs, ...]:
     """Which axes a tensor's layout puts on each factor; what cannot be split that way is left out.
 
-    The inverse of a strategy's layouts where the layout came from one (Shardy's projection).
+    The inverse of a strategy's layouts where the layout came from one (Shardy's projection). A factor is split unevenly
+    just where the layout does not divide the dim.
     """
     axes: list[Refs] = [()] * len(rule.factors)
     for dim, refs in zip(dims, layout.dims, strict=True):
+        uneven = _uneven_lead(rule, dim, size_of(refs)) if refs else None
+        if uneven is not None:
+            axes[uneven] = refs
+            continue
         rest = list(refs)
         for i in dim:
-            factor = rule.factors[i]
-            room = factor.size if factor.splittable else 1
+            factor = rule.factors[rule.leaders[i]]
+            room = factor.even if factor.splittable else 1
             taken = []
             while rest and room > 1:
                 common = math.gcd(room, rest[0].size)
@@ -197,10 +229,20 @@ def project(rule: Rule, dims: tuple[Dim, ...], layout: Layout) -> tuple[Refs, ..
                     rest[0:1] = rest[0].split(common)
                 taken.append(rest.pop(0))
                 room //= common
-            axes[i] = merge_refs(taken)
+            axes[rule.leaders[i]] = merge_refs(taken)
             if room > 1 or not factor.splittable and factor.size > 1:
                 break
     return tuple(axes)
+
+
+def _uneven_lead(rule: Rule, dim: Dim, parts: int) -> int | None:
+    """The major factor of a dim that these parts do not divide, if it can be split into so many; else None."""
+    if math.prod(rule.factors[i].size for i in dim) % parts == 0:
+        return None
+    lead = next((i for i in dim if rule.factors[i].size > 1), None)
+    if lead is None or rule.factors[lead].exchange or not rule.factors[lead].splittable:
+        return None
+    return lead if parts <= rule.factors[lead].size else None
 
 
 def place_parts(rule: Rule, parts: Sequence[int], mesh: Mesh) -> Strategy:
@@ -253,7 +295,8 @@ def parse_strategy(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Seq
         what: the operator in an error's words, e.g. "dense1.matmul (MatMul) at train.py:31".
 
     Raises:
-        StrategyError: wrong arity or rank, sizes that do not divide, splits that disagree, too many parts.
+        StrategyError: wrong arity or rank, sizes that parts do not divide (layouts may be uneven), splits that
+            disagree, too many parts.
     """
     if not isinstance(given, Sequence) or not all(isinstance(one, Layout | tuple | list) for one in given):
         raise StrategyError(
@@ -270,7 +313,7 @@ def parse_strategy(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Seq
                 f"{shown}: tuple {i} has {count} entries, but operand {i} has {len(shape)} dims {tuple(shape)}"
             )
     if any(isinstance(one, Layout) for one in given):
-        return _from_layouts(rule, given, mesh, shapes, shown)
+        return _from_layouts(rule, given, mesh, shown)
     return _from_tuples(rule, given, mesh, shapes, shown)
 
 
@@ -337,7 +380,7 @@ def _share(rule: Rule, dim: Dim, count: int, where: str, shown: str) -> Iterator
         raise StrategyError(f"{shown}: {where} cannot have {count} parts under the rule {rule}")
 
 
-def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, shown: str) -> Strategy:
+def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shown: str) -> Strategy:
     if not all(isinstance(one, Layout) for one in given):
         raise StrategyError(f"{shown}: give either tuples or Layouts for all operands")
     try:
@@ -345,11 +388,9 @@ def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, sho
     except LayoutError as error:
         raise StrategyError(f"{shown}: {error}") from None
     axes: list[Refs] = [()] * len(rule.factors)
-    for i, (layout, shape) in enumerate(zip(wanted, shapes, strict=True)):
+    for i, layout in enumerate(wanted):
         if layout.partial:
             raise StrategyError(f"{shown}: layout [{layout}] of operand {i} is partial; give a final one")
-        if not layout.divides(shape):
-            raise StrategyError(f"{shown}: layout [{layout}] does not divide operand {i} of shape {tuple(shape)}")
         for factor, refs in enumerate(project(rule, rule.operands[i], layout)):
             if refs and axes[factor] and axes[factor] != refs:
                 raise StrategyError(
@@ -365,7 +406,7 @@ def _from_layouts(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, sho
                 f"{shown}: operand {i} has layout [{layout}], but with the other operands' layouts "
                 f"and the rule {rule} it needs [{needed}]"
             )
-    if not is_legal(rule, strategy.parts):
+    if not is_runnable(rule, strategy.parts):
         raise StrategyError(f"{shown}: the operator cannot be split this way under its rule {rule}")
     return strategy
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from autoshard.errors import GraphError
+from autoshard.ops.control import apart
 from autoshard.ops.registry import Operator
 from autoshard.rule import Rule
 from autoshard.source import Source
@@ -105,6 +106,9 @@ class Node:
 
     @cached_property
     def rule(self) -> Rule:
+        """How dims belong together; those of a node with regions do not, as far as the node itself goes."""
+        if self.regions and self.given_rule is None and not self.op.has_rule:
+            return apart(self.operand_types, self.result_types)
         return self.given_rule or self.op.rule(self.operand_types, self.attrs)
 
 
@@ -120,6 +124,18 @@ def walk(nodes: Iterable[Node]) -> Iterator[Node]:
         yield node
         for region in node.regions:
             yield from walk(region.nodes)
+
+
+def region_values(regions: Iterable[Region]) -> Iterator[Value]:
+    """The values of regions, and of the regions in them at any depth."""
+    for region in regions:
+        yield from region.values
+        yield from region_values(inner for node in region.nodes for inner in node.regions)
+
+
+def inner_values(graph: Graph) -> Iterator[Value]:
+    """The values of all regions of a graph, at any depth."""
+    return region_values(region for node in graph.nodes for region in node.regions)
 
 
 @dataclass(frozen=True, eq=False)

@@ -388,3 +388,36 @@ class Groups:
 
     def __str__(self) -> str:
         return ".".join(self.mesh.show_ref(ref) for ref in self.refs) or "-"
+
+
+@dataclass(frozen=True)
+class GroupList:
+    """Groups of ranks that are listed, where no axes tell them: each rank is in one, all of one size."""
+
+    rows: tuple[tuple[int, ...], ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.rows[0])
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        return {rank: (i, j) for i, row in enumerate(self.rows) for j, rank in enumerate(row)}
+
+    @property
+    def world(self) -> int:
+        return len(self._places)
+
+    def members(self, rank: int) -> np.ndarray:
+        """The ranks of `rank`'s group in order."""
+        return np.asarray(self.rows[self._places[rank][0]])
+
+    def position(self, rank: int) -> int:
+        """Where `rank` stands in its group."""
+        return self._places[rank][1]
+
+    def __str__(self) -> str:
+        return " ".join(".".join(map(str, row)) for row in self.rows)
+
+
+Grouping = Groups | GroupList

@@ -19,6 +19,8 @@ KNOWN: dict[str, Callable] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b,
+    "ge": np.greater_equal,
+    "le": np.less_equal,
 }
 # What partial results of a split reduction combine by, as layouts name it.
 REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}

@@ -7,7 +7,7 @@ the first target, the owner, is where the sharding is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops.registry import Operator, operator
+from autoshard.rule import REPLICATE, Dim, Factor, Rule
 from autoshard.tensortype import TensorType
 
 OPERAND, RESULT, ARG, YIELD = "operand", "result", "arg", "yield"
@@ -122,6 +123,19 @@ def _links(edges: Callable[[Sizes], tuple[Edge, ...]], sizes: Sizes) -> Links:
     )
 
 
+def apart(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule:
+    """The rule of an operator of which nothing is known: each dim is a factor of its own that is never split."""
+    factors: list[Factor] = []
+
+    def dims(of: TensorType) -> tuple[Dim, ...]:
+        start = len(factors)
+        factors.extend(Factor(f"_{start + i}", size, REPLICATE) for i, size in enumerate(of.shape))
+        return tuple((start + i,) for i in range(of.rank))
+
+    before, after = tuple(map(dims, operands)), tuple(map(dims, results))
+    return Rule(tuple(factors), before, after)
+
+
 def _shapes(*_: Any, types: tuple[TensorType, ...], **__: Any) -> tuple:
     return tuple(of.shape for of in types)
 
@@ -213,7 +227,7 @@ def call(*xs, callee, types, regions):
 # -- what people ask for, as nodes
 
 
-@operator("ShardingConstraint", rule="... -> ...", spread="pointwise", linear=[()], effects=True)
+@operator("ShardingConstraint", rule="... -> ...", spread="pointwise", linear=[()], effects=True, view="same")
 def sharding_constraint(x, *, sharding):
     """x, which has to lie as `sharding` says."""
     return x
@@ -236,7 +250,7 @@ def sharding_group(x, *, group):
     return ()
 
 
-@operator("PropagationBarrier", rule="... -> ...", spread="pointwise")
+@operator("PropagationBarrier", rule="... -> ...", spread="pointwise", view="same")
 def propagation_barrier(x, *, direction="none", sharding=None):
     """x; shardings pass only in `direction`: 'forward', 'backward', 'both' or 'none'."""
     return x
@@ -247,7 +261,7 @@ def _(g, y, x, *, direction, sharding):
     return g
 
 
-@operator("DataFlowEdge", rule="... -> ...", spread="move", effects=True)
+@operator("DataFlowEdge", rule="... -> ...", spread="move", effects=True, view="same")
 def data_flow_edge(x, *, sharding=None):
     """Stands for the owner of a data-flow edge while shardings are propagated."""
     return x

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from autoshard.errors import RuleError
 from autoshard.ops.axes import letters
-from autoshard.rule import PASS, Factor, Rule
+from autoshard.ops.windows import common_parts
+from autoshard.rule import PASS, REDUCTION, REPLICATE, Factor, Rule
 
 
 class FactorBuilder:
@@ -20,10 +21,18 @@ class FactorBuilder:
         self.inputs = len(operand_ranks)
         self.ranks = (*operand_ranks, *result_ranks)
         self.dims: list[list[list[int]]] = [[[] for _ in range(rank)] for rank in self.ranks]
-        self.factors: list[tuple[int, str, bool, bool]] = []
+        self.factors: list[tuple[int, str, bool, bool, int]] = []
+        self.leaders: dict[int, int] = {}
+        self.joined: dict[int, int] = {}
 
     def factor(
-        self, places: Mapping[int, int], size: int, kind: str = PASS, blocked: bool = False, whole: bool = False
+        self,
+        places: Mapping[int, int],
+        size: int,
+        kind: str = PASS,
+        blocked: bool = False,
+        whole: bool = False,
+        exchange: int = 0,
     ) -> FactorBuilder:
         """A new factor, the most minor so far in dim `places[tensor]` of each tensor named.
 
@@ -39,13 +48,15 @@ class FactorBuilder:
         for dim in taken:
             dim.append(len(self.factors))
         if taken:
-            self.factors.append((size, kind, blocked, whole))
+            self.factors.append((size, kind, blocked, whole, exchange))
         return self
 
-    def along(self, dim: int, size: int, kind: str = PASS, blocked: bool = False, whole: bool = False) -> FactorBuilder:
+    def along(
+        self, dim: int, size: int, kind: str = PASS, blocked: bool = False, whole: bool = False, exchange: int = 0
+    ) -> FactorBuilder:
         """A new factor on dim `dim` of every tensor that is not a scalar."""
         places = {tensor: dim for tensor, rank in enumerate(self.ranks) if rank}
-        return self.factor(places, size, kind, blocked, whole)
+        return self.factor(places, size, kind, blocked, whole, exchange)
 
     def pointwise(self, shape: Iterable[int], kind: Callable[[int], str] = lambda dim: PASS) -> FactorBuilder:
         """A factor per dim of `shape`, over all tensors that are not scalars; `kind(dim)` tells its kind."""
@@ -54,22 +65,55 @@ class FactorBuilder:
         return self
 
     def matched(
-        self, source: Sequence[int], target: Sequence[int], kind: str, blocked: bool = False, whole: bool = False
+        self,
+        source: Sequence[int],
+        target: Sequence[int],
+        kind: str,
+        blocked: bool = False,
+        whole: bool = False,
+        exchanged: bool = False,
     ) -> FactorBuilder:
         """A factor per dim over all tensors; `kind` and the marks hold where source and target differ in size.
 
-        The factors have the sizes of `source`.
+        The factors have the sizes of `source`. `exchanged` says that blocks of both can be made by an exchange.
         """
         for dim, (size, other) in enumerate(zip(source, target, strict=True)):
             if size == other:
                 self.along(dim, size)
             else:
-                self.along(dim, size, kind, blocked, whole)
+                self.along(dim, size, kind, blocked, whole, common_parts(size, other) if exchanged else 0)
         return self
+
+    def follow_last(self) -> FactorBuilder:
+        """Let the factor before the last have no split of its own, but that of the last one."""
+        self.leaders[len(self.factors) - 2] = len(self.factors) - 1
+        return self
+
+    def join_last(self) -> FactorBuilder:
+        """Let the last factor be one with the factor before it where shardings spread."""
+        self.joined[len(self.factors) - 1] = len(self.factors) - 2
+        return self
+
+    def looked_up(self, source: Mapping[int, int], size: int, made: Mapping[int, int], count: int) -> FactorBuilder:
+        """Two factors of a dim of which a part is taken at a place that is known only when it runs.
+
+        Ranks with a block of the `size` elements find zeros for what others hold, so that their results are terms of a
+        sum; of the `count` elements made a rank makes all. To propagation it is one factor, needed whole.
+        """
+        self.factor(source, size, REDUCTION, blocked=True)
+        return self.factor(made, count, REPLICATE).join_last()
 
     def build(self) -> Rule:
         """The rule of all factors so far."""
         names = letters(len(self.factors))
-        factors = tuple(Factor(name, *rest) for name, rest in zip(names, self.factors, strict=True))
+        factors = tuple(
+            Factor(
+                name,
+                *rest,
+                names[self.leaders[i]] if i in self.leaders else "",
+                names[self.joined[i]] if i in self.joined else "",
+            )
+            for i, (name, rest) in enumerate(zip(names, self.factors, strict=True))
+        )
         dims = tuple(tuple(map(tuple, tensor)) for tensor in self.dims)
         return Rule(factors, dims[: self.inputs], dims[self.inputs :])

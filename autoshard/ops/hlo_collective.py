@@ -7,8 +7,8 @@ processes work together, `channel` and `global_ids` tell what numbers them (the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from autoshard.errors import ShapeError
 from autoshard.ops.control import typed
@@ -18,6 +18,23 @@ from autoshard.rule import REPLICATE, Rule
 from autoshard.tensortype import TensorType
 
 Types = tuple[TensorType, ...]
+
+
+def crosses_partitions(attrs: Mapping[str, Any]) -> bool:
+    """Whether a collective is among the devices that run one program, not among replicas of all of it.
+
+    Without a channel its groups are of replicas of the whole program, of which there is one; with it they are of the
+    devices that share it (StableHLO's cross_partition and flattened_ids).
+    """
+    return bool(attrs.get("channel") or attrs.get("global_ids"))
+
+
+def device_groups(attrs: Mapping[str, Any], devices: int) -> list[list[int]]:
+    """The groups of devices that a collective's attributes say work together; () lists them all as one."""
+    if not crosses_partitions(attrs):
+        return [[device] for device in range(devices)]
+    groups = [[int(device) for device in group] for group in attrs["groups"]]
+    return groups or [list(range(devices))]
 
 
 def _alone(name: str) -> NoReturn:
@@ -34,7 +51,7 @@ def _same_rule(*shapes: Sequence[int], types: Types, **_: object) -> Rule:
     """Every dim of the first result, over all tensors."""
     made = _builder(shapes, types)
     for dim, size in enumerate(types[0].shape):
-        made.along(dim, size, whole=True)
+        made.along(dim, size)
     return made.build()
 
 
@@ -44,7 +61,7 @@ def _resized_rule(shapes: Sequence[Sequence[int]], types: Types, resized: Sequen
     first, count = tuple(shapes[0]), len(shapes)
     for dim, size in enumerate(first):
         if dim not in resized:
-            made.along(dim, size, whole=True)
+            made.along(dim, size)
     for dim in resized:
         made.factor(dict.fromkeys(range(count), dim), first[dim], REPLICATE)
         made.factor(dict.fromkeys(range(count, count + len(types)), dim), types[0].shape[dim], REPLICATE)

@@ -1,6 +1,7 @@
 """StableHLO's convolution: any order of dims, strides, dilations, padding, reversal, feature and batch groups.
 
-Batch, features and groups can be split; a split window would need neighbours. `lhs_dims` are (batch, feature, spatial
+Batch, features, groups and space can be split, and so can windows: each rank fetches what its windows, or its part of
+them, read of lhs; parts of windows leave terms of sums. `lhs_dims` are (batch, feature, spatial
 dims ...), `rhs_dims` (input feature, output feature, spatial dims ...), `out_dims` (batch, feature, spatial dims ...).
 """
 
@@ -18,6 +19,8 @@ from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import widened
 from autoshard.ops.hlo_window import Window, dilated, windows
 from autoshard.ops.registry import Place, operator
+from autoshard.ops.windows import Exchange, Slide, along, block_starts, common_parts, slid
+from autoshard.ops.windows import Window as Fetched
 from autoshard.rule import PERMUTATION, REDUCTION, Rule
 
 Shape = tuple[int, ...]
@@ -92,15 +95,21 @@ def _rule(lhs: Shape, rhs: Shape, spatial: bool = True, **attrs: Any) -> Rule:
 
 
 def _add_spatial(builder: FactorBuilder, dims: Sequence[int], shapes: Sequence[Shape]) -> None:
-    """The number of windows and the window's size, the larger one first, as far as the operand's dim has room."""
+    """The number of windows and the window's size, the larger one first, as far as the operand's dim has room.
+
+    Only the larger one can be split, which is the major one in the operand's dim.
+    """
     remaining, window, count = (shape[dim] for dim, shape in zip(dims, shapes, strict=True))
     of_count = ({_LHS: dims[_LHS], _OUT: dims[_OUT]}, count, PERMUTATION)
     of_window = ({_LHS: dims[_LHS], _RHS: dims[_RHS]}, window, REDUCTION)
-    for places, size, kind in (of_count, of_window) if count >= window else (of_window, of_count):
-        size = min(remaining, size)
+    extent, is_major = remaining, True
+    for places, full, kind in (of_count, of_window) if count >= window else (of_window, of_count):
+        size = min(remaining, full)
         if size > 1:
-            builder.factor(places, size, kind, whole=kind == REDUCTION)
+            exchange = common_parts(extent, full) if is_major else 0
+            builder.factor(places, size, kind, whole=kind == REDUCTION and not exchange, exchange=exchange)
             remaining //= size
+            is_major = False
 
 
 @operator(
@@ -151,6 +160,30 @@ def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
         "feature_groups": lhs[attrs["lhs_dims"][1]] // rhs[attrs["rhs_dims"][0]],
         "batch_groups": lhs[attrs["lhs_dims"][0]] // out[attrs["out_dims"][0]],
     }
+
+
+@convolution.exchange
+def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+    """Of each spatial dim that is split, what the rank's windows, or its part of each window, read."""
+    (lhs, rhs), (lhs_layout, rhs_layout) = (of.shape for of in place.operands), place.operand_layouts
+    out_layout, taken, block = place.result_layouts[0], place.local_operand(1), place.local_result()
+    padding: list[Any] = list(attrs["padding"] or ((0, 0),) * (len(lhs) - 2))
+    turned = attrs["reversal"] or (False,) * len(padding)
+    moves, windows = _windows(rhs, attrs["rhs_dims"], attrs), []
+    for i, dims in enumerate(zip(attrs["lhs_dims"][2:], attrs["rhs_dims"][2:], attrs["out_dims"][2:], strict=True)):
+        move, (dim, window, count) = moves[i], dims
+        parts, of_windows = lhs_layout.parts[dim], rhs_layout.parts[window] > 1
+        if out_layout.parts[count] == 1 and not of_windows:
+            continue
+        starts = block_starts(taken[window] if of_windows else block[count], parts)
+        firsts, offsets = (np.zeros_like(starts), starts) if of_windows else (starts, None)
+        if offsets is not None and turned[i]:
+            offsets = move.size - taken[window] - offsets
+        slide = Slide(taken[window], move.stride, move.base, move.dilation, move.low)
+        read = slid(lhs[dim], slide, firsts, block[count], offsets)
+        windows.append(Fetched(_LHS, dim, lhs_layout.dims[dim], (read.run,)))
+        padding[i] = (along(lhs_layout, dim, read.low), along(lhs_layout, dim, read.high))
+    return Exchange(tuple(windows), {"padding": tuple(padding)})
 
 
 @convolution.conservative

@@ -6,12 +6,13 @@ Start indices are scalar operands, one per dim; they are clamped so that the sli
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops.factors import FactorBuilder
-from autoshard.ops.registry import operator
+from autoshard.ops.registry import Place, operator
 from autoshard.rule import PASS, REPLICATE, Rule
 from autoshard.tensortype import DType
 
@@ -23,6 +24,11 @@ def start_index(index: np.ndarray) -> np.ndarray:
     if index.dtype == np.uint64:
         index = np.minimum(index, np.uint64(np.iinfo(np.int64).max))
     return index.astype(np.int64, copy=False)
+
+
+def _extents(x: Shape, block: Sequence) -> Shape:
+    """The sizes of the tensor that x is a part of."""
+    return tuple(extent for _, extent in block) or x
 
 
 def _starts(starts: Sequence[np.ndarray], extents: Sequence[int], sizes: Sequence[int]) -> list[int]:
@@ -47,16 +53,21 @@ def _check(what: str, x: Shape, sizes: Sequence[int], starts: Sequence[Shape]) -
 # -- dynamic_slice
 
 
-def _slice_shape(x: Shape, *starts: Shape, sizes: Sequence[int]) -> tuple[Shape, ...]:
-    _check("DynamicSlice", x, sizes, starts)
+def _slice_shape(x: Shape, *starts: Shape, sizes: Sequence[int], block: Sequence = (), **_: object) -> tuple[Shape, ...]:
+    _check("DynamicSlice", _extents(x, block), sizes, starts)
     return (tuple(sizes),)
 
 
-def _slice_rule(x: Shape, *starts: Shape, sizes: Sequence[int]) -> Rule:
-    """A dim that is cut cannot be handed on without knowing the start: needed whole, and blocked."""
+def _slice_rule(x: Shape, *starts: Shape, sizes: Sequence[int], reduction: str, **_: object) -> Rule:
+    """Of a dim that is cut shardings are not handed on, as the start is not known; but ranks can look in their blocks."""
     _slice_shape(x, *starts, sizes=sizes)
-    builder = FactorBuilder([len(x), *(0 for _ in starts)], [len(x)])
-    return builder.matched(x, sizes, REPLICATE, blocked=True).build()
+    builder, result = FactorBuilder([len(x), *(0 for _ in starts)], [len(x)]), len(starts) + 1
+    for dim, (size, taken) in enumerate(zip(x, sizes, strict=True)):
+        if size == taken:
+            builder.along(dim, size)
+        else:
+            builder.looked_up({0: dim}, size, {result: dim}, taken)
+    return replace(builder.build(), reduction=reduction)
 
 
 @operator(
@@ -67,16 +78,52 @@ def _slice_rule(x: Shape, *starts: Shape, sizes: Sequence[int]) -> Rule:
     linear=((0,),),
     flops=0,
     spread="slice",
+    view="strided",
+    neutral="own",
 )
-def dynamic_slice(x, *starts, sizes):
-    """The slice of x of these sizes that begins at `starts`, moved back inside where it would reach beyond."""
-    rows = zip(_starts(starts, x.shape, sizes), sizes, strict=True)
-    return x[tuple(slice(start, start + size) for start, size in rows)]
+def dynamic_slice(x, *starts, sizes, reduction="sum", block=()):
+    """The slice of x of these sizes that begins at `starts`, moved back inside where it would reach beyond.
+
+    `block` holds, per dim, the (offset, extent) of the whole operand that x is a part of; elements outside of x are 0,
+    and `reduction` combines what ranks with different parts find: 'max' for bools.
+    """
+    whole = _starts(starts, _extents(x.shape, block), sizes)
+    if not block:
+        return x[tuple(slice(start, start + size) for start, size in zip(whole, sizes, strict=True))]
+    inside, source = _overlap(whole, block, sizes, x.shape)
+    out = np.zeros(sizes, x.dtype)
+    out[source] = x[inside]
+    return out
+
+
+def _overlap(
+    starts: Sequence[int], block: Sequence[tuple[int, int]], sizes: Sequence[int], held: Sequence[int]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Where a slice lies in a block of the whole, and which part of the slice that is."""
+    inside, part = [], []
+    for start, (offset, _), size, here in zip(starts, block, sizes, held, strict=True):
+        low = start - offset
+        begin = min(max(low, 0), here)
+        end = max(begin, min(low + size, here))
+        inside.append(slice(begin, end))
+        part.append(slice(begin - low, end - low) if end > begin else slice(0, 0))
+    return tuple(inside), tuple(part)
+
+
+def _block(place: Place, cut: Sequence[int]) -> tuple:
+    """The (offset, extent) of the whole operand that the local one is a part of; dims that are not cut begin at 0."""
+    whole, local = place.operands[0].shape, place.local_operand(0)
+    return tuple(
+        (place.operand_offset(0, dim), size) if dim in cut else (0, local[dim]) for dim, size in enumerate(whole)
+    )
 
 
 @dynamic_slice.localize
 def _(attrs, place):
-    return {"sizes": place.local_result()}
+    sizes, layout = place.local_result(), place.operand_layouts[0]
+    cut = [dim for dim, size in enumerate(place.operands[0].shape) if attrs["sizes"][dim] != size]
+    split = any(layout.dims[dim] for dim in cut)
+    return {"sizes": sizes, "block": _block(place, cut) if split else ()}
 
 
 # -- dynamic_update_slice
@@ -84,7 +131,7 @@ def _(attrs, place):
 
 def _update_shape(x: Shape, update: Shape, *starts: Shape, block: Sequence = (), **_: object) -> tuple[Shape, ...]:
     # Of a part of the operand, the update has to lie inside the whole.
-    _check("DynamicUpdateSlice", tuple(extent for _, extent in block) or x, update, starts)
+    _check("DynamicUpdateSlice", _extents(x, block), update, starts)
     return (x,)
 
 
@@ -119,26 +166,15 @@ def dynamic_update_slice(x, update, *starts, fixed=False, block=()):
     `fixed` says that all starts are constants. `block` holds, per dim, the (offset, extent) of the whole operand that
     x is a part of; what falls outside of x is not written.
     """
-    offsets, extents = zip(*block, strict=True) if block else ((0,) * x.ndim, x.shape)
-    whole = _starts(starts, extents, update.shape)
+    whole = _starts(starts, _extents(x.shape, block), update.shape)
+    inside, source = _overlap(whole, block or [(0, size) for size in x.shape], update.shape, x.shape)
     out = x.copy()
-    lows = [start - offset for start, offset in zip(whole, offsets, strict=True)]
-    inside = [
-        (max(low, 0), min(low + size, extent)) for low, size, extent in zip(lows, update.shape, x.shape, strict=True)
-    ]
-    if all(begin < end for begin, end in inside):
-        source = tuple(slice(begin - low, end - low) for (begin, end), low in zip(inside, lows, strict=True))
-        out[tuple(slice(begin, end) for begin, end in inside)] = update[source]
+    out[inside] = update[source]
     return out
 
 
 @dynamic_update_slice.localize
 def _(attrs, place):
-    whole, update, local = place.operands[0].shape, place.operands[1].shape, place.local_operand(0)
-    return {
-        "block": tuple(
-            # A dim that is written in full begins at 0 on every rank.
-            (0, local[dim]) if update[dim] == size else (place.operand_offset(0, dim), size)
-            for dim, size in enumerate(whole)
-        )
-    }
+    # A dim that is written in full begins at 0 on every rank.
+    update = place.operands[1].shape
+    return {"block": _block(place, [dim for dim, size in enumerate(place.operands[0].shape) if update[dim] != size])}

@@ -211,7 +211,7 @@ def _add_factor(builder: FactorBuilder, link: Link, operand: Shape, indices: Sha
         builder.factor({0: link.operand}, operand[link.operand], REDUCTION)
         builder.factor({2: link.slices}, 1, REPLICATE)
     elif link.role == CUT:
-        builder.factor(places, operand[link.operand], REPLICATE, blocked=True)
+        builder.looked_up({0: link.operand}, operand[link.operand], {2: link.slices}, slices[link.slices])
     elif link.role == DROPPED:
         size = operand[link.operand]
         builder.factor(places, size, REPLICATE if size == 1 else REDUCTION)
@@ -225,7 +225,7 @@ def _type(operand: DType, *_: DType, **__: object) -> DType:
     return operand
 
 
-@operator("GatherSlices", rule=_rule, shape=_shape, dtype=_type, linear=((0,),), flops=0)
+@operator("GatherSlices", rule=_rule, shape=_shape, dtype=_type, linear=((0,),), flops=0, neutral="own")
 def gather_slices(
     operand,
     indices,
@@ -257,30 +257,36 @@ def gather_slices(
     full = tuple(dim for dim in dims.kept(operand.ndim) if slice_sizes[dim] == block[dim][1])
     slices = Slices(dims, slice_sizes, full)
     batch = dims.batch_shape(indices.shape)
-    starts, inside = _held(slices, dims.starts(indices, operand.ndim), operand.shape, block)
-    index = slices.index(starts, batch)
+    starts = _clipped(slices, dims.starts(indices, operand.ndim), block)
+    index, inside = _held(slices, slices.index(starts, batch), operand.shape, block)
     moved = operand.transpose(slices.order)
     found = np.asarray(moved[index]) if index else np.broadcast_to(moved, batch + moved.shape)
     if not inside.all():
-        found[~np.broadcast_to(inside, batch)] = 0
+        found[~np.broadcast_to(inside, batch + tuple(slice_sizes[dim] for dim in slices.cuts))] = 0
     return found.transpose(np.argsort(slices.slices_order(found.ndim)))
 
 
-def _held(
-    slices: Slices, starts: list[np.ndarray], shape: Shape, block: Sequence[tuple[int, int]]
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Starts inside the operand that is here, and which of the slices really begin there."""
-    inside = np.ones((), bool)
+def _clipped(slices: Slices, starts: list[np.ndarray], block: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+    """Where slices start in the block that is here, after they were moved inside of the whole."""
     for dim in slices.sought:
-        if dim in slices.dims.batching:
-            continue
+        if dim not in slices.dims.batching:
+            offset, extent = block[dim]
+            starts[dim] = np.clip(starts[dim], 0, extent - slices.sizes[dim]) - offset
+    return starts
+
+
+def _held(
+    slices: Slices, index: Sequence[np.ndarray], shape: Shape, block: Sequence[tuple[int, int]]
+) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """Indices inside the operand that is here, and which of them really lie there."""
+    inside, found = np.ones((), bool), []
+    for dim, places in zip(slices.sought, index, strict=True):
         (offset, extent), here = block[dim], shape[dim]
-        start = np.clip(starts[dim], 0, extent - slices.sizes[dim]) - offset
-        if here < extent:
-            inside = inside & (start >= 0) & (start < here)
-            start = np.clip(start, 0, here - 1)
-        starts[dim] = start
-    return starts, inside
+        if dim not in slices.dims.batching and (offset or here < extent):
+            inside = inside & (places >= 0) & (places < here)
+            places = np.clip(places, 0, here - 1)
+        found.append(places)
+    return tuple(found), inside
 
 
 @gather_slices.localize

@@ -80,7 +80,7 @@ def _reduced(xs: Sequence[np.ndarray], dimensions: Sequence[int], body: Body, fi
     return combine(body, spread, folded)
 
 
-@operator("Reduce", rule=_reduce_rule, shape=_reduced_shapes, dtype=_starting_types)
+@operator("Reduce", rule=_reduce_rule, shape=_reduced_shapes, dtype=_starting_types, neutral="yes")
 def reduce_with(*xs, dimensions, body, first=()):
     """Inputs put together along `dimensions` by `body`; operands are the inputs, then a scalar for each to start from.
 

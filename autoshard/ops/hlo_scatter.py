@@ -18,6 +18,7 @@ from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.hlo_gather import ABSENT, CUT, DROPPED, IMPLICIT, VECTOR, IndexDims, Link, Slices
 from autoshard.ops.registry import Place, operator
+from autoshard.ops.windows import Exchange
 from autoshard.rule import REDUCTION, REPLICATE, Rule
 from autoshard.tensortype import DType
 
@@ -62,7 +63,8 @@ def _tensors(operands: Sequence[T]) -> tuple[Sequence[T], T, Sequence[T]]:
 
 def _shapes(*shapes: Shape, **attrs) -> tuple[Shape, ...]:
     inputs, indices, updates = _tensors(shapes)
-    _check(inputs, indices, updates, scatter_dims(**attrs))
+    extents = tuple(extent for _, extent in attrs.get("block", ())) or inputs[0]
+    _check(inputs, indices, updates, scatter_dims(**attrs), extents)
     return tuple(inputs)
 
 
@@ -75,13 +77,15 @@ def _rule(*shapes: Shape, body: Body, **attrs) -> Rule:
     return replace(builder.build(), reduction=body.reduction or "sum")
 
 
-def _check(inputs: Sequence[Shape], indices: Shape, updates: Sequence[Shape], dims: IndexDims) -> None:
+def _check(
+    inputs: Sequence[Shape], indices: Shape, updates: Sequence[Shape], dims: IndexDims, extents: Shape
+) -> None:
     dims.check("Scatter", inputs[0], indices, len(updates[0]))
     if any(shape != inputs[0] for shape in inputs) or any(shape != updates[0] for shape in updates):
         raise ShapeError(f"Scatter: inputs {inputs} must have one shape, and updates {updates} as well")
     batch = dims.batch_shape(indices)
     kept = dims.kept(len(inputs[0]))
-    too_wide = any(updates[0][at] > inputs[0][dim] for at, dim in zip(dims.window, kept, strict=True))
+    too_wide = any(updates[0][at] > extents[dim] for at, dim in zip(dims.window, kept, strict=True))
     if too_wide or tuple(updates[0][i] for i in dims.batch(len(updates[0]))) != batch:
         raise ShapeError(
             f"Scatter: updates of shape {updates[0]} do not fit inputs of shape {inputs[0]} and indices of shape "
@@ -95,7 +99,9 @@ def _add_factor(
     inputs = {i: link.operand for i in (*range(count), *range(2 * count + 1, 3 * count + 1))}  # and results
     updates = {i: link.slices for i in range(count + 1, 2 * count + 1)}
     if link.role == CUT:
-        builder.factor(inputs, operand[link.operand], REPLICATE)
+        # Each rank writes what falls into its block.
+        size = operand[link.operand]
+        builder.factor(inputs, size, REPLICATE, exchange=size if size > 1 else 0)
         builder.factor(updates, slices[link.slices], REPLICATE)
         return
     everywhere = {**inputs, count: link.indices, **updates}
@@ -115,7 +121,7 @@ def _scatter(operands: Sequence[np.ndarray], body: Body, attrs: dict) -> tuple[n
     inputs, indices, updates = _tensors(operands)
     if body.reduction in _NEUTRAL and any(attrs["parts"]):
         inputs = [np.full_like(one, _NEUTRAL[body.reduction]) for one in inputs]
-    places = _Places(scatter_dims(**attrs), indices, inputs[0].shape, updates[0].shape, attrs["offsets"])
+    places = _Places(scatter_dims(**attrs), indices, inputs[0].shape, updates[0].shape, attrs["block"])
     olds = [places.opened(one) for one in inputs]
     news = [places.listed(one) for one in updates]
     return tuple(places.closed(one) for one in _combined(olds, news, places.rows, body))
@@ -127,29 +133,33 @@ class _Places:
     Input dims that slices cover in full are the columns, all others together the rows.
     """
 
-    def __init__(self, dims: IndexDims, indices: np.ndarray, shape: Shape, updates: Shape, offsets: Dims) -> None:
+    def __init__(
+        self, dims: IndexDims, indices: np.ndarray, shape: Shape, updates: Shape, block: Sequence[tuple[int, int]]
+    ) -> None:
         kept = dims.kept(len(shape))
         window = dict(zip(kept, dims.window, strict=True))
         sizes = tuple(updates[window[dim]] if dim in window else 1 for dim in range(len(shape)))
-        self.slices = Slices(dims, sizes, tuple(dim for dim in kept if sizes[dim] == shape[dim]))
+        self.block = block or tuple((0, size) for size in shape)
+        self.slices = Slices(dims, sizes, tuple(dim for dim in kept if sizes[dim] == self.block[dim][1]))
         self.shape = shape
         self.columns = math.prod(shape[dim] for dim in self.slices.full)
-        starts = dims.starts(indices, len(shape))
-        for dim, offset in enumerate(offsets):
-            starts[dim] = starts[dim] - offset
-        self.inside, self.rows = self._rows(starts, dims.batch_shape(indices.shape))
+        self.inside, self.rows = self._rows(dims.starts(indices, len(shape)), dims.batch_shape(indices.shape))
 
     def _rows(self, starts: list[np.ndarray], batch: Shape) -> tuple[np.ndarray, np.ndarray]:
         """Which of the slices' rows lie inside, and the numbers of those."""
         sizes, cuts = self.slices.sizes, self.slices.cuts
         inside = np.ones(batch, bool)
-        for start, size, extent in zip(starts, sizes, self.shape, strict=True):
+        for start, size, (_, extent) in zip(starts, sizes, self.block, strict=True):
             inside &= (start >= 0) & (start <= extent - size)
         full = batch + tuple(sizes[dim] for dim in cuts)
         inside = np.broadcast_to(inside.reshape(batch + (1,) * len(cuts)), full)
         row = np.zeros((), np.int64)
         for dim, index in zip(self.slices.sought, self.slices.index(starts, batch), strict=True):
-            row = row * self.shape[dim] + index
+            (offset, extent), here = self.block[dim], self.shape[dim]
+            if offset or here < extent:
+                index = index - offset
+                inside = inside & (index >= 0) & (index < here)
+            row = row * here + index
         return inside, np.broadcast_to(row, full)[inside]
 
     def opened(self, array: np.ndarray) -> np.ndarray:
@@ -219,7 +229,7 @@ def _types(*dtypes: DType, **_: object) -> tuple[DType, ...]:
 
 
 # Their time goes into moving bytes: the rule's index combinations would count each update at each place.
-@operator("ScatterSlices", rule=_rule, shape=_shapes, dtype=_types, flops=0)
+@operator("ScatterSlices", rule=_rule, shape=_shapes, dtype=_types, flops=0, neutral="yes", fills={1: 0})
 def scatter_slices(
     *operands,
     body,
@@ -229,14 +239,14 @@ def scatter_slices(
     scatter_indices_batching_dims=(),
     scatter_dims_to_operand_dims,
     index_vector_dim,
-    offsets=(),
+    block=(),
     parts=(),
 ):
     """StableHLO's scatter of (inputs..., indices, updates...): as many results as inputs.
 
     A body known by name, and REPLACE, treats each input with its own updates; any other takes an element of each input,
-    then of each update, and returns the new elements. `offsets` says where the inputs start in the whole ones; `parts`
-    where the updates start along dims whose updates meet in the results: ranks that are not first in all of them
+    then of each update, and returns the new elements. `block` holds, per dim, the (offset, extent) of the whole inputs
+    that these are parts of; `parts` says where the updates start along dims whose updates meet in the results: ranks that are not first in all of them
     bring no inputs of their own.
     """
     attrs = dict(
@@ -246,7 +256,7 @@ def scatter_slices(
         scatter_indices_batching_dims=scatter_indices_batching_dims,
         scatter_dims_to_operand_dims=scatter_dims_to_operand_dims,
         index_vector_dim=index_vector_dim,
-        offsets=offsets,
+        block=block,
         parts=parts,
     )
     return _scatter(operands, body, attrs)
@@ -271,7 +281,7 @@ def scatter_add_slices(
     scatter_indices_batching_dims=(),
     scatter_dims_to_operand_dims,
     index_vector_dim,
-    offsets=(),
+    block=(),
     parts=(),
 ):
     """StableHLO's scatter of one input by addition, which is linear: see `scatter_slices`."""
@@ -286,9 +296,16 @@ def scatter_add_slices(
         scatter_indices_batching_dims=scatter_indices_batching_dims,
         scatter_dims_to_operand_dims=scatter_dims_to_operand_dims,
         index_vector_dim=index_vector_dim,
-        offsets=offsets,
+        block=block,
         parts=parts,
     )
+
+
+@scatter_slices.exchange
+@scatter_add_slices.exchange
+def _(attrs, place: Place) -> Exchange:
+    """Nothing is fetched: all updates are here, and each rank writes those of its block."""
+    return Exchange()
 
 
 @scatter_slices.localize
@@ -298,8 +315,11 @@ def _(attrs, place: Place):
     links = list(scatter_dims(**attrs).links(inputs[0], indices, updates[0]))
     # Slices begin at 0 in dims that they cover, and batching dims are split like the indices.
     sought = [link.operand for link in links if link.role in (CUT, DROPPED)]
-    first = len(inputs) + 1
+    first, local = len(inputs) + 1, place.local_operand(0)
     return {
-        "offsets": tuple(place.operand_offset(0, dim) if dim in sought else 0 for dim in range(len(inputs[0]))),
+        "block": tuple(
+            (place.operand_offset(0, dim), size) if dim in sought else (0, local[dim])
+            for dim, size in enumerate(inputs[0])
+        ),
         "parts": tuple(place.operand_offset(first, link.slices) for link in links if link.role == IMPLICIT),
     }

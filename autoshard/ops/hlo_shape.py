@@ -1,7 +1,7 @@
 """StableHLO's operators of shape and position that no other module has: broadcast, concatenate, pad, slice, iota, bits.
 
-Factors, their order and kinds are those of Shardy (op_sharding_rule_registry.cc). A dim that is touched by position
-is whole on every rank while the operator runs; the attributes of all other dims are made to hold for any block.
+Factors, their order and kinds are those of Shardy (op_sharding_rule_registry.cc). Of a dim that is touched by position
+each rank fetches what its block of the result needs; the attributes of all other dims are made to hold for any block.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops.factors import FactorBuilder
+from autoshard.ops.joint import joined_windows, placed
 from autoshard.ops.registry import Place, operator, source_rule
-from autoshard.rule import PASS, PERMUTATION, REPLICATE, Rule
+from autoshard.ops.windows import Exchange, Slide, Window, along, block_starts, common_parts, picked, slid
+from autoshard.rule import PERMUTATION, REPLICATE, Rule
 from autoshard.tensortype import dtype as element_type
 
 Sizes = Sequence[int]
@@ -60,7 +62,9 @@ def _broadcast_rule(x: Sizes, shape: Sizes, dims: Sizes) -> Rule:
     return made.build()
 
 
-@operator("BroadcastInDim", rule=_broadcast_rule, linear=((0,),), flops=0, spread="broadcast", constant="fold")
+@operator(
+    "BroadcastInDim", rule=_broadcast_rule, linear=((0,),), flops=0, spread="broadcast", constant="fold", view="strided"
+)
 def broadcast_in_dim(x, *, shape, dims):
     """Dim i of x becomes dim dims[i] of `shape`; it is repeated if its size is 1, and along all other dims."""
     order = sorted(range(len(dims)), key=lambda i: dims[i])
@@ -90,21 +94,41 @@ def _joined_shape(shapes: Sequence[Sizes], dim: int) -> tuple[int, ...]:
     return (*first[:dim], sum(shape[dim] for shape in shapes), *first[dim + 1 :])
 
 
-def _concatenate_rule(*shapes: Sizes, dim: int, of_slices: bool) -> Rule:
+def _concatenate_rule(*shapes: Sizes, dim: int, of_slices: bool, **_: object) -> Rule:
     joined = _joined_shape(shapes, dim)
     made = FactorBuilder([len(joined)] * len(shapes), [len(joined)])
-    kind = PERMUTATION if of_slices else REPLICATE
-    return made.pointwise(joined, lambda i: kind if i == dim else PASS).build()
+    for i, size in enumerate(joined):
+        if i == dim:
+            common = common_parts(size, *(shape[dim] for shape in shapes))
+            made.along(i, size, PERMUTATION if of_slices else REPLICATE, exchange=common)
+        else:
+            made.along(i, size)
+    return made.build()
 
 
-@operator("Concatenate", rule=_concatenate_rule, linear=((),), flops=0)
-def concatenate(*xs, dim, of_slices=False):
-    """Join tensors along a dim. `of_slices` tells that all of them are slices, so that neighbours can be exchanged."""
-    return np.concatenate(xs, dim)
+def _concatenate_shape(*shapes: Sizes, dim: int, size: int, **_: object) -> tuple[tuple[int, ...], ...]:
+    joined = _joined_shape(shapes, dim)
+    return ((*joined[:dim], size, *joined[dim + 1 :]) if size else joined,)
+
+
+@operator("Concatenate", rule=_concatenate_rule, shape=_concatenate_shape, linear=((),), flops=0)
+def concatenate(*xs, dim, of_slices=False, places=(), size=0):
+    """Join tensors along a dim. `of_slices` tells that all of them are slices.
+
+    `places` tells of a block, `size` long, where in it each operand begins, if not at its end before; what reaches
+    beyond is dropped, and where two overlap the later one counts.
+    """
+    return placed(xs, dim, places, size) if places else np.concatenate(xs, dim)
+
+
+@concatenate.exchange
+def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+    windows, places, size = joined_windows(place, attrs["dim"])
+    return Exchange(windows, {"places": places, "size": size})
 
 
 @concatenate.conservative
-def _(*shapes: Sizes, dim: int, of_slices: bool) -> Rule:
+def _(*shapes: Sizes, dim: int, **_: object) -> Rule:
     joined = _joined_shape(shapes, dim)
     made = FactorBuilder([len(joined)] * len(shapes), [len(joined)])
     for i, size in enumerate(joined):
@@ -132,9 +156,9 @@ def _pad_rule(x: Sizes, value: Sizes, low: Sizes, high: Sizes, interior: Sizes, 
     moved = [any(one) for one in zip(low, high, interior, strict=True)]
     for dim, (size, new) in enumerate(zip(x, shape, strict=True)):
         if size == new:
-            made.along(dim, size, whole=moved[dim])
+            made.along(dim, size, exchange=common_parts(size) if moved[dim] else 0)
         else:
-            made.along(dim, size, PERMUTATION, blocked)
+            made.along(dim, size, PERMUTATION, blocked, exchange=common_parts(size, new))
     return made.build()
 
 
@@ -164,6 +188,19 @@ def _placed(size: int, room: int, low: int, interior: int) -> tuple[slice, slice
     return slice(begin, begin + count * step, step) if count else slice(0, 0), slice(first, first + count)
 
 
+@hlo_pad.exchange
+def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+    layout, shape, block = place.operand_layouts[0], place.operands[0].shape, place.local_result()
+    low, high, windows = list(attrs["low"]), list(attrs["high"]), []
+    for dim, inner in enumerate(attrs["interior"]):
+        if layout.parts[dim] > 1 and (low[dim], high[dim], inner) != (0, 0, 0):
+            slide = Slide(base=inner + 1, low=low[dim])
+            read = slid(shape[dim], slide, block_starts(block[dim], layout.parts[dim]), block[dim])
+            windows.append(Window(0, dim, layout.dims[dim], (read.run,)))
+            low[dim], high[dim] = (along(layout, dim, ends) for ends in (read.low, read.high))
+    return Exchange(tuple(windows), {"low": tuple(low), "high": tuple(high)})
+
+
 @hlo_pad.conservative
 def _(x: Sizes, value: Sizes, low: Sizes, high: Sizes, interior: Sizes) -> Rule:
     return _pad_rule(x, value, low, high, interior, blocked=True)
@@ -184,7 +221,7 @@ def _taken(x: Sizes, start: Sizes, limit: Sizes, strides: Sizes) -> tuple[int, .
 
 def _slice_rule(x: Sizes, start: Sizes, limit: Sizes, strides: Sizes, blocked: bool = False) -> Rule:
     taken = _taken(x, start, limit, strides)
-    return FactorBuilder([len(x)], [len(x)]).matched(x, taken, PERMUTATION, blocked).build()
+    return FactorBuilder([len(x)], [len(x)]).matched(x, taken, PERMUTATION, blocked, exchanged=True).build()
 
 
 @operator(
@@ -194,6 +231,7 @@ def _slice_rule(x: Sizes, start: Sizes, limit: Sizes, strides: Sizes, blocked: b
     linear=((0,),),
     flops=0,
     constant="fold",
+    view="strided",
 )
 def slice_in_dims(x, *, start, limit, strides):
     """The elements start, start + stride, ... below limit, per dim."""
@@ -210,6 +248,22 @@ def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
     whole, local = place.operands[0].shape, place.local_operand(0)
     cut = zip(attrs["limit"], whole, local, strict=True)
     return {"limit": tuple(last if part == size else part for last, size, part in cut)}
+
+
+@slice_in_dims.exchange
+def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+    layout, shape, block = place.operand_layouts[0], place.results[0].shape, place.local_result()
+    local = {name: list(attrs[name]) for name in ("start", "strides")}
+    local["limit"] = list(place.local_operand(0))
+    windows = []
+    for dim, parts in enumerate(layout.parts):
+        if parts == 1:
+            local["limit"][dim] = attrs["limit"][dim]
+        elif shape[dim] != place.operands[0].shape[dim]:
+            run = picked(attrs["start"][dim], attrs["strides"][dim], shape[dim], block[dim], parts)
+            windows.append(Window(0, dim, layout.dims[dim], (run,)))
+            local["start"][dim], local["limit"][dim], local["strides"][dim] = 0, block[dim], 1
+    return Exchange(tuple(windows), {name: tuple(values) for name, values in local.items()})
 
 
 # -- bits as another type

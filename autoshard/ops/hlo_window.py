@@ -1,13 +1,13 @@
 """StableHLO's operators on sliding windows: reduce_window and select_and_scatter (pooling and its gradient).
 
 A dim along which the window is one element, in steps of one, without padding, is untouched and can be split freely;
-any other one needs neighbours.
+of any other one ranks fetch what their windows read.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +16,11 @@ from autoshard.errors import ShapeError
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import combine, fold_windows
-from autoshard.ops.registry import operator
-from autoshard.rule import PERMUTATION, REPLICATE, Rule
+from autoshard.ops.hlo_scan import scan_exchange
+from autoshard.ops.registry import Place, operator
+from autoshard.ops.windows import Exchange, Numbers, Run, Slide, along, block_starts, common_parts, numbers, slid
+from autoshard.ops.windows import Window as Fetched
+from autoshard.rule import PASS, PERMUTATION, REPLICATE, Rule
 from autoshard.tensortype import DType
 
 Shape = tuple[int, ...]
@@ -95,6 +98,19 @@ def _kept(size: int, step: int, pad: tuple[int, int], room: int) -> tuple[slice,
 # -- reduce_window
 
 
+def _scanned(shape: Shape, moves: Sequence[Window]) -> int | None:
+    """The one dim along which windows reach from an end up to each element; None if there is none, or others move."""
+    moving = [dim for dim, move in enumerate(moves) if not move.trivial or move.base != 1]
+    if len(moving) != 1:
+        return None
+    size, move = shape[moving[0]], moves[moving[0]]
+    ends = ((size - 1, 0), (0, size - 1))
+    return moving[0] if move[:4] == (size, 1, 1, 1) and (move.low, move.high) in ends else None
+
+
+_MOVES = ("dimensions", "strides", "base_dilations", "window_dilations", "padding")
+
+
 def _pooled(x: Shape, **attrs: Any) -> tuple[Window, ...]:
     return windows(len(x), "ReduceWindow", **attrs)
 
@@ -106,10 +122,10 @@ def _reduce_window_rule(*shapes: Shape, blocked: bool = False, **attrs: Any) -> 
     x = shapes[0]
     builder = FactorBuilder([*[len(x)] * count, *[0] * count], [len(x)] * count)
     for dim, (size, window) in enumerate(zip(x, _pooled(x, **attrs), strict=True)):
-        if window.trivial:
-            builder.along(dim, window.count(size), whole=window.base != 1)
-        else:
-            builder.along(dim, window.count(size), PERMUTATION, blocked)
+        windowed = not window.trivial or window.base != 1
+        exchange = common_parts(size, window.count(size)) if windowed else 0
+        kind, stops = (PASS, False) if window.trivial else (PERMUTATION, blocked)
+        builder.along(dim, window.count(size), kind, stops, windowed and not exchange, exchange)
     return builder.build()
 
 
@@ -152,6 +168,26 @@ def reduce_window(*xs, dimensions, strides=(), base_dilations=(), window_dilatio
     return combine(body, tuple(np.broadcast_to(start, shape) for start in starts), arrays)
 
 
+@reduce_window.exchange
+def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+    shape, block, layout = place.operands[0].shape, place.local_result(), place.result_layouts[0]
+    moves = _pooled(shape, **{name: attrs[name] for name in _MOVES})
+    scanned = _scanned(shape, moves) if len(place.results) == 1 else None
+    if scanned is not None and layout.parts[scanned] * block[scanned] == shape[scanned]:
+        return scan_exchange(
+            layout, scanned, shape[scanned], attrs["body"], moves[scanned].high > 0, place.results[0].dtype
+        )
+    padding: list[Any] = [(move.low, move.high) for move in moves]
+    windows = []
+    for dim, (move, parts) in enumerate(zip(moves, layout.parts, strict=True)):
+        if parts > 1 and not (move.trivial and move.base == 1):
+            slide = Slide(move.size, move.stride, move.base, move.dilation, move.low)
+            read = slid(shape[dim], slide, block_starts(block[dim], parts), block[dim])
+            windows += [Fetched(i, dim, layout.dims[dim], (read.run,)) for i in range(len(place.results))]
+            padding[dim] = (along(layout, dim, read.low), along(layout, dim, read.high))
+    return Exchange(tuple(windows), {"padding": tuple(padding)})
+
+
 @reduce_window.conservative
 def _(*shapes, **attrs):
     return _reduce_window_rule(*shapes, blocked=True, **attrs)
@@ -171,7 +207,7 @@ def _scattered(operand: Shape, source: Shape, dimensions: Any, strides: Any, pad
 def _scatter_rule(
     operand: Shape, source: Shape, start: Shape, *, dimensions: Any, strides: Any, padding: Any, **options: Any
 ) -> Rule:
-    blocked = bool(options.get("blocked"))
+    blocked, adds = bool(options.get("blocked")), getattr(options.get("scatter"), "name", "") == "add"
     moves = _scattered(operand, source, dimensions, strides, padding)
     builder = FactorBuilder([len(operand), len(source), len(start)], [len(operand)])
     for dim, (size, count, window) in enumerate(zip(operand, source, moves, strict=True)):
@@ -179,21 +215,25 @@ def _scatter_rule(
             builder.factor({0: dim, 1: dim, 3: dim}, size)
         else:
             builder.factor({1: dim}, count, REPLICATE, blocked)
-            builder.factor({0: dim, 3: dim}, size, PERMUTATION, blocked)
+            exchange = common_parts(size, count) if adds else 0
+            builder.factor({0: dim, 3: dim}, size, PERMUTATION, blocked, exchange=exchange)
+            if exchange and count > 1 and size > 1:
+                builder.follow_last()
     return builder.build()
 
 
 @operator(
     "SelectAndScatter",
     rule=_scatter_rule,
-    shape=lambda operand, *_, **__: (operand,),
+    shape=lambda operand, *_, kept=(), **__: (_lengths(operand, kept),),
     dtype=lambda operand, *_, **__: operand,
 )
-def select_and_scatter(operand, source, start, *, dimensions, strides=(), padding=(), select, scatter):
+def select_and_scatter(operand, source, start, *, dimensions, strides=(), padding=(), select, scatter, kept=()):
     """Each element of source added, by `scatter`, where its window of operand has the element that `select` prefers.
 
     select(a, b) tells whether a stays against b; `start` is what elements hold that no window chose. Padding is never
-    chosen.
+    chosen. `kept` tells of a block, for each dim that is not None, which elements of the result are wanted: (first,
+    count).
     """
     moves = _scattered(operand.shape, source.shape, dimensions, strides, padding)
     chosen = _chosen(operand, moves, select)
@@ -204,7 +244,74 @@ def select_and_scatter(operand, source, start, *, dimensions, strides=(), paddin
         here = sums[place]
         added = combine(scatter, (here,), (source.astype(operand.dtype, copy=False),))[0]
         sums[place] = np.where(chosen == number, added, here)
-    return dilated(sums, start, (1,) * operand.ndim, tuple((-low, -high) for low, high in lows))
+    result = dilated(sums, start, (1,) * operand.ndim, tuple((-low, -high) for low, high in lows))
+    if not kept:
+        return result
+    ends = (
+        (0, 0) if one is None else (-one[0], sum(one) - size) for one, size in zip(kept, operand.shape, strict=True)
+    )
+    return dilated(result, start, (1,) * operand.ndim, tuple(ends))
+
+
+def _lengths(operand: Shape, kept: Sequence) -> Shape:
+    return tuple(one[1] if one else size for one, size in zip(kept, operand, strict=True)) if kept else tuple(operand)
+
+
+@select_and_scatter.exchange
+def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+    """Windows that reach into a rank's block, all that they choose from, and what is left of it then."""
+    (operand, source, _), layout, block = (
+        (of.shape for of in place.operands),
+        place.result_layouts[0],
+        place.local_result(),
+    )
+    moves = _scattered(operand, source, *(attrs[name] for name in ("dimensions", "strides", "padding")))
+    padding: list[Any] = [(move.low, move.high) for move in moves]
+    kept: list[Any] = [None] * len(operand)
+    windows = []
+    for dim, (move, parts) in enumerate(zip(moves, layout.parts, strict=True)):
+        if parts > 1 and not move.trivial:
+            taken = _reaching(move, operand[dim], source[dim], block[dim], parts)
+            windows += [Fetched(i, dim, layout.dims[dim], (run,)) for i, run in enumerate(taken.runs)]
+            padding[dim] = (along(layout, dim, taken.low), along(layout, dim, taken.high))
+            kept[dim] = (along(layout, dim, taken.first), block[dim])
+    return Exchange(tuple(windows), {"padding": tuple(padding), "kept": tuple(kept)})
+
+
+class _Reaching(NamedTuple):
+    """The runs of operand and source, the padding of the operand's run, and where in it the block begins."""
+
+    runs: tuple[Run, Run]
+    low: Numbers
+    high: Numbers
+    first: Numbers
+
+
+def _reaching(move: Window, size: int, count: int, block: int, parts: int) -> _Reaching:
+    """What the windows that reach into each block of a dim of `size` elements need; the last may be cut off."""
+    begin = block_starts(block, parts)
+    end = np.minimum(begin + block, size) - 1
+    first = np.maximum(0, -(-(begin + move.low - move.size + 1) // move.stride))
+    last = np.minimum(count - 1, (end + move.low) // move.stride)
+    counts = np.where(end >= begin, np.maximum(0, last - first + 1), 0)
+    width = max(1, int(counts.max()))
+    frame = first * move.stride - move.low
+    room = (width - 1) * move.stride + move.size
+    # The block itself, and what its windows see of the dim.
+    low = np.where(counts > 0, np.minimum(begin, np.maximum(0, frame)), begin)
+    high = np.where(
+        counts > 0, np.maximum(end, np.minimum(size - 1, frame + (counts - 1) * move.stride + move.size - 1)), end
+    )
+    held = np.maximum(0, high - low + 1)
+    longest = max(1, int(held.max()))
+    # Where the dim ends inside, its last element is the last held: what is not needed is cut off in front.
+    places = np.where((high == size - 1) & (held > 0), longest - held, 0)
+    before = np.where(counts > 0, low - places - frame, room)
+    operand = Run(numbers(np.where(held > 0, low, 0)), numbers(held), longest, 1, numbers(places))
+    source = Run(numbers(np.where(counts > 0, first, 0)), numbers(counts), width)
+    return _Reaching(
+        (operand, source), numbers(before), numbers(room - before - longest), numbers(begin - low + places)
+    )
 
 
 @select_and_scatter.conservative

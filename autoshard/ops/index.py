@@ -57,7 +57,9 @@ def _gather_rule(params: Sequence[int], indices: Sequence[int], axis: int, offse
     return f"{words(rows)}, {words(picks)} -> {words(result)}"
 
 
-@operator("Gather", rule=_gather_rule, dtype=_type_of_first("Gather"), linear=((0,),), flops=0, call=("axis",))
+@operator(
+    "Gather", rule=_gather_rule, dtype=_type_of_first("Gather"), linear=((0,),), flops=0, call=("axis",), scratch=0
+)
 def gather(params, indices, *, axis=0, offset=0):
     """Slices of params along `axis`, one per index: the index dims replace the axis.
 

@@ -1,6 +1,7 @@
 """Operators that join several tensors along an axis, or cut one into several: concat, split, stack, unstack.
 
-A rank needs the joined axis whole. All of them are linear in all operands together.
+Blocks of the joined axis are put together from what other ranks hold of it, except where it is new (stack, unstack): a
+rank needs that whole. All of them are linear in all operands together.
 """
 
 from __future__ import annotations
@@ -13,17 +14,47 @@ import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops.axes import axis_index, letters, sized, whole_numbers, words
-from autoshard.ops.registry import operator
+from autoshard.ops.registry import Place, operator
 from autoshard.ops.source import zeros_like
+from autoshard.ops.windows import Exchange, Run, Varying, Window, along, block_starts, common_parts, numbers, picked
 from autoshard.rule import Rule
 
 
-def _joined_rule(shape: Sequence[int], axis: int, total: int, operands: int, results: int) -> Rule:
-    """One factor per dim over all tensors; that of `axis` has the joined size and stays whole."""
-    names = letters(len(shape))
-    dims = words(f"[{name}]" if i == axis else name for i, name in enumerate(names))
+def _joined_rule(shape: Sequence[int], axis: int, parts: Sequence[int], operands: int, results: int) -> Rule:
+    """One factor per dim over all tensors; that of `axis` has the joined size of the parts."""
+    names, total = letters(len(shape)), sum(parts)
+    common = common_parts(*parts, total)
+    mark = f"^{common}" if common else ""
+    dims = words(f"[{name}]{mark}" if i == axis else name for i, name in enumerate(names))
     sizes = [total if i == axis else size for i, size in enumerate(shape)]
     return sized(f"{', '.join([dims] * operands)} -> {', '.join([dims] * results)}", names, sizes)
+
+
+def joined_windows(place: Place, axis: int) -> tuple[tuple[Window, ...], tuple[Varying, ...], int]:
+    """What a block of tensors joined along `axis` needs of each, where these begin in it, and its size."""
+    layout, block = place.result_layouts[0], place.local_result()[axis]
+    parts, before, windows, places = layout.parts[axis], 0, [], []
+    starts = block_starts(block, parts)
+    for i, of in enumerate(place.operands):
+        size = of.shape[axis]
+        first = np.maximum(0, starts - before)
+        counts = np.maximum(0, np.minimum(size, starts + block - before) - first)
+        run = Run(numbers(np.where(counts, first, 0)), numbers(counts), max(1, int(counts.max())))
+        windows.append(Window(i, axis, layout.dims[axis], (run,)))
+        places.append(along(layout, axis, numbers(np.where(counts, first + before - starts, block))))
+        before += size
+    return tuple(windows), tuple(places), block
+
+
+def placed(xs: Sequence[np.ndarray], axis: int, places: Sequence[int], size: int) -> np.ndarray:
+    """Tensors laid along an axis `size` long, each from its place on; later ones over earlier ones."""
+    shape = (*xs[0].shape[:axis], size, *xs[0].shape[axis + 1 :])
+    out = np.zeros(shape, np.result_type(*xs))
+    for x, at in zip(xs, places, strict=True):
+        count = min(x.shape[axis], size - at)
+        ahead = (slice(None),) * axis
+        out[(*ahead, slice(at, at + count))] = x[(*ahead, slice(0, count))]
+    return out
 
 
 def _as_tuple(results: Any) -> tuple:
@@ -52,19 +83,35 @@ def _concat_check(shapes: Sequence[Sequence[int]], axis: int) -> int:
     return axis
 
 
-def _concat_rule(*shapes: Sequence[int], axis: int) -> Rule:
+def _concat_rule(*shapes: Sequence[int], axis: int, **_: object) -> Rule:
     axis = _concat_check(shapes, axis)
-    return _joined_rule(shapes[0], axis, sum(shape[axis] for shape in shapes), len(shapes), 1)
+    return _joined_rule(shapes[0], axis, [shape[axis] for shape in shapes], len(shapes), 1)
 
 
-@operator("Concat", rule=_concat_rule, linear=((),), flops=0)
-def concat(*xs, axis=0):
-    """Join tensors along an existing axis, in which alone their sizes may differ."""
-    return np.concatenate(xs, axis)
+def _concat_shape(*shapes: Sequence[int], axis: int, size: int, **_: object) -> tuple[tuple[int, ...], ...]:
+    axis = _concat_check(shapes, axis)
+    total = size or sum(shape[axis] for shape in shapes)
+    return ((*shapes[0][:axis], total, *shapes[0][axis + 1 :]),)
+
+
+@operator("Concat", rule=_concat_rule, shape=_concat_shape, linear=((),), flops=0, scratch=0)
+def concat(*xs, axis=0, places=(), size=0):
+    """Join tensors along an existing axis, in which alone their sizes may differ.
+
+    `places` and `size` tell of a block where in it each operand begins, and how long it is; see `placed`.
+    """
+    return placed(xs, axis % xs[0].ndim, places, size) if places else np.concatenate(xs, axis)
+
+
+@concat.exchange
+def _(attrs, place):
+    axis = axis_index(attrs["axis"], place.operands[0].rank, "Concat")
+    windows, places, size = joined_windows(place, axis)
+    return Exchange(windows, {"places": places, "size": size})
 
 
 @concat.gradient
-def _(g, y, *xs, axis):
+def _(g, y, *xs, axis, places, size):
     return _as_tuple(split(g, axis=axis, sizes=tuple(x.shape[axis] for x in xs)))
 
 
@@ -82,9 +129,8 @@ def _split_sizes(shape: Sequence[int], axis: int, output_num: int, sizes: Sequen
 
 
 def _split_rule(x: Sequence[int], axis: int, output_num: int, sizes: Sequence[int] | None) -> Rule:
-    count = len(_split_sizes(x, axis, output_num, sizes))
-    axis = axis_index(axis, len(x), "Split")
-    return _joined_rule(x, axis, x[axis], 1, count)
+    parts = _split_sizes(x, axis, output_num, sizes)
+    return _joined_rule(x, axis_index(axis, len(x), "Split"), parts, 1, len(parts))
 
 
 def _split_shapes(
@@ -94,11 +140,21 @@ def _split_shapes(
     return tuple((*x[:at], size, *x[at + 1 :]) for size in _split_sizes(x, axis, output_num, sizes))
 
 
-@operator("Split", rule=_split_rule, shape=_split_shapes, linear=((0,),), flops=0)
+@operator("Split", rule=_split_rule, shape=_split_shapes, linear=((0,),), flops=0, view="strided")
 def split(x, *, axis=0, output_num=1, sizes=None):
     """Cut an axis into `output_num` equal parts, or into parts of the given sizes: one result each."""
     ends = list(accumulate(_split_sizes(x.shape, axis, output_num, sizes)))
     return tuple(np.split(x, ends[:-1], axis))
+
+
+@split.exchange
+def _(attrs, place):
+    axis = axis_index(attrs["axis"], place.operands[0].rank, "Split")
+    layout, before, runs = place.operand_layouts[0], 0, []
+    for i, of in enumerate(place.results):
+        runs.append(picked(before, 1, of.shape[axis], place.local_result(i)[axis], layout.parts[axis]))
+        before += of.shape[axis]
+    return Exchange((Window(0, axis, layout.dims[axis], tuple(runs)),), {"sizes": tuple(run.width for run in runs)})
 
 
 @split.gradient
@@ -137,7 +193,7 @@ def _unstack_rule(x: Sequence[int], axis: int, num: int | None) -> str:
     return f"{words(names)} -> {', '.join([rest] * x[axis])}"
 
 
-@operator("Unstack", rule=_unstack_rule, linear=((0,),), flops=0)
+@operator("Unstack", rule=_unstack_rule, linear=((0,),), flops=0, view="strided")
 def unstack(x, *, axis=0, num=None):
     """The slices of x along an axis, one result each; `num`, if given, must be their number."""
     return tuple(np.moveaxis(x, axis, 0))

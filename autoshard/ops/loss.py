@@ -119,7 +119,9 @@ def _picked(labels: np.ndarray, classes: int) -> np.ndarray:
     return labels[..., None]
 
 
-@operator("SparseSoftmaxCrossEntropyWithLogits", rule=_sparse_rule, dtype=_logits_type, flops=18)
+@operator(
+    "SparseSoftmaxCrossEntropyWithLogits", rule=_sparse_rule, dtype=_logits_type, flops=18, fills={1: 0}, scratch=1.1
+)
 def sparse_softmax_cross_entropy_with_logits(logits, labels):
     """Cross entropy of each row of `logits` [..., c] with the class number in `labels` [...]."""
     shifted = logits - logits.max(-1, keepdims=True)
@@ -157,7 +159,9 @@ def _sparse_grad_rule(g: Shape, logits: Shape, labels: Shape) -> str:
     rule=_sparse_grad_rule,
     dtype=lambda g, logits, labels: _logits_type(logits),
     linear=((0,),),
+    fills={2: 0},
     flops=16,
+    scratch=0.1,
 )
 def sparse_softmax_cross_entropy_grad(g, logits, labels):
     """Gradient of SparseSoftmaxCrossEntropyWithLogits: (softmax - one hot) times g per row."""
@@ -222,7 +226,7 @@ def _real_pair(*operands: DType, **_: object) -> DType:
 def _elementwise_loss(name: str, value: Callable, slope: Callable, total: Callable | None, flops: float, text: str):
     """A loss of the difference x - y and its gradient, from kernels; `total` is a faster sum of `value`."""
 
-    @operator(name, rule=_elementwise_rule(name), dtype=_real_pair, flops=flops)
+    @operator(name, rule=_elementwise_rule(name), dtype=_real_pair, flops=flops, neutral="yes")
     def loss(x, y, *, reduction="mean", count=0):
         if not _reduction(reduction, name):
             return value(x, y)

@@ -12,6 +12,7 @@ import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops.axes import axis_index, letters, words
+from autoshard.ops.folding import widened
 from autoshard.ops.pointwise import add, div, mul, sub
 from autoshard.ops.reduce import reduce_max, reduce_mean, reduce_sum
 from autoshard.ops.registry import operator
@@ -39,12 +40,13 @@ def _axis_rule(name: str, operands: int):
 
 
 def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    x = widened(x)
     e = np.exp(x - x.max(axis, keepdims=True))
     e /= e.sum(axis, keepdims=True)
     return e
 
 
-@operator("Softmax", rule=_axis_rule("Softmax", 1), dtype=real, flops=12)
+@operator("Softmax", rule=_axis_rule("Softmax", 1), dtype=real, flops=12, scratch=1.1)
 def softmax(x, *, axis=-1):
     """exp(x) divided by its sum along `axis`."""
     return _softmax(x, axis)
@@ -66,9 +68,10 @@ def _(x, axis):
     return div(e, reduce_sum(e, axis=axis, keep_dims=True))
 
 
-@operator("SoftmaxGrad", rule=_axis_rule("SoftmaxGrad", 2), linear=((0,),), flops=5)
+@operator("SoftmaxGrad", rule=_axis_rule("SoftmaxGrad", 2), linear=((0,),), flops=5, scratch=1.1)
 def softmax_grad(g, y, *, axis=-1):
     """Gradient of Softmax from g and its result."""
+    g, y = widened(g), widened(y)
     slope = g * y
     slope -= y * slope.sum(axis, keepdims=True)
     return slope
@@ -80,9 +83,10 @@ def _(g, y, axis):
     return sub(slope, mul(y, reduce_sum(slope, axis=axis, keep_dims=True)))
 
 
-@operator("LogSoftmax", rule=_axis_rule("LogSoftmax", 1), dtype=real, flops=12)
+@operator("LogSoftmax", rule=_axis_rule("LogSoftmax", 1), dtype=real, flops=12, scratch=1.1)
 def log_softmax(x, *, axis=-1):
     """The logarithm of Softmax, exact also where that is tiny."""
+    x = widened(x)
     shifted = x - x.max(axis, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis, keepdims=True))
 
@@ -101,6 +105,7 @@ def _(x, axis):
 @operator("LogSoftmaxGrad", rule=_axis_rule("LogSoftmaxGrad", 2), linear=((0,),), flops=12)
 def log_softmax_grad(g, y, *, axis=-1):
     """Gradient of LogSoftmax from g and its result."""
+    g, y = widened(g), widened(y)
     return g - np.exp(y) * g.sum(axis, keepdims=True)
 
 
@@ -140,9 +145,9 @@ def _norm_axes(begin: int, rank: int) -> tuple[int, ...]:
 
 
 def _standardize(x: np.ndarray, begin: int, epsilon: float, center: bool) -> tuple[np.ndarray, np.ndarray]:
-    """x with mean 0 (`center`) and mean square 1, and the factor for the latter; f16 is computed in f32."""
+    """x with mean 0 (`center`) and mean square 1, and the factor for the latter; small floats are computed in f32."""
     axes = _norm_axes(begin, x.ndim)
-    x = x.astype(np.float32) if x.dtype == np.float16 else x
+    x = widened(x)
     made = x - x.mean(axes, keepdims=True) if center else x
     flat = made.reshape(*x.shape[: axes[0]], -1)
     rstd = np.einsum("...n,...n->...", flat, flat)
@@ -151,7 +156,7 @@ def _standardize(x: np.ndarray, begin: int, epsilon: float, center: bool) -> tup
     return made * rstd, rstd
 
 
-@operator("LayerNorm", rule=_norm_rule("LayerNorm"), flops=8)
+@operator("LayerNorm", rule=_norm_rule("LayerNorm"), flops=8, scratch=1.1)
 def layer_norm(x, gamma, beta, *, begin_norm_axis=-1, epsilon=1e-5):
     """x without mean and scale over the dims from `begin_norm_axis` on, times gamma plus beta."""
     made, _ = _standardize(x, begin_norm_axis, epsilon, True)
@@ -178,7 +183,7 @@ def _rstd(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
     return rsqrt(scalar_add(reduce_mean(square(x), axis=axes, keep_dims=True), addend=epsilon))
 
 
-@operator("RmsNorm", rule=_norm_rule("RmsNorm"), flops=6)
+@operator("RmsNorm", rule=_norm_rule("RmsNorm"), flops=6, scratch=0.1)
 def rms_norm(x, gamma, *, begin_norm_axis=-1, epsilon=1e-6):
     """x divided by its root mean square over the dims from `begin_norm_axis` on, times gamma."""
     made, _ = _standardize(x, begin_norm_axis, epsilon, False)
@@ -206,7 +211,7 @@ def _standardize_rule(x: Shape, *, begin_norm_axis: int, **_: object) -> str:
     return f"{text} -> {text}, {words(names[:first] + ['1'] * (len(x) - first))}"
 
 
-@operator("Standardize", rule=_standardize_rule, flops=6)
+@operator("Standardize", rule=_standardize_rule, flops=6, scratch=1.1)
 def standardize(x, *, begin_norm_axis=-1, epsilon=1e-5, center=True):
     """x with mean 0 (`center`) and mean square 1 over the trailing dims; and the factor that did it."""
     return _standardize(x, begin_norm_axis, epsilon, center)
@@ -227,11 +232,11 @@ def _norm_grad_rule(g: Shape, unit: Shape, rstd: Shape, gamma: Shape, *, begin_n
     return f"{text}, {text}, {small}, {_marked(names[first:], range(len(g)))} -> {text}"
 
 
-@operator("NormGrad", rule=_norm_grad_rule, linear=((0,),), flops=9)
+@operator("NormGrad", rule=_norm_grad_rule, linear=((0,),), flops=9, scratch=1.1)
 def norm_grad(g, unit, rstd, gamma, *, begin_norm_axis=-1, center=True):
     """Gradient of LayerNorm (RmsNorm: not `center`) for x, from the standardized x and its scale."""
     axes = _norm_axes(begin_norm_axis, g.ndim)
-    slope = g * gamma
+    slope = widened(g) * gamma
     share = (slope * unit).mean(axes, keepdims=True)
     mean = slope.mean(axes, keepdims=True) if center else None
     slope -= unit * share
@@ -262,5 +267,6 @@ def layer_norm_param_grad(g, unit, *, begin_norm_axis=-1):
     """Gradients of LayerNorm for gamma and beta: sums over the leading dims of g * unit and of g."""
     first = begin_norm_axis % g.ndim
     width = math.prod(g.shape[first:])
-    g, unit, shape = g.reshape(-1, width), unit.reshape(-1, width), g.shape[first:]
+    shape = g.shape[first:]
+    g, unit = (widened(one).reshape(-1, width) for one in (g, unit))
     return np.einsum("mn,mn->n", g, unit).reshape(shape), g.sum(0).reshape(shape)

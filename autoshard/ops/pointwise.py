@@ -133,14 +133,15 @@ def _(g, y, x, mask, value):
     return fit(select_grad(g, mask, other=True), x) if wants(x) else None, None
 
 
-@operator("AddN", rule=lambda *shapes: ", ".join(["..."] * len(shapes)) + " -> ...", linear=((),))
+@operator("AddN", rule=lambda *shapes: ", ".join(["..."] * len(shapes)) + " -> ...", linear=((),), scratch=0)
 def add_n(*xs):
     """The sum of any number of tensors."""
     if len(xs) == 1:
         return xs[0]
     total = xs[0] + xs[1]
     for x in xs[2:]:
-        total = total + x
+        fits = np.broadcast_shapes(total.shape, x.shape) == total.shape and np.result_type(total, x) == total.dtype
+        total = np.add(total, x, out=total if fits else None)
     return total
 
 

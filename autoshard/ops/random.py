@@ -87,7 +87,14 @@ def _dropout_type(x: DType, counter: DType, **_: object) -> DType:
     return x
 
 
-@operator("Dropout", rule=_dropout_rule, dtype=_dropout_type, linear=((0,),), flops=10)
+@operator(
+    "Dropout",
+    rule=_dropout_rule,
+    dtype=_dropout_type,
+    linear=((0,),),
+    flops=10,
+    scratch=lambda operands, results, **_: 16 * results[0].elements - results[0].nbytes,
+)
 def dropout(x, counter, *, rate=0.5, seed=0, start=(), whole=()):
     """x / (1 - rate) with a share `rate` of the elements set to 0: others for each scalar `counter`.
 

@@ -14,8 +14,10 @@ import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops.axes import axis_index, axis_indices, letters, words
+from autoshard.ops.folding import widened
 from autoshard.ops.registry import Operator, Place, operator
 from autoshard.ops.source import sizes_of
+from autoshard.ops.windows import Exchange, Totals, Window, along, picked
 from autoshard.tensortype import DType, dtype
 
 Shape = tuple[int, ...]
@@ -54,7 +56,7 @@ def _mean_type(x: DType, **_: object) -> DType:
 @operator("ReduceSum", rule=_rule("ReduceSum", "sum"), dtype=_count_type, linear=((0,),), call=("axis",))
 def reduce_sum(x, *, axis=(), keep_dims=False):
     """Sum over `axis`; bools count as 0 and 1."""
-    return x.sum(_axes(axis, x.ndim, "ReduceSum"), keepdims=keep_dims)
+    return widened(x).sum(_axes(axis, x.ndim, "ReduceSum"), keepdims=keep_dims)
 
 
 @reduce_sum.gradient
@@ -62,11 +64,18 @@ def _(g, y, x, axis, keep_dims):
     return spread(g, shape=tuple(x.shape), axis=axis, keep_dims=keep_dims)
 
 
-@operator("ReduceMean", rule=_rule("ReduceMean", "sum"), dtype=_mean_type, linear=((0,),), call=("axis",))
+@operator(
+    "ReduceMean",
+    rule=_rule("ReduceMean", "sum"),
+    dtype=_mean_type,
+    linear=((0,),),
+    call=("axis",),
+    scratch=lambda operands, results, **_: results[0].nbytes,
+)
 def reduce_mean(x, *, axis=(), keep_dims=False, count=0):
     """Mean over `axis`. `count` is what to divide by where x is only a block (0: count the elements)."""
     axes = _axes(axis, x.ndim, "ReduceMean")
-    total = x.sum(axes, keepdims=keep_dims)
+    total = widened(x).sum(axes, keepdims=keep_dims)
     return total / (count or _count(x.shape, axes))
 
 
@@ -93,7 +102,7 @@ def _spread_rule(g: Shape, *, shape: Shape, axis: Any, keep_dims: bool, **_: obj
     return f"{words(source)} -> {words(names)}", dict(zip(names, sizes, strict=True))
 
 
-@operator("Spread", rule=_spread_rule, linear=((0,),), flops=0)
+@operator("Spread", rule=_spread_rule, linear=((0,),), flops=0, view="strided")
 def spread(g, *, shape, axis=(), keep_dims=False, scale=1.0):
     """Undo the shape of a reduction to `shape`: repeat g along the reduced dims, times `scale`."""
     if not keep_dims:
@@ -135,7 +144,7 @@ def sum_to(g: Any, shape: Sequence[int]) -> Any:
 
 
 def _extreme(name: str, by: str, run: Callable) -> Operator:
-    @operator(name, rule=_rule(name, by), call=("axis",))
+    @operator(name, rule=_rule(name, by), call=("axis",), neutral="yes")
     def reduce(x, *, axis=(), keep_dims=False):
         return run(x, axis=_axes(axis, x.ndim, name), keepdims=keep_dims)
 
@@ -160,17 +169,30 @@ def _beside(y: np.ndarray, rank: int, axis: Any, keep_dims: bool) -> np.ndarray:
     return y if keep_dims else np.expand_dims(y, _axes(axis, rank, "reduction"))
 
 
-def _count_equal_rule(x: Shape, y: Shape, *, axis: Any, keep_dims: bool) -> str:
+def _count_equal_rule(x: Shape, y: Shape, *, axis: Any, keep_dims: bool, **_: object) -> str:
     names = letters(len(x))
     kept = words(_kept(names, _axes(axis, len(x), "CountEqual"), keep_dims))
     return f"{words(names)}, {kept} -> {kept}"
 
 
-@operator("CountEqual", rule=_count_equal_rule, dtype=lambda x, y, **_: x, flops=2)
-def count_equal(x, y, *, axis=(), keep_dims=False):
-    """Along `axis`, how many elements of x equal the reduced y: the ties of a maximum or minimum."""
+@operator("CountEqual", rule=_count_equal_rule, dtype=lambda x, y, **_: x, flops=2, neutral="own")
+def count_equal(x, y, *, axis=(), keep_dims=False, valid=()):
+    """Along `axis`, how many elements of x equal the reduced y: the ties of a maximum or minimum.
+
+    Only the first `valid[dim]` elements along each dim count (none given: all).
+    """
     equal = x == _beside(y, x.ndim, axis, keep_dims)
-    return np.count_nonzero(equal, _axes(axis, x.ndim, "CountEqual"), keepdims=keep_dims)
+    return np.count_nonzero(equal[tuple(map(slice, valid))], _axes(axis, x.ndim, "CountEqual"), keepdims=keep_dims)
+
+
+@count_equal.localize
+def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    shape, local = place.operands[0].shape, place.local_operand(0)
+    parts = place.operand_layouts[0].parts
+    axes = [dim for dim in _axes(attrs["axis"], len(shape), "CountEqual") if local[dim] * parts[dim] > shape[dim]]
+    if not axes:
+        return {}
+    return {"valid": tuple(place.operand_valid(0, dim) if dim in axes else size for dim, size in enumerate(local))}
 
 
 def _extreme_grad_rule(g: Shape, y: Shape, ties: Shape, x: Shape, *, axis: Any, keep_dims: bool) -> str:
@@ -189,7 +211,7 @@ def extreme_grad(g, y, ties, x, *, axis=(), keep_dims=False):
 # -- products
 
 
-@operator("ReduceProd", rule=_rule("ReduceProd", "prod"), call=("axis",))
+@operator("ReduceProd", rule=_rule("ReduceProd", "prod"), call=("axis",), neutral="yes")
 def reduce_prod(x, *, axis=(), keep_dims=False):
     """Product over `axis`."""
     return np.prod(x, axis=_axes(axis, x.ndim, "ReduceProd"), keepdims=keep_dims)
@@ -229,7 +251,7 @@ def _exclusive(cumulate: Callable, x: np.ndarray) -> np.ndarray:
 
 
 def _truth(name: str, by: str, run: Callable) -> Operator:
-    @operator(name, rule=_rule(name, by), dtype="bool", call=("axis",))
+    @operator(name, rule=_rule(name, by), dtype="bool", call=("axis",), neutral="yes")
     def reduce(x, *, axis=(), keep_dims=False):
         return run(x, axis=_axes(axis, x.ndim, name), keepdims=keep_dims)
 
@@ -266,7 +288,8 @@ arg_min = _position("ArgMin", np.argmin)
 
 def _cumulative_rule(x: Shape, *, axis: int, **_: object) -> str:
     at = axis_index(axis, len(x), "CumSum")
-    names = words(f"[{name}]" if i == at else name for i, name in enumerate(letters(len(x))))
+    mark = f"^{x[at]}" if x[at] > 1 else ""
+    names = words(f"[{name}]{mark}" if i == at else name for i, name in enumerate(letters(len(x))))
     return f"{names} -> {names}"
 
 
@@ -280,6 +303,26 @@ def cum_sum(x, *, exclusive=False, reverse=False, axis=-1):
     if exclusive:
         sums = np.concatenate([np.zeros_like(sums[..., :1]), sums[..., :-1]], axis=-1)
     return np.moveaxis(sums[..., ::-1] if reverse else sums, -1, axis)
+
+
+@operator("CumSumAfter", rule=None, shape=lambda x, totals, **_: (x,), dtype=lambda x, totals, **_: totals)
+def cum_sum_after(x, totals, *, exclusive, reverse, axis, position):
+    """CumSum of block number `position` along `axis`, of which `totals` has the sums of all blocks."""
+    sums = cum_sum.run(x, exclusive=exclusive, reverse=reverse, axis=axis)
+    before = slice(position + 1, None) if reverse else slice(0, position)
+    taken = totals[(slice(None),) * (axis % x.ndim) + (before,)]
+    return sums + taken.sum(axis, keepdims=True, dtype=sums.dtype)
+
+
+@cum_sum.exchange
+def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+    layout = place.operand_layouts[0]
+    at = axis_index(attrs["axis"], layout.rank, "CumSum")
+    totals = Totals(0, at, reduce_sum, {"axis": (at,), "keep_dims": True}, cum_sum_after)
+    size, block, parts = place.operands[0].shape[at], place.local_operand(0)[at], layout.parts[at]
+    # Where blocks hold more than the dim has, zeros take the place of the padding.
+    windows = (Window(0, at, layout.dims[at], (picked(0, 1, size, block, parts),)),) if block * parts > size else ()
+    return Exchange(windows, {"position": along(layout, at, range(parts))}, totals)
 
 
 @cum_sum.gradient

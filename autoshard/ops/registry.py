@@ -28,6 +28,7 @@ import numpy as np
 from autoshard.errors import RuleError, ShapeError, UnknownNameError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, Mesh
+from autoshard.ops.windows import Exchange, Varying
 from autoshard.rule import PASS, Factor, Rule, bind
 from autoshard.tensortype import DType, TensorType, dtype, type_of
 
@@ -69,19 +70,48 @@ class Offset:
 
 
 @dataclass(frozen=True)
+class Valid:
+    """An attribute value that depends on the rank: how much of its block of `chunk` lies inside a dim of `size`."""
+
+    mesh: Mesh
+    axes: tuple[AxisRef, ...]
+    chunk: int
+    size: int
+
+    def at(self, rank: int) -> int:
+        return min(max(self.size - self.mesh.index(rank, self.axes) * self.chunk, 0), self.chunk)
+
+    def __str__(self) -> str:
+        return f"{self.size} in {'.'.join(map(self.mesh.show_ref, self.axes)) or '-'}*{self.chunk}"
+
+
+@dataclass(frozen=True)
 class Place:
-    """Where one operator runs split: global types and layouts of its operands and results, for `localize`."""
+    """Where one operator runs split: global types and layouts of its operands and results, for `localize`.
+
+    The types are the true ones. Where a layout does not divide one, blocks are those of a larger shape:
+    `padded_operands` and `padded_results` (None: the true shapes).
+    """
 
     operands: Types
     results: Types
     operand_layouts: tuple[Layout, ...]
     result_layouts: tuple[Layout, ...]
+    padded_operands: tuple[tuple[int, ...], ...] | None = None
+    padded_results: tuple[tuple[int, ...], ...] | None = None
 
     def local_operand(self, i: int) -> tuple[int, ...]:
-        return self.operand_layouts[i].local_shape(self.operands[i].shape)
+        shape = self.operands[i].shape if self.padded_operands is None else self.padded_operands[i]
+        return self.operand_layouts[i].local_shape(shape)
 
     def local_result(self, i: int = 0) -> tuple[int, ...]:
-        return self.result_layouts[i].local_shape(self.results[i].shape)
+        shape = self.results[i].shape if self.padded_results is None else self.padded_results[i]
+        return self.result_layouts[i].local_shape(shape)
+
+    def operand_valid(self, i: int, dim: int) -> Valid:
+        """How much of the rank's block of operand i in `dim` is no padding."""
+        layout = self.operand_layouts[i]
+        return Valid(layout.mesh, layout.dims[dim], self.local_operand(i)[dim], self.operands[i].shape[dim])
 
     def operand_offset(self, i: int, dim: int) -> Offset:
         """Where the rank's block of operand i starts in `dim`."""
@@ -94,8 +124,8 @@ class Place:
 
 
 def resolve(value: Any, rank: int) -> Any:
-    """The attribute value on one rank: every Offset in it becomes a number."""
-    if isinstance(value, Offset):
+    """The attribute value on one rank: every Offset, Valid and Varying in it becomes a number."""
+    if isinstance(value, Offset | Valid | Varying):
         return value.at(rank)
     if isinstance(value, tuple):
         return tuple(resolve(item, rank) for item in value)
@@ -118,6 +148,7 @@ class Operator:
         self.attributes: dict[str, Any] = {p.name: p.default for p in keywords if p.name != "regions"}
         self._gradient: Callable | None = None
         self._localize: Callable | None = None
+        self._exchange: Callable | None = None
         self._decompose: Callable | None = None
         self._conservative: Callable | None = None
         self._memo: dict[object, Any] = {}
@@ -151,6 +182,14 @@ class Operator:
     def localize(self, function: Callable) -> Callable:
         """Register `function(attrs, place) -> attrs`: the attributes that the local call takes (sizes, Offsets)."""
         self._localize = function
+        return function
+
+    def exchange(self, function: Callable) -> Callable:
+        """Register `function(attrs, place) -> Exchange`: what a block reads of the operands, and how it then runs.
+
+        Asked where a strategy splits a factor with `Factor.exchange`; other factors follow from `localize`.
+        """
+        self._exchange = function
         return function
 
     def decompose(self, function: Callable) -> Callable:
@@ -206,9 +245,43 @@ class Operator:
         return self.options.foreign
 
     @property
+    def view(self) -> str:
+        """How the result lies in the memory of the first operand, one of VIEWS; '' where it has memory of its own."""
+        return self.options.view
+
+    def scratch(self, rule: Rule | None, operands: Types, results: Types, attrs: Mapping[str, Any]) -> int:
+        """Bytes that a call takes for a while besides operands and results, all of these local types.
+
+        Where the operator does not say: nothing for views, elementwise operators, contractions and reductions (by the
+        node's `rule`), which numpy does in one go, and for the others one more tensor as large as the largest.
+        """
+        given = self.options.scratch
+        if callable(given):
+            return int(given(operands, results, **attrs))
+        if given is None:
+            one_go = self.view or self.spread == "pointwise" or rule is not None and rule.contracted
+            given = 0.0 if one_go else 1.0
+        return int(given * max((of.nbytes for of in (*operands, *results)), default=0)) if given else 0
+
+    @property
     def linear(self) -> tuple[tuple[int, ...], ...]:
         """Sets of operands in which the operator is linear together: partial sums in all of one set pass through."""
         return self.options.linear
+
+    @property
+    def neutral(self) -> str:
+        """How a reduction over a dim with padding comes out right.
+
+        'yes': padding that holds the neutral element of the rule's reduction, in all operands that have the dim,
+        changes nothing; so it is for linear operators. 'own': `localize` tells the operator what is padding
+        (`Place.operand_valid`). Else '': it cannot run with such a dim split.
+        """
+        return self.options.neutral or ("yes" if self.options.linear else "")
+
+    @property
+    def fills(self) -> Mapping[int, float]:
+        """Operands whose padding must hold a certain number, wherever it lies: indices that have to be in range."""
+        return self.options.fills
 
     @property
     def call_attributes(self) -> tuple[str, ...]:
@@ -318,11 +391,23 @@ class Operator:
         rule = self.rule(operands, attrs)
         if weight is None:
             weight = 2.0 if rule.contracted and len(rule.operands) > 1 else 1.0
+        elif callable(weight):
+            weight = weight(*(operand.shape for operand in operands), **attrs)
         return weight * rule.work
 
     def local_attributes(self, attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
         """The attributes of the local call under the given layouts."""
         return dict(attrs) if self._localize is None else {**attrs, **self._localize(attrs, place)}
+
+    def exchanged(self, attrs: Mapping[str, Any], place: Place) -> Exchange:
+        """The windows that ranks fetch before they run the operator on their blocks, and its attributes afterwards.
+
+        Raises:
+            ShapeError: its rule has factors that need an exchange, but the operator does not say which.
+        """
+        if self._exchange is None:
+            raise ShapeError(f"{self.name} does not say what its blocks need of their neighbours")
+        return self._exchange(attrs, place)
 
     def evaluate(
         self, arrays: Sequence[np.ndarray], attrs: Mapping[str, Any], regions: tuple[Callable, ...] = ()
@@ -360,19 +445,28 @@ class _Options:
     shape: Callable | None
     dtype: Any
     linear: tuple[tuple[int, ...], ...]
-    flops: float | None
+    flops: float | Callable | None
     call: tuple[str, ...]
     spread: str | None
     constant: str
     effects: bool | Callable
     edges: Callable | None
     foreign: bool
+    view: str
+    scratch: float | Callable | None
+    neutral: str
+    fills: Mapping[int, float]
 
 
 # How eagerly shardings spread through an operator, most eager first: elementwise operators; those that only move
 # elements (reshape, transpose); dynamic slices (forwards only at first); the rest; broadcasts, which give to their
 # operand but take from it last. The levels of Shardy's op-priority propagation are made of these.
 SPREADS = ("pointwise", "move", "slice", "", "broadcast")
+
+
+# How a result can lie in the memory of the first operand: just as it; under another shape, which takes a copy where the
+# operand's elements do not lie one behind the other; or turned, in part, or repeated, so that they do not.
+VIEWS = ("same", "reshape", "strided")
 
 
 def operator(
@@ -382,13 +476,17 @@ def operator(
     shape: Callable | None = None,
     dtype: str | DType | Callable | None = None,
     linear: Iterable[Iterable[int]] = (),
-    flops: float | None = None,
+    flops: float | Callable[..., float] | None = None,
     call: Iterable[str] = (),
     spread: str | None = None,
     constant: str = "",
     effects: bool | Callable[[Mapping[str, Any]], bool] = False,
     edges: Callable | None = None,
     foreign: bool = False,
+    view: str = "",
+    scratch: float | Callable | None = None,
+    neutral: str = "",
+    fills: Mapping[int, float] | None = None,
 ) -> Callable[[Callable], Operator]:
     """Define and register an operator; decorates its numpy meaning.
 
@@ -399,13 +497,18 @@ def operator(
         shape: `function(*shapes, **attrs) -> result shapes`, where the rule's factor sizes are not the result's dims.
         dtype: element type of the results (a tuple for several), or `function(*dtypes, **attrs)`; default promotion.
         linear: sets of operand indices in which the operator is linear together; () means all operands.
-        flops: operations per index combination of the rule's factors.
+        flops: operations per index combination of the rule's factors, or `function(*shapes, **attrs)` that tells.
         call: attributes that the primitive class takes when called; with operands among them, the order of all.
         spread: one of SPREADS; recognized for elementwise rules.
         constant: 'source' or 'fold', see `Operator.constant`.
         effects: it does something besides its results; or `function(attrs)` that tells.
         edges: `function(node) -> data-flow edges`.
         foreign: Shardy has no rule for it, so that propagation that is to equal Shardy's has to stop here.
+        view: one of VIEWS, where the result lies in the memory of the first operand.
+        scratch: memory that the numpy meaning takes for a while besides operands and results: a multiple of the largest
+            of them, or `function(operand types, result types, **attrs) -> bytes`, of local types.
+        neutral: 'yes' or 'own', see `Operator.neutral`.
+        fills: per operand index the number that its padding must hold, see `Operator.fills`.
 
     Raises:
         UnknownNameError: the name is taken.
@@ -415,7 +518,10 @@ def operator(
         if name in _REGISTRY:
             raise UnknownNameError(f"operator {name!r} is already defined; choose another name")
         sets = tuple(tuple(indices) for indices in linear)
-        options = _Options(rule, shape, dtype, sets, flops, tuple(call), spread, constant, effects, edges, foreign)
+        options = _Options(
+            rule, shape, dtype, sets, flops, tuple(call), spread, constant, effects, edges, foreign, view, scratch,
+            neutral, fills or {},
+        )  # fmt: skip
         _REGISTRY[name] = Operator(name, run, options)
         return _REGISTRY[name]
 

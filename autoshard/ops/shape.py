@@ -17,7 +17,7 @@ from autoshard.rule import Rule
 Bound = tuple[str, dict[str, int]]
 
 
-@operator("Identity", rule="... -> ...", linear=((0,),), flops=0)
+@operator("Identity", rule="... -> ...", linear=((0,),), flops=0, view="same")
 def identity(x):
     """The operand itself: a place to hang a name or a strategy on."""
     return x
@@ -123,6 +123,7 @@ def full_shape(source: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     call=("shape",),
     spread="move",
     constant="fold",
+    view="reshape",
 )
 def reshape(x, *, shape):
     """The elements of x in row-major order under another shape; one dim may be -1."""
@@ -158,7 +159,7 @@ def _transpose_rule(x: Sequence[int], perm: Sequence[int] | None) -> Rule:
     return made.build()
 
 
-@operator("Transpose", rule=_transpose_rule, linear=((0,),), flops=0, call=("perm",), spread="move")
+@operator("Transpose", rule=_transpose_rule, linear=((0,),), flops=0, call=("perm",), spread="move", view="strided")
 def transpose(x, *, perm=None):
     """Dim i of the result is dim perm[i] of x; without perm the dims are reversed."""
     return np.transpose(x, perm)
@@ -178,7 +179,16 @@ def _expand_rule(x: Sequence[int], axis: int | tuple[int, ...]) -> str:
     return f"{words(names)} -> {words('1' if i in new else next(rest) for i in range(len(x) + count))}"
 
 
-@operator("ExpandDims", rule=_expand_rule, linear=((0,),), flops=0, call=("axis",), spread="move", constant="fold")
+@operator(
+    "ExpandDims",
+    rule=_expand_rule,
+    linear=((0,),),
+    flops=0,
+    call=("axis",),
+    spread="move",
+    constant="fold",
+    view="same",
+)
 def expand_dims(x, *, axis):
     """Insert dims of size 1 so that they stand at `axis` (an int, or a tuple) of the result."""
     return np.expand_dims(x, axis)
@@ -205,7 +215,7 @@ def _squeeze_rule(x: Sequence[int], axis: int | tuple[int, ...] | None) -> str:
     return f"{words(names)} -> {words(name for i, name in enumerate(names) if i not in gone)}"
 
 
-@operator("Squeeze", rule=_squeeze_rule, linear=((0,),), flops=0, spread="move", constant="fold")
+@operator("Squeeze", rule=_squeeze_rule, linear=((0,),), flops=0, spread="move", constant="fold", view="same")
 def squeeze(x, *, axis=None):
     """Remove the dims of size 1 at `axis`: an int, a tuple, or None for all of them."""
     return np.squeeze(x, axis)
@@ -245,7 +255,9 @@ def _broadcast_rule(x: Sequence[int], shape: Sequence[int]) -> Bound:
     return f"{words(old)} -> {words(names)}", dict(zip(names, full, strict=True))
 
 
-@operator("BroadcastTo", rule=_broadcast_rule, linear=((0,),), flops=0, spread="broadcast", constant="fold")
+@operator(
+    "BroadcastTo", rule=_broadcast_rule, linear=((0,),), flops=0, spread="broadcast", constant="fold", view="strided"
+)
 def broadcast_to(x, *, shape):
     """Repeat x along new leading dims and along its dims of size 1; -1 keeps a dim."""
     return np.broadcast_to(x, _broadcast_shape(x.shape, shape))

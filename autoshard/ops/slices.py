@@ -1,29 +1,54 @@
 """Operators that take, place or mask elements by position: slices, padding, reversal, triangles, ranges.
 
-A dim that is touched is whole on every rank while the operator runs (a permutation factor, with the size of
-the uncut tensor); dims that are taken as they are, triangles and ranges can be split freely.
+A dim that is touched is a permutation factor, with the size of the uncut tensor: if it is split, each rank fetches
+what its block of the result needs. Dims that are taken as they are, triangles and ranges can be split freely.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from autoshard.errors import ShapeError
-from autoshard.ops.axes import axis_indices, letters, sized, whole_numbers, words
-from autoshard.ops.registry import operator, source_rule
+from autoshard.ops.axes import axis_index, axis_indices, letters, sized, whole_numbers, words
+from autoshard.ops.registry import Place, operator, source_rule
+from autoshard.ops.windows import (
+    Exchange,
+    Run,
+    Slide,
+    Window,
+    along,
+    block_starts,
+    common_parts,
+    numbers,
+    picked,
+    slid,
+)
 from autoshard.rule import Rule
 
 Ends = Sequence[int | None]
 
 
-def _touched_rule(shape: Sequence[int], touched: Sequence[bool]) -> Rule:
-    """`a <b> -> a <b>`, where b is touched."""
+def _touched_rule(shape: Sequence[int], touched: Sequence[bool], other: Sequence[int] | None = None) -> Rule:
+    """`a <b>^n -> a <b>^n`, where b is touched and has n parts in common with that dim of the `other` shape."""
     names = letters(len(shape))
-    dims = words(f"<{name}>" if hit else name for name, hit in zip(names, touched, strict=True))
+    columns = zip(names, touched, shape, other or shape, strict=True)
+    marks = [(f"<{name}>", common_parts(*sizes)) if hit else (name, 0) for name, hit, *sizes in columns]
+    dims = words(f"{name}^{parts}" if parts else name for name, parts in marks)
     return sized(f"{dims} -> {dims}", names, shape)
+
+
+def _split_dims(place: Place, touched: Sequence[bool]) -> list[tuple[int, int]]:
+    """(dim, its number of parts) of the touched dims that are split."""
+    parts = place.result_layouts[0].parts
+    return [(dim, parts[dim]) for dim, hit in enumerate(touched) if hit and parts[dim] > 1]
+
+
+def _window(place: Place, dim: int, run: Run, wraps: bool = False) -> Window:
+    return Window(0, dim, place.operand_layouts[0].dims[dim], (run,), wraps)
 
 
 # -- slices
@@ -65,7 +90,8 @@ def _open_ends(shape: Sequence[int], attrs: dict) -> dict:
 
 
 def _slice_rule(x: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int]) -> Rule:
-    return _touched_rule(x, _cut(x, _taken(x, begin, end, strides)))
+    taken = _taken(x, begin, end, strides)
+    return _touched_rule(x, _cut(x, taken), tuple(map(len, taken)))
 
 
 def _slice_shape(x: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -80,6 +106,7 @@ def _slice_shape(x: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int
     flops=0,
     call=("begin", "end", "strides"),
     constant="fold",
+    view="strided",
 )
 def strided_slice(x, *, begin, end, strides=()):
     """x[begin:end:strides] per dim, as Python slices: negative ends count from the back, None is open.
@@ -99,24 +126,59 @@ def _(attrs, place):
     return _open_ends(place.operands[0].shape, attrs)
 
 
-def _placed_rule(g: Sequence[int], shape: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int]) -> Rule:
+@strided_slice.exchange
+def _(attrs, place):
+    shape, block = place.operands[0].shape, place.local_result()
+    taken = _taken(shape, *(attrs[name] for name in ("begin", "end", "strides")))
+    local = {name: list(values) for name, values in _open_ends(shape, attrs).items()}
+    windows = []
+    for dim, parts in _split_dims(place, _cut(shape, taken)):
+        run = picked(taken[dim].start, taken[dim].step, len(taken[dim]), block[dim], parts)
+        windows.append(_window(place, dim, run))
+        local["begin"][dim], local["end"][dim], local["strides"][dim] = None, None, 1
+    return Exchange(tuple(windows), {name: tuple(values) for name, values in local.items()})
+
+
+def _placed_rule(
+    g: Sequence[int], shape: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int], first: Ends
+) -> Rule:
+    if first:
+        return _touched_rule(shape, (True,) * len(shape))
     taken = _taken(shape, begin, end, strides)
     sizes = tuple(map(len, taken))
     if tuple(g) != sizes:
         raise ShapeError(f"StridedSliceGrad: a slice of {shape} has shape {sizes}, not {tuple(g)}")
-    return _touched_rule(shape, _cut(shape, taken))
+    return _touched_rule(shape, _cut(shape, taken), sizes)
 
 
 @operator("StridedSliceGrad", rule=_placed_rule, linear=((0,),), flops=0)
-def strided_slice_grad(g, *, shape, begin, end, strides=()):
-    """Zeros of `shape` in which the slice (see `strided_slice`) is g."""
+def strided_slice_grad(g, *, shape, begin, end, strides=(), first=()):
+    """Zeros of `shape` in which the slice (see `strided_slice`) is g.
+
+    `first` tells of a block, for each dim that is not None, where its first element would go; what goes outside is
+    dropped.
+    """
     out = np.zeros(shape, g.dtype)
-    out[_slices(shape, begin, end, strides)] = g
+    taken, kept = list(_slices(shape, begin, end, strides)), [slice(None)] * g.ndim
+    for dim, at in enumerate(first):
+        if at is not None:
+            taken[dim], kept[dim] = _inside(at, taken[dim].step or 1, g.shape[dim], shape[dim])
+    out[tuple(taken)] = g[tuple(kept)]
     return out
 
 
+def _inside(at: int, step: int, count: int, room: int) -> tuple[slice, slice]:
+    """Of the places at, at + step, ... those in [0, room): where they are, and which of `count` elements go there."""
+    places = at + step * np.arange(count)
+    inside = np.flatnonzero((places >= 0) & (places < room))
+    if not len(inside):
+        return slice(0, 0), slice(0, 0)
+    stop = int(places[inside[-1]]) + (1 if step > 0 else -1)
+    return slice(int(places[inside[0]]), stop if stop >= 0 else None, step), slice(inside[0], inside[-1] + 1)
+
+
 @strided_slice_grad.gradient
-def _(g, y, x, shape, begin, end, strides):
+def _(g, y, x, shape, begin, end, strides, first):
     return strided_slice(g, begin=begin, end=end, strides=strides)
 
 
@@ -125,30 +187,73 @@ def _(attrs, place):
     return {"shape": place.local_result(), **_open_ends(attrs["shape"], attrs)}
 
 
+@strided_slice_grad.exchange
+def _(attrs, place):
+    shape, block = attrs["shape"], place.local_result()
+    taken = _taken(shape, *(attrs[name] for name in ("begin", "end", "strides")))
+    local = {name: list(values) for name, values in _open_ends(shape, attrs).items()}
+    first: list = [None] * len(shape)
+    windows = []
+    for dim, parts in _split_dims(place, _cut(shape, taken)):
+        step, starts = taken[dim].step, block_starts(block[dim], parts)
+        ends = (starts - taken[dim].start, starts + block[dim] - 1 - taken[dim].start)
+        low, high = ends if step > 0 else ends[::-1]
+        least = np.maximum(0, -(-low // step))
+        counts = np.maximum(0, np.minimum(len(taken[dim]) - 1, high // step) - least + 1)
+        run = Run(numbers(np.where(counts, least, 0)), numbers(counts), max(1, int(counts.max())))
+        windows.append(_window(place, dim, run))
+        local["begin"][dim], local["end"][dim], local["strides"][dim] = None, None, step
+        places = np.where(counts, taken[dim].start + step * least - starts, block[dim] if step > 0 else -1)
+        first[dim] = along(place.operand_layouts[0], dim, numbers(places))
+    return Exchange(tuple(windows), {"first": tuple(first), **{name: tuple(one) for name, one in local.items()}})
+
+
 # -- padding
 
 
-def _padded(x: Sequence[int], paddings: Sequence[Sequence[int]]) -> tuple[int, ...]:
+def _padded(x: Sequence[int], paddings: Sequence[Sequence[int]], dropped: Sequence = ()) -> tuple[int, ...]:
     pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in paddings)
     if not pairs or len(paddings) != len(x) or any(min(whole_numbers(pair, "Pad")) < 0 for pair in paddings):
         raise ShapeError(f"Pad of {tuple(x)}: paddings {paddings} must be a (before, after) pair per dim")
-    return tuple(size + before + after for size, (before, after) in zip(x, paddings, strict=True))
+    ends = zip(x, paddings, dropped or ((0, 0),) * len(x), strict=True)
+    return tuple(size + before + after - front - back for size, (before, after), (front, back) in ends)
 
 
-def _pad_rule(x: Sequence[int], paddings: Sequence[Sequence[int]], value: float) -> Rule:
-    return _touched_rule(x, [new != old for new, old in zip(_padded(x, paddings), x, strict=True)])
+def _pad_rule(x: Sequence[int], paddings: Sequence[Sequence[int]], value: float, dropped: Sequence) -> Rule:
+    padded = _padded(x, paddings, dropped)
+    return _touched_rule(x, [new != old for new, old in zip(padded, x, strict=True)], padded)
 
 
-@operator("Pad", rule=_pad_rule, shape=lambda x, paddings, value: (_padded(x, paddings),), flops=0)
-def pad(x, *, paddings, value=0):
-    """x with `value` around it: paddings[i] = (before, after) elements along dim i."""
+@operator("Pad", rule=_pad_rule, shape=lambda x, paddings, value, dropped: (_padded(x, paddings, dropped),), flops=0)
+def pad(x, *, paddings, value=0, dropped=()):
+    """x with `value` around it: paddings[i] = (before, after) elements along dim i.
+
+    `dropped` tells of a block how many elements at both ends of each dim are left out.
+    """
+    if dropped:
+        x = x[tuple(slice(front, size - back) for (front, back), size in zip(dropped, x.shape, strict=True))]
     out = np.full(_padded(x.shape, paddings), value, x.dtype)
     out[tuple(slice(low, low + size) for (low, _), size in zip(paddings, x.shape, strict=True))] = x
     return out
 
 
+@pad.exchange
+def _(attrs, place):
+    shape, whole = place.operands[0].shape, place.results[0].shape
+    dropped: list[Any] = [(0, 0)] * len(shape)
+    paddings, windows = list(attrs["paddings"]), []
+    for dim, parts in _split_dims(place, [new != old for new, old in zip(whole, shape, strict=True)]):
+        block, layout = place.local_result()[dim], place.operand_layouts[0]
+        read = slid(shape[dim], Slide(low=paddings[dim][0]), block_starts(block, parts), block)
+        windows.append(_window(place, dim, read.run))
+        ends = np.array([read.low, read.high])
+        paddings[dim] = tuple(along(layout, dim, numbers(one)) for one in np.maximum(ends, 0))
+        dropped[dim] = tuple(along(layout, dim, numbers(one)) for one in np.maximum(-ends, 0))
+    return Exchange(tuple(windows), {"paddings": tuple(paddings), "dropped": tuple(dropped)})
+
+
 @pad.gradient
-def _(g, y, x, paddings, value):
+def _(g, y, x, paddings, value, dropped):
     lows = tuple(low for low, _ in paddings)
     ends = tuple(low + size for low, size in zip(lows, x.shape, strict=True))
     return strided_slice(g, begin=lows, end=ends)
@@ -162,10 +267,26 @@ def _moved_rule(x: Sequence[int], axis: int | Sequence[int], what: str) -> Rule:
     return _touched_rule(x, [i in moved for i in range(len(x))])
 
 
-@operator("ReverseV2", rule=lambda x, axis: _moved_rule(x, axis, "ReverseV2"), linear=((0,),), flops=0)
+@operator("ReverseV2", rule=lambda x, axis: _moved_rule(x, axis, "ReverseV2"), linear=((0,),), flops=0, view="strided")
 def flip(x, *, axis):
     """Reverse the order along an axis, or a tuple of them."""
     return np.flip(x, axis)
+
+
+def _turned(place: Place, axes: Sequence[int]) -> tuple[tuple[Window, ...], tuple[int, ...]]:
+    """The windows that turn the split dims of `axes` around, and the axes that are left to be turned by each rank."""
+    shape, block = place.operands[0].shape, place.local_result()
+    split = _split_dims(place, [dim in axes for dim in range(len(shape))])
+    windows = tuple(
+        _window(place, dim, picked(shape[dim] - 1, -1, shape[dim], block[dim], parts)) for dim, parts in split
+    )
+    return windows, tuple(axis for axis in axes if axis not in dict(split))
+
+
+@flip.exchange
+def _(attrs, place):
+    windows, axes = _turned(place, axis_indices(attrs["axis"], len(place.operands[0].shape), "ReverseV2"))
+    return Exchange(windows, {"axis": axes})
 
 
 @flip.gradient
@@ -183,6 +304,22 @@ def _roll_rule(x: Sequence[int], shift: int | Sequence[int], axis: int | Sequenc
 def roll(x, *, shift, axis):
     """Move elements `shift` places on along an axis, from the end on to the start; both may be tuples."""
     return np.roll(x, shift, axis)
+
+
+@roll.exchange
+def _(attrs, place):
+    shape, block = place.operands[0].shape, place.local_result()
+    shifts = dict(zip(_axes_of(attrs["axis"], len(shape)), whole_numbers(attrs["shift"], "Roll"), strict=True))
+    windows = []
+    for dim, parts in _split_dims(place, [dim in shifts for dim in range(len(shape))]):
+        run = picked(-shifts.pop(dim), 1, shape[dim], block[dim], parts)
+        windows.append(_window(place, dim, run, wraps=True))
+    return Exchange(tuple(windows), {"shift": tuple(shifts.values()), "axis": tuple(shifts)})
+
+
+def _axes_of(axis: int | Sequence[int], rank: int) -> list[int]:
+    """The axes in the order in which they are named, counted from the front."""
+    return [axis_index(one, rank, "Roll") for one in whole_numbers(axis, "Roll")]
 
 
 @roll.gradient

@@ -67,10 +67,16 @@ def _constant_rule(*, value: object, shape: tuple[int, ...] | None, **_: object)
 
 @operator("Constant", rule=_constant_rule, dtype=_constant_type, flops=0, constant="source")
 def constant(*, value, shape=None, start=()):
-    """The given array; `shape` and `start` choose a block of it, which is how a rank makes its share."""
+    """The given array; `shape` and `start` choose a block of it, which is how a rank makes its share.
+
+    What of a block lies beyond the array is zero.
+    """
     if shape is None:
         return value.array
-    return value.array[tuple(slice(first, first + size) for first, size in zip(start, shape, strict=True))]
+    held = value.array[tuple(slice(first, first + size) for first, size in zip(start, shape, strict=True))]
+    if held.shape == tuple(shape):
+        return held
+    return np.pad(held, [(0, size - part) for size, part in zip(shape, held.shape, strict=True)])
 
 
 @constant.gradient

@@ -211,7 +211,7 @@ def _gelu_type(*operands: DType, approximate: object) -> DType:
     return real(*operands)
 
 
-@operator("GeLU", rule="... -> ...", dtype=_gelu_type, flops=14)
+@operator("GeLU", rule="... -> ...", dtype=_gelu_type, flops=14, scratch=1)
 def gelu(x, *, approximate="none"):
     """x times the normal distribution function of x, by erf or by its tanh approximation."""
     part = _gelu_tanh_inner(x) if _gelu_form(approximate) else _erf(x * _SQRT_HALF)
@@ -226,7 +226,7 @@ def _(g, y, x, approximate):
     return gelu_grad(g, x, approximate=approximate)
 
 
-@operator("GeLUGrad", rule="..., ... -> ...", linear=((0,),), dtype=_gelu_type, flops=24)
+@operator("GeLUGrad", rule="..., ... -> ...", linear=((0,),), dtype=_gelu_type, flops=24, scratch=2)
 def gelu_grad(g, x, *, approximate="none"):
     """Gradient of GeLU from g and its operand."""
     if _gelu_form(approximate):

@@ -14,7 +14,7 @@ import numpy as np
 from autoshard.errors import ShapeError
 from autoshard.ops.axes import letters, words
 from autoshard.ops.registry import operator
-from autoshard.tensortype import DType
+from autoshard.tensortype import DType, TensorType
 
 
 def _rule(name: str, tensors: int, scalars: int, results: int) -> Callable[..., str]:
@@ -46,6 +46,11 @@ def _minus(param: np.ndarray, change: np.ndarray) -> np.ndarray:
     return np.subtract(param, change, out=change if own else None)
 
 
+def _temporaries(operands: Sequence[TensorType], results: Sequence[TensorType], **attrs: Any) -> int:
+    """Scratch: a decayed gradient, and the step that looks ahead; all else is made in the memory of the results."""
+    return operands[0].nbytes * (bool(attrs.get("weight_decay")) + bool(attrs.get("nesterov")))
+
+
 # -- gradient descent
 
 
@@ -53,13 +58,13 @@ def _sgd(param: np.ndarray, grad: np.ndarray, rate: Any, weight_decay: float) ->
     return _minus(param, _with_decay(grad, param, weight_decay) * rate)
 
 
-@operator("SGD", rule=_rule("SGD", 2, 0, 1), dtype=_first(1), flops=2)
+@operator("SGD", rule=_rule("SGD", 2, 0, 1), dtype=_first(1), flops=2, scratch=_temporaries)
 def sgd(param, grad, *, learning_rate, weight_decay=0.0):
     """param - learning_rate * (grad + weight_decay * param)."""
     return _sgd(param, grad, learning_rate, weight_decay)
 
 
-@operator("SGDRate", rule=_rule("SGDRate", 2, 1, 1), dtype=_first(1), flops=2)
+@operator("SGDRate", rule=_rule("SGDRate", 2, 1, 1), dtype=_first(1), flops=2, scratch=_temporaries)
 def sgd_rate(param, grad, learning_rate, *, weight_decay=0.0):
     """SGD with the learning rate as an operand."""
     return _sgd(param, grad, learning_rate, weight_decay)
@@ -81,7 +86,7 @@ def _momentum(
     return _minus(param, step * rate), accum
 
 
-@operator("ApplyMomentum", rule=_rule("ApplyMomentum", 3, 0, 2), dtype=_first(2), flops=4)
+@operator("ApplyMomentum", rule=_rule("ApplyMomentum", 3, 0, 2), dtype=_first(2), flops=4, scratch=_temporaries)
 def apply_momentum(param, accum, grad, *, learning_rate, momentum=0.9, nesterov=False, weight_decay=0.0):
     """accum' = momentum * accum + grad; param' = param - learning_rate * accum' (MindSpore's ApplyMomentum).
 
@@ -90,7 +95,7 @@ def apply_momentum(param, accum, grad, *, learning_rate, momentum=0.9, nesterov=
     return _momentum(param, accum, grad, learning_rate, momentum, nesterov, weight_decay)
 
 
-@operator("ApplyMomentumRate", rule=_rule("ApplyMomentumRate", 3, 1, 2), dtype=_first(2), flops=4)
+@operator("ApplyMomentumRate", rule=_rule("ApplyMomentumRate", 3, 1, 2), dtype=_first(2), flops=4, scratch=_temporaries)
 def apply_momentum_rate(param, accum, grad, learning_rate, *, momentum=0.9, nesterov=False, weight_decay=0.0):
     """ApplyMomentum with the learning rate as an operand."""
     return _momentum(param, accum, grad, learning_rate, momentum, nesterov, weight_decay)
@@ -131,7 +136,7 @@ def _adam(
     return _minus(param, change), m, v
 
 
-@operator("Adam", rule=_rule("Adam", 4, 1, 3), dtype=_first(3), flops=14)
+@operator("Adam", rule=_rule("Adam", 4, 1, 3), dtype=_first(3), flops=14, scratch=_temporaries)
 def adam(
     param,
     m,
@@ -154,7 +159,7 @@ def adam(
     return _adam(param, m, v, grad, step, learning_rate, attrs)
 
 
-@operator("AdamRate", rule=_rule("AdamRate", 4, 2, 3), dtype=_first(3), flops=14)
+@operator("AdamRate", rule=_rule("AdamRate", 4, 2, 3), dtype=_first(3), flops=14, scratch=_temporaries)
 def adam_rate(
     param,
     m,

@@ -1,19 +1,32 @@
 """Lowering: a graph and its plan become the program that every rank runs.
 
 Each operator runs on local blocks with local attributes; wherever a value is wanted in another layout than it has, the
-redistribution's steps are inserted once per wanted layout, from the nearest copy that already exists.
+redistribution's steps are inserted once per wanted layout, from the nearest copy that already exists. Dims that a
+layout does not divide are held padded (`padding.py`); where an operator would see the padding it is overwritten first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
 from autoshard.errors import RedistributeError
-from autoshard.ir.graph import Node, Value
+from autoshard.ir.flow import is_nest
+from autoshard.ir.graph import Node, Value, walk
 from autoshard.layout.layout import Layout
-from autoshard.ops.registry import Place
+from autoshard.ops.padding import mask_padding
+from autoshard.ops.registry import Operator, Place
+from autoshard.partition.forms import Form, Way, padded_steps
+from autoshard.partition.manual import is_together, together
+from autoshard.partition.masks import masks
+from autoshard.partition.padding import padding_of
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
+from autoshard.partition.regions import lower_nest
+from autoshard.partition.windows import Gathered, exchanged
 from autoshard.plan import Plan
-from autoshard.redistribute.planner import plan_steps
-from autoshard.redistribute.step import Step
+from autoshard.redistribute.window import WindowStep
+from autoshard.rule import Rule
 
 
 def lower(plan: Plan) -> Program:
@@ -29,22 +42,32 @@ class _Lowering:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.instructions: list[Instruction] = []
-        self.copies: dict[Value, dict[Layout, Register]] = {}
+        self.padding = padding_of(plan)
+        self.copies: dict[Value, dict[Form, Register]] = {}
+        self.at = 0
         self.names: dict[str, int] = {}
+        self.windows: dict[tuple[Register, WindowStep], tuple[list[Instruction], Register]] = {}
+        self.manual = 0  # how many manual computations are around
+        self.makers = {value: node for node in walk(plan.graph.nodes) for value in node.results}
 
     def run(self) -> Program:
         graph = self.plan.graph
         inputs = tuple(self.define(value, self.plan.layouts[value]) for value in graph.inputs)
-        for node in graph.nodes:
+        for self.at, node in enumerate(graph.nodes):
             self.compute(node)
+        self.at = len(graph.nodes)
         outputs = tuple(
             self.bring(value, layout, None) for value, layout in zip(graph.outputs, self.plan.outputs, strict=True)
         )
         return Program(graph.name, self.plan.mesh, inputs, tuple(self.instructions), outputs, graph.updates)
 
-    def define(self, value: Value, layout: Layout) -> Register:
-        register = Register(self.unique(value.name), value.type, layout)
-        self.copies.setdefault(value, {})[layout] = register
+    def define(self, value: Value, layout: Layout, shape: tuple[int, ...] | None = None) -> Register:
+        """A new register that holds the value, as part of a tensor of `shape` (None: as the program mostly does)."""
+        return self.enter(value, Form(layout, shape or self.padding.shape(value, layout)))
+
+    def enter(self, value: Value, form: Form) -> Register:
+        register = form.register(self.unique(value.name), value.type)
+        self.copies.setdefault(value, {})[form] = register
         return register
 
     def unique(self, name: str) -> str:
@@ -53,45 +76,124 @@ class _Lowering:
         return name if count == 0 else f"{name}.{count}"
 
     def compute(self, node: Node) -> None:
+        if is_nest(node):
+            lower_nest(self, node)
+            return
         strategy = self.plan.strategy(node)
+        padded = self.padding.of_node(node, strategy)
         operands = tuple(
-            self.bring(value, layout, node)
-            for value, layout in zip(node.operands, strategy.operand_layouts, strict=True)
+            self.bring(value, layout, node, shape)
+            for value, layout, shape in zip(node.operands, strategy.operand_layouts, padded[0], strict=True)
         )
-        place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts)
-        attrs = node.op.local_attributes(node.attrs, place)
+        place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts, *padded)
+        operands = self.mask(node, strategy.rule, operands)
+        if strategy.exchanges:
+            operands, op, attrs = self.fetched(node, operands, place)
+        else:
+            op, attrs = node.op, node.op.local_attributes(node.attrs, place)
         results = tuple(
-            self.define(value, layout) for value, layout in zip(node.results, strategy.result_layouts, strict=True)
+            self.define(value, layout, shape)
+            for value, layout, shape in zip(node.results, strategy.result_layouts, padded[1], strict=True)
         )
-        self.instructions.append(Compute(node.op, operands, results, attrs, node))
+        if is_together(node):
+            self.instructions.append(together(node, operands, results, self.plan.mesh))
+        else:
+            self.instructions.append(Compute(op, operands, results, attrs, node))
         for value in node.results:
             self.settle(value, node)
+
+    def fetched(
+        self, node: Node, operands: tuple[Register, ...], place: Place
+    ) -> tuple[tuple[Register, ...], Operator, Mapping[str, Any]]:
+        """The operands with what the operator's blocks need of other ranks, and the operator and attributes to run."""
+        needs = exchanged(node.op, node.attrs, place)
+        held = list(operands)
+        for operand, step, of in needs.fetches:
+            before = held[operand]
+            block, known = self.windows.get((before, step), (None, before))
+            if block is not self.instructions:  # of another body, or of none
+                made = of.with_shape(step.made_shape(of.shape))
+                size = step.made_shape(before.true.shape) if before.size else None
+                known = Register(self.unique(f"{node.operands[operand].name}.window"), made, step.after, size)
+                self.windows[before, step] = self.instructions, known
+                self.instructions.append(Collective(step, before, known, node))
+            held[operand] = known
+        if needs.gathered is not None:
+            held.append(self.gathered(node, held, needs.gathered))
+        return tuple(held), needs.op, needs.attrs
+
+    def gathered(self, node: Node, held: list[Register], wanted: Gathered) -> Register:
+        """What the blocks of an operand come to, of all ranks along the split dim."""
+        totals, step = wanted.totals, wanted.step
+        name = f"{node.operands[totals.operand].name}.totals"
+        own, all_of_them = (Register(self.unique(name), wanted.of, layout) for layout in (step.before, step.after))
+        self.instructions.append(Compute(totals.total, (held[totals.operand],), (own,), totals.attrs, node))
+        self.instructions.append(Collective(step, own, all_of_them, node))
+        return all_of_them
+
+    def mask(self, node: Node, rule: Rule, operands: tuple[Register, ...]) -> tuple[Register, ...]:
+        """The operands, their padding overwritten where the operator would see it."""
+        held = list(operands)
+        for i, attrs in masks(node, rule, operands):
+            value, register = node.operands[i], operands[i]
+            form = Form(register.layout, register.whole.shape, attrs["fill"])
+            if form not in self.copies[value]:
+                masked = self.enter(value, form)
+                self.instructions.append(Compute(mask_padding, (register,), (masked,), attrs, node))
+            held[i] = self.copies[value][form]
+        return tuple(held)
 
     def settle(self, value: Value, node: Node) -> None:
         """Bring a result into the layout the plan pins it to (an out_strategy), and start from there ever after."""
         pinned = self.bring(value, self.plan.layouts[value], node)
-        self.copies[value] = {pinned.layout: pinned}
+        self.copies[value] = {Form(pinned.layout, pinned.whole.shape): pinned}
 
-    def bring(self, value: Value, layout: Layout, serves: Node | None) -> Register:
-        """The register that holds the value in this layout, made from the nearest copy if there is none yet."""
+    def bring(
+        self, value: Value, layout: Layout, serves: Node | None, shape: tuple[int, ...] | None = None
+    ) -> Register:
+        """The register that holds the value in this layout, made from the nearest copy if there is none yet.
+
+        Args:
+            serves: who wants it (None: a graph output).
+            shape: as part of which padded tensor it is wanted; None as the program mostly holds it.
+        """
         copies = self.copies[value]
-        if layout in copies:
-            return copies[layout]
+        wanted = Form(layout, shape or self.padding.shape(value, layout))
+        if wanted in copies:
+            return copies[wanted]
         try:
-            start, steps = self.nearest(value, layout)
+            way = self.nearest(value, wanted)
         except RedistributeError as error:
             user = "a graph output" if serves is None else f"{serves.label} ({serves.op.name})"
             raise RedistributeError(f"{error}; {value.name} for {user}") from None
-        register = copies[start]
-        for step in steps:
-            if step.after not in copies:
-                result = self.define(value, step.after)
+        register = copies[way.start]
+        for step, form in way.steps:
+            if not self.is_kept(value, form):
+                result = self.enter(value, form)
                 self.instructions.append(Collective(step, register, result, serves))
-            register = copies[step.after]
+            register = copies[form]
         return register
 
-    def nearest(self, value: Value, layout: Layout) -> tuple[Layout, tuple[Step, ...]]:
-        """The copy from which the layout is reached with the fewest bytes, and the steps."""
-        shape = value.type.shape
-        ways = [(start, plan_steps(start, layout, shape)) for start in self.copies[value]]
-        return min(ways, key=lambda way: (sum(step.elements_moved(shape) for step in way[1]), len(way[1])))
+    def nearest(self, value: Value, wanted: Form) -> Way:
+        """The copy from which the form is reached with the fewest bytes, and the steps."""
+        starts = [start for start in self.copies[value] if self.is_kept(value, start)] or self.copies[value]
+        ways = [padded_steps(start, wanted, value.type.shape) for start in starts]
+        return min(ways, key=lambda way: (way.moved, len(way.steps)))
+
+    def is_kept(self, value: Value, form: Form) -> bool:
+        """Whether there is such a copy that a later operator of the plan wants: others are let go, so that memory is
+        what the plan says, and are not begun from."""
+        if form not in self.copies[value]:
+            return False
+        return form.layout is self.plan.layouts[value] or self.last_wants.get((value, form.layout), -1) >= self.at
+
+    @cached_property
+    def last_wants(self) -> dict[tuple[Value, Layout], int]:
+        """Where in the graph a value is wanted in a layout for the last time, by the place of the (outermost) node."""
+        graph, found = self.plan.graph, {}
+        for i, outermost in enumerate(graph.nodes):
+            for node in walk((outermost,)):
+                wanted = zip(node.operands, self.plan.strategy(node).operand_layouts, strict=True)
+                found.update(dict.fromkeys(wanted, i))
+        wanted = zip(graph.outputs, self.plan.outputs, strict=True)
+        return {**found, **dict.fromkeys(wanted, len(graph.nodes))}

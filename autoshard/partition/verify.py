@@ -1,19 +1,37 @@
 """The laws of a program. `verify_program` checks them all; a rewrite of a program must leave a verified one.
 
 Registers are made once and before their use; what an operator makes of local blocks is what its results hold;
-a step's layouts are those of its registers, and one such step can make the one of the other.
+a step's layouts are those of its registers, and one such step can make the one of the other; what is padded is split.
 """
 
 from __future__ import annotations
 
-from autoshard.errors import GraphError, ShapeError
+from collections.abc import Sequence
+
+from autoshard.errors import GraphError, LayoutError, ShapeError
 from autoshard.ir.verify import describe
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs
 from autoshard.ops.registry import resolve
-from autoshard.partition.program import Collective, Compute, Program, Register
+from autoshard.partition.program import (
+    Body,
+    Bundle,
+    Collective,
+    Compute,
+    Instruction,
+    Nest,
+    Program,
+    Register,
+    Start,
+    Together,
+    Wait,
+    walk,
+)
+from autoshard.partition.verify_bundles import check_bundle, check_waits
+from autoshard.partition.verify_nests import check_nest, check_together
 from autoshard.redistribute.keep import keep
 from autoshard.redistribute.step import KINDS, Step, relabel_pairs
+from autoshard.redistribute.window import WindowStep
 
 
 def verify_program(program: Program) -> None:
@@ -23,12 +41,18 @@ def verify_program(program: Program) -> None:
         GraphError: the first law that is broken; names the register or the node with its source line.
     """
     _check_order(program)
-    for instruction in program.instructions:
+    for instruction in walk(program.instructions):
         if isinstance(instruction, Compute):
             for rank in dict.fromkeys((0, program.mesh.devices - 1)):
                 _check_compute(instruction, rank)
-        else:
+        elif isinstance(instruction, Nest):
+            check_nest(instruction)
+        elif isinstance(instruction, Together):
+            check_together(instruction)
+        elif isinstance(instruction, Collective):
             _check_collective(instruction)
+        elif isinstance(instruction, Bundle):
+            check_bundle(instruction, _where(instruction))
     _check_updates(program)
 
 
@@ -45,28 +69,58 @@ def _check_order(program: Program) -> None:
         if register.layout.rank != register.whole.rank:
             shown = f"[{register.layout}] of {register.name!r}"
             raise GraphError(f"{where}: layout {shown} does not fit {register.whole}")
+        _check_padding(register, where)
         names.add(register.name)
         defined.add(register)
 
     for register in program.inputs:
         define(register, f"program {program.name!r}")
-    for instruction in program.instructions:
-        where = _where(instruction)
-        for register in instruction.operands:
-            if register not in defined:
-                raise GraphError(f"{where}: register {register.name!r} is not defined before it")
-        for register in instruction.results:
+
+    def block(instructions: Sequence[Instruction]) -> None:
+        check_waits(instructions, _where)
+        for instruction in instructions:
+            where = _where(instruction)
+            for register in instruction.operands:
+                if register not in defined:
+                    raise GraphError(f"{where}: register {register.name!r} is not defined before it")
+            for body in instruction.bodies if isinstance(instruction, Nest) else ():
+                inner(body, where)
+            for register in instruction.results:
+                define(register, where)
+
+    def inner(body: Body, where: str) -> None:
+        """A body sees what is defined around it; what it defines is not seen outside."""
+        before = set(defined)
+        for register in body.args:
             define(register, where)
+        block(body.instructions)
+        for register in body.outputs:
+            if register not in defined:
+                raise GraphError(f"{where}: {register.name!r}, which it yields, is never defined")
+        defined.intersection_update(before)
+
+    block(program.instructions)
     for i, register in enumerate(program.outputs):
         if register not in defined:
             raise GraphError(f"program {program.name!r}: output {i}, {register.name!r}, is never defined")
 
 
-def _where(instruction: Compute | Collective) -> str:
-    if isinstance(instruction, Compute):
+def _check_padding(register: Register, where: str) -> None:
+    """A dim is held larger than it is only where it is split, and in equal blocks."""
+    sizes = zip(register.layout.parts, register.whole.shape, register.true.shape, strict=True)
+    for dim, (parts, held, size) in enumerate(sizes):
+        if held % parts or held < size or (held > size and parts == 1):
+            raise GraphError(
+                f"{where}: dim {dim} of {register.name!r}, of size {size}, is held as {held} in {parts} parts"
+            )
+
+
+def _where(instruction: Instruction) -> str:
+    if isinstance(instruction, Compute | Together | Nest):
         return describe(instruction.node)
     serves = "a graph output" if instruction.serves is None else describe(instruction.serves)
-    return f"{instruction.step} of {instruction.operand.name} for {serves}"
+    what = instruction.step if isinstance(instruction, Collective) else type(instruction).__name__.lower()
+    return f"{what} of {', '.join(one.name for one in instruction.operands)} for {serves}"
 
 
 def _check_compute(instruction: Compute, rank: int) -> None:
@@ -93,12 +147,40 @@ def _check_collective(instruction: Collective) -> None:
             f"{where}: the step goes from [{step.before}] to [{step.after}], "
             f"its registers from [{before.layout}] to [{after.layout}]"
         )
-    if before.whole != after.whole:
-        raise GraphError(f"{where}: it makes {after.whole} out of {before.whole}; a step keeps the type")
+    if isinstance(step, WindowStep):
+        _check_window(step, before, after, where)
+        return
+    if before.true != after.true:
+        raise GraphError(f"{where}: it makes {after.true} out of {before.true}; a step keeps the type")
     if step.kind not in KINDS:
         raise GraphError(f"{where}: unknown kind {step.kind!r}; kinds are {', '.join(KINDS)}")
     if not _makes(step):
         raise GraphError(f"{where}: such a step cannot make [{step.after}] out of [{step.before}]")
+    if not step.before.divides(instruction.of.shape) or not step.after.divides(instruction.of.shape):
+        raise GraphError(f"{where}: both layouts must divide {instruction.of}, of which its registers are blocks")
+    if any(
+        parts > 1 and held != size
+        for parts, held, size in zip(before.layout.parts, before.whole.shape, instruction.of.shape, strict=True)
+    ):
+        raise GraphError(f"{where}: {before.name} lies in blocks of {before.whole}, the step takes {instruction.of}")
+
+
+def _check_window(step: WindowStep, before: Register, after: Register, where: str) -> None:
+    """What a window step makes are the windows of all positions; all that they read is held by some rank."""
+    held = before.layout.dims[step.dim]
+    if not step.axes or held not in ((), step.axes):
+        shown = f"dim {step.dim} of {before.name} lies as [{before.layout.show_dim(step.dim)}]"
+        raise GraphError(f"{where}: {shown}; it must be whole, or split along the axes of the step")
+    made = before.whole.with_shape(step.made_shape(before.whole.shape))
+    if after.whole != made:
+        raise GraphError(f"{where}: it makes {made}, but its result is a block of {after.whole}")
+    block, size = before.local.shape[step.dim], before.true.shape[step.dim]
+    if (step.block, step.size) != (block, size):
+        raise GraphError(f"{where}: it takes blocks of {step.block} of {step.size}, but they are {block} of {size}")
+    try:
+        step.check()
+    except LayoutError as error:
+        raise GraphError(f"{where}: {error}") from None
 
 
 def _makes(step: Step) -> bool:
@@ -140,7 +222,7 @@ def _check_updates(program: Program) -> None:
                 f"it has {len(program.inputs)} inputs and {len(program.outputs)} outputs"
             )
         new, old = program.outputs[out], program.inputs[into]
-        if new.whole != old.whole or new.layout is not old.layout:
+        if new.whole != old.whole or new.true != old.true or new.layout is not old.layout:
             raise GraphError(
                 f"program {program.name!r}: output {new.name} ({new.whole} as [{new.layout}]) cannot replace "
                 f"input {old.name} ({old.whole} as [{old.layout}]); type and layout must be equal"

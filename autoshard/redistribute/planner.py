@@ -3,7 +3,7 @@
 `plan_steps(before, after, shape)` is memoized and symbolic in the mesh size. Cuts, sums, gathers and a single
 all_to_all or reduce_scatter, which are nearly all that plans ask for, are written down directly; the rest is cuts,
 sums, one exchange and gathers (`exchange.py`, `sums.py`). Layouts whose pieces do not fit each other (2 and 3 of 6, or
-2 and 3 parts of a dim) meet in between (`detour.py`).
+2 and 3 parts of a dim) meet in between (`detour.py`). Sizes that do not divide are padded (`evened`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from autoshard.errors import RedistributeError
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef
 from autoshard.redistribute.bound import fewest_elements
+from autoshard.redistribute.canonical import canonical, restored
 from autoshard.redistribute.detour import meeting_points
 from autoshard.redistribute.digits import apart
 from autoshard.redistribute.exchange import exchange_steps, with_dim
@@ -32,23 +33,39 @@ DETOURS = 2
 def plan_steps(before: Layout, after: Layout, shape: Sequence[int]) -> Steps:
     """The steps from `before` to `after` for a tensor of global `shape`; () if they are the same.
 
-    No block in between is larger than the larger of the two ends' where steps exist that keep to this.
+    No block in between is larger than the larger of the two ends' where steps exist that keep to this. Where a layout
+    does not divide the shape, the steps are for the shape `evened` by both.
 
     Raises:
-        LayoutError: another number of dims than the shape has. RedistributeError: other meshes, terms of a
-        reduction that cannot be made, or sizes that do not divide.
+        LayoutError: another number of dims than the shape has. RedistributeError: other meshes, or terms of a
+        reduction that cannot be made.
     """
     return () if before is after else _plan(before, after, tuple(shape))
+
+
+def evened(before: Layout, after: Layout, shape: Sequence[int]) -> tuple[int, ...]:
+    """The least shape that holds a tensor of `shape` and that both layouts divide."""
+    parts = zip(shape, before.parts, after.parts, strict=True)
+    return tuple(-(-size // (both := math.lcm(old, new))) * both for size, old, new in parts)
 
 
 @lru_cache(maxsize=1 << 18)
 def _plan(before: Layout, after: Layout, shape: tuple[int, ...]) -> Steps:
     _check(before, after, shape)
-    found = _solve(before, after, shape, DETOURS)
+    even = evened(before, after, shape)
+    if even != shape:
+        return _plan(before, after, even)
+    old, new, sizes, dims = canonical(before, after, shape)
+    found = _planned(old, new, sizes)
     if found is None:
         cause = "they cut an axis at places that do not fit each other"
         raise _refused(before, after, shape, cause)
-    return found
+    return restored(found, dims)
+
+
+@lru_cache(maxsize=1 << 18)
+def _planned(before: Layout, after: Layout, shape: tuple[int, ...]) -> Steps | None:
+    return _solve(before, after, shape, DETOURS)
 
 
 def _solve(before: Layout, after: Layout, shape: tuple[int, ...], detours: int) -> Steps | None:
@@ -142,8 +159,6 @@ def _check(before: Layout, after: Layout, shape: tuple[int, ...]) -> None:
             raise _refused(before, after, shape, cause)
     for layout in (before, after):
         layout.check_fits(shape, "the tensor")
-        if not layout.divides(shape):
-            raise _refused(before, after, shape, f"[{layout}] does not divide the sizes {list(shape)}")
 
 
 def _refused(before: Layout, after: Layout, shape: tuple[int, ...], cause: str) -> RedistributeError:

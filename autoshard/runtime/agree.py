@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from autoshard.errors import RuntimeSetupError
 from autoshard.ir.graph import Node, walk
 from autoshard.layout.mesh import Mesh
-from autoshard.partition.program import Collective, Instruction, Program, Register
+from autoshard.partition.program import Body, Collective, Instruction, Nest, Program, Register, Together
 from autoshard.runtime.comm import Comm, show_ranks
 from autoshard.tensortype import DType
 
@@ -59,28 +59,58 @@ def describe(program: Program) -> list[Line]:
     for register in program.inputs:
         numbers[register] = len(numbers)
         lines.append(Line(f"input {_typed(register)}", f"input {register.name}: {_typed(register)}"))
-    for instruction in program.instructions:
-        operands = " ".join(f"%{numbers[one]}" for one in instruction.operands)
-        for register in instruction.results:
-            numbers[register] = len(numbers)
-        if isinstance(instruction, Collective):
-            what, attrs, node = str(instruction.step), "", instruction.serves
-        else:
-            what, attrs, node = (
-                instruction.op.name,
-                _text(instruction.attrs) + _inside(instruction.node),
-                instruction.node,
-            )
-        types = ", ".join(map(_typed, instruction.results))
-        named = ", ".join(f"{one.name}: {_typed(one)}" for one in instruction.results)
-        inputs = " ".join(one.name for one in instruction.operands)
-        source = f" (at {node.source})" if node is not None and node.source is not None else ""
-        shown = f"{named} = {what} {inputs}{f' {_short(attrs)}' if attrs else ''}{source}"
-        lines.append(Line(f"{types} = {what} {operands} {attrs}", shown))
+    lines += _block(program.instructions, numbers)
     for i, register in enumerate(program.outputs):
         into = program.updates.get(i, "")
         lines.append(Line(f"output %{numbers[register]} {into}", f"output {register.name}: {_typed(register)}"))
     return lines
+
+
+def _block(instructions: Sequence[Instruction], numbers: dict[Register, int]) -> Iterator[Line]:
+    """The lines of instructions, each followed by those of its bodies."""
+    for instruction in instructions:
+        operands = " ".join(f"%{numbers[one]}" for one in _read(instruction))
+        bodies = [line for body in _bodies(instruction) for line in _body(body, numbers)]
+        for register in instruction.results:
+            numbers[register] = len(numbers)
+        what, attrs, node = _what(instruction)
+        types = ", ".join(map(_typed, instruction.results))
+        named = ", ".join(f"{one.name}: {_typed(one)}" for one in instruction.results)
+        inputs = " ".join(one.name for one in _read(instruction))
+        source = f" (at {node.source})" if node is not None and node.source is not None else ""
+        shown = f"{named} = {what} {inputs}{f' {_short(attrs)}' if attrs else ''}{source}"
+        yield Line(f"{types} = {what} {operands} {attrs}", shown)
+        yield from bodies
+
+
+def _body(body: Body, numbers: dict[Register, int]) -> Iterator[Line]:
+    for register in body.args:
+        numbers[register] = len(numbers)
+        yield Line(f"argument {_typed(register)}", f"argument {register.name}: {_typed(register)}")
+    yield from _block(body.instructions, numbers)
+    ends = [numbers[one] for one in body.outputs]
+    yield Line(f"yield {ends}", f"yield {', '.join(one.name for one in body.outputs)}")
+
+
+def _bodies(instruction: Instruction) -> tuple[Body, ...]:
+    return instruction.bodies if isinstance(instruction, Nest) else ()
+
+
+def _read(instruction: Instruction) -> tuple[Register, ...]:
+    """The registers that an instruction itself reads."""
+    return instruction.entering if isinstance(instruction, Nest) else instruction.operands
+
+
+def _what(instruction: Instruction) -> tuple[str, str, Node | None]:
+    """What an instruction does, its attributes as text, and the node that it is for."""
+    if isinstance(instruction, Collective):
+        return str(instruction.step), "", instruction.serves
+    node = instruction.node
+    if isinstance(instruction, Nest):
+        return node.op.name, _text(node.attrs), node
+    if isinstance(instruction, Together):
+        return node.op.name, f"{_text(node.attrs)} over {instruction.groups}", node
+    return instruction.op.name, _text(instruction.attrs) + _inside(node), node
 
 
 def label(instruction: Instruction) -> str:
@@ -98,7 +128,8 @@ def _inside(node: Node) -> str:
 
 
 def _typed(register: Register) -> str:
-    return f"{register.whole}[{register.layout}]"
+    held = "" if register.size is None else f" in {register.whole.shape}"
+    return f"{register.true}{held}[{register.layout}]"
 
 
 # -- attributes as text that is the same in every process ----------------------------------------------------

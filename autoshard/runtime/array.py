@@ -10,20 +10,43 @@ from autoshard.errors import RuntimeSetupError
 from autoshard.layout.layout import Layout
 from autoshard.redistribute.planner import plan_steps
 from autoshard.runtime.comm import Comm
+from autoshard.runtime.padded import fit
 from autoshard.runtime.steps import run_step
+from autoshard.tensortype import TOKEN, DType
 
 
-def cut(array: np.ndarray, layout: Layout, ranks: Iterable[int]) -> list[np.ndarray]:
-    """The blocks of `array` that the ranks hold under `layout` (which may not be partial)."""
+def array_dtype(of: DType) -> np.dtype:
+    """Numpy's dtype of the arrays that ranks hold; a token, which has no contents, is held as a bool."""
+    return np.dtype(bool) if of is TOKEN else of.numpy
+
+
+def cut(
+    array: np.ndarray, layout: Layout, ranks: Iterable[int], padded: Sequence[int] | None = None
+) -> list[np.ndarray]:
+    """The blocks of `array` that the ranks hold under `layout` (which may not be partial).
+
+    Args:
+        padded: the shape that is cut into equal blocks, zero beyond the array; None: the least that the layout divides.
+    """
     if layout.partial:
         raise RuntimeSetupError(f"cannot cut an array into the partial layout [{layout}]; inputs are whole values")
     layout.check_fits(array.shape, "the array")
-    return [np.asarray(array[layout.block(rank, array.shape)], order="C") for rank in ranks]
+    local = layout.local_shape(padded or array.shape)
+    whole = [size * parts for size, parts in zip(local, layout.parts, strict=True)]
+    return [np.asarray(fit(array[layout.block(rank, whole)], local), order="C") for rank in ranks]
 
 
-def join(parts: Sequence[np.ndarray], layout: Layout, shape: Sequence[int], comm: Comm) -> np.ndarray:
-    """The whole array on every rank, from the blocks that the hosted ranks hold; a collective over all ranks."""
+def join(
+    parts: Sequence[np.ndarray], layout: Layout, shape: Sequence[int], comm: Comm, padded: Sequence[int] | None = None
+) -> np.ndarray:
+    """The whole array of `shape` on every rank, from the blocks that the hosted ranks hold; over all ranks together.
+
+    Args:
+        padded: the shape that the layout divides into these blocks; None: the least one.
+    """
     held = list(parts)
-    for step in plan_steps(layout, Layout.whole(layout.mesh, len(shape)), shape):
+    local = layout.local_shape(padded or shape)
+    whole = [size * count for size, count in zip(local, layout.parts, strict=True)]
+    for step in plan_steps(layout, Layout.whole(layout.mesh, len(shape)), whole):
         held = run_step(step, held, comm)
-    return held[0]
+    return fit(held[0], shape)

@@ -12,16 +12,20 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from autoshard.errors import AutoshardError, ShapeError
-from autoshard.layout.mesh import Groups
+from autoshard.layout.mesh import Grouping
 from autoshard.runtime.progress import Progress
 from autoshard.tensortype import dtype as element_type
 
 Parts = Sequence[np.ndarray]
+Messages = Mapping[int, np.ndarray]
+"""Arrays by the rank that they go to."""
+Shapes = Mapping[int, tuple[int, ...]]
+"""Shapes of arrays by the rank that they come from."""
 
 REDUCTIONS: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
@@ -56,7 +60,7 @@ class Comm(ABC):
 
     # -- collectives -----------------------------------------------------------------------------------------
 
-    def all_reduce(self, parts: Parts, groups: Groups, op: str = "sum") -> list[np.ndarray]:
+    def all_reduce(self, parts: Parts, groups: Grouping, op: str = "sum") -> list[np.ndarray]:
         """Every member gets the elementwise `op` ("sum", "max", "min", "prod") over its group.
 
         For booleans max is "or" and min is "and"; float16 is accumulated in float32; max and min propagate
@@ -68,7 +72,7 @@ class Comm(ABC):
             return fresh(parts)
         return self._run("all_reduce", groups.size, parts, self._all_reduce, groups, op)
 
-    def all_gather(self, parts: Parts, groups: Groups, dim: int) -> list[np.ndarray]:
+    def all_gather(self, parts: Parts, groups: Grouping, dim: int) -> list[np.ndarray]:
         """Every member gets the parts of its group joined along `dim`, in group order."""
         self._check("all_gather", parts, groups)
         check_dim("all_gather", parts, dim)
@@ -76,7 +80,7 @@ class Comm(ABC):
             return fresh(parts)
         return self._run("all_gather", groups.size, parts, self._all_gather, groups, dim)
 
-    def reduce_scatter(self, parts: Parts, groups: Groups, dim: int, op: str = "sum") -> list[np.ndarray]:
+    def reduce_scatter(self, parts: Parts, groups: Grouping, dim: int, op: str = "sum") -> list[np.ndarray]:
         """Reduce over the group, and leave each member the piece of `dim` that its position names."""
         self._check("reduce_scatter", parts, groups)
         check_reduction("reduce_scatter", parts, op)
@@ -85,7 +89,7 @@ class Comm(ABC):
             return fresh(parts)
         return self._run("reduce_scatter", groups.size, parts, self._reduce_scatter, groups, dim, op)
 
-    def all_to_all(self, parts: Parts, groups: Groups, split_dim: int, concat_dim: int) -> list[np.ndarray]:
+    def all_to_all(self, parts: Parts, groups: Grouping, split_dim: int, concat_dim: int) -> list[np.ndarray]:
         """Cut along `split_dim`, send piece j to member j, join what arrives along `concat_dim` in group
         order."""
         self._check("all_to_all", parts, groups)
@@ -100,6 +104,18 @@ class Comm(ABC):
         self._check("permute", parts, None)
         sources = self._sources(source_of)
         return self._run("permute", self.world, parts, self._permute, sources)
+
+    def exchange(
+        self, sends: Sequence[Messages], awaited: Sequence[Shapes], dtype: np.typing.DTypeLike, groups: Grouping
+    ) -> list[dict[int, np.ndarray]]:
+        """Point to point inside groups: hosted rank k sends `sends[k][target]` to each target and gets an array of
+        shape `awaited[k][source]` from each source. Every rank of a group takes part, be it with nothing."""
+        dtype = np.dtype(dtype)
+        self._check("exchange", [np.empty(0, dtype)] * len(sends), groups)
+        for rank, sent, shapes in zip(self.ranks, sends, awaited, strict=True):
+            self._check_peers(rank, sent, shapes, dtype, groups)
+        arrays = [array for sent in sends for array in sent.values()] or [np.empty(0, dtype)]
+        return self._run("exchange", groups.size, arrays, self._exchange, groups, sends, awaited, dtype)
 
     def collect(self, parts: Parts, root: int = 0) -> list[np.ndarray] | None:
         """The arrays of all ranks (of equal shape) in rank order, where `root` is hosted; None elsewhere."""
@@ -126,19 +142,24 @@ class Comm(ABC):
     # -- what an implementation supplies; arguments are checked, groups have at least two members ------------
 
     @abstractmethod
-    def _all_reduce(self, parts: Parts, groups: Groups, op: str) -> list[np.ndarray]: ...
+    def _all_reduce(self, parts: Parts, groups: Grouping, op: str) -> list[np.ndarray]: ...
 
     @abstractmethod
-    def _all_gather(self, parts: Parts, groups: Groups, dim: int) -> list[np.ndarray]: ...
+    def _all_gather(self, parts: Parts, groups: Grouping, dim: int) -> list[np.ndarray]: ...
 
     @abstractmethod
-    def _reduce_scatter(self, parts: Parts, groups: Groups, dim: int, op: str) -> list[np.ndarray]: ...
+    def _reduce_scatter(self, parts: Parts, groups: Grouping, dim: int, op: str) -> list[np.ndarray]: ...
 
     @abstractmethod
-    def _all_to_all(self, parts: Parts, groups: Groups, split: int, concat: int) -> list[np.ndarray]: ...
+    def _all_to_all(self, parts: Parts, groups: Grouping, split: int, concat: int) -> list[np.ndarray]: ...
 
     @abstractmethod
     def _permute(self, parts: Parts, sources: list[int]) -> list[np.ndarray]: ...
+
+    @abstractmethod
+    def _exchange(
+        self, parts: Parts, groups: Grouping, sends: Sequence[Messages], awaited: Sequence[Shapes], dtype: np.dtype
+    ) -> list[dict[int, np.ndarray]]: ...
 
     @abstractmethod
     def _collect(self, parts: Parts, root: int) -> list[np.ndarray] | None: ...
@@ -159,12 +180,12 @@ class Comm(ABC):
     def _collective(self, progress: Progress, name: str, parts: Parts, over: object) -> int:
         """The place of a collective of these arrays, over the groups `over` or, if these are none, all ranks."""
         kind = (parts[0].dtype, parts[0].shape) if parts else None
-        key = (name, over if isinstance(over, Groups) else None, kind)
+        key = (name, over if isinstance(over, Grouping) else None, kind)
         known = progress.find(key)
         if known is not None:
             return known
         array = f" of {parts[0].dtype}{list(parts[0].shape)}" if parts else ""
-        members = over.members(self.ranks[0]) if isinstance(over, Groups) else range(self.world)
+        members = over.members(self.ranks[0]) if isinstance(over, Grouping) else range(self.world)
         return progress.place(key, f"{name}{array} over {show_ranks(members)}")
 
     def _timed(self, name: str, size: int, parts: Parts, call: Callable, *args):
@@ -180,7 +201,7 @@ class Comm(ABC):
         first, last = self.ranks[0], self.ranks[-1]
         return f"rank {first}" if first == last else f"ranks {first}-{last}"
 
-    def _check(self, name: str, parts: Parts, groups: Groups | None) -> None:
+    def _check(self, name: str, parts: Parts, groups: Grouping | None) -> None:
         if len(parts) != len(self.ranks):
             raise CommError(
                 f"{name}: {len(parts)} arrays were given, but this process hosts {len(self.ranks)} ranks;"
@@ -195,6 +216,15 @@ class Comm(ABC):
                 raise CommError(f"{name}: an array of dtype {part.dtype} has foreign byte order; convert it first")
         if groups is not None and groups.world != self.world:
             raise CommError(f"{name}: groups of a mesh of {groups.world} ranks, but {self.world} ranks are running")
+
+    def _check_peers(self, rank: int, sent: Messages, awaited: Shapes, dtype: np.dtype, groups: Grouping) -> None:
+        others = set(groups.members(rank).tolist()) - {rank}
+        for peer in (*sent, *awaited):
+            if peer not in others:
+                raise CommError(f"exchange: rank {rank} exchanges with rank {peer}, which is not another of its group")
+        for peer, array in sent.items():
+            if array.dtype != dtype:
+                raise CommError(f"exchange: rank {rank} sends {array.dtype} to rank {peer}, who awaits {dtype}")
 
     def _check_root(self, name: str, root: int) -> None:
         if not 0 <= root < self.world:

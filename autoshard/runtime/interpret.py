@@ -6,19 +6,33 @@ attributes are resolved for the hosted ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 
 from autoshard.errors import RuntimeSetupError
 from autoshard.ops.registry import resolve
-from autoshard.partition.program import Collective, Compute, Program, Register
+from autoshard.partition.program import (
+    Body,
+    Collective,
+    Compute,
+    Instruction,
+    Nest,
+    Program,
+    Register,
+    Together,
+    walk,
+)
 from autoshard.runtime.agree import check_alike, label
-from autoshard.runtime.array import cut, join
+from autoshard.runtime.array import array_dtype, cut, join
+from autoshard.runtime.blocks import Run, run_nest
 from autoshard.runtime.comm import Comm
-from autoshard.runtime.steps import run_step
+from autoshard.runtime.padded import step_runner
+from autoshard.runtime.together import run_together
 
 Parts = list[np.ndarray]
+Action = tuple[int | None, Callable[[list], None]]
 
 
 class Executor:
@@ -37,10 +51,11 @@ class Executor:
         check_alike(program, comm)
         self.program, self.comm = program, comm
         self._slots: dict[Register, int] = {}
-        for register in (*program.inputs, *(one for ins in program.instructions for one in ins.results)):
+        for register in (*program.inputs, *_registers(program.instructions)):
             self._slots[register] = len(self._slots)
-        places = [comm.place(label(instruction)) for instruction in program.instructions]
-        self._actions = [(place, self._bind(i)) for i, place in enumerate(places)]
+        self._padded = any(register.size is not None for register in self._slots)
+        kept = set(program.inputs).difference(program.inputs[into] for into in program.updates.values())
+        self._actions = self._bound(program.instructions, program.last_uses, kept)
 
     def scatter(self, arrays: Sequence[np.ndarray]) -> list[Parts]:
         """Cut whole inputs into the blocks of the hosted ranks, after checking that they fit the program."""
@@ -51,27 +66,33 @@ class Executor:
         parts = []
         for array, register in zip(arrays, self.program.inputs, strict=True):
             array = np.asarray(array)
-            if array.shape != register.whole.shape:
+            if array.shape != register.true.shape:
                 raise RuntimeSetupError(
-                    f"input {register.name} has shape {array.shape}; the program expects {register.whole}"
+                    f"input {register.name} has shape {array.shape}; the program expects {register.true}"
                 )
-            parts.append(cut(array.astype(register.whole.dtype.numpy, copy=False), register.layout, self.comm.ranks))
+            array = array.astype(array_dtype(register.whole.dtype), copy=False)
+            parts.append(cut(array, register.layout, self.comm.ranks, register.whole.shape))
         return parts
 
     def gather(self, parts: Sequence[Parts]) -> list[np.ndarray]:
         """Put outputs together: whole arrays, on every rank."""
         return [
-            join(held, register.layout, register.whole.shape, self.comm)
+            join(held, register.layout, register.true.shape, self.comm, register.whole.shape)
             for held, register in zip(parts, self.program.outputs, strict=True)
         ]
 
     def run(self, inputs: Sequence[Parts]) -> list[Parts]:
         """Blocks in, blocks out: per input (output) one array per hosted rank."""
+        return self.consume(list(inputs))
+
+    def consume(self, inputs: list[Parts]) -> list[Parts]:
+        """`run`, which empties the list: what updates replace is let go at its last use, if nobody else holds it."""
         slots: list[Parts | None] = [None] * len(self._slots)
         slots[: len(inputs)] = inputs
-        for place, action in self._actions:
-            self.comm.at(place)
-            action(slots)
+        inputs.clear()
+        # Numpy's warnings would speak of padding, which no result depends on.
+        with np.errstate(all="ignore") if self._padded else nullcontext():
+            self._play(self._actions, slots)
         self.comm.at(None)
         outputs = [slots[self._slots[register]] for register in self.program.outputs]
         return [parts for parts in outputs if parts is not None]
@@ -80,20 +101,78 @@ class Executor:
         """Whole arrays in, whole arrays out."""
         return self.gather(self.run(self.scatter(arrays)))
 
-    def _bind(self, i: int) -> Callable[[list], None]:
-        instruction = self.program.instructions[i]
-        inputs = set(self.program.inputs)
-        free = [self._slots[one] for one in self.program.last_uses[i] if one not in inputs]
+    def _play(self, actions: Sequence[Action], slots: list) -> None:
+        for place, action in actions:
+            self.comm.at(place)
+            action(slots)
+
+    def _bound(
+        self, instructions: Sequence[Instruction], last_uses: Sequence[Iterable[Register]], kept: Collection[Register]
+    ) -> list[Action]:
+        """The instructions of one block as actions; what they use last is let go, but for `kept`."""
+        actions = []
+        for instruction, ending in zip(instructions, last_uses, strict=True):
+            free = [self._slots[one] for one in ending if one not in kept]
+            actions.append((self.comm.place(label(instruction)), self._bind(instruction, free)))
+        return actions
+
+    def _bind(self, instruction: Instruction, free: list[int]) -> Callable[[list], None]:
         if isinstance(instruction, Collective):
             return self._bind_collective(instruction, free)
+        if isinstance(instruction, Nest):
+            return self._bind_nest(instruction, free)
+        if isinstance(instruction, Together):
+            return self._bind_together(instruction, free)
         return self._bind_compute(instruction, free)
 
+    def _bind_together(self, instruction: Together, free: list[int]) -> Callable[[list], None]:
+        operands, results = self._places(instruction.operands), self._places(instruction.results)
+        comm = self.comm
+
+        def action(slots: list) -> None:
+            made = run_together(instruction, [slots[slot] for slot in operands], comm)
+            _put(slots, results, made, free)
+
+        return action
+
+    def _bind_nest(self, nest: Nest, free: list[int]) -> Callable[[list], None]:
+        entering, results = self._places(nest.entering), self._places(nest.results)
+        bodies = [self._bind_body(body) for body in nest.bodies]
+        place, comm = self.comm.place(label(nest)), self.comm
+
+        def action(slots: list) -> None:
+            made = run_nest(nest, bodies, slots, [slots[slot] for slot in entering], comm)
+            comm.at(place)
+            _put(slots, results, made, free)
+
+        return action
+
+    def _bind_body(self, body: Body) -> Run:
+        """A body on the slots of the program; it leaves nothing of its own in them."""
+        args, outputs = self._places(body.args), self._places(body.outputs)
+        actions = self._bound(body.instructions, body.last_uses, ())
+        own = sorted({*args, *outputs}.difference(self._places(body.captured)))
+
+        def run(slots: list, parts: Sequence[Parts]) -> list[Parts]:
+            for slot, one in zip(args, parts, strict=True):
+                slots[slot] = one
+            self._play(actions, slots)
+            made = [slots[slot] for slot in outputs]
+            for slot in own:
+                slots[slot] = None
+            return made
+
+        return run
+
+    def _places(self, registers: Iterable[Register]) -> list[int]:
+        return [self._slots[one] for one in registers]
+
     def _bind_collective(self, instruction: Collective, free: list[int]) -> Callable[[list], None]:
-        step, comm = instruction.step, self.comm
+        run, comm = step_runner(instruction), self.comm
         source, target = self._slots[instruction.operand], self._slots[instruction.result]
 
         def action(slots: list) -> None:
-            slots[target] = run_step(step, slots[source], comm)
+            slots[target] = run(slots[source], comm)
             for slot in free:
                 slots[slot] = None
 
@@ -101,7 +180,7 @@ class Executor:
 
     def _bind_compute(self, instruction: Compute, free: list[int]) -> Callable[[list], None]:
         operands = [self._slots[one] for one in instruction.operands]
-        results = [(self._slots[one], one.whole.dtype.numpy) for one in instruction.results]
+        results = [(self._slots[one], array_dtype(one.whole.dtype)) for one in instruction.results]
         run = instruction.op.run
         per_rank = [
             {name: resolve(value, rank) for name, value in instruction.attrs.items()} for rank in self.comm.ranks
@@ -120,3 +199,19 @@ class Executor:
                 slots[slot] = None
 
         return action
+
+
+def _put(slots: list, places: Sequence[int], made: Sequence[Parts], free: Iterable[int]) -> None:
+    for slot, parts in zip(places, made, strict=True):
+        slots[slot] = parts
+    for slot in free:
+        slots[slot] = None
+
+
+def _registers(instructions: Iterable[Instruction]) -> Iterator[Register]:
+    """All registers that instructions make, those of bodies too."""
+    for one in walk(instructions):
+        yield from one.results
+        if isinstance(one, Nest):
+            for body in one.bodies:
+                yield from body.args

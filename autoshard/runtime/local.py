@@ -6,17 +6,19 @@ Reductions go through a group in its own order, so the results are the same on e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 
 import numpy as np
 
-from autoshard.layout.mesh import Groups
+from autoshard.layout.mesh import Grouping
 from autoshard.runtime.comm import (
     REDUCTIONS,
     Comm,
     CommError,
+    Messages,
     Parts,
+    Shapes,
     accumulator,
     fresh,
     join_pieces,
@@ -35,15 +37,15 @@ class LocalComm(Comm):
     def barrier(self) -> None:
         """Nothing to wait for: the ranks take turns in one thread."""
 
-    def _all_reduce(self, parts: Parts, groups: Groups, op: str) -> list[np.ndarray]:
+    def _all_reduce(self, parts: Parts, groups: Grouping, op: str) -> list[np.ndarray]:
         return self._by_group("all_reduce", parts, groups, lambda own: fresh([_reduce(own, op)] * len(own)))
 
-    def _all_gather(self, parts: Parts, groups: Groups, dim: int) -> list[np.ndarray]:
+    def _all_gather(self, parts: Parts, groups: Grouping, dim: int) -> list[np.ndarray]:
         return self._by_group(
             "all_gather", parts, groups, lambda own: fresh([np.concatenate(own, axis=dim)] * len(own))
         )
 
-    def _reduce_scatter(self, parts: Parts, groups: Groups, dim: int, op: str) -> list[np.ndarray]:
+    def _reduce_scatter(self, parts: Parts, groups: Grouping, dim: int, op: str) -> list[np.ndarray]:
         return self._by_group(
             "reduce_scatter",
             parts,
@@ -51,7 +53,7 @@ class LocalComm(Comm):
             lambda own: fresh(list(split_pieces(_reduce(own, op), len(own), dim))),
         )
 
-    def _all_to_all(self, parts: Parts, groups: Groups, split: int, concat: int) -> list[np.ndarray]:
+    def _all_to_all(self, parts: Parts, groups: Grouping, split: int, concat: int) -> list[np.ndarray]:
         def exchange(own: list[np.ndarray]) -> list[np.ndarray]:
             cut = [split_pieces(part, len(own), split) for part in own]
             return fresh([join_pieces(np.stack([pieces[j] for pieces in cut]), concat) for j in range(len(own))])
@@ -62,6 +64,19 @@ class LocalComm(Comm):
         _check_alike("permute", list(parts))
         return fresh([parts[source] for source in sources])
 
+    def _exchange(
+        self, parts: Parts, groups: Grouping, sends: Sequence[Messages], awaited: Sequence[Shapes], dtype: np.dtype
+    ) -> list[dict[int, np.ndarray]]:
+        received: list[dict[int, np.ndarray]] = []
+        for rank, shapes in zip(self.ranks, awaited, strict=True):
+            for source, shape in shapes.items():
+                sent = sends[source].get(rank)
+                if sent is None or sent.shape != shape:
+                    shown = "nothing" if sent is None else list(sent.shape)
+                    raise CommError(f"exchange: rank {rank} awaits {list(shape)} of rank {source}, who sends {shown}")
+            received.append({source: np.array(sends[source][rank], order="C") for source in shapes})
+        return received
+
     def _collect(self, parts: Parts, root: int) -> list[np.ndarray]:
         _check_alike("collect", list(parts))
         return fresh(parts)
@@ -70,7 +85,7 @@ class LocalComm(Comm):
         return fresh([parts[0]] * self.world)
 
     def _by_group(
-        self, name: str, parts: Parts, groups: Groups, call: Callable[[list[np.ndarray]], list[np.ndarray]]
+        self, name: str, parts: Parts, groups: Grouping, call: Callable[[list[np.ndarray]], list[np.ndarray]]
     ) -> list[np.ndarray]:
         """Apply `call` to the arrays of each group; hand its results back to the members."""
         results: dict[int, np.ndarray] = {}
@@ -81,7 +96,7 @@ class LocalComm(Comm):
         return [results[rank] for rank in self.ranks]
 
 
-def _each_group(groups: Groups) -> Iterator[list[int]]:
+def _each_group(groups: Grouping) -> Iterator[list[int]]:
     seen: set[int] = set()
     for rank in range(groups.world):
         if rank not in seen:

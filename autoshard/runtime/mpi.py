@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from autoshard.errors import RuntimeSetupError
-from autoshard.layout.mesh import Groups
+from autoshard.layout.mesh import Grouping
 from autoshard.runtime.comm import (
     REDUCTIONS,
     Comm,
     CommError,
+    Messages,
     Parts,
+    Shapes,
     accumulator,
     fresh,
     join_pieces,
@@ -53,7 +56,7 @@ class MpiComm(Comm):
         self.rank: int = self._comm.Get_rank()
         super().__init__(self._comm.Get_size(), (self.rank,))
         self._progress = of_this_rank()
-        self._of_groups: dict[Groups, Any] = {}
+        self._of_groups: dict[Grouping, Any] = {}
         self._of_members: dict[tuple[int, ...], Any] = {tuple(range(self.world)): self._comm}
 
     def barrier(self) -> None:
@@ -62,7 +65,7 @@ class MpiComm(Comm):
     def _barrier(self, parts: Parts, over: None) -> None:
         self._comm.Barrier()
 
-    def _all_reduce(self, parts: Parts, groups: Groups, op: str) -> list[np.ndarray]:
+    def _all_reduce(self, parts: Parts, groups: Grouping, op: str) -> list[np.ndarray]:
         send, dtype = self._widened(parts)
         received = np.empty_like(send)
         flat, out = send.reshape(-1), received.reshape(-1)
@@ -71,7 +74,7 @@ class MpiComm(Comm):
             comm.Allreduce([flat[low:high], high - low, item], [out[low:high], high - low, item], op=action)
         return [received.astype(dtype, copy=False)]
 
-    def _reduce_scatter(self, parts: Parts, groups: Groups, dim: int, op: str) -> list[np.ndarray]:
+    def _reduce_scatter(self, parts: Parts, groups: Grouping, dim: int, op: str) -> list[np.ndarray]:
         wide, dtype = self._widened(parts)
         send = np.ascontiguousarray(split_pieces(wide, groups.size, dim))
         received = np.empty(send.shape[1:], send.dtype)
@@ -82,14 +85,14 @@ class MpiComm(Comm):
             comm.Reduce_scatter_block([chunk, high - low, item], [out[low:high], high - low, item], op=action)
         return [received.astype(dtype, copy=False)]
 
-    def _all_gather(self, parts: Parts, groups: Groups, dim: int) -> list[np.ndarray]:
+    def _all_gather(self, parts: Parts, groups: Grouping, dim: int) -> list[np.ndarray]:
         send = np.ascontiguousarray(parts[0])
         received = np.empty((groups.size, *send.shape), send.dtype)
         with self._piece(send.nbytes, send.itemsize) as (count, item):
             self._sub(groups).Allgather([_bytes(send), count, item], [_bytes(received), count, item])
         return [join_pieces(received, dim)]
 
-    def _all_to_all(self, parts: Parts, groups: Groups, split: int, concat: int) -> list[np.ndarray]:
+    def _all_to_all(self, parts: Parts, groups: Grouping, split: int, concat: int) -> list[np.ndarray]:
         send = np.ascontiguousarray(split_pieces(parts[0], groups.size, split))
         received = np.empty_like(send)
         with self._piece(send.nbytes // groups.size, send.itemsize) as (count, item):
@@ -105,6 +108,24 @@ class MpiComm(Comm):
         with self._piece(send.nbytes, send.itemsize) as (count, item):
             out, into = [_bytes(send), count, item], [_bytes(received), count, item]
             self._comm.Sendrecv(out, dest=target, recvbuf=into, source=source)
+        return [received]
+
+    def _exchange(
+        self, parts: Parts, groups: Grouping, sends: Sequence[Messages], awaited: Sequence[Shapes], dtype: np.dtype
+    ) -> list[dict[int, np.ndarray]]:
+        received = {source: np.empty(shape, dtype) for source, shape in awaited[0].items()}
+        held = [np.ascontiguousarray(array) for array in sends[0].values()]
+        with ExitStack() as stack:
+
+            def message(array: np.ndarray) -> list:
+                count, item = stack.enter_context(self._piece(array.nbytes, array.itemsize))
+                return [_bytes(array), count, item]
+
+            requests = [self._comm.Irecv(message(array), source=source) for source, array in received.items()]
+            requests += [
+                self._comm.Isend(message(array), dest=peer) for array, peer in zip(held, sends[0], strict=True)
+            ]
+            import_mpi().Request.Waitall(requests)
         return [received]
 
     def _collect(self, parts: Parts, root: int) -> list[np.ndarray] | None:
@@ -125,7 +146,7 @@ class MpiComm(Comm):
 
     # -- communicators, message sizes ------------------------------------------------------------------------
 
-    def _sub(self, groups: Groups) -> Any:
+    def _sub(self, groups: Grouping) -> Any:
         """The communicator of this rank's group; its ranks are the positions in the group."""
         known = self._of_groups.get(groups)
         if known is None:

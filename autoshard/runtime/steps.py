@@ -6,11 +6,15 @@ import numpy as np
 
 from autoshard.redistribute.routing import Round
 from autoshard.redistribute.step import Step
+from autoshard.redistribute.window import WindowStep
 from autoshard.runtime.comm import Comm
+from autoshard.runtime.windows import run_window
 
 
-def run_step(step: Step, parts: list[np.ndarray], comm: Comm) -> list[np.ndarray]:
+def run_step(step: Step | WindowStep, parts: list[np.ndarray], comm: Comm) -> list[np.ndarray]:
     """What the hosted ranks hold after the step."""
+    if isinstance(step, WindowStep):
+        return run_window(step, parts, comm)
     if step.kind == "keep":
         return [step.keeping.term(part, rank) for part, rank in zip(parts, comm.ranks, strict=True)]
     if step.kind == "all_reduce":
@@ -31,7 +35,8 @@ def run_step(step: Step, parts: list[np.ndarray], comm: Comm) -> list[np.ndarray
 def _piece(part: np.ndarray, step: Step, dim: int, rank: int) -> np.ndarray:
     size = part.shape[dim] // step.groups.size
     start = step.groups.position(rank) * size
-    return np.asarray(part[(slice(None),) * dim + (slice(start, start + size),)], order="C")
+    # A copy, not a view: it would keep the whole in memory.
+    return np.array(part[(slice(None),) * dim + (slice(start, start + size),)], order="C")
 
 
 def _permute(step: Step, parts: list[np.ndarray], comm: Comm) -> list[np.ndarray]:

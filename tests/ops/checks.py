@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.registry import Operator, Place, resolve
+from autoshard.ops.windows import Exchange
 from autoshard.strategy import Strategy, enumerate_strategies
 from autoshard.tensortype import type_of
 
@@ -53,11 +55,23 @@ def check_strategy(
 ) -> None:
     operands, results = tuple(map(type_of, arrays)), tuple(map(type_of, whole))
     place = Place(operands, results, strategy.operand_layouts, strategy.result_layouts)
-    local = op.local_attributes(attrs, place)
+    exchange = op.exchanged(attrs, place) if strategy.exchanges else Exchange()
+    local = {**op.local_attributes(attrs, place), **(exchange.attrs or {})}
     outputs = []
     for rank in range(strategy.mesh.devices):
-        cut = [a[x.block(rank, a.shape)] for a, x in zip(arrays, strategy.operand_layouts, strict=True)]
-        outputs.append(op.evaluate(cut, {name: resolve(value, rank) for name, value in local.items()}))
+        cut = [
+            fetched(a, i, exchange, x, rank) for i, (a, x) in enumerate(zip(arrays, place.operand_layouts, strict=True))
+        ]
+        totals = exchange.totals
+        if totals is not None:
+            layout = place.operand_layouts[totals.operand]
+            members = layout.mesh.groups(layout.dims[totals.dim]).members(rank)
+            array = arrays[totals.operand]
+            each = [totals.total.evaluate([array[layout.block(one, array.shape)]], totals.attrs)[0] for one in members]
+            cut.append(np.concatenate(each, totals.dim))
+        run = op if totals is None else totals.after
+        taken = {name: resolve(value, rank) for name, value in local.items() if name in run.attributes}
+        outputs.append(run.evaluate(cut, taken))
     groups = strategy.mesh.groups(strategy.reduced)
     for i, (want, layout) in enumerate(zip(whole, strategy.result_layouts, strict=True)):
         for rank in range(strategy.mesh.devices):
@@ -66,6 +80,26 @@ def check_strategy(
             block = want[layout.block(rank, want.shape)]
             assert got.shape == block.shape and terms[0].dtype == want.dtype
             np.testing.assert_allclose(got, block, rtol=1e-5, atol=1e-5, err_msg=f"{op.name} {attrs} by {strategy}")
+
+
+def fetched(array: np.ndarray, operand: int, exchange: Exchange, layout: Layout, rank: int) -> np.ndarray:
+    """The rank's block of an operand, with what its windows say in place of blocks along their dims."""
+    block = list(layout.block(rank, array.shape))
+    windows = [one for one in exchange.windows if one.operand == operand]
+    for window in windows:
+        block[window.dim] = slice(None)
+    array = array[tuple(block)]
+    for window in windows:
+        position, size = layout.mesh.index(rank, window.axes), array.shape[window.dim]
+        pieces = []
+        for run in window.runs:
+            places = run.starts[position] + run.stride * np.arange(run.counts[position])
+            taken = np.take(array, places % size if window.wraps else places, window.dim)
+            ends = [(0, 0)] * array.ndim
+            ends[window.dim] = (run.place(position), run.width - run.place(position) - len(places))
+            pieces.append(np.pad(taken, ends))
+        array = np.concatenate(pieces, window.dim)
+    return array
 
 
 def check_linear(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, seed: int = 0) -> int:

@@ -40,8 +40,8 @@ def test_a_contraction_splits_along_every_factor():
 
 def test_an_embedding_splits_by_ids_width_and_vocabulary():
     assert split_sizes(gather_slices, "f32[10, 4]; i32[6]", slice_sizes=(1, 4), **ROWS) == [6, 4, 10]
-    # Cut in width as well: the slices' own part stays whole.
-    assert split_sizes(gather_slices, "f32[10, 4]; i32[6]", slice_sizes=(1, 3), **ROWS) == [6, 10]
+    # Cut in width as well: each rank finds what lies in its part.
+    assert split_sizes(gather_slices, "f32[10, 4]; i32[6]", slice_sizes=(1, 3), **ROWS) == [6, 4, 10]
 
 
 def test_its_gradient_splits_likewise():
@@ -54,7 +54,7 @@ def test_its_gradient_splits_likewise():
 def test_updates_are_written_into_parts():
     assert split_sizes(dynamic_update_slice, "f32[12, 6]; f32[5, 6]; i32[]; i32[]") == [12, 6]
     assert split_sizes(dynamic_update_slice, "f32[12, 6]; f32[5, 6]; i32[]; i32[]", fixed=True) == [12, 6]
-    assert split_sizes(dynamic_slice, "f32[12, 6]; i32[]; i32[]", sizes=(5, 6)) == [6]
+    assert split_sizes(dynamic_slice, "f32[12, 6]; i32[]; i32[]", sizes=(5, 6)) == [12, 6]
 
 
 def test_an_update_at_constants_may_be_split_in_shardys_eyes():

@@ -51,5 +51,12 @@ def test_errors():
         read_change("f32[8, 6] tp, -", Mesh(dp=2, tp=4))
     with pytest.raises(LayoutError, match="has 1 dims"):
         read_change("f32[8, 6] tp -> -, -", Mesh(dp=2, tp=4))
-    with pytest.raises(RedistributeError, match="does not divide"):
-        told("f32[6] tp -> -", "--mesh", "dp=2,tp=4")
+    with pytest.raises(RedistributeError, match="terms of a max cannot be made"):
+        told("f32[6] tp -> - max tp", "--mesh", "dp=2,tp=4")
+
+
+def test_sizes_that_do_not_divide_are_padded():
+    text = told("f32[6] tp -> -", "--mesh", "dp=2,tp=4")
+    assert "held as f32[8]" in text
+    found = json.loads(told("f32[6] tp -> -", "--mesh", "dp=2,tp=4", "--json"))
+    assert found["steps"][0]["bytes_received"] == found["bound_bytes"] == 6 * 4

@@ -322,8 +322,6 @@ def test_is_cut_means_that_nothing_moves(change):
 @pytest.mark.parametrize(
     ("before", "after", "shape", "message"),
     [
-        ("dp, -", "tp, -", (6, 4), r"\[tp, -\] does not divide the sizes \[6, 4\]"),
-        ("tp, -", "-, -", (6, 4), r"\[tp, -\] does not divide the sizes \[6, 4\]"),
         ("-, -", "-, - max tp", (4, 4), "terms of a max cannot be made from other values"),
         ("-, - +tp", "-, - max tp", (4, 4), "terms of a max cannot be made from other values"),
         ("-, - max tp:(1)2", "-, - max tp", (4, 4), "terms of a max cannot be made from other values"),

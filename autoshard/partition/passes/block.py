@@ -1,0 +1,245 @@
+"""Blocks under change: who makes and who reads each register, changes that exclude each other, and their application.
+
+A pass looks at one block at a time (the program's own, or that of a loop, a branch or a manual computation), proposes
+`Change`s, and `rewritten` applies those that touch nothing in common. Results keep their registers, so that no reader
+has to be told; only where a value turns out to be held already its readers are `renamed` to the other register.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from autoshard.ir.flow import manual_axes
+from autoshard.partition.program import (
+    Body,
+    Bundle,
+    Collective,
+    Compute,
+    Instruction,
+    Nest,
+    Program,
+    Register,
+    Start,
+    Together,
+    Wait,
+    walk,
+)
+
+Names = Mapping[Register, Register]
+
+
+class Block:
+    """The instructions of a program or of a body, by their positions; `end` stands for what it hands on."""
+
+    def __init__(self, instructions: Sequence[Instruction], outputs: Sequence[Register], manual: bool = False) -> None:
+        self.instructions, self.outputs, self.manual = tuple(instructions), tuple(outputs), manual
+        self.end = len(self.instructions)
+        self.makers: dict[Register, int] = {}
+        self._users: defaultdict[Register, list[int]] = defaultdict(list)
+        for i, one in enumerate(self.instructions):
+            self.makers.update(dict.fromkeys(one.results, i))
+            for register in dict.fromkeys(one.operands):
+                self._users[register].append(i)
+        for register in dict.fromkeys(self.outputs):
+            self._users[register].append(self.end)
+
+    def users(self, register: Register) -> list[int]:
+        """Positions of the instructions that read it, in order; `end` if the block hands it on."""
+        return self._users.get(register, [])
+
+    def maker(self, register: Register) -> Instruction | None:
+        """What makes it; None for what comes from outside."""
+        place = self.makers.get(register)
+        return None if place is None else self.instructions[place]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Instructions to take out, and what to put before which positions instead.
+
+    `site` is the name under which a pass asks whether it may.
+    """
+
+    site: str
+    removed: frozenset[int]
+    inserted: Mapping[int, tuple[Instruction, ...]]
+    renamed: Names = field(default_factory=dict)
+
+    @property
+    def new(self) -> list[Instruction]:
+        return [one for some in self.inserted.values() for one in some]
+
+
+class Accepted:
+    """The changes of one sweep over a block: none takes out what another has taken out or reads."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._removed: set[int] = set()
+        self._read: set[int] = set()
+        self.changes: list[Change] = []
+
+    def free(self, places: Iterable[int]) -> bool:
+        """Whether nothing has been done at these positions."""
+        return self._removed.isdisjoint(places)
+
+    def add(self, change: Change) -> bool:
+        """Take the change if it fits the others."""
+        read = {self._block.makers.get(one) for new in change.new for one in new.operands}
+        read |= {self._block.makers.get(one) for one in change.renamed.values()}
+        if not change.removed.isdisjoint(self._removed | self._read) or not self._removed.isdisjoint(read):
+            return False
+        self._removed |= change.removed
+        self._read |= {place for place in read if place is not None}
+        self.changes.append(change)
+        return True
+
+
+def dying(block: Block, removed: Iterable[int], new: Iterable[Instruction]) -> frozenset[int]:
+    """What is taken out, with all that nobody needs then."""
+    gone, read = set(removed), {one for instruction in new for one in instruction.operands}
+    left = list(gone)
+    while left:
+        for register in block.instructions[left.pop()].operands:
+            place = block.makers.get(register)
+            if place is None or place in gone or not is_pure(block.instructions[place]):
+                continue
+            results = block.instructions[place].results
+            if all(one not in read and gone.issuperset(block.users(one)) for one in results):
+                gone.add(place)
+                left.append(place)
+    return frozenset(gone)
+
+
+def is_pure(one: Instruction) -> bool:
+    """Whether it does nothing but make its results."""
+    if isinstance(one, Compute):
+        return not one.op.has_effects(one.attrs)
+    return isinstance(one, Collective | Bundle)
+
+
+# -- the blocks of a program
+
+
+Sweep = Callable[[Block], Sequence[Change]]
+
+
+def rewritten(program: Program, sweep: Sweep) -> Program:
+    """The program with one sweep's changes made in every block; the very same if there are none."""
+    made: Names = {}
+    instructions, outputs = _rewritten(program.instructions, program.outputs, sweep, False, made)
+    if instructions == program.instructions and outputs == program.outputs:
+        return program
+    return replace(program, instructions=instructions, outputs=outputs)
+
+
+def _rewritten(
+    instructions: Sequence[Instruction], outputs: Sequence[Register], sweep: Sweep, manual: bool, names: Names
+) -> tuple[tuple[Instruction, ...], tuple[Register, ...]]:
+    inner = tuple(_inside(one, sweep, manual) if isinstance(one, Nest) else one for one in instructions)
+    changes = sweep(Block(inner, outputs, manual))
+    removed = {place for change in changes for place in change.removed}
+    inserted: dict[int, list[Instruction]] = {}
+    for change in changes:
+        for place, some in change.inserted.items():
+            inserted.setdefault(place, []).extend(some)
+    names = {**names, **{old: new for change in changes for old, new in change.renamed.items()}}
+    found: list[Instruction] = []
+    for place in range(len(inner) + 1):
+        found += inserted.get(place, ())
+        if place < len(inner) and place not in removed:
+            found.append(inner[place])
+    return tuple(renamed(one, names) for one in found), tuple(final(one, names) for one in outputs)
+
+
+def _inside(nest: Nest, sweep: Sweep, manual: bool) -> Nest:
+    manual = manual or bool(manual_axes(nest.node))
+    bodies = tuple(
+        Body(body.args, *_rewritten(body.instructions, body.outputs, sweep, manual, {})) for body in nest.bodies
+    )
+    same = all(_same(old, new) for old, new in zip(nest.bodies, bodies, strict=True))
+    return nest if same else replace(nest, bodies=bodies)
+
+
+def _same(old: Body, new: Body) -> bool:
+    return old.instructions == new.instructions and old.outputs == new.outputs
+
+
+def final(register: Register, names: Names) -> Register:
+    """The register that stands for this one in the end."""
+    while register in names:
+        register = names[register]
+    return register
+
+
+def renamed(one: Instruction, names: Names) -> Instruction:
+    """The instruction reading other registers; the same one if it reads none of those that have new names."""
+    if not names or not any(register in names for register in one.operands):
+        return one
+    operands = tuple(final(register, names) for register in one.operands)
+    if isinstance(one, Compute | Together):
+        return replace(one, operands=operands)
+    if isinstance(one, Collective):
+        return replace(one, operand=operands[0])
+    if isinstance(one, Bundle):
+        return Bundle(tuple(replace(part, operand=final(part.operand, names)) for part in one.parts))
+    assert not isinstance(one, Start | Wait), "no pass changes what a started collective reads"
+    bodies = tuple(
+        Body(
+            body.args,
+            tuple(renamed(inner, names) for inner in body.instructions),
+            tuple(final(register, names) for register in body.outputs),
+        )
+        for body in one.bodies
+    )
+    return replace(one, entering=tuple(final(register, names) for register in one.entering), bodies=bodies)
+
+
+def swept(program: Program, sweep: Sweep, most: int = 40) -> Program:
+    """Sweeps until nothing changes, and away with what nobody reads."""
+    for _ in range(most):
+        before, program = program, without_dead(rewritten(program, sweep))
+        if program is before:
+            break
+    return program
+
+
+def without_dead(program: Program) -> Program:
+    """The program without instructions that make only what nobody reads."""
+
+    def sweep(block: Block) -> list[Change]:
+        unread = [
+            i
+            for i, one in enumerate(block.instructions)
+            if is_pure(one) and not any(block.users(register) for register in one.results)
+        ]
+        return [Change("", dying(block, unread, ()), {})] if unread else []
+
+    return rewritten(program, sweep)
+
+
+class Namer:
+    """Names for new registers that no register of the program has."""
+
+    def __init__(self, program: Program) -> None:
+        self._taken = {one.name for one in _registers(program)}
+        self._counts: dict[str, int] = {}
+
+    def __call__(self, name: str) -> str:
+        base = name.rsplit(".moved", 1)[0]
+        count = self._counts.get(base, 0)
+        while (found := f"{base}.moved{count or ''}") in self._taken:
+            count += 1
+        self._counts[base] = count + 1
+        self._taken.add(found)
+        return found
+
+
+def _registers(program: Program) -> Iterator[Register]:
+    yield from program.inputs
+    for one in walk(program.instructions):
+        yield from one.results
+        for body in one.bodies if isinstance(one, Nest) else ():
+            yield from body.args

@@ -1,0 +1,98 @@
+"""Chains: what is only redistributed further is brought where it is wanted in one go.
+
+An all_reduce of which only slices are read becomes a reduce_scatter, an all_gather of which other dims are cut an
+all_to_all. Wanted layouts of one value are made in order, each from the nearest that there is by then, as lowering
+does; what changes is that the layout in between need not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from autoshard.errors import RedistributeError
+from autoshard.ir.graph import Node
+from autoshard.partition.forms import Form, padded_steps
+from autoshard.partition.passes.block import Accepted, Block, Change, Namer, dying, swept
+from autoshard.partition.passes.costs import Costs, Price
+from autoshard.partition.program import Collective, Instruction, Program, Register
+from autoshard.redistribute.window import WindowStep
+
+Ok = Callable[[str], bool]
+
+
+def chains(program: Program, costs: Costs, ok: Ok) -> Program:
+    """The program with fewer bytes, or as many in fewer collectives, where steps follow on steps."""
+    namer = Namer(program)
+
+    def sweep(block: Block) -> Sequence[Change]:
+        accepted = Accepted(block)
+        for place, one in enumerate(block.instructions):
+            step = as_step(one)
+            if block.manual or step is None or not accepted.free((place,)):
+                continue
+            change = _joined(block, place, step, namer)
+            if change is not None and gains(block, change, costs) and ok(change.site):
+                accepted.add(change)
+        return accepted.changes
+
+    return swept(program, sweep)
+
+
+def as_step(one: Instruction | None) -> Collective | None:
+    """The instruction, if it is a step of a redistribution, which keeps the value."""
+    return one if isinstance(one, Collective) and not isinstance(one.step, WindowStep) else None
+
+
+def _joined(block: Block, place: int, one: Collective, namer: Namer) -> Change | None:
+    """What reads the result of this step made from its operand instead."""
+    users = block.users(one.result)
+    steps = [step for user in users if user < block.end and (step := as_step(block.instructions[user]))]
+    if not users or len(steps) < len(users):
+        return None
+    try:
+        new, names = brought([one.operand], [(step.result, step.serves) for step in steps], namer)
+    except RedistributeError:
+        return None
+    return Change(one.result.name, dying(block, (place, *users), new), {users[0]: tuple(new)}, names)
+
+
+def brought(
+    sources: Sequence[Register], targets: Sequence[tuple[Register, Node | None]], namer: Namer
+) -> tuple[list[Instruction], dict[Register, Register]]:
+    """Steps that make the targets (each with whom it serves) from registers that hold the same value; and targets that
+    there is no need to make, with the registers that stand for them.
+
+    Raises:
+        RedistributeError: no steps lead there.
+    """
+    held = list(sources)
+    new: list[Instruction] = []
+    names: dict[Register, Register] = {}
+    for target, serves in targets:
+        ways = [(one, padded_steps(form(one), form(target), target.true.shape)) for one in held]
+        now, way = min(ways, key=lambda pair: (pair[1].moved, len(pair[1].steps)))
+        if not way.steps:
+            names[target] = now
+            continue
+        for step, made in way.steps[:-1]:
+            result = made.register(namer(target.name), target.true)
+            new.append(Collective(step, now, result, serves))
+            now = result
+        new.append(Collective(way.steps[-1][0], now, target, serves))
+        held.append(target)
+    return new, names
+
+
+def form(register: Register) -> Form:
+    """How a register holds its value."""
+    return Form(register.layout, register.whole.shape)
+
+
+def gains(block: Block, change: Change, costs: Costs) -> bool:
+    """Whether a change moves fewer bytes, or as many in fewer collectives, in no more time."""
+    old, new = costs.total(block.instructions[i] for i in sorted(change.removed)), costs.total(change.new)
+    return _moved(new) < _moved(old) and new.seconds <= old.seconds * (1 + 1e-9)
+
+
+def _moved(price: Price) -> tuple[float, float]:
+    return round(price.nbytes, 3), price.collectives

@@ -1,0 +1,125 @@
+"""What instructions cost on given hardware: bytes that a rank sends, collectives, seconds; and a program's peak.
+
+Operators are priced by the blocks that they really run on, which passes may have changed against the plan's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from autoshard.errors import AutoshardError
+from autoshard.ops.registry import resolve
+from autoshard.partition.program import (
+    Bundle,
+    Collective,
+    Compute,
+    Instruction,
+    Nest,
+    Program,
+    Start,
+    Together,
+    Wait,
+)
+from autoshard.search.evaluate import prices_for
+from autoshard.search.program_memory import program_memory
+from costmodel import Hardware, grouped_seconds, operator_seconds
+
+
+class Price(NamedTuple):
+    """Bytes that one rank sends, collectives, seconds of computing and of communication; for one run of a step."""
+
+    nbytes: float = 0.0
+    collectives: float = 0.0
+    computing: float = 0.0
+    talking: float = 0.0
+
+    def plus(self, other: Price, times: int = 1) -> Price:
+        return Price(*(a + times * b for a, b in zip(self, other, strict=True)))
+
+    @property
+    def seconds(self) -> float:
+        """One after the other."""
+        return self.computing + self.talking
+
+
+class Costs:
+    """Prices of instructions on `hardware`, remembered."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self.hardware, self.prices = hardware, prices_for(hardware)
+        self._known: dict[Instruction, Price] = {}
+
+    def of(self, one: Instruction) -> Price:
+        """The price of an instruction; a Start has that of what it begins, a Wait none."""
+        found = self._known.get(one)
+        if found is None:
+            found = self._known[one] = self._price(one)
+        return found
+
+    def total(self, instructions: Iterable[Instruction]) -> Price:
+        """The price of all together, loops as often as they run."""
+        total = Price()
+        for one in instructions:
+            total = total.plus(self.of(one))
+        return total
+
+    def _price(self, one: Instruction) -> Price:
+        if isinstance(one, Compute):
+            return Price(computing=self._work(one))
+        if isinstance(one, Start):
+            return self.of(one.of)
+        if isinstance(one, Wait):
+            return Price()
+        if isinstance(one, Bundle):
+            return Price(one.nbytes_moved, 1, 0.0, self.bundled(one.parts) + self.packing(one.parts))
+        if isinstance(one, Nest):
+            return Price().plus(self._inside(one), one.trips)
+        if not one.step.communicates:
+            return Price()
+        return Price(one.nbytes_moved, 1, 0.0, self.prices.step(one.step, one.of))
+
+    def _inside(self, nest: Nest) -> Price:
+        """One run of a loop's bodies, or of the dearest branch."""
+        bodies = [self.total(body.instructions) for body in nest.bodies]
+        if nest.node.op.name == "Case":
+            return max(bodies, key=lambda price: price.seconds, default=Price())
+        found = Price()
+        for price in bodies:
+            found = found.plus(price)
+        return found
+
+    def _work(self, one: Compute) -> float:
+        operands, results = (tuple(r.local for r in some) for some in (one.operands, one.results))
+        if not results:
+            return 0.0
+        nbytes = sum(of.nbytes for of in (*operands, *results))
+        work = operator_seconds(_flops(one), nbytes, self.hardware.device, results[0].dtype.name, one.op.name)
+        return float(work)
+
+    def bundled(self, parts: Sequence[Collective]) -> float:
+        """Seconds that the parts of a bundle take on the links."""
+        step = parts[0].step
+        nbytes = sum(one.step.nbytes_priced(one.of.shape, one.of.dtype.itemsize) for one in parts)
+        return grouped_seconds(step.kind, nbytes, self.prices.levels(step.groups))
+
+    def packing(self, parts: Sequence[Collective]) -> float:
+        """Seconds to copy what the parts send into a common buffer and what has come out of it: read and write each."""
+        nbytes = sum(one.operand.local.nbytes + one.result.local.nbytes for one in parts)
+        return 2 * nbytes / self.hardware.device.memory_bandwidth
+
+    def peak(self, program: Program) -> int:
+        """Bytes that a rank holds at most."""
+        return program_memory(program, None).peak
+
+
+def _flops(one: Compute) -> float:
+    """Operations on the blocks of the first rank; a share of the whole operator's where blocks do not fit its rule."""
+    attrs: Mapping = {name: resolve(value, 0) for name, value in one.attrs.items()}
+    try:
+        return one.op.flops(tuple(register.local for register in one.operands), attrs)
+    except AutoshardError:
+        node = one.node
+        share = one.results[0].local.elements / max(1, math.prod(one.results[0].whole.shape))
+        return node.op.flops(node.operand_types, node.attrs) * share

@@ -1,0 +1,135 @@
+"""An operator of a program on other blocks: the strategies that follow from where one operand or the result shall lie.
+
+All of it derives from the operator's rule: factors' axes by projection, partial sums by its linear operands. Only
+operators on even blocks, which exchange nothing while they run, are put elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from autoshard.errors import LayoutError
+from autoshard.layout.layout import Layout, Refs
+from autoshard.ops.registry import Place
+from autoshard.partition.passes.block import is_pure
+from autoshard.partition.program import Compute, Instruction, Register
+from autoshard.rule import Dim, Rule
+from autoshard.strategy import Strategy, is_legal, project
+
+
+def movable(one: Instruction | None) -> Compute | None:
+    """The instruction, if it is an operator that can be asked to run on other blocks."""
+    if not isinstance(one, Compute) or one.op is not one.node.op or not one.op.has_rule or not is_pure(one):
+        return None
+    if len(one.results) != 1 or len(one.operands) != len(one.node.operands) or one.node.regions:
+        return None
+    same = zip((*one.operands, *one.results), (*one.node.operand_types, *one.node.result_types), strict=True)
+    if any(register.size is not None or register.whole != of for register, of in same):
+        return None
+    factors = zip(one.node.rule.factors, split_factors(one), strict=True)
+    return None if any(refs and factor.exchange for factor, refs in factors) else one
+
+
+def split_factors(one: Compute) -> tuple[Refs, ...]:
+    """The axes that split each factor as the operator runs now."""
+    rule = one.node.rule
+    axes: tuple[Refs, ...] = ((),) * len(rule.factors)
+    registers = zip((*one.operands, *one.results), (*rule.operands, *rule.results), strict=True)
+    for register, dims in registers:
+        axes = _either(axes, project(rule, dims, register.layout))
+    return axes
+
+
+def _either(axes: Sequence[Refs], others: Sequence[Refs]) -> tuple[Refs, ...]:
+    return tuple(one or other for one, other in zip(axes, others, strict=True))
+
+
+def with_operand(one: Compute, places: Sequence[int], layout: Layout) -> Strategy | None:
+    """The strategy in which these operands have that layout, other factors split as now where that is possible.
+
+    None if there is none: the rule does not let it pass, or the operator is not linear in what is partial.
+    """
+    rule = one.node.rule
+    wanted: tuple[Refs, ...] = ((),) * len(rule.factors)
+    own: set[int] = set()
+    for place in places:
+        wanted = _either(wanted, project(rule, rule.operands[place], layout))
+        own.update(i for dim in rule.operands[place] for i in dim)
+    axes = _joined(wanted, own, split_factors(one), (*wanted, layout.partial))
+    carriers: tuple[int, ...] = ()
+    if layout.partial:
+        found = _carriers(one, places)
+        if found is None or rule.reduction != "sum" or layout.reduction != "sum":
+            return None
+        carriers = found
+    strategy = _legal(one, axes, layout.partial, carriers)
+    if strategy is None or any(strategy.operand_layouts[place] is not layout for place in places):
+        return None
+    return strategy
+
+
+def with_result(one: Compute, layout: Layout) -> Strategy | None:
+    """The strategy that leaves the result in that layout; None if there is none."""
+    rule = one.node.rule
+    wanted = project(rule, rule.results[0], layout)
+    own = {i for dim in rule.results[0] for i in dim}
+    now = split_factors(one)
+    axes = _joined(wanted, own, now, wanted)
+    reduced = tuple(ref for i in rule.contracted for ref in axes[i])
+    if any(not any(term.contains(ref) for term in layout.partial) for ref in reduced):
+        axes = tuple(() if i in rule.contracted else refs for i, refs in enumerate(axes))
+        reduced = ()
+    carried = tuple(ref for ref in layout.partial if not any(ref.overlaps(other) for other in reduced))
+    carriers = tuple(i for i, register in enumerate(one.operands) if register.layout.partial) if carried else ()
+    strategy = _legal(one, axes, carried, carriers)
+    return strategy if strategy is not None and strategy.result_layouts[0] is layout else None
+
+
+def _joined(
+    wanted: Sequence[Refs], own: Iterable[int], now: Sequence[Refs], taken: Iterable[Refs]
+) -> tuple[Refs, ...]:
+    """The wanted axes for the factors `own`, for the others the present ones as far as those are free."""
+    used, own = [ref for refs in taken for ref in refs], set(own)
+    found: list[Refs] = []
+    for i, refs in enumerate(now):
+        if i in own:
+            found.append(wanted[i])
+            continue
+        free = all(not ref.overlaps(other) and ref.can_coexist(other) for ref in refs for other in used)
+        found.append(refs if free else ())
+    return tuple(found)
+
+
+def _carriers(one: Compute, places: Sequence[int]) -> tuple[int, ...] | None:
+    """The operands that have to be terms of sums, if these ones are."""
+    every = tuple(range(len(one.operands)))
+    sets = (indices or every for indices in one.op.linear)
+    return next((tuple(indices) for indices in sets if set(places) <= set(indices)), None)
+
+
+def _legal(one: Compute, axes: tuple[Refs, ...], carried: Refs, carriers: tuple[int, ...]) -> Strategy | None:
+    rule: Rule = one.node.rule
+    mesh = one.results[0].layout.mesh
+    strategy = Strategy(rule, mesh, axes, carried, carriers)
+    if not is_legal(rule, strategy.parts) or strategy.exchanges:
+        return None
+    try:
+        layouts = (*strategy.operand_layouts, *strategy.result_layouts)
+    except LayoutError:  # an axis twice
+        return None
+    types = (*one.node.operand_types, *one.node.result_types)
+    return strategy if all(a.divides(of.shape) for a, of in zip(layouts, types, strict=True)) else None
+
+
+def placed(one: Compute, strategy: Strategy, operands: Sequence[Register], result: Register) -> Compute:
+    """The operator run by this strategy."""
+    node = one.node
+    place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts)
+    return Compute(node.op, tuple(operands), (result,), node.op.local_attributes(node.attrs, place), node)
+
+
+def narrows(layout: Layout, to: Layout) -> bool:
+    """Whether terms end on the way from one layout to the other."""
+    return any(not any(term.contains(ref) for term in to.partial) for ref in layout.partial)
+
+

@@ -1,0 +1,117 @@
+"""Sharing: what is computed or brought into a layout several times is made once.
+
+Steps of redistributions keep a value, so all registers that steps made of one another hold the same value; of those
+with one layout (and held size) one suffices. That also undoes steps that lead back to where a value was, and joins
+chains of steps with a common beginning. Operators applied to the same registers by the same attributes make the same
+value (local value numbering; Click, "Global code motion, global value numbering", PLDI 1995, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+
+from autoshard.ir.flow import manual_axes
+from autoshard.partition.passes.block import Names, final, is_pure, renamed, without_dead
+from autoshard.partition.program import Body, Collective, Compute, Instruction, Nest, Program, Register
+from autoshard.redistribute.window import WindowStep
+
+Ok = Callable[[str], bool]
+
+
+def share(program: Program, ok: Ok) -> Program:
+    """The program without what it does twice; `ok` is asked for each register that might be left out."""
+    known = _Known(ok)
+    for register in program.inputs:
+        known.value(register)
+    instructions, names = known.block(program.instructions)
+    if instructions == program.instructions:
+        return program
+    outputs = tuple(final(one, names) for one in program.outputs)
+    return without_dead(replace(program, instructions=instructions, outputs=outputs))
+
+
+class _Known:
+    """What is held where, in one block and those around it."""
+
+    def __init__(self, ok: Ok, around: _Known | None = None) -> None:
+        self.ok = ok
+        self.values: dict[Register, Hashable] = dict(around.values) if around else {}
+        self.held: dict[Hashable, Register] = dict(around.held) if around else {}
+
+    def value(self, register: Register) -> Hashable:
+        """The value that a register holds, whatever its layout: the register itself where it was first made."""
+        found = self.values.setdefault(register, register)
+        self.held.setdefault(_place(found, register), register)
+        return found
+
+    def block(self, instructions: Sequence[Instruction]) -> tuple[tuple[Instruction, ...], Names]:
+        found: list[Instruction] = []
+        names: dict[Register, Register] = {}
+        for one in instructions:
+            one = renamed(one, names)
+            if isinstance(one, Nest):
+                one = self.inside(one)
+            others = self.others(one)
+            if others is not None and all(self.ok(register.name) for register in one.results):
+                names.update(zip(one.results, others, strict=True))
+                continue
+            self.keep(one)
+            found.append(one)
+        same = len(found) == len(instructions) and all(a is b for a, b in zip(found, instructions, strict=True))
+        return tuple(instructions) if same else tuple(found), names
+
+    def inside(self, nest: Nest) -> Nest:
+        bodies = []
+        for body in nest.bodies:
+            inner = _Known(self.ok, self)
+            for register in body.args:
+                inner.value(register)
+            instructions, names = inner.block(body.instructions)
+            outputs = tuple(final(register, names) for register in body.outputs)
+            bodies.append(Body(body.args, instructions, outputs))
+        changed = any(new.instructions != old.instructions for new, old in zip(bodies, nest.bodies, strict=True))
+        return replace(nest, bodies=tuple(bodies)) if changed and not manual_axes(nest.node) else nest
+
+    def others(self, one: Instruction) -> tuple[Register, ...] | None:
+        """Registers that hold the results already; None if not all are held."""
+        if isinstance(one, Collective) and not isinstance(one.step, WindowStep):
+            known = self.held.get(_place(self.value(one.operand), one.result))
+            return None if known is None else (known,)
+        key = _key(one)
+        if key is None:
+            return None
+        found = tuple(self.held.get((key, i, _form(register))) for i, register in enumerate(one.results))
+        return None if None in found else found  # type: ignore[return-value]
+
+    def keep(self, one: Instruction) -> None:
+        key = _key(one)
+        for i, register in enumerate(one.results):
+            if isinstance(one, Collective) and not isinstance(one.step, WindowStep):
+                self.values[register] = self.value(one.operand)
+            self.value(register)
+            if key is not None:
+                self.held[key, i, _form(register)] = register
+
+
+def _form(register: Register) -> Hashable:
+    return register.layout, register.whole, register.size
+
+
+def _place(value: Hashable, register: Register) -> Hashable:
+    return value, _form(register)
+
+
+def _key(one: Instruction) -> Hashable | None:
+    """Equal for operators that compute the same of the same registers; None where that is not known."""
+    if isinstance(one, Collective) and isinstance(one.step, WindowStep):
+        return one.step, one.operand
+    if not isinstance(one, Compute) or not is_pure(one):
+        return None
+    # The texts tell 1 from 1.0 and 0.0 from -0.0.
+    key = (one.op.name, one.operands, tuple(one.attrs.items()), tuple(map(str, one.attrs.values())))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key

@@ -1,0 +1,89 @@
+"""The collectives of a program as a list: what each is, how many bytes it moves, and which operator it serves.
+
+Bytes are what one device sends under a bandwidth-optimal algorithm: (g-1)/g of an all-gather's result, of a
+reduce-scatter's operand and of an all-to-all, 2(g-1)/g of an all-reduce, and what a permute sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoshard.errors import at
+from autoshard.ir.graph import Node
+from autoshard.partition.program import Collective, Program, Together, timed
+
+KINDS = {
+    "all_gather": "all-gather",
+    "all_reduce": "all-reduce",
+    "reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+    "permute": "collective-permute",
+    "halo": "collective-permute",
+}
+"""Steps' kinds by the names that HLO has for them; an exchange of window borders is made of permutes."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """One collective of a program.
+
+    Attributes:
+        kind: HLO's name of it.
+        bytes_moved: what one device sends each time it runs.
+        group_size: how many ranks take part together.
+        axes: the mesh axes (or parts of them) that it runs along.
+        operator: the node it serves, its operator and source line; or that it serves an output.
+        executions: how often one step of the program runs it: the trips of the loops around it.
+    """
+
+    kind: str
+    bytes_moved: float
+    group_size: int
+    axes: tuple[str, ...]
+    operator: str
+    executions: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "bytes_moved": self.bytes_moved,
+            "group_size": self.group_size,
+            "axes": list(self.axes),
+            "operator": self.operator,
+        }
+
+
+def traffic_of(program: Program) -> tuple[Traffic, ...]:
+    """The collectives of a program, in program order, those in loops, branches and manual computations too."""
+    moving = ((one, times) for one, times in timed(program.instructions) if isinstance(one, Collective | Together))
+    return tuple(_traffic(one, times) for one, times in moving if one.step.communicates)
+
+
+def _traffic(one: Collective | Together, times: int) -> Traffic:
+    step = one.step
+    axes = tuple(map(step.before.mesh.show_ref, step.axes))
+    kind = KINDS.get(step.kind, step.kind.replace("_", "-"))
+    return Traffic(kind, float(one.nbytes_moved), step.groups.size, axes, _served(one.serves), times)
+
+
+def _served(node: Node | None) -> str:
+    return "an output" if node is None else f"{node.label} ({node.op.name}){at(node.source)}"
+
+
+def bytes_moved(found: Sequence[Traffic], executed: bool = False) -> float:
+    """Their bytes together, each counted once; `executed`: as often as a step runs it."""
+    return sum(one.bytes_moved * (one.executions if executed else 1) for one in found)
+
+
+def to_json(found: Sequence[Traffic]) -> dict[str, Any]:
+    """The list as plain data; what a step runs in all is told apart, as loops run collectives several times."""
+    return {
+        "collectives": [one.to_json() for one in found],
+        "total_bytes_moved": bytes_moved(found),
+        "executed": {
+            "times": [one.executions for one in found],
+            "total_bytes_moved": bytes_moved(found, executed=True),
+        },
+    }

@@ -1,0 +1,217 @@
+"""The index of a checkpoint: for each tensor its blocks, and of each block the file, the bytes and their checksums.
+
+It is JSON, protected by a checksum of its own; all that it says is checked before anything is read by it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autoshard.errors import AutoshardError, CheckpointError
+from autoshard.runtime.checkpoint.placed import Region
+from autoshard.runtime.checkpoint.safefile import CHUNK, checksum
+from autoshard.tensortype import TensorType
+
+FORMAT, VERSION = "autoshard checkpoint", 1
+INDEX = "index.json"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a tensor: where it begins, its shape, and where its bytes are; `sums` has 8 digits per chunk.
+
+    `sums` is empty for files that came without checksums.
+    """
+
+    at: tuple[int, ...]
+    shape: tuple[int, ...]
+    file: str
+    start: int
+    stop: int
+    sums: str
+
+    @property
+    def region(self) -> Region:
+        return tuple(slice(at, at + size) for at, size in zip(self.at, self.shape, strict=True))
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of a checkpoint: its type, the layout it had (text), its blocks in order."""
+
+    type: TensorType
+    layout: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a checkpoint: its bytes, and the length and checksum of its header."""
+
+    nbytes: int
+    header: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a checkpoint holds; `mesh` and `ranks` tell what saved it."""
+
+    step: int
+    mesh: str
+    ranks: int
+    files: Mapping[str, File]
+    tensors: Mapping[str, Tensor]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    chunk: int = CHUNK
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(one.type.nbytes for one in self.tensors.values())
+
+    def to_text(self) -> str:
+        """The index as JSON."""
+        body = {
+            "format": FORMAT,
+            "version": VERSION,
+            "step": self.step,
+            "mesh": self.mesh,
+            "ranks": self.ranks,
+            "chunk": self.chunk,
+            "metadata": dict(self.metadata),
+            "files": {name: [one.nbytes, one.header, one.checksum] for name, one in self.files.items()},
+            "tensors": {name: _tensor_data(one) for name, one in self.tensors.items()},
+        }
+        return json.dumps({**body, "checksum": _digest(body)}, indent=1) + "\n"
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return checksum(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _tensor_data(one: Tensor) -> dict[str, Any]:
+    return {
+        "type": str(one.type),
+        "layout": one.layout,
+        "blocks": [
+            {"at": b.at, "shape": b.shape, "file": b.file, "bytes": [b.start, b.stop], "checksums": b.sums}
+            for b in one.blocks
+        ],
+    }
+
+
+def read_index(folder: Path) -> Index:
+    """The index of a checkpoint, checked.
+
+    Raises:
+        CheckpointError: no such file, damaged, of another version, or it contradicts itself.
+    """
+    path = folder / INDEX
+    try:
+        return parse_index(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"cannot read the checkpoint {folder}: {INDEX}: {error.strerror or error}") from error
+    except (AutoshardError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"cannot read the checkpoint {folder}: {INDEX}: {error}") from error
+
+
+def parse_index(text: str) -> Index:
+    """Read what `Index.to_text` writes.
+
+    Raises:
+        CheckpointError: as for `read_index`.
+    """
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"it is not JSON ({error}); the file is damaged") from error
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise CheckpointError(f"it is no {FORMAT}")
+    if body.get("version") != VERSION:
+        raise CheckpointError(f"it has version {body.get('version')!r}; this release reads version {VERSION}")
+    if body.pop("checksum", None) != _digest(body):
+        raise CheckpointError("its contents do not have the checksum that it tells; the file is damaged")
+    try:
+        found = _index(body)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"it is incomplete ({type(error).__name__}: {error})") from error
+    check_index(found)
+    return found
+
+
+def _index(body: Mapping[str, Any]) -> Index:
+    return Index(
+        int(body["step"]),
+        str(body["mesh"]),
+        int(body["ranks"]),
+        {name: File(int(one[0]), int(one[1]), str(one[2])) for name, one in body["files"].items()},
+        {name: _tensor(one) for name, one in body["tensors"].items()},
+        dict(body["metadata"]),
+        int(body["chunk"]),
+    )
+
+
+def _tensor(one: Mapping[str, Any]) -> Tensor:
+    blocks = tuple(block_of(given) for given in one["blocks"])
+    return Tensor(TensorType.parse(one["type"]), str(one["layout"]), blocks)
+
+
+def block_of(given: Mapping[str, Any]) -> Block:
+    start, stop = map(int, given["bytes"])
+    at, shape = (tuple(map(int, given[key])) for key in ("at", "shape"))
+    return Block(at, shape, str(given["file"]), start, stop, str(given["checksums"]))
+
+
+def check_index(index: Index) -> None:
+    """Make sure that an index can be followed: plain file names, bytes that lie in the files, blocks that tile.
+
+    Raises:
+        CheckpointError: with what is wrong.
+    """
+    if index.chunk < 1:
+        raise CheckpointError(f"it tells chunks of {index.chunk} bytes")
+    for name in index.files:
+        if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+            raise CheckpointError(f"it names the file {name!r}, which is not in the checkpoint's own folder")
+    for name, tensor in index.tensors.items():
+        for block in tensor.blocks:
+            _check_block(name, tensor, block, index)
+        if not tiles(tensor.type.shape, tensor.blocks):
+            raise CheckpointError(f"the blocks of {name!r} do not make up {tensor.type}, each element once")
+
+
+def _check_block(name: str, tensor: Tensor, block: Block, index: Index) -> None:
+    file = index.files.get(block.file)
+    if file is None:
+        raise CheckpointError(f"a block of {name!r} is in {block.file!r}, which is not among its files")
+    length = math.prod(block.shape) * tensor.type.dtype.itemsize
+    if block.stop - block.start != length or not file.header <= block.start <= block.stop <= file.nbytes:
+        raise CheckpointError(
+            f"a block of {name!r}, {tensor.type.dtype}{list(block.shape)}, cannot lie in bytes {block.start} to "
+            f"{block.stop} of {block.file}"
+        )
+    if len(block.sums) != 8 * -(-length // index.chunk) and (block.sums or index.ranks):
+        raise CheckpointError(f"a block of {name!r} in {block.file} has {len(block.sums) // 8} checksums")
+
+
+def tiles(shape: Sequence[int], blocks: Sequence[Block]) -> bool:
+    """Whether blocks cover a tensor of `shape`, each element once; blocks form a grid, as those of layouts do."""
+    if not math.prod(shape):
+        return not blocks
+    if any(len(block.at) != len(shape) or len(block.shape) != len(shape) for block in blocks):
+        return False
+    edges = [[*sorted({block.at[d] for block in blocks}), size] for d, size in enumerate(shape)]
+    ends = [dict(zip(row, row[1:], strict=False)) for row in edges]
+    cells = {block.at for block in blocks}
+    if len(cells) != len(blocks) or len(cells) != math.prod(len(row) - 1 for row in edges):
+        return False
+    if any(row[0] != 0 for row in edges):
+        return False
+    places = ((d, at, size) for block in blocks for d, (at, size) in enumerate(zip(block.at, block.shape, strict=True)))
+    return all(ends[d].get(at) == at + size for d, at, size in places)

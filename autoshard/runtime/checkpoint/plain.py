@@ -1,0 +1,37 @@
+"""Plain safetensors files, as frameworks write them: read as a checkpoint of one rank, written from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from autoshard.errors import CheckpointError
+from autoshard.runtime.checkpoint.index import Block, File, Index, Tensor
+from autoshard.runtime.checkpoint.safefile import Header, read_header
+
+
+def plain_index(paths: Sequence[Path]) -> Index:
+    """An index of plain files that lie in one folder; their contents have no checksums.
+
+    Raises:
+        CheckpointError: no safetensors file, or a tensor that two files have.
+    """
+    files: dict[str, File] = {}
+    tensors: dict[str, Tensor] = {}
+    for path in paths:
+        header = read_header(path)
+        files[path.name] = File(path.stat().st_size, header.length, header.checksum)
+        for name, tensor in _tensors(path.name, header).items():
+            if name in tensors:
+                raise CheckpointError(f"{name} is both in {tensors[name].blocks[0].file} and in {path.name}")
+            tensors[name] = tensor
+    return Index(0, "1", 0, files, tensors)
+
+
+def _tensors(file: str, header: Header) -> dict[str, Tensor]:
+    found = {}
+    for name, one in header.entries.items():
+        of = one.type
+        block = Block((0,) * of.rank, of.shape, file, one.start, one.stop, "")
+        found[name] = Tensor(of, ", ".join("-" * of.rank) or "()", (block,) if of.elements else ())
+    return found

@@ -1,0 +1,170 @@
+"""Save tensors from the ranks that hold them: each rank writes the blocks that it is the first owner of.
+
+All ranks call `save` together, on a file system that all of them see. Replicas are written once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoshard.errors import CheckpointError
+from autoshard.runtime.array import array_dtype
+from autoshard.runtime.checkpoint.agree import from_all, together
+from autoshard.runtime.checkpoint.folder import commit, saving
+from autoshard.runtime.checkpoint.index import INDEX, Block, File, Index, Tensor, block_of, check_index
+from autoshard.runtime.checkpoint.placed import Held, extent, first_owners
+from autoshard.runtime.checkpoint.safefile import flush, stored_name, write_file
+from autoshard.runtime.comm import Comm
+
+Records = list[tuple[str, File, dict[str, Any]]]
+
+
+def save(
+    directory: str | os.PathLike,
+    arrays: Mapping[str, Held],
+    comm: Comm,
+    step: int = 0,
+    metadata: Mapping[str, Any] | None = None,
+    keep: int = 0,
+) -> Path:
+    """Write a checkpoint into a directory of checkpoints; its folder. Over all ranks together.
+
+    The checkpoints before it are whole and readable at every moment, should processes be killed.
+
+    Args:
+        arrays: by name, alike on all ranks but for the blocks.
+        metadata: anything that JSON can say; rank 0's counts.
+        keep: how many checkpoints stay, this one included; 0: all.
+
+    Raises:
+        CheckpointError: on every rank, should any fail: blocks that do not fit, a full disk, another save under way.
+    """
+    directory, what = Path(directory), f"cannot save into {directory}"
+    texts = together(comm, what, lambda: (_checked(arrays, comm, step, keep), _json(metadata)))
+    told = from_all(comm, texts[0])
+    if len(set(told)) > 1:
+        odd = next(rank for rank, text in enumerate(told) if text != told[0])
+        raise CheckpointError(f"{what}: ranks 0 and {odd} were given different tensors, layouts or steps to save")
+    first = 0 in comm.ranks
+    with ExitStack() as stack:
+        begun = together(comm, what, lambda: stack.enter_context(saving(directory)).name if first else "")
+        stage = directory / from_all(comm, begun)[0]
+        records = together(comm, what, lambda: _write(stage, arrays, comm))
+        told = from_all(comm, json.dumps([(name, vars(file), blocks) for name, file, blocks in records]))
+        done = together(comm, what, lambda: _finish(stage, arrays, told, step, metadata, keep) if first else "")
+        return directory / from_all(comm, done)[0]
+
+
+def _checked(arrays: Mapping[str, Held], comm: Comm, step: int, keep: int) -> str:
+    """A digest of what is saved, the same on all ranks that were given the same."""
+    if not arrays:
+        raise CheckpointError("there are no tensors to save")
+    for what, number in (("step", step), ("keep", keep)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise CheckpointError(f"{what} is {number!r}; it must be a whole number of at least 0")
+    for name, held in arrays.items():
+        _check_held(name, held, comm)
+    meshes = {held.placed.layout.mesh for held in arrays.values()}
+    if len(meshes) > 1:
+        raise CheckpointError(f"the tensors lie on different meshes: {', '.join(sorted(map(str, meshes)))}")
+    told = [f"{name} {held.placed} {held.placed.padded} {held.placed.layout.mesh}" for name, held in arrays.items()]
+    return hashlib.blake2b("\n".join([*told, f"{step} {keep}"]).encode(), digest_size=16).hexdigest()
+
+
+def _check_held(name: str, held: Held, comm: Comm) -> None:
+    placed = held.placed
+    if placed.layout.mesh.devices != comm.world:
+        raise CheckpointError(f"{name} lies on mesh '{placed.layout.mesh}', but there are {comm.world} ranks")
+    stored_name(placed.type.dtype, name)
+    if len(held.parts) != len(comm.ranks):
+        raise CheckpointError(f"{name} has {len(held.parts)} blocks for {len(comm.ranks)} ranks")
+    for rank, part in zip(comm.ranks, held.parts, strict=True):
+        fitting = (placed.local, extent(placed.region(rank)))
+        if part.shape not in fitting or part.dtype != array_dtype(placed.type.dtype):
+            raise CheckpointError(
+                f"rank {rank} holds {part.dtype}{list(part.shape)} of {name}, {placed}; its block is "
+                f"{placed.type.dtype}{list(placed.local)}"
+            )
+
+
+def _json(metadata: Mapping[str, Any] | None) -> None:
+    try:
+        json.dumps(dict(metadata or {}))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"metadata {metadata!r} cannot be written as JSON: {error}") from error
+
+
+def _write(stage: Path, arrays: Mapping[str, Held], comm: Comm) -> Records:
+    """Write the files of the hosted ranks."""
+    if not stage.is_dir():
+        raise CheckpointError(f"rank 0 made the folder {stage}, which this rank does not see; use a shared file system")
+    records = (_write_rank(stage, arrays, place, rank, comm.world) for place, rank in enumerate(comm.ranks))
+    return [record for record in records if record is not None]
+
+
+def _write_rank(
+    stage: Path, arrays: Mapping[str, Held], place: int, rank: int, world: int
+) -> tuple[str, File, dict[str, Any]] | None:
+    """Write what a rank is the first owner of; None if that is nothing."""
+    regions = {name: held.placed.region(rank) for name, held in arrays.items()}
+    own = {
+        name: held.placed.type.with_shape(extent(regions[name]))
+        for name, held in arrays.items()
+        if rank in first_owners(held.placed.layout) and 0 not in extent(regions[name])
+    }
+    if not own:
+        return None
+
+    def array(name: str) -> np.ndarray:
+        return arrays[name].parts[place][tuple(map(slice, own[name].shape))]
+
+    file = f"rank-{rank:05d}-of-{world:05d}.safetensors"
+    header, sums = write_file(stage / file, own, array, {"format": "np"})
+    blocks = {
+        name: {
+            "at": [part.start for part in regions[name]],
+            "shape": one.type.shape,
+            "file": file,
+            "bytes": [one.start, one.stop],
+            "checksums": sums[name],
+        }
+        for name, one in header.entries.items()
+    }
+    return file, File((stage / file).stat().st_size, header.length, header.checksum), blocks
+
+
+def _finish(
+    stage: Path,
+    arrays: Mapping[str, Held],
+    told: list[str],
+    step: int,
+    metadata: Mapping[str, Any] | None,
+    keep: int,
+) -> str:
+    """Write the index from what all ranks wrote, and make the checkpoint the newest; its name."""
+    records = [record for text in told for record in json.loads(text)]
+    blocks: dict[str, list[Block]] = {name: [] for name in arrays}
+    for _, _, own in records:
+        for name, given in own.items():
+            blocks[name].append(block_of(given))
+    placed = {name: held.placed for name, held in arrays.items()}
+    mesh = next(iter(placed.values())).layout.mesh
+    tensors = {
+        name: Tensor(one.type, str(one.layout), tuple(sorted(blocks[name], key=lambda block: block.at)))
+        for name, one in placed.items()
+    }
+    files = {file: File(**given) for file, given, _ in records}
+    index = Index(step, str(mesh), mesh.devices, files, tensors, dict(metadata or {}))
+    check_index(index)
+    with open(stage / INDEX, "w", encoding="utf-8") as out:
+        out.write(index.to_text())
+        flush(out)
+    return commit(stage.parent, stage, step, keep).name
