@@ -22,14 +22,14 @@ _HOME = {
     "autoshard.api": ("Planned", "plan"),
     "autoshard.callbacks": (
         "Callback", "CheckpointConfig", "History", "LossMonitor", "ModelCheckpoint", "Progress",
-        "TimeMonitor",
+        "ShardedCheckpoint", "TimeMonitor",
     ),
     "autoshard.checkpoint": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
     "autoshard.context": (
         "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "get_auto_parallel_context", "get_context",
         "reset_auto_parallel_context", "reset_context", "set_auto_parallel_context", "set_context",
     ),
-    "autoshard.frontends": ("from_jax", "from_stablehlo"),
+    "autoshard.frontends": ("from_jax", "from_stablehlo", "from_torch"),
     "autoshard.layout.layout": ("Layout",),
     "autoshard.layout.mesh": ("Mesh",),
     "autoshard.layout.show": ("show_layout",),

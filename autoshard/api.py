@@ -9,10 +9,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from autoshard.checks import positive
@@ -28,14 +29,18 @@ from autoshard.layout.tensor_map import matrix_axes, onto
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
 from autoshard.plan import Plan
-from autoshard.propagate.traced import work_of
+from autoshard.propagate.traced import asked_on, work_of
 from autoshard.runtime.mpi import default_comm
 from autoshard.search import Cost, evaluate, find_mode
-from autoshard.search.asked import AskedProblem
+from autoshard.search.limit import MEMORY, check_limit, read_limit
+from autoshard.search.problem import Problem
+from autoshard.search.registry import check_options
 from autoshard.session import Session
 from autoshard.trace.function import Traced, trace
 from autoshard.transform.plannable import plannable
 from costmodel import Hardware, preset
+
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
 def plan(
@@ -47,6 +52,8 @@ def plan(
     search: str | None = None,
     hardware: str | Hardware = "cpu",
     dataset_strategy: DatasetStrategy = FULL_BATCH,
+    memory: str | int | None = None,
+    options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> Planned:
     """Trace a model, or read a module; choose a strategy for each operator and a layout for each value.
 
@@ -57,15 +64,18 @@ def plan(
             them. A module has its own.
         mesh: the devices as named axes, a Mesh or its text ("dp=2 tp=4"). A module mostly names its own.
         devices: instead of mesh, how many there are; by default as many as ranks were started.
-        search: a registered search mode; by default "factor" for a module, whose shardings are spread by rules, and
-            else "sharding_propagation".
+        search: a registered search mode, or the FILE.json of a saved plan; by default "factor" for a module, whose
+            shardings are spread by rules, and else "sharding_propagation".
         hardware: what prices are for: a preset of costmodel, "calibrated" or a FILE.json (see `autoshard calibrate`),
             or a Hardware.
         dataset_strategy: how data inputs lie: "full_batch" (whole on each rank), "data_parallel" (dim 0 split
             over all devices), or for each data input a tuple of parts or a Layout. Not for a module, whose inputs
             lie as its shardings ask.
+        options: what the mode is asked besides, by name: "auto" has mode and axes.
+        memory: what a device has, as bytes or as text such as "80 GiB"; a plan that needs more is refused.
 
     Raises:
+        MemoryLimitError: the plan needs more memory than there is; search "optimal" keeps to the limit.
         PlanError: neither a model, nor something traced, nor a module; mesh and devices that contradict each other; a
             module with several meshes, or with operations that cannot be planned.
         AutoshardError: what tracing, a strategy or the search finds wrong.
@@ -73,9 +83,10 @@ def plan(
     known = hardware if isinstance(hardware, Hardware) else _preset(hardware)
     if is_module(target):
         _check_module(inputs, dataset_strategy)
-        return _plan_module(target, mesh, devices, search or "factor", known)
+        return _plan_module(target, mesh, devices, search or "factor", known, read_limit(memory), options)
     traced = _traced(target, inputs)
-    return plan_traced(traced, _mesh(mesh, devices), search or "sharding_propagation", known, dataset_strategy)
+    over, mode = _mesh(mesh, devices), search or "sharding_propagation"
+    return plan_traced(traced, over, mode, known, dataset_strategy, read_limit(memory), options)
 
 
 def plan_traced(
@@ -84,27 +95,77 @@ def plan_traced(
     search: str,
     hardware: Hardware,
     dataset_strategy: DatasetStrategy = FULL_BATCH,
+    memory: int | None = None,
+    options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> Planned:
     """`plan` for something traced, with everything settled.
 
     Raises:
         PlanError: a graph with loops, branches or manual computations, which cannot be planned yet.
     """
-    given = data_layouts(traced.graph, mesh, dataset_strategy)
-    if dataset_strategy == FULL_BATCH:
-        given = {}  # searches that price take such inputs as whole, and rules may split them
     graph, hardware = plannable(traced.graph), hardware.for_ranks(mesh.devices)
-    problem = AskedProblem(graph, mesh, hardware, traced.annotations, given, work=lambda: work_of(traced, mesh))
-    return Planned(traced, find_mode(search)(problem), hardware)
+
+    def problem_on(mesh: Mesh) -> Problem:
+        given = data_layouts(traced.graph, mesh, dataset_strategy)
+        asked = asked_on(traced, mesh)
+        return Problem(
+            graph,
+            mesh,
+            hardware,
+            traced.annotations,
+            # Searches that price take a full batch as whole, and rules may split it.
+            {} if dataset_strategy == FULL_BATCH else given,
+            asked=asked.values,
+            asked_outputs=asked.outputs[traced.graph.name],
+            work=lambda: work_of(traced, mesh),
+            options=_options(memory, options),
+            elsewhere=problem_on,
+        )
+
+    return Planned(traced, _searched(search, problem_on(mesh), memory), hardware)
 
 
-def _plan_module(target: Any, mesh: Mesh | str | None, devices: int | None, search: str, hardware: Hardware) -> Planned:
-    mode = find_mode(search)
+def _plan_module(
+    target: Any,
+    mesh: Mesh | str | None,
+    devices: int | None,
+    search: str,
+    hardware: Hardware,
+    memory: int | None,
+    options: Mapping[str, Any],
+) -> Planned:
     ready = planning(target, None if mesh is None else _mesh(mesh, devices), devices)
-    given = {} if search == "factor" else ready.inputs()  # rules know by themselves what is asked
+    asked = ready.imported.asked
     graph, hardware = ready.traced.graph, hardware.for_ranks(ready.mesh.devices)
-    problem = AskedProblem(graph, ready.mesh, hardware, given=given, work=ready.work, places=ready.places)
-    return Planned(ready.traced, mode(problem), hardware)
+
+    def problem_on(mesh: Mesh) -> Problem:
+        return Problem(
+            graph,
+            mesh,
+            hardware,
+            asked=asked.values,
+            asked_outputs=asked.outputs.get(graph.name, ()),
+            work=ready.work,
+            places=ready.places,
+            options=_options(memory, options),
+            elsewhere=problem_on,
+        )
+
+    return Planned(ready.traced, _searched(search, problem_on(ready.mesh), memory), hardware)
+
+
+def _options(memory: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {**options, **({} if memory is None else {MEMORY: memory})}
+
+
+def _searched(search: str, problem: Problem, memory: int | None) -> Plan:
+    """The plan that a mode finds, or that lies in a file; refused if it needs more memory than there is."""
+    from autoshard.exporters.plan_file import load_plan
+
+    check_options(search, [name for name in problem.options if name != MEMORY])
+    found = load_plan(search, problem.graph, problem.mesh) if search.endswith(".json") else find_mode(search)(problem)
+    check_limit(found, memory)
+    return found
 
 
 def _check_module(inputs: Any, strategy: DatasetStrategy) -> None:
@@ -157,6 +218,12 @@ class Planned:
         from autoshard.exporters.plan_json import to_json
 
         return to_json(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan to a file, which `plan(..., search="FILE.json")` takes up for the same model; the path."""
+        from autoshard.exporters.plan_file import save_plan
+
+        return save_plan(self.plan, path)
 
     def run(self, *inputs: Any) -> Any:
         """Run the program: whole arrays in, what the target returns out, on every rank.
@@ -242,8 +309,9 @@ def data_layouts(graph: Graph, mesh: Mesh, strategy: DatasetStrategy) -> dict[Va
             f"dataset_strategy has {len(strategy)} entries, but there are {len(data)} data inputs ({names})"
         )
     layouts = {value: data_layout(mesh, strategy, i, value.type.rank, value.name) for i, value in enumerate(data)}
-    for value, layout in layouts.items():
-        if not layout.divides(value.type.shape):
+    for place, (value, layout) in enumerate(layouts.items()):
+        uneven = not isinstance(strategy, str) and isinstance(strategy[place], Layout)
+        if not uneven and not layout.divides(value.type.shape):
             raise PlanError(
                 f"dataset_strategy splits {value.name}: {value.type} as [{layout}] into {layout.parts} "
                 "parts, which do not divide it"

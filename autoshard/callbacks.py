@@ -178,6 +178,28 @@ class ModelCheckpoint(Callback):
                 oldest.unlink(missing_ok=True)
 
 
+class ShardedCheckpoint(Callback):
+    """Saves all that training changes into a directory of checkpoints (see `Model.save`): each rank its own blocks.
+
+        model.load("checkpoints")
+        model.train(3, data, callbacks=[ShardedCheckpoint("checkpoints", every=100)], resume=True)
+
+    Args:
+        every: save after every that many steps.
+        keep: how many checkpoints stay; 0: all.
+    """
+
+    def __init__(self, directory: str | Path, every: int = 1, keep: int = 2) -> None:
+        self.directory = Path(directory)
+        self.every, self.keep = _count("ShardedCheckpoint: every", every), _count("ShardedCheckpoint: keep", keep)
+        if not every:
+            raise TrainingError("ShardedCheckpoint: every is 0; it must be a whole number of at least 1")
+
+    def on_step_end(self, progress: Progress) -> None:
+        if progress.total_steps % self.every == 0:
+            progress.model.save(self.directory, self.keep)
+
+
 def as_callbacks(given: Callback | Sequence[Callback] | None) -> tuple[Callback, ...]:
     """What `callbacks=` takes, as a tuple.
 

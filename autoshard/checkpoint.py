@@ -17,11 +17,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.communication import get_rank
-from autoshard.errors import AutoshardError
-
-
-class CheckpointError(AutoshardError):
-    """A checkpoint that cannot be written, read, or loaded into a network."""
+from autoshard.errors import CheckpointError
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from autoshard.errors import AutoshardError, ContextError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.search import search_modes
+from autoshard.search.limit import read_limit
 from costmodel import load, presets
 from costmodel.store import CALIBRATED, is_saved
 
@@ -59,12 +60,14 @@ class Settings:
         device_target: accepted for the sake of MindSpore's scripts; ranks always compute on the CPU.
         save_graphs: 0 none; from 1 on three .ir files per rank for each program that is trained.
         save_graphs_path: the folder of the rank_<r> folders.
+        max_device_memory: bytes, or text such as "30GB": plans that need more on a device are refused. None: no limit.
     """
 
     mode: int = GRAPH_MODE
     device_target: str = "CPU"
     save_graphs: int = 0
     save_graphs_path: str = "."
+    max_device_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class ParallelSettings:
 
 _NOT_HONOURED = {
     "set_context": (
-        "device_id", "max_call_depth", "max_device_memory", "variable_memory_max_size",
+        "device_id", "max_call_depth", "variable_memory_max_size",
         "mempool_block_size", "enable_graph_kernel", "graph_kernel_flags", "enable_reduce_precision",
         "precompile_only", "reserve_class_name_in_scope", "pynative_synchronize", "check_bprop",
         "enable_compile_cache", "compile_cache_path", "runtime_num_threads", "memory_optimize_level",
@@ -147,6 +150,13 @@ def _check_path(what: str, value: Any) -> str:
     if not isinstance(value, str | os.PathLike):
         raise ContextError(f"{what} is {value!r}; it must be the path of a folder")
     return os.fspath(value)
+
+
+def _check_memory(what: str, value: Any) -> int | None:
+    try:
+        return read_limit(value, what)
+    except AutoshardError as error:
+        raise ContextError(str(error)) from None
 
 
 def _check_search(what: str, value: Any) -> str:
@@ -226,6 +236,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "device_target": _one_of("CPU", "GPU", "Ascend"),
     "save_graphs": _check_save_graphs,
     "save_graphs_path": _check_path,
+    "max_device_memory": _check_memory,
     "parallel_mode": _one_of(*ParallelMode.MODES),
     "search_mode": _check_search,
     "device_num": _check_count,

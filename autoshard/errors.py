@@ -58,6 +58,10 @@ class RuntimeSetupError(AutoshardError):
     """Ranks, MPI or inputs that do not fit the program that should run."""
 
 
+class CheckpointError(AutoshardError):
+    """A checkpoint that cannot be written, read, or loaded into a network."""
+
+
 class UnknownNameError(AutoshardError, KeyError):
     """A name that is in no registry; the message lists the names that are."""
 
@@ -67,3 +71,11 @@ class UnknownNameError(AutoshardError, KeyError):
 def at(source: object | None) -> str:
     """' at train.py:31' for a known source line, '' otherwise."""
     return f" at {source}" if source is not None else ""
+
+
+class MemoryLimitError(PlanError):
+    """A plan that needs more memory on a device than it may: `needed` and `limit` in bytes."""
+
+    def __init__(self, message: str, needed: int, limit: int) -> None:
+        super().__init__(message)
+        self.needed, self.limit = needed, limit

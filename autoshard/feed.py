@@ -21,6 +21,7 @@ from autoshard.errors import PlanError
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import Register
 from autoshard.runtime.array import cut
+from autoshard.runtime.padded import fit
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Parts
 from autoshard.session import from_first_rank
@@ -82,8 +83,8 @@ class Feed:
     def _blocks(self, i: int, register: Register, array: np.ndarray) -> Parts:
         array = array.astype(register.whole.dtype.numpy, copy=False)
         if self.separate and self._is_part(i, array):
-            return [np.asarray(array, order="C")]
-        return cut(array, register.layout, self.comm.ranks)
+            return [np.asarray(fit(array, register.local.shape), order="C")]
+        return cut(array, register.layout, self.comm.ranks, register.whole.shape)
 
     # -- one row
 

@@ -11,9 +11,12 @@ then has.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +38,7 @@ from autoshard.dataset import Row
 from autoshard.errors import ContextError
 from autoshard.feed import Feed
 from autoshard.layout.mesh import Mesh
+from autoshard.resume import Position, TrainingState
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import default_comm
@@ -63,6 +67,7 @@ class Model:
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
         self._sessions: dict[tuple, Session] = {}
         self._active: Session | None = None
+        self._position = Position()
 
     def train(
         self,
@@ -70,6 +75,7 @@ class Model:
         train_dataset: Any,
         callbacks: Callback | Sequence[Callback] | None = None,
         dataset_sink_mode: bool = False,
+        resume: bool = False,
     ) -> None:
         """Run through the dataset `epoch` times, a step per row; then the cells hold the trained parameters.
 
@@ -79,6 +85,8 @@ class Model:
             train_dataset: rows for (*network's inputs, label); see `dataset_strategy` of ParallelSettings for
                 what part of a row each rank gives.
             dataset_sink_mode: False only; there is no device queue to fill.
+            resume: go on where the loaded checkpoint was saved: epochs and steps that it has behind it count, and
+                their rows are skipped.
 
         Raises:
             TrainingError: no optimizer, or arguments of the wrong kind.
@@ -87,11 +95,16 @@ class Model:
         self._check_training(epoch, dataset_sink_mode)
         listeners = as_callbacks(callbacks)
         self.network.set_train(True)
-        progress = Progress(self)
+        done = self._position if resume else Position()
+        progress = Progress(self, done.epoch, done.step, done.total_steps)
         try:
             _tell(listeners, "on_train_begin", progress)
             for number in range(1, epoch + 1):
-                progress = self._train_epoch(train_dataset, listeners, replace(progress, epoch=number, step=0))
+                if number < done.epoch:
+                    iter(train_dataset)  # What shuffles counts how often it was begun.
+                    continue
+                begun = done.step if number == done.epoch else 0
+                progress = self._train_epoch(train_dataset, listeners, replace(progress, epoch=number, step=begun))
             self.sync()
             _tell(listeners, "on_train_end", progress)
         finally:
@@ -142,6 +155,50 @@ class Model:
         if self._active is not None:
             self._active.store()
 
+    # -- checkpoints
+
+    def save(self, directory: str | os.PathLike, keep: int = 0) -> Path:
+        """Write all parameters, the optimizer's states and where training stands into a directory of checkpoints.
+
+        While training, each rank writes its own blocks. All ranks must call it together.
+
+        Args:
+            keep: how many checkpoints stay in the directory, this one included; 0: all.
+
+        Returns:
+            the checkpoint's folder (in stand_alone, where rank 0 alone writes, on others the directory).
+
+        Raises:
+            CheckpointError: on every rank, should any fail; the checkpoints before it are whole.
+        """
+        comm = self._active.comm if self._active is not None else self._comm(self._mesh())
+        if comm.world == 1 and get_rank():
+            return Path(directory)  # Processes that train each for itself do not overwrite each other's files.
+        return self._state().save(directory, comm, self._active, self._position, keep)
+
+    def load(self, directory: str | os.PathLike, step: int | None = None, states: bool = True) -> Position:
+        """Take up a checkpoint that any mesh, plan and number of ranks may have saved; where training stood then.
+
+        Training reads just the blocks that a rank holds; a cell's values are read whole when they are asked for. All
+        ranks must call it together.
+
+        Args:
+            directory: of checkpoints, whose newest (or that of `step`) is taken; one's own folder; or, with
+                states=False, a plain safetensors file.
+            states: False takes the network's parameters alone, to begin training anew or for inference.
+
+        Raises:
+            CheckpointError: on every rank, should any fail; nothing has been changed then.
+        """
+        self._position, changed = self._state().load(directory, self._comm(self._mesh()), step, states)
+        if changed:
+            self._sessions.clear()
+        self._active = None
+        return self._position
+
+    def _state(self) -> TrainingState:
+        return TrainingState((self.network, self.loss_fn), self.optimizer)
+
     # -- training
 
     def _check_training(self, epoch: int, dataset_sink_mode: bool) -> None:
@@ -157,14 +214,17 @@ class Model:
             )
 
     def _train_epoch(self, dataset: Any, listeners: tuple[Callback, ...], progress: Progress) -> Progress:
-        for row, feed in self._rows(dataset, f"epoch {progress.epoch}"):
+        begun = progress.step
+        for row, feed in islice(self._rows(dataset, f"epoch {progress.epoch}"), begun, None):
             session = self._activated(self._session("train", feed, self._trace_step))
             loss = session.step(feed.blocks(session.data, row))
             progress = replace(progress, step=progress.step + 1, total_steps=progress.total_steps + 1, loss=loss)
+            self._position = Position(progress.epoch, progress.step, progress.total_steps)
             _tell(listeners, "on_step_end", progress)
         if not progress.step:
             raise TrainingError(f"train: the dataset has no rows in epoch {progress.epoch}")
-        _tell(listeners, "on_epoch_end", progress)
+        if progress.step > begun:
+            _tell(listeners, "on_epoch_end", progress)
         return progress
 
     def _activated(self, session: Session) -> Session:
@@ -232,7 +292,8 @@ class Model:
         if mode in (ParallelMode.STAND_ALONE, ParallelMode.DATA_PARALLEL):
             traced = without_annotations(traced)
         strategy = FULL_BATCH if full_batch else _data_strategy()
-        return plan_traced(traced, self._mesh(), searches.get(mode, "batch"), preset(parallel.hardware), strategy)
+        search, hardware, limit = searches.get(mode, "batch"), preset(parallel.hardware), settings().max_device_memory
+        return plan_traced(traced, self._mesh(), search, hardware, strategy, limit)
 
     def _mesh(self) -> Mesh:
         parallel = parallel_settings()

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from autoshard.layout.layout import Layout
 from autoshard.plan import Option, Plan
+from autoshard.report_totals import totals
 from autoshard.summary import InputRow, Move, OperatorRow, summarize
 from costmodel import format_bytes, format_seconds
 
@@ -26,6 +27,8 @@ UNLIMITED = 1000
 """Columns that no table needs, long lists being wrapped: the width of a report that goes to no terminal."""
 
 _TEXT_WIDTH = 110
+_INDENT = "  "
+"""Before the names of operators inside of a loop, a branch or a manual computation."""
 
 
 def report(planned: Planned, *, width: int = UNLIMITED, alternatives: bool = False) -> str:
@@ -46,13 +49,15 @@ def print_report(planned: Planned, console: Console, *, alternatives: bool = Fal
     if planned.plan.conflicts:
         tables.append(_conflicts(planned.plan))
     tables.append(_inputs(summary.inputs))
+    if any(row.decision.alternatives for row in summary.operators):
+        tables.append(_runners_up(summary.operators))
     if alternatives:
         tables.append(_alternatives(summary.operators))
     for table in tables:
         console.print()
         console.print(table)
     console.print()
-    console.print(_totals(planned), soft_wrap=True)
+    console.print("\n".join(totals(planned)), soft_wrap=True)
 
 
 def _header(planned: Planned) -> str:
@@ -62,18 +67,8 @@ def _header(planned: Planned) -> str:
     return "\n".join((title, *origin))
 
 
-def _totals(planned: Planned) -> str:
-    cost = planned.cost
-    return (
-        f"a step takes {format_seconds(cost.seconds)}: compute {format_seconds(cost.compute_seconds)}, "
-        f"communication {format_seconds(cost.communication_seconds)} (predicted)\n"
-        f"a device sends {format_bytes(cost.bytes_per_device)} "
-        f"and needs {format_bytes(cost.peak_memory_bytes)} at most"
-    )
-
-
 # Columns whose cells may be long, and where they are wrapped.
-_LIMITS = {"in_strategy": 48, "cause": 48, "by": 26, "for": 48, "first": 24}
+_LIMITS = {"in_strategy": 48, "instead": 48, "cause": 48, "by": 26, "for": 48, "first": 24}
 
 
 def _table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
@@ -89,15 +84,32 @@ def _operators(rows: Sequence[OperatorRow]) -> Table:
     table = _table("operators", "name", "op", "in_strategy", "result", "cause", "time", "first", right=("time",))
     for row in rows:
         table.add_row(
-            row.node.label,
+            f"{_INDENT * row.depth}{row.node.label}",
             row.node.op.name,
             str(row.decision.strategy),
             "; ".join(map(_shown, row.layouts)),
             str(row.decision.cause),
-            format_seconds(row.seconds),
+            _repeated(row.seconds, row.times),
             ", ".join(f"#{move.number}" for move in row.moves),
         )
     return table
+
+
+def _runners_up(rows: Sequence[OperatorRow]) -> Table:
+    """For each decision the best that was not chosen, and what it would have cost more then."""
+    table = _table("runners-up", "name", "in_strategy", "instead", "costs more", right=("costs more",))
+    for row in rows:
+        chosen, others = row.decision.chosen, row.decision.alternatives
+        if others:
+            best = min(others, key=_seconds)
+            more = _seconds(best) - _seconds(chosen)
+            shown = f"{'-' if more < 0 else ''}{format_seconds(abs(more))}"
+            table.add_row(row.node.label, str(chosen.strategy), str(best.strategy), shown)
+    return table
+
+
+def _seconds(option: Option) -> float:
+    return option.edge_seconds + option.completion_seconds + option.work_seconds
 
 
 def _moves(moves: Sequence[Move]) -> Table:
@@ -121,7 +133,7 @@ def _moves(moves: Sequence[Move]) -> Table:
             _shown(move.after),
             ", ".join(str(one.step) for one in move.collectives),
             format_bytes(move.nbytes),
-            format_seconds(move.seconds),
+            _repeated(move.seconds, move.times),
             ", ".join(move.users),
         )
     return table
@@ -172,6 +184,11 @@ def _priced(option: Option) -> tuple[str, ...]:
     seconds = (option.edge_seconds, option.completion_seconds, option.work_seconds)
     leaves = "; ".join(map(_shown, option.strategy.result_layouts))
     return str(option.strategy), leaves, *map(format_seconds, seconds)
+
+
+def _repeated(seconds: float, times: int) -> str:
+    """A time, and how often a step takes it."""
+    return format_seconds(seconds) if times == 1 else f"{times} x {format_seconds(seconds)}"
 
 
 def _shown(layout: Layout) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autoshard.errors import RuntimeSetupError
 from autoshard.ir.graph import DATA
 from autoshard.partition.program import Register
-from autoshard.runtime.array import cut, join
+from autoshard.runtime.array import array_dtype, cut, join
+from autoshard.runtime.checkpoint import Held, Placed
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Executor, Parts
+from autoshard.stored import Stored
+from autoshard.trace.parameter import Parameter
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
@@ -31,6 +35,7 @@ class Session:
         graph = planned.graph
         self._data = tuple(i for i, role in enumerate(graph.roles) if role == DATA)
         self._updates = dict(graph.updates)
+        self._replaced = frozenset(graph.updates.values())
         self._parameters = {
             i: self.traced.parameters[value] for i, value in enumerate(graph.inputs) if value in self.traced.parameters
         }
@@ -44,25 +49,59 @@ class Session:
 
     def load(self) -> None:
         """Take the parameters' values; under MPI rank 0's, for others may have drawn other random numbers."""
-        self._held = {i: self._cut(parameter.asnumpy(), i) for i, parameter in self._parameters.items()}
+        self._held = {i: self._blocks(parameter, i) for i, parameter in self._parameters.items()}
         self._stepped = False
+
+    def blocks(self) -> Iterator[tuple[Parameter, Held]]:
+        """The parameters as they stand now, in blocks."""
+        for i, parameter in self._parameters.items():
+            self._check_held(i)
+            yield parameter, Held(self._held[i], self._placed(i))
+
+    def drop(self) -> None:
+        """Forget the parameters' blocks; what steps updated since `load` and did not `store` is lost."""
+        self._held, self._stepped = {}, False
 
     def store(self) -> None:
         """Write what the steps since `load` updated to the parameters, whole, on every rank."""
         if not self._stepped:
             return
-        for i in sorted(set(self._updates.values())):
+        for i in sorted({*self._updates.values(), *self._unread()}):
             self._parameters[i].set_data(self._join(self._held[i], self.program.inputs[i]))
         self._stepped = False
 
+    def _unread(self) -> Iterator[int]:
+        """Parameters whose cells still point to the checkpoint that they were loaded from, which may go."""
+        return (i for i, parameter in self._parameters.items() if isinstance(parameter.pending, Stored))
+
     def run(self, data: Sequence[Parts]) -> list[Parts]:
-        """One run on blocks of the data; what it updates is kept for the next."""
-        slots = {**self._held, **dict(zip(self._data, data, strict=True))}
-        outputs = self.executor.run([slots[i] for i in range(len(self.program.inputs))])
+        """One run on blocks of the data; what it updates is kept for the next.
+
+        Old values are let go as soon as nothing needs them: a run that fails leaves none.
+
+        Raises:
+            RuntimeSetupError: no values are loaded.
+        """
+        given = dict(zip(self._data, data, strict=True))
+        outputs = self.executor.consume(
+            [given[i] if i in given else self._take(i) for i in range(len(self.program.inputs))]
+        )
         for out, into in self._updates.items():
             self._held[into] = outputs[out]
         self._stepped = bool(self._updates)
         return outputs
+
+    def _take(self, i: int) -> Parts:
+        """The blocks of a parameter; given up if this run replaces them."""
+        self._check_held(i)
+        return self._held.pop(i) if i in self._replaced else self._held[i]
+
+    def _check_held(self, i: int) -> None:
+        if i not in self._held:
+            raise RuntimeSetupError(
+                f"{self.program.name!r} has no values of {self.program.inputs[i].name}: they were never loaded, or a "
+                "run that failed has used them up; call load() first"
+            )
 
     def step(self, data: Sequence[Parts]) -> float:
         """`run`, and the loss that it leaves, the first output: the mean over its elements."""
@@ -78,13 +117,23 @@ class Session:
         whole = [self._join(parts, register) for parts, register in zip(outputs, self.program.outputs, strict=True)]
         return self.traced.unpack(whole)
 
+    def _blocks(self, parameter: Parameter, i: int) -> Parts:
+        """A parameter's values in blocks; of one that lies in a checkpoint, no others are read."""
+        if isinstance(parameter.pending, Stored):
+            return parameter.pending.blocks(self._placed(i), self.comm)
+        return self._cut(parameter.asnumpy(), i)
+
+    def _placed(self, i: int) -> Placed:
+        register = self.program.inputs[i]
+        return Placed(register.true, register.layout, register.whole.shape)
+
     def _cut(self, array: np.ndarray, i: int) -> Parts:
         register = self.program.inputs[i]
-        array = from_first_rank(self.comm, array.astype(register.whole.dtype.numpy, copy=False))
-        return cut(array, register.layout, self.comm.ranks)
+        array = from_first_rank(self.comm, np.asarray(array, array_dtype(register.whole.dtype)))
+        return cut(array, register.layout, self.comm.ranks, register.whole.shape)
 
     def _join(self, parts: Parts, register: Register) -> np.ndarray:
-        return join(parts, register.layout, register.whole.shape, self.comm)
+        return join(parts, register.layout, register.true.shape, self.comm, register.whole.shape)
 
 
 def from_first_rank(comm: Comm, array: np.ndarray) -> np.ndarray:

@@ -6,13 +6,13 @@ serves, for whom, and what each row costs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.partition.program import Collective, Compute, Program, Register
+from autoshard.partition.program import Collective, Nest, Program, Register, timed, walk
 from autoshard.plan import GIVEN, Cause, Decision, Plan
 from autoshard.search.prices import Prices, local_nbytes
 
@@ -25,7 +25,8 @@ class Move:
     """A value brought from one layout to another, by collectives one after the other.
 
     `users` are labels of the operators that want it so; a graph output is "output". `nbytes` is what one
-    device sends, `seconds` the time it takes, `serves` the operator before which it happens (None: the end).
+    device sends, `seconds` the time it takes, `serves` the operator before which it happens (None: the end). Bytes and
+    seconds are of one time; inside of a loop it happens `times` times a step.
     """
 
     number: int
@@ -34,6 +35,7 @@ class Move:
     users: tuple[str, ...]
     serves: Node | None
     step_seconds: tuple[float, ...]
+    times: int = 1
 
     @property
     def before(self) -> Layout:
@@ -54,13 +56,18 @@ class Move:
 
 @dataclass(frozen=True, eq=False)
 class OperatorRow:
-    """An operator, what was decided for it, its time on one device, and the moves that happen for it."""
+    """An operator, what was decided for it, its time on one device, and the moves that happen for it.
+
+    `depth` is the number of loops, branches and manual computations around it; it runs `times` times a step.
+    """
 
     node: Node
     decision: Decision
     layouts: tuple[Layout, ...]
     seconds: float
     moves: tuple[Move, ...]
+    depth: int = 0
+    times: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +104,20 @@ def summarize(planned: Planned) -> Summary:
             tuple(plan.layouts[value] for value in node.results),
             prices.work(node, plan.strategy(node)),
             tuple(served.get(node, ())),
+            depth,
+            plan.runs.get(node, 1),
         )
-        for node in plan.graph.nodes
+        for node, depth in _nested(plan.graph.nodes)
     )
     return Summary(operators, moves, tuple(_inputs(plan)))
+
+
+def _nested(nodes: Iterable[Node], depth: int = 0) -> Iterator[tuple[Node, int]]:
+    """The nodes with all nodes inside them, each with its depth."""
+    for node in nodes:
+        yield node, depth
+        for region in node.regions:
+            yield from _nested(region.nodes, depth + 1)
 
 
 def _inputs(plan: Plan) -> Iterator[InputRow]:
@@ -113,6 +130,7 @@ def _inputs(plan: Plan) -> Iterator[InputRow]:
 def _moves(planned: Planned, prices: Prices) -> Iterator[Move]:
     values = _values_of(planned.plan.graph, planned.program)
     wanted = {(one.value, one.after): one.users for one in planned.plan.redistributions}
+    times = {one: count for one, count in timed(planned.program.instructions)}
     for number, chain in enumerate(_chains(planned.program), 1):
         value, serves = values[chain[0].operand], chain[0].serves
         users = wanted.get((value, chain[-1].result.layout), (serves,))
@@ -122,25 +140,29 @@ def _moves(planned: Planned, prices: Prices) -> Iterator[Move]:
             tuple(chain),
             tuple(dict.fromkeys("output" if user is None else user.label for user in users)),
             serves,
-            tuple(prices.step(one.step, one.operand.whole) for one in chain),
+            tuple(prices.step(one.step, one.of) for one in chain),
+            times[chain[0]],
         )
 
 
 def _values_of(graph: Graph, program: Program) -> dict[Register, Value]:
     """The value of the graph that each register holds a block of."""
     values: dict[Register, Value] = dict(zip(program.inputs, graph.inputs, strict=True))
-    for one in program.instructions:
-        if isinstance(one, Compute):
-            values.update(zip(one.results, one.node.results, strict=True))
-        else:
+    for one in walk(program.instructions):
+        if isinstance(one, Collective):
             values[one.result] = values[one.operand]
+            continue
+        values.update(zip(one.results, one.node.results, strict=True))
+        if isinstance(one, Nest):
+            for body, region in zip(one.bodies, one.node.regions, strict=True):
+                values.update(zip(body.args, region.args, strict=True))
     return values
 
 
 def _chains(program: Program) -> Iterator[Sequence[Collective]]:
     """Runs of collectives, each of which goes on with the result of the one before, for the same user."""
     chain: list[Collective] = []
-    for one in program.instructions:
+    for one in walk(program.instructions):
         goes_on = (
             bool(chain)
             and isinstance(one, Collective)

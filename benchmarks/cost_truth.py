@@ -10,6 +10,7 @@ on all alike. Memory is what numpy's arrays take at most, by tracemalloc, in a r
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -162,9 +163,9 @@ def measure(options: argparse.Namespace) -> list[Pair]:
     pairs: list[Pair] = []
     for program, make in programs(options.quick).items():
         planned = dict(plans(make, comm.size, options.hardware))
+        memory = {name: slowest(peak_of(one)) for name, one in planned.items()}
         runs = {name: step_of(one) for name, one in planned.items()}
         reference = plan(make(None), devices=1, hardware=preset(options.hardware).for_ranks(comm.size))
-        memory = {name: slowest(peak_of(planned[name], run)) for name, run in runs.items()}
         times = quickest({**runs, _REFERENCE: step_of(reference, LocalComm(1))}, slowest, options.rounds)
         slowed = times[_REFERENCE] / reference.cost.seconds
         for name, one in planned.items():
@@ -176,18 +177,25 @@ def measure(options: argparse.Namespace) -> list[Pair]:
 
 def step_of(planned: Any, comm: Any = None) -> Callable[[], object]:
     """A training step on this rank's blocks, its parameters loaded and its data drawn at random."""
-    from autoshard.runtime.array import cut
     from autoshard.session import Session
 
-    session, random = planned.session if comm is None else Session(planned, comm), np.random.default_rng(0)
+    session = planned.session if comm is None else Session(planned, comm)
     session.load()
-    data = []
+    data = drawn(session)
+    return lambda: session.run(data)
+
+
+def drawn(session: Any) -> list[Any]:
+    """Blocks of random data for a session's inputs, each in memory of its own."""
+    from autoshard.runtime.array import cut
+
+    random, data = np.random.default_rng(0), []
     for register in session.data:
         of = register.whole
         floats = of.dtype.numpy.kind == "f"
-        array = random.normal(size=of.shape) if floats else random.integers(0, 8, of.shape)
-        data.append(cut(array.astype(of.dtype.numpy), register.layout, session.comm.ranks))
-    return lambda: session.run(data)
+        array = (random.normal(size=of.shape) if floats else random.integers(0, 8, of.shape)).astype(of.dtype.numpy)
+        data.append([np.array(block) for block in cut(array, register.layout, session.comm.ranks)])
+    return data
 
 
 def quickest(runs: dict[str, Callable[[], object]], slowest: Callable[[float], float], rounds: int) -> dict[str, float]:
@@ -210,17 +218,29 @@ def seconds(run: Callable[[], object], count: int, slowest: Callable[[float], fl
     return slowest(time.perf_counter() - start) / count
 
 
-def peak_of(planned: Any, run: Callable[[], object]) -> int:
-    """The most bytes of arrays on this rank during a step, those of the inputs among them."""
-    run()
+def peak_of(planned: Any, comm: Any = None) -> int:
+    """The most bytes of arrays on this rank during a training step, its parameters and its data among them.
+
+    Arrays are counted from where the parameters are loaded; one step before that leaves behind what is made only once.
+    """
+    from autoshard.session import Session
+
+    session = planned.session if comm is None else Session(planned, comm)
+    session.load()
+    session.run(drawn(session))
+    session.drop()
+    gc.collect()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        run()
-        peak = tracemalloc.get_traced_memory()[1] - before
+        data = drawn(session)
+        session.load()
+        session.run(data)  # the blocks that it was loaded with may lie in the parameters' own memory
+        tracemalloc.reset_peak()
+        session.run(data)
+        return (tracemalloc.get_traced_memory()[1] - before) // len(session.comm.ranks)
     finally:
         tracemalloc.stop()
-    return peak + sum(one.local.nbytes for one in planned.program.inputs)
 
 
 # -- what comes of it ----------------------------------------------------------------------------------------

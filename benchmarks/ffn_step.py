@@ -115,7 +115,7 @@ class ByAutoshard(Stepwise):
         loss = nn.WithLossCell(self.net, nn.MSELoss())
         optimizer = nn.Momentum(self.net.trainable_params(), rate(batch, hidden), MOMENTUM)
         data = TensorType.of((batch, hidden), "f32")
-        self.planned: Planned = plan(train_step(loss, optimizer, data, data), devices=comm.Get_size())
+        self.planned: Planned = plan(train_step(loss, optimizer, data, data), devices=comm.Get_size(), search="bfs")
         self.session: Session = self.planned.session
         self.session.load()
 
@@ -140,7 +140,9 @@ class ByModel(Contestant):
 
     def __init__(self, comm: Any, values: Mapping[str, np.ndarray], batch: int) -> None:
         super().__init__()
-        set_auto_parallel_context(parallel_mode="auto_parallel", device_num=comm.Get_size(), full_batch=True)
+        set_auto_parallel_context(
+            parallel_mode="auto_parallel", search_mode="bfs", device_num=comm.Get_size(), full_batch=True
+        )
         net = FFN(values, comm.Get_size())
         learning_rate = rate(batch, len(values["dense1.bias"]))
         self.model = Model(net, nn.MSELoss(), nn.Momentum(net.trainable_params(), learning_rate, MOMENTUM))

@@ -224,7 +224,7 @@ def test_batch_search_never_changes_results(rows, devices, search):
         ),
         (
             lambda: ash.plan(Mlp(), (X,), devices=6, search="guess"),
-            "unknown search mode 'guess'; known are batch",
+            "unknown search mode 'guess'; known are auto, batch",
         ),
         (
             lambda: ash.plan(Mlp(), (X,), devices=6, hardware="abacus"),

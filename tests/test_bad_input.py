@@ -24,6 +24,7 @@ from autoshard.errors import (
     StrategyError,
     UnknownNameError,
 )
+from autoshard.search import search_modes
 
 NAMED = Layout((2, 4), ("dp", "tp"))
 
@@ -108,11 +109,6 @@ def plan(in_strategy=None, out_strategy=None, **options):
             "axis dp splits factor m and dp factor n of m k, k n -> m n {m=12, k=10, n=24}; it can split one",
         ),
         (
-            (NAMED(None, "tp"), NAMED("tp", None)),
-            "([-, tp], [tp, -])",
-            "layout [-, tp] does not divide operand 0 of shape (12, 10)",
-        ),
-        (
             (NAMED("dp", None), (1, 4)),
             "([dp, -], (1, 4))",
             "give either tuples or Layouts for all operands",
@@ -192,7 +188,6 @@ def test_numpy_numbers_are_numbers():
         (((2,),), "tuple 0 has 1 entries, but result 0 has 2 dims (12, 24)"),
         ((Layout((2, 4), ("dp", "tp"))("dp"),), "tuple 0 has 1 entries, but result 0 has 2 dims (12, 24)"),
         ((Layout((2, 3), ("a", "b"))("a", None),), "is on mesh 'a=2 b=3' (6 devices), the plan is for mesh 'd=8'"),
-        ((Layout((8,), ("x",))("x", None),), "does not divide the result f32[12, 24]"),
     ],
 )
 def test_bad_out_strategies(given, words):
@@ -255,10 +250,10 @@ def test_devices(devices):
 
 def test_unknown_search_mode_and_hardware():
     assert message(lambda: plan(search="annealing"), UnknownNameError) == (
-        "unknown search mode 'annealing'; known are batch, factor, sharding_propagation"
+        f"unknown search mode 'annealing'; known are {', '.join(search_modes())}"
     )
     text = message(lambda: ash.set_auto_parallel_context(search_mode="annealing"), ContextError)
-    assert "search_mode is 'annealing'; it can be 'batch', 'factor', 'sharding_propagation'" in text
+    assert f"search_mode is 'annealing'; it can be {', '.join(map(repr, search_modes()))}" in text
     text = message(lambda: plan(hardware="abacus"), PlanError)
     assert text.startswith("plan: hardware 'abacus': no hardware preset 'abacus'; there are cpu, ")
     text = message(lambda: ash.set_auto_parallel_context(hardware="abacus"), ContextError)
@@ -382,14 +377,15 @@ def test_no_annotation_at_all(search):
     planned = ash.plan(net, (X,), devices=4, search=search)
     np.testing.assert_allclose(planned.run(X), net(X), rtol=1e-4, atol=1e-5)
     if search == "sharding_propagation":
-        assert planned.plan.started_from == "no operator is configured; started from x [-, -]"
-        assert planned.plan.started_from in planned.report()
+        started = "no operator is configured; started from x [-, -]"
+        assert planned.plan.started_from.startswith(f"{started}; 0 operators follow by rule, ")
+        assert started in planned.report()
 
 
 def test_no_annotation_and_no_data():
     weight = Parameter(array(12, 6), name="weight")
     planned = ash.plan(lambda: ops.relu(weight), (), devices=4)
-    assert planned.plan.started_from == "no operator is configured; started from its first operator"
+    assert planned.plan.started_from.startswith("no operator is configured; started from its first operator; ")
     np.testing.assert_array_equal(planned.run(), np.maximum(weight.asnumpy(), 0))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import autoshard as ash
 from autoshard import communication
 from autoshard.context import ENVIRONMENT, parallel_settings, settings
-from autoshard.errors import ContextError
+from autoshard.errors import ContextError, MemoryLimitError
 from autoshard.layout.mesh import Mesh
 
 
@@ -44,7 +45,7 @@ def test_set_and_get_and_reset(tmp_path):
         ({"parallel_mode": "hybrid_parallel"}, "'hybrid_parallel'; it can be 'stand_alone', 'data_parallel'"),
         (
             {"search_mode": "recursive_programming"},
-            "search_mode is 'recursive_programming'; it can be 'batch'",
+            "search_mode is 'recursive_programming'; it can be 'auto', 'batch'",
         ),
         ({"device_num": 0}, "device_num is 0; it must be a whole number of at least 1"),
         ({"device_num": True}, "device_num is True"),
@@ -127,3 +128,16 @@ def test_rank_and_size_of_one_process():
     ash.set_auto_parallel_context(device_num=10, global_rank=0)
     assert (communication.get_rank(), communication.get_group_size()) == (0, 10)
     communication.release()
+
+
+def test_a_limit_of_device_memory_is_kept():
+    assert ash.get_context("max_device_memory") is None
+    ash.set_context(max_device_memory="30GB")
+    assert ash.get_context("max_device_memory") == 30 * 10**9
+    network, x = ash.nn.Dense(12, 8), np.ones((4, 12), np.float32)
+    assert ash.Model(network).predict(x).shape == (4, 8)
+    ash.set_context(max_device_memory="1 KiB")
+    with pytest.raises(MemoryLimitError, match=r"over the memory limit of 1 KiB \(1024 B\)"):
+        ash.Model(network).predict(x)
+    with pytest.raises(ContextError, match="max_device_memory: cannot read 'plenty' as a size"):
+        ash.set_context(max_device_memory="plenty")

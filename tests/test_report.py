@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import autoshard.ops as ops
 from autoshard.api import plan
 from autoshard.exporters.plan_json import to_json
 from autoshard.report import report
+from autoshard.report_totals import picture
 from autoshard.summary import summarize
 from autoshard.trace.cell import Cell
 
@@ -134,3 +136,34 @@ def test_out_strategy_is_what_the_operator_leaves():
     left, taken = (move for move in found["redistributions"] if move["value"] == "one")
     assert ([step["kind"] for step in left["steps"]], left["users"]) == (["reduce_scatter"], ["one"])
     assert ([step["kind"] for step in taken["steps"]], taken["users"]) == (["all_gather"], ["two"])
+
+
+def test_report_ends_with_axes_memory_and_what_was_not_chosen():
+    made = planned()
+    text = report(made, width=200)
+    (axis,) = made.cost.axes
+    assert f"  over {axis.axes}: " in text and f" in {axis.collectives} collectives" in text
+    memory = made.cost.memory
+    assert memory is not None and f"most at {memory.peak_at}: " in text and "largest then: " in text
+    assert picture(memory.timeline) in text and "█" in picture(memory.timeline)
+    with_others = [row for row in summarize(made).operators if row.decision.alternatives]
+    assert ("runners-up" in text) == bool(with_others)
+    found = to_json(made)["cost"]
+    assert max(found["memory"]["timeline"]) == found["peak_memory_bytes"]
+    assert sum(one["seconds"] for one in found["axes"]) == pytest.approx(found["communication_seconds"])
+
+
+def test_the_picture_shows_every_peak():
+    bytes_at = np.full(600, 10)
+    bytes_at[333] = 80
+    drawn = picture(bytes_at, columns=30)
+    assert len(drawn) == 30 and drawn.count("█") == 1 and drawn.index("█") == 16
+    assert picture(np.zeros(4, int)) == "" and picture(np.array([5, 0])) == "█ "
+
+
+def test_a_bound_is_told():
+    made = planned()
+    proven = replace(made.plan, search_stats={"bound": 1e-5, "proven": 1})
+    assert "proven" in report(replace(made, plan=proven), width=200)
+    opened = replace(made.plan, search_stats={"bound": 1e-5, "gap": 0.031, "proven": 0})
+    assert "a gap of 3.10% at most" in report(replace(made, plan=opened), width=200)

@@ -18,6 +18,7 @@ from autoshard.strategy import (
     divisors,
     enumerate_strategies,
     is_legal,
+    is_runnable,
     parse_strategy,
     place_parts,
     project,
@@ -369,7 +370,6 @@ def test_layouts_as_a_strategy():
         ),
         (("-, dp", "-, -"), "operand 1 has layout [-, -], but with the other operands' layouts"),
         (("dp, - +tp", "-, -"), "layout [dp, - +tp] of operand 0 is partial; give a final one"),
-        (("-, dp.tp", "dp.tp, -"), "layout [-, dp.tp] does not divide operand 0 of shape (24, 12)"),
     ],
 )
 def test_layouts_that_cannot_be(texts, message):
@@ -378,6 +378,26 @@ def test_layouts_that_cannot_be(texts, message):
         parse_strategy(MATMUL, layouts(mesh, *texts), mesh, SHAPES, "op")
     assert message in str(error.value)
     assert str(error.value).startswith(f"strategy ([{texts[0]}], [{texts[1]}]) of op: ")
+
+
+def test_layouts_may_be_uneven_up_to_one_element_each():
+    mesh = Mesh(dp=2, tp=4)
+    strategy = parse_strategy(MATMUL, layouts(mesh, "-, dp.tp", "dp.tp, -"), mesh, SHAPES, "op")
+    assert strategy.parts == (1, 8, 1) and str(strategy.result_layouts[0]) == "-, - +dp.tp"
+    assert strategy.work_split == 8 and strategy.work_ratio == 6
+    assert not is_legal(MATMUL, strategy.parts) and is_runnable(MATMUL, strategy.parts)
+    small = bind("m n -> m n", [(6, 4)])
+    with pytest.raises(StrategyError, match=r"operand 0 has layout \[dp.tp, -\], but .* it needs \[dp, -\]"):
+        parse_strategy(small, layouts(mesh, "dp.tp, -"), mesh, [(6, 4)], "op")
+
+
+def test_only_major_factors_are_split_unevenly():
+    rule = bind("(h d) n -> h d n", [(24, 5)], {"h": 6})
+    assert is_runnable(rule, (4, 1, 2)) and is_runnable(rule, (6, 2, 3))
+    assert not is_runnable(rule, (6, 3, 1)) and not is_runnable(rule, (4, 2, 1)) and not is_runnable(rule, (8, 1, 1))
+    mesh = Mesh(a=4, b=5)
+    assert project(rule, rule.operands[0], Layout.parse("b, a", mesh)) == ((mesh.axis("b"),), (), (mesh.axis("a"),))
+    assert project(rule, rule.operands[0], Layout.parse("a, -", mesh))[0] == (mesh.ref("a:(1)2"),)
 
 
 def test_layouts_of_other_meshes():

@@ -11,6 +11,8 @@ import sys
 
 from autoshard.cli.app import app
 from autoshard.cli.calibrating import calibrate
+from autoshard.cli.checkpointing import checkpoint
+from autoshard.cli.comparing import compare
 from autoshard.cli.planning import dump, plan
 from autoshard.cli.propagating import explain, propagate
 from autoshard.cli.redistributing import redistribute
@@ -22,6 +24,7 @@ __all__ = ["app", "main"]
 
 app.command()(plan)
 app.command()(dump)
+app.command()(compare)
 app.command()(propagate)
 app.command()(explain)
 app.command(cls=RunCommand)(run)
@@ -31,6 +34,7 @@ app.command()(operators)
 app.command()(modes)
 app.command()(hardware)
 app.command()(calibrate)
+app.add_typer(checkpoint)
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ import numpy as np
 
 from autoshard.api import Planned, plan
 from autoshard.communication import get_group_size, get_rank, under_launcher
-from autoshard.ir.graph import Graph
-from autoshard.tensortype import TensorType
+from autoshard.ir.graph import Graph, walk
+from autoshard.ir.run import TOKEN_VALUE
+from autoshard.tensortype import TOKEN, TensorType
 from autoshard.trace.evaluate import evaluate
 
 SEED = 0
@@ -27,7 +28,7 @@ def run_module(path: Path, check: bool) -> int:
     outputs = planned.run(*inputs)
     if get_rank():
         return 0
-    print(_told(planned, outputs))
+    print(told(planned, outputs))
     if not check:
         return 0
     different = differences(outputs, evaluate(planned.traced.graph, inputs))
@@ -45,6 +46,8 @@ def random_inputs(graph: Graph, seed: int) -> list[np.ndarray]:
 
 
 def _random(of: TensorType, rng: np.random.Generator) -> np.ndarray:
+    if of.dtype is TOKEN:
+        return np.zeros((), bool)  # it has no contents
     kind = np.dtype(of.dtype.numpy).kind
     if kind == "b":
         return rng.random(of.shape) < 0.5
@@ -60,6 +63,8 @@ def differences(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> li
     """For each output that differs, in words how: floats by more than a small share of the largest, others at all."""
     told = []
     for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        if other is TOKEN_VALUE:
+            continue
         far, most = _distance(one, other)
         if far > most:
             told.append(f"output {i}, {one.dtype}{list(one.shape)}, by up to {far:.3g}; up to {most:.3g} is rounding")
@@ -81,11 +86,13 @@ def _distance(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     return float(np.max(far, initial=0.0)), tolerance * float(np.max(np.abs(np.where(finite, b, 0)), initial=0.0))
 
 
-def _told(planned: Planned, outputs: Sequence[np.ndarray]) -> str:
-    mesh, split = planned.plan.mesh, sum(planned.plan.strategy(node).work_split > 1 for node in planned.graph.nodes)
+def told(planned: Planned, outputs: Sequence[np.ndarray]) -> str:
+    """What ran, in one line."""
+    nodes = list(walk(planned.graph.nodes))
+    mesh, split = planned.plan.mesh, sum(planned.plan.strategy(node).work_split > 1 for node in nodes)
     shown = ", ".join(f"{array.dtype}{list(array.shape)}" for array in outputs)
     return (
-        f"{planned.graph.name} ran on mesh {mesh}: {split} of {len(planned.graph.nodes)} operators split, "
+        f"{planned.graph.name} ran on mesh {mesh}: {split} of {len(nodes)} operators split, "
         f"{len(planned.program.collectives)} collectives; outputs {shown}"
     )
 

@@ -26,8 +26,8 @@ Search = Annotated[
     str | None,
     typer.Option(
         metavar="MODE",
-        help="How strategies are found; `autoshard modes` lists the modes. Default: sharding_propagation; for a "
-        "module factor.",
+        help="How strategies are found; `autoshard modes` lists the modes. Or the FILE.json of a saved plan. "
+        "Default: sharding_propagation; for a module factor.",
     ),
 ]
 HardwareName = Annotated[
@@ -44,6 +44,10 @@ DatasetStrategy = Annotated[
         help="Data inputs: 'full_batch' (whole on every rank) or 'data_parallel' (dim 0 split over all).",
     ),
 ]
+Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="What a device has, like '80 GiB': a plan that needs more is refused."),
+]
 _HARDWARE, _DATASET = "cpu", "full_batch"
 
 
@@ -54,6 +58,10 @@ def plan(
     search: Search = None,
     hardware: HardwareName = _HARDWARE,
     dataset_strategy: DatasetStrategy = _DATASET,
+    memory: Memory = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write the plan to a file, for --search FILE.json.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON and nothing else.")] = False,
     alternatives: Annotated[
         bool,
@@ -68,7 +76,9 @@ def plan(
     from autoshard.exporters.plan_json import to_json
     from autoshard.report import print_report, report
 
-    planned = _plan(target, devices, mesh, search, hardware, dataset_strategy)
+    planned = _plan(target, devices, mesh, search, hardware, dataset_strategy, memory)
+    if save is not None:
+        planned.save(save)
     if as_json:
         typer.echo(json.dumps(to_json(planned, alternatives=alternatives), indent=2))
         return
@@ -99,20 +109,27 @@ def dump(
 
 
 def _plan(
-    target: str, devices: int | None, mesh: str | None, search: str | None, hardware: str, dataset_strategy: str
+    target: str,
+    devices: int | None,
+    mesh: str | None,
+    search: str | None,
+    hardware: str,
+    dataset_strategy: str,
+    memory: str | None = None,
 ) -> Planned:
     from autoshard.api import plan as make_plan
     from autoshard.context import set_auto_parallel_context
 
     if is_module(target):
         over = None if devices is None and mesh is None else read_mesh(devices, mesh)
-        options = {"search": search, "hardware": hardware, "dataset_strategy": dataset_strategy}
+        options = {"search": search, "hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
         return make_plan(Path(target), mesh=over if mesh else None, devices=devices, **options)
     over = read_mesh(devices, mesh)
     # A script may ask how many devices there are while it is loaded.
     set_auto_parallel_context(device_num=over.devices)
     model, inputs = load_target(target)
-    return make_plan(model, inputs, over, search=search, hardware=hardware, dataset_strategy=dataset_strategy)
+    settings = {"search": search, "hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
+    return make_plan(model, inputs, over, **settings)
 
 
 def _read_ranks(text: str, world: int) -> list[int] | None:

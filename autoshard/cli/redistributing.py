@@ -43,17 +43,20 @@ def redistribute(
     Each step is shown with the bytes that one rank receives and its time, the sum with the least that any plan must
     receive, and a picture of who holds which block before, between and after.
     """
-    from autoshard.redistribute.planner import plan_steps
+    from autoshard.redistribute.planner import evened, plan_steps
     from autoshard.search.prices import Prices
 
     over = read_mesh(devices, mesh)
-    of, before, after = read_change(change, over)
+    true, before, after = read_change(change, over)
+    of = true.with_shape(evened(before, after, true.shape))
     steps = plan_steps(before, after, of.shape)
     told = _told(of, before, after, steps, Prices(preset(hardware)))
     if as_json:
         typer.echo(json.dumps(told, indent=2))
         return
-    typer.echo(f"{before.show_type(of.shape, str(of.dtype))} -> {after.show_type(of.shape, str(of.dtype))} on {over}\n")
+    ends = (layout.show_type(true.shape, str(true.dtype)) for layout in (before, after))
+    held = "" if of == true else f", held as {of}: the layouts do not divide it"
+    typer.echo(f"{' -> '.join(ends)} on {over}{held}\n")
     _print_steps(told)
     if max(over.devices, before.split, after.split) > MAX_BLOCKS:
         typer.echo(f"\n{over.devices} ranks: no picture (at most {MAX_BLOCKS})")

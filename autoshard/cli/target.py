@@ -1,4 +1,6 @@
-"""`SCRIPT.py:function`: load a script by its path and call a function in it for what is to be planned; or a module."""
+"""`SCRIPT.py:name`: load a script by its path and take what is to be planned from it: a value, or what a function
+returns; or the path of a module.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,43 @@ def is_module(target: str | Path) -> bool:
     return Path(target).suffix in (".mlir", ".mlirbc")
 
 
+def in_script(target: str | Path) -> bool:
+    """Whether a target is a name in a script, `SCRIPT.py:name`."""
+    return ".py:" in str(target)
+
+
 class TargetError(AutoshardError):
-    """A SCRIPT.py:function that does not lead to a model."""
+    """A SCRIPT.py:name that does not lead to a model."""
 
 
 def load_target(text: str) -> tuple[Any, tuple]:
-    """The model and the example inputs that `function()` returns, as `autoshard.plan` takes them.
+    """The model and the example inputs behind a name in a script, as `autoshard.plan` takes them.
 
-    The function takes no arguments. It returns (model, inputs), where inputs is one array or a tuple of
-    them, or something traced, which needs no inputs.
+    The name is that of a function without arguments, or of a value. What it gives is (model, inputs), where inputs is
+    one array or a tuple of them; or something traced or imported, which needs no inputs; or a torch.nn.Module with its
+    arguments: (module, args), (module, kwargs) or (module, args, kwargs), args a tuple and kwargs a dict.
 
     Raises:
-        TargetError: no such file or function, or the function returns something else.
+        TargetError: no such file or name, or it gives something else.
     """
     path, separator, name = text.rpartition(":")
     if not separator or not path or not name:
         raise TargetError(
             f"cannot read the target {text!r}; write SCRIPT.py:function, e.g. train.py:forward, or MODULE.mlir"
         )
-    function = _function(_load(Path(path)), name, path)
-    return _check(function(), text)
+    found = _named(_load(Path(path)), name, path)
+    return _check(found if _is_given(found) else found(), text)
+
+
+def _is_given(found: Any) -> bool:
+    """Whether this is what is asked for itself, and no function that makes it."""
+    return not callable(found) or hasattr(found, "traced") or _is_torch(found)
+
+
+def _is_torch(found: Any) -> bool:
+    """Whether this is a torch module; torch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(found, torch.nn.Module)
 
 
 def _load(path: Path) -> ModuleType:
@@ -52,20 +71,40 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _function(module: ModuleType, name: str, path: str) -> Any:
-    function = getattr(module, name, None)
-    if callable(function):
-        return function
+def _named(module: ModuleType, name: str, path: str) -> Any:
+    found = getattr(module, name, None)
+    if callable(found) or isinstance(found, tuple) or hasattr(found, "graph"):
+        return found
     own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
     known = ", ".join(key for key in own if callable(vars(module)[key]) and not key.startswith("_")) or "none"
     raise TargetError(f"{path} has no function {name!r}; its functions are: {known}")
 
 
 def _check(found: Any, text: str) -> tuple[Any, tuple]:
-    if hasattr(found, "graph"):
+    if hasattr(found, "graph") or hasattr(type(found), "traced"):
         return found, ()
+    if _is_torch(found[0] if isinstance(found, tuple) and found else found):
+        return _from_torch(found, text), ()
     if isinstance(found, tuple) and len(found) == 2 and callable(found[0]):
         model, inputs = found
         return model, tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
     shown = f"a tuple of {len(found)}" if isinstance(found, tuple) else type(found).__name__
     raise TargetError(f"{text} must return (model, inputs) or something traced, but returned {shown}")
+
+
+def _from_torch(found: Any, text: str) -> Any:
+    from autoshard.frontends.torch.load import from_torch
+
+    module, *arguments = found if isinstance(found, tuple) else (found,)
+    args, kwargs = (), {}
+    for one in arguments:
+        if isinstance(one, dict):
+            kwargs = one
+        else:
+            args = tuple(one) if isinstance(one, list | tuple) else (one,)
+    if len(arguments) > 2 or not (args or kwargs):
+        raise TargetError(
+            f"{text} gives a torch module, which needs its arguments: return (module, args), (module, kwargs) or "
+            "(module, args, kwargs), args a tuple and kwargs a dict"
+        )
+    return from_torch(module, args, kwargs)

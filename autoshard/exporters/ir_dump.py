@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from autoshard.errors import PlanError
 from autoshard.exporters.ir_parse import (
     Attr,
     Dump,
+    DumpBody,
     DumpNode,
     DumpParameter,
     DumpReturn,
@@ -27,11 +29,12 @@ from autoshard.exporters.ir_parse import (
     Operand,
     show_dump,
 )
-from autoshard.ir.graph import DATA, Node, Source
+from autoshard.ir.graph import DATA, Node, Source, Value
 from autoshard.ops.registry import Literal, resolve
-from autoshard.partition.program import Collective, Program
+from autoshard.partition.program import Collective, Compute, Instruction, Nest, Program
 from autoshard.plan import CONFIGURED, Plan
 from autoshard.redistribute.step import Step
+from autoshard.redistribute.window import WindowStep
 from autoshard.strategy import Parts
 from autoshard.tensortype import DType, TensorType
 
@@ -46,6 +49,7 @@ _PRIMITIVES = {
     "reduce_scatter": "ReduceScatter",
     "all_to_all": "AllToAll",
     "permute": "CollectivePermute",
+    "halo": "NeighborExchange",
 }
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
 _SLICE_ATTRS: Attrs = (
@@ -66,11 +70,20 @@ def dump_begin(plan: Plan) -> str:
     writer = _Writer(graph.name)
     for i, (value, role) in enumerate(zip(graph.inputs, graph.roles, strict=True)):
         writer.parameter(value, value.name, value.type, role != DATA or i in graph.updates.values())
-    for node in graph.nodes:
-        strategy = plan.strategy(node).in_strategy
-        writer.compute(node, node.operands, node.results, node.result_types, node.attrs, strategy, plan)
+    _begin(writer, graph.nodes, plan)
     writer.finish(graph.outputs, graph.inputs, graph.updates)
     return show_dump(writer.dump())
+
+
+def _begin(writer: _Writer, nodes: Iterable[Node], plan: Plan) -> None:
+    for node in nodes:
+        bodies = []
+        for region in node.regions:
+            with writer.inside(node, region.args, region.captured, region.outputs) as title:
+                _begin(writer, region.nodes, plan)
+            bodies.append(title)
+        strategy = plan.strategy(node).in_strategy
+        writer.compute(node, node.operands, node.results, node.result_types, node.attrs, strategy, plan, bodies)
 
 
 def dump_program(program: Program, rank: int, plan: Plan | None = None, title: str | None = None) -> str:
@@ -92,16 +105,30 @@ def dump_program(program: Program, rank: int, plan: Plan | None = None, title: s
     for i, (register, role) in enumerate(zip(program.inputs, roles, strict=True)):
         stored = role != DATA or i in program.updates.values()
         writer.parameter(register, register.name, register.local, stored)
-    for one in program.instructions:
+    _write(writer, program.instructions, rank, plan)
+    writer.finish(program.outputs, program.inputs, program.updates)
+    return show_dump(writer.dump())
+
+
+def _write(writer: _Writer, instructions: Iterable[Instruction], rank: int, plan: Plan | None) -> None:
+    for one in instructions:
         if isinstance(one, Collective):
             writer.collective(one, rank)
             continue
-        attrs = {name: resolve(value, rank) for name, value in one.attrs.items()}
-        strategy = tuple(register.layout.parts for register in one.operands)
+        if isinstance(one, Compute) and one.op is not one.node.op:
+            writer.beside(one, rank)
+            continue
+        bodies = []
+        for body in one.bodies if isinstance(one, Nest) else ():
+            with writer.inside(one.node, body.args, body.captured, body.outputs) as title:
+                _write(writer, body.instructions, rank, plan)
+            bodies.append(title)
+        given = one.attrs if isinstance(one, Compute) else one.node.attrs
+        attrs = {name: resolve(value, rank) for name, value in given.items()}
+        operands = one.entering if isinstance(one, Nest) else one.operands
+        strategy = tuple(register.layout.parts for register in operands)
         types = [register.local for register in one.results]
-        writer.compute(one.node, one.operands, one.results, types, attrs, strategy, plan)
-    writer.finish(program.outputs, program.inputs, program.updates)
-    return show_dump(writer.dump())
+        writer.compute(one.node, operands, one.results, types, attrs, strategy, plan, bodies)
 
 
 def save_graphs(
@@ -146,10 +173,42 @@ class _Writer:
         self.body: list[DumpNode | DumpReturn] = []
         self.references: dict[Hashable, tuple[str, DumpType]] = {}
         self.stored: dict[Hashable, DumpParameter] = {}
+        self.subgraphs: dict[str, DumpBody | None] = {}
         self.count = 0
+        self.arguments = 0
 
     def dump(self) -> Dump:
-        return Dump(self.title, tuple(self.parameters), tuple(self.body))
+        subgraphs = tuple(one for one in self.subgraphs.values() if one is not None)
+        return Dump(self.title, tuple(self.parameters), tuple(self.body), subgraphs)
+
+    @contextmanager
+    def inside(self, node: Node, args: Sequence, captured: Sequence, outputs: Sequence) -> Iterator[str]:
+        """Write what follows into a subgraph of its own: a body of `node`; its title.
+
+        Args:
+            args: what it starts from: values or registers.
+            captured: what it uses from outside; parameters among it are loaded before.
+            outputs: what it returns.
+        """
+        for one in captured:
+            self.read(one)
+        title = f"{_clean(node.label)}_{len(self.subgraphs)}"
+        self.subgraphs[title] = None  # outer bodies stand before inner ones
+        around, self.body = self.body, []
+        parameters = tuple(map(self.argument, args))
+        yield title
+        read = [self.read(one) for one in outputs]
+        self.body.append(DumpReturn(tuple(reference for reference, _ in read), tuple(of for _, of in read)))
+        self.subgraphs[title] = DumpBody(title, parameters, tuple(self.body))
+        self.body = around
+
+    def argument(self, one: Any) -> DumpParameter:
+        """Enter what a body starts from."""
+        self.arguments += 1
+        of = _tensor(one.type if isinstance(one, Value) else one.local)
+        name = f"arg{self.arguments}_{_clean(one.name)}"
+        self.references[one] = (f"%{name}", of)
+        return DumpParameter(name, of)
 
     def parameter(self, key: Hashable, name: str, of: TensorType, stored: bool) -> None:
         """Enter an input; a stored one (a parameter or a state) is read by Load."""
@@ -199,8 +258,9 @@ class _Writer:
         attrs: Mapping[str, Any],
         strategy: Parts,
         plan: Plan | None,
+        bodies: Sequence[str] = (),
     ) -> None:
-        """An operator; operands and results are values or registers (both have names)."""
+        """An operator, and the titles of its bodies; operands and results are values or registers."""
         read = [self.read(one) for one in operands]
         self.add(
             ", ".join(_clean(one.name) for one in results),
@@ -209,9 +269,25 @@ class _Writer:
             [of for _, of in read],
             [(one, _tensor(of)) for one, of in zip(results, types, strict=True)],
             instance=_clean(node.name) if node.name else None,
-            attrs=_primitive_attrs(node, attrs, strategy, plan),
+            attrs=(*_primitive_attrs(node, attrs, strategy, plan), *_bodies(bodies)),
             in_strategy=strategy,
             source=_source(node.source),
+        )
+
+    def beside(self, one: Compute, rank: int) -> None:
+        """An operator that lowering put before one of the graph: what masks padding."""
+        read = [self.read(register) for register in one.operands]
+        names = (("input_names", Listed(one.op.operand_names)), ("output_names", Listed(("output",))))
+        attrs = ((name, _attr(resolve(value, rank))) for name, value in one.attrs.items())
+        self.add(
+            ", ".join(_clean(register.name) for register in one.results),
+            one.op.name,
+            [reference for reference, _ in read],
+            [of for _, of in read],
+            [(register, _tensor(register.local)) for register in one.results],
+            instance=_clean(one.node.name) if one.node.name else None,
+            attrs=(*names, *attrs),
+            source=_source(one.node.source),
         )
 
     def collective(self, one: Collective, rank: int) -> None:
@@ -277,6 +353,10 @@ def _primitive_attrs(node: Node, attrs: Mapping[str, Any], strategy: Parts, plan
     return tuple(pairs)
 
 
+def _bodies(titles: Sequence[str]) -> Attrs:
+    return (("bodies", Listed(tuple(titles))),) if titles else ()
+
+
 def _attr(value: Any) -> Attr:
     if isinstance(value, tuple | list):
         return tuple(map(_attr, value))
@@ -292,11 +372,12 @@ def _cut(one: Collective, rank: int) -> list[tuple[int, ...]]:
     sizes, dim = one.operand.local.shape, one.step.dim
     kept = one.result.local.shape
     begin = tuple(one.step.groups.position(rank) * kept[i] if i == dim else 0 for i in range(len(sizes)))
-    end = tuple(start + size for start, size in zip(begin, kept, strict=True))
+    begin = tuple(map(min, begin, sizes))  # behind a dim that does not divide there is only padding
+    end = tuple(min(start + size, last) for start, size, last in zip(begin, kept, sizes, strict=True))
     return [begin, end, (1,) * len(sizes)]
 
 
-def _ranks(step: Step, rank: int) -> str:
+def _ranks(step: Step | WindowStep, rank: int) -> str:
     return "-".join(map(str, step.groups.members(rank).tolist()))
 
 
@@ -305,7 +386,7 @@ def _number(*words: str) -> int:
     return int(hashlib.sha256("|".join(words).encode()).hexdigest()[:15], 16)
 
 
-def _step_attrs(step: Step, rank: int) -> Attrs:
+def _step_attrs(step: Step | WindowStep, rank: int) -> Attrs:
     if step.kind == "slice":
         return _SLICE_ATTRS
     ranks = _ranks(step, rank)
@@ -316,12 +397,38 @@ def _step_attrs(step: Step, rank: int) -> Attrs:
     return (*group, *_place_attrs(step, rank))
 
 
-def _place_attrs(step: Step, rank: int) -> Attrs:
+def _exchanged_attrs(step: WindowStep, rank: int) -> Attrs:
+    """How many elements of the dim come from which ranks and go to which."""
+    members, own = step.groups.members(rank).tolist(), step.groups.position(rank)
+    come, go = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
+    for position, member in enumerate(members if step.is_split else ()):
+        for piece in step.pieces(position):
+            if position == own != piece.source:
+                come[members[piece.source]] += piece.count
+            elif piece.source == own != position:
+                go[member] += piece.count
+    pairs = (("recv", come), ("send", go))
+    return tuple(
+        (f"{name}_{what}", tuple(values))
+        for name, counts in pairs
+        for what, values in zip(("rank_ids", "lens"), _columns(counts), strict=True)
+    )
+
+
+def _columns(counts: Mapping[int, int]) -> tuple[list[int], list[int]]:
+    """The ranks with which something is exchanged, and how many elements."""
+    ranks = [rank for rank, count in counts.items() if count]
+    return ranks, [counts[rank] for rank in ranks]
+
+
+def _place_attrs(step: Step | WindowStep, rank: int) -> Attrs:
     """The dims that the step works on, and the rank's own part in it."""
     if step.kind in ("all_gather", "reduce_scatter"):
         return (("dim", step.dim),)
     if step.kind == "all_to_all":
         return (("split_count", step.groups.size), ("split_dim", step.dim), ("concat_dim", step.to_dim))
+    if isinstance(step, WindowStep):
+        return (("dim", step.dim), *_exchanged_attrs(step, rank))
     if step.kind == "keep":
         return (("root", 0), ("keeps_value", step.groups.position(rank) == 0))
     if step.kind == "permute":

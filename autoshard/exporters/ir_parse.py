@@ -31,6 +31,8 @@ _KEY = re.compile(r"\w+")
 _FLOAT = re.compile(r"-?(?:inf|nan|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)")
 _CONSTANTS = {"true": True, "false": False, "None": None}
 _PARAMETER = re.compile(r"%(\S+): (<.*>) : \[[\d, ]*\]")
+_SUBGRAPH = re.compile(r"subgraph @(\S+)\((.*)\) \{")
+_ARGUMENT = re.compile(r"%(\S+): (<[^<>]*>)")
 _BARE = re.compile(r"[^\s,(){}\[\]\"]+")
 _REFERENCE = re.compile(r"\$\([^()]*\)|[^\s,()]+")
 
@@ -120,12 +122,25 @@ class Elision:
 
 
 @dataclass(frozen=True)
+class DumpBody:
+    """A body of a loop, a branch or a manual computation: a subgraph of its own, which nodes name in `bodies`.
+
+    Nodes are numbered through all subgraphs, so that a body may refer to what is outside of it.
+    """
+
+    title: str
+    parameters: tuple[DumpParameter, ...]
+    body: tuple[DumpNode | DumpReturn | Elision, ...]
+
+
+@dataclass(frozen=True)
 class Dump:
     """A dump taken apart. `title` is the graph's name; a fragment has None there, and only a body."""
 
     title: str | None
     parameters: tuple[DumpParameter, ...]
     body: tuple[DumpNode | DumpReturn | Elision, ...]
+    subgraphs: tuple[DumpBody, ...] = ()
 
     @cached_property
     def nodes(self) -> tuple[DumpNode, ...]:
@@ -142,7 +157,14 @@ def show_dump(dump: Dump) -> str:
         return "\n".join(body) + "\n"
     head = [f"# IR entry: @{dump.title}", f"# Total params: {len(dump.parameters)}", ""]
     parameters = [f"%{one.name}: {one.type} : {list(one.type.shape or ())}" for one in dump.parameters]
-    return "\n".join([*head, *parameters, "", f"subgraph @{dump.title}() {{", *body, "}"]) + "\n"
+    inner = [line for one in dump.subgraphs for line in _show_body(one)]
+    return "\n".join([*head, *parameters, "", f"subgraph @{dump.title}() {{", *body, "}", *inner]) + "\n"
+
+
+def _show_body(one: DumpBody) -> list[str]:
+    parameters = ", ".join(f"%{argument.name}: {argument.type}" for argument in one.parameters)
+    body = [line for item in one.body for line in _show_item(item)]
+    return ["", f"subgraph @{one.title}({parameters}) {{", *body, "}"]
 
 
 def _show_item(one: DumpNode | DumpReturn | Elision) -> list[str]:
@@ -228,9 +250,23 @@ class _Reader:
         self.match(re.compile(re.escape(f"subgraph @{title}() {{")), f"subgraph @{title}() {{")
         body = tuple(self.body())
         self.match(re.compile(r"\}"), "the closing }")
-        if not self.done:
-            raise self.error("nothing may follow the closing }")
-        return Dump(title, tuple(parameters), body)
+        subgraphs = []
+        while not self.done:
+            subgraphs.append(self.subgraph())
+        return Dump(title, tuple(parameters), body, tuple(subgraphs))
+
+    def subgraph(self) -> DumpBody:
+        if self.line:
+            raise self.error("nothing may follow the closing } but further subgraphs")
+        self.next()
+        found = self.match(_SUBGRAPH, "subgraph @name(%parameter: <type>, ...) {")
+        pairs = _ARGUMENT.findall(found[2])
+        if ", ".join(f"%{name}: {of}" for name, of in pairs) != found[2]:
+            raise self.error("parameters such as %para1_x: <Tensor[Float32], (64)> are expected here")
+        parameters = [DumpParameter(name, *self.types(of)) for name, of in pairs]
+        body = tuple(self.body())
+        self.match(re.compile(r"\}"), "the closing }")
+        return DumpBody(found[1], tuple(parameters), body)
 
     @property
     def done(self) -> bool:

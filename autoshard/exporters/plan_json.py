@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoshard.plan import Cause, Conflict, Option
 from autoshard.search.evaluate import Cost
+from autoshard.search.memory import MemoryUse
 from autoshard.strategy import Parts
 from autoshard.summary import InputRow, Move, OperatorRow, summarize
 
@@ -36,6 +37,7 @@ def to_json(planned: Planned, *, alternatives: bool = False) -> dict[str, Any]:
             for value, layout in zip(plan.graph.outputs, plan.outputs, strict=True)
         ],
         "cost": _cost(planned.cost),
+        "search_stats": dict(plan.search_stats),
     }
 
 
@@ -56,6 +58,8 @@ def _operator(row: OperatorRow, alternatives: bool) -> dict[str, Any]:
         "seconds": row.seconds,
         "source": None if node.source is None else str(node.source),
     }
+    if row.depth:
+        found |= {"depth": row.depth, "runs": row.times}
     if alternatives:
         found["alternatives"] = [_option(option) for option in row.decision.alternatives]
     return found
@@ -82,6 +86,7 @@ def _move(move: Move) -> dict[str, Any]:
         "to": str(move.after),
         "bytes": move.nbytes,
         "seconds": move.seconds,
+        "runs": move.times,
         "users": list(move.users),
         "steps": [
             {
@@ -123,13 +128,27 @@ def _input(row: InputRow) -> dict[str, Any]:
 
 
 def _cost(cost: Cost) -> dict[str, Any]:
-    return {
+    found: dict[str, Any] = {
         "seconds": cost.seconds,
         "compute_seconds": cost.compute_seconds,
         "communication_seconds": cost.communication_seconds,
+        "axes": [
+            {"axes": one.axes, "seconds": one.seconds, "bytes": one.nbytes, "collectives": one.collectives}
+            for one in cost.axes
+        ],
         "bytes_per_device": cost.bytes_per_device,
         "peak_memory_bytes": cost.peak_memory_bytes,
     }
+    return found if cost.memory is None else {**found, "memory": _memory(cost.memory)}
+
+
+def _memory(use: MemoryUse) -> dict[str, Any]:
+    """When memory is fullest and with what, and the bytes at each moment of the step."""
+    held = [
+        {"name": one.what, "kind": one.kind, "bytes": one.nbytes, "first": one.first, "last": one.last}
+        for one in use.at(use.peak_moment)
+    ]
+    return {"peak_at": use.peak_at, "peak_moment": use.peak_moment, "held": held, "timeline": use.timeline.tolist()}
 
 
 def _lists(parts: Parts | Sequence[tuple[int, ...]]) -> list[list[int]]:

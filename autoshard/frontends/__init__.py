@@ -1,6 +1,7 @@
-"""Graphs from other people's programs: StableHLO and JAX. Nothing here imports JAX before it is used."""
+"""Graphs from other people's programs: StableHLO, JAX and PyTorch. None of them is imported before it is used."""
 
 from autoshard.frontends.jax_function import from_jax
 from autoshard.frontends.stablehlo.load import from_stablehlo
+from autoshard.frontends.torch.load import from_torch
 
-__all__ = ["from_jax", "from_stablehlo"]
+__all__ = ["from_jax", "from_stablehlo", "from_torch"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +14,17 @@ from autoshard.ir.graph import Graph, Node, Value, walk
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding, divisible, without_size_one_axes
+from autoshard.ops.control import apart
 from autoshard.ops.registry import lookup
 from autoshard.propagate.work import Work, from_graph
-from autoshard.rule import REPLICATE, Dim, Factor, Rule
-from autoshard.tensortype import TOKEN, TensorType
 from autoshard.trace.collectives import COLLECTIVES
 from autoshard.trace.evaluate import check_known
 from autoshard.trace.function import Traced
 from autoshard.trace.manual import RANK_NUMBERS
 from autoshard.trace.structure import Leaf
 from autoshard.transform.inline import Places, inline_placed
-from autoshard.transform.plannable import plannable
+from autoshard.transform.invariant import capture_invariants
+from autoshard.transform.plannable import plannable, rewritten
 from autoshard.transform.simplify import prune
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def planning(target: Any, mesh: Mesh | None = None, devices: int | None = None) 
         devices: the same as a number.
 
     Raises:
-        PlanError: several meshes, another mesh than the one asked for, or a node that has no rule (a loop, a branch, a
-            manual computation), or that handles tokens.
+        PlanError: several meshes, another mesh than the one asked for, a node that has neither a rule nor known
+            regions, has side effects, or speaks of ranks outside of a manual computation.
         AutoshardError: what reading it finds wrong.
     """
     from autoshard.frontends.stablehlo.imported import Imported as Read
@@ -97,8 +97,8 @@ def planning(target: Any, mesh: Mesh | None = None, devices: int | None = None) 
     check_known(imported.graph, custom_calls=False)
     written, places = inline_placed(imported.graph)
     graph = prune(_with_rules(written))
-    _check_nodes(graph)
-    graph = prune(plannable(graph))  # what only groups needed is not needed any more
+    _check_nodes(graph.nodes)
+    graph = prune(capture_invariants(plannable(graph)))  # what only groups needed is not needed any more
     chosen = _mesh(imported, mesh, devices)
     arguments = tuple(Leaf(i) for i in range(len(graph.inputs)))
     results = tuple(Leaf(i) for i in range(len(graph.outputs)))
@@ -108,57 +108,43 @@ def planning(target: Any, mesh: Mesh | None = None, devices: int | None = None) 
 def _with_rules(graph: Graph) -> Graph:
     """The graph with a constraint in the place of what only moves a tensor. An operator without a rule gets one, by
     which every rank runs all of it, if it can run by itself."""
-    nodes = tuple(map(_with_rule, graph.nodes))
-    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
+    return rewritten(graph, _with_rule)
 
 
-def _with_rule(node: Node) -> Node:
+def _with_rule(node: Node) -> tuple[Node]:
     op, attrs, rule = node.op, node.attrs, node.given_rule
     if op.name in _MOVES:
         op, attrs = lookup("ShardingConstraint"), {"sharding": attrs["sharding"]}
+    if op.name == "ShardingConstraint" and not node.operand_types[0].rank:
+        op, attrs = lookup("Identity"), {}  # a scalar lies in one way only
     elif op.name == "OptimizationBarrier":
         rule = None
     elif not op.has_rule and rule is None and _runs_alone(node):
-        rule = _all_of_it(node.operand_types, node.result_types)
+        rule = apart(node.operand_types, node.result_types)
     if (op, rule) == (node.op, node.given_rule):
-        return node
-    return Node(op, node.operands, attrs, node.results, node.name, node.source, node.regions, rule)
+        return (node,)
+    return (Node(op, node.operands, attrs, node.results, node.name, node.source, node.regions, rule),)
 
 
 def _runs_alone(node: Node) -> bool:
     return bool(node.results) and not node.op.takes_regions and not node.op.has_effects(node.attrs)
 
 
-def _all_of_it(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule:
-    """Each dim is a factor of its own that is never split."""
-    factors: list[Factor] = []
-
-    def dims(of: TensorType) -> tuple[Dim, ...]:
-        start = len(factors)
-        factors.extend(Factor(f"_{start + i}", size, REPLICATE) for i, size in enumerate(of.shape))
-        return tuple((start + i,) for i in range(of.rank))
-
-    before, after = tuple(map(dims, operands)), tuple(map(dims, results))
-    return Rule(tuple(factors), before, after)
-
-
-def _check_nodes(graph: Graph) -> None:
-    """That no node orders effects, or speaks of the ranks that it runs on."""
-    for value in graph.inputs:
-        if value.type.dtype is TOKEN:
-            raise PlanError(f"cannot plan tokens yet: input {value.name} of {graph.name!r} is one; {_HELP}")
-    for node in graph.nodes:
+def _check_nodes(nodes: Iterable[Node], manual: bool = False) -> None:
+    """That no node has effects outside of the program, and that only manual computations speak of the ranks that they
+    run on; `manual` says that the nodes are inside of one."""
+    for node in nodes:
         target = f" {node.attrs['target']!r}" if "target" in node.attrs else ""
         what = f"{node.label} ({node.op.name}{target}){at(node.source)}"
-        if any(of.dtype is TOKEN for of in (*node.operand_types, *node.result_types)):
-            raise PlanError(f"cannot plan tokens yet: {what} has one; {_HELP}")
         if target and not node.op.has_rule and node.op.has_effects(node.attrs):
             raise PlanError(f"cannot plan {what}: it has side effects, which would happen on each rank; {_HELP}")
-        if node.op.name in COLLECTIVES or node.op.name in RANK_NUMBERS:
+        if not manual and (node.op.name in COLLECTIVES or node.op.name in RANK_NUMBERS):
             raise PlanError(
                 f"cannot plan {what}: it says itself what ranks do, and outside of a manual computation a plan decides "
                 "that; leave it out"
             )
+        for region in node.regions:
+            _check_nodes(region.nodes, manual or node.op.name == "ManualComputation")
 
 
 _HELP = "leave what has side effects out of what is planned"

@@ -15,7 +15,7 @@ from autoshard.propagate.step import Direction, Step, flags_of, step_of
 from autoshard.propagate.views import inside, outside
 from autoshard.propagate.work import Op, is_rare
 from autoshard.rule import PASS, Factor, Rule
-from autoshard.rule_sdy import completed
+from autoshard.rule_sdy import completed, spread
 from autoshard.tensortype import TOKEN
 
 Key = tuple[Sharding | None, ...]
@@ -178,7 +178,7 @@ class Infos:
         key = op.operator.name, id(rule)
         info = self.all.get(key)
         if info is None:
-            whole = completed(rule)
+            whole = completed(spread(rule))
             info = self.all[key] = Info(op.operator, whole, whole, _wide(op))
         return info
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from autoshard.errors import ShapeError, at
 from autoshard.ir.graph import Node
+from autoshard.ops.hlo_collective import crosses_partitions, device_groups
 
 COLLECTIVES: dict[str, Callable[[Any, Node, list[list]], Sequence[list]]] = {}
 
@@ -32,7 +33,7 @@ def groups_of(team: Any, node: Node) -> list[list[int]]:
     Raises:
         ShapeError: a group has two devices of one position.
     """
-    given = _device_groups(team, node)
+    given = device_groups(node.attrs, team.mesh.devices if team.mesh is not None else 1)
     group_of = {device: group for group in given for device in group}
     found = []
     for rank in team.ranks:
@@ -44,23 +45,6 @@ def groups_of(team: Any, node: Node) -> list[list[int]]:
             )
         found.append(group)
     return found
-
-
-def _device_groups(team: Any, node: Node) -> list[list[int]]:
-    """The groups of devices that talk to each other.
-
-    Without a channel the groups are of replicas of the whole program, of which there is one; with it they are of the
-    devices that share it (StableHLO's cross_partition and flattened_ids).
-    """
-    devices = range(team.mesh.devices if team.mesh is not None else 1)
-    if not _crosses_partitions(node):
-        return [[device] for device in devices]
-    groups = [[int(device) for device in group] for group in node.attrs["groups"]]
-    return groups or [list(devices)]
-
-
-def _crosses_partitions(node: Node) -> bool:
-    return bool(node.attrs.get("channel") or node.attrs.get("global_ids"))
 
 
 def _reduced(team: Any, node: Node, parts: list) -> list:
@@ -131,7 +115,7 @@ def _exchanged(parts: list, groups: list[list[int]], split: int, join: int) -> l
 @_collective("CollectivePermute")
 def _collective_permute(team: Any, node: Node, operands: list[list]) -> list[list]:
     source_of = {int(target): int(source) for source, target in node.attrs["pairs"]}
-    if not _crosses_partitions(node):  # among the replicas, of which there is one
+    if not crosses_partitions(node.attrs):  # among the replicas, of which there is one
         source_of = {rank: rank for rank in team.ranks if source_of.get(0) == 0}
     return [
         [

@@ -18,7 +18,7 @@ from autoshard.ir.graph import DATA, PARAMETER, STATE, Builder, Graph, Node, Val
 from autoshard.ops.primitive import current_primitive
 from autoshard.ops.registry import Operator, lookup
 from autoshard.source import Source, caller
-from autoshard.tensortype import TensorType, type_of
+from autoshard.tensortype import TOKEN, TensorType, type_of
 from autoshard.trace.arguments import argument_names, by_position
 from autoshard.trace.asking import constrained
 from autoshard.trace.cell import Cell
@@ -154,6 +154,7 @@ class TraceRecorder(Recorder):
         self._met: dict[int, _Met] = {}
         self._cells: list[Cell] = []
         self.outermost: Cell | None = None
+        self._place: tuple[str, Source | None] | None = None
         self.requests = Requests()
 
     @staticmethod
@@ -175,9 +176,21 @@ class TraceRecorder(Recorder):
     # -- names and annotations
 
     def describe(self, op: Operator) -> tuple[str, Source | None]:
+        if self._place is not None:
+            path, source = self._place
+            return (f"{path}.{snake(op.name)}" if path else snake(op.name)), source or caller()
         primitive = current_primitive()
         own = primitive is not None and primitive.operator is op
         return (self._primitive_name(primitive) if own else self._here(snake(op.name))), caller()
+
+    @contextmanager
+    def at(self, path: str, source: Source | None) -> Iterator[None]:
+        """Name nodes after `path` and say that they come from `source`, for models that are read, not run."""
+        before, self._place = self._place, (path, source)
+        try:
+            yield
+        finally:
+            self._place = before
 
     def _here(self, name: str) -> str:
         path = self._cells[-1].path if self._cells else ""
@@ -332,6 +345,8 @@ def _named(cell: Cell) -> str:
 
 def _fit(array: Any, value: Value, graph: str) -> np.ndarray:
     array = np.asarray(array)
+    if value.type.dtype is TOKEN:
+        return np.zeros((), bool)  # it has no contents
     if array.shape != value.type.shape or not np.can_cast(array.dtype, value.type.dtype.numpy, "same_kind"):
         raise RuntimeSetupError(f"calling {graph!r}: {value.name} is {value.type}, but got {type_of(array)}")
     return array.astype(value.type.dtype.numpy, copy=False)

@@ -132,8 +132,13 @@ class Parameter(Arithmetic, Owned):
         return self._values
 
     @data.setter
-    def data(self, values: np.ndarray) -> None:
+    def data(self, values: np.ndarray | Deferred) -> None:
         self._values = values
+
+    @property
+    def pending(self) -> Deferred | None:
+        """What makes the values, while nobody has asked for them."""
+        return self._values if isinstance(self._values, Deferred) else None
 
     @property
     def type(self) -> TensorType:

@@ -6,7 +6,7 @@ annotations beside the graph still find them. What regions hold is left as it is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from autoshard.ir.graph import Graph, Node, Region, Value
@@ -48,7 +48,7 @@ def merge_equal(graph: Graph, keep: Iterable[Node] = ()) -> Graph:
     first: dict[tuple, Node] = {}
     kept = []
     for node in graph.nodes:
-        stays, node = node in apart, _with_operands(node, instead)
+        stays, node = node in apart, reading(node, instead)
         key = (node.op.name, node.operands, tuple(node.attrs.items()), node.result_types, node.given_rule)
         known = node if stays else first.setdefault(key, node)
         if known is node:
@@ -59,8 +59,8 @@ def merge_equal(graph: Graph, keep: Iterable[Node] = ()) -> Graph:
     return with_nodes(replace(graph, outputs=outputs), tuple(kept)) if instead else graph
 
 
-def _with_operands(node: Node, instead: dict[Value, Value]) -> Node:
-    """The node itself, or one that reads and writes the same values after the merges so far."""
+def reading(node: Node, instead: Mapping[Value, Value]) -> Node:
+    """The node, reading other values instead of some, in its regions too; itself if it reads none of them."""
     if not any(value in instead for value in node.uses):
         return node
     operands = tuple(instead.get(value, value) for value in node.operands)
@@ -68,8 +68,8 @@ def _with_operands(node: Node, instead: dict[Value, Value]) -> Node:
     return Node(node.op, operands, node.attrs, node.results, node.name, node.source, regions, node.given_rule)
 
 
-def _with_captured(region: Region, instead: dict[Value, Value]) -> Region:
+def _with_captured(region: Region, instead: Mapping[Value, Value]) -> Region:
     if not any(value in instead for value in region.captured):
         return region
-    nodes = tuple(_with_operands(node, instead) for node in region.nodes)
+    nodes = tuple(reading(node, instead) for node in region.nodes)
     return Region(region.args, nodes, tuple(instead.get(value, value) for value in region.outputs))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autoshard.errors import GraphError
-from autoshard.ir.graph import Graph, Value
+from autoshard.ir.graph import Graph, Node, Value
 from autoshard.trace.function import Traced, TraceRecorder, trace
 from autoshard.trace.optim import Optimizer
 from autoshard.trace.parameter import Parameter, activate
 from autoshard.trace.tensor import Tensor
 from autoshard.transform.grad import gradient
+from autoshard.transform.recompute import cheap, kept
+from autoshard.transform.recompute import recompute as again
+from autoshard.transform.recompute import regather as apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +40,26 @@ class TrainStep:
         return self.traced(*args)
 
 
-def train_step(network: Callable, optimizer: Optimizer, *example_inputs: Any, name: str | None = None) -> TrainStep:
+def train_step(
+    network: Callable,
+    optimizer: Optimizer,
+    *example_inputs: Any,
+    name: str | None = None,
+    recompute: str | Callable[[Node], bool] | None = None,
+    regather: bool = False,
+) -> TrainStep:
     """Trace a model that returns its loss (first), differentiate it, and add the optimizer's updates.
 
     The sum of the loss is differentiated, should it be no scalar.
 
+    Args:
+        recompute: what is made again for the backward pass instead of being kept: "cheap" (all that takes no product of
+            tensors), or a function that tells for a node of the forward pass.
+        regather: copies of parameters in other layouts are made for forward and backward pass on their own, so that
+            they are not kept in between.
+
     Raises:
-        GraphError: the loss is no float, or depends on none of the optimizer's parameters.
+        GraphError: the loss is no float, or depends on none of the optimizer's parameters; or another `recompute`.
     """
     forward = trace(network, *example_inputs, name=name)
     graph = forward.graph
@@ -59,4 +75,18 @@ def train_step(network: Callable, optimizer: Optimizer, *example_inputs: Any, na
         grads = [gradients[inputs[id(one)]] if id(one) in inputs else None for one in optimizer.parameters]
         optimizer([None if grad is None else Tensor(grad, recorder) for grad in grads])
     returned = graph.outputs[: len(graph.outputs) - len(graph.updates)]
-    return TrainStep(recorder.finish(returned, forward.arguments, forward.results), loss, gradients, untouched)
+    traced = recorder.finish(returned, forward.arguments, forward.results)
+    if recompute is not None:
+        traced = replace(traced, graph=again(traced.graph, _chosen(traced.graph, recompute)))
+    if regather:
+        traced = replace(traced, graph=apart(traced.graph))
+    return TrainStep(traced, loss, gradients, untouched)
+
+
+def _chosen(graph: Graph, wanted: str | Callable[[Node], bool]) -> tuple[Node, ...]:
+    """The nodes that are made again."""
+    if callable(wanted):
+        return tuple(node for node in kept(graph) if wanted(node))
+    if wanted != "cheap":
+        raise GraphError(f"train_step: recompute is {wanted!r}; it can be 'cheap', or a function that tells for a node")
+    return cheap(graph)

@@ -59,7 +59,10 @@ def test_dump(cli, path, tmp_path):
         (("plan", "missing.mlir"), "cannot read missing.mlir: No such file"),
         (("run", "{path}", "-n", "8"), "of 4 devices, not for 8"),
         (("run", "{path}", "-n", "4", "more"), "takes no arguments, but got more"),
-        (("run", "-n", "4", "--check", "train.py"), "--check goes with a module (.mlir), not with train.py"),
+        (
+            ("run", "-n", "4", "--check", "train.py"),
+            "--check goes with a model (SCRIPT.py:NAME) or a module (.mlir), not with train.py",
+        ),
         (("run", "{path}"), "-n"),
     ],
 )

@@ -58,8 +58,8 @@ def test_quickest_takes_each_run_as_often(monkeypatch):
 def test_peak_of_a_step_is_near_to_what_its_plan_says():
     make = cost_truth.programs(quick=False)["wide layers"]
     planned = plan(make(None), devices=1)
-    measured = cost_truth.peak_of(planned, cost_truth.step_of(planned))
-    assert measured == pytest.approx(planned.cost.peak_memory_bytes, rel=0.1)
+    measured = cost_truth.peak_of(planned)
+    assert measured <= planned.cost.peak_memory_bytes <= 1.1 * measured
 
 
 def test_plans_of_a_program_differ():
@@ -109,4 +109,4 @@ def test_it_measures(tmp_path):
     for one in map(lambda fields: Pair(**fields), figures["pairs"]):
         assert one.predicted > 0 and one.measured > 0
         # Memory can be told beforehand on any machine.
-        assert one.memory_error < 0.25
+        assert one.measured_bytes <= one.predicted_bytes and one.memory_error < 0.1

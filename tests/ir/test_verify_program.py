@@ -136,8 +136,8 @@ BROKEN = {
         "all_reduce over=a.b .*cannot make",
     ),
     "wrong dim": (
-        swap(SLICE, step=replace(GOOD.instructions[SLICE].step, dim=1)),  # type: ignore[union-attr]
-        r"slice over=a dim=1 of x for matmul \(MatMul\) at train.py:33: such a step cannot make",
+        swap(SLICE, step=replace(GOOD.instructions[SLICE].step, dim=0)),  # type: ignore[union-attr]
+        r"slice over=b dim=0 of x for matmul \(MatMul\) at train.py:33: such a step cannot make",
     ),
     "stray output": (replace(GOOD, outputs=(STRAY, GOOD.outputs[1])), "output 0, 'stray', is never defined"),
     "update of nothing": (replace(GOOD, updates={1: 2}), "it has 2 inputs and 2 outputs"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from autoshard.api import Planned
+from autoshard.ir.graph import walk
 from autoshard.ir.verify import verify
 from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
@@ -35,7 +36,7 @@ def assert_equal(found: np.ndarray, wanted: np.ndarray, rtol: float, what: str) 
 
 def split(planned: Planned) -> int:
     """How many operators run split."""
-    return sum(planned.plan.strategy(node).work_split > 1 for node in planned.graph.nodes)
+    return sum(planned.plan.strategy(node).work_split > 1 for node in walk(planned.graph.nodes))
 
 
 def assert_runs(planned: Planned, feeds: list[np.ndarray], whole: list[np.ndarray], rtol: float, what: str) -> None:

@@ -14,7 +14,8 @@ _CONSTANTS = ("stablehlo.constant", "sdy.constant")
 
 @translates("stablehlo.dynamic_slice")
 def _(op: Any) -> Translation:
-    return "DynamicSlice", {"sizes": attribute(op, "slice_sizes")}
+    of_bools = tensor_type(str(op.results[0].type)).dtype.name == "bool"
+    return "DynamicSlice", {"sizes": attribute(op, "slice_sizes"), "reduction": "max" if of_bools else "sum"}
 
 
 @translates("stablehlo.dynamic_update_slice")

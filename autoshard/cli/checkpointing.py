@@ -1,0 +1,160 @@
+"""`autoshard checkpoint show|verify|export|import`: look into checkpoints, check them, make plain files of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autoshard.errors import CheckpointError
+from costmodel import format_bytes
+
+if TYPE_CHECKING:
+    from autoshard.runtime.checkpoint import Index
+
+checkpoint = typer.Typer(
+    name="checkpoint",
+    help="Show and verify sharded checkpoints; export them to and import them from plain safetensors files.",
+    no_args_is_help=True,
+)
+
+Directory = Annotated[
+    Path,
+    typer.Argument(metavar="DIRECTORY", help="A directory of checkpoints, of which the newest is meant; or one."),
+]
+Step = Annotated[int | None, typer.Option("--step", metavar="N", help="The checkpoint of this step.")]
+Renames = Annotated[
+    list[str] | None,
+    typer.Option("--rename", metavar="REGEX=NEW", help=r"Change names, e.g. '^backbone\.=model.'; several in order."),
+]
+Only = Annotated[str, typer.Option("--only", metavar="GLOB", help="Take only the tensors of these names.")]
+
+
+@checkpoint.command()
+def show(
+    directory: Directory,
+    step: Step = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
+) -> None:
+    """Tell what a checkpoint holds: its step, what saved it, and each tensor with its layout and blocks."""
+    from autoshard.runtime.checkpoint import checkpoints, find, read_index
+
+    folder = find(directory, step)
+    index = read_index(folder)
+    if as_json:
+        typer.echo(json.dumps(_told(folder, index), indent=2))
+        return
+    typer.echo(f"{folder}: step {index.step}, {len(index.tensors)} tensors, {format_bytes(index.nbytes)}")
+    typer.echo(f"saved on mesh {index.mesh}, in {len(index.files)} files")
+    if folder != directory:
+        typer.echo(f"checkpoints, oldest first: {', '.join(checkpoints(directory))}")
+    for key, value in index.metadata.items():
+        typer.echo(f"{key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    typer.echo()
+    _print_tensors(index)
+
+
+def _told(folder: Path, index: Index) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "step": index.step,
+        "mesh": index.mesh,
+        "ranks": index.ranks,
+        "bytes": index.nbytes,
+        "metadata": dict(index.metadata),
+        "files": {name: one.nbytes for name, one in index.files.items()},
+        "tensors": {
+            name: {"type": str(one.type), "layout": one.layout, "blocks": len(one.blocks)}
+            for name, one in index.tensors.items()
+        },
+    }
+
+
+def _print_tensors(index: Index) -> None:
+    rows = [("tensor", "type", "layout", "blocks", "bytes")]
+    for name, one in index.tensors.items():
+        rows.append((name, str(one.type), f"[{one.layout}]", str(len(one.blocks)), format_bytes(one.type.nbytes)))
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    for row in rows:
+        left = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=False))
+        typer.echo(f"{left}  {row[3].rjust(widths[3])}  {row[4].rjust(widths[4])}")
+
+
+@checkpoint.command()
+def verify(directory: Directory, step: Step = None) -> None:
+    """Compare every byte of a checkpoint with its checksums; the exit code is 1 if anything is damaged."""
+    from autoshard.runtime.checkpoint import damage, find, read_index
+
+    folder = find(directory, step)
+    index, wrong = read_index(folder), 0
+    for line in damage(folder):
+        typer.echo(line)
+        wrong += 1
+    if wrong:
+        raise typer.Exit(1)
+    typer.echo(f"{folder}: {len(index.tensors)} tensors in {len(index.files)} files, all as they were written")
+
+
+@checkpoint.command("export")
+def export_(
+    directory: Directory,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The safetensors file to write.")],
+    step: Step = None,
+    rename: Renames = None,
+    only: Only = "*",
+    states: Annotated[bool, typer.Option("--states", help="Write the optimizer's states too.")] = False,
+) -> None:
+    """Write a checkpoint's tensors, whole, into one safetensors file that any framework reads."""
+    from autoshard.runtime.checkpoint import export_file
+
+    names = export_file(directory, file, step, _renaming(rename, only), states)
+    typer.echo(f"{file}: {len(names)} tensors, {format_bytes(file.stat().st_size)}")
+
+
+@checkpoint.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Safetensors files of one model.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIRECTORY", help="The directory of checkpoints.")],
+    step: Annotated[int, typer.Option("--step", metavar="N", help="The step that the checkpoint is of.")] = 0,
+    rename: Renames = None,
+    only: Only = "*",
+) -> None:
+    """Make a checkpoint of the safetensors files that a framework wrote; any mesh and plan can load it."""
+    from autoshard.runtime.checkpoint import import_files, read_index
+
+    folder = import_files(files, to, step, _renaming(rename, only))
+    index = read_index(folder)
+    typer.echo(f"{folder}: {len(index.tensors)} tensors, {format_bytes(index.nbytes)}")
+
+
+def _renaming(texts: list[str] | None, only: str) -> Callable[[str], str | None]:
+    """A function from old names to new ones; None for names that are left out."""
+    changes = [_change(text) for text in texts or ()]
+
+    def rename(name: str) -> str | None:
+        if not fnmatchcase(name, only):
+            return None
+        for pattern, new in changes:
+            try:
+                name = pattern.sub(new, name)
+            except (re.error, IndexError) as error:
+                raise CheckpointError(f"cannot rename {name} by {pattern.pattern}={new}: {error}") from error
+        return name
+
+    return rename
+
+
+def _change(text: str) -> tuple[re.Pattern[str], str]:
+    old, equals, new = text.partition("=")
+    try:
+        if not equals:
+            raise ValueError("it has no =")
+        pattern = re.compile(old)
+    except (re.error, ValueError) as error:
+        raise CheckpointError(f"cannot read --rename {text!r}: {error}; write REGEX=NEW") from error
+    return pattern, new

@@ -1,0 +1,104 @@
+"""`autoshard compare`: the plans of several modes, named plans and files side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from autoshard.cli.app import console
+from autoshard.cli.planning import _DATASET, _HARDWARE, DatasetStrategy, HardwareName, Memory, Target
+from autoshard.cli.target import is_module, load_target
+from autoshard.errors import MeshError
+from autoshard.layout.mesh import Mesh
+from costmodel import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from autoshard.compare import Contender
+
+
+def compare(
+    target: Target,
+    devices: Annotated[int | None, typer.Option("-n", "--devices", metavar="N", help="A mesh of one axis.")] = None,
+    mesh: Annotated[
+        list[str] | None,
+        typer.Option("--mesh", metavar="AXES", help="A mesh, like 'dp=2,tp=4'; given again, another one."),
+    ] = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option("--mode", metavar="MODE", help="A search mode; may be given again. Default: all of them."),
+    ] = None,
+    plan: Annotated[
+        list[str] | None,
+        typer.Option("--plan", metavar="NAME|FILE", help="A named plan, or a file of `plan --save`; may be repeated."),
+    ] = None,
+    memory: Memory = None,
+    hardware: HardwareName = _HARDWARE,
+    dataset_strategy: DatasetStrategy = _DATASET,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON and nothing else.")] = False,
+) -> None:
+    """Plan a model in several ways and compare what they cost: time, bytes and memory of one step on one device.
+
+    Without --mode and --plan these are all search modes and all named plans (data parallel, ZeRO, Megatron, ...). The
+    fastest that keeps the memory limit comes first.
+    """
+    from autoshard.compare import compare as contenders_of
+    from autoshard.compare import ranked
+    from autoshard.context import set_auto_parallel_context
+
+    meshes = _meshes(target, devices, mesh or [])
+    settings = {"hardware": hardware, "memory": memory, "dataset_strategy": dataset_strategy}
+    if is_module(target):
+        model, inputs = Path(target), ()
+    else:
+        set_auto_parallel_context(device_num=meshes[0].devices if meshes[0] else None)
+        model, inputs = load_target(target)
+    found = tuple(ranked(contenders_of(model, inputs, meshes, (*(mode or ()), *(plan or ())), **settings)))
+    if as_json:
+        typer.echo(json.dumps({"plans": [one.to_json() for one in found]}, indent=2))
+        return
+    console().print(_table(found, limited=memory is not None))
+    for one in found:
+        if one.cost is None:
+            typer.echo(f"{one.mode}: {one.why}")
+    if not any(one.cost for one in found):
+        raise typer.Exit(1)
+
+
+def _meshes(target: str, devices: int | None, texts: list[str]) -> list[Mesh | None]:
+    found: list[Mesh | None] = [Mesh.flat(devices)] if devices is not None else []
+    found += [Mesh.parse(text) for text in texts]
+    if not found and not is_module(target):
+        raise MeshError("the devices are named by -n N or by --mesh dp=2,tp=4; neither was given")
+    return found or [None]
+
+
+def _table(found: tuple[Contender, ...], limited: bool) -> Table:
+    axes = list(dict.fromkeys(cost.axes for one in found if one.cost for cost in one.cost.axes))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for name in ("plan", "mesh"):
+        table.add_column(name)
+    for name in ("step", "compute", *(f"over {name}" for name in axes), "bytes", "peak memory"):
+        table.add_column(name, justify="right")
+    if limited:
+        table.add_column("fits")
+    table.add_column("planned in", justify="right")
+    for one in found:
+        if one.cost is not None:
+            table.add_row(*_row(one, axes, limited))
+    return table
+
+
+def _row(one: Contender, axes: list[str], limited: bool) -> list[str]:
+    cost = one.cost
+    assert cost is not None, "a row needs a cost"
+    talk = {each.axes: each.seconds for each in cost.axes}
+    cells = [one.mode, one.mesh, format_seconds(cost.seconds), format_seconds(cost.compute_seconds)]
+    cells += [format_seconds(talk[name]) if name in talk else "" for name in axes]
+    cells += [format_bytes(cost.bytes_per_device), format_bytes(cost.peak_memory_bytes)]
+    cells += [("yes" if one.fits else "no")] if limited else []
+    return [*cells, format_seconds(one.planning_seconds)]

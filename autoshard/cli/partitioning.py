@@ -1,0 +1,85 @@
+"""`autoshard partition`: the collectives of a target's program, what each moves, and which operator it serves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoshard.cli.app import Devices, MeshText, console, read_mesh
+from autoshard.cli.planning import HardwareName, Target
+from autoshard.cli.target import is_module, load_target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from autoshard.api import Planned
+    from autoshard.partition.traffic import Traffic
+
+Mode = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="MODE",
+        help="How strategies are found; `autoshard modes` lists the modes. Or the FILE.json of a saved plan.",
+    ),
+]
+
+
+def partition(
+    target: Target,
+    devices: Devices = None,
+    mesh: MeshText = None,
+    mode: Mode = "sharding_propagation",
+    hardware: HardwareName = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the collectives as JSON and nothing else.")] = False,
+) -> None:
+    """List the collectives of the program that every rank runs: kind, bytes, group, axes, the operator served.
+
+    Bytes are those that one device sends under a bandwidth-optimal algorithm. A collective in a loop counts once in
+    the total, as it stands in the program; what a whole step sends is told apart.
+    """
+    from autoshard.partition.traffic import to_json, traffic_of
+
+    planned = _planned(target, devices, mesh, mode, hardware)
+    found = traffic_of(planned.program)
+    if as_json:
+        typer.echo(json.dumps(to_json(found), indent=2))
+    else:
+        _print(found, console())
+
+
+def _planned(target: str, devices: int | None, mesh: str | None, mode: str, hardware: str) -> Planned:
+    from autoshard.api import plan
+    from autoshard.context import set_auto_parallel_context
+
+    if is_module(target):
+        over = None if devices is None and mesh is None else read_mesh(devices, mesh)
+        return plan(Path(target), mesh=over if mesh else None, devices=devices, search=mode, hardware=hardware)
+    over = read_mesh(devices, mesh)
+    # A script may ask how many devices there are while it is loaded.
+    set_auto_parallel_context(device_num=over.devices)
+    model, inputs = load_target(target)
+    return plan(model, inputs, over, search=mode, hardware=hardware)
+
+
+def _print(found: Sequence[Traffic], out: Console) -> None:
+    from rich.table import Table
+
+    from autoshard.partition.traffic import bytes_moved
+    from costmodel import format_bytes
+
+    table = Table("kind", "bytes a device sends", "group", "axes", "times", "operator", box=None)
+    for one in found:
+        cells = format_bytes(one.bytes_moved), str(one.group_size), " ".join(one.axes), str(one.executions)
+        table.add_row(one.kind, *cells, one.operator)
+    if found:
+        out.print(table)
+    once, all_of_them = bytes_moved(found), bytes_moved(found, executed=True)
+    loops = "" if once == all_of_them else f", {format_bytes(all_of_them)} in a step with its loops"
+    count = f"{len(found)} collectives" if len(found) != 1 else "1 collective"
+    out.print(f"{count}, a device sends {format_bytes(once)}{loops}")

@@ -1,0 +1,128 @@
+"""Plans of one model side by side: `compare(target, inputs, meshes, modes)` plans in each way, and prices all alike.
+
+A way that does not fit (a named plan whose structure the model lacks, a file for another model) keeps its row, which
+says why. Planning counts everything from the traced model to the plan.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoshard.api import Planned, plan
+from autoshard.errors import AutoshardError
+from autoshard.frontends.planning import is_module
+from autoshard.layout.mesh import Mesh
+from autoshard.search import Cost, evaluate_plan, search_modes
+from autoshard.search.limit import read_limit
+from autoshard.search.named import named_plans
+from autoshard.trace.function import Traced, trace
+from costmodel import Hardware
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to plan on a mesh, what it costs, whether it keeps the memory limit, and the seconds of planning.
+
+    `why` tells in words why there is no plan; then `cost` and `planned` are None.
+    """
+
+    mode: str
+    mesh: str
+    planning_seconds: float
+    cost: Cost | None = None
+    fits: bool = False
+    why: str = ""
+    planned: Planned | None = field(default=None, repr=False, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The contender as plain data."""
+        found: dict[str, Any] = {"mode": self.mode, "mesh": self.mesh, "planning_seconds": self.planning_seconds}
+        if self.cost is None:
+            return {**found, "why": self.why}
+        return {
+            **found,
+            "seconds": self.cost.seconds,
+            "compute_seconds": self.cost.compute_seconds,
+            "communication_seconds": self.cost.communication_seconds,
+            "axes": {one.axes: one.seconds for one in self.cost.axes},
+            "bytes_per_device": self.cost.bytes_per_device,
+            "peak_memory_bytes": self.cost.peak_memory_bytes,
+            "fits": self.fits,
+        }
+
+
+def default_modes() -> tuple[str, ...]:
+    """Searches, then named plans; not `auto`, which is for no mesh in particular."""
+    searches = [mode for mode in search_modes() if mode not in named_plans() and mode != "auto"]
+    return (*searches, *named_plans())
+
+
+def compare(
+    target: Any,
+    inputs: Any = (),
+    meshes: Sequence[Mesh | None] = (None,),
+    modes: Sequence[str] = (),
+    *,
+    hardware: str | Hardware = "cpu",
+    memory: str | int | None = None,
+    **settings: Any,
+) -> tuple[Contender, ...]:
+    """Plan a model in several ways.
+
+    Args:
+        target: as `plan` takes it, with its `inputs`; traced once.
+        meshes: the meshes; None is that which a module names itself.
+        modes: search modes, named plans, or files of saved plans; by default all modes and named plans.
+        memory: the limit that is held against each plan; the search "optimal" is told of it beforehand.
+        settings: what else `plan` takes.
+    """
+    limit = read_limit(memory)
+    target, inputs = (target, inputs) if is_module(target) else (_traced(target, inputs), ())
+    ways = [(mode, mesh) for mesh in meshes for mode in modes or default_modes()]
+    return tuple(
+        _contender(target, inputs, mode, mesh, limit, {"hardware": hardware, **settings}) for mode, mesh in ways
+    )
+
+
+def _traced(target: Any, inputs: Any) -> Traced:
+    known = target if isinstance(target, Traced) else getattr(target, "traced", None)
+    return (
+        known
+        if isinstance(known, Traced)
+        else trace(target, *(inputs if isinstance(inputs, tuple | list) else (inputs,)))
+    )
+
+
+def _contender(
+    target: Any, inputs: Any, mode: str, mesh: Mesh | None, limit: int | None, settings: dict[str, Any]
+) -> Contender:
+    begun = time.perf_counter()
+    within = limit if mode in KEEPS_LIMIT else None
+    try:
+        planned = plan(target, inputs, mesh, search=mode, memory=within, **settings)
+    except AutoshardError as error:
+        return Contender(mode, str(mesh or ""), time.perf_counter() - begun, why=str(error))
+    took = time.perf_counter() - begun
+    cost = evaluate_plan(planned.plan, planned.hardware)
+    fits = limit is None or cost.peak_memory_bytes <= limit
+    return Contender(mode, str(planned.plan.mesh), took, cost, fits, planned=planned)
+
+
+KEEPS_LIMIT = ("optimal",)
+"""The modes that look for a plan within the limit; those of the others are just held against it."""
+
+
+def ranked(contenders: Sequence[Contender]) -> Iterator[Contender]:
+    """Those that fit first, the fastest first; those without a plan last."""
+    order = sorted(
+        range(len(contenders)),
+        key=lambda i: (contenders[i].cost is None, not contenders[i].fits, _seconds(contenders[i]), i),
+    )
+    return (contenders[i] for i in order)
+
+
+def _seconds(one: Contender) -> float:
+    return one.cost.seconds if one.cost is not None else 0.0

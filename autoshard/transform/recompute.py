@@ -1,0 +1,116 @@
+"""Recomputation: values of the forward pass are made again where the backward pass wants them, instead of being kept.
+
+`recompute(graph, nodes)` re-emits the nodes before their first user in the backward pass (Chen et al. 2016, "Training
+Deep Nets with Sublinear Memory Cost"). `regather(graph)` does the same for parameters that lie in parts on the ranks:
+what was gathered for the forward pass is let go and gathered again (Rajbhandari et al. 2020, "ZeRO", section 5.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from autoshard.errors import GraphError
+from autoshard.ir.graph import PARAMETER, Graph, Node, Value
+from autoshard.ops.registry import lookup
+
+
+def backward_begins(graph: Graph) -> int:
+    """The place of the first node that makes a gradient; the number of nodes if none does."""
+    gradients = set(graph.cotangents)
+    for i, node in enumerate(graph.nodes):
+        if any(value in gradients for value in node.results):
+            return i
+    return len(graph.nodes)
+
+
+def kept(graph: Graph) -> tuple[Node, ...]:
+    """The forward nodes with results that the backward pass uses, so that these are kept until then."""
+    begin = backward_begins(graph)
+    used = {value for node in graph.nodes[begin:] for value in node.uses}
+    return tuple(node for node in graph.nodes[:begin] if any(value in used for value in node.results))
+
+
+def cheap(graph: Graph) -> tuple[Node, ...]:
+    """Those of `kept` that no product of tensors is needed for: making them again costs little beside their memory."""
+    return tuple(node for node in kept(graph) if not node.regions and not _is_product(node) and node.operands)
+
+
+def _is_product(node: Node) -> bool:
+    return len(node.operands) > 1 and node.op.has_rule and bool(node.rule.contracted)
+
+
+def recompute(graph: Graph, nodes: Collection[Node]) -> Graph:
+    """The graph with these nodes made again for the backward pass, from what else is kept.
+
+    Raises:
+        GraphError: a node that is none of the forward pass, or that does something besides its results.
+    """
+    begin = backward_begins(graph)
+    _check(graph, nodes, set(graph.nodes[:begin]))
+    names = {value.name for value in graph.values}
+    made: dict[Value, Value] = {}
+    chosen = {value: node for node in nodes for value in node.results}
+
+    def again(value: Value) -> Iterator[Node]:
+        """The nodes that make a value again, its operands first; nothing if it is kept or made already."""
+        if value not in chosen or value in made:
+            return
+        node = chosen[value]
+        for operand in node.operands:
+            yield from again(operand)
+        results = tuple(Value(one.type, _unique(f"{one.name}.again", names)) for one in node.results)
+        made.update(zip(node.results, results, strict=True))
+        name = f"{node.name}.again" if node.name else ""
+        yield replace(node, operands=_mapped(node.operands, made), results=results, name=name)
+
+    new = list(graph.nodes[:begin])
+    for node in graph.nodes[begin:]:
+        for operand in node.operands:
+            new += again(operand)
+        operands = _mapped(node.operands, made)
+        new.append(node if operands == node.operands else replace(node, operands=operands))
+    return replace(graph, nodes=tuple(new))
+
+
+def regather(graph: Graph) -> Graph:
+    """The graph in which the backward pass uses each parameter by another name, so that a copy in another layout is
+    made for each pass on its own. Updates keep the parameter itself."""
+    begin = backward_begins(graph)
+    names = {value.name for value in graph.values}
+    updates = {node for node in graph.nodes if any(value in graph.tied for value in node.results)}
+    before = {value for node in graph.nodes[:begin] for value in node.operands}
+    made: dict[Value, Value] = {}
+    new = list(graph.nodes[:begin])
+    for node in graph.nodes[begin:]:
+        if node in updates:
+            new.append(node)
+            continue
+        for value in dict.fromkeys(node.operands):
+            if graph.role_of.get(value) == PARAMETER and value in before and value not in made:
+                made[value] = Value(value.type, _unique(f"{value.name}.again", names))
+                new.append(Node(lookup("Identity"), (value,), {}, (made[value],), f"{value.name}.again"))
+        operands = _mapped(node.operands, made)
+        new.append(node if operands == node.operands else replace(node, operands=operands))
+    return replace(graph, nodes=tuple(new))
+
+
+def _check(graph: Graph, nodes: Collection[Node], forward: set[Node]) -> None:
+    for node in nodes:
+        what = f"{node.label} ({node.op.name}) of {graph.name!r} cannot be made again"
+        if node not in forward:
+            raise GraphError(f"{what}: it is no node of the forward pass")
+        if node.regions or node.op.has_effects(node.attrs):
+            raise GraphError(f"{what}: it holds regions, or does something besides its results")
+
+
+def _mapped(values: tuple[Value, ...], made: dict[Value, Value]) -> tuple[Value, ...]:
+    return tuple(made.get(value, value) for value in values)
+
+
+def _unique(stem: str, names: set[str]) -> str:
+    name, count = stem, 1
+    while name in names:
+        name, count = f"{stem}_{count}", count + 1
+    names.add(name)
+    return name

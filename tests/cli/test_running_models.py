@@ -1,0 +1,90 @@
+"""`autoshard run SCRIPT.py:NAME`: models in scripts on ranks, compared with PyTorch or with their unsplit run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TORCH = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+pair = (net, (torch.randn(6, 8),))
+def by_name():
+    return net, {"input": torch.randn(6, 8)}
+def wrong():
+    import autoshard as ash
+    model = ash.from_torch(net, (torch.randn(6, 8),))
+    honest = model.reference
+    model.reference = lambda: [one + 1 for one in honest()]
+    return model
+bare = net
+"""
+OWN = """
+import numpy as np
+import autoshard as ash
+from autoshard import nn
+def dense():
+    return nn.Dense(8, 4), (np.ones((6, 8), np.float32),)
+def traced():
+    return ash.trace(*dense())
+"""
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    (tmp_path / "in_torch.py").write_text(TORCH)
+    (tmp_path / "own.py").write_text(
+        OWN.replace("trace(*dense())", "trace(nn.Dense(8, 4), np.ones((6, 8), np.float32))")
+    )
+    return tmp_path
+
+
+@pytest.mark.mpi
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["pair", "by_name"])
+def test_a_torch_module_runs_on_ranks_equal_to_torch(cli, scripts, name):
+    target = f"{scripts / 'in_torch.py'}:{name}"
+    code, out, err = cli("run", target, "-n", "2", "--mesh", "tp=2", "--check", "--timeout", "120")
+    assert code == 0, err
+    assert "Sequential ran on mesh tp=2: " in out and out.endswith("\nequal to PyTorch's result\n")
+
+
+@pytest.mark.mpi
+@pytest.mark.torch
+def test_what_differs_is_told_and_is_the_exit_code(cli, scripts):
+    code, _, err = cli("run", f"{scripts / 'in_torch.py'}:wrong", "-n", "2", "--check", "--timeout", "120")
+    assert code == 1 and "differs from PyTorch's result: output 0, float32[6, 4], by up to 1" in err
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", ["dense", "traced"])
+def test_own_models_run_equal_to_their_unsplit_run(cli, scripts, name):
+    code, out, err = cli("run", f"{scripts / 'own.py'}:{name}", "-n", "2", "--check", "--timeout", "60")
+    assert code == 0, err
+    assert out.endswith("\nequal to the unsplit run\n")
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("own.py:dense", "-n", "2", "--mesh", "dp=2 tp=2"), "mesh 'dp=2 tp=2' has 4 devices, but -n starts 2 ranks"),
+        (("own.py:dense", "-n", "2", "more"), "is a model and takes no arguments, but got more"),
+        (("own.py:none", "-n", "2"), "has no function 'none'"),
+        (("-n", "2", "--mesh", "tp=2", "own.py"), "--mesh and --search go with a model (SCRIPT.py:NAME), not with"),
+    ],
+)
+def test_what_cannot_be_run(cli, scripts, arguments, words):
+    given = [str(scripts / one) if one.startswith("own.py") else one for one in arguments]
+    code, _, err = cli("run", *given)
+    assert code != 0 and words in " ".join(err.split())
+
+
+@pytest.mark.torch
+def test_a_torch_module_needs_its_arguments(cli, scripts):
+    code, _, err = cli("plan", f"{scripts / 'in_torch.py'}:bare", "-n", "2")
+    assert code != 0 and "gives a torch module, which needs its arguments: return (module, args)" in " ".join(
+        err.split()
+    )
+    code, out, _ = cli("plan", f"{scripts / 'in_torch.py'}:pair", "-n", "2")
+    assert code == 0 and "0.matmul" in out
