@@ -27,6 +27,8 @@ from autoshard.layout.mesh import Mesh
 from autoshard.layout.show import show_layout as draw
 from autoshard.layout.tensor_map import matrix_axes, onto
 from autoshard.partition.lower import lower
+from autoshard.partition.passes import DEFAULT, Saving, optimize
+from autoshard.partition.passes.pipeline import check_passes
 from autoshard.partition.program import Program
 from autoshard.plan import Plan
 from autoshard.propagate.traced import asked_on, work_of
@@ -54,6 +56,7 @@ def plan(
     dataset_strategy: DatasetStrategy = FULL_BATCH,
     memory: str | int | None = None,
     options: Mapping[str, Any] = _NO_OPTIONS,
+    passes: bool | Sequence[str] = True,
 ) -> Planned:
     """Trace a model, or read a module; choose a strategy for each operator and a layout for each value.
 
@@ -73,6 +76,8 @@ def plan(
             lie as its shardings ask.
         options: what the mode is asked besides, by name: "auto" has mode and axes.
         memory: what a device has, as bytes or as text such as "80 GiB"; a plan that needs more is refused.
+        passes: what is done to the program that the plan leads to, so that it moves less: True (`DEFAULT` of
+            autoshard.partition.passes), False (nothing), or names of `PASSES`.
 
     Raises:
         MemoryLimitError: the plan needs more memory than there is; search "optimal" keeps to the limit.
@@ -81,12 +86,15 @@ def plan(
         AutoshardError: what tracing, a strategy or the search finds wrong.
     """
     known = hardware if isinstance(hardware, Hardware) else _preset(hardware)
+    chosen = check_passes((DEFAULT if passes else ()) if isinstance(passes, bool) else passes)
     if is_module(target):
         _check_module(inputs, dataset_strategy)
-        return _plan_module(target, mesh, devices, search or "factor", known, read_limit(memory), options)
+        found = _plan_module(target, mesh, devices, search or "factor", known, read_limit(memory), options)
+        return replace(found, passes=chosen)
     traced = _traced(target, inputs)
     over, mode = _mesh(mesh, devices), search or "sharding_propagation"
-    return plan_traced(traced, over, mode, known, dataset_strategy, read_limit(memory), options)
+    found = plan_traced(traced, over, mode, known, dataset_strategy, read_limit(memory), options)
+    return replace(found, passes=chosen)
 
 
 def plan_traced(
@@ -184,15 +192,25 @@ class Planned:
     traced: Traced
     plan: Plan
     hardware: Hardware
+    passes: tuple[str, ...] = DEFAULT
 
     @property
     def graph(self) -> Graph:
         return self.plan.graph
 
-    @cached_property
+    @property
     def program(self) -> Program:
         """What every rank runs."""
-        return lower(self.plan)
+        return self._optimized[0]
+
+    @property
+    def savings(self) -> tuple[Saving, ...]:
+        """What each pass saved over the program that the plan was lowered to."""
+        return self._optimized[1]
+
+    @cached_property
+    def _optimized(self) -> tuple[Program, tuple[Saving, ...]]:
+        return optimize(lower(self.plan), self.hardware, self.passes)
 
     @cached_property
     def cost(self) -> Cost:

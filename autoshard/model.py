@@ -101,7 +101,8 @@ class Model:
             _tell(listeners, "on_train_begin", progress)
             for number in range(1, epoch + 1):
                 if number < done.epoch:
-                    iter(train_dataset)  # What shuffles counts how often it was begun.
+                    for _ in train_dataset:  # A source may keep count of what it gave: it gives these rows, too.
+                        pass
                     continue
                 begun = done.step if number == done.epoch else 0
                 progress = self._train_epoch(train_dataset, listeners, replace(progress, epoch=number, step=begun))

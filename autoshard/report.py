@@ -17,6 +17,7 @@ from rich.table import Table
 from autoshard.layout.layout import Layout
 from autoshard.plan import Option, Plan
 from autoshard.report_totals import totals
+from autoshard.report_whole import Gathering, gathered
 from autoshard.summary import InputRow, Move, OperatorRow, summarize
 from costmodel import format_bytes, format_seconds
 
@@ -46,6 +47,9 @@ def print_report(planned: Planned, console: Console, *, alternatives: bool = Fal
     tables = [_operators(summary.operators)]
     if summary.moves:
         tables.append(_moves(summary.moves))
+    whole = tuple(gathered(summary.operators))
+    if whole:
+        tables.append(_whole(whole))
     if planned.plan.conflicts:
         tables.append(_conflicts(planned.plan))
     tables.append(_inputs(summary.inputs))
@@ -68,7 +72,7 @@ def _header(planned: Planned) -> str:
 
 
 # Columns whose cells may be long, and where they are wrapped.
-_LIMITS = {"in_strategy": 48, "instead": 48, "cause": 48, "by": 26, "for": 48, "first": 24}
+_LIMITS = {"in_strategy": 48, "instead": 48, "cause": 48, "why": 60, "by": 26, "for": 48, "first": 24}
 
 
 def _table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
@@ -135,6 +139,24 @@ def _moves(moves: Sequence[Move]) -> Table:
             format_bytes(move.nbytes),
             _repeated(move.seconds, move.times),
             ", ".join(move.users),
+        )
+    return table
+
+
+def _whole(rows: Sequence[Gathering]) -> Table:
+    """Operators that gather what came split; `more work` is what ranks compute alike because of it."""
+    columns = ("name", "op", "gathers", "dim", "why", "bytes", "time", "more work")
+    table = _table("run whole although split", *columns, right=("dim", "bytes", "time", "more work"))
+    for row in rows:
+        table.add_row(
+            row.node.label,
+            row.node.op.name,
+            f"{row.move.value.name} (#{row.move.number})",
+            str(row.dim),
+            row.why,
+            format_bytes(row.nbytes),
+            _repeated(row.seconds, row.times),
+            _repeated(row.work_seconds, row.times),
         )
     return table
 

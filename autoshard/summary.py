@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.partition.program import Collective, Nest, Program, Register, timed, walk
+from autoshard.partition.program import Bundle, Collective, Nest, Program, Register, Start, Wait, timed, walk
 from autoshard.plan import GIVEN, Cause, Decision, Plan
+from autoshard.search.evaluate import bundle_shares
 from autoshard.search.prices import Prices, local_nbytes
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def _moves(planned: Planned, prices: Prices) -> Iterator[Move]:
     values = _values_of(planned.plan.graph, planned.program)
     wanted = {(one.value, one.after): one.users for one in planned.plan.redistributions}
     times = {one: count for one, count in timed(planned.program.instructions)}
+    shares = bundle_shares(planned.program, prices)
     for number, chain in enumerate(_chains(planned.program), 1):
         value, serves = values[chain[0].operand], chain[0].serves
         users = wanted.get((value, chain[-1].result.layout), (serves,))
@@ -140,7 +142,7 @@ def _moves(planned: Planned, prices: Prices) -> Iterator[Move]:
             tuple(chain),
             tuple(dict.fromkeys("output" if user is None else user.label for user in users)),
             serves,
-            tuple(prices.step(one.step, one.of) for one in chain),
+            tuple(shares.get(one, 1.0) * prices.step(one.step, one.of) for one in chain),
             times[chain[0]],
         )
 
@@ -152,7 +154,12 @@ def _values_of(graph: Graph, program: Program) -> dict[Register, Value]:
         if isinstance(one, Collective):
             values[one.result] = values[one.operand]
             continue
-        values.update(zip(one.results, one.node.results, strict=True))
+        if isinstance(one, Bundle | Start | Wait):
+            continue
+        own, node = one.results, one.node
+        # What blocks come to before the operator itself runs is told as its first operand.
+        made = node.results if len(own) == len(node.results) else (node.operands[0],) * len(own)
+        values.update(zip(own, made, strict=True))
         if isinstance(one, Nest):
             for body, region in zip(one.bodies, one.node.regions, strict=True):
                 values.update(zip(body.args, region.args, strict=True))

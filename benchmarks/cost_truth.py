@@ -359,7 +359,7 @@ def main(arguments: list[str]) -> int:
             options.answer.write_text(json.dumps([asdict(one) for one in pairs]))
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        pairs = collect(options, options.hardware or _calibrated(options, Path(folder)))
+        pairs = collect(options, options.hardware or calibrated(options.counts[-1], options.quick, Path(folder)))
     verdicts = judge(pairs)
     if options.json:
         print(json.dumps({"pairs": [asdict(o) for o in pairs], "programs": [asdict(o) for o in verdicts]}, indent=2))
@@ -370,11 +370,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _calibrated(options: argparse.Namespace, folder: Path) -> str:
+def calibrated(ranks: int, quick: bool, folder: Path) -> str:
+    """Measure this machine; the file in the folder that its hardware is saved to."""
     from autoshard.calibrate import calibrate
     from costmodel import save
 
-    found = calibrate(options.counts[-1], quick=options.quick, tell=lambda line: print(line, file=sys.stderr))
+    found = calibrate(ranks, quick=quick, tell=lambda line: print(line, file=sys.stderr))
     return str(save(found.hardware, folder / "hardware.json"))
 
 

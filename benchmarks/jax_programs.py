@@ -211,7 +211,7 @@ def zero1_adam(mesh, batch=4096, width=256, hidden=1024):
         value, gradients = jax.value_and_grad(loss)(weights, x, y)
         first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, gradients)
         second = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, second, gradients)
-        new = jax.tree.map(lambda w, m, v: w - RATE * m * lax.rsqrt(v + 1e-6), weights, first, second)
+        new = jax.tree.map(lambda w, m, v: w - RATE * m * lax.rsqrt(jnp.abs(v) + 1e-6), weights, first, second)
         return value, new, first, second
 
     weights = floats(width, hidden), floats(hidden, width)

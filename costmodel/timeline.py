@@ -1,7 +1,8 @@
 """When each piece of a rank's program runs: `simulate(tasks, overlap=True)`.
 
-A rank has two engines, one that computes and one that communicates. Each takes its tasks in the order of the list,
-and a task waits for those that it names. Without overlap a collective blocks the rank: both share one engine.
+A rank has an engine that computes and one that communicates for each stream: the levels of links, say, which work side
+by side. Each takes its tasks in the order of the list, and a task waits for those that it names. Without overlap a
+collective blocks the rank: all share one engine.
 
 >>> tasks = [Task(4.0), Task(3.0, communicates=True, after=(0,)), Task(2.0), Task(1.0, after=(1, 2))]
 >>> simulate(tasks).seconds, simulate(tasks, overlap=False).seconds
@@ -10,7 +11,7 @@ and a task waits for those that it names. Without overlap a collective blocks th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,12 +20,16 @@ from costmodel.hierarchy import Level, grouped_seconds
 
 @dataclass(frozen=True)
 class Task:
-    """A piece of work of `seconds` on one of the engines, `after` tasks earlier in the list (by their position)."""
+    """A piece of work of `seconds` on one of the engines, `after` tasks earlier in the list (by their position).
+
+    `stream` says which of the engines that communicate.
+    """
 
     seconds: float
     communicates: bool = False
     after: tuple[int, ...] = ()
     name: str = ""
+    stream: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seconds < float("inf"):
@@ -59,11 +64,10 @@ class Timeline:
     def communication_seconds(self) -> float:
         return sum(task.seconds for task in self.tasks if task.communicates)
 
-    @property
+    @cached_property
     def hidden_seconds(self) -> float:
         """Time that compute and communication ran at once."""
-        computing = [(s, e) for task, s, e in self._rows() if not task.communicates]
-        talking = [(s, e) for task, s, e in self._rows() if task.communicates]
+        computing, talking = self._computing, self._talking
         hidden, i, j = 0.0, 0, 0
         while i < len(computing) and j < len(talking):
             hidden += max(0.0, min(computing[i][1], talking[j][1]) - max(computing[i][0], talking[j][0]))
@@ -76,7 +80,15 @@ class Timeline:
     @property
     def exposed_seconds(self) -> float:
         """Time of communication during which nothing was computed."""
-        return self.communication_seconds - self.hidden_seconds
+        return sum(end - start for start, end in self._talking) - self.hidden_seconds
+
+    @cached_property
+    def _computing(self) -> list[tuple[float, float]]:
+        return _united((start, end) for task, start, end in self._rows() if not task.communicates)
+
+    @cached_property
+    def _talking(self) -> list[tuple[float, float]]:
+        return _united((start, end) for task, start, end in self._rows() if task.communicates)
 
     @cached_property
     def critical(self) -> tuple[int, ...]:
@@ -101,15 +113,26 @@ def simulate(tasks: Sequence[Task], overlap: bool = True) -> Timeline:
     """
     starts: list[float] = []
     ends: list[float] = []
-    free = [0.0, 0.0]
+    free: dict[str, float] = {}
     for i, task in enumerate(tasks):
         if not all(0 <= j < i for j in task.after):
             raise ValueError(
                 f"task {i} ({task.name!r}) waits for {task.after}; tasks wait for earlier ones, 0 .. {i - 1}"
             )
-        engine = int(task.communicates and overlap)
-        start = max((free[engine], *(ends[j] for j in task.after)))
+        engine = f"link {task.stream}" if task.communicates and overlap else "compute"
+        start = max((free.get(engine, 0.0), *(ends[j] for j in task.after)))
         starts.append(start)
         ends.append(start + task.seconds)
         free[engine] = ends[-1]
     return Timeline(tuple(tasks), tuple(starts), tuple(ends))
+
+
+def _united(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The spans of time in order, those that touch joined."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found

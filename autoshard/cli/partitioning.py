@@ -34,7 +34,7 @@ def partition(
     target: Target,
     devices: Devices = None,
     mesh: MeshText = None,
-    mode: Mode = "sharding_propagation",
+    mode: Mode = "communication",
     hardware: HardwareName = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print the collectives as JSON and nothing else.")] = False,
 ) -> None:

@@ -31,7 +31,7 @@ from autoshard.exporters.ir_parse import (
 )
 from autoshard.ir.graph import DATA, Node, Source, Value
 from autoshard.ops.registry import Literal, resolve
-from autoshard.partition.program import Collective, Compute, Instruction, Nest, Program
+from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Nest, Program, Start, Wait
 from autoshard.plan import CONFIGURED, Plan
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
@@ -115,6 +115,13 @@ def _write(writer: _Writer, instructions: Iterable[Instruction], rank: int, plan
         if isinstance(one, Collective):
             writer.collective(one, rank)
             continue
+        if isinstance(one, Bundle):
+            writer.bundle(one, rank)
+            continue
+        if isinstance(one, Start):
+            _write(writer, (one.of,), rank, plan)
+        if isinstance(one, Start | Wait):
+            continue
         if isinstance(one, Compute) and one.op is not one.node.op:
             writer.beside(one, rank)
             continue
@@ -176,6 +183,7 @@ class _Writer:
         self.subgraphs: dict[str, DumpBody | None] = {}
         self.count = 0
         self.arguments = 0
+        self.bundles = 0
 
     def dump(self) -> Dump:
         subgraphs = tuple(one for one in self.subgraphs.values() if one is not None)
@@ -290,7 +298,13 @@ class _Writer:
             source=_source(one.node.source),
         )
 
-    def collective(self, one: Collective, rank: int) -> None:
+    def bundle(self, bundle: Bundle, rank: int) -> None:
+        """Collectives done as one: each by itself with a common number, as MindSpore marks what it fuses."""
+        self.bundles += 1
+        for one in bundle.parts:
+            self.collective(one, rank, self.bundles)
+
+    def collective(self, one: Collective, rank: int, fusion: int = 0) -> None:
         reference, of = self.read(one.operand)
         step, primitive = one.step, _PRIMITIVES[one.step.kind]
         operands: list[Operand] = [reference]
@@ -309,7 +323,7 @@ class _Writer:
             types,
             [(one.result, _tensor(one.result.local))],
             instance=f"{purpose}_{number}{suffix}",
-            attrs=(*_step_attrs(step, rank), ("axes", str(step.groups))),
+            attrs=(*_step_attrs(step, rank, fusion), ("axes", str(step.groups))),
         )
 
     def finish(self, outputs: Sequence, inputs: Sequence, updates: Mapping[int, int]) -> None:
@@ -386,13 +400,15 @@ def _number(*words: str) -> int:
     return int(hashlib.sha256("|".join(words).encode()).hexdigest()[:15], 16)
 
 
-def _step_attrs(step: Step | WindowStep, rank: int) -> Attrs:
+def _step_attrs(step: Step | WindowStep, rank: int, fusion: int = 0) -> Attrs:
     if step.kind == "slice":
         return _SLICE_ATTRS
     ranks = _ranks(step, rank)
     group: list[tuple[str, Attr]] = [("group", f"{step.groups.size}-{_number(ranks)}")]
     if step.kind in _REDUCTIONS:
-        group += [("fusion", 0), ("op", step.reduction)]
+        group += [("fusion", fusion), ("op", step.reduction)]
+    elif fusion:
+        group += [("fusion", fusion)]
     group += [("group_ranks", ranks), ("index", 0)]
     return (*group, *_place_attrs(step, rank))
 

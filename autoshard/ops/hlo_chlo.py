@@ -1,7 +1,7 @@
 """The operators of the CHLO dialect, which JAX emits beside StableHLO: special functions and top_k.
 
 XLA writes them out in smaller operations before Shardy sees them, so that Shardy has no rules for them; ours say what
-holds: all are elementwise, but for TopK, which needs its last dim whole.
+holds: all are elementwise, but for TopK, of whose last dim ranks exchange the best of each block.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops import whole
+from autoshard.ops.best import best_exchange
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.unary import BOOL, native
@@ -114,7 +115,11 @@ def _top_rule(x: Sequence[int], k: int) -> Rule:
     made = FactorBuilder([len(x)], [len(x)] * 2)
     for dim, size in enumerate(x[:-1]):
         made.along(dim, size)
-    return made.along(len(x) - 1, x[-1], REPLICATE, blocked=k != x[-1]).build()
+    last = len(x) - 1
+    if not 0 < 2 * k <= x[-1]:
+        return made.along(last, x[-1], REPLICATE, blocked=k != x[-1]).build()
+    made.factor({0: last}, x[-1], REPLICATE, blocked=True, exchange=x[-1])
+    return made.factor({1: last, 2: last}, k, REPLICATE).join_last().build()
 
 
 @operator(
@@ -131,3 +136,8 @@ def chlo_top_k(x, *, k):
     """
     place = np.argsort(-whole.ranks(x), axis=-1, kind="stable")[..., :k]
     return np.take_along_axis(x, place, -1), place
+
+
+@chlo_top_k.exchange
+def _(attrs, place):
+    return best_exchange(chlo_top_k, attrs, place, place.operands[0].rank - 1, attrs["k"])

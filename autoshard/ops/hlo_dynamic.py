@@ -53,13 +53,15 @@ def _check(what: str, x: Shape, sizes: Sequence[int], starts: Sequence[Shape]) -
 # -- dynamic_slice
 
 
-def _slice_shape(x: Shape, *starts: Shape, sizes: Sequence[int], block: Sequence = (), **_: object) -> tuple[Shape, ...]:
+def _slice_shape(
+    x: Shape, *starts: Shape, sizes: Sequence[int], block: Sequence = (), **_: object
+) -> tuple[Shape, ...]:
     _check("DynamicSlice", _extents(x, block), sizes, starts)
     return (tuple(sizes),)
 
 
 def _slice_rule(x: Shape, *starts: Shape, sizes: Sequence[int], reduction: str, **_: object) -> Rule:
-    """Of a dim that is cut shardings are not handed on, as the start is not known; but ranks can look in their blocks."""
+    """Shardings of a dim that is cut are not handed on, as the start is not known; ranks look in their blocks."""
     _slice_shape(x, *starts, sizes=sizes)
     builder, result = FactorBuilder([len(x), *(0 for _ in starts)], [len(x)]), len(starts) + 1
     for dim, (size, taken) in enumerate(zip(x, sizes, strict=True)):

@@ -187,7 +187,8 @@ def _shape(operand: Shape, indices: Shape, *, slice_sizes: Shape, **attrs) -> tu
     dims = gather_dims(**attrs)
     rank = len(dims.window) + len(dims.batch_shape(indices))
     dims.check("Gather", operand, indices, rank)
-    small = len(slice_sizes) == len(operand) and all(0 <= n <= of for n, of in zip(slice_sizes, operand, strict=True))
+    extents = tuple(extent for _, extent in attrs.get("block", ())) or operand
+    small = len(slice_sizes) == len(operand) and all(0 <= n <= of for n, of in zip(slice_sizes, extents, strict=True))
     if not small or any(slice_sizes[dim] > 1 for dim in dims.dropped + dims.batching):
         raise ShapeError(
             f"Gather of {operand}: slice sizes {slice_sizes} must be one per dim, lie inside, and be at most 1 in "

@@ -1,7 +1,8 @@
 """StableHLO's reduce over whole dims, and map: any number of inputs, any scalar function.
 
-A reduced dim is a reduction factor. Ranks may hold parts of it if partial results combine by a sum, product, maximum
-or minimum; for any other function, and for several inputs together, the operator needs all of it on each rank.
+A reduced dim is a reduction factor. Where partial results combine by a sum, product, maximum or minimum, ranks that
+hold parts of it end with terms; for any other function, and for several inputs together (the position of an extreme),
+they gather what their blocks come to and put it together by the function.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import combine, fold
 from autoshard.ops.registry import Place, operator
+from autoshard.ops.windows import Exchange, Totals
 from autoshard.rule import PASS, REDUCTION, Rule
 from autoshard.tensortype import DType
 
@@ -40,6 +42,8 @@ def _reduce_rule(*shapes: Shape, dimensions: Sequence[int], body: Body = ADD, **
     x = shapes[0]
     kept = [dim for dim in range(len(x)) if dim not in dimensions]
     splittable = count == 1 and body.reduction is not None
+    # Of several dims one can be put together again; the largest.
+    gathered = max(dimensions, key=lambda dim: (x[dim], -dim), default=None)
     builder = FactorBuilder([*[len(x)] * count, *[0] * count], [len(kept)] * count)
     for dim, size in enumerate(x):
         places = {tensor: dim for tensor in range(count)}
@@ -47,7 +51,8 @@ def _reduce_rule(*shapes: Shape, dimensions: Sequence[int], body: Body = ADD, **
             results = {2 * count + tensor: kept.index(dim) for tensor in range(count)}
             builder.factor(places | results, size, PASS)
         else:
-            builder.factor(places, size, REDUCTION, whole=not splittable)
+            exchange = size if not splittable and dim == gathered and size > 1 else 0
+            builder.factor(places, size, REDUCTION, whole=not splittable, exchange=exchange)
     return replace(builder.build(), reduction=body.reduction or "sum")
 
 
@@ -107,6 +112,55 @@ def _where(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
 
 for _operator in (reduce_with, reduce_add):
     _operator.localize(_where)
+
+
+# -- what blocks come to, and putting it together
+
+
+def _totals_shape(*shapes: Shape, dimensions: Sequence[int], **_: object) -> tuple[Shape, ...]:
+    x = shapes[0]
+    return (tuple(1 if dim in dimensions else size for dim, size in enumerate(x)),) * (len(shapes) // 2)
+
+
+@operator("BlockReduce", rule=None, shape=_totals_shape, dtype=_starting_types)
+def block_reduce(*xs, dimensions, body, dim, valid):
+    """Inputs put together along `dimensions`, which stay with size 1, without the initial values.
+
+    Only the first `valid` elements along `dim` count; where there are none, the initial values stand.
+    """
+    count = len(xs) // 2
+    (shape, *_), starts = _totals_shape(*(x.shape for x in xs), dimensions=dimensions), xs[count:]
+    if not valid:
+        return tuple(np.broadcast_to(start, shape) for start in starts)
+    real = (slice(None),) * dim + (slice(0, valid),)
+    inputs = tuple(x[real].astype(start.dtype, copy=False) for x, start in zip(xs[:count], starts, strict=True))
+    return tuple(one.reshape(shape) for one in fold(body, inputs, dimensions))
+
+
+def _after_shape(*shapes: Shape, dimensions: Sequence[int], **_: object) -> tuple[Shape, ...]:
+    x = shapes[0]
+    return (tuple(size for dim, size in enumerate(x) if dim not in dimensions),) * (len(shapes) // 3)
+
+
+@operator(
+    "ReduceAfter",
+    rule=None,
+    shape=_after_shape,
+    dtype=lambda *dtypes, **_: dtypes[len(dtypes) // 3 :][: len(dtypes) // 3],
+)
+def reduce_after(*xs, dimensions, body):
+    """Reduce of inputs and initial values, from what all blocks of the inputs come to."""
+    count = len(xs) // 3
+    return _reduced((*xs[2 * count :], *xs[count : 2 * count]), dimensions, body, ())
+
+
+@reduce_with.exchange
+def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+    layout, dimensions = place.operand_layouts[0], attrs["dimensions"]
+    dim = next(dim for dim in dimensions if layout.dims[dim])
+    valid = place.operand_valid(0, dim)
+    total = {"dimensions": dimensions, "body": attrs["body"], "dim": dim, "valid": valid}
+    return Exchange((), None, Totals(tuple(range(len(place.operands))), dim, block_reduce, total, reduce_after))
 
 
 # -- map

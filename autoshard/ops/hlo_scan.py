@@ -63,5 +63,5 @@ def scan_exchange(layout: Layout, dim: int, size: int, body: Body, reverse: bool
     behind = range(parts) if reverse else reversed(range(parts))  # blocks that come later in the order of reduction
     padding = along(layout, dim, [count * (size // parts) for count in behind])
     attrs = {"dim": dim, "body": body, "reverse": reverse, "position": along(layout, dim, range(parts))}
-    totals = Totals(0, dim, block_total, {"dim": dim, "body": body, "dtype": dtype.name}, scan_after)
+    totals = Totals((0,), dim, block_total, {"dim": dim, "body": body, "dtype": dtype.name}, scan_after)
     return Exchange((), {**attrs, "padding": padding}, totals)

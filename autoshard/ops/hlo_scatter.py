@@ -77,9 +77,7 @@ def _rule(*shapes: Shape, body: Body, **attrs) -> Rule:
     return replace(builder.build(), reduction=body.reduction or "sum")
 
 
-def _check(
-    inputs: Sequence[Shape], indices: Shape, updates: Sequence[Shape], dims: IndexDims, extents: Shape
-) -> None:
+def _check(inputs: Sequence[Shape], indices: Shape, updates: Sequence[Shape], dims: IndexDims, extents: Shape) -> None:
     dims.check("Scatter", inputs[0], indices, len(updates[0]))
     if any(shape != inputs[0] for shape in inputs) or any(shape != updates[0] for shape in updates):
         raise ShapeError(f"Scatter: inputs {inputs} must have one shape, and updates {updates} as well")
@@ -246,8 +244,8 @@ def scatter_slices(
 
     A body known by name, and REPLACE, treats each input with its own updates; any other takes an element of each input,
     then of each update, and returns the new elements. `block` holds, per dim, the (offset, extent) of the whole inputs
-    that these are parts of; `parts` says where the updates start along dims whose updates meet in the results: ranks that are not first in all of them
-    bring no inputs of their own.
+    that these are parts of; `parts` says where the updates start along dims whose updates meet in the results: ranks
+    that are not first in all of them bring no inputs of their own.
     """
     attrs = dict(
         update_window_dims=update_window_dims,

@@ -13,6 +13,7 @@ import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops.axes import axis_index, letters, words
+from autoshard.ops.best import best_exchange
 from autoshard.ops.registry import operator
 from autoshard.tensortype import DType
 from autoshard.tensortype import dtype as element_type
@@ -251,7 +252,9 @@ def _(attrs, place):
 def _top_k_rule(x: Sequence[int], k: int, sorted: bool) -> Bound:
     if not x or isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= x[-1]:
         raise ShapeError(f"TopK of {tuple(x)}: k {k!r} must be between 1 and the size of the last dim")
-    return "... [n] -> ... [k], ... [k]", {"k": k}
+    # Among the k best of each block are the k best of all; of a few elements the blocks themselves are less.
+    mark = f"^{x[-1]}" if 2 * k <= x[-1] else ""
+    return f"... [n]{mark} -> ... [k], ... [k]", {"k": k}
 
 
 @operator("TopK", rule=_top_k_rule, dtype=lambda x, **_: (x, "i32"), call=("k",))
@@ -264,6 +267,11 @@ def top_k(x, *, k, sorted=True):
     # The last of equal elements in a stable rising sort of the reversed row is the one with the least index.
     order = (last - np.argsort(x[..., ::-1], axis=-1, kind="stable"))[..., ::-1][..., :k]
     return np.take_along_axis(x, order, -1), order
+
+
+@top_k.exchange
+def _(attrs, place):
+    return best_exchange(top_k, attrs, place, place.operands[0].rank - 1, attrs["k"])
 
 
 @top_k.gradient

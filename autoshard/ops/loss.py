@@ -1,4 +1,4 @@
-"""Losses. Cross entropies need the class dim whole on a rank (their parts do not); the others split anywhere.
+"""Losses. Cross entropies with their classes split run as their parts; the others split anywhere as they are.
 
 A mean divides by a `count` that `localize` sets to the global number of elements: ranks' terms just add up.
 """
@@ -13,11 +13,11 @@ import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops.axes import letters, words
-from autoshard.ops.norm import log_softmax, softmax, softmax_grad
+from autoshard.ops.norm import log_softmax, shifted, softmax, softmax_grad
 from autoshard.ops.pointwise import add, mul, sub
 from autoshard.ops.reduce import reduce_sum, spread
 from autoshard.ops.registry import Operator, Place, operator
-from autoshard.ops.unary import cast, neg
+from autoshard.ops.unary import cast, exp, log, neg
 from autoshard.tensortype import DType
 from autoshard.tensortype import dtype as element_type
 
@@ -106,17 +106,28 @@ def _sparse_rule(logits: Shape, labels: Shape) -> str:
 
 
 def _picked(labels: np.ndarray, classes: int) -> np.ndarray:
-    """The class numbers as indices of the last dim.
+    """The class numbers as indices of the last dim. Raises as `class_numbers` does."""
+    return class_numbers.run(labels, classes=classes)[..., None]
+
+
+@operator("ClassNumbers", rule="... -> ...", dtype=lambda labels, **_: labels, flops=0, view="same", fills={0: 0})
+def class_numbers(labels, *, classes):
+    """The labels themselves, after a check that all are numbers of classes.
 
     Raises:
-        ShapeError: a number that is no class.
+        ShapeError: one is not in 0..classes - 1.
     """
     if labels.size and (labels.min() < 0 or labels.max() >= classes):
         raise ShapeError(
             f"SparseSoftmaxCrossEntropyWithLogits: labels from {labels.min()} to {labels.max()}, "
             f"but classes are 0..{classes - 1}"
         )
-    return labels[..., None]
+    return labels
+
+
+@class_numbers.gradient
+def _(g, y, labels, classes):
+    return None
 
 
 @operator(
@@ -138,12 +149,18 @@ def _one_hot(labels: Any, logits: Any) -> Any:
     """Labels as probabilities, with classes that ranks may split."""
     from autoshard.ops.index import one_hot
 
-    return one_hot(labels, depth=logits.shape[-1], dtype=element_type(logits.dtype).name)
+    classes = logits.shape[-1]
+    return one_hot(class_numbers(labels, classes=classes), depth=classes, dtype=element_type(logits.dtype).name)
 
 
 @sparse_softmax_cross_entropy_with_logits.decompose
 def _(logits, labels):
-    return neg(reduce_sum(mul(log_softmax_parts(logits), _one_hot(labels, logits)), axis=-1))
+    from autoshard.ops.index import gather_d
+
+    x = shifted(logits, -1)
+    index = _column(class_numbers(labels, classes=logits.shape[-1]))
+    picked = reduce_sum(gather_d(x, index, dim=-1), axis=-1)
+    return sub(log(reduce_sum(exp(x), axis=-1)), picked)
 
 
 def _sparse_grad_rule(g: Shape, logits: Shape, labels: Shape) -> str:

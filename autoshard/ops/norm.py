@@ -1,4 +1,4 @@
-"""Softmax and normalisation. A rank needs the normalised dims whole; `decompose` gives the parts that do not.
+"""Softmax and normalisation. Kernels need the normalised dims whole; where ranks split them, `decompose` runs instead.
 
 LayerNorm and RmsNorm share their gradient: `standardize` takes mean and scale out of x once, for all slopes.
 """
@@ -57,14 +57,14 @@ def _(g, y, x, axis):
     return softmax_grad(g, y, axis=axis)
 
 
-def _shifted(x: Any, axis: int) -> Any:
+def shifted(x: Any, axis: int) -> Any:
     """x minus its largest element along `axis`, so that exp cannot overflow."""
     return sub(x, stop_gradient(reduce_max(x, axis=axis, keep_dims=True)))
 
 
 @softmax.decompose
 def _(x, axis):
-    e = exp(_shifted(x, axis))
+    e = exp(shifted(x, axis))
     return div(e, reduce_sum(e, axis=axis, keep_dims=True))
 
 
@@ -98,8 +98,8 @@ def _(g, y, x, axis):
 
 @log_softmax.decompose
 def _(x, axis):
-    shifted = _shifted(x, axis)
-    return sub(shifted, log(reduce_sum(exp(shifted), axis=axis, keep_dims=True)))
+    below = shifted(x, axis)
+    return sub(below, log(reduce_sum(exp(below), axis=axis, keep_dims=True)))
 
 
 @operator("LogSoftmaxGrad", rule=_axis_rule("LogSoftmaxGrad", 2), linear=((0,),), flops=12)

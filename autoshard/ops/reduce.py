@@ -14,6 +14,7 @@ import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops.axes import axis_index, axis_indices, letters, words
+from autoshard.ops.best import best_exchange
 from autoshard.ops.folding import widened
 from autoshard.ops.registry import Operator, Place, operator
 from autoshard.ops.source import sizes_of
@@ -263,19 +264,24 @@ reduce_all = _truth("ReduceAll", "min", np.all)
 reduce_any = _truth("ReduceAny", "max", np.any)
 
 
-# -- along one dim that a rank needs whole
+# -- along one dim, of whose parts ranks exchange what they come to
 
 
 def _position(name: str, run: Callable) -> Operator:
     def rule(x: Shape, *, axis: int, keep_dims: bool) -> str:
         at = axis_index(axis, len(x), name)
         names = letters(len(x))
-        whole = words(f"[{letter}]" if i == at else letter for i, letter in enumerate(names))
+        mark = f"^{x[at]}" if x[at] > 1 else ""
+        whole = words(f"[{letter}]{mark}" if i == at else letter for i, letter in enumerate(names))
         return f"{whole} -> {words(_kept(names, (at,), keep_dims))}"
 
     @operator(name, rule=rule, dtype="i32")
     def find(x, *, axis=-1, keep_dims=False):
         return run(x, axis=axis, keepdims=keep_dims)
+
+    @find.exchange
+    def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+        return best_exchange(find, attrs, place, axis_index(attrs["axis"], place.operands[0].rank, name), 1)
 
     kind = "largest" if run is np.argmax else "smallest"
     find.__doc__ = f"Position of the {kind} element along `axis`, the first of equal ones."
@@ -318,7 +324,7 @@ def cum_sum_after(x, totals, *, exclusive, reverse, axis, position):
 def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
     layout = place.operand_layouts[0]
     at = axis_index(attrs["axis"], layout.rank, "CumSum")
-    totals = Totals(0, at, reduce_sum, {"axis": (at,), "keep_dims": True}, cum_sum_after)
+    totals = Totals((0,), at, reduce_sum, {"axis": (at,), "keep_dims": True}, cum_sum_after)
     size, block, parts = place.operands[0].shape[at], place.local_operand(0)[at], layout.parts[at]
     # Where blocks hold more than the dim has, zeros take the place of the padding.
     windows = (Window(0, at, layout.dims[at], (picked(0, 1, size, block, parts),)),) if block * parts > size else ()

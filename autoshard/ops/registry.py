@@ -19,7 +19,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,7 +29,7 @@ from autoshard.errors import RuleError, ShapeError, UnknownNameError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.ops.windows import Exchange, Varying
-from autoshard.rule import PASS, Factor, Rule, bind
+from autoshard.rule import PASS, REPLICATE, Factor, Rule, bind
 from autoshard.tensortype import DType, TensorType, dtype, type_of
 
 Types = tuple[TensorType, ...]
@@ -193,8 +193,13 @@ class Operator:
         return function
 
     def decompose(self, function: Callable) -> Callable:
-        """Register `function(*operands, **attrs)`: the same operator out of smaller ones."""
+        """Register `function(*operands, **attrs)`: the same operator out of smaller ones.
+
+        It is plain calls of operators, numerically stable also on blocks: where ranks split a factor that the
+        operator's rule needs whole, they run these in its place and complete their sums among each other.
+        """
         self._decompose = function
+        self._memo.clear()
         return function
 
     def conservative(self, function: Callable) -> Callable:
@@ -296,6 +301,11 @@ class Operator:
     def decomposition(self) -> Callable | None:
         return self._decompose
 
+    @property
+    def runs_apart(self) -> bool:
+        """Whether it runs as the operators of its decomposition where a factor is split that it needs whole."""
+        return self._decompose is not None and self._exchange is None
+
     def check_attributes(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
         """All attributes with their defaults, values made hashable.
 
@@ -331,7 +341,8 @@ class Operator:
         return self._remember("conservative", self._conservative_rule, operands, attrs)
 
     def _rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
-        return self._bound(self.options.rule, operands, attrs)
+        rule = self._bound(self.options.rule, operands, attrs)
+        return _apart(rule) if self.runs_apart else rule
 
     def _conservative_rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
         return self._bound(self._conservative, operands, attrs)
@@ -563,6 +574,15 @@ def source_rule(shape: Sequence[int]) -> Rule:
     """The rule of an operator without operands: each dim of the result is a factor of its own."""
     factors = tuple(Factor(f"_{i}", size, PASS) for i, size in enumerate(shape))
     return Rule(factors, (), (tuple((i,) for i in range(len(shape))),))
+
+
+def _apart(rule: Rule) -> Rule:
+    """The rule of an operator that a decomposition takes the place of: what it needs whole may be split evenly."""
+    factors = tuple(
+        replace(one, exchange=one.size) if one.kind == REPLICATE and not (one.exchange or one.whole) else one
+        for one in rule.factors
+    )
+    return replace(rule, factors=factors)
 
 
 def _hashable(value: Any) -> Any:

@@ -74,13 +74,13 @@ class Window:
 
 @dataclass(frozen=True)
 class Totals:
-    """What each position's block of dim `dim` of operand `operand` comes to: one element in that dim, made by `total`.
+    """What each position's block of dim `dim` of the operands comes to: tensors with fewer elements there.
 
-    Ranks gather those of all positions, and run `after` instead of the operator, with them as a further operand. Both
-    are operators; `attrs` are those of `total`.
+    Operator `total` makes them of these operands. Ranks gather those of all positions, and run `after` instead of the
+    operator, with them as further operands. `attrs` are those of `total`; the first operand has the dim.
     """
 
-    operand: int
+    operands: tuple[int, ...]
     dim: int
     total: Any
     attrs: Mapping[str, Any]
@@ -88,12 +88,33 @@ class Totals:
 
 
 @dataclass(frozen=True)
+class Ring:
+    """An operator in turns, between which the blocks of operands `moving` go round along their dim `dim`.
+
+    Operator `begin` makes a state of the rank's own blocks: tensors that lie as the result, with dims of size 1 whole.
+    `turn` takes the operands, the moving ones from one rank further on each time, and the state, and makes the next;
+    `end` takes the last of them and makes the result. `turns` are the attributes of `begin`, then of each turn.
+    """
+
+    moving: tuple[int, ...]
+    dim: int
+    begin: Any
+    turn: Any
+    end: Any
+    turns: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
 class Exchange:
-    """The windows to fetch before an operator runs on its block, and the attributes that it then takes."""
+    """The windows to fetch before an operator runs on its block, and the attributes that it then takes.
+
+    With `ring` it runs in turns instead.
+    """
 
     windows: tuple[Window, ...] = ()
     attrs: Mapping[str, Any] | None = None
     totals: Totals | None = None
+    ring: Ring | None = None
 
 
 class Slide(NamedTuple):
@@ -160,6 +181,11 @@ def picked(start: int, step: int, total: int, block: int, parts: int) -> Run:
     firsts = block_starts(block, parts)
     counts = np.clip(total - firsts, 0, block)
     return Run(numbers(np.where(counts > 0, start + step * firsts, 0)), numbers(counts), block, step)
+
+
+def next_block(block: int, parts: int) -> Run:
+    """The block of the position behind; the last one's is the first."""
+    return Run(numbers((block_starts(block, parts) + block) % (block * parts)), (block,) * parts, block)
 
 
 def along(layout: Layout, dim: int, values: Iterable[int]) -> Varying:

@@ -17,13 +17,14 @@ from autoshard.ir.graph import Node, Value, walk
 from autoshard.layout.layout import Layout
 from autoshard.ops.padding import mask_padding
 from autoshard.ops.registry import Operator, Place
+from autoshard.partition.composites import taken_apart
 from autoshard.partition.forms import Form, Way, padded_steps
 from autoshard.partition.manual import is_together, together
 from autoshard.partition.masks import masks
 from autoshard.partition.padding import padding_of
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
 from autoshard.partition.regions import lower_nest
-from autoshard.partition.windows import Gathered, exchanged
+from autoshard.partition.windows import Gathered, Rounds, exchanged
 from autoshard.plan import Plan
 from autoshard.redistribute.window import WindowStep
 from autoshard.rule import Rule
@@ -40,7 +41,8 @@ def lower(plan: Plan) -> Program:
 
 class _Lowering:
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+        self.apart = taken_apart(plan)
+        self.plan = plan = self.apart.plan
         self.instructions: list[Instruction] = []
         self.padding = padding_of(plan)
         self.copies: dict[Value, dict[Form, Register]] = {}
@@ -79,10 +81,15 @@ class _Lowering:
         if is_nest(node):
             lower_nest(self, node)
             return
-        strategy = self.plan.strategy(node)
+        if node in self.apart.parts:
+            for part in self.apart.parts[node]:
+                self.compute(part)
+            return
+        strategy, composite = self.plan.strategy(node), self.apart.composites.get(node)
+        serves = composite or node
         padded = self.padding.of_node(node, strategy)
         operands = tuple(
-            self.bring(value, layout, node, shape)
+            self.bring(value, layout, serves, shape)
             for value, layout, shape in zip(node.operands, strategy.operand_layouts, padded[0], strict=True)
         )
         place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts, *padded)
@@ -98,9 +105,9 @@ class _Lowering:
         if is_together(node):
             self.instructions.append(together(node, operands, results, self.plan.mesh))
         else:
-            self.instructions.append(Compute(op, operands, results, attrs, node))
+            self.instructions.append(Compute(op, operands, results, attrs, node, composite))
         for value in node.results:
-            self.settle(value, node)
+            self.settle(value, serves)
 
     def fetched(
         self, node: Node, operands: tuple[Register, ...], place: Place
@@ -118,18 +125,36 @@ class _Lowering:
                 self.windows[before, step] = self.instructions, known
                 self.instructions.append(Collective(step, before, known, node))
             held[operand] = known
+        if needs.rounds is not None:
+            held += self.rounds(node, held, needs.rounds)
         if needs.gathered is not None:
-            held.append(self.gathered(node, held, needs.gathered))
+            held += self.gathered(node, held, needs.gathered)
         return tuple(held), needs.op, needs.attrs
 
-    def gathered(self, node: Node, held: list[Register], wanted: Gathered) -> Register:
-        """What the blocks of an operand come to, of all ranks along the split dim."""
+    def rounds(self, node: Node, held: list[Register], rounds: Rounds) -> list[Register]:
+        """The state after all turns; before each but the first the moving operands go on by one rank."""
+        state: tuple[Register, ...] = ()
+        blocks = list(held)
+        for number, attrs in enumerate(rounds.ring.turns):
+            for operand, step, of in rounds.steps if number else ():
+                moved = Register(self.unique(f"{node.operands[operand].name}.ring"), of, step.after)
+                self.instructions.append(Collective(step, blocks[operand], moved, node))
+                blocks[operand] = moved
+            op = rounds.ring.turn if number else rounds.ring.begin
+            made = tuple(Register(self.unique(f"{node.label}.state"), of, lies) for of, lies in rounds.state)
+            self.instructions.append(Compute(op, (*blocks, *state), made, attrs, node))
+            state = made
+        return list(state)
+
+    def gathered(self, node: Node, held: list[Register], wanted: Gathered) -> list[Register]:
+        """What the blocks of operands come to, of all ranks along the split dim."""
         totals, step = wanted.totals, wanted.step
-        name = f"{node.operands[totals.operand].name}.totals"
-        own, all_of_them = (Register(self.unique(name), wanted.of, layout) for layout in (step.before, step.after))
-        self.instructions.append(Compute(totals.total, (held[totals.operand],), (own,), totals.attrs, node))
-        self.instructions.append(Collective(step, own, all_of_them, node))
-        return all_of_them
+        name = f"{node.operands[totals.operands[0]].name}.totals"
+        pairs = [[Register(self.unique(name), of, layout) for layout in (step.before, step.after)] for of in wanted.of]
+        operands, own = tuple(held[i] for i in totals.operands), tuple(one for one, _ in pairs)
+        self.instructions.append(Compute(totals.total, operands, own, totals.attrs, node))
+        self.instructions += (Collective(step, one, all_of_them, node) for one, all_of_them in pairs)
+        return [all_of_them for _, all_of_them in pairs]
 
     def mask(self, node: Node, rule: Rule, operands: tuple[Register, ...]) -> tuple[Register, ...]:
         """The operands, their padding overwritten where the operator would see it."""

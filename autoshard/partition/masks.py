@@ -31,7 +31,7 @@ def masks(node: Node, rule: Rule, operands: Sequence[Register]) -> Iterator[tupl
         if i in node.op.fills:
             yield i, _attributes(register, node.op.fills[i])
             continue
-        contracted = set(rule.contracted)
+        contracted = set(rule.summed)
         seen = [dim for dim in padded if contracted.intersection(rule.operands[i][dim])]
         if seen and node.op.neutral == "yes":
             yield i, _attributes(register, neutral_element(rule.reduction, register.whole.dtype))

@@ -52,13 +52,15 @@ class Register:
 
 @dataclass(frozen=True, eq=False)
 class Compute:
-    """One operator on local blocks. `node` is the operator of the graph that it is a share of."""
+    """One operator on local blocks. `node` is the operator that it is a share of: one of the graph, or a part of one,
+    `composite`, that runs in parts."""
 
     op: Operator
     operands: tuple[Register, ...]
     results: tuple[Register, ...]
     attrs: Mapping[str, Any]
     node: Node
+    composite: Node | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from autoshard.ir.graph import Node
+from autoshard.layout.layout import Layout
 from autoshard.ops.registry import Operator, Place
-from autoshard.ops.windows import Totals
+from autoshard.ops.windows import Ring, Totals, Window, next_block
+from autoshard.partition.composites import composite_steps, runs_apart
 from autoshard.partition.manual import is_together, steps_together
 from autoshard.partition.together import TogetherStep
 from autoshard.redistribute.step import Step
@@ -28,11 +30,19 @@ class Fetch(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """What an operator's blocks come to, gathered: first a tensor of type `of` with an element for each block."""
+    """What an operator's blocks come to, gathered: tensors of types `of` with elements of each block."""
 
     totals: Totals
     step: Step
-    of: TensorType
+    of: tuple[TensorType, ...]
+
+
+class Rounds(NamedTuple):
+    """A ring: the step that moves on each moving operand, and the types and layouts of the state."""
+
+    ring: Ring
+    steps: tuple[Fetch, ...]
+    state: tuple[tuple[TensorType, Layout], ...]
 
 
 class Exchanged(NamedTuple):
@@ -42,12 +52,15 @@ class Exchanged(NamedTuple):
     gathered: Gathered | None
     op: Operator
     attrs: Mapping[str, Any]
+    rounds: Rounds | None = None
 
 
 def exchanged(op: Operator, attrs: Mapping[str, Any], place: Place) -> Exchanged:
     """The window steps in order (those of one operand follow on each other), what else is gathered, the local call."""
     local = op.local_attributes(attrs, place)
     wanted = op.exchanged(attrs, place)
+    if wanted.ring is not None:
+        return Exchanged((), None, wanted.ring.end, {}, _rounds(wanted.ring, place))
     layouts = list(place.operand_layouts)
     types = [of.with_shape(_padded(place, i)) for i, of in enumerate(place.operands)]
     fetches = []
@@ -67,12 +80,34 @@ def exchanged(op: Operator, attrs: Mapping[str, Any], place: Place) -> Exchanged
 
 def _gathered(totals: Totals, place: Place) -> Gathered:
     """The step that brings the totals of all blocks together."""
-    i, dim = totals.operand, totals.dim
-    layout, shape = place.operand_layouts[i], list(_padded(place, i))
+    i, dim = totals.operands[0], totals.dim
+    layout, shape = place.operand_layouts[i], _padded(place, i)
     whole = layout.with_dims(() if at == dim else refs for at, refs in enumerate(layout.dims))
-    (made,) = totals.total.result_types((place.operands[i],), totals.attrs)
-    shape[dim] = layout.parts[dim]
-    return Gathered(totals, Step("all_gather", layout, whole, layout.dims[dim], dim), made.with_shape(tuple(shape)))
+    made = totals.total.result_types(tuple(place.operands[one] for one in totals.operands), totals.attrs)
+    true = place.operands[i].shape
+
+    def gathered(one: TensorType) -> TensorType:
+        kept = [padded if size == own else own for padded, size, own in zip(shape, true, one.shape, strict=True)]
+        kept[dim] = layout.parts[dim] * one.shape[dim]
+        return one.with_shape(tuple(kept))
+
+    return Gathered(totals, Step("all_gather", layout, whole, layout.dims[dim], dim), tuple(map(gathered, made)))
+
+
+def _rounds(ring: Ring, place: Place) -> Rounds:
+    dim, steps = ring.dim, []
+    for i in ring.moving:
+        layout, of = place.operand_layouts[i], place.operands[i]
+        block = place.local_operand(i)[dim]
+        window = Window(i, dim, layout.dims[dim], (next_block(block, layout.parts[dim]),))
+        steps.append(Fetch(i, WindowStep.of(window, layout, of.shape[dim], block), of))
+    lies = place.result_layouts[0]
+
+    def held(of: TensorType) -> tuple[TensorType, Layout]:
+        dims = (refs if size > 1 else () for refs, size in zip(lies.dims, of.shape, strict=True))
+        return of, lies.with_dims(dims)
+
+    return Rounds(ring, tuple(steps), tuple(map(held, ring.begin.result_types(place.operands, ring.turns[0]))))
 
 
 def _padded(place: Place, i: int) -> tuple[int, ...]:
@@ -88,7 +123,12 @@ def exchange_steps(node: Node, strategy: Strategy) -> tuple[tuple[WindowStep | S
         return steps_together(node, strategy)
     if not strategy.exchanges:
         return ()
+    if runs_apart(node, strategy):
+        return tuple(composite_steps(node, strategy, exchange_steps))
     place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts)
     needs = exchanged(node.op, node.attrs, place)
-    gathered = () if needs.gathered is None else (needs.gathered,)
-    return tuple((one.step, one.of) for one in (*needs.fetches, *gathered))
+    if needs.rounds is not None:
+        once = tuple((one.step, one.of) for one in needs.rounds.steps)
+        return once * (len(needs.rounds.ring.turns) - 1)
+    fetched = tuple((one.step, one.of) for one in needs.fetches)
+    return fetched if needs.gathered is None else (*fetched, *((needs.gathered.step, of) for of in needs.gathered.of))

@@ -18,7 +18,18 @@ import numpy as np
 from autoshard.errors import RuntimeSetupError
 from autoshard.ir.graph import Node, walk
 from autoshard.layout.mesh import Mesh
-from autoshard.partition.program import Body, Collective, Instruction, Nest, Program, Register, Together
+from autoshard.partition.program import (
+    Body,
+    Bundle,
+    Collective,
+    Instruction,
+    Nest,
+    Program,
+    Register,
+    Start,
+    Together,
+    Wait,
+)
 from autoshard.runtime.comm import Comm, show_ranks
 from autoshard.tensortype import DType
 
@@ -105,6 +116,11 @@ def _what(instruction: Instruction) -> tuple[str, str, Node | None]:
     """What an instruction does, its attributes as text, and the node that it is for."""
     if isinstance(instruction, Collective):
         return str(instruction.step), "", instruction.serves
+    if isinstance(instruction, Bundle):
+        return f"bundle of {'; '.join(str(one.step) for one in instruction.parts)}", "", instruction.serves
+    if isinstance(instruction, Start | Wait):
+        begun = instruction.of if isinstance(instruction, Start) else instruction.start.of
+        return f"{type(instruction).__name__.lower()} {_what(begun)[0]}", "", instruction.serves
     node = instruction.node
     if isinstance(instruction, Nest):
         return node.op.name, _text(node.attrs), node
@@ -115,7 +131,7 @@ def _what(instruction: Instruction) -> tuple[str, str, Node | None]:
 
 def label(instruction: Instruction) -> str:
     """How the operator that an instruction is of is told to people: `h (MatMul) at train.py:12`."""
-    node = instruction.serves if isinstance(instruction, Collective) else instruction.node
+    node = instruction.serves if isinstance(instruction, Collective | Bundle | Start | Wait) else instruction.node
     if node is None:
         return f"the output {instruction.operands[0].name}"
     return f"{node.label} ({node.op.name})" + (f" at {node.source}" if node.source is not None else "")

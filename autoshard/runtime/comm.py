@@ -99,6 +99,48 @@ class Comm(ABC):
             return fresh(parts)
         return self._run("all_to_all", groups.size, parts, self._all_to_all, groups, split_dim, concat_dim)
 
+    def start(
+        self, kind: str, parts: Parts, groups: Grouping, dim: int = 0, to_dim: int = 0, op: str = "sum"
+    ) -> Callable[[], list[np.ndarray]]:
+        """Begin an all_reduce, all_gather, reduce_scatter or all_to_all; the function returned waits for its results.
+
+        All ranks begin and await theirs in the same order; `parts` may not be written to in between. `dim` and `to_dim`
+        are the dims that these collectives take, in their order. Where nothing runs beside computing, as in one process,
+        it is done at once.
+        """
+        if kind == "all_reduce":
+            check_reduction(kind, parts, op)
+        elif kind == "reduce_scatter":
+            check_reduction(kind, parts, op)
+            check_pieces(kind, parts, dim, groups.size)
+        elif kind == "all_to_all":
+            check_pieces(kind, parts, dim, groups.size)
+            check_dim(kind, parts, to_dim)
+        elif kind == "all_gather":
+            check_dim(kind, parts, dim)
+        else:
+            raise CommError(f"start: {kind} cannot run beside computing")
+        self._check(kind, parts, groups)
+        if groups.size == 1:
+            found = fresh(parts)
+            return lambda: found
+        return self._start(kind, parts, groups, dim, to_dim, op)
+
+    def progress(self) -> None:
+        """Let what was started go on; to be called now and then while computing."""
+
+    def _start(
+        self, kind: str, parts: Parts, groups: Grouping, dim: int, to_dim: int, op: str
+    ) -> Callable[[], list[np.ndarray]]:
+        arguments = {
+            "all_reduce": (self._all_reduce, groups, op),
+            "all_gather": (self._all_gather, groups, dim),
+            "reduce_scatter": (self._reduce_scatter, groups, dim, op),
+            "all_to_all": (self._all_to_all, groups, dim, to_dim),
+        }[kind]
+        done = self._run(kind, groups.size, parts, *arguments)
+        return lambda: done
+
     def permute(self, parts: Parts, source_of: Callable[[int], int]) -> list[np.ndarray]:
         """Rank r gets the part of rank `source_of(r)`, a one-to-one map of all ranks; all parts are alike."""
         self._check("permute", parts, None)

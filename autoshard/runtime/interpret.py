@@ -15,17 +15,21 @@ from autoshard.errors import RuntimeSetupError
 from autoshard.ops.registry import resolve
 from autoshard.partition.program import (
     Body,
+    Bundle,
     Collective,
     Compute,
     Instruction,
     Nest,
     Program,
     Register,
+    Start,
     Together,
+    Wait,
     walk,
 )
 from autoshard.runtime.agree import check_alike, label
 from autoshard.runtime.array import array_dtype, cut, join
+from autoshard.runtime.begun import Finish, beginner
 from autoshard.runtime.blocks import Run, run_nest
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.padded import step_runner
@@ -52,7 +56,9 @@ class Executor:
         self.program, self.comm = program, comm
         self._slots: dict[Register, int] = {}
         for register in (*program.inputs, *_registers(program.instructions)):
-            self._slots[register] = len(self._slots)
+            self._slots.setdefault(register, len(self._slots))
+        self._running: dict[Start, Finish] = {}
+        self._overlaps = any(isinstance(one, Start) for one in walk(program.instructions))
         self._padded = any(register.size is not None for register in self._slots)
         kept = set(program.inputs).difference(program.inputs[into] for into in program.updates.values())
         self._actions = self._bound(program.instructions, program.last_uses, kept)
@@ -87,6 +93,7 @@ class Executor:
 
     def consume(self, inputs: list[Parts]) -> list[Parts]:
         """`run`, which empties the list: what updates replace is let go at its last use, if nobody else holds it."""
+        self._running.clear()  # what a run that failed has left
         slots: list[Parts | None] = [None] * len(self._slots)
         slots[: len(inputs)] = inputs
         inputs.clear()
@@ -123,7 +130,39 @@ class Executor:
             return self._bind_nest(instruction, free)
         if isinstance(instruction, Together):
             return self._bind_together(instruction, free)
+        if isinstance(instruction, Bundle):
+            return self._bind_bundle(instruction, free)
+        if isinstance(instruction, Start):
+            return self._bind_start(instruction)
+        if isinstance(instruction, Wait):
+            return self._bind_wait(instruction, free)
         return self._bind_compute(instruction, free)
+
+    def _bind_bundle(self, bundle: Bundle, free: list[int]) -> Callable[[list], None]:
+        begin, operands, results = beginner(bundle), self._places(bundle.operands), self._places(bundle.results)
+        comm = self.comm
+
+        def action(slots: list) -> None:
+            made = begin([slots[slot] for slot in operands], comm)()
+            _put(slots, results, made, free)
+
+        return action
+
+    def _bind_start(self, start: Start) -> Callable[[list], None]:
+        begin, operands, comm, running = beginner(start.of), self._places(start.operands), self.comm, self._running
+
+        def action(slots: list) -> None:
+            running[start] = begin([slots[slot] for slot in operands], comm)
+
+        return action
+
+    def _bind_wait(self, wait: Wait, free: list[int]) -> Callable[[list], None]:
+        results, running = self._places(wait.results), self._running
+
+        def action(slots: list) -> None:
+            _put(slots, results, running.pop(wait.start)(), free)
+
+        return action
 
     def _bind_together(self, instruction: Together, free: list[int]) -> Callable[[list], None]:
         operands, results = self._places(instruction.operands), self._places(instruction.results)
@@ -181,7 +220,7 @@ class Executor:
     def _bind_compute(self, instruction: Compute, free: list[int]) -> Callable[[list], None]:
         operands = [self._slots[one] for one in instruction.operands]
         results = [(self._slots[one], array_dtype(one.whole.dtype)) for one in instruction.results]
-        run = instruction.op.run
+        run, comm, overlaps = instruction.op.run, self.comm, self._overlaps
         per_rank = [
             {name: resolve(value, rank) for name, value in instruction.attrs.items()} for rank in self.comm.ranks
         ]
@@ -197,6 +236,8 @@ class Executor:
                 slots[slot] = parts
             for slot in free:
                 slots[slot] = None
+            if overlaps:
+                comm.progress()
 
         return action
 

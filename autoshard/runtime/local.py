@@ -46,12 +46,12 @@ class LocalComm(Comm):
         )
 
     def _reduce_scatter(self, parts: Parts, groups: Grouping, dim: int, op: str) -> list[np.ndarray]:
-        return self._by_group(
-            "reduce_scatter",
-            parts,
-            groups,
-            lambda own: fresh(list(split_pieces(_reduce(own, op), len(own), dim))),
-        )
+        def scatter(own: list[np.ndarray]) -> list[np.ndarray]:
+            # Piece by piece: the sum of whole arrays would take memory that no rank of a job takes.
+            cut = [split_pieces(part, len(own), dim) for part in own]
+            return [np.ascontiguousarray(_reduce([pieces[j] for pieces in cut], op)) for j in range(len(own))]
+
+        return self._by_group("reduce_scatter", parts, groups, scatter)
 
     def _all_to_all(self, parts: Parts, groups: Grouping, split: int, concat: int) -> list[np.ndarray]:
         def exchange(own: list[np.ndarray]) -> list[np.ndarray]:

@@ -99,6 +99,56 @@ class MpiComm(Comm):
             self._sub(groups).Alltoall([_bytes(send), count, item], [_bytes(received), count, item])
         return [join_pieces(received, concat)]
 
+    def progress(self) -> None:
+        self._comm.Iprobe()  # any call lets MPI move what is on its way
+
+    def _start(
+        self, kind: str, parts: Parts, groups: Grouping, dim: int, to_dim: int, op: str
+    ) -> Callable[[], list[np.ndarray]]:
+        if parts[0].size * groups.size > self.max_count:  # several rounds, or a datatype of its own
+            return super()._start(kind, parts, groups, dim, to_dim, op)
+        place = None if self._progress is None else self._collective(self._progress, kind, parts, groups)
+        request, finish = self._requested(kind, parts, groups, dim, to_dim, op)
+
+        def wait() -> list[np.ndarray]:
+            if self._progress is not None and place is not None:
+                self._progress.enter(place)
+            request.Wait()
+            if self._progress is not None:
+                self._progress.leave()
+            return [finish()]
+
+        return wait
+
+    def _requested(
+        self, kind: str, parts: Parts, groups: Grouping, dim: int, to_dim: int, op: str
+    ) -> tuple[Any, Callable[[], np.ndarray]]:
+        """MPI's request, and what makes the result of the buffers when it is over; it keeps them in memory till then."""
+        comm, n = self._sub(groups), groups.size
+        if kind in ("all_reduce", "reduce_scatter"):
+            send, dtype = self._widened(parts)
+            item, action = _datatype(send.dtype), _operation(op, send.dtype)
+            if kind == "all_reduce":
+                total = np.empty_like(send)
+                request = comm.Iallreduce([send, send.size, item], [total, send.size, item], op=action)
+            else:
+                send = np.ascontiguousarray(split_pieces(send, n, dim))
+                total = np.empty(send.shape[1:], send.dtype)
+                request = comm.Ireduce_scatter_block([send, total.size, item], [total, total.size, item], op=action)
+            held = send, total
+            return request, lambda: held[1].astype(dtype, copy=False)
+        if kind == "all_gather":
+            send, joined = np.ascontiguousarray(parts[0]), dim
+            received = np.empty((n, *send.shape), send.dtype)
+        else:
+            send, joined = np.ascontiguousarray(split_pieces(parts[0], n, dim)), to_dim
+            received = np.empty_like(send)
+        count, item = received.size // n, _carrier(send.itemsize)
+        call = comm.Iallgather if kind == "all_gather" else comm.Ialltoall
+        request = call([_bytes(send), count, item], [_bytes(received), count, item])
+        buffers = send, received
+        return request, lambda: join_pieces(buffers[1], joined)
+
     def _permute(self, parts: Parts, sources: list[int]) -> list[np.ndarray]:
         source, target = sources[self.rank], sources.index(self.rank)
         if source == self.rank:

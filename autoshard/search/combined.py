@@ -28,7 +28,9 @@ from autoshard.search.draft import Choice, Draft, Pricing
 from autoshard.search.evaluate import plan_seconds
 from autoshard.search.factor import factor
 from autoshard.search.finish import Start, finished
+from autoshard.search.flat import has_loops, plan_flat
 from autoshard.search.improve import Improver
+from autoshard.search.joint import move_values
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
 from autoshard.strategy import Strategy
@@ -38,11 +40,13 @@ NEAR, MOST_DRAFTS = 1.3, 2
 """Drafts that cost up to this many times the cheapest are improved, and how many at most."""
 CHAIN_TRIES = 2
 """Changes that chains may try, per operator that is free."""
+JOINT_TRIES = 4
+"""The same for joint moves."""
 CERTAINTY = 0.05
 """What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""
 
 
-@search_mode(NAME)
+@search_mode(NAME, regions=True)
 def combined(problem: Problem) -> Plan:
     """Rules first, prices where they leave a choice, then local improvement.
 
@@ -50,7 +54,13 @@ def combined(problem: Problem) -> Plan:
         PlanError: shardings on another mesh than the plan's.
         StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
     """
-    return _Combination(problem).run()
+    plan = plan_flat(lambda flat: _Combination(flat).run(), problem)
+    if not has_loops(problem.graph):
+        return plan
+    # What leaves a loop is priced as a copy inside of it where both lie alike, so only here the comparison is exact.
+    pure = [plan_flat(propagate, problem), *([factor(problem)] if problem.work is not None else [])]
+    prices = chooser(problem.mesh, problem.hardware).prices
+    return min((plan, *pure), key=lambda one: plan_seconds(one, prices))
 
 
 class _Combination:
@@ -119,15 +129,20 @@ class _Combination:
         drafts = [self._draft(pricing, start, fixed) for start in self.starts]
         known = {node: tuple(dict.fromkeys(draft.chosen[node] for draft in drafts)) for node in self.graph.nodes}
         improve = _Improvement(self.problem, known)
-        best = improve.best(drafts, fixed)
+        best = self._polished(improve.best(drafts, fixed))
         if self.settled:
             pure = [draft.seconds for start, draft in zip(self.starts, drafts, strict=True) if start.is_pure]
             fixed = {**fixed, **self.settled}
             kept = improve.best([self._draft(pricing, start, fixed) for start in self.starts], fixed)
+            kept = self._polished(kept)
             if kept.draft.seconds <= min(*pure, best.draft.seconds * (1 + CERTAINTY)):
                 best = kept
-        best.chains(CHAIN_TRIES * len(best.free))
         return best.draft
+
+    def _polished(self, improver: Improver) -> Improver:
+        improver.chains(CHAIN_TRIES * len(improver.free))
+        move_values(improver, JOINT_TRIES * len(improver.free))
+        return improver
 
     def _draft(self, pricing: Pricing, start: Start, fixed: Mapping[Node, Strategy]) -> Draft:
         """A start's plan, but as it is fixed where something is."""

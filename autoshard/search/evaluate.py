@@ -17,7 +17,7 @@ from functools import lru_cache
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node, walk
 from autoshard.layout.layout import Layout
-from autoshard.partition.program import Collective, Compute, Program, Together, timed
+from autoshard.partition.program import Bundle, Collective, Compute, Program, Together, timed
 from autoshard.partition.program import walk as walk_program
 from autoshard.partition.together import TogetherStep
 from autoshard.partition.windows import exchange_steps
@@ -33,8 +33,9 @@ from autoshard.tensortype import TensorType
 from costmodel import Hardware
 
 Move = tuple[Layout, Layout, TensorType, int]
-Counted = tuple[Step | WindowStep | TogetherStep, TensorType, int]
-"""A step, the type of the whole tensor, and how often it is done in one step of the program."""
+Counted = tuple[Step | WindowStep | TogetherStep, TensorType, int, float]
+"""A step, the type of the whole tensor, how often it is done in one step of the program, and which share of its time it
+takes: less than 1 where it is done together with others."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,9 @@ def _working(plan: Plan) -> list[tuple[Node, Strategy, int]]:
 def _all_steps(moves: Iterable[Move], nodes: Iterable[tuple[Node, Strategy, int]]) -> Iterator[Counted]:
     for before, after, of, times in moves:
         even = of if of.shape == (shape := evened(before, after, of.shape)) else of.with_shape(shape)
-        yield from ((step, even, times) for step in _steps(before, after, of))
+        yield from ((step, even, times, 1.0) for step in _steps(before, after, of))
     for node, strategy, times in nodes:
-        yield from ((step, of, times) for step, of in exchange_steps(node, strategy))
+        yield from ((step, of, times, 1.0) for step, of in exchange_steps(node, strategy))
 
 
 def _steps(before: Layout, after: Layout, of: TensorType) -> tuple[Step, ...]:
@@ -126,34 +127,45 @@ def _steps(before: Layout, after: Layout, of: TensorType) -> tuple[Step, ...]:
 def evaluate(plan: Plan, program: Program, hardware: Hardware) -> Cost:
     """Price the program that `plan` was lowered to, and follow its registers (`program_memory`)."""
     prices = prices_for(hardware)
-    computing = (
-        one.node
+    computing = dict.fromkeys(
+        one.composite or one.node
         for one in walk_program(program.instructions)
         if isinstance(one, Compute) and one.op is one.node.op  # what masks padding is part of no node's work
     )
     work = sum(plan.runs.get(node, 1) * prices.local_work(node, plan.strategy(node)) for node in computing)
     moving = set(program.collectives)
+    shares = bundle_shares(program, prices)
     steps = [
-        (one.step, one.of, times)
+        (one.step, one.of, times, shares.get(one, 1.0))
         for one, times in timed(program.instructions)
         if isinstance(one, Collective | Together) and one in moving
     ]
-    talk = sum(times * prices.step(step, of) for step, of, times in steps)
+    talk = sum(times * share * prices.step(step, of) for step, of, times, share in steps)
     axes, memory = _by_axes(steps, prices), program_memory(program, plan.graph)
     return Cost(work, talk, sum(one.nbytes for one in axes), memory.peak, axes, memory)
+
+
+def bundle_shares(program: Program, prices: Prices) -> dict[Collective | Together, float]:
+    """For collectives done together: the time of the bundle to that of its parts one by one."""
+    found: dict[Collective | Together, float] = {}
+    for bundle in walk_program(program.instructions):
+        if isinstance(bundle, Bundle):
+            alone = sum(prices.step(one.step, one.of) for one in bundle.parts)
+            found.update(dict.fromkeys(bundle.parts, prices.bundle(bundle) / alone if alone else 1.0))
+    return found
 
 
 def _by_axes(steps: Iterable[Counted], prices: Prices) -> tuple[AxisCost, ...]:
     found: dict[tuple[str, ...], list[tuple[float, float, int]]] = {}
     order: dict[str, int] = {}
-    for step, of, times in steps:
+    for step, of, times, share in steps:
         if not step.communicates:
             continue
         mesh = step.before.mesh
         order = order or {name: i for i, (name, _) in enumerate(mesh.axes)}
         names = tuple(sorted({ref.name for ref in step.axes}, key=order.__getitem__))
         nbytes = step.elements_moved(of.shape) * of.dtype.itemsize
-        found.setdefault(names, []).append((times * prices.step(step, of), times * nbytes, times))
+        found.setdefault(names, []).append((times * share * prices.step(step, of), times * nbytes, times))
     ordered = sorted(found, key=lambda names: [order[name] for name in names])
     return tuple(_axis_cost(".".join(names), found[names]) for names in ordered)
 

@@ -233,6 +233,7 @@ def _nested_plan(found: Plan, form: Flat, manual: Plan | None) -> Plan:
             decisions.update((one, manual.decisions[one]) for one in (node, *inner))
             regions = (region for one in (node, *inner) for region in one.regions)
             layouts.update((value, manual.layouts[value]) for region in regions for value in region.values)
+    layouts.update(_tested(form, found))
     known = {*form.nested.values, *inner_values(form.nested)}
     return replace(
         found,
@@ -242,6 +243,14 @@ def _nested_plan(found: Plan, form: Flat, manual: Plan | None) -> Plan:
         outputs=found.outputs[: len(form.nested.outputs)],
         input_causes={value: cause for value, cause in found.input_causes.items() if value in known},
     )
+
+
+def _tested(form: Flat, found: Plan) -> dict[Value, Layout]:
+    """The layouts of what loops' conditions are given: that in which it is carried, from which each user there brings
+    it to where it wants it."""
+    loops = (node for node in walk(form.nested.nodes) if node.op.name == "While")
+    pairs = (zip(*(region.args for region in node.regions), strict=True) for node in loops)
+    return {tested: found.layouts[keeper].final() for pair in pairs for tested, keeper in pair}
 
 
 def _border(node: Node, found: Plan) -> Decision:

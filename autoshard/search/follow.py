@@ -16,7 +16,7 @@ from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.passes.common_axes import find_common_axes
 from autoshard.propagate.project import Row, TensorFactors, to_factors, wiring
-from autoshard.rule import PERMUTATION, REPLICATE, Factor, Rule
+from autoshard.rule import PERMUTATION, REDUCTION, REPLICATE, Factor, Rule
 from autoshard.rule_sdy import completed
 from autoshard.search.moving import moved_axes
 from autoshard.strategy import Strategy, divisors, is_runnable
@@ -66,8 +66,8 @@ def _look_up(rule: Rule, wanted: list[Refs], sizes: Sequence[int]) -> None:
         source = rule.names[factor.joins]
         held = next(size for size, dims in zip(sizes, rule.operands, strict=False) if _has(dims, source))
         made = next(size for size, dims in zip(sizes[len(rule.operands) :], rule.results, strict=True) if _has(dims, i))
-        scattered = wanted[i] == wanted[source]
-        if wanted[source] and (1 if scattered else 2) * made > held:
+        scattered, is_sum = wanted[i] == wanted[source], rule.factors[source].kind == REDUCTION
+        if is_sum and wanted[source] and (1 if scattered else 2) * made > held:
             wanted[source] = ()
         elif scattered:
             wanted[i] = ()

@@ -161,10 +161,22 @@ class Improver:
         return [(cost, choice) for cost, _, choice in sorted(options, key=lambda one: one[:2])]
 
     def _chain(self, start: Node, choice: Choice, cost: float) -> list[Node]:
-        draft, moved = self.draft, {start: self.draft.chosen[start]}
-        draft.change(start, choice)
-        kept, queue = 0, deque(self.neighbours[start])
-        best = 0.0
+        moved = {start: self.draft.chosen[start]}
+        self.draft.change(start, choice)
+        return self.follow(moved, cost)
+
+    def follow(self, moved: dict[Node, Choice], cost: float) -> list[Node]:
+        """Let neighbours of changed nodes answer, theirs after them, and keep all up to the best moment, if that is an
+        improvement; the nodes that are kept changed.
+
+        Args:
+            moved: what the changed nodes had before, in the order of the changes.
+            cost: what these changes cost, at least 0 unless they are an improvement already.
+        """
+        draft, best, kept = self.draft, 0.0, 0
+        queue = deque(other for node in moved for other in self.neighbours[node])
+        if cost < -self.least:
+            best, kept = cost, len(moved)
         while queue and len(moved) < LENGTH:
             node = queue.popleft()
             if node in moved:

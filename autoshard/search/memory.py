@@ -23,6 +23,7 @@ from autoshard.errors import RedistributeError
 from autoshard.ir.flow import borders, is_nest
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.layout import Layout
+from autoshard.partition.composites import composite_scratch, runs_apart
 from autoshard.plan import Plan
 from autoshard.propagate.collector import paused
 from autoshard.redistribute.buffers import transient_bytes
@@ -58,7 +59,8 @@ class Part:
 class Term:
     """`size(*layouts of the parts)` bytes at the moments first..last, both included.
 
-    Terms of equal `key` whose variables have the same lists of choices have the same table.
+    Terms of equal `key` whose variables have the same lists of choices have the same table. Of the first `surely` parts
+    alone `size` never tells more than of all.
     """
 
     what: str
@@ -68,6 +70,7 @@ class Term:
     parts: tuple[Part, ...]
     size: Callable[..., int]
     form: Hashable
+    surely: int = 0
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -83,7 +86,15 @@ class Term:
         return self.size(*(part.read(choice(part.variable)) for part in self.parts))
 
     def table(self, choices: Callable[[Variable], Sequence]) -> np.ndarray:
-        """Bytes for all choices, int64, one dim for each of `variables`; worked out once per combination of layouts."""
+        """Bytes for all choices, int64, one dim for each of `variables`."""
+        columns, small = self.by_kinds(choices)
+        return small[np.ix_(*columns)] if columns else small
+
+    def by_kinds(self, choices: Callable[[Variable], Sequence]) -> tuple[list[np.ndarray], np.ndarray]:
+        """Per variable of which kind each choice is, and bytes [kinds of the first, of the second, ...].
+
+        Choices are of one kind if the parts read the same layouts from them.
+        """
         variables, columns, kinds = self.variables, [], []
         for variable in variables:
             reads = [part.read for part in self.parts if part.variable is variable]
@@ -96,7 +107,7 @@ class Term:
         for index in itertools.product(*(range(len(one)) for one in kinds)):
             layouts = [kinds[i][index[i]][j] for i, j in (place[id(part)] for part in self.parts)]
             small[index] = self._size(layouts)
-        return small[np.ix_(*columns)] if columns else small
+        return columns, small
 
     def _size(self, layouts: Sequence[Any]) -> int:
         """Bytes; 0 where no redistribution leads from one layout to the other, which no plan can choose anyway."""
@@ -300,9 +311,11 @@ class _Model:
         self._add("the interpreter", "runtime", 0, self.schedule.end, (), lambda: own, ("runtime", own))
         return MemoryModel(self.schedule, tuple(self.terms))
 
-    def _add(self, what: str, kind: str, first: int, last: int, parts: Sequence[Part], size: Callable, form) -> None:
+    def _add(
+        self, what: str, kind: str, first: int, last: int, parts: Sequence[Part], size: Callable, form, surely: int = 0
+    ) -> None:
         if first <= last:
-            self.terms.append(Term(what, kind, first, last, tuple(parts), size, form))
+            self.terms.append(Term(what, kind, first, last, tuple(parts), size, form, surely))
 
     def _node(self, node: Node) -> None:
         runs = self.schedule.runs[node]
@@ -311,6 +324,8 @@ class _Model:
         def scratch(strategy: Strategy) -> int:
             if node in self.inside:
                 return self.inside[node]
+            if runs_apart(node, strategy):
+                return composite_scratch(node, strategy)
             operands = _local(node.operand_types, strategy.operand_layouts)
             return node.op.scratch(rule, operands, _local(node.result_types, strategy.result_layouts), node.attrs)
 
@@ -342,7 +357,7 @@ class _Model:
         ends = sorted({use.end for use in uses if use.end > surely})
         for begin, end in itertools.pairwise([surely, *ends]):
             late = [self._wanted(value, use) for use in uses if use.end >= end]
-            self._add(value.name, kind, begin + 1, end, [part, *late], _kept(value.type), ("kept", value.type))
+            self._add(value.name, kind, begin + 1, end, [part, *late], _kept(value.type), ("kept", value.type), 2)
 
     def _wanted(self, value: Value, use: Use) -> Part:
         """The layout that a user wants."""
@@ -385,6 +400,7 @@ class _Model:
                     parts,
                     _copied(value.type, *counts),
                     ("copy", value.type, counts),
+                    2 if now else 0,
                 )
 
     def _change(self, value: Value, moment: int, before: Part, after: Part, earlier: Sequence[Part] = ()) -> None:

@@ -12,6 +12,7 @@ from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Grouping, Groups, size_of
 from autoshard.partition.manual import is_together
+from autoshard.partition.program import Bundle
 from autoshard.partition.together import TogetherStep
 from autoshard.partition.windows import exchange_steps
 from autoshard.redistribute.planner import evened, is_cut, plan_steps
@@ -62,6 +63,12 @@ class Prices:
         if step.rounds > 1:
             each = grouped_seconds(step.kind, nbytes / step.rounds, self.levels(step.groups))
             return step.messages * each
+        return grouped_seconds(step.kind, nbytes, self.levels(step.groups))
+
+    def bundle(self, bundle: Bundle) -> float:
+        """Seconds that collectives take on the links which are done as one."""
+        parts, step = bundle.parts, bundle.parts[0].step
+        nbytes = sum(one.step.nbytes_priced(one.of.shape, one.of.dtype.itemsize) for one in parts)
         return grouped_seconds(step.kind, nbytes, self.levels(step.groups))
 
     def levels(self, groups: Grouping) -> tuple:

@@ -12,20 +12,35 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from autoshard.ir.graph import Graph
-from autoshard.partition.program import Collective, Compute, Instruction, Nest, Program, Register, walk
+from autoshard.partition.program import (
+    Bundle,
+    Collective,
+    Compute,
+    Instruction,
+    Nest,
+    Program,
+    Register,
+    Start,
+    Wait,
+    parts_of,
+    walk,
+)
 from autoshard.redistribute.buffers import staging_bytes
 from autoshard.redistribute.window import WindowStep
 from autoshard.search.memory import Held, MemoryUse, kind_of, runtime_bytes
 from costmodel import peak
 
 
-def program_memory(program: Program, graph: Graph) -> MemoryUse:
-    """What one rank holds during each instruction of a program, which was made of `graph`."""
+def program_memory(program: Program, graph: Graph | None) -> MemoryUse:
+    """What one rank holds during each instruction of a program, which was made of `graph` (None: kinds are not told).
+
+    What a started collective makes lies in memory from its start.
+    """
     replaced = {program.inputs[into] for into in program.updates.values()}
     stay = [one for one in program.inputs if one not in replaced]
     held = list(_held(program.inputs, program.instructions, (*program.outputs, *stay), graph))
     end = max(len(program.instructions) - 1, 0)
-    count = sum(1 for _ in walk(program.instructions))
+    count = sum(not parts_of(one) for one in walk(program.instructions))
     held.append(Held("the interpreter", "runtime", 0, end, runtime_bytes(count)))
     return MemoryUse(tuple(held), end + 1, lambda moment: _describe(program, moment))
 
@@ -45,17 +60,21 @@ def _held(
     kinds = graph.roles if graph else ("activation",) * len(inputs)
     for one, kind in zip(inputs, kinds, strict=True):
         yield _block(one, kind, 0, last.get(one, max(len(instructions) - 1, 0)))
+    begun = {one: moment for moment, one in enumerate(instructions) if isinstance(one, Start)}
     for moment, instruction in enumerate(instructions):
+        first = begun[instruction.start] if isinstance(instruction, Wait) else moment
         for one, kind in zip(instruction.results, _kinds(instruction, graph), strict=True):
             if own[one] is one:
-                yield _block(one, kind, moment, last[one])
+                yield _block(one, kind, first, last[one])
         yield Held(_label(instruction), "scratch", moment, moment, _scratch(instruction, own))
 
 
 def _kinds(instruction: Instruction, graph: Graph | None) -> list[str]:
     """Of what kind the results of an instruction are."""
-    if isinstance(instruction, Collective):
-        return ["copy"]
+    if isinstance(instruction, Collective | Bundle | Start | Wait):
+        return ["copy"] * len(instruction.results)
+    if isinstance(instruction, Compute) and len(instruction.results) != len(instruction.node.results):
+        return ["copy"] * len(instruction.results)  # what is done beside the node's own operator
     values = instruction.node.results
     return [kind_of(graph, value) if graph else "activation" for value in values]
 
@@ -113,6 +132,10 @@ def _scratch(instruction: Instruction, own: dict[Register, Register]) -> int:
     if isinstance(instruction, Nest):
         blocks = (list(_held(body.args, body.instructions, body.outputs)) for body in instruction.bodies)
         return max((_peak(held) for held in blocks), default=0)
+    if isinstance(instruction, Bundle):  # what is sent, and what comes, side by side
+        return sum(one.local.nbytes for one in (*instruction.operands, *instruction.results))
+    if isinstance(instruction, Start):
+        return _scratch(instruction.of, own)
     if not isinstance(instruction, Collective) or not instruction.step.communicates:
         return 0
     if isinstance(instruction.step, WindowStep):
@@ -128,7 +151,9 @@ def _peak(held: Sequence[Held]) -> int:
 
 
 def _label(instruction: Instruction) -> str:
-    return instruction.results[0].name if isinstance(instruction, Collective) else instruction.node.label
+    if isinstance(instruction, Collective | Bundle | Start | Wait):
+        return (*instruction.results, *instruction.operands)[0].name
+    return instruction.node.label
 
 
 def _describe(program: Program, moment: int) -> str:
@@ -137,4 +162,6 @@ def _describe(program: Program, moment: int) -> str:
     instruction = program.instructions[moment]
     if isinstance(instruction, Collective):
         return f"{instruction.step} of {instruction.operand.name}"
+    if isinstance(instruction, Bundle | Start | Wait):
+        return f"{type(instruction).__name__.lower()} of {', '.join(one.name for one in instruction.operands)}"
     return f"{instruction.node.label} ({instruction.node.op.name})"

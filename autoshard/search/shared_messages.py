@@ -23,7 +23,7 @@ class SharedMessages:
     """Min-marginals of one Shared; positions count the maker as 0, then the users.
 
     Of a user with several wants only the dearest counts, and of more than MOST users only the first: what comes out is
-    then below the least cost, never above it.
+    then below the least cost, never above it. `whole` tells that nothing is left out so.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -32,42 +32,43 @@ class SharedMessages:
         self.seconds = np.minimum(shared.seconds, LARGE)
         self.wants = [_dearest(rows, self.seconds) for rows in shared.users]
         self._turned = np.ascontiguousarray(self.seconds.T)
-        self._column = [wanted[kinds] for wanted, kinds in zip(self.wants, shared.kinds, strict=True)]
+        self.columns = [wanted[kinds] for wanted, kinds in zip(self.wants, shared.kinds, strict=True)]
         self.counted = range(min(len(self.wants), MOST))
+        self.whole = len(self.counted) == len(self.wants) and all(rows.shape[1] == 1 for rows in shared.users)
         self.groups = [_Groups(shared.maker, len(self.base))]
-        self.groups += [_Groups(column, self.seconds.shape[1]) for column in self._column]
+        self.groups += [_Groups(column, self.seconds.shape[1]) for column in self.columns]
 
     def least(self, potentials: list[np.ndarray]) -> np.ndarray:
         """[values], the least cost plus potentials; `potentials` has [values, choices] per position."""
-        maker, users = self._reduced(potentials)
+        maker, users = self.reduced(potentials)
         if not users:
             return maker.min(axis=1)
         rest = sum(potentials[i + 1].min(axis=1) for i in range(len(self.wants)) if i not in self.counted)
-        return (maker + self._served(users)[-1]).min(axis=1) + rest
+        return (maker + self.served(users)[-1]).min(axis=1) + rest
 
     def marginal(self, position: int, potentials: list[np.ndarray]) -> np.ndarray:
         """[values, choices of the position], the least cost plus potentials given that choice."""
-        maker, users = self._reduced(potentials)
+        maker, users = self.reduced(potentials)
         if len(self.wants) == 1:
             if position == 0:
                 return potentials[0] + (_min_plus(users[0], self.seconds) + self.base)[:, self.shared.maker]
-            return potentials[1] + _min_plus(maker, self._turned)[:, self._column[0]]
+            return potentials[1] + _min_plus(maker, self._turned)[:, self.columns[0]]
         rest = sum(potentials[i + 1].min(axis=1) for i in range(len(self.wants)) if i not in self.counted)
         if position == 0:
-            found = self._served(users)[-1] + self.base
+            found = self.served(users)[-1] + self.base
             return potentials[0] + found[:, self.shared.maker] + np.expand_dims(rest, -1)
         user = position - 1
         if user not in self.counted:
             return potentials[position] + (self.least(potentials) - potentials[position].min(axis=1))[:, None]
         best = self._wanting(user, maker, users) + np.expand_dims(rest, -1)
-        return potentials[position] + best[:, self._column[user]]
+        return potentials[position] + best[:, self.columns[user]]
 
-    def _reduced(self, potentials: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    def reduced(self, potentials: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Potentials by the maker's kinds, with its base; and by layout for each user that counts."""
         maker = self.groups[0].least(potentials[0]) + self.base
         return maker, [self.groups[i + 1].least(potentials[i + 1]) for i in self.counted]
 
-    def _served(self, users: list[np.ndarray]) -> list[np.ndarray]:
+    def served(self, users: list[np.ndarray]) -> list[np.ndarray]:
         """Per subset of the users (as a bit set), [values, kinds]: the least to serve just these."""
         count, kinds = len(users), len(self.base)
         values = len(users[0]) if users else 1
@@ -89,7 +90,7 @@ class SharedMessages:
     def _wanting(self, user: int, maker: np.ndarray, users: list[np.ndarray]) -> np.ndarray:
         """[values, layouts], the least of everything else given the layout that the user wants."""
         others = [one for i, one in enumerate(users) if i != user]
-        served = self._served(others) if others else [np.zeros_like(maker)]
+        served = self.served(others) if others else [np.zeros_like(maker)]
         full, best = len(served) - 1, None
         sums = [np.zeros((len(maker), self.seconds.shape[1]))]
         for subset in range(full + 1):

@@ -81,6 +81,15 @@ class Shared:
         }
         return float(self.base[row] + sum(self.seconds[row, layout] for layout in sorted(wanted)))
 
+    def many(self, choices: np.ndarray) -> np.ndarray:
+        """Seconds of many combinations [n, positions] of choices."""
+        row = self.maker[choices[:, 0]]
+        found, paid = self.base[row], np.zeros((len(row), self.seconds.shape[1]), dtype=bool)
+        for rows, kinds, column in zip(self.users, self.kinds, choices.T[1:], strict=True):
+            for wanted in rows[kinds[column]].T:
+                paid[np.arange(len(row)), wanted] = True
+        return found + np.where(paid, self.seconds[row], 0.0).sum(axis=1)
+
     def along(self, position: int, choice: Sequence[int]) -> np.ndarray:
         """[choices of the position], seconds with everything else as in `choice`; the maker is position 0."""
         users = list(zip(self.users, self.kinds, choice[1:], strict=True))

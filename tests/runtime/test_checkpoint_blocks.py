@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -15,7 +16,17 @@ from safetensors.numpy import load_file
 from autoshard.errors import CheckpointError
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
-from autoshard.runtime.checkpoint import Held, Placed, Reader, load, read_index, save
+from autoshard.runtime.checkpoint import (
+    Held,
+    Placed,
+    Reader,
+    export_file,
+    find,
+    import_files,
+    load,
+    read_index,
+    save,
+)
 from autoshard.runtime.checkpoint.index import Block, tiles
 from autoshard.runtime.checkpoint.placed import first_owners, touched
 from autoshard.runtime.local import LocalComm
@@ -189,3 +200,25 @@ def test_index_is_readable_json(tmp_path):
     told = json.loads((folder / "index.json").read_text())
     assert told["format"] == "autoshard checkpoint" and told["mesh"] == "d=2"
     assert told["tensors"]["w"]["layout"] == "d" and [b["at"] for b in told["tensors"]["w"]["blocks"]] == [[0], [3]]
+
+
+def peak_of(act) -> int:
+    """The most bytes that `act` held at once."""
+    tracemalloc.start()
+    act()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_memory_is_that_of_the_wanted_part(tmp_path):
+    """Columns of a tensor that one rank saved whole; and a whole file, a tensor at a time."""
+    names, mib = ("a", "b", "c"), 1 << 20
+    w = array_of((4096, 1024), "uint8")
+    save(tmp_path, {name: held(w, Layout.parse("-, -", Mesh.flat(1))) for name in names}, LocalComm(1))
+    reader, into = Reader.open(find(tmp_path)), np.empty((4096, 10), np.uint8)
+    assert peak_of(lambda: reader.read("b", (slice(0, 4096), slice(5, 15)), into)) < mib // 2
+    assert same(into, np.ascontiguousarray(w[:, 5:15]))
+    assert 4 * mib <= peak_of(lambda: export_file(tmp_path, tmp_path / "plain")) < 5 * mib
+    assert peak_of(lambda: import_files([tmp_path / "plain"], tmp_path / "again")) < mib
+    assert all(same(array, w) for array in load_file(tmp_path / "plain").values())

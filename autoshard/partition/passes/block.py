@@ -97,9 +97,12 @@ class Accepted:
         return True
 
 
-def dying(block: Block, removed: Iterable[int], new: Iterable[Instruction]) -> frozenset[int]:
-    """What is taken out, with all that nobody needs then."""
+def dying(
+    block: Block, removed: Iterable[int], new: Iterable[Instruction], kept: Iterable[Register] = ()
+) -> frozenset[int]:
+    """What is taken out, with all that nobody needs then; `new` instructions and others need what they read, `kept`."""
     gone, read = set(removed), {one for instruction in new for one in instruction.operands}
+    read.update(kept)
     left = list(gone)
     while left:
         for register in block.instructions[left.pop()].operands:

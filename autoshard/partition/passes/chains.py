@@ -53,7 +53,7 @@ def _joined(block: Block, place: int, one: Collective, namer: Namer) -> Change |
         new, names = brought([one.operand], [(step.result, step.serves) for step in steps], namer)
     except RedistributeError:
         return None
-    return Change(one.result.name, dying(block, (place, *users), new), {users[0]: tuple(new)}, names)
+    return Change(one.result.name, dying(block, (place, *users), new, names.values()), {users[0]: tuple(new)}, names)
 
 
 def brought(

@@ -24,7 +24,7 @@ from autoshard.partition.program import (
 )
 from autoshard.search.evaluate import prices_for
 from autoshard.search.program_memory import program_memory
-from costmodel import Hardware, grouped_seconds, operator_seconds
+from costmodel import Hardware, operator_seconds
 
 
 class Price(NamedTuple):
@@ -100,9 +100,7 @@ class Costs:
 
     def bundled(self, parts: Sequence[Collective]) -> float:
         """Seconds that the parts of a bundle take on the links."""
-        step = parts[0].step
-        nbytes = sum(one.step.nbytes_priced(one.of.shape, one.of.dtype.itemsize) for one in parts)
-        return grouped_seconds(step.kind, nbytes, self.prices.levels(step.groups))
+        return self.prices.bundle(Bundle(tuple(parts)))
 
     def packing(self, parts: Sequence[Collective]) -> float:
         """Seconds to copy what the parts send into a common buffer and what has come out of it: read and write each."""

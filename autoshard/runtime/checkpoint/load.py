@@ -25,7 +25,6 @@ from autoshard.runtime.checkpoint.plain import plain_index
 from autoshard.runtime.checkpoint.safefile import checksum
 from autoshard.runtime.comm import Comm
 
-
 _MOST_OPEN = 64
 """Files that a reader has open at once: systems allow a process no more than some hundreds."""
 

@@ -37,6 +37,13 @@ SAMPLES = (
         differentiable=False,
         make=_classes(8, 6, gradient=True),
     ),
+    Sample(
+        o.class_numbers,
+        ("i32[8, 6]",),
+        {"classes": 12},
+        differentiable=False,
+        make=lambda rng: [rng.integers(0, 12, (8, 6))],
+    ),
     Sample(o.mse_loss, _PAIR),
     Sample(o.mse_loss, ("f32[8, 6, 4]",) * 2, {"reduction": "sum"}),
     Sample(o.mse_loss, _PAIR, {"reduction": "none"}),

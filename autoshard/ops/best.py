@@ -1,0 +1,94 @@
+"""The best elements along a split dim: each rank offers those of its block, and picks among what all ranks offer.
+
+An offer is elements and their places in the whole dim; the places of padding are -1. Only offers are gathered: one
+element of a block for the position of an extreme, k for the k largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from autoshard.ops.registry import Operator, Place, lookup, operator
+from autoshard.ops.windows import Exchange, Totals
+from autoshard.tensortype import DType
+
+Shape = tuple[int, ...]
+
+
+def best_exchange(op: Operator, attrs: Mapping[str, Any], place: Place, dim: int, count: int) -> Exchange:
+    """The exchange of an operator that finds elements along `dim` of its operand and the least places of equal ones.
+
+    `op.run(x, **attrs)` gives places last. `count` is how many elements it finds of a block that has as many.
+    """
+    held = min(count, place.local_operand(0)[dim])
+    offered = {
+        "op": op.name,
+        "attrs": tuple((name, value) for name, value in attrs.items() if name in op.attributes),
+        "dim": dim,
+        "count": held,
+        "valid": place.operand_valid(0, dim),
+        "first": place.operand_offset(0, dim),
+    }
+    return Exchange((), {"op": op.name, "attrs": offered["attrs"], "dim": dim}, Totals((0,), dim, offer, offered, pick))
+
+
+def _placed(op: str, attrs: tuple, x: np.ndarray, dim: int) -> np.ndarray:
+    """Where the best elements of x stand, with `dim` in place of what the operator leaves of it."""
+    keeping = {"keep_dims": True} if "keep_dims" in dict(attrs) else {}
+    results = lookup(op).run(x, **{**dict(attrs), **keeping})
+    return np.asarray(results[-1] if isinstance(results, tuple) else results).astype(np.intp, copy=False)
+
+
+def _limited(attrs: tuple, size: int) -> tuple:
+    """The attributes where there are only `size` elements to find k of."""
+    return tuple((name, min(value, size) if name == "k" else value) for name, value in attrs)
+
+
+def _offered(x: Shape, *, dim: int, count: int, **_: object) -> tuple[Shape, ...]:
+    return ((*x[:dim], count, *x[dim + 1 :]),) * 2
+
+
+@operator("Offer", rule=None, shape=_offered, dtype=lambda x, **_: (x, "i32"))
+def offer(x, *, op, attrs, dim, count, valid, first):
+    """The `count` best elements along `dim` by operator `op`, and their places in the whole dim, best first.
+
+    Only the first `valid` elements are real; the block begins at place `first`.
+    """
+    values = np.zeros((*x.shape[:dim], count, *x.shape[dim + 1 :]), x.dtype)
+    places = np.full(values.shape, -1, np.int32)
+    if valid and x.size:
+        real = x[(slice(None),) * dim + (slice(0, valid),)]
+        found = _placed(op, _limited(attrs, valid), real, dim)
+        at = (slice(None),) * dim + (slice(0, found.shape[dim]),)
+        values[at], places[at] = np.take_along_axis(real, found, dim), found + first
+    return values, places
+
+
+def _picked_shape(x: Shape, values: Shape, places: Shape, *, op: str, attrs: tuple, dim: int) -> tuple[Shape, ...]:
+    given = dict(attrs)
+    if "k" in given:
+        return ((*x[:dim], given["k"], *x[dim + 1 :]),) * 2
+    return ((*x[:dim], *((1,) if given["keep_dims"] else ()), *x[dim + 1 :]),)
+
+
+def _picked_type(x: DType, values: DType, places: DType, *, attrs: tuple, **_: object) -> Any:
+    return (x, places) if "k" in dict(attrs) else places
+
+
+@operator("Pick", rule=None, shape=_picked_shape, dtype=_picked_type)
+def pick(x, values, places, *, op, attrs, dim):
+    """What operator `op` finds along `dim`, from the offers of all blocks in order."""
+    if not values.size:
+        shapes = _picked_shape(x.shape, values.shape, places.shape, op=op, attrs=attrs, dim=dim)
+        return tuple(np.zeros(shape, values.dtype) for shape in shapes)
+    real = places.reshape(-1, *places.shape[dim:]) if dim else places[None]
+    real = real[(0, slice(None), *(0,) * (places.ndim - dim - 1))] >= 0
+    values, places = (np.compress(real, one, dim) for one in (values, places))
+    found = _placed(op, attrs, values, dim)
+    where = np.take_along_axis(places, found, dim)
+    if "k" in dict(attrs):
+        return np.take_along_axis(values, found, dim), where
+    return where if dict(attrs)["keep_dims"] else np.squeeze(where, dim)

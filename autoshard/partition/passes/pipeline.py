@@ -1,0 +1,171 @@
+"""The passes in order, each kept to the memory that the program took before: `optimize(program, hardware)`.
+
+A pass asks before each place that it would change; where all it does takes too much memory, places are refused until
+the rest fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autoshard.errors import PlanError
+from autoshard.partition.passes.chains import chains
+from autoshard.partition.passes.combine import combine
+from autoshard.partition.passes.costs import Costs
+from autoshard.partition.passes.move import move
+from autoshard.partition.passes.overlap import overlap
+from autoshard.partition.passes.share import share
+from autoshard.partition.passes.timeline import timeline
+from autoshard.partition.program import Program
+from costmodel import Hardware
+
+Ok = Callable[[str], bool]
+Run = Callable[[Program, Costs, Ok], Program]
+
+
+def _share(program: Program, costs: Costs, ok: Ok) -> Program:
+    return share(program, ok)
+
+
+PASSES: Mapping[str, Run] = {
+    "share": _share,
+    "chains": chains,
+    "move": move,
+    "share again": _share,
+    "combine": combine,
+    "overlap": overlap,
+}
+"""The passes by name, in the order in which they run."""
+
+DEFAULT = tuple(name for name in PASSES if name != "overlap")
+"""What runs unless something else is asked for. Where ranks share processors, as MPI ranks of one machine do, what
+collectives do beside computing is taken from it: overlap has to be asked for."""
+
+ATTEMPTS = 32
+"""How often a pass is tried at some of its places before it is left at those that fit."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a program takes in one step on one device: bytes sent, messages, peak memory, predicted seconds.
+
+    `seconds` is one thing after the other, `overlapped_seconds` what the timeline says where collectives run beside
+    operators.
+    """
+
+    nbytes: float
+    collectives: int
+    peak: int
+    seconds: float
+    overlapped_seconds: float
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What one pass did: the program before and after it."""
+
+    name: str
+    before: Measure
+    after: Measure
+
+    @property
+    def nbytes(self) -> float:
+        return self.before.nbytes - self.after.nbytes
+
+    @property
+    def collectives(self) -> int:
+        return self.before.collectives - self.after.collectives
+
+    @property
+    def peak(self) -> int:
+        return self.before.peak - self.after.peak
+
+    @property
+    def seconds(self) -> float:
+        """Of the timeline with overlap."""
+        return self.before.overlapped_seconds - self.after.overlapped_seconds
+
+
+def optimize(
+    program: Program,
+    hardware: Hardware,
+    passes: Iterable[str] = DEFAULT,
+    *,
+    more_memory: float = 1.0,
+) -> tuple[Program, tuple[Saving, ...]]:
+    """The program after the passes, and what each saved.
+
+    Args:
+        hardware: whose times decide, made for the program's number of ranks.
+        passes: names of `PASSES`, to be run in this order.
+        more_memory: how many times the present peak memory the program may take afterwards.
+
+    Raises:
+        PlanError: there is no such pass.
+    """
+    passes = check_passes(passes)
+    costs = Costs(hardware)
+    found = measure(program, costs)
+    room = int(found.peak * more_memory)
+    savings = []
+    for name in passes:
+        before, changed = found, within(PASSES[name], program, costs, room)
+        if changed is not program:
+            program, found = changed, measure(changed, costs)
+        savings.append(Saving(name, before, found))
+    return program, tuple(savings)
+
+
+def check_passes(names: Iterable[str]) -> tuple[str, ...]:
+    """The names.
+
+    Raises:
+        PlanError: there is no such pass.
+    """
+    names = (names,) if isinstance(names, str) else tuple(names)
+    for name in names:
+        if name not in PASSES:
+            raise PlanError(f"there is no pass {name!r}; passes are {', '.join(map(repr, PASSES))}")
+    return names
+
+
+def measure(program: Program, costs: Costs) -> Measure:
+    """What the program takes."""
+    total = costs.total(program.instructions)
+    ahead = timeline(program, costs).seconds
+    return Measure(total.nbytes, round(total.collectives), costs.peak(program), total.seconds, ahead)
+
+
+def within(run: Run, program: Program, costs: Costs, room: int) -> Program:
+    """What a pass makes of the program, as far as it fits into `room` bytes.
+
+    Places are tried together, and those with which it does not fit in halves, one half after the other.
+    """
+    asked: dict[str, None] = {}
+    best = run(program, costs, lambda name: asked.setdefault(name) is None)
+    if best is program or costs.peak(best) <= room:
+        return best
+    best, allowed, left = program, frozenset[str](), [tuple(asked)]
+    for _ in range(ATTEMPTS):
+        some = left.pop()
+        if len(some) > 1:
+            half = len(some) // 2
+            left += [some[half:], some[:half]]
+            some = left.pop()
+        found = run(program, costs, allowed.union(some).__contains__)
+        if costs.peak(found) <= room:
+            best, allowed = found, allowed.union(some)
+        elif len(some) > 1:
+            left.append(some)
+        if not left:
+            break
+    return best
+
+
+def table(savings: Sequence[Saving]) -> list[tuple[str, float, int, int, float, float]]:
+    """Per pass: its name, bytes, messages and bytes of peak memory saved, and seconds without and with overlap after."""
+    return [
+        (one.name, one.nbytes, one.collectives, one.peak, one.after.seconds, one.after.overlapped_seconds)
+        for one in savings
+    ]

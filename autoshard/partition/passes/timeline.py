@@ -1,0 +1,74 @@
+"""When the pieces of a program run on a rank: its operators, its collectives, and what overlaps of them.
+
+A collective that is not started apart holds the rank up until it is over. Each outermost level of links that groups
+reach is a stream of its own. A loop or a branch is one piece, as long as its own timeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autoshard.partition.passes.costs import Costs
+from autoshard.partition.program import (
+    Bundle,
+    Collective,
+    Instruction,
+    Nest,
+    Program,
+    Start,
+    Together,
+    Wait,
+    communicates,
+)
+from costmodel.timeline import Task, Timeline, simulate
+
+
+_COMPUTE = ""
+
+
+def timeline(program: Program, costs: Costs, overlap: bool = True) -> Timeline:
+    """The timeline of one step of a program."""
+    return _timeline(program.instructions, costs, overlap)
+
+
+def _timeline(instructions: Sequence[Instruction], costs: Costs, overlap: bool) -> Timeline:
+    tasks: list[Task] = []
+    started: dict[Start, int] = {}
+    over: dict[str, int] = {}  # the last task of each engine that what follows waits for
+    for one in instructions:
+        if isinstance(one, Wait):
+            place = started[one.start]
+            over[tasks[place].stream] = max(place, over.get(tasks[place].stream, -1))
+            continue
+        if isinstance(one, Collective) and not one.step.communicates:
+            continue
+        talks = communicates(one) and not isinstance(one, Nest)
+        seconds = _nested(one, costs, overlap) if isinstance(one, Nest) else costs.of(one).seconds
+        stream = _stream(one, costs) if talks else _COMPUTE
+        tasks.append(Task(seconds, talks, tuple(sorted(over.values())), _name(one), stream))
+        if isinstance(one, Start):
+            started[one] = len(tasks) - 1
+        else:
+            over[stream] = len(tasks) - 1
+    return simulate(tasks, overlap)
+
+
+def _nested(nest: Nest, costs: Costs, overlap: bool) -> float:
+    """One body of a branch, or all bodies of a loop as often as it runs."""
+    bodies = [_timeline(body.instructions, costs, overlap).seconds for body in nest.bodies]
+    if nest.node.op.name == "Case":
+        return max(bodies, default=0.0) * nest.trips
+    return sum(bodies) * nest.trips
+
+
+def _stream(one: Instruction, costs: Costs) -> str:
+    """The outermost links that a collective needs."""
+    whole = one.of if isinstance(one, Start) else one
+    first = whole.parts[0] if isinstance(whole, Bundle) else whole
+    assert isinstance(first, Collective | Together)
+    levels = costs.prices.levels(first.step.groups)
+    return levels[-1][1].name if levels else ""
+
+
+def _name(one: Instruction) -> str:
+    return (*one.results, *one.operands)[0].name if one.results or one.operands else ""

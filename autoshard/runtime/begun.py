@@ -1,0 +1,88 @@
+"""Collectives in two halves, begin and finish, so that a rank computes in between; and bundles, on a common buffer.
+
+`beginner(one)` is a function from the parts of the operands to another that waits and returns those of the results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from autoshard.partition.program import Bundle, Collective
+from autoshard.redistribute.step import Step
+from autoshard.runtime.comm import Comm, join_pieces, split_pieces
+from autoshard.runtime.padded import fit
+
+Parts = list[np.ndarray]
+Finish = Callable[[], list[Parts]]
+Begin = Callable[[Sequence[Parts], Comm], Finish]
+
+
+def beginner(one: Collective | Bundle) -> Begin:
+    """How the collective is begun on the hosted ranks: parts of each operand in, parts of each result out."""
+    return _bundle(one) if isinstance(one, Bundle) else _single(one)
+
+
+def _single(one: Collective) -> Begin:
+    step = _checked(one)
+    grown, kept = step.before.local_shape(one.of.shape), one.result.local.shape
+
+    def begin(operands: Sequence[Parts], comm: Comm) -> Finish:
+        parts = [fit(part, grown) for part in operands[0]]
+        finish = comm.start(step.kind, parts, step.groups, step.dim or 0, step.to_dim or 0, step.reduction)
+        return lambda: [[fit(part, kept) for part in finish()]]
+
+    return begin
+
+
+def _bundle(bundle: Bundle) -> Begin:
+    steps = [_checked(one) for one in bundle.parts]
+    kind, groups, reduction = steps[0].kind, steps[0].groups, steps[0].reduction
+    grown = [step.before.local_shape(one.of.shape) for step, one in zip(steps, bundle.parts, strict=True)]
+    made = [step.after.local_shape(one.of.shape) for step, one in zip(steps, bundle.parts, strict=True)]
+    widths = [math.prod(shape) // (1 if kind in ("all_reduce", "all_gather") else groups.size) for shape in grown]
+    starts = np.concatenate([[0], np.cumsum(widths)]).tolist()
+    kept = [one.result.local.shape for one in bundle.parts]
+
+    def begin(operands: Sequence[Parts], comm: Comm) -> Finish:
+        rows = [
+            np.concatenate([_row(step, fit(part, shape)) for step, part, shape in zip(steps, own, grown, strict=True)], 1)
+            for own in zip(*operands, strict=True)
+        ]
+        finish = comm.start(kind, rows, groups, 0, 0, reduction)
+
+        def finished() -> list[Parts]:
+            received = finish()
+            return [
+                [fit(_block(steps[i], got[:, starts[i] : starts[i + 1]], made[i]), kept[i]) for got in received]
+                for i in range(len(steps))
+            ]
+
+        return finished
+
+    return begin
+
+
+def _checked(one: Collective) -> Step:
+    assert isinstance(one.step, Step), f"{one.step} can be neither begun nor bundled"
+    return one.step
+
+
+def _row(step: Step, part: np.ndarray) -> np.ndarray:
+    """A block as the rows of a buffer: one for each rank that gets a piece of it, else one."""
+    if step.kind in ("all_reduce", "all_gather"):
+        return part.reshape(1, -1)
+    assert step.dim is not None
+    return split_pieces(part, step.groups.size, step.dim).reshape(step.groups.size, -1)
+
+
+def _block(step: Step, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The block of this shape out of its columns of the buffer that came back."""
+    if step.kind in ("all_reduce", "reduce_scatter"):
+        return np.ascontiguousarray(rows).reshape(shape)
+    dim = step.dim if step.kind == "all_gather" else step.to_dim
+    assert dim is not None
+    pieces = (*shape[:dim], shape[dim] // step.groups.size, *shape[dim + 1 :])
+    return join_pieces(np.ascontiguousarray(rows).reshape(step.groups.size, *pieces), dim)
