@@ -30,13 +30,14 @@ from autoshard.partition.lower import lower
 from autoshard.partition.passes import DEFAULT, Saving, optimize
 from autoshard.partition.passes.pipeline import check_passes
 from autoshard.partition.program import Program
-from autoshard.plan import Plan
+from autoshard.plan import CONFIGURED, Plan
 from autoshard.propagate.traced import asked_on, work_of
 from autoshard.runtime.mpi import default_comm
 from autoshard.search import Cost, evaluate, find_mode
 from autoshard.search.limit import MEMORY, check_limit, read_limit
 from autoshard.search.problem import Problem
 from autoshard.search.registry import check_options
+from autoshard.search.rings import with_rings
 from autoshard.session import Session
 from autoshard.trace.function import Traced, trace
 from autoshard.transform.plannable import plannable
@@ -159,7 +160,7 @@ def _plan_module(
             elsewhere=problem_on,
         )
 
-    return Planned(ready.traced, _searched(search, problem_on(ready.mesh), memory), hardware)
+    return Planned(ready.traced, _searched(search, problem_on(ready.mesh), memory), hardware, module=ready.imported)
 
 
 def _options(memory: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,6 +173,7 @@ def _searched(search: str, problem: Problem, memory: int | None) -> Plan:
 
     check_options(search, [name for name in problem.options if name != MEMORY])
     found = load_plan(search, problem.graph, problem.mesh) if search.endswith(".json") else find_mode(search)(problem)
+    found = with_rings(found, problem.hardware)
     check_limit(found, memory)
     return found
 
@@ -193,6 +195,8 @@ class Planned:
     plan: Plan
     hardware: Hardware
     passes: tuple[str, ...] = DEFAULT
+    module: Any = None
+    """The imported StableHLO module that was planned, if it was one."""
 
     @property
     def graph(self) -> Graph:
@@ -210,7 +214,8 @@ class Planned:
 
     @cached_property
     def _optimized(self) -> tuple[Program, tuple[Saving, ...]]:
-        return optimize(lower(self.plan), self.hardware, self.passes)
+        asked = {node for node, decision in self.plan.decisions.items() if decision.cause.kind == CONFIGURED}
+        return optimize(lower(self.plan), self.hardware, self.passes, fixed=asked)
 
     @cached_property
     def cost(self) -> Cost:
@@ -242,6 +247,19 @@ class Planned:
         from autoshard.exporters.plan_file import save_plan
 
         return save_plan(self.plan, path)
+
+    def export(self, to: str, path: str | Path | None = None) -> str:
+        """The plan in the form of another framework; also written to a file if there is a path.
+
+        Args:
+            to: "json" (the whole plan, see its schema), "dtensor", "jax", "sdy", "mindspore" or "shard".
+
+        Raises:
+            PlanError: an unknown form, or one that cannot say this plan.
+        """
+        from autoshard.exporters.export import export, save
+
+        return export(self, to) if path is None else save(self, to, path).read_text(encoding="utf-8")
 
     def run(self, *inputs: Any) -> Any:
         """Run the program: whole arrays in, what the target returns out, on every rank.

@@ -50,16 +50,17 @@ class Factor:
     def splittable(self) -> bool:
         """Whether ranks may hold parts of it while the operator runs.
 
-        `whole` says no for a factor that shardings spread along, but that no local call can run split yet. `exchange`
+        `whole` says no for a factor that shardings spread along, but that no local call can run split; unless it is
+        reduced and has an `exchange`: then ranks put together what their parts come to. `exchange`
         says yes for any kind, as ranks exchange what their blocks lack; it is the number that counts of parts divide,
         since the dims of such a factor may differ in size. One that `follows` another is split as that one is. One that
         `joins` another is the same to propagation: a look-up that needs one of a dim and makes terms of the other.
         """
-        return (
-            self.size > 1
-            and not self.follows
-            and (self.kind in (PASS, REDUCTION) and not self.whole or self.exchange > 0)
-        )
+        if self.size <= 1 or self.follows:
+            return False
+        if self.whole:
+            return self.kind == REDUCTION and self.exchange > 0
+        return self.kind in (PASS, REDUCTION) or self.exchange > 0
 
     @property
     def even(self) -> int:
@@ -271,9 +272,9 @@ class _Pattern:
             for name in order
         )
         for factor in factors:
-            for leader in (factor.follows, factor.joins):
+            for how, leader in (("follows", factor.follows), ("joins", factor.joins)):
                 if leader and leader not in index:
-                    raise RuleError(f"rule {self.text.strip()!r}: {factor.name} refers to {leader}, which it lacks")
+                    raise RuleError(f"rule {self.text.strip()!r}: {factor.name} {how} {leader}, which it lacks")
         return Rule(factors, tuple(map(indices, self.operands)), tuple(map(indices, self.results)), self.reduction)
 
 

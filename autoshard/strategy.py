@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -17,11 +17,12 @@ import numpy as np
 
 from autoshard.errors import LayoutError, StrategyError
 from autoshard.layout.layout import Layout, Refs, free_refs
-from autoshard.layout.mesh import Mesh, merge_refs, size_of
+from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.layout.tensor_map import matrix_axes, onto
 from autoshard.rule import Dim, Rule
 
 Parts = tuple[tuple[int, ...], ...]
+_MOST_WAYS = 10_000
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,46 @@ def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
     placed in factor order, the rest repeating the calculation. On named axes each axis has such a matrix of
     its own and the candidates are all combinations. Axes are major to minor in mesh order within a factor.
     """
+    return _combined(rule, mesh, _choices(rule, mesh))
+
+
+@lru_cache(maxsize=4096)
+def some_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
+    """All strategies where few can be combined (up to 10,000 ways); on larger meshes a part of them.
+
+    Then an axis splits one factor as a whole, or none; where even these are too many, the neighbouring axes of which
+    both are smallest are used as one, and so on.
+    """
+    choices = _choices(rule, mesh)
+    if math.prod(map(len, choices)) > _MOST_WAYS:
+        groups = [[mesh.axis(name)] for name, size in mesh.axes if size > 1]
+        choices = _whole_choices(rule, groups)
+        while math.prod(map(len, choices)) > _MOST_WAYS and len(groups) > 1:
+            at = min(range(len(groups) - 1), key=lambda i: size_of((*groups[i], *groups[i + 1])))
+            groups[at : at + 2] = [groups[at] + groups[at + 1]]
+            choices = _whole_choices(rule, groups)
+    return _combined(rule, mesh, choices)
+
+
+Laid = Mapping[int, Refs]
+"""What some mesh axes split: per factor the axes, for those that they split."""
+
+
+def _choices(rule: Rule, mesh: Mesh) -> list[tuple[Laid, ...]]:
+    """Per mesh axis all ways to lay the factors over it."""
     free = [i for i, factor in enumerate(rule.factors) if factor.splittable]
-    choices = [tuple(_axis_choices(mesh, name, size, rule, free)) for name, size in mesh.axes if size > 1]
+    return [tuple(_axis_choices(mesh, name, size, rule, free)) for name, size in mesh.axes if size > 1]
+
+
+def _whole_choices(rule: Rule, groups: Sequence[Sequence[AxisRef]]) -> list[tuple[Laid, ...]]:
+    """Per group of axes: each factor that it can split all together, and none."""
+    free = [i for i, factor in enumerate(rule.factors) if factor.splittable]
+    return [
+        (*({i: tuple(group)} for i in free if rule.factors[i].even % size_of(group) == 0), {}) for group in groups
+    ]
+
+
+def _combined(rule: Rule, mesh: Mesh, choices: Sequence[Sequence[Laid]]) -> tuple[Strategy, ...]:
     found = []
     for combination in itertools.product(*choices):
         axes = tuple(
@@ -370,11 +409,12 @@ def _share(rule: Rule, dim: Dim, count: int, where: str, shown: str) -> Iterator
     """Divide the parts of one dim among its factors, major first."""
     left = count
     for i in dim:
-        factor = rule.factors[i]
+        factor, leader = rule.factors[i], rule.leaders[i]
         share = math.gcd(left, factor.size)
-        if share > 1 and not factor.splittable:
+        if share > 1 and not rule.factors[leader].splittable:
             raise StrategyError(f"{shown}: {where} (factor {factor.name}) must be whole on every rank: rule {rule}")
-        yield i, share
+        if leader == i or share > 1:  # one that follows another need not be told
+            yield leader, share
         left //= share
     if left > 1:
         raise StrategyError(f"{shown}: {where} cannot have {count} parts under the rule {rule}")

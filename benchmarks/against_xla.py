@@ -4,7 +4,9 @@
 
 Both start from the same StableHLO module with the same shardings. Bytes are those that one device sends under
 bandwidth-optimal algorithms; a collective in a loop counts once, as it stands in the program. The column "credited"
-counts all-reduces of XLA of which only slices are used as the reduce-scatters that XLA makes of them elsewhere.
+counts all-reduces of XLA of which only slices are used as the reduce-scatters that XLA makes of them elsewhere;
+"executed" is the ratio when collectives in loops count as often as they run. "work" tells what fewer bytes cost: the
+operations of one device of ours, as a multiple of an even share.
 """
 
 from __future__ import annotations
@@ -23,11 +25,23 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from autoshard.api import plan
+from autoshard.ir.flow import is_nest
+from autoshard.ir.graph import walk
+from autoshard.partition.traffic import bytes_moved, traffic_of
+from autoshard.plan import Plan
 from benchmarks.jax_programs import PROGRAMS
 
 DEVICES = 8
 LEAST = 1.0
 """Bytes by which programs that send nothing at all are counted in means."""
+
+
+RATIOS = {
+    "ratio": "XLA",
+    "ratio_credited": "XLA with scatters credited",
+    "ratio_executed": "XLA, collectives in loops counted as often as they run",
+}
 
 
 def measure(names: Sequence[str], mode: str = "communication", hardware: str = "cpu") -> list[dict[str, Any]]:
@@ -55,15 +69,13 @@ def xla(modules: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:
 
 
 def row(module: Path, theirs: list[dict[str, Any]], mode: str, hardware: str) -> dict[str, Any]:
-    from autoshard.api import plan
-    from autoshard.partition.traffic import bytes_moved, traffic_of
-
     begin = time.perf_counter()
     planned = plan(module, search=mode, hardware=hardware)
     ours = traffic_of(planned.program)
     seconds = time.perf_counter() - begin
     sent, moved = bytes_moved(ours), sum(one["bytes_moved"] for one in theirs)
     credited = sum(one["credited"] for one in theirs)
+    executed = sum(one["bytes_moved"] * one["executions"] for one in theirs)
     return {
         "program": module.stem,
         "mesh": "x".join(map(str, PROGRAMS[module.stem].axes.values())),
@@ -72,10 +84,22 @@ def row(module: Path, theirs: list[dict[str, Any]], mode: str, hardware: str) ->
         "ours": sent,
         "ratio": _ratio(sent, moved),
         "ratio_credited": _ratio(sent, credited),
+        "xla_executed": executed,
+        "ours_executed": bytes_moved(ours, executed=True),
+        "ratio_executed": _ratio(bytes_moved(ours, executed=True), executed),
+        "work": work(planned.plan),
         "seconds": seconds,
         "xla_collectives": counted([one["kind"] for one in theirs]),
         "collectives": counted([one.kind for one in ours]),
     }
+
+
+def work(plan: Plan) -> float:
+    """Operations of one device, as a multiple of an even share: 1 where every operator is split over all of them."""
+    nodes = [node for node in walk(plan.graph.nodes) if not is_nest(node)]
+    all_of_them = [plan.runs.get(node, 1) * node.op.flops(node.operand_types, node.attrs) for node in nodes]
+    own = sum(flops / plan.strategy(node).work_ratio for node, flops in zip(nodes, all_of_them, strict=True))
+    return plan.mesh.devices * own / max(sum(all_of_them), 1)
 
 
 def _ratio(ours: float, theirs: float) -> float:
@@ -89,7 +113,7 @@ def counted(kinds: Sequence[str]) -> dict[str, int]:
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Geometric means, the worst ratios, and the programs on which ours sends more than XLA."""
     found: dict[str, Any] = {}
-    for key in ("ratio", "ratio_credited"):
+    for key in RATIOS:
         ratios = [one[key] for one in rows]
         found[f"mean_{key}"] = math.exp(sum(map(math.log, ratios)) / len(ratios))
         found[f"worst_{key}"] = max(ratios)
@@ -101,15 +125,15 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     table = Table(title=f"bytes that one of {DEVICES} devices sends, in kB")
     for name in ("program", "mesh"):
         table.add_column(name)
-    for name in ("XLA", "credited", "ours", "ours / XLA", "ours / credited", "planned in s"):
+    for name in ("XLA", "credited", "ours", "ours / XLA", "ours / credited", "executed", "work", "planned in s"):
         table.add_column(name, justify="right")
     for one in rows:
         kilobytes = [f"{one[key] / 1e3:,.1f}" for key in ("xla", "credited", "ours")]
-        ratios = [f"{one[key]:.3f}" for key in ("ratio", "ratio_credited")]
+        ratios = [f"{one[key]:.3f}" for key in ("ratio", "ratio_credited", "ratio_executed", "work")]
         table.add_row(one["program"], one["mesh"], *kilobytes, *ratios, f"{one['seconds']:.1f}")
     console.print(table)
     told = summary(rows)
-    for key, word in (("ratio", "XLA"), ("ratio_credited", "XLA with scatters credited")):
+    for key, word in RATIOS.items():
         more = told[f"more_{key}"]
         console.print(
             f"against {word}: geometric mean {told[f'mean_{key}']:.3f}, worst {told[f'worst_{key}']:.3f}, "
@@ -118,7 +142,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PROGRAMS)}; default all")
     parser.add_argument("--mode", default="communication", help="the search mode")
     parser.add_argument("--hardware", default="cpu")

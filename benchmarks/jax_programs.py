@@ -1,111 +1,36 @@
 """Annotated JAX programs for 8 devices: what people write with `jax.jit` and shardings, forward and in training.
 
-`PROGRAMS` maps a name to a Program. All arguments and results have shardings, as in a training loop, where the results
-of one step are the arguments of the next. Sizes are those of small models; `small=True` makes them so small that a
-program can be run on virtual ranks and compared. No devices are needed.
+`PROGRAMS` maps a name to a Program. Sizes are those of small models; `module(small=True)` makes them so small that a
+program can be run on virtual ranks and compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-LINE, GRID, CUBE = {"x": 8}, {"data": 2, "model": 4}, {"data": 2, "fsdp": 2, "model": 2}
-WHOLE = P()
-RATE = 1e-2
+from benchmarks import jax_transformers as _transformers  # registers its programs
+from benchmarks.jax_program import (
+    CUBE,
+    GRID,
+    LINE,
+    PROGRAMS,
+    RATE,
+    WHOLE,
+    Made,
+    Program,
+    floats,
+    norm,
+    program,
+    specs,
+    trained,
+)
 
-
-@dataclass(frozen=True)
-class Made:
-    """A function, and what it takes and gives: a pytree of (shape, element type, spec) and one of specs."""
-
-    function: Callable
-    arguments: tuple
-    results: Any
-
-
-@dataclass(frozen=True)
-class Program:
-    """One program: `make(mesh, sizes)` gives a Made, `large` and `small` are the sizes that it knows."""
-
-    name: str
-    axes: dict[str, int]
-    make: Callable[..., Made]
-    small: dict[str, int]
-
-    def module(self, small: bool = False) -> str:
-        """The program as the text of a StableHLO module."""
-        mesh = AbstractMesh(tuple(self.axes.values()), tuple(self.axes), axis_types=(AxisType.Auto,) * len(self.axes))
-        made = self.make(mesh, **(self.small if small else {}))
-        arguments = jax.tree.map(lambda one: _argument(mesh, *one), made.arguments, is_leaf=_is_tensor)
-        results = jax.tree.map(lambda one: NamedSharding(mesh, one), made.results, is_leaf=lambda one: type(one) is P)
-        step = jax.jit(made.function, out_shardings=results)
-        return step.trace(*arguments).lower(lowering_platforms=("cpu",)).as_text(debug_info=True)
-
-
-PROGRAMS: dict[str, Program] = {}
-
-
-def program(axes: dict[str, int], **small: int) -> Callable:
-    """Register a maker, with the axes of its mesh and its small sizes."""
-
-    def register(make: Callable[..., Made]) -> Callable[..., Made]:
-        PROGRAMS[make.__name__] = Program(make.__name__, axes, make, small)
-        return make
-
-    return register
-
-
-def _is_tensor(one: Any) -> bool:
-    return isinstance(one, tuple) and len(one) == 3 and isinstance(one[2], P)
-
-
-def _argument(mesh: AbstractMesh, shape: tuple[int, ...], dtype: Any, spec: P) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
-
-
-def floats(*shape: int, spec: P = WHOLE) -> tuple:
-    return shape, jnp.float32, spec
-
-
-def ints(*shape: int, spec: P = WHOLE) -> tuple:
-    return shape, jnp.int32, spec
-
-
-def specs(tree: Any) -> Any:
-    return jax.tree.map(lambda one: one[2], tree, is_leaf=_is_tensor)
-
-
-def training(loss: Callable) -> Callable:
-    """One step of gradient descent: (parameters, *data) -> (loss, new parameters)."""
-
-    def step(parameters: Any, *data: Any) -> tuple:
-        value, gradients = jax.value_and_grad(loss)(parameters, *data)
-        return value, jax.tree.map(lambda one, gradient: one - RATE * gradient, parameters, gradients)
-
-    return step
-
-
-def trained(loss: Callable, parameters: Any, *data: Any) -> Made:
-    return Made(training(loss), (parameters, *data), (WHOLE, specs(parameters)))
-
-
-def norm(x: jax.Array) -> jax.Array:
-    centered = x - x.mean(-1, keepdims=True)
-    return centered * lax.rsqrt((centered * centered).mean(-1, keepdims=True) + 1e-5)
-
-
-def entropy(scores: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean cross entropy, by a gather of the labels' scores."""
-    chosen = jnp.take_along_axis(jax.nn.log_softmax(scores), labels[..., None], axis=-1)
-    return -chosen.mean()
+__all__ = ["PROGRAMS", "Program"]
+del _transformers
 
 
 # -- multilayer perceptrons
@@ -233,158 +158,6 @@ def fsdp_tensor_training(mesh, batch=2048, width=256, hidden=1024):
     return trained(loss, weights, data, data)
 
 
-# -- attention
-
-
-def attend(query: jax.Array, key: jax.Array, value: jax.Array, causal: bool = True) -> jax.Array:
-    """Attention of (batch, length, heads, width)."""
-    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / jnp.sqrt(jnp.float32(query.shape[-1]))
-    if causal:
-        seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
-        scores = jnp.where(seen, scores, -1e9)
-    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), value)
-
-
-def self_attention(x: jax.Array, weights: Any, heads: int) -> jax.Array:
-    batch, length, width = x.shape
-    query, key, value = ((x @ one).reshape(batch, length, heads, width // heads) for one in weights[:3])
-    return attend(query, key, value).reshape(batch, length, width) @ weights[3]
-
-
-def attention_weights(width: int, columns: P, rows: P) -> tuple:
-    return tuple(floats(width, width, spec=columns) for _ in range(3)) + (floats(width, width, spec=rows),)
-
-
-@program(GRID, batch=2, length=6, width=16, heads=4)
-def attention_heads(mesh, batch=8, length=256, width=256, heads=8):
-    def forward(x, weights):
-        return self_attention(x, weights, heads)
-
-    weights = attention_weights(width, P(None, "model"), P("model", None))
-    return Made(forward, (floats(batch, length, width, spec=P("data", None, None)), weights), P("data", None, None))
-
-
-@program(GRID, batch=2, length=6, width=16, heads=4)
-def attention_heads_training(mesh, batch=8, length=256, width=256, heads=8):
-    def loss(weights, x):
-        return (self_attention(x, weights, heads) ** 2).mean()
-
-    weights = attention_weights(width, P(None, "model"), P("model", None))
-    return trained(loss, weights, floats(batch, length, width, spec=P("data", None, None)))
-
-
-@program(LINE, batch=2, length=16, width=12, heads=3)
-def attention_sequence(mesh, batch=4, length=1024, width=128, heads=4):
-    """Queries, keys and values split by position."""
-
-    def forward(x, weights):
-        return self_attention(x, weights, heads)
-
-    return Made(
-        forward,
-        (floats(batch, length, width, spec=P(None, "x", None)), attention_weights(width, WHOLE, WHOLE)),
-        P(None, "x", None),
-    )
-
-
-@program(LINE, batch=2, length=16, width=16, heads=8)
-def attention_ulysses(mesh, batch=4, length=1024, width=256, heads=8):
-    """Tokens split by position outside, by heads inside of attention."""
-
-    def forward(x, weights):
-        query, key, value = ((x @ one).reshape(batch, length, heads, width // heads) for one in weights[:3])
-        by_heads = NamedSharding(mesh, P(None, None, "x", None))
-        query, key, value = (lax.with_sharding_constraint(one, by_heads) for one in (query, key, value))
-        out = lax.with_sharding_constraint(attend(query, key, value), by_heads)
-        return out.reshape(batch, length, width) @ weights[3]
-
-    return Made(
-        forward,
-        (floats(batch, length, width, spec=P(None, "x", None)), attention_weights(width, WHOLE, WHOLE)),
-        P(None, "x", None),
-    )
-
-
-# -- experts
-
-
-def dispatch(x: jax.Array, router: jax.Array, capacity: int) -> jax.Array:
-    """Which token takes which place of which expert, weighted: (tokens, experts, capacity)."""
-    gates = jax.nn.softmax(x @ router)
-    experts = gates.shape[-1]
-    chosen = jax.nn.one_hot(gates.argmax(-1), experts)
-    place = (jnp.cumsum(chosen, axis=0) * chosen).sum(-1) - 1
-    places = jax.nn.one_hot(place.astype(jnp.int32), capacity)
-    return (gates * chosen)[:, :, None] * places[:, None, :]
-
-
-def expert_layer(groups: jax.Array, router: jax.Array, up: jax.Array, down: jax.Array, capacity: int) -> jax.Array:
-    """Mixture of experts over (groups, tokens, width), by einsums as in GShard."""
-    combine = jax.vmap(lambda x: dispatch(x, router, capacity))(groups)
-    taken = (combine > 0).astype(groups.dtype)
-    inside = jnp.einsum("gtec,gtm->egcm", taken, groups)
-    inside = jax.nn.relu(jnp.einsum("egcm,emh->egch", inside, up))
-    outside = jnp.einsum("egch,ehm->egcm", inside, down)
-    return jnp.einsum("gtec,egcm->gtm", combine, outside)
-
-
-@program(LINE, groups=8, tokens=6, width=4, hidden=6, experts=8, capacity=3)
-def moe_forward(mesh, groups=8, tokens=128, width=128, hidden=512, experts=8, capacity=32):
-    def forward(x, router, up, down):
-        return expert_layer(x, router, up, down, capacity)
-
-    weights = floats(width, experts), floats(experts, width, hidden, spec=P("x")), floats(experts, hidden, width, spec=P("x"))
-    return Made(forward, (floats(groups, tokens, width, spec=P("x")), *weights), P("x"))
-
-
-@program(GRID, groups=8, tokens=6, width=4, hidden=8, experts=4, capacity=3)
-def moe_training(mesh, groups=8, tokens=128, width=128, hidden=512, experts=4, capacity=48):
-    def loss(parameters, x):
-        router, up, down = parameters
-        return (expert_layer(x, router, up, down, capacity) ** 2).mean()
-
-    weights = (
-        floats(width, experts),
-        floats(experts, width, hidden, spec=P("model")),
-        floats(experts, hidden, width, spec=P("model")),
-    )
-    return trained(loss, weights, floats(groups, tokens, width, spec=P(("data", "model"))))
-
-
-# -- vocabularies
-
-
-@program(GRID, batch=4, length=5, width=6, words=16)
-def embedding_vocabulary(mesh, batch=16, length=128, width=256, words=8192):
-    def forward(table, tokens):
-        return norm(table[tokens])
-
-    arguments = floats(words, width, spec=P("model", None)), ints(batch, length, spec=P("data", None))
-    return Made(forward, arguments, P("data", None, None))
-
-
-@program(GRID, batch=4, length=5, width=6, words=16)
-def loss_vocabulary_training(mesh, batch=8, length=64, width=256, words=8192):
-    """A projection to scores that lie split by words, and cross entropy."""
-
-    def loss(weight, x, labels):
-        return entropy(x @ weight, labels)
-
-    arguments = floats(batch, length, width, spec=P("data", None, None)), ints(batch, length, spec=P("data", None))
-    return trained(loss, floats(width, words, spec=P(None, "model")), *arguments)
-
-
-@program(GRID, batch=4, length=5, width=8, words=16)
-def embedding_training(mesh, batch=8, length=64, width=128, words=4096):
-    """One table embeds and projects."""
-
-    def loss(table, tokens):
-        x = jnp.tanh(table[tokens[:, :-1]])
-        return entropy(x @ table.T, tokens[:, 1:])
-
-    return trained(loss, floats(words, width, spec=P("model", None)), ints(batch, length + 1, spec=P("data", None)))
-
-
 # -- convolutions
 
 
@@ -495,50 +268,59 @@ def transpose_axes(mesh, batch=64, rows=128, columns=256):
     return Made(forward, (floats(batch, rows, columns, spec=P("data", "fsdp", "model")),), P("model", "data", "fsdp"))
 
 
-# -- a transformer
+@program(LINE, batch=11, width=13, hidden=10)
+def uneven_training(mesh, batch=8 * 30, width=100, hidden=250):
+    def loss(w, x):
+        h = lax.with_sharding_constraint(jax.nn.relu(x @ w[0]), NamedSharding(mesh, P(None, "x")))
+        return (jax.nn.softmax(h @ w[1]) ** 2).sum()
+
+    return trained(loss, (floats(width, hidden), floats(hidden, width)), floats(batch, width))
 
 
-@program(GRID, batch=2, length=4, width=16, heads=4, words=16)
-def gpt_forward(mesh, batch=8, length=128, width=256, heads=8, words=4096):
-    def forward(parameters, tokens):
-        return gpt(parameters, tokens, heads)
+@program(CUBE, batch=8, width=12, hidden=16)
+def bf16_mlp(mesh, batch=512, width=256, hidden=1024):
+    def loss(w, x):
+        h = jax.nn.silu(x.astype(jnp.bfloat16) @ w[0].astype(jnp.bfloat16))
+        return ((h @ w[1].astype(jnp.bfloat16)).astype(jnp.float32) ** 2).mean()
 
-    parameters = gpt_parameters(length, width, words, P(None, "model"), P("model", None))
-    return Made(forward, (parameters, ints(batch, length, spec=P("data", None))), P("data", None, "model"))
-
-
-@program(GRID, batch=2, length=4, width=16, heads=4, words=16)
-def gpt_training(mesh, batch=8, length=128, width=256, heads=8, words=4096):
-    def loss(parameters, tokens):
-        return entropy(gpt(parameters, tokens[:, :-1], heads), tokens[:, 1:])
-
-    parameters = gpt_parameters(length, width, words, P(None, "model"), P("model", None))
-    return trained(loss, parameters, ints(batch, length + 1, spec=P("data", None)))
+    w = floats(width, hidden, spec=P("fsdp", "model")), floats(hidden, width, spec=P("model", "fsdp"))
+    return trained(loss, w, floats(batch, width, spec=P(("data", "fsdp"))))
 
 
-@program(CUBE, batch=4, length=4, width=16, heads=4, words=16)
-def gpt_fsdp_training(mesh, batch=8, length=128, width=256, heads=8, words=4096):
-    """Data, parameters split in storage, and tensor parallel."""
+@program(GRID, batch=8, width=12, hidden=16)
+def dropout_training(mesh, batch=256, width=256, hidden=1024):
+    def loss(w, x, key):
+        h = jax.nn.relu(x @ w[0])
+        h = jnp.where(jax.random.bernoulli(jax.random.wrap_key_data(key), 0.9, h.shape), h / 0.9, 0)
+        return ((h @ w[1]) ** 2).mean()
 
-    def loss(parameters, tokens):
-        return entropy(gpt(parameters, tokens[:, :-1], heads), tokens[:, 1:])
-
-    parameters = gpt_parameters(length, width, words, P("fsdp", "model"), P("model", "fsdp"))
-    return trained(loss, parameters, ints(batch, length + 1, spec=P(("data", "fsdp"), None)))
-
-
-def gpt_parameters(length: int, width: int, words: int, columns: P, rows: P) -> dict[str, Any]:
-    layer = {
-        "attention": attention_weights(width, columns, rows),
-        "up": floats(width, 4 * width, spec=columns),
-        "down": floats(4 * width, width, spec=rows),
-    }
-    return {"words": floats(words, width, spec=rows), "places": floats(length, width), "layers": [layer] * 2}
+    w = floats(width, hidden, spec=P(None, "model")), floats(hidden, width, spec=P("model", None))
+    return trained(loss, w, floats(batch, width, spec=P("data", None)), ((2,), jnp.uint32, WHOLE))
 
 
-def gpt(parameters: Any, tokens: jax.Array, heads: int) -> jax.Array:
-    x = parameters["words"][tokens] + parameters["places"]
-    for layer in parameters["layers"]:
-        x = x + self_attention(norm(x), layer["attention"], heads)
-        x = x + jax.nn.gelu(norm(x) @ layer["up"]) @ layer["down"]
-    return norm(x) @ parameters["words"].T
+@program(LINE, batch=8, size=4, channels=3, hidden=5)
+def batchnorm_training(mesh, batch=32, size=16, channels=16, hidden=32):
+    def loss(k, x):
+        a, b, g = k
+        h = convolve(x, a)
+        h = (h - h.mean((0, 1, 2))) * lax.rsqrt(h.var((0, 1, 2)) + 1e-5) * g
+        return (convolve(jax.nn.relu(h), b) ** 2).mean()
+
+    k = floats(3, 3, channels, hidden), floats(3, 3, hidden, channels), floats(hidden)
+    return trained(loss, k, floats(batch, size, size, channels, spec=P("x")))
+
+
+@program(LINE, rows=16, columns=24)
+def sorted_rows(mesh, rows=512, columns=1024):
+    def forward(x):
+        return jnp.cumsum(jnp.sort(x, axis=1), axis=1)
+
+    return Made(forward, (floats(rows, columns, spec=P(None, "x")),), P(None, "x"))
+
+
+@program(GRID, rows=16, columns=6)
+def pipeline_shift(mesh, rows=64, columns=512):
+    def forward(x):
+        return jnp.roll(x, 3, axis=0) + jnp.flip(x, 0) + jnp.pad(x, ((1, 1), (0, 0)))[2:]
+
+    return Made(forward, (floats(rows, columns, spec=P("model", "data")),), P("model", "data"))

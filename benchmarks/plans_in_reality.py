@@ -1,10 +1,10 @@
-"""Whether the plan that `optimal` picks is the fastest in reality: five training steps, each by many plans, on MPI ranks.
+"""Whether the plan that `optimal` picks is the fastest in reality: five training steps, by many plans, on MPI ranks.
 
-    python benchmarks/plans_in_reality.py [--ranks 8] [--plans 22] [--hardware calibrated|FILE.json] [--programs NAME,..]
-                                          [--quick] [--json]
+    python benchmarks/plans_in_reality.py [--ranks 8] [--plans 22] [--hardware calibrated|FILE.json]
+                                          [--programs NAME,..] [--quick] [--json]
 
 Without --hardware the machine is calibrated first. Plans are made beforehand and taken up by the ranks from files. All
-take turns, round by round, and each has a rest of its own as long; those that led then run on for the figures, so that
+take turns, round by round; those that led then run on for the figures, so that
 no plan leads by luck alone. A ratio is the median over the rounds of the pick's time to the fastest plan's.
 """
 

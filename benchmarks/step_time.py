@@ -1,17 +1,20 @@
-"""Step time: one training step of a feed-forward network by autoshard, against the same step written by hand.
+"""Step time and memory: a training step of a feed-forward network by autoshard, against the same written by hand.
 
     python benchmarks/step_time.py [--ranks 2] [--hidden 1024] [--batch 256] [--steps 10] [--blocks 9] [--json]
 
 Forward, gradient and Momentum update on MPI ranks; one run times all, in blocks of steps that alternate. Losses and
-parameters have to agree, else it is an error.
+parameters have to agree, else it is an error. Memory is what numpy's arrays take at most on a rank during a step, by
+tracemalloc: the parameters' blocks, their states and the data among them, in runs of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,6 +49,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """
     from mpi4py import MPI
 
+    from benchmarks.cost_truth import peak_of
     from benchmarks.ffn_step import COLLECTIVES, ByAutoshard, ByHand, ByModel, Contestant, batch_of, initial
 
     comm = MPI.COMM_WORLD.Dup()
@@ -66,9 +70,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     times = alternate({name: lambda steps, one=one: block(one, steps) for name, one in runs.items()}, options)
     parameters, expected = ours.parameters(), hand.parameters()
     together = slice(len(hand.losses))
+    peaks = {HAND: peak_by_hand(lambda: ByHand(comm, values, options.batch), x, y), SESSION: peak_of(ours.planned)}
+    peaks = {name: comm.allreduce(found, MPI.MAX) for name, found in peaks.items()}
     return {
         "milliseconds": {name: statistics.median(found) for name, found in times.items()},
         "ratio": {name: paired(found, times[HAND]) for name, found in times.items() if name != HAND},
+        "peak_bytes": peaks,
+        "memory_ratio": peaks[SESSION] / peaks[HAND],
         "collectives": [str(one.step) for one in ours.planned.program.collectives],
         "first_loss": hand.losses[0],
         "last_loss": hand.losses[-1],
@@ -91,6 +99,21 @@ def alternate(blocks: Mapping[str, Callable[[int], float]], options: argparse.Na
             times[name].append(blocks[name](options.steps))
         order.reverse()
     return times
+
+
+def peak_by_hand(make: Callable[[], Any], x: Any, y: Any) -> int:
+    """The most bytes of arrays on this rank during a step of what `make` makes, the data among them."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        one = make()
+        one.step(x, y)
+        tracemalloc.reset_peak()
+        one.step(x, y)
+        return tracemalloc.get_traced_memory()[1] - before + x.nbytes + y.nbytes
+    finally:
+        tracemalloc.stop()
 
 
 def paired(found: list[float], base: list[float]) -> float:
@@ -124,12 +147,16 @@ def show(options: argparse.Namespace, figures: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from costmodel import format_bytes
+
     size = f"{options.hidden} wide, batch {options.batch}, {options.ranks} ranks"
     table = Table(title=f"training step of two dense layers\n{size}")
-    for name in ("by", "ms", "ratio"):
+    for name in ("by", "ms", "ratio", "peak memory", "ratio of memory"):
         table.add_column(name, justify="left" if name == "by" else "right")
     for name, milliseconds in figures["milliseconds"].items():
-        table.add_row(name, f"{milliseconds:.2f}", f"{figures['ratio'].get(name, 1.0):.3f}")
+        peak = figures["peak_bytes"].get(name)
+        memory = ("", "") if peak is None else (format_bytes(peak), f"{peak / figures['peak_bytes'][HAND]:.3f}")
+        table.add_row(name, f"{milliseconds:.2f}", f"{figures['ratio'].get(name, 1.0):.3f}", *memory)
     # Ranks write to a pseudo terminal wherever the output goes in the end, so no colours.
     console = Console(force_terminal=False, width=100, highlight=False, markup=False)
     console.print(table)

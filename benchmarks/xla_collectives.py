@@ -23,11 +23,11 @@ from typing import Any
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 SIZES = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2, "s32": 4, "u32": 4, "f32": 4}
 SIZES |= {"s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16}
-# Operations of which a piece of the result needs no more than the same piece of the operand.
-LOCAL = frozenset(
-    "bitcast copy reshape convert transpose negate exponential tanh sqrt rsqrt logistic log abs sign cosine sine "
-    "add subtract multiply divide maximum minimum power select compare and or not".split()
-)
+# Operations of which a piece of the result needs no more than such a piece of the operand.
+_MOVING = {"bitcast", "copy", "reshape", "convert", "transpose"}
+_UNARY = {"negate", "exponential", "tanh", "sqrt", "rsqrt", "logistic", "log", "abs", "sign", "cosine", "sine", "not"}
+_BINARY = {"add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "select", "compare", "and", "or"}
+LOCAL = _MOVING | _UNARY | _BINARY
 _LINE = re.compile(r"\s*(ROOT )?%(\S+) = (\((?:[^()]|\([^()]*\))*\)|\S+) ([\w-]+)\((.*)$")
 _SHAPE = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\]")
 
@@ -96,10 +96,12 @@ def group_size(text: str, devices: int) -> int:
 
 
 def collectives(text: str, devices: int) -> list[dict[str, Any]]:
-    """The collectives of an HLO module: kind, group, bytes, bytes_moved, and the bytes with scatters credited."""
+    """The collectives of an HLO module: kind, group, bytes, bytes_moved, the bytes with scatters credited, and
+    executions, how often a step runs it."""
     known = computations(text)
+    times = _executions(known)
     found = []
-    for one in known.values():
+    for name, one in known.items():
         for line in one.lines.values():
             kind = line.op.removesuffix("-start")
             if kind not in KINDS:
@@ -108,8 +110,21 @@ def collectives(text: str, devices: int) -> list[dict[str, Any]]:
             size = nbytes(line.shape)
             moved = _moved(kind, size, g)
             credited = moved if kind != "all-reduce" else sum(_credited(known, one, line, g))
-            found.append({"kind": kind, "group_size": g, "bytes": size, "bytes_moved": moved, "credited": credited})
+            told = {"kind": kind, "group_size": g, "bytes": size, "bytes_moved": moved, "credited": credited}
+            found.append({**told, "executions": times[name]})
     return found
+
+
+def _executions(known: dict[str, Computation]) -> dict[str, int]:
+    """How often a step runs each computation: the trips of the loops around it, as far as XLA knows them."""
+    times = dict.fromkeys(known, 1)
+    for name in reversed(known):  # the text has callers behind what they call
+        for line in known[name].lines.values():
+            called = re.search(r"(?:body|to_apply)=%?([\w.\-]+)", line.text)
+            if called and called[1] in times:
+                trips = re.search(r'"known_trip_count":\{"n":"(\d+)"', line.text)
+                times[called[1]] = times[name] * (int(trips[1]) if trips else 1)
+    return times
 
 
 def _moved(kind: str, size: float, g: int) -> float:
@@ -180,7 +195,7 @@ def compiled(text: str, devices: int) -> str:
     import numpy as np
     from jax._src import compiler
     from jax._src.interpreters import mlir
-    from jax._src.lib import xla_client
+    from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
     from jaxlib.mlir import ir
 
     placed = np.arange(devices).reshape(1, devices)

@@ -13,6 +13,7 @@ from autoshard.cli.app import app
 from autoshard.cli.calibrating import calibrate
 from autoshard.cli.checkpointing import checkpoint
 from autoshard.cli.comparing import compare
+from autoshard.cli.exporting import export
 from autoshard.cli.partitioning import partition
 from autoshard.cli.planning import dump, plan
 from autoshard.cli.propagating import explain, propagate
@@ -27,6 +28,7 @@ app.command()(plan)
 app.command()(dump)
 app.command()(partition)
 app.command()(compare)
+app.command()(export)
 app.command()(propagate)
 app.command()(explain)
 app.command(cls=RunCommand)(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from autoshard.api import Planned
+    from autoshard.partition.passes import Saving
     from autoshard.partition.traffic import Traffic
 
 Mode = Annotated[
@@ -37,6 +39,13 @@ def partition(
     mode: Mode = "communication",
     hardware: HardwareName = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print the collectives as JSON and nothing else.")] = False,
+    passes: Annotated[bool, typer.Option("--passes", help="Also tell what each pass over the program saved.")] = False,
+    overlap: Annotated[
+        bool, typer.Option("--overlap", help="Also let collectives run beside operators, where these do not need them.")
+    ] = False,
+    plain: Annotated[
+        bool, typer.Option("--no-passes", help="The program as the plan was lowered, no passes run.")
+    ] = False,
 ) -> None:
     """List the collectives of the program that every rank runs: kind, bytes, group, axes, the operator served.
 
@@ -46,11 +55,14 @@ def partition(
     from autoshard.partition.traffic import to_json, traffic_of
 
     planned = _planned(target, devices, mesh, mode, hardware)
+    planned = replace(planned, passes=() if plain else (*planned.passes, *(["overlap"] if overlap else [])))
     found = traffic_of(planned.program)
     if as_json:
         typer.echo(json.dumps(to_json(found), indent=2))
-    else:
-        _print(found, console())
+        return
+    _print(found, console())
+    if passes:
+        _print_savings(planned.savings, console())
 
 
 def _planned(target: str, devices: int | None, mesh: str | None, mode: str, hardware: str) -> Planned:
@@ -65,6 +77,22 @@ def _planned(target: str, devices: int | None, mesh: str | None, mode: str, hard
     set_auto_parallel_context(device_num=over.devices)
     model, inputs = load_target(target)
     return plan(model, inputs, over, search=mode, hardware=hardware)
+
+
+def _print_savings(savings: Sequence[Saving], out: Console) -> None:
+    from rich.table import Table
+
+    from costmodel import format_bytes, format_seconds
+
+    titles = ("pass", "bytes saved", "messages saved", "peak memory saved", "a step takes", "with overlap")
+    table = Table(*titles, box=None)
+    for one in savings:
+        sizes = (f"{'-' * (n < 0)}{format_bytes(abs(n))}" for n in (one.nbytes, one.peak))
+        nbytes, peak = sizes
+        times = (format_seconds(n) for n in (one.after.seconds, one.after.overlapped_seconds))
+        table.add_row(one.name, nbytes, str(one.collectives), peak, *times)
+    out.print()
+    out.print(table if savings else "no passes have run")
 
 
 def _print(found: Sequence[Traffic], out: Console) -> None:

@@ -16,7 +16,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.layout.show import show_layout
 from autoshard.layout.tensor_map import TensorMap
 from autoshard.tensortype import TensorType
-from costmodel import Hardware, Link, format_bytes, format_seconds, preset, presets
+from costmodel import Hardware, Link, calibrated_path, format_bytes, format_seconds, load, preset, presets
 
 
 def layout(
@@ -89,9 +89,10 @@ def modes() -> None:
 
 
 def hardware() -> None:
-    """List the hardware presets with their figures and where these are from."""
+    """List the hardware presets and what `autoshard calibrate` saved, with their figures and where these are from."""
     for name in presets():
         _show_hardware(preset(name))
+    _show_saved()
 
 
 def _signature(op: Any) -> str:
@@ -146,6 +147,26 @@ def _show_hardware(known: Hardware) -> None:
     for span, link in known.topology.levels:
         typer.echo(f"  {_reach(span)}: {_link(link)}")
     typer.echo("")
+
+
+def _show_saved() -> None:
+    """The calibration of this machine, and other saved hardware beside it."""
+    own = calibrated_path()
+    if not own.is_file():
+        typer.echo("no calibration of this machine is saved; `autoshard calibrate -n RANKS` makes one")
+    for path in sorted(own.parent.glob("*.json"), key=lambda path: (path != own, path)):
+        try:
+            found = load(path)
+        except ValueError as error:
+            if path == own:  # others may be files of any kind
+                typer.echo(str(error), err=True)
+            continue
+        name, measured = (
+            "calibrated" if path == own else str(path),
+            ", ".join(str(ranks) for ranks, _ in found.by_ranks),
+        )
+        typer.echo(f"--hardware {name}, in {path}" + (f", for {measured} ranks" if measured else ""))
+        _show_hardware(found)
 
 
 def _reach(span: int | None) -> str:

@@ -1,9 +1,10 @@
 """Attention as one operator, which never holds all scores at once, and runs over a sequence split on several ranks.
 
-Scores are made for a block of keys at a time, with the largest score and the sum of exponentials so far (online softmax:
-Milakov and Gimelshein 2018; Dao et al. 2022, "FlashAttention", algorithm 1). The blocks may come from other ranks: with
-`ring`, the queries, keys and values of a sequence lie along the same axes, and the blocks of keys and values go round
-(Liu et al. 2023, "Ring Attention with Blockwise Transformers", algorithm 1). Without, a rank needs all keys and values.
+Scores are made for a block of keys at a time, with the largest score and the sum of exponentials so far (online
+softmax, Milakov and Gimelshein 2018; Dao et al. 2022, "FlashAttention", algorithm 1). Blocks may come from other ranks:
+with `sequence="ring"`, queries, keys and values of a sequence lie along the same axes, and the blocks of keys and
+values go round (Liu et al. 2023, "Ring Attention with Blockwise Transformers", algorithm 1). Else a rank needs all
+keys and values.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ Shape = tuple[int, ...]
 State = tuple[np.ndarray, np.ndarray, np.ndarray]
 BLOCK = 512
 """Keys whose scores are held at once."""
+AUTO, GATHER, RING = WAYS = ("auto", "gather", "ring")
 
 
-def _rule(q: Shape, k: Shape, v: Shape, *, ring: bool, **_: object) -> str:
+def _rule(q: Shape, k: Shape, v: Shape, *, sequence: str, **_: object) -> str:
+    if sequence not in WAYS:
+        raise ShapeError(f"Attention: sequence is one of {', '.join(WAYS)}, not {sequence!r}")
     if min(len(q), len(k), len(v)) < 3 or k[:-1] != v[:-1] or q[:-2] != k[:-2] or q[-1] != k[-1]:
         raise ShapeError(
             f"Attention takes queries [..., q, d], keys [..., k, d] and values [..., k, v], not {q}, {k} and {v}"
         )
-    mark = common_parts(q[-2], k[-2]) if ring else 0
+    mark = common_parts(q[-2], k[-2]) if sequence == RING else 0
     if mark < 2:
         return "... q [d], ... [k] [d], ... [k] v -> ... q v"
     return f"... q^{mark} [d], ... [k]=q [d], ... [k]=q v -> ... q^{mark} v"
@@ -60,11 +64,12 @@ def _scratch(operands: Sequence, results: Sequence, **_: object) -> int:
 
 
 @operator("Attention", rule=_rule, dtype=_type, flops=_flops, scratch=_scratch)
-def attention(q, k, v, *, scale=0.0, causal=False, ring=False, first=0):
+def attention(q, k, v, *, scale=0.0, causal=False, sequence=AUTO, first=0):
     """softmax(q k^T * scale) v over the last dims; `scale` 0 stands for 1 / sqrt(d).
 
-    `causal` lets query i see the keys 0 to i. `ring` permits the sequence dims of q, k and v to be split alike, the
-    blocks of k and v going round. `first` is the number of the first query, where q is only a block.
+    `causal` lets query i see the keys 0 to i. `sequence` says how it runs where the queries are split in their
+    sequence: 'gather' takes all keys and values to each rank, 'ring' splits them alike, and their blocks go round; of
+    'auto' a plan decides by cost. `first` is the number of the first query, where q is only a block.
     """
     state = attend(q, k, v, _start(q, v), scale, causal, first, 0)
     return _finished(state).astype(v.dtype, copy=False)
@@ -118,7 +123,7 @@ def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
 
 
 @attention.gradient
-def _(g, y, q, k, v, scale, causal, ring, first):
+def _(g, y, q, k, v, scale, causal, sequence, first):
     """By the scores made again: softmax's gradient between those of the two products."""
     scale = scale or 1 / math.sqrt(q.shape[-1])
     scores = scalar_mul(batch_matmul(q, k, transpose_b=True), factor=scale)

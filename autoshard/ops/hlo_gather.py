@@ -263,6 +263,7 @@ def gather_slices(
     moved = operand.transpose(slices.order)
     found = np.asarray(moved[index]) if index else np.broadcast_to(moved, batch + moved.shape)
     if not inside.all():
+        found = np.array(found)  # of one slice numpy gives a view
         found[~np.broadcast_to(inside, batch + tuple(slice_sizes[dim] for dim in slices.cuts))] = 0
     return found.transpose(np.argsort(slices.slices_order(found.ndim)))
 

@@ -239,12 +239,13 @@ def composite_steps(node: Node, strategy: Strategy, own: Callable[[Node, Strateg
 def composite_scratch(node: Node, strategy: Strategy) -> int:
     """Bytes that a rank holds at most while a composite runs as its parts, besides its operands and results."""
     parts = parts_of(node, strategy)
-    ends = dict.fromkeys(parts.graph.outputs, len(parts.strategies))
-    owner, last = {}, {}
+    owner: dict[Value, Value] = {}
+    last: dict[Value, int] = {}
     for at, (one, _) in enumerate(parts.nodes):
         for value in one.results:
             owner[value] = owner.get(one.operands[0], one.operands[0]) if one.op.view and one.operands else value
         last.update((owner.get(value, value), at) for value in (*one.operands, *one.results))
+    last.update(dict.fromkeys(parts.graph.outputs, len(parts.strategies)))
     staging = dict.fromkeys(range(len(parts.strategies)), 0)
     for at, before, after, of in _moves(parts, strategy):
         held = max((staging_bytes(step, even) for step, even in _steps(before, after, of)), default=0)
@@ -255,7 +256,7 @@ def composite_scratch(node: Node, strategy: Strategy) -> int:
         own = [value for value in one.results if owner[value] is value]
         live.update((value, _local(value.type, parts.layouts[value])) for value in own)
         most = max(most, sum(live.values()) + _scratch(one, used) + staging[at])
-        live = {value: nbytes for value, nbytes in live.items() if ends.get(value, last[value]) > at}
+        live = {value: nbytes for value, nbytes in live.items() if last[value] > at}
     made = zip(node.result_types, strategy.result_layouts, strict=True)
     return max(0, most - sum(_local(of, layout) for of, layout in made))
 

@@ -22,9 +22,7 @@ from autoshard.partition.program import (
     Nest,
     Program,
     Register,
-    Start,
     Together,
-    Wait,
     walk,
 )
 from autoshard.partition.verify_bundles import check_bundle, check_waits

@@ -48,7 +48,9 @@ def _bundle(bundle: Bundle) -> Begin:
 
     def begin(operands: Sequence[Parts], comm: Comm) -> Finish:
         rows = [
-            np.concatenate([_row(step, fit(part, shape)) for step, part, shape in zip(steps, own, grown, strict=True)], 1)
+            np.concatenate(
+                [_row(step, fit(part, shape)) for step, part, shape in zip(steps, own, grown, strict=True)], 1
+            )
             for own in zip(*operands, strict=True)
         ]
         finish = comm.start(kind, rows, groups, 0, 0, reduction)

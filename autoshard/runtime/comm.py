@@ -105,8 +105,8 @@ class Comm(ABC):
         """Begin an all_reduce, all_gather, reduce_scatter or all_to_all; the function returned waits for its results.
 
         All ranks begin and await theirs in the same order; `parts` may not be written to in between. `dim` and `to_dim`
-        are the dims that these collectives take, in their order. Where nothing runs beside computing, as in one process,
-        it is done at once.
+        are the dims that these collectives take, in their order. Where nothing runs beside computing, as in one
+        process, it is done at once.
         """
         if kind == "all_reduce":
             check_reduction(kind, parts, op)
@@ -126,8 +126,9 @@ class Comm(ABC):
             return lambda: found
         return self._start(kind, parts, groups, dim, to_dim, op)
 
-    def progress(self) -> None:
+    def advance(self) -> None:
         """Let what was started go on; to be called now and then while computing."""
+        return  # what is done at once needs no help
 
     def _start(
         self, kind: str, parts: Parts, groups: Grouping, dim: int, to_dim: int, op: str

@@ -237,7 +237,7 @@ class Executor:
             for slot in free:
                 slots[slot] = None
             if overlaps:
-                comm.progress()
+                comm.advance()
 
         return action
 

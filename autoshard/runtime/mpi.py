@@ -99,7 +99,7 @@ class MpiComm(Comm):
             self._sub(groups).Alltoall([_bytes(send), count, item], [_bytes(received), count, item])
         return [join_pieces(received, concat)]
 
-    def progress(self) -> None:
+    def advance(self) -> None:
         self._comm.Iprobe()  # any call lets MPI move what is on its way
 
     def _start(
@@ -123,7 +123,7 @@ class MpiComm(Comm):
     def _requested(
         self, kind: str, parts: Parts, groups: Grouping, dim: int, to_dim: int, op: str
     ) -> tuple[Any, Callable[[], np.ndarray]]:
-        """MPI's request, and what makes the result of the buffers when it is over; it keeps them in memory till then."""
+        """MPI's request, and what makes the result of the buffers when it is over, which it keeps in memory."""
         comm, n = self._sub(groups), groups.size
         if kind in ("all_reduce", "reduce_scatter"):
             send, dtype = self._widened(parts)

@@ -6,13 +6,16 @@ on the tables. Variables whose surroundings are equal, those of equal layers, ta
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autoshard.search.exact import Listing
+from autoshard.search.nearby import nearby
 from autoshard.search.shared_messages import LARGE, SharedMessages
 from autoshard.search.tables import Tables
 
@@ -56,6 +59,7 @@ class Bounds:
         self.turns = self._turns()
         self.turn_of = {v: i for i, turn in enumerate(self.turns) for v in turn.members.tolist()}
         self.held: list[np.ndarray] = [np.stack([self.unary[v] for v in turn.members]) for turn in self.turns]
+        self.kept = [np.arange(size) for size in tables.sizes]
 
     # -- setting up
 
@@ -139,6 +143,52 @@ class Bounds:
                 given = given + part
         self.held[i] = held - given
 
+    # -- fewer choices
+
+    def narrowed(self, gap: float) -> Bounds:
+        """The same messages on the choices that raise the bound by at most `gap`, for a variable or one that stands in
+        an equal place: a bound for plans that cost at most that much more. Choices are renumbered, see `kept`."""
+        reduced, alike = self.reduced(), self._alike()
+        near = {root: np.zeros(len(reduced[root]), dtype=bool) for root in set(alike)}
+        for variable, root in enumerate(alike):
+            near[root] |= reduced[variable] <= max(gap, 0.0)
+        keep = {root: np.flatnonzero(one) for root, one in near.items()}
+        other = copy.copy(self)
+        other.kept = [kept[keep[root]] for kept, root in zip(self.kept, alike, strict=True)]
+        bunches: dict[int, _Bunch] = {}
+        for bunch in self.bunches:
+            mine = [keep[alike[v]] for v in bunch.variables[0].tolist()]
+            potentials = [one[:, chosen] for one, chosen in zip(bunch.potentials, mine, strict=True)]
+            bunches[id(bunch)] = _Bunch(
+                SharedMessages(bunch.messages.shared.restricted(mine)), bunch.variables, potentials
+            )
+        other.bunches = list(bunches.values())
+        other.turns = [
+            replace(turn, slots=[(bunches[id(bunch)], *rest) for bunch, *rest in turn.slots]) for turn in self.turns
+        ]
+        other.held = [
+            held[:, keep[alike[int(turn.members[0])]]] for held, turn in zip(self.held, self.turns, strict=True)
+        ]
+        return other
+
+    def _alike(self) -> list[int]:
+        """Per variable, the first of those that stand in one place of equal prices or take turns with it."""
+        parent = list(range(len(self.tables.variables)))
+
+        def root(v: int) -> int:
+            while parent[v] != v:
+                parent[v] = v = parent[parent[v]]
+            return v
+
+        groups = [column for bunch in self.bunches for column in bunch.variables.T.tolist()]
+        for group in (*groups, *(turn.members.tolist() for turn in self.turns)):
+            first = root(group[0])
+            for v in group[1:]:
+                other = root(v)
+                first, other = min(first, other), max(first, other)
+                parent[other] = first
+        return [root(v) for v in range(len(parent))]
+
     # -- branches
 
     def state(self) -> list[np.ndarray]:
@@ -190,6 +240,32 @@ class Bounds:
             for variable, row in zip(turn.members.tolist(), total, strict=True):
                 found[variable] = row
         return found
+
+    def listings(self, reduced: Sequence[np.ndarray], gap: float, most: int) -> tuple[list[np.ndarray], list[Listing]]:
+        """What all plans within `gap` of the bound choose from: per variable the costs above the bound, inf for what is
+        out, and per bunch the combinations of choices.
+
+        Args:
+            reduced: as by `reduced()`.
+            most: combinations of a bunch.
+
+        Raises:
+            TooMany: a bunch has more.
+        """
+        out = [np.where(costs <= gap, 0.0, np.inf) for costs in reduced]
+        unary = list(out)
+        for held, turn in zip(self.held, self.turns, strict=True):
+            for variable, row in zip(turn.members.tolist(), held - held.min(axis=1, keepdims=True), strict=True):
+                unary[variable] = row + out[variable]
+        found = []
+        for bunch in self.bunches:
+            masked = [
+                one + np.stack([out[v] for v in column])
+                for one, column in zip(bunch.potentials, bunch.variables.T.tolist(), strict=True)
+            ]
+            listed = nearby(bunch.messages, masked, bunch.messages.least(bunch.potentials), gap, most)
+            found.append(Listing(bunch.variables, listed.value, listed.choices, listed.excess))
+        return unary, found
 
     def tighten(self, sweeps: int, end: float, gain: float, enough: float = math.inf) -> float:
         """Sweep until the bound hardly grows or is `enough`; the bound.

@@ -15,8 +15,9 @@ The order, from first to last:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
+from itertools import count
 
 from autoshard.errors import PlanError
 from autoshard.errors import at as where
@@ -27,7 +28,7 @@ from autoshard.plan import Option
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.candidates import joined, suggested
 from autoshard.search.prices import Prices, local_bytes, local_nbytes
-from autoshard.strategy import Strategy, enumerate_strategies
+from autoshard.strategy import Strategy, some_strategies
 from costmodel import Hardware
 
 Held = Sequence[tuple[Layout, ...]]
@@ -103,10 +104,11 @@ class Chooser:
         near = joined(node, self.mesh, operands, wanted)
         options = [self.option(node, strategy, operands, wanted) for strategy in near]
         best = min((option.edge_seconds for option in options), default=math.inf)
-        rest = dict.fromkeys((*suggestions, *enumerate_strategies(node.rule, self.mesh)))
+        rest = dict.fromkeys((*suggestions, *some_strategies(node.rule, self.mesh)))
         known = set(near)
         far = [strategy for strategy in rest if strategy not in known]
-        bounds = [(self._at_least(node, one, operands, wanted), i, one) for i, one in enumerate(far)]
+        at_least = self._bound(node, operands, wanted)
+        bounds = [(at_least(one), i, one) for i, one in enumerate(far)]
         for bound, _, strategy in sorted(bounds)[:MOST_PRICED]:
             if bound > best:
                 break
@@ -130,14 +132,24 @@ class Chooser:
         completion = 0.0 if asked else prices.completion(node, strategy)
         return Option(strategy, edges, completion, prices.work(node, strategy), count)
 
-    def _at_least(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> float:
-        """A bound below the edges' time of a strategy, cheap enough to skip most of an enumeration."""
-        bound = 0.0
-        for held, need, of in zip(operands, strategy.operand_layouts, node.operand_types, strict=True):
-            if held and need not in held:
-                bound += min(self.prices.at_least(have, need, of) for have in held)
-        for have, needs, of in zip(strategy.result_layouts, wanted, node.result_types, strict=True):
-            bound += sum(self.prices.at_least(have, need, of) for need in needs)
+    def _bound(self, node: Node, operands: Held, wanted: Sequence) -> Callable[[Strategy], float]:
+        """A bound below the edges' time of a strategy, cheap enough to skip most of an enumeration: what operands and
+        results take at least, worked out once for each of their layouts."""
+
+        def into(i: int, need: Layout) -> float:
+            held, of = operands[i], node.operand_types[i]
+            return min(self.prices.at_least(have, need, of) for have in held) if held and need not in held else 0.0
+
+        def out(i: int, have: Layout) -> float:
+            return sum(self.prices.at_least(have, need, node.result_types[i]) for need in wanted[i])
+
+        entering, leaving = cache(into), cache(out)
+
+        def bound(strategy: Strategy) -> float:
+            return sum(map(entering, count(), strategy.operand_layouts)) + sum(
+                map(leaving, count(), strategy.result_layouts)
+            )
+
         return bound
 
 

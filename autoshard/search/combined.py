@@ -6,8 +6,9 @@
 2. Prices: where rules disagree or are silent, breadth-first propagation from all that is settled decides (mode "bfs"
    with the settled strategies fixed).
 3. The plans of rules alone, of breadth-first propagation alone, of batch parallelism and of both steps together are
-   drafts; the cheaper ones are improved locally. What rules settled is kept, unless that would cost more than
-   CERTAINTY of a step, or more than "factor" or "bfs" alone: then prices decide it, too.
+   drafts; the cheaper ones are improved locally: single operators, chains (`improve.py`), all around a value at once
+   (`joint.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
+   "factor" or "bfs" alone: then prices decide it, too.
 So the plan never costs more than those of "factor" and "bfs".
 """
 
@@ -42,6 +43,8 @@ CHAIN_TRIES = 2
 """Changes that chains may try, per operator that is free."""
 JOINT_TRIES = 4
 """The same for joint moves."""
+MOST_TRIES = 3000
+"""The most of either: on graphs of thousands of operators improvement takes no longer than all else."""
 CERTAINTY = 0.05
 """What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""
 
@@ -58,7 +61,8 @@ def combined(problem: Problem) -> Plan:
     if not has_loops(problem.graph):
         return plan
     # What leaves a loop is priced as a copy inside of it where both lie alike, so only here the comparison is exact.
-    pure = [plan_flat(propagate, problem), *([factor(problem)] if problem.work is not None else [])]
+    modes = (propagate, factor) if problem.work is not None else (propagate,)
+    pure = [plan_flat(mode, problem) for mode in modes]
     prices = chooser(problem.mesh, problem.hardware).prices
     return min((plan, *pure), key=lambda one: plan_seconds(one, prices))
 
@@ -140,8 +144,9 @@ class _Combination:
         return best.draft
 
     def _polished(self, improver: Improver) -> Improver:
-        improver.chains(CHAIN_TRIES * len(improver.free))
-        move_values(improver, JOINT_TRIES * len(improver.free))
+        free = len(improver.free)
+        improver.chains(min(CHAIN_TRIES * free, MOST_TRIES))
+        move_values(improver, min(JOINT_TRIES * free, MOST_TRIES))
         return improver
 
     def _draft(self, pricing: Pricing, start: Start, fixed: Mapping[Node, Strategy]) -> Draft:

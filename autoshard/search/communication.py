@@ -15,6 +15,7 @@ from autoshard.plan import Plan
 from autoshard.search.combined import combined
 from autoshard.search.evaluate import evaluate_plan
 from autoshard.search.factor import factor
+from autoshard.search.flat import plan_flat
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
 from costmodel import Hardware, Link, Topology, preset
@@ -37,7 +38,7 @@ def communication(problem: Problem) -> Plan:
     slow = replace(problem, hardware=slow_network())
     plans = [combined(slow)]
     if problem.work is not None:
-        plans.append(factor(slow))
+        plans.append(plan_flat(factor, slow))  # flat: what people configured inside of loops is followed, too
     return replace(min(plans, key=lambda plan: _sent(plan, slow.hardware)), search=NAME)
 
 

@@ -86,6 +86,8 @@ class Pricing:
         self.terms = list(self._terms())
         self.of_node: dict[Node, list[Term]] = {node: [] for node in self.graph.nodes}
         for term in self.terms:
+            if _is_settled(term):
+                continue
             for node in dict.fromkeys(term.nodes):
                 self.of_node[node].append(term)
 
@@ -253,6 +255,17 @@ class Draft:
             if layout is not None:
                 found[term.value] = layout
         return {value: found[value] for value in self.pricing.graph.values}
+
+
+def _is_settled(term: Term) -> bool:
+    """Whether a value is a number that no operator leaves as terms of a sum, such as the count of steps: it lies whole
+    whatever is chosen, and nothing is paid for it, though all that is updated may use it."""
+    if term.value.type.rank:
+        return False
+    if term.source is None:
+        return True
+    node = term.source[0]
+    return node.op.has_rule and not node.rule.summed and not node.op.linear
 
 
 class Seat:

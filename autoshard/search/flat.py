@@ -250,7 +250,8 @@ def _tested(form: Flat, found: Plan) -> dict[Value, Layout]:
     it to where it wants it."""
     loops = (node for node in walk(form.nested.nodes) if node.op.name == "While")
     pairs = (zip(*(region.args for region in node.regions), strict=True) for node in loops)
-    return {tested: found.layouts[keeper].final() for pair in pairs for tested, keeper in pair}
+    known = ((tested, found.layouts.get(keeper)) for pair in pairs for tested, keeper in pair)
+    return {tested: layout.final() for tested, layout in known if layout is not None}
 
 
 def _border(node: Node, found: Plan) -> Decision:

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from autoshard.layout.layout import Refs
+from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.passes.common_axes import find_common_axes
 from autoshard.propagate.project import Row, TensorFactors, to_factors, wiring
+from autoshard.redistribute.planner import evened, plan_steps
 from autoshard.rule import PERMUTATION, REDUCTION, REPLICATE, Factor, Rule
 from autoshard.rule_sdy import completed
 from autoshard.search.moving import moved_axes
@@ -46,6 +47,7 @@ def follow(rule: Rule, mesh: Mesh, wishes: tuple[Wish, ...], sizes: tuple[int, .
         if leader != i:
             wanted[leader], wanted[i] = wanted[leader] or wanted[i], ()
     _look_up(rule, wanted, sizes)
+    wanted[: len(rule.factors)] = _fewest(rule, mesh, wanted[: len(rule.factors)], rows, wishes)
     axes, lost = _runnable(rule, mesh, wanted[: len(rule.factors)])
     axes, moves = moved_axes(rule, axes, wanted[: len(rule.factors)])
     names = [factor.name for factor in rule.factors]
@@ -53,6 +55,51 @@ def follow(rule: Rule, mesh: Mesh, wishes: tuple[Wish, ...], sizes: tuple[int, .
     stuck = dict.fromkeys((full.factors[i].name, refs) for row in rows for i, refs in row.overflow.items())
     lost += tuple(f"{_shown(mesh, refs)} cannot split {name} further" for name, refs in stuck)
     return Strategy(rule, mesh, axes), lost
+
+
+def _fewest(rule: Rule, mesh: Mesh, wanted: list[Refs], rows: Sequence[Row], wishes: Sequence[Wish]) -> list[Refs]:
+    """Where tensors want the same axes for two factors: the choice by which fewer elements move.
+
+    Shardy decides by the sizes of tensors alone; so tokens that go to their experts would take more than an all-to-all.
+    """
+    unreduced = any(wish.unreduced for wish in wishes if isinstance(wish, Sharding))
+    if unreduced or any(
+        _apart(refs, [ref for one in wanted[:i] for ref in one]) != refs for i, refs in enumerate(wanted)
+    ):
+        return wanted
+    best, fewest = wanted, None
+    for i, factor in enumerate(rule.factors):
+        asked = next((row.axes[i] for row in rows if row.axes[i]), None)
+        if not asked or wanted[i] or not factor.splittable or factor.exchange or factor.size % size_of(asked):
+            continue
+        rivals = [j for j, refs in enumerate(wanted) if refs == asked]
+        if len(rivals) != 1 or rule.factors[rivals[0]].exchange:
+            continue
+        tried = [asked if j == i else () if j == rivals[0] else refs for j, refs in enumerate(wanted)]
+        if not is_runnable(rule, list(map(size_of, tried))):
+            continue
+        fewest = _moved(rule, mesh, best, wishes) if fewest is None else fewest
+        moved = _moved(rule, mesh, tried, wishes)
+        if moved < fewest:
+            best, fewest = tried, moved
+    return best
+
+
+def _moved(rule: Rule, mesh: Mesh, axes: Sequence[Refs], wishes: Sequence[Wish]) -> float:
+    """Elements that a rank receives between the shardings around an operator and its strategy's."""
+    strategy = Strategy(rule, mesh, tuple(axes))
+    total, count = 0.0, len(rule.operands)
+    layouts = (*strategy.operand_layouts, *strategy.result_layouts)
+    for i, (layout, tensor) in enumerate(zip(layouts, (*rule.operands, *rule.results), strict=True)):
+        wish = wishes[i]
+        if wish is ANY:
+            continue
+        dims = [dim.axes for dim in wish.dims] if isinstance(wish, Sharding) else [()] * layout.rank
+        around = Layout(mesh, dims)
+        before, after = (around, layout) if i < count else (layout, around)
+        shape = evened(before, after, [math.prod(rule.factors[j].size for j in dim) for dim in tensor])
+        total += sum(step.elements_moved(shape) for step in plan_steps(before, after, shape))
+    return total
 
 
 def _look_up(rule: Rule, wanted: list[Refs], sizes: Sequence[int]) -> None:

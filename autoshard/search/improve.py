@@ -18,7 +18,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.search.asking import permits
 from autoshard.search.candidates import joined
 from autoshard.search.draft import Choice, Draft, Seat
-from autoshard.strategy import enumerate_strategies
+from autoshard.strategy import some_strategies
 
 LEAST_GAIN = 1e-9
 """What an improvement must save, as a share of the draft's cost; less may be rounding."""
@@ -106,7 +106,7 @@ class Improver:
         key = self.pricing.class_of[node]
         known = self.pricing.listed.get(key)
         if known is None:
-            listed = enumerate_strategies(node.rule, self.mesh)
+            listed = some_strategies(node.rule, self.mesh)
             few = listed if len(listed) <= MOST_LISTED else ()
             known = {self.pricing.choice(node, one): None for one in few if permits(node, one)}
             self.pricing.listed[key] = known

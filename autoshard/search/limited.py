@@ -1,11 +1,13 @@
 """The least cost of tables under a memory limit: the rows of the memory model, kept to the byte.
 
-All choices are written out, with a table for each term of the model; graphs that are too large for that are refused.
+Where tables are small, all choices are written out, with a table for each term of the model, and searched completely;
+larger ones are searched as `rows_search.py` says. Whatever is returned keeps the limit by the whole model.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,43 +16,79 @@ from autoshard.errors import MemoryLimitError, PlanError
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.search.exact import CostProblem, Row, least_memory, solve
-from autoshard.search.memory import MemoryModel, Variable, memory_model
-from autoshard.search.settle import CELLS, Settled
+from autoshard.search.memory import MemoryModel, Variable
+from autoshard.search.rows import MemoryRows
+from autoshard.search.rows_search import RowsSearch
+from autoshard.search.settle import Settled
 from autoshard.search.strategies import Menu
 from autoshard.search.tables import Tables
 from autoshard.strategy import Strategy
 from costmodel import format_bytes
 
+SMALL = 100_000
+"""Cells of the largest table up to which all are written out."""
+BIGGEST = 5
 
-def settle_within(tables: Tables, limit: int, time_limit: float) -> Settled:
+
+def settle_within(tables: Tables, limit: int, time_limit: float, known: float = 0.0) -> Settled:
     """Minimize the sum of all prices among choices that need at most `limit` bytes on a device.
 
+    Args:
+        known: seconds that are known as a bound for all choices.
+
     Raises:
-        PlanError: too many combinations of choices around one value, or nothing found in time.
+        PlanError: nothing found in time.
         MemoryLimitError: no choice needs so little; it names the least limit and the moment that binds.
     """
-    model = memory_model(tables.problem)
-    _check_size(tables, model)
-    problem = CostProblem(tables.sizes, tables.factors(), _rows(tables, model), limit)
+    rows = MemoryRows(tables)
+    if _cells(tables, rows.model) <= SMALL:
+        return _settle_written(tables, rows, limit, time_limit)
+    return _settle_large(tables, rows, limit, time_limit, known)
+
+
+def _cells(tables: Tables, model: MemoryModel) -> int:
+    """Cells of the largest table, if all were written out."""
+    sizes = [math.prod(len(one) for one in price.shared.kinds) * len(price.shared.maker) for price in tables.prices]
+    sizes += [math.prod(tables.sizes[tables.position[v]] for v in term.variables) for term in model.terms]
+    return max(sizes, default=0)
+
+
+def _settle_written(tables: Tables, rows: MemoryRows, limit: int, time_limit: float) -> Settled:
+    problem = CostProblem(tables.sizes, tables.factors(), _rows(tables, rows.model), limit)
     found = solve(problem, time_limit=time_limit)
     if found.choice is None:
-        raise _refused(tables, problem, limit, found.proven, time_limit)
+        if not found.proven:
+            raise _too_late(tables, limit, time_limit)
+        least = least_memory(problem, time_limit=time_limit)
+        raise _refused(rows, limit, least.choice, least.bound)
     value = tables.seconds(found.choice)
     stats = {f"exact {name}": number for name, number in found.stats.items()} | {"peak": float(found.peak)}
     return Settled(found.choice, value, min(found.bound, value), (), stats)
 
 
-def _check_size(tables: Tables, model: MemoryModel) -> None:
-    sizes = [(math.prod(len(one) for one in price.shared.kinds) * len(price.shared.maker), price.value.name)
-             for price in tables.prices]  # fmt: skip
-    sizes += [(math.prod(tables.sizes[tables.position[v]] for v in term.variables), term.what) for term in model.terms]
-    cells, name = max(sizes, default=(0, ""))
-    if cells > CELLS:
-        raise PlanError(
-            f"search mode optimal cannot keep a memory limit for {tables.graph.name!r} on mesh '{tables.problem.mesh}' "
-            f"yet: {cells} combinations of strategies around {name}, at most {CELLS} are written out; plan without the "
-            "limit, with another mode, or on fewer axes"
-        )
+def _settle_large(tables: Tables, rows: MemoryRows, limit: int, time_limit: float, known: float) -> Settled:
+    """As far as time allows: a third of it for whether anything is possible, if that is not plain."""
+    end = time.monotonic() + time_limit
+    search = RowsSearch(rows, limit, time.monotonic() + 2 / 3 * time_limit)
+    search.bound = known
+    search.run()
+    if search.best is None:
+        least = RowsSearch(rows, limit, end, work=False)
+        least.run()
+        if least.best is None:
+            raise _too_late(tables, limit, time_limit)
+        bound = math.ceil(least.bound * limit * (1 - 1e-12) - 1e-6)
+        if bound > limit:
+            raise _refused(rows, limit, least.best, bound)
+        if int(rows.at(least.best).max()) > limit:
+            raise _too_late(tables, limit, time_limit, int(rows.at(least.best).max()), bound)
+        search.end = end
+        search.consider(least.best)
+        search.improve()
+    assert search.best is not None
+    stats = {f"limit {name}": number for name, number in search.stats.items()}
+    stats["peak"] = float(rows.at(search.best).max())
+    return Settled(search.best, search.value, min(search.bound, search.value), (), stats)
 
 
 def _rows(tables: Tables, model: MemoryModel) -> list[Row]:
@@ -85,16 +123,31 @@ def _choices(tables: Tables, variable: Variable) -> Sequence[Strategy | Layout]:
     return [tables.transfers.layout(int(code), variable.type.rank) for code in menu.codes]
 
 
-def _refused(tables: Tables, problem: CostProblem, limit: int, proven: bool, seconds: float) -> PlanError:
-    what = (
+def _what(tables: Tables, limit: int) -> str:
+    return (
         f"search mode optimal found no plan for {tables.graph.name!r} within {format_bytes(limit)} ({limit} B) a device"
     )
-    if not proven:
-        return PlanError(f"{what} in {seconds:g} s; give it more time, or more memory")
-    least = least_memory(problem, time_limit=seconds)
-    told = "the least that is possible is" if least.bound == least.nbytes else "a plan is known with"
+
+
+def _too_late(
+    tables: Tables, limit: int, seconds: float, known: int | None = None, bound: int | None = None
+) -> PlanError:
+    so_far = f"; a plan with {known} B is known, and none needs less than {bound} B" if known else ""
+    return PlanError(f"{_what(tables, limit)} in {seconds:g} s{so_far}; give it more time, or more memory")
+
+
+def _refused(rows: MemoryRows, limit: int, choice: Sequence[int], bound: int) -> PlanError:
+    """The choice that needs least tells what binds."""
+    use = rows.use(choice)
+    least = (
+        "the least that is possible is" if bound == use.peak else f"any needs {bound} B at least, a plan is known with"
+    )
+    held = use.at(use.peak_moment)
+    shown = ", ".join(f"{one.kind} {one.what} {format_bytes(one.nbytes)}" for one in held[:BIGGEST])
+    rest = f" and {len(held) - BIGGEST} more" if len(held) > BIGGEST else ""
     return MemoryLimitError(
-        f"{what}: {told} {format_bytes(least.nbytes)} ({least.nbytes} B), at {problem.rows[least.row].name}",
-        needed=least.nbytes,
+        f"{_what(rows.tables, limit)}: {least} {format_bytes(use.peak)} ({use.peak} B), at {use.peak_at} "
+        f"({shown}{rest})",
+        needed=use.peak,
         limit=limit,
     )

@@ -432,9 +432,14 @@ def _copied(of: TensorType, now: int, before: int) -> Callable[..., int]:
 
 def _changed(of: TensorType, strided: bool) -> Callable[..., int]:
     def size(left: Layout, wanted: Layout, *earlier: Layout) -> int:
-        if wanted is left or wanted in earlier:
-            return 0
-        copied = strided and not is_cut(left, wanted)
-        return transient_bytes(left, wanted, of) + (local_nbytes(of, left) if copied else 0)
+        return 0 if wanted in earlier else change_bytes(of, strided, left, wanted)
 
     return size
+
+
+def change_bytes(of: TensorType, strided: bool, left: Layout, wanted: Layout) -> int:
+    """Buffers on the way from one layout to another; a `strided` tensor is copied first."""
+    if wanted is left:
+        return 0
+    copied = strided and not is_cut(left, wanted)
+    return transient_bytes(left, wanted, of) + (local_nbytes(of, left) if copied else 0)

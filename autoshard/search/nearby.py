@@ -1,8 +1,8 @@
 """All combinations of choices around a value whose price, after message passing, is close to the least.
 
-They are listed and never written out as an array over all choices: first the layouts that the maker leaves and the users
-want, one user after another, each time with the exact least cost of serving the users left (so that nothing is begun
-that does not end within the gap), then the choices that mean these layouts.
+They are listed and never written out as an array over all choices: first the layouts that the maker leaves and that
+the users want, one user after another, each time with the exact least cost of serving the users left (so that nothing
+is begun that does not end within the gap), then the choices that mean these layouts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BLOCK = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Listed:
-    """Combinations of several equal values: `value` [n], `choices` [n, positions], `excess` [n] over the least."""
+    """Combinations of several equal values: `value` [n], `choices` [n, positions], `excess` [n] above the least."""
 
     value: np.ndarray
     choices: np.ndarray
@@ -30,23 +30,30 @@ class TooMany(Exception):
     """More combinations than were asked for are within the gap."""
 
 
-def nearby(messages: SharedMessages, potentials: list[np.ndarray], gap: float, most: int) -> Listed:
-    """All combinations whose price plus potentials is at most `gap` above the least of their value.
+def nearby(messages: SharedMessages, potentials: list[np.ndarray], least: np.ndarray, gap: float, most: int) -> Listed:
+    """All combinations whose price plus potentials is at most `gap` above `least`.
 
     Args:
         potentials: [values, choices] per position, the maker first; inf for choices that are out.
+        least: [values].
 
     Raises:
         TooMany: there are more than `most`.
     """
-    return _Listing(messages, potentials, gap, most).run()
+    return _Listing(messages, potentials, least, least + gap, most).run()
 
 
 class _Listing:
-    def __init__(self, messages: SharedMessages, potentials: list[np.ndarray], gap: float, most: int) -> None:
+    def __init__(
+        self,
+        messages: SharedMessages,
+        potentials: list[np.ndarray],
+        least: np.ndarray,
+        allowed: np.ndarray,
+        most: int,
+    ) -> None:
         self.messages, self.potentials, self.most = messages, potentials, most
-        self.least = messages.least(potentials)
-        self.allowed = self.least + gap
+        self.least, self.allowed = least, allowed
         self.kinds, self.users = messages.reduced(potentials)
         self.served = messages.served(self.users)
         counted = len(self.users)

@@ -9,6 +9,7 @@ and the proof is among such strategies.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
@@ -84,10 +85,13 @@ def _transfers(hardware: Hardware, atoms: Atoms) -> Transfers:
 
 def _planned(problem: Problem, atoms: Atoms, time_limit: float) -> Plan:
     tables = Tables(problem, prices_for(problem.hardware), atoms, _transfers(problem.hardware, atoms))
-    plan, limit = plan_of_choice(tables, settle(tables, time_limit)), problem.options.get(MEMORY)
+    limit, started = problem.options.get(MEMORY), time.monotonic()
+    settled = settle(tables, time_limit if limit is None else time_limit / 2)
+    plan = plan_of_choice(tables, settled)
     if limit is None or peak_memory(plan) <= limit:
         return plan
-    return plan_of_choice(tables, settle_within(tables, limit, time_limit))
+    left = time_limit - (time.monotonic() - started)
+    return plan_of_choice(tables, settle_within(tables, limit, left, settled.bound))
 
 
 def plan_of_choice(tables: Tables, settled: Settled) -> Plan:

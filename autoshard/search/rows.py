@@ -13,9 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from autoshard.ir.graph import Node
+from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.memory import Held, MemoryUse, Term, Variable, memory_model
+from autoshard.search.rows_copies import Copies, Want, copies_of, possible
 from autoshard.search.sharing import Shared
 from autoshard.search.strategies import Menu
 from autoshard.search.tables import Price, Tables
@@ -61,10 +62,21 @@ class MemoryRows:
         self.wider: list[int] = []
         self._known: dict[tuple, Bytes] = {}
         self._listed: dict[int, Sequence[Strategy | Layout]] = {}
+        known: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
+        schedule = self.model.schedule
+        found = (copies_of(tables, price, schedule, known, self.choices) for price in tables.prices)
+        self.copies = [one for one in found if one is not None]
+        self.copied: dict[int, Copies] = {}
+        self.moved: dict[int, tuple[Copies, Want]] = {}
+        of_part = {self._part_of(one.price.value): one for one in self.copies}
         fixed, self.pieces = [], []
         for number, term in enumerate(self.model.terms):
             if not term.variables:
                 fixed.append((term.first, term.last, term.at(self._nothing)))
+                continue
+            copies = of_part.get((term.parts[0].variable, _result(term)))
+            if copies is not None and self._is_of(copies, number, term):
+                self.wider.append(number)
                 continue
             sure = self._sure(number, term)
             if sure is None:
@@ -74,6 +86,20 @@ class MemoryRows:
             if table.nbytes.any():
                 self.pieces.append(Piece(number, term.first, term.last, scope, table))
         self.constants = live_bytes(fixed, self.model.moments).astype(np.int64)
+
+    def _is_of(self, copies: Copies, number: int, term: Term) -> bool:
+        """Whether the copies of a value, and their buffers, tell of this term."""
+        if term.kind == "copy":
+            self.copied[number] = copies
+        elif term.kind == "buffer" and len(term.parts) > 2:
+            for want in copies.wants:
+                if want.begin == term.first and want.behind is not None:
+                    self.moved[number] = copies, want
+        return number in self.copied or number in self.moved
+
+    def _part_of(self, value: Value) -> tuple[Variable, int]:
+        made = self.tables.graph.producers.get(value)
+        return (value, 0) if made is None else (made[0], made[1])
 
     @staticmethod
     def _nothing(variable: Variable) -> Strategy | Layout:
@@ -124,9 +150,7 @@ class MemoryRows:
         return live_bytes([(term.first, term.last, nbytes) for term, nbytes in terms], self.model.moments)
 
     def _nbytes(self, choice: Sequence[int]) -> list[int]:
-        chosen = {
-            variable: self.choices(place)[choice[place]] for place, variable in enumerate(self.tables.variables)
-        }
+        chosen = {variable: self.choices(place)[choice[place]] for place, variable in enumerate(self.tables.variables)}
         return [term.at(chosen.__getitem__) for term in self.model.terms]
 
     def spots(self, choice: Sequence[int], moment: int) -> list[tuple[int, int]]:
@@ -137,9 +161,15 @@ class MemoryRows:
         for number in alive:
             term = self.model.terms[number]
             more = term.at(lambda v: self.choices(self.tables.position[v])[choice[self.tables.position[v]]])
-            if number in known:
+            if number in self.copied:
+                more -= self.copied[number].held(choice, moment)
+            elif number in self.moved:
+                copies, want = self.moved[number]
+                more -= copies.moved(choice, want)
+            elif number in known:
                 piece = known[number]
-                more -= int(piece.table.nbytes[tuple(k[choice[v]] for k, v in zip(piece.table.kinds, piece.scope))])
+                kinds = (of[choice[v]] for of, v in zip(piece.table.kinds, piece.scope, strict=True))
+                more -= int(piece.table.nbytes[tuple(kinds)])
             if more > 0:
                 found.append((number, more))
         return found
@@ -164,7 +194,7 @@ class MemoryRows:
                     joint.setdefault(piece.scope, []).append((weight, piece.table))
         tables = copy.copy(self.tables)
         tables.unary = self._alone(alone, work)
-        tables.prices = self._joint(joint, work)
+        tables.prices = self._joint(joint, total, work)
         return tables
 
     def _alone(self, alone: dict[int, list[tuple[float, Bytes]]], work: bool) -> list[np.ndarray]:
@@ -182,15 +212,20 @@ class MemoryRows:
             found.append(made[key])
         return found
 
-    def _joint(self, joint: dict[tuple[int, ...], list[tuple[float, Bytes]]], work: bool) -> list[Price]:
-        joint = dict(joint)
+    def _joint(
+        self, joint: dict[tuple[int, ...], list[tuple[float, Bytes]]], total: np.ndarray, work: bool
+    ) -> list[Price]:
+        joint, copies = dict(joint), {id(one.price): one for one in self.copies}
         made: dict[tuple, Shared] = {}
         found = []
         for price in self.tables.prices:
             parts = joint.pop(price.scope, [])
-            key = (id(price.shared), *((weight, id(table)) for weight, table in parts))
+            mine = copies.get(id(price))
+            weights = mine.weights(total) if mine else ()
+            key = (id(price.shared), mine and id(mine.nbytes), weights, *((weight, id(of)) for weight, of in parts))
             if key not in made:
-                shared = price.shared if work else _possible(price.shared)
+                shared = price.shared if work else possible(price.shared)
+                shared = mine.priced(shared, weights) if mine else shared
                 made[key] = _merged(shared, parts) if parts else shared
             found.append(Price(price.value, price.scope, made[key]))
         for scope, parts in joint.items():
@@ -203,10 +238,12 @@ class MemoryRows:
         return found
 
 
-def _possible(shared: Shared) -> Shared:
-    """The same without seconds: only what is impossible stays so."""
-    seconds, base = (np.where(np.isinf(one), np.inf, 0.0) for one in (shared.seconds, shared.base))
-    return replace(shared, seconds=seconds, base=base)
+def _result(term: Term) -> int:
+    """Which result of its variable a copy is of; -1 if it is none of one."""
+    key = term.parts[0].key
+    if isinstance(key, tuple):
+        return int(key[-1]) if key[0] in ("result", "left") else -1
+    return 0 if key == "input" else -1
 
 
 def _merged(shared: Shared | None, parts: Sequence[tuple[float, Bytes]]) -> Shared:

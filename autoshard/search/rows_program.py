@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoshard.search.rows import MemoryRows, Piece
+from autoshard.search.rows_copies import Copies, Want
 from autoshard.search.tables import Price
 
 
@@ -27,13 +28,24 @@ class Group:
 
 @dataclass(frozen=True)
 class Answer:
-    """What HiGHS says: columns (None: nothing found), a bound, whether nothing is possible; bytes' prices per moment."""
+    """What HiGHS says: columns (None: nothing found), a bound, whether nothing is possible; prices per moment."""
 
     columns: np.ndarray | None
     bound: float
     impossible: bool
     prices: dict[int, float] = field(default_factory=dict)
     excess: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Uses:
+    """Who uses a value: the maker's group and the numbers of its kinds, per use a group and the pairs, and which use
+    has which number."""
+
+    maker: Group
+    rows: np.ndarray
+    each: list[tuple[Group, np.ndarray | None]]
+    number: dict[tuple[int, int], int]
 
 
 class _Lines:
@@ -76,15 +88,19 @@ class RowsProgram:
         self.constant = 0.0
         self.equal, self.below = _Lines(), _Lines()
         self.moments: dict[int, int] = {}
-        self.extra: dict[tuple, tuple[Piece | None, int, int, int]] = {}
+        self.extra: dict[tuple, tuple[int, int, int]] = {}
         self._groups: dict[tuple, Group] = {}
         self._pairs: dict[tuple, np.ndarray] = {}
+        self._uses: dict[int, _Uses] = {}
+        self._live: dict[tuple, list[tuple[int, int]]] = {}
         self._fine: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
         self.first = np.concatenate([[0], np.cumsum([len(kept) for kept in keep])]).astype(int)
         self.choices = int(self.first[-1])
         self._columns(self.choices)
         for v, kept in enumerate(keep):
             self.equal.add(np.arange(self.first[v], self.first[v] + len(kept)), np.ones(len(kept)), 1.0)
+        self.one = int(self._columns(1)[0])
+        self.equal.add([self.one], [1.0], 1.0)
         self.excess = int(self._columns(1, math.inf)[0])
         self.cost[self.excess] = excess if work else 1.0
         for v, costs in enumerate(rows.tables.unary):
@@ -152,6 +168,7 @@ class RowsProgram:
         self._pay(np.arange(self.first[v], self.first[v + 1]), costs[self.keep[v]])
 
     def _price(self, price: Price) -> None:
+        kinds_of_maker = np.unique(price.shared.maker[self.keep[price.scope[0]]])
         shared = price.shared.restricted([self.keep[v] for v in price.scope])
         maker = self.group(price.scope[0], shared.maker)
         if shared.base.any():
@@ -166,10 +183,12 @@ class RowsProgram:
             self._note(price.scope[0], price.scope[1], shared.maker, shared.kinds[0], table)
             return
         uses: list[tuple[Group, np.ndarray | None]] = []
-        for v, wants, kinds in zip(price.scope[1:], shared.users, shared.kinds, strict=True):
+        self._uses[id(price)] = _Uses(maker, kinds_of_maker, uses, {})
+        for user, (v, wants, kinds) in enumerate(zip(price.scope[1:], shared.users, shared.kinds, strict=True)):
             for use in range(wants.shape[1]):
                 labels = wants[kinds, use]
                 group = self.group(v, labels)
+                self._uses[id(price)].number[user, use] = len(uses)
                 uses.append((group, self.pair(maker, group)))
                 self._note(price.scope[0], v, shared.maker, labels, uses[-1][1])
         for layout in np.unique(np.concatenate([group.kinds for group, _ in uses])).tolist():
@@ -239,12 +258,110 @@ class RowsProgram:
                 above = (nbytes - least).ravel()
                 columns.append(mine.ravel()[above > 0])
                 numbers.append(above[above > 0] / self.limit)
-        for key, (_, first, last, column) in self.extra.items():
+        for copies in self.rows.copies:
+            lying = self._lying(copies, moment) + self._moving(copies, moment)
+            columns.append(np.array([column for column, _ in lying], int))
+            numbers.append(np.array([nbytes / self.limit for _, nbytes in lying]))
+        for key, (first, last, column) in self.extra.items():
             if first <= moment <= last:
                 columns.append(np.array([column]))
                 numbers.append(np.array([key[1] / self.limit]))
         self.moments[moment] = len(self.below.right)
         self.below.add(np.concatenate(columns), np.concatenate(numbers), (self.allowed - constant) / self.limit)
+
+    def _lying(self, copies: Copies, moment: int) -> list[tuple[int, int]]:
+        """Columns for the copies of a value that lie in memory at a moment, with the bytes of each."""
+        sides = copies.at(moment)
+        if not sides[0] and not sides[1]:
+            return []
+        key = (id(copies), *(tuple((want.user, want.use) for want in side) for side in sides))
+        if key not in self._live:
+            uses = self._uses[id(copies.price)]
+            self._live[key] = []
+            for row, kind in enumerate(uses.rows.tolist()):
+                for layout in np.flatnonzero(copies.nbytes[kind]).tolist():
+                    found = [
+                        [c for w in side if (c := self._wanting(uses, w, row, layout)) is not None] for side in sides
+                    ]
+                    column = self._lies(found, self.one if uses.maker.columns is None else int(uses.maker.columns[row]))
+                    if column is not None:
+                        self._live[key].append((column, int(copies.nbytes[kind, layout])))
+        return self._live[key]
+
+    def _moving(self, copies: Copies, moment: int) -> list[tuple[int, int]]:
+        """Columns for the buffers of users behind others that have a value brought at a moment, and their bytes."""
+        found, uses = [], self._uses[id(copies.price)]
+        for want in copies.wants:
+            if want.begin != moment or want.behind is None:
+                continue
+            before = Want(*want.behind, 0, 0)
+            for row, kind in enumerate(uses.rows.tolist()):
+                for layout in np.flatnonzero(copies.moving[kind]).tolist():
+                    mine = self._wanting(uses, want, row, layout)
+                    other = self._wanting(uses, before, row, layout)
+                    if mine is None or mine == other:
+                        continue
+                    column = mine if other is None else int(self._columns(1)[0])
+                    if other is not None:
+                        self.below.add([mine, other, column], [1.0, -1.0, -1.0], 0.0)
+                    found.append((column, int(copies.moving[kind, layout])))
+        return found
+
+    def _wanting(self, uses: _Uses, want: Want, row: int, layout: int) -> int | None:
+        """The column of: the maker is of kind number `row` and the user wants the layout; None if it never does."""
+        group, table = uses.each[uses.number[want.user, want.use]]
+        place = int(np.searchsorted(group.kinds, layout))
+        if place == len(group.kinds) or group.kinds[place] != layout:
+            return None
+        return self.one if table is None else int(table[row, place])
+
+    def _lies(self, sides: list[list[int]], maker: int) -> int | None:
+        """A column that is 1 if one of the now's is, or one of the before's and one of the after's."""
+        now, before, after = sides
+        if not now and not (before and after):
+            return None
+        if not (before and after) and len(set(now)) == 1:
+            return now[0]
+        column = int(self._columns(1)[0])
+        for one in set(now):
+            self.below.add([one, column], [1.0, -1.0], 0.0)
+        if before and after:
+            first, last = self._any(before), self._any(after)
+            if first == last:
+                self.below.add([first, column], [1.0, -1.0], 0.0)
+            elif maker == self.one:
+                self.below.add([first, last, column], [1.0, 1.0, -1.0], 1.0)
+            else:
+                self.below.add([first, last, maker, column], [1.0, 1.0, -1.0, -1.0], 0.0)
+        return column
+
+    def _any(self, columns: list[int]) -> int:
+        if len(set(columns)) == 1:
+            return columns[0]
+        column = int(self._columns(1)[0])
+        for one in set(columns):
+            self.below.add([one, column], [1.0, -1.0], 0.0)
+        return column
+
+    def expect(self, copies: Copies, columns: np.ndarray, change: np.ndarray) -> None:
+        """Add the bytes that copies take in a relaxed answer to `change` [moments + 1], from where on it changes."""
+        uses = self._uses[id(copies.price)]
+        last: dict[tuple[int, int], tuple[int, float]] = {}
+        for want in copies.wants:
+            group, table = uses.each[uses.number[want.user, want.use]]
+            part = np.ones((1, 1)) if table is None else columns[table]
+            for row, place in zip(*np.nonzero(part > 1e-6), strict=True):
+                spot = int(uses.rows[row]), int(group.kinds[place])
+                nbytes = float(copies.nbytes[spot])
+                end, share = last.get(spot, (want.begin - 1, 0.0))
+                kept = min(share, float(part[row, place])) * nbytes
+                change[min(end + 1, want.begin)] += kept
+                change[want.begin] -= kept
+                start = max(want.begin, end + 1)
+                if start <= want.end:
+                    change[start] += float(part[row, place]) * nbytes
+                    change[want.end + 1] -= float(part[row, place]) * nbytes
+                last[spot] = max(want.end, end), max(share, float(part[row, place]))
 
     def add_spot(self, number: int, more: int, choice: Sequence[int]) -> bool:
         """From now on a term that pieces do not tell completely takes `more` bytes besides where its variables choose
@@ -255,14 +372,14 @@ class RowsProgram:
             v = self.rows.tables.position[variable]
             reads = [part.read for part in term.parts if part.variable is variable]
             listed = self.rows.choices(v)
-            mine = tuple(read(listed[choice[v]]) for read in reads)
-            like = [i for i, c in enumerate(self.keep[v]) if all(read(listed[c]) is at for read, at in zip(reads, mine))]
+            mine = [(read, read(listed[choice[v]])) for read in reads]
+            like = [i for i, c in enumerate(self.keep[v]) if all(read(listed[c]) is at for read, at in mine)]
             spot.append((v, tuple(like)))
         key = (number, more, tuple(spot))
         if key in self.extra:
             return False
         column = int(self._columns(1)[0])
-        self.extra[key] = (None, term.first, term.last, column)
+        self.extra[key] = term.first, term.last, column
         columns = [column] + [int(self.first[v]) + i for v, like in spot for i in like]
         self.below.add(columns, [-1.0] + [1.0] * (len(columns) - 1), len(spot) - 1.0)
         for moment, row in self.moments.items():
@@ -339,9 +456,7 @@ class RowsProgram:
 
     def choice(self, columns: np.ndarray) -> tuple[int, ...]:
         """The choice that has the largest column of each variable."""
-        return tuple(
-            int(kept[columns[self.first[v] : self.first[v + 1]].argmax()]) for v, kept in enumerate(self.keep)
-        )
+        return tuple(int(kept[columns[self.first[v] : self.first[v + 1]].argmax()]) for v, kept in enumerate(self.keep))
 
     def support(self, columns: np.ndarray) -> list[np.ndarray]:
         """Per variable, the choices that a relaxed answer uses."""

@@ -14,24 +14,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoshard.search.bounds import Bounds
 from autoshard.search.rows import MemoryRows
+from autoshard.search.rows_copies import RowsBounds
 from autoshard.search.rows_program import Answer, RowsProgram
 
 EQUAL = 1e-9
 SWEEPS = 60
 ROUNDS = 16
 """Prices that are tried at most."""
+ASCENT = 0.4
+"""Of the time, for prices."""
 STEADY = 1e-6
 """A bound that rises by less, relatively, is enough."""
-MOST = 4
-"""Choices per variable that join the program at each prices, on average."""
-COLUMNS = 150_000
+MOST = 1
+"""New choices per variable that join the program at each prices, on average."""
+DEARER = (1.5, 4.0, 32.0)
+"""What prices are raised by, one after another, for choices that need less, while no plan is known."""
+NEAR = 1e-2
+"""Choices that raise the bound by more, relatively, do not join."""
+COLUMNS = 60_000
 """The largest program that is tried in whole numbers."""
 WINDOW = 12
 """Of moments that follow each other so closely, one row is added at a time."""
-SHARES = (0.02, 0.2, 1.0)
-"""Parts of the gap within which choices are looked at, one after another."""
+WIDER = (1.5, 2.5, 5.0, 20.0, math.inf)
+"""How many choices per variable are searched completely in the end, one after another."""
 
 
 class RowsSearch:
@@ -45,25 +51,32 @@ class RowsSearch:
         self.best: tuple[int, ...] | None = None
         self.impossible = False
         self.seen = [np.zeros(size, bool) for size in self.sizes]
+        self.used = [np.zeros(size, bool) for size in self.sizes]
         self.active: list[int] = []
         self.at_prices = -math.inf
         self.reduced: list[np.ndarray] = []
-        self.excess = 0.0
+        self.prices: dict[int, float] = {}
         self.stats: dict[str, float] = {"prices tried": 0, "programs": 0}
 
     def run(self) -> None:
         """Prices, then plans, then the proof, as far as time allows."""
-        support = self._ascend()
-        if support is None:
-            return
-        if not self.closed and self.left > 0:
-            self._whole(support, 0.2 * self.left)
-        if not self.closed and self.left > 0 and (self.best is None or self.gap > 1e-4):
-            self._whole([np.flatnonzero(one) for one in self.seen], 0.3 * self.left)
-        for share in SHARES:
+        self._ascend()
+        for factor in DEARER:
+            if self.best is not None or self.impossible or self.left < 0:
+                break
+            self._bounded({moment: factor * price for moment, price in self.prices.items()})
+            self._relaxed_and_whole(20 * max(self.bound, 1e-9))
+        self.improve()
+
+    def improve(self) -> None:
+        """Look for better plans than the best, among ever more choices, until there is none or time is over."""
+        for most in WIDER:
             if self.closed or self.best is None or self.left < 0:
                 break
-            self._prove(share)
+            self._prove(most)
+
+    def _chosen(self) -> list[np.ndarray]:
+        return [np.flatnonzero(one) for one in self.seen]
 
     @property
     def closed(self) -> bool:
@@ -91,37 +104,44 @@ class RowsSearch:
 
     def note(self, choice: Sequence[int]) -> None:
         """Programs have what this choice makes from now on."""
-        for seen, one in zip(self.seen, choice, strict=True):
-            seen[one] = True
+        for seen, used, one in zip(self.seen, self.used, choice, strict=True):
+            seen[one] = used[one] = True
 
     # -- prices
 
-    def _ascend(self) -> list[np.ndarray] | None:
-        """Raise the bound by better prices; what the relaxed program uses in the end, None if time was over."""
+    def _ascend(self) -> None:
+        """Raise the bound by better prices; plans come from what the relaxed programs use."""
+        until, raised, last = time.monotonic() + ASCENT * self.left, False, 0.0
         self._bounded({} if self.work else dict.fromkeys(range(self.rows.model.moments), 1.0))
-        support, penalty, last, raised = None, 0.0, -math.inf, False
+        penalty = 20 * max(self.bound, 1e-9)
         for _ in range(ROUNDS):
-            if self.left < 0:
-                break
-            penalty = penalty or 20 * max(self.bound, 1e-9)
-            program, answer = self._relaxed(penalty)
-            if answer.columns is None:
+            answer = self._relaxed_and_whole(penalty)
+            if answer.columns is None or self.closed or time.monotonic() > until:
                 self.impossible = answer.impossible
                 break
-            support, self.excess = program.support(answer.columns), answer.excess
             before = self.bound
-            self._bounded(answer.prices)
+            self._bounded(_middle(self.prices, answer.prices) if answer.excess > 1e-9 or self.prices else answer.prices)
             near = answer.bound - self.bound <= STEADY * abs(answer.bound)
-            if near or (self.bound - before <= STEADY * abs(self.bound) and before > last):
-                if not self.work or self.excess <= 1e-9 or raised:
+            still = abs(last - answer.bound) <= 10 * STEADY * abs(answer.bound)
+            if near or (still and self.bound - before <= STEADY * abs(self.bound)):
+                if not self.work or answer.excess <= 1e-9 or raised:
                     break
                 penalty, raised = 100 * penalty, True
-            last = before
-        return support
+            last = answer.bound
+
+    def _relaxed_and_whole(self, penalty: float) -> Answer:
+        """The relaxed program, and in whole numbers that over all that relaxed ones have used."""
+        program, answer = self._relaxed(penalty)
+        if answer.columns is not None:
+            for used, now in zip(self.used, program.support(answer.columns), strict=True):
+                used[now] = True
+            if not self.closed and self.left > 0:
+                self._whole([np.flatnonzero(one) for one in self.used], 0.1 * self.left)
+        return answer
 
     def _relaxed(self, penalty: float) -> tuple[RowsProgram, Answer]:
         """The program over what was seen, with all rows that bind in it."""
-        program = RowsProgram(self.rows, [np.flatnonzero(one) for one in self.seen], self.limit, penalty, self.work)
+        program = RowsProgram(self.rows, self._chosen(), self.limit, penalty, self.work)
         for moment in self.active:
             program.add_row(moment)
         while True:
@@ -153,6 +173,8 @@ class RowsSearch:
             nbytes = sides[0] @ piece.table.nbytes @ sides[1] if len(sides) == 2 else sides[0] @ piece.table.nbytes
             change[piece.first] += nbytes
             change[piece.last + 1] -= nbytes
+        for copies in self.rows.copies:
+            program.expect(copies, columns, change)
         return self.rows.constants + np.cumsum(change[:-1])
 
     def _bounded(self, prices: dict[int, float]) -> None:
@@ -163,25 +185,24 @@ class RowsSearch:
             weights[moment] = price
         if not self.work and weights.any():
             weights /= weights.sum() * self.limit
-        bounds = Bounds(self.rows.priced(weights, self.work))
+        bounds = RowsBounds(self.rows.priced(weights, self.work))
         bounds.tighten(SWEEPS, self.end, STEADY)
         allowed = self.limit if self.work else 0
         bound = bounds.lower + float(weights @ (self.rows.constants - allowed))
         reduced = bounds.reduced()
         if bound > self.at_prices:
-            self.at_prices, self.reduced = bound, reduced
+            self.at_prices, self.reduced, self.prices = bound, reduced, prices
         self.bound = max(self.bound, bound)
         self._see(reduced)
 
     def _see(self, reduced: Sequence[np.ndarray]) -> None:
-        every = np.concatenate(reduced)
-        count = min(MOST * len(reduced), len(every) - 1)
-        most = float(np.partition(every, count)[count])
+        """Of the choices not seen yet, those that raise the bound least join; for each variable its best does."""
+        new = np.concatenate([one[~seen] for one, seen in zip(reduced, self.seen, strict=True)])
+        count = min(MOST * len(reduced), len(new) - 1)
+        most = min(float(np.partition(new, count)[count]), NEAR * abs(self.bound)) if len(new) else 0.0
         for seen, one in zip(self.seen, reduced, strict=True):
-            near = one <= max(min(most, 1e-2 * abs(self.bound)), float(one.min()))
-            if near.sum() > 4 * MOST:
-                near = np.isin(np.arange(len(one)), np.argsort(one, kind="stable")[: 4 * MOST])
-            seen |= near
+            near = np.flatnonzero(~seen & (one <= max(most, float(one.min()))))
+            seen[near[np.argsort(one[near], kind="stable")[: 4 * MOST]]] = True
 
     # -- whole numbers
 
@@ -223,17 +244,23 @@ class RowsSearch:
         if not told:
             program.exclude(choice, [v for v, kept in enumerate(program.keep) if len(kept) > 1])
 
-    def _prove(self, share: float) -> None:
-        """The best among the choices that raise the bound by a share of the gap at most."""
-        if not self.reduced:
+    def _prove(self, most: float) -> None:
+        """The best among the choices that raise the bound least, `most` per variable on average."""
+        if not self.reduced or self.best is None:
             return
-        beyond = share * (self.value - self.at_prices) + EQUAL * abs(self.value)
+        every = np.sort(np.concatenate(self.reduced))
+        beyond = self.value - self.at_prices + EQUAL * abs(self.value)
+        beyond = min(beyond, float(every[int(min(most * len(self.sizes), len(every) - 1))]))
         keep = [np.flatnonzero(one <= max(beyond, one.min())) for one in self.reduced]
-        assert self.best is not None
-        keep = [np.union1d(kept, [one]) for kept, one in zip(keep, self.best, strict=True)]
+        keep = [np.union1d(kept, np.flatnonzero(used)) for kept, used in zip(keep, self.used, strict=True)]
         self.stats["kept"] = sum(map(len, keep))
-        bound = self._whole(keep, (0.3 if share < 1 else 0.9) * self.left)
+        bound = self._whole(keep, 0.5 * self.left)
         self.bound = max(self.bound, min(bound, self.at_prices + beyond, self.value))
+
+
+def _middle(some: dict[int, float], others: dict[int, float]) -> dict[int, float]:
+    """Half way between prices: those of a restricted program swing widely around the best ones."""
+    return {moment: (some.get(moment, 0.0) + others.get(moment, 0.0)) / 2 for moment in sorted({*some, *others})}
 
 
 def _peaks(nbytes: np.ndarray, most: float) -> list[int]:

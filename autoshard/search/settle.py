@@ -1,8 +1,9 @@
 """The least cost of tables, with its proof: bounds first, then an exact search among what they leave.
 
-Message passing says of each choice how much the bound rises if it is made. An exact search among the choices that
-hardly raise it finds a plan; all choices that no better plan can make are left out then, and a search among the rest
-proves the optimum. What was left out without proof is counted in the bound.
+Message passing says of each choice, and of each combination of choices around a value, how much the bound rises if it
+is made. All combinations within a small gap are listed and joined (`exact/sparse.py`): if they hold a plan, the best of
+them is the optimum; if not, the bound rises by the gap, and a wider one is tried. Where too many are within the gap,
+the problem is branched.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 
 from autoshard.errors import PlanError
 from autoshard.search.bounds import Bounds
-from autoshard.search.exact import CostProblem, Factor, solve
+from autoshard.search.exact import CostProblem, Factor, Nearest, least_sum, solve
+from autoshard.search.nearby import TooMany
 from autoshard.search.shared_messages import LARGE
 from autoshard.search.tables import Tables
 
@@ -24,12 +26,22 @@ Choice = tuple[int, ...]
 
 EQUAL = 1e-9
 NEAR = 1e-6
-"""Choices that raise the bound by at most this, relatively, are looked at first."""
+"""Choices that raise the bound by at most this, relatively, are looked at first where a plan is still to be found."""
 SWEEPS = 60
+ROUGH = 6e-4
+"""Choices that raise a first bound by more than this, relatively, are left out while there is hope."""
+GAIN = 1e-5
+"""The growth of the bound by a sweep, relatively, that is worth another."""
+FIRST, WIDER = 6e-5, 2.0
+"""The first gap, relatively, and by what it is widened."""
+WIDTHS = (1 << 12, 1 << 20)
+"""How many rows an elimination keeps, one look after the other."""
+MOST = 1 << 21
+"""The most combinations that are listed of equal values."""
+CLOSE = 1.3
+"""Gaps that differ by less are not tried one behind the other."""
 CELLS = 3_000_000
 """The largest price that is written out."""
-SHARE = 0.25
-"""Of the time that is left, for an exact search; if that proves nothing, the problem is branched."""
 
 
 @dataclass(frozen=True)
@@ -66,27 +78,100 @@ class _Search:
         self.stats: dict[str, float] = {"turns": len(self.bounds.turns), "branches": 0}
 
     def run(self) -> Settled:
-        lower = self.bounds.tighten(SWEEPS, self.end, 1e-6)
-        self.stats["message bound"] = lower
-        marginals = self.bounds.reduced()
-        proved = self._prove(lower, marginals, None)
+        lower = self.bounds.tighten(SWEEPS, self.end, ROUGH / 5)
+        proved = self._narrowed(lower)
+        if proved is None:
+            lower = self.bounds.tighten(SWEEPS, self.end, GAIN)
+            proved = self._prove(lower, self.bounds.reduced())
         assert self.best is not None
-        return Settled(self.best, self.value, min(proved, self.value), tuple(marginals), self.stats)
+        self.stats["message bound"] = lower
+        return Settled(self.best, self.value, min(proved, self.value), tuple(self.bounds.reduced()), self.stats)
+
+    def _narrowed(self, lower: float) -> float | None:
+        """The least cost, if it is at most ROUGH above the bound: then few choices have to be looked at. Else None."""
+        full, limit = self.bounds, (1 + ROUGH) * lower
+        try:
+            self.bounds = full.narrowed(limit - lower)
+            lower = self.bounds.tighten(SWEEPS, self.end, GAIN, limit)
+            proved, done = self._widened(lower, self.bounds.reduced(), limit - lower)
+        finally:
+            self.bounds = full
+        return proved if done else None
 
     @property
     def enough(self) -> float:
         """A bound that shows that nothing better is left."""
         return self.value * (1 - EQUAL)
 
-    def _prove(self, lower: float, reduced: list[np.ndarray], near: Choice | None) -> float:
-        """A bound for all choices that the bounds still allow; a better choice is noted on the way.
+    @property
+    def left(self) -> float:
+        return self.end - time.monotonic()
 
-        `near` is a good one of these choices, if one is known.
-        """
+    def _note(self, choice: Choice) -> None:
+        choice = tuple(int(kept[one]) for kept, one in zip(self.bounds.kept, choice, strict=True))
+        value = self.tables.seconds(choice)
+        if value < self.value:
+            self.best, self.value = choice, value
+
+    def _prove(self, lower: float, reduced: list[np.ndarray]) -> float:
+        """A bound for all choices that the bounds still allow; a better choice is noted on the way."""
         if lower >= self.enough or (self.left < 0 and self.best is not None):
             return lower
+        proved, done = self._widened(lower, reduced)
+        if done or proved >= self.enough:
+            return proved
+        if self.best is None:
+            self._find(lower, reduced)
+        if proved >= self.enough or self.left < 0:
+            return proved
+        return self._branched(proved, lower, reduced)
+
+    def _widened(self, lower: float, reduced: list[np.ndarray], most: float = math.inf) -> tuple[float, bool]:
+        """Look at all within a gap, at wider and wider ones up to `most`: a bound, and whether a plan costs just that."""
+        clear, wide, gap = 0.0, math.inf, FIRST * lower
+        while self.left > 0 and lower + clear < self.enough and wide > max(CLOSE * clear, NEAR * lower):
+            gap = min(gap, self.value - lower + EQUAL * lower, most)
+            if gap <= clear:
+                break
+            found = self._within(lower, reduced, gap)
+            if found is not None and found.choice is not None and found.cost <= found.beyond:
+                return lower + found.cost, True
+            if found is not None and found.beyond > gap:
+                clear = gap
+            else:
+                wide = gap
+                clear = clear if found is None else max(clear, found.beyond)
+            if clear > LARGE:
+                raise PlanError(
+                    f"no strategies of {self.tables.graph.name!r} fit each other: no redistribution joins them"
+                )
+            gap = min(WIDER * gap, math.sqrt(wide * max(clear, wide / WIDER**2)))
+        return lower + clear, False
+
+    def _within(self, lower: float, reduced: list[np.ndarray], gap: float) -> Nearest | None:
+        """The best of all that is within a gap of the bound, as far as there is room; None if it is too much to list.
+
+        A first look keeps few combinations, which finds a plan fast; then only what is better has to be looked at.
+        """
+        found = None
+        for width in WIDTHS:
+            try:
+                unary, listings = self.bounds.listings(reduced, gap, MOST)
+            except TooMany:
+                return found
+            self.stats["listed"] = sum(len(one.cost) for one in listings)
+            found = least_sum(unary, listings, gap, width, stop=lambda: self.left < 0)
+            if found.choice is not None:
+                self._note(found.choice)
+                gap = min(gap, self.value - lower + EQUAL * lower)
+            if found.beyond >= min(found.cost, gap):
+                break
+        return found
+
+    def _find(self, lower: float, reduced: list[np.ndarray]) -> None:
+        """Some plan, out of few choices of each variable."""
         allowed = NEAR * lower
-        while near is None:
+        while self.best is None:
             if allowed > 1e6 * LARGE:
                 raise PlanError(
                     f"no strategies of {self.tables.graph.name!r} fit each other: no redistribution joins them"
@@ -94,38 +179,29 @@ class _Search:
             most = max(self.tables.sizes)
             while self._largest(keep := self._keep(allowed, reduced, most)) > CELLS:
                 most //= 2
-            all_kept = most == max(self.tables.sizes)
-            bound, near = self._among(keep, lower + allowed if all_kept else lower, self.left)
-            if bound >= self.enough:
-                return bound
+            self._among(keep)
             allowed = 100 * max(allowed, 1e-9)
-        allowed = self.value - lower + EQUAL * self.value
-        keep = self._keep(allowed, reduced)
-        if self._largest(keep) <= CELLS:
-            lower = max(lower, self._among(keep, lower + allowed, SHARE * self.left)[0])
-        if lower >= self.enough or self.left < 0 or all(len(kept) == 1 for kept in keep):
-            return lower
-        return self._branched(lower, reduced, near)
 
     def _largest(self, keep: Sequence[np.ndarray]) -> int:
         """Cells of the largest price, written out for the kept choices."""
         return max((math.prod(len(keep[v]) for v in price.scope) for price in self.tables.prices), default=1)
 
-    def _branched(self, lower: float, reduced: list[np.ndarray], near: Choice) -> float:
-        """Prove it once with the choice of one variable as it is in `near`, and once otherwise."""
-        variable, state = self._loosest(near, lower, reduced), self.bounds.state()
+    def _branched(self, proved: float, lower: float, reduced: list[np.ndarray]) -> float:
+        """Prove it once with the choice of one variable as it is in the best plan, and once otherwise."""
+        assert self.best is not None
+        variable, state = self._loosest(self.best, lower, reduced), self.bounds.state()
         if variable is None:
-            return lower
+            return proved
         choices = np.arange(self.tables.sizes[variable])
-        mine, proved = choices == near[variable], math.inf
-        for forbidden, known in ((choices[~mine], near), (choices[mine], None)):
+        mine, both = choices == self.best[variable], math.inf
+        for forbidden in (choices[~mine], choices[mine]):
             self.stats["branches"] += 1
             self.bounds.go_back(state)
             self.bounds.forbid(variable, forbidden)
-            bound = self.bounds.tighten(SWEEPS, self.end, NEAR, self.enough)
+            bound = self.bounds.tighten(SWEEPS, self.end, GAIN, self.enough)
             rest = self.bounds.reduced() if bound < self.enough else []
-            proved = min(proved, self._prove(max(bound, lower), rest, known))
-        return proved
+            both = min(both, self._prove(bound, rest))
+        return max(proved, both)
 
     def _loosest(self, near: Choice, lower: float, reduced: Sequence[np.ndarray]) -> int | None:
         """Of the variables with several choices left, the one where the bound misses most of the cost of `near`."""
@@ -134,10 +210,6 @@ class _Search:
             if (lower + costs < self.enough).sum() < 2:
                 slack[variable] = -1.0
         return None if slack.max() < 0 else int(slack.argmax())
-
-    @property
-    def left(self) -> float:
-        return self.end - time.monotonic()
 
     def _kinds(self) -> np.ndarray:
         """Per variable, a number that variables with equal surroundings share: they keep the same choices."""
@@ -157,20 +229,12 @@ class _Search:
             kept = [np.sort(k[np.argsort(one[k], kind="stable")[:most]]) for k, one in zip(kept, least, strict=True)]
         return [kept[kind] for kind in self.kinds]
 
-    def _among(self, keep: list[np.ndarray], beyond: float, seconds: float) -> tuple[float, Choice | None]:
-        """The best among the kept choices, and the bound that results if all else costs at least `beyond`."""
+    def _among(self, keep: list[np.ndarray]) -> None:
+        """Note the best, or a good one, among the kept choices."""
         problem = Restricted(self.tables, keep)
-        self.stats["kept"] = sum(map(len, keep))
-        self.stats["largest table"] = problem.largest
-        found = solve(CostProblem(problem.sizes, problem.factors), time_limit=max(0.5, seconds))
-        self.stats.update({f"exact {name}": value for name, value in found.stats.items()})
-        if found.choice is None:
-            return min(problem.constant + found.bound, beyond), None
-        choice = problem.choice(found.choice)
-        value = self.tables.seconds(choice)
-        if value < self.value:
-            self.best, self.value = choice, value
-        return min(problem.constant + found.bound, beyond), choice
+        found = solve(CostProblem(problem.sizes, problem.factors), time_limit=max(0.5, self.left))
+        if found.choice is not None:
+            self._note(problem.choice(found.choice))
 
 
 class Restricted:

@@ -15,6 +15,8 @@ from autoshard.search.sharing import Shared
 
 LARGE = 1e3
 """Seconds that stand for what is impossible: sums with it keep their digits."""
+BLOCK = 1 << 16
+"""Numbers that are worked on at once: they stay in a processor's cache."""
 MOST = 8
 """Users beyond this are left to the bound as if nothing they want cost anything."""
 
@@ -68,39 +70,38 @@ class SharedMessages:
         maker = self.groups[0].least(potentials[0]) + self.base
         return maker, [self.groups[i + 1].least(potentials[i + 1]) for i in self.counted]
 
-    def served(self, users: list[np.ndarray]) -> list[np.ndarray]:
-        """Per subset of the users (as a bit set), [values, kinds]: the least to serve just these."""
-        count, kinds = len(users), len(self.base)
-        values = len(users[0]) if users else 1
-        alone: list[np.ndarray] = [np.zeros((values, kinds))]
-        sums: list[np.ndarray] = [np.zeros((values, self.seconds.shape[1]))]
-        for subset in range(1, 1 << count):
-            low = (subset & -subset).bit_length() - 1
-            sums.append(sums[subset & (subset - 1)] + users[low])
-            alone.append(_min_plus(sums[subset], self.seconds))
-        served: list[np.ndarray] = [alone[0]]
-        for subset, parts in enumerate(_partitions(count)):
-            if subset:
-                best = alone[subset]
-                for part in parts:
-                    best = np.minimum(best, alone[part] + served[subset ^ part])
-                served.append(best)
+    def served(self, users: list[np.ndarray]) -> np.ndarray:
+        """[subsets of the users (as bit sets), values, kinds]: the least to serve just these."""
+        sums = _sums(users, self.seconds.shape[1])
+        alone = _min_plus(sums, self.seconds)
+        alone[0] = 0.0
+        if len(users) < 2:
+            return alone
+        served = alone.copy()
+        for user in range(1, len(users)):
+            first = 1 << user
+            together, rest, starts = _splits(user)
+            # The user shares a copy with some of those before it, and the rest of these are served by themselves.
+            served[first : 2 * first] = np.minimum.reduceat(alone[first + together] + served[rest], starts, axis=0)
         return served
 
     def _wanting(self, user: int, maker: np.ndarray, users: list[np.ndarray]) -> np.ndarray:
         """[values, layouts], the least of everything else given the layout that the user wants."""
         others = [one for i, one in enumerate(users) if i != user]
-        served = self.served(others) if others else [np.zeros_like(maker)]
-        full, best = len(served) - 1, None
-        sums = [np.zeros((len(maker), self.seconds.shape[1]))]
-        for subset in range(full + 1):
-            if subset:
-                low = (subset & -subset).bit_length() - 1
-                sums.append(sums[subset & (subset - 1)] + others[low])
-            found = _min_plus(maker + served[full ^ subset], self._turned) + sums[subset]
-            best = found if best is None else np.minimum(best, found)
-        assert best is not None
-        return best
+        if not others:
+            return _min_plus(maker, self._turned)
+        # Of the others some share this layout, and the rest is served by itself.
+        rest = self.served(others)[::-1]
+        return (_min_plus(maker + rest, self._turned) + _sums(others, self.seconds.shape[1])).min(axis=0)
+
+
+def _sums(users: list[np.ndarray], layouts: int) -> np.ndarray:
+    """[subsets, values, layouts], what the users of each subset pay together for wanting a layout."""
+    values = len(users[0]) if users else 1
+    found = np.zeros((1 << len(users), values, layouts))
+    for i, one in enumerate(users):
+        found[1 << i : 2 << i] = found[: 1 << i] + one
+    return found
 
 
 class _Groups:
@@ -123,10 +124,15 @@ class _Groups:
 
 
 def _min_plus(prices: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """[values, rows of seconds], least over its columns of price plus seconds."""
-    if prices.size * len(seconds) <= 1 << 21:
-        return (prices[:, None, :] + seconds[None]).min(axis=2)
-    return np.stack([(one + seconds).min(axis=1) for one in prices])
+    """[..., rows of seconds], least over its columns of price plus seconds."""
+    flat = prices.reshape(-1, prices.shape[-1])
+    step = max(1, BLOCK // max(1, seconds.size))
+    if len(flat) <= step:
+        found = (flat[:, None, :] + seconds).min(axis=2)
+    else:
+        parts = (flat[start : start + step, None, :] for start in range(0, len(flat), step))
+        found = np.concatenate([(part + seconds).min(axis=2) for part in parts])
+    return found.reshape(*prices.shape[:-1], len(seconds))
 
 
 def _dearest(rows: np.ndarray, seconds: np.ndarray) -> np.ndarray:
@@ -134,6 +140,15 @@ def _dearest(rows: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     if rows.shape[1] == 1:
         return rows[:, 0]
     return rows[np.arange(len(rows)), seconds.mean(axis=0)[rows].argmax(axis=1)]
+
+
+@lru_cache(maxsize=MOST + 1)
+def _splits(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All ways to take apart the subsets of `count` users, one subset behind the other: one part, the other part, and
+    where each subset starts."""
+    pairs = [(part, subset ^ part) for subset in range(1 << count) for part in range(subset + 1) if not part & ~subset]
+    together, rest = np.array(pairs).T
+    return together, rest, np.flatnonzero(np.diff(together | rest, prepend=-1))
 
 
 @lru_cache(maxsize=MOST + 1)

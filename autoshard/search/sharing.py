@@ -64,7 +64,9 @@ class Shared:
             used, which = np.unique(kind[kept], return_inverse=True)
             users.append(wants[used])
             kinds.append(which)
-        return Shared(self.seconds[rows], self.base[rows], maker, tuple(users), tuple(kinds))
+        layouts = np.unique(np.concatenate([wants.reshape(-1) for wants in users])) if users else np.arange(1)
+        users = [np.searchsorted(layouts, wants) for wants in users]
+        return Shared(self.seconds[np.ix_(rows, layouts)], self.base[rows], maker, tuple(users), tuple(kinds))
 
     @property
     def cells(self) -> int:

@@ -7,7 +7,7 @@ import pytest
 import autoshard
 from autoshard.ops import operators
 from autoshard.search import search_modes
-from costmodel import presets
+from costmodel import preset, presets, save
 
 
 @pytest.mark.parametrize(
@@ -114,3 +114,18 @@ def test_modes_and_hardware(cli):
     _, out, _ = cli("hardware")
     assert all(f"{name}: " in out for name in presets())
     assert "source: " in out
+
+
+def test_hardware_lists_what_was_saved(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOSHARD_CALIBRATION", str(tmp_path / "own.json"))
+    _, out, _ = cli("hardware")
+    assert "no calibration of this machine is saved" in out
+    save(preset("h100"), tmp_path / "own.json")
+    save(preset("cpu"), tmp_path / "another.json")
+    (tmp_path / "letters.json").write_text("[]")
+    code, out, err = cli("hardware")
+    assert not code and not err and "letters" not in out
+    assert out.index("--hardware calibrated, in ") < out.index(f"--hardware {tmp_path / 'another.json'}")
+    (tmp_path / "own.json").write_text("[]")
+    _, _, err = cli("hardware")
+    assert "own.json is no hardware file" in err

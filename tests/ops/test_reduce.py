@@ -37,7 +37,7 @@ def test_rules_say_how_terms_are_joined() -> None:
     assert rule_text(ops.reduce_sum, axis=1) == "a b c -> a c {a=4, b=6, c=10}"
     assert rule_text(ops.reduce_max, axis=(0, -1), keep_dims=True) == "a b c -> 1 b 1 by max {a=4, b=6, c=10}"
     assert rule_text(ops.reduce_prod) == "a b c -> () by prod {a=4, b=6, c=10}"
-    assert rule_text(ops.arg_max, axis=1) == "a [b] c -> a c {a=4, b=6, c=10}"
+    assert rule_text(ops.arg_max, axis=1) == "a [b]^6 c -> a c {a=4, b=6, c=10}"
     assert rule_text(ops.cum_sum, axis=0) == "[a]^4 b c -> [a]^4 b c {a=4, b=6, c=10}"
 
 

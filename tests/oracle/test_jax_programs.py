@@ -26,7 +26,7 @@ def feeds(planned: Planned) -> list[np.ndarray]:
     return [
         rng.normal(size=value.type.shape, scale=0.5).astype(np.float32)
         if value.type.dtype.is_float
-        else rng.integers(0, 16, value.type.shape, dtype=np.int32)
+        else rng.integers(0, 16, value.type.shape).astype(value.type.dtype.numpy)
         for value in planned.graph.inputs
     ]
 
@@ -38,7 +38,11 @@ def test_the_split_program_equals_the_whole_one(name: str) -> None:
     given = feeds(planned)
     verify_program(planned.program)
     found = planned.run(*given)
-    assert not differences(found, evaluate(planned.graph, given))
+    whole = evaluate(planned.graph, given)
+    if any(value.type.dtype.name == "bf16" for value in planned.graph.values):
+        # What is rounded to eight bits on the way is wide again when it leaves.
+        found, whole = ([one.astype(np.float16) for one in outputs] for outputs in (found, whole))
+    assert not differences(found, whole)
     check_borders(planned, imported)
     check_list(planned)
 

@@ -224,9 +224,11 @@ def test_megatron_never_gathers_logits():
     assert made.plan.strategy(logits).in_strategy == ((2, 1, 2), (2, 1))
     used = {id(logits), *(id(node) for node in made.graph.nodes if node.op.name == "SparseSoftmaxCrossEntropyGrad")}
     loss = [one for one in made.program.collectives if isinstance(one, Collective) and id(one.serves) in used]
-    # Maximum, sum and chosen logit; the gradient makes the first two anew, where they are not shared.
-    assert 3 <= len(loss) <= 5 and all(one.operand.local.elements <= rows for one in loss)
-    assert not any(one.step.kind == "all_gather" and 24 in one.operand.whole.shape for one in made.program.collectives)
+    # Maximum, sum and chosen logit; the gradient makes the first two anew, where they are not shared. The chosen logit
+    # may be left as a term of the loss.
+    assert 2 <= len(loss) <= 5 and all(one.operand.local.elements <= rows for one in loss)
+    held = [one.operand.whole.shape for one in made.program.collectives]
+    assert not any(len(shape) > 2 and 24 in shape for shape in held), "no logits, nor their gradient"
     feeds = made.traced.inputs(tokens, tokens[:, ::-1].copy())
     for ours, theirs in zip(Executor(made.program, LocalComm(4))(*feeds), run_whole(made.graph, feeds), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-6)

@@ -178,3 +178,12 @@ def test_propagation_sees_one_factor():
     pairs = Rule.parse("a b~^6 -> a {a=4, b=6}")
     assert str(pairs) == "a b~^6 -> a {a=4, b=6}"
     assert pairs.contracted == (1,) and pairs.summed == () and pairs.factors[1].splittable
+
+
+def test_a_look_up_leaves_its_operand_alone():
+    """Of a single slice, too, of which a rank holds nothing."""
+    x, held = drawn(0, 4, 3), drawn(0, 4, 3)
+    attrs = {"offset_dims": (0,), "collapsed_slice_dims": (1,), "start_index_map": (1,), "index_vector_dim": 0}
+    attrs |= {"slice_sizes": (4, 1), "operand_batching_dims": (), "start_indices_batching_dims": ()}
+    found = lookup("GatherSlices").run(x, np.array([0]), **attrs, block=((0, 4), (3, 6)))
+    assert not found.any() and (x == held).all()

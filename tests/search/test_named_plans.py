@@ -33,8 +33,9 @@ def step():
     return train_step(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), TOKENS, TOKENS)
 
 
-def planned(step, name: str, mesh: str = "dp=2 tp=4"):
-    return plan(step, mesh=mesh, search=name)
+def planned(step, name: str, mesh: str = "dp=2 tp=4", passes: bool = False):
+    """Mostly without passes, as the plans themselves have it: these would scatter gradients for zero1 too."""
+    return plan(step, mesh=mesh, search=name, passes=passes)
 
 
 def layouts(made, role: str) -> dict[str, str]:
@@ -77,10 +78,14 @@ def test_zero_splits_more_from_stage_to_stage(step):
 
 
 def test_megatron_reduces_twice_in_each_block(step):
-    made = planned(step, "megatron")
-    over_tp = [kind for kind, axes in collectives(made, forward=True) if axes.startswith("tp")]
-    # Two in each block, one behind the embedding; the loss runs on the classes as they lie: maximum, sum, chosen logit.
-    assert over_tp.count("all_reduce") == 2 * LAYERS + 1 + 3 and over_tp.count("all_gather") == 0
+    made = planned(step, "megatron", passes=True)
+    forward = set(Structure(made.graph).forward)
+    over_tp = [one for one in made.program.collectives if one.serves in forward and str(one.step.groups) == "tp"]
+    at = {part: [one for one in over_tp if one.serves.label.startswith(part)] for part in ("embed", "blocks", "loss")}
+    assert [one.step.kind for one in at["blocks"]] == ["all_reduce"] * 2 * LAYERS and len(at["embed"]) == 1
+    # The loss runs on the classes as they lie: maximum, sum, and the chosen logit if that is not left as a term.
+    assert len(at["loss"]) in (2, 3) and sum(map(len, at.values())) == len(over_tp)
+    assert all(one.step.kind == "all_reduce" and one.of.elements == BATCH * SEQUENCE for one in at["loss"])
     found = layouts(made, PARAMETER)
     assert found["blocks.0.attention.query.weight"] == "tp, -" and found["blocks.0.attention.output.weight"] == "-, tp"
     assert found["blocks.1.feed_forward.mapping.weight"] == "tp, -"
@@ -96,7 +101,7 @@ def test_split_sequences_send_as_much_and_keep_less(step):
     assert tp["sequence"] <= tp["plain"] * 1.01
     assert sequence.cost.peak_memory_bytes < plain.cost.peak_memory_bytes
     kinds = [kind for kind, axes in collectives(sequence, forward=True) if axes.startswith("tp")]
-    assert kinds.count("reduce_scatter") >= 2 * LAYERS and kinds.count("all_reduce") == 3, "those of the loss alone"
+    assert kinds.count("reduce_scatter") >= 2 * LAYERS and kinds.count("all_reduce") in (2, 3), "of the loss"
 
 
 class Mixture(nn.Cell):

@@ -110,10 +110,17 @@ def test_two_seeds_with_a_join():
     assert str(planned.plan.decisions[planned.graph.node("add")].cause) == "propagated from relu, sigmoid"
 
 
-def test_softmax_after_a_split_of_its_axis_is_redistributed():
+def test_softmax_after_a_split_of_its_axis_stays_there():
     relu, softmax = ops.ReLU().shard(((2, 4),)), ops.Softmax(axis=-1)
     planned = checked(lambda x: softmax(relu(x)), (array(24, 12),))
-    assert strategies(planned)["softmax"] == "((8, 1))", "whole along its axis, and all eight ranks work"
+    assert strategies(planned)["softmax"] == "((2, 4))"
+    assert kinds(planned) == ["all_reduce", "all_reduce"], "the largest element of each row, and the sum"
+
+
+def test_sorting_after_a_split_of_its_axis_is_redistributed():
+    relu, sort = ops.ReLU().shard(((2, 4),)), ops.lookup("ArgSort")
+    planned = checked(lambda x: sort(relu(x)), (array(24, 12),))
+    assert strategies(planned)["arg_sort"] == "((8, 1))", "whole along its axis, and all eight ranks work"
     assert kinds(planned) == ["all_to_all"]
     _, moved = planned.plan.redistributions
     assert (moved.value.name, str(moved.before), str(moved.after)) == ("relu", "d:(1)2, d:(2)4", "d, -")

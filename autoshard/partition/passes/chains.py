@@ -7,20 +7,18 @@ does; what changes is that the layout in between need not exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from autoshard.errors import RedistributeError
 from autoshard.ir.graph import Node
 from autoshard.partition.forms import Form, padded_steps
 from autoshard.partition.passes.block import Accepted, Block, Change, Namer, dying, swept
-from autoshard.partition.passes.costs import Costs, Price
-from autoshard.partition.program import Collective, Instruction, Program, Register
+from autoshard.partition.passes.costs import Costs, Price, Setting
+from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
 from autoshard.redistribute.window import WindowStep
 
-Ok = Callable[[str], bool]
 
-
-def chains(program: Program, costs: Costs, ok: Ok) -> Program:
+def chains(program: Program, setting: Setting) -> Program:
     """The program with fewer bytes, or as many in fewer collectives, where steps follow on steps."""
     namer = Namer(program)
 
@@ -28,10 +26,10 @@ def chains(program: Program, costs: Costs, ok: Ok) -> Program:
         accepted = Accepted(block)
         for place, one in enumerate(block.instructions):
             step = as_step(one)
-            if block.manual or step is None or not accepted.free((place,)):
+            if block.manual or step is None or not accepted.free((place,)) or _leaves_as_asked(block, step, setting):
                 continue
             change = _joined(block, place, step, namer)
-            if change is not None and gains(block, change, costs) and ok(change.site):
+            if change is not None and gains(block, change, setting.costs) and setting.ok(change.site):
                 accepted.add(change)
         return accepted.changes
 
@@ -41,6 +39,12 @@ def chains(program: Program, costs: Costs, ok: Ok) -> Program:
 def as_step(one: Instruction | None) -> Collective | None:
     """The instruction, if it is a step of a redistribution, which keeps the value."""
     return one if isinstance(one, Collective) and not isinstance(one.step, WindowStep) else None
+
+
+def _leaves_as_asked(block: Block, step: Collective, setting: Setting) -> bool:
+    """Whether the step brings the result of an operator into the layout that somebody wants it left in."""
+    maker = block.maker(step.operand)
+    return isinstance(maker, Compute) and maker.node is step.serves and maker.node in setting.fixed
 
 
 def _joined(block: Block, place: int, one: Collective, namer: Namer) -> Change | None:

@@ -7,22 +7,20 @@ brought to one place are combined: later ones to the place of the first, or earl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from autoshard.partition.passes.block import Block, Change, rewritten
-from autoshard.partition.passes.costs import Costs
+from autoshard.partition.passes.costs import Costs, Setting
 from autoshard.partition.program import Bundle, Collective, Program
 from autoshard.partition.verify_bundles import bundle_key
 
-Ok = Callable[[str], bool]
 
-
-def combine(program: Program, costs: Costs, ok: Ok) -> Program:
+def combine(program: Program, setting: Setting) -> Program:
     """The program with bundles where these take less time than their parts one by one."""
     for early in (True, False):
 
         def sweep(block: Block, early: bool = early) -> Sequence[Change]:
-            return [_bundled(group, early) for group in _groups(block, early, costs, ok)]
+            return [_bundled(group, early) for group in _groups(block, early, setting)]
 
         program = rewritten(program, sweep)
     return program
@@ -34,7 +32,7 @@ def _bundled(group: Sequence[tuple[int, Collective]], early: bool) -> Change:
     return Change(bundle.results[0].name, frozenset(places), {places[0] if early else places[-1]: (bundle,)})
 
 
-def _groups(block: Block, early: bool, costs: Costs, ok: Ok) -> Iterator[list[tuple[int, Collective]]]:
+def _groups(block: Block, early: bool, setting: Setting) -> Iterator[list[tuple[int, Collective]]]:
     """Collectives that can be done together, with their positions, in order; each in one group at most.
 
     With `early` at the place of the first, where the others' operands have to be there; else at that of the last, which
@@ -46,8 +44,8 @@ def _groups(block: Block, early: bool, costs: Costs, ok: Ok) -> Iterator[list[tu
         if key is None or not isinstance(one, Collective):
             continue
         group = open_groups.get(key, [])
-        fits = group and _fits(block, group, place, one, early) and _pays(group, one, costs) and ok(one.result.name)
-        if fits:
+        fits = group and _fits(block, group, place, one, early) and _pays(group, one, setting.costs)
+        if fits and setting.ok(one.result.name):
             group.append((place, one))
             continue
         if len(group) > 1:

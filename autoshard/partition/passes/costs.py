@@ -6,10 +6,12 @@ Operators are priced by the blocks that they really run on, which passes may hav
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from autoshard.errors import AutoshardError
+from autoshard.ir.graph import Node
 from autoshard.ops.registry import resolve
 from autoshard.partition.program import (
     Bundle,
@@ -19,7 +21,6 @@ from autoshard.partition.program import (
     Nest,
     Program,
     Start,
-    Together,
     Wait,
 )
 from autoshard.search.evaluate import prices_for
@@ -110,6 +111,18 @@ class Costs:
     def peak(self, program: Program) -> int:
         """Bytes that a rank holds at most."""
         return program_memory(program, None).peak
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What passes go by: prices, whether they may change the place of that name, and operators to be left as they are.
+
+    The `fixed` ones run as somebody asked for, and leave results as asked for.
+    """
+
+    costs: Costs
+    ok: Callable[[str], bool] = lambda name: True
+    fixed: Collection[Node] = frozenset()
 
 
 def _flops(one: Compute) -> float:

@@ -8,19 +8,21 @@ size on the way to one that does. A sum never changes its element type: it stays
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from autoshard.errors import RedistributeError
+from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.partition.passes.block import Accepted, Block, Change, Namer, dying, swept
 from autoshard.partition.passes.chains import as_step, brought, gains
-from autoshard.partition.passes.costs import Costs
-from autoshard.partition.passes.moved import movable, narrows, placed, with_operand, with_result
+from autoshard.partition.passes.costs import Costs, Setting
+from autoshard.partition.passes.moved import ends_terms, movable, placed, with_operand, with_result
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
 from autoshard.strategy import Strategy
 
-Ok = Callable[[str], bool]
+_MOVING = ("move", "slice", "broadcast")
+"""How operators spread that compute nothing."""
 
 LONGEST = 6
 """How many operators a step passes at once."""
@@ -33,7 +35,7 @@ class Pending(NamedTuple):
     inserted: dict[int, tuple[Instruction, ...]]
 
 
-def move(program: Program, costs: Costs, ok: Ok) -> Program:
+def move(program: Program, setting: Setting) -> Program:
     """The program with steps before or after operators wherever that moves fewer bytes in no more time."""
     namer = Namer(program)
 
@@ -43,9 +45,9 @@ def move(program: Program, costs: Costs, ok: Ok) -> Program:
             step = as_step(one)
             if block.manual or step is None or not step.step.communicates or not accepted.free((place,)):
                 continue
-            ways = (*_later(block, place, step, namer), *_earlier(block, place, step, namer))
-            change = _best(block, ways, costs)
-            if change is not None and ok(change.site):
+            ways = (*_later(block, place, step, namer, setting), *_earlier(block, place, step, namer, setting))
+            change = _best(block, ways, setting.costs)
+            if change is not None and setting.ok(change.site):
                 accepted.add(change)
         return accepted.changes
 
@@ -66,14 +68,14 @@ def _best(block: Block, ways: Iterable[Change], costs: Costs) -> Change | None:
 # -- after the operators that read a value
 
 
-def _later(block: Block, place: int, step: Collective, namer: Namer) -> Iterator[Change]:
+def _later(block: Block, place: int, step: Collective, namer: Namer, setting: Setting) -> Iterator[Change]:
     """The step, or what is left of it, after one, two, ... of the operators behind it."""
     front, now = step.result, step.operand
     way = Pending((place,), {})
     for _ in range(LONGEST):
         users = block.users(front)
         one = movable(block.instructions[users[0]]) if len(users) == 1 and users[0] < block.end else None
-        if one is None or front.size is not None or now.size is not None:
+        if one is None or one.node in setting.fixed or front.size is not None or now.size is not None:
             return
         places = [i for i, register in enumerate(one.operands) if register is front]
         strategy = with_operand(one, places, now.layout)
@@ -92,12 +94,17 @@ def _later(block: Block, place: int, step: Collective, namer: Namer) -> Iterator
 
 
 def _keeps_precision(one: Compute, strategy: Strategy, now: Register, front: Register) -> bool:
-    """Whether sums are still made in the element type that they were made in, or a wide one."""
+    """Whether sums are still made in the element type that they were made in.
+
+    In a narrow one also no terms come to be, and with those that are nothing is computed: each rank would round.
+    """
     made = one.results[0].whole.dtype
-    if narrows(now.layout, front.layout) and made != front.whole.dtype:
+    carries = ends_terms(now.layout, front.layout)
+    if carries and made != front.whole.dtype:
         return False
-    begun = narrows(strategy.result_layouts[0], Layout(now.layout.mesh, strategy.result_layouts[0].dims, now.layout.partial))
-    return not (begun and made.is_float and made.itemsize < 4)
+    if not made.is_float or made.itemsize >= 4:
+        return True
+    return not strategy.reduced and (not carries or one.op.spread in _MOVING)
 
 
 def _operands(
@@ -132,14 +139,12 @@ def _holding(block: Block, register: Register) -> list[Register]:
     return found
 
 
-def _ended(
-    block: Block, way: Pending, front: Register, now: Register, site: str, namer: Namer
-) -> Change | None:
+def _ended(block: Block, way: Pending, front: Register, now: Register, site: str, namer: Namer) -> Change | None:
     """The way with what `front` is read for made from `now`: at once what steps make of it, if only steps read it."""
     users = block.users(front)
     steps = [step for user in users if user < block.end and (step := as_step(block.instructions[user]))]
     joined = bool(users) and len(steps) == len(users)
-    targets = [(step.result, step.serves) for step in steps] if joined else [(front, way_node(block, front))]
+    targets = [(step.result, step.serves) for step in steps] if joined else [(front, _node_of(block, front))]
     at, more = (users[0], users) if joined else (way.removed[-1], [])
     try:
         new, names = brought([now], targets, namer)
@@ -150,7 +155,7 @@ def _ended(
     return Change(site, dying(block, (*way.removed, *more), every, names.values()), inserted, names)
 
 
-def way_node(block: Block, register: Register):
+def _node_of(block: Block, register: Register) -> Node | None:
     """The node of the operator that makes a register."""
     maker = block.maker(register)
     return maker.node if isinstance(maker, Compute) else None
@@ -159,7 +164,7 @@ def way_node(block: Block, register: Register):
 # -- before the operators that make a value
 
 
-def _earlier(block: Block, place: int, step: Collective, namer: Namer) -> Iterator[Change]:
+def _earlier(block: Block, place: int, step: Collective, namer: Namer, setting: Setting) -> Iterator[Change]:
     """The step before one, two, ... of the operators that make its operand."""
     source, target = step.operand, step.result
     way, reader = Pending((place,), {}), place
@@ -167,6 +172,8 @@ def _earlier(block: Block, place: int, step: Collective, namer: Namer) -> Iterat
         at = block.makers.get(source)
         one = None if at is None else movable(block.instructions[at])
         if at is None or one is None or target.size is not None or block.users(source) != [reader]:
+            return
+        if one.node in setting.fixed:
             return
         strategy = with_result(one, target.layout)
         if strategy is None or not _adds_in_kind(one, source.layout, target.layout):
@@ -194,7 +201,7 @@ def _earlier(block: Block, place: int, step: Collective, namer: Namer) -> Iterat
 
 def _adds_in_kind(one: Compute, old: Layout, new: Layout) -> bool:
     """Whether terms that end now before the operator are added up in the type that they were added up in after it."""
-    if not narrows(old, new):
+    if not ends_terms(old, new):
         return True
     return all(
         register.whole.dtype == one.results[0].whole.dtype for register in one.operands if register.layout.partial

@@ -13,7 +13,7 @@ from autoshard.layout.layout import Layout, Refs
 from autoshard.ops.registry import Place
 from autoshard.partition.passes.block import is_pure
 from autoshard.partition.program import Compute, Instruction, Register
-from autoshard.rule import Dim, Rule
+from autoshard.rule import Rule
 from autoshard.strategy import Strategy, is_legal, project
 
 
@@ -85,9 +85,7 @@ def with_result(one: Compute, layout: Layout) -> Strategy | None:
     return strategy if strategy is not None and strategy.result_layouts[0] is layout else None
 
 
-def _joined(
-    wanted: Sequence[Refs], own: Iterable[int], now: Sequence[Refs], taken: Iterable[Refs]
-) -> tuple[Refs, ...]:
+def _joined(wanted: Sequence[Refs], own: Iterable[int], now: Sequence[Refs], taken: Iterable[Refs]) -> tuple[Refs, ...]:
     """The wanted axes for the factors `own`, for the others the present ones as far as those are free."""
     used, own = [ref for refs in taken for ref in refs], set(own)
     found: list[Refs] = []
@@ -125,11 +123,10 @@ def placed(one: Compute, strategy: Strategy, operands: Sequence[Register], resul
     """The operator run by this strategy."""
     node = one.node
     place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts)
-    return Compute(node.op, tuple(operands), (result,), node.op.local_attributes(node.attrs, place), node)
+    attrs = node.op.local_attributes(node.attrs, place)
+    return Compute(node.op, tuple(operands), (result,), attrs, node, one.composite)
 
 
-def narrows(layout: Layout, to: Layout) -> bool:
+def ends_terms(layout: Layout, to: Layout) -> bool:
     """Whether terms end on the way from one layout to the other."""
     return any(not any(term.contains(ref) for term in to.partial) for ref in layout.partial)
-
-

@@ -7,10 +7,10 @@ the order that the program had.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from autoshard.partition.passes.block import Block, Change, rewritten
-from autoshard.partition.passes.costs import Costs
+from autoshard.partition.passes.costs import Costs, Setting
 from autoshard.partition.program import (
     Bundle,
     Collective,
@@ -25,10 +25,8 @@ from autoshard.partition.program import (
 )
 from autoshard.partition.verify_bundles import bundle_key
 
-Ok = Callable[[str], bool]
 
-
-def overlap(program: Program, costs: Costs, ok: Ok) -> Program:
+def overlap(program: Program, setting: Setting) -> Program:
     """The program with collectives begun apart wherever operators can run meanwhile."""
 
     def sweep(block: Block) -> Sequence[Change]:
@@ -37,8 +35,8 @@ def overlap(program: Program, costs: Costs, ok: Ok) -> Program:
         waits: dict[Register, int] = {}
         for place, one in enumerate(block.instructions):
             begun = _can_start(one)
-            change = None if begun is None else _apart(block, place, begun, last, waits, costs)
-            if change is not None and ok(change.site):
+            change = None if begun is None else _apart(block, place, begun, last, waits, setting.costs)
+            if change is not None and setting.ok(change.site):
                 changes.append(change)
                 last = max(last, min(change.inserted))
                 waits.update(dict.fromkeys(one.results, max(change.inserted)))

@@ -6,13 +6,14 @@ the rest fits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from autoshard.errors import PlanError
+from autoshard.ir.graph import Node
 from autoshard.partition.passes.chains import chains
 from autoshard.partition.passes.combine import combine
-from autoshard.partition.passes.costs import Costs
+from autoshard.partition.passes.costs import Costs, Setting
 from autoshard.partition.passes.move import move
 from autoshard.partition.passes.overlap import overlap
 from autoshard.partition.passes.share import share
@@ -20,19 +21,13 @@ from autoshard.partition.passes.timeline import timeline
 from autoshard.partition.program import Program
 from costmodel import Hardware
 
-Ok = Callable[[str], bool]
-Run = Callable[[Program, Costs, Ok], Program]
-
-
-def _share(program: Program, costs: Costs, ok: Ok) -> Program:
-    return share(program, ok)
-
+Run = Callable[[Program, Setting], Program]
 
 PASSES: Mapping[str, Run] = {
-    "share": _share,
+    "share": share,
     "chains": chains,
     "move": move,
-    "share again": _share,
+    "share again": share,
     "combine": combine,
     "overlap": overlap,
 }
@@ -44,6 +39,8 @@ collectives do beside computing is taken from it: overlap has to be asked for.""
 
 ATTEMPTS = 32
 """How often a pass is tried at some of its places before it is left at those that fit."""
+LARGE = 250
+"""From how many instructions on it is tried less often, so that time grows no faster than programs do."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +90,7 @@ def optimize(
     passes: Iterable[str] = DEFAULT,
     *,
     more_memory: float = 1.0,
+    fixed: Collection[Node] = frozenset(),
 ) -> tuple[Program, tuple[Saving, ...]]:
     """The program after the passes, and what each saved.
 
@@ -100,6 +98,7 @@ def optimize(
         hardware: whose times decide, made for the program's number of ranks.
         passes: names of `PASSES`, to be run in this order.
         more_memory: how many times the present peak memory the program may take afterwards.
+        fixed: operators that stay split as they are, and whose results are left as they are: somebody asked for it.
 
     Raises:
         PlanError: there is no such pass.
@@ -110,7 +109,7 @@ def optimize(
     room = int(found.peak * more_memory)
     savings = []
     for name in passes:
-        before, changed = found, within(PASSES[name], program, costs, room)
+        before, changed = found, within(PASSES[name], program, Setting(costs, fixed=fixed), room)
         if changed is not program:
             program, found = changed, measure(changed, costs)
         savings.append(Saving(name, before, found))
@@ -137,35 +136,27 @@ def measure(program: Program, costs: Costs) -> Measure:
     return Measure(total.nbytes, round(total.collectives), costs.peak(program), total.seconds, ahead)
 
 
-def within(run: Run, program: Program, costs: Costs, room: int) -> Program:
+def within(run: Run, program: Program, setting: Setting, room: int) -> Program:
     """What a pass makes of the program, as far as it fits into `room` bytes.
 
     Places are tried together, and those with which it does not fit in halves, one half after the other.
     """
     asked: dict[str, None] = {}
-    best = run(program, costs, lambda name: asked.setdefault(name) is None)
-    if best is program or costs.peak(best) <= room:
+    best = run(program, replace(setting, ok=lambda name: asked.setdefault(name) is None))
+    if best is program or setting.costs.peak(best) <= room:
         return best
     best, allowed, left = program, frozenset[str](), [tuple(asked)]
-    for _ in range(ATTEMPTS):
+    for _ in range(max(2, min(ATTEMPTS, ATTEMPTS * LARGE // len(program.instructions)))):
         some = left.pop()
         if len(some) > 1:
             half = len(some) // 2
             left += [some[half:], some[:half]]
             some = left.pop()
-        found = run(program, costs, allowed.union(some).__contains__)
-        if costs.peak(found) <= room:
+        found = run(program, replace(setting, ok=allowed.union(some).__contains__))
+        if setting.costs.peak(found) <= room:
             best, allowed = found, allowed.union(some)
         elif len(some) > 1:
             left.append(some)
         if not left:
             break
     return best
-
-
-def table(savings: Sequence[Saving]) -> list[tuple[str, float, int, int, float, float]]:
-    """Per pass: its name, bytes, messages and bytes of peak memory saved, and seconds without and with overlap after."""
-    return [
-        (one.name, one.nbytes, one.collectives, one.peak, one.after.seconds, one.after.overlapped_seconds)
-        for one in savings
-    ]

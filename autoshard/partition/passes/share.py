@@ -8,20 +8,19 @@ value (local value numbering; Click, "Global code motion, global value numbering
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from autoshard.ir.flow import manual_axes
 from autoshard.partition.passes.block import Names, final, is_pure, renamed, without_dead
+from autoshard.partition.passes.costs import Setting
 from autoshard.partition.program import Body, Collective, Compute, Instruction, Nest, Program, Register
 from autoshard.redistribute.window import WindowStep
 
-Ok = Callable[[str], bool]
 
-
-def share(program: Program, ok: Ok) -> Program:
-    """The program without what it does twice; `ok` is asked for each register that might be left out."""
-    known = _Known(ok)
+def share(program: Program, setting: Setting) -> Program:
+    """The program without what it does twice."""
+    known = _Known(setting)
     for register in program.inputs:
         known.value(register)
     instructions, names = known.block(program.instructions)
@@ -34,8 +33,8 @@ def share(program: Program, ok: Ok) -> Program:
 class _Known:
     """What is held where, in one block and those around it."""
 
-    def __init__(self, ok: Ok, around: _Known | None = None) -> None:
-        self.ok = ok
+    def __init__(self, setting: Setting, around: _Known | None = None) -> None:
+        self.setting = setting
         self.values: dict[Register, Hashable] = dict(around.values) if around else {}
         self.held: dict[Hashable, Register] = dict(around.held) if around else {}
 
@@ -53,7 +52,7 @@ class _Known:
             if isinstance(one, Nest):
                 one = self.inside(one)
             others = self.others(one)
-            if others is not None and all(self.ok(register.name) for register in one.results):
+            if others is not None and all(self.setting.ok(register.name) for register in one.results):
                 names.update(zip(one.results, others, strict=True))
                 continue
             self.keep(one)
@@ -64,7 +63,7 @@ class _Known:
     def inside(self, nest: Nest) -> Nest:
         bodies = []
         for body in nest.bodies:
-            inner = _Known(self.ok, self)
+            inner = _Known(self.setting, self)
             for register in body.args:
                 inner.value(register)
             instructions, names = inner.block(body.instructions)

@@ -22,7 +22,6 @@ from autoshard.partition.program import (
 )
 from costmodel.timeline import Task, Timeline, simulate
 
-
 _COMPUTE = ""
 
 

@@ -7,5 +7,6 @@ from autoshard.search.exact.least import Least, least_memory
 from autoshard.search.exact.marginals import Marginals, marginals
 from autoshard.search.exact.problem import CostProblem, Factor, Row, Solution
 from autoshard.search.exact.solve import solve
+from autoshard.search.exact.sparse import Listing, Nearest, least_sum
 
-__all__ = ["CostProblem", "Factor", "Least", "Marginals", "Row", "Solution", "least_memory", "marginals", "solve"]
+__all__ = ["CostProblem", "Factor", "Least", "Listing", "Marginals", "Nearest", "Row", "Solution", "least_memory", "least_sum", "marginals", "solve"]

@@ -1,0 +1,281 @@
+"""`annotate`: ask of an imported model how its tensors lie and its operators are split, by patterns of qualified names.
+
+    asks = {"layers.*.mlp.up_proj": ("tp", None), "**.down_proj.matmul": ((2, 1), (1, 4))}
+    model = annotate(from_torch(net, (x,)), asks)
+    planned = plan(model, mesh="dp=2 tp=4", search="factor")
+
+In a pattern `*` stands for any part of a name without dots and `**` for any part at all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from autoshard.errors import AutoshardError, MeshError, ParseError, ShardingError, UnknownNameError
+from autoshard.frontends.planning import is_module
+from autoshard.ir.asked import Asked
+from autoshard.ir.graph import Graph, Node, Value, walk
+from autoshard.layout.layout import Layout
+from autoshard.layout.mesh import Mesh
+from autoshard.layout.spec import Axis, DimSpec, Spec
+from autoshard.layout.tensor_map import matrix_axes
+from autoshard.trace.function import Annotation, Traced
+from autoshard.trace.specs import Specs
+
+FORMAT = "autoshard annotations 1"
+_PLACEMENT = re.compile(r"(?:S|Shard)\((?:dim=)?(-?\d+)\)|(R|Replicate\(\))")
+_NEAR = 3
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is asked by one pattern, with a priority: 0 is heeded first, None as those with 0."""
+
+    given: Any
+    priority: int | None = None
+
+
+def annotate(target: Any, patterns: Mapping[str, Any], mesh: Mesh | str | None = None) -> Any:
+    """The same model, with what the patterns ask; patterns that come later replace what earlier ones asked.
+
+    A pattern names inputs and parameters by their qualified names, a module for its `weight`, or operators by their
+    labels in the graph. For tensors it gives one of
+
+    - a tuple with an entry per dim: an axis, a tuple of axes, None or "-" (whole), "?" (open), as in a PartitionSpec
+      of JAX, which may be given itself; or text, `[{dp}, {tp, ?}]`; or a Sharding, Layout or Spec;
+    - placements of DTensor, an entry per axis of `mesh`: `[Replicate(), Shard(0)]`, or as text `["R", "S(0)"]`;
+    - MindSpore's parts of each dim, `(2, 4)`, laid over `mesh`.
+
+    For operators it gives MindSpore's in_strategy, `((2, 1), (1, 4))`. `Ask(given, priority)` gives a priority too.
+
+    Args:
+        target: something traced, what has `traced` (a model of `from_torch`, a train step), or an imported module.
+        mesh: the mesh, which placements, parts and modules need.
+
+    Returns:
+        A Traced, or for a module an imported module.
+
+    Raises:
+        UnknownNameError: a pattern that matches nothing; the message has the nearest names.
+        ShardingError: what is asked does not fit a tensor: dims, axes, placements; the message names both.
+        MeshError: placements, parts or a module without a mesh.
+    """
+    over = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
+    if is_module(target):
+        return _module(target, patterns, over)
+    traced = target if isinstance(target, Traced) else getattr(target, "traced", None)
+    if not isinstance(traced, Traced):
+        raise ShardingError(f"annotate takes something traced or imported, not {type(target).__name__}; trace it first")
+    values, nodes = _found(traced.graph, patterns, over)
+    for value, spec in values.items():
+        if over is not None:
+            spec.on(over, value.type.rank, what=value.name)
+    asked = replace(traced.asked, values={**traced.asked.values, **values})
+    own = {node: Annotation(strategy) for node, strategy in nodes.items()}
+    return replace(traced, asked=_following(asked, traced.graph), annotations={**traced.annotations, **own})
+
+
+def _following(asked: Specs, graph: Graph) -> Specs:
+    """New values of parameters are to lie as the parameters do."""
+    outputs = [*asked.outputs, *[None] * (len(graph.outputs) - len(asked.outputs))]
+    for out, into in graph.updates.items():
+        outputs[out] = asked.values.get(graph.inputs[into], outputs[out])
+    return replace(asked, outputs=tuple(outputs))
+
+
+def _module(target: Any, patterns: Mapping[str, Any], mesh: Mesh | None) -> Any:
+    from autoshard.frontends.stablehlo.imported import Imported
+    from autoshard.frontends.stablehlo.load import from_stablehlo
+
+    imported = target if isinstance(target, Imported) else from_stablehlo(target)
+    meshes = dict(imported.asked.meshes)
+    name, over = next(((name, own) for name, own in meshes.items() if mesh in (None, own)), ("mesh", mesh))
+    if over is None:
+        raise MeshError("annotate: the module names no mesh; give one, mesh='dp=2 tp=4'")
+    if name == "mesh" and meshes.get(name, over) is not over:
+        raise MeshError(f"annotate: the module is written for the mesh '{meshes[name]}', not for '{over}'")
+    values, nodes = _found(imported.graph, patterns, over)
+    if nodes:
+        raise ShardingError(
+            f"annotate: operators of a module take no strategies ({next(iter(nodes)).label}); ask of its inputs"
+        )
+    own = {value: spec.on(over, value.type.rank, name, what=value.name) for value, spec in values.items()}
+    asked = Asked({**meshes, name: over}, {**imported.asked.values, **own}, imported.asked.outputs)
+    return replace(imported, asked=asked)
+
+
+# -- which names a pattern means
+
+
+def _found(
+    graph: Graph, patterns: Mapping[str, Any], mesh: Mesh | None
+) -> tuple[dict[Value, Spec], dict[Node, tuple[Any, ...]]]:
+    tensors = {value.name: value for value in graph.inputs}
+    operators = {node.label: node for node in walk(graph.nodes)}
+    values: dict[Value, Spec] = {}
+    nodes: dict[Node, tuple[Any, ...]] = {}
+    for pattern, given in patterns.items():
+        ask = given if isinstance(given, Ask) else Ask(given)
+        if _is_strategy(ask.given):
+            for name in _matching(pattern, operators, "operator"):
+                nodes[operators[name]] = _strategy(ask.given, operators[name])
+            continue
+        for name in _matching(pattern, tensors, "input or parameter"):
+            values[tensors[name]] = _spec(ask, tensors[name], mesh)
+    return values, nodes
+
+
+def _matching(pattern: str, names: Mapping[str, Any], what: str) -> list[str]:
+    form = _compiled(pattern)
+    found = [name for name in names if form.fullmatch(name)]
+    found = found or [name for name in names if name.endswith(".weight") and form.fullmatch(name[: -len(".weight")])]
+    if not found:
+        near = difflib.get_close_matches(pattern, names, _NEAR, 0.4) or list(names)[:_NEAR]
+        raise UnknownNameError(f"pattern {pattern!r} matches no {what}; the nearest names are {', '.join(near)}")
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    meanings = {"**": ".*", "*": "[^.]*"}
+    return re.compile("".join(meanings.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", pattern)))
+
+
+# -- what is asked
+
+
+def _is_strategy(given: Any) -> bool:
+    """Whether it is a tuple of parts for each operand."""
+    return _is_list(given) and bool(given) and all(_is_list(one) and all(_is_count(n) for n in one) for one in given)
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, tuple | list)
+
+
+def _is_count(one: Any) -> bool:
+    return isinstance(one, int) and not isinstance(one, bool)
+
+
+def _strategy(given: Sequence[Sequence[int]], node: Node) -> tuple[tuple[int, ...], ...]:
+    ranks = [value.type.rank for value in node.operands]
+    if [len(one) for one in given] != ranks:
+        raise ShardingError(f"{node.label} ({node.op.name}) takes operands of {ranks} dims, which {given} does not fit")
+    return tuple(map(tuple, given))
+
+
+def _spec(ask: Ask, value: Value, mesh: Mesh | None) -> Spec:
+    given, what = ask.given, f"{value.name} ({value.type})"
+    if _is_placements(given):
+        spec = _of_placements(given, value, _needed(mesh, given))
+    elif _is_list(given) and given and all(map(_is_count, given)):
+        spec = _of_parts(given, value, _needed(mesh, given))
+    else:
+        spec = Spec.of(_plain(given, value.type.rank), what)
+    spec.check_rank(value.type.rank, what)
+    if ask.priority is None:
+        return spec
+    dims = (dim._replace(priority=ask.priority) if dim.axes or not dim.closed else dim for dim in spec.dims)
+    return replace(spec, dims=tuple(dims))
+
+
+def _needed(mesh: Mesh | None, given: Any) -> Mesh:
+    if mesh is None:
+        raise MeshError(
+            f"annotate: {given!r} says something for each mesh axis or device; give the mesh, mesh='dp=2 tp=4'"
+        )
+    return mesh
+
+
+def _plain(given: Any, rank: int) -> Any:
+    """Entries per dim as `Spec.of` takes them; a PartitionSpec may be shorter than the tensor."""
+    if isinstance(given, str | Spec) or not hasattr(given, "__iter__"):
+        return given
+    entries = [None if one == "-" else "?" if type(one).__name__ == "UnconstrainedSingleton" else one for one in given]
+    if type(given).__name__ == "PartitionSpec":
+        entries += [None] * (rank - len(entries))
+    return tuple(entries)
+
+
+def _is_placements(given: Any) -> bool:
+    return _is_list(given) and bool(given) and all(_placement(one) for one in given)
+
+
+def _placement(one: Any) -> re.Match[str] | None:
+    """A placement, given as its text or as DTensor's own, whose text this is too."""
+    text = one if isinstance(one, str) else str(one) if hasattr(one, "is_shard") else ""
+    return _PLACEMENT.fullmatch(text)
+
+
+def _of_placements(given: Sequence[Any], value: Value, mesh: Mesh) -> Spec:
+    if len(given) != len(mesh.axes):
+        raise ShardingError(
+            f"{value.name}: {len(given)} placements {[str(one) for one in given]} for the {len(mesh.axes)} axes of mesh "
+            f"'{mesh}'; give one per axis"
+        )
+    dims: list[list[Axis]] = [[] for _ in range(value.type.rank)]
+    for one, name in zip(given, mesh.names, strict=True):
+        match = _placement(one)
+        if match is None or match[1] is None:
+            continue
+        dim = int(match[1])
+        if not -value.type.rank <= dim < value.type.rank:
+            raise ShardingError(
+                f"{value.name} ({value.type}) cannot be placed as {one} along {name!r}: it has {value.type.rank} dims"
+            )
+        dims[dim].append(Axis(name))
+    return Spec(tuple(DimSpec(tuple(axes)) for axes in dims))
+
+
+def _of_parts(parts: Sequence[int], value: Value, mesh: Mesh) -> Spec:
+    if len(parts) != value.type.rank:
+        raise ShardingError(
+            f"{value.name} ({value.type}) has {value.type.rank} dims, which the parts {parts} do not fit"
+        )
+    try:
+        return Spec.of(Layout(mesh, matrix_axes(mesh, parts)), value.name)
+    except AutoshardError as error:
+        raise ShardingError(f"{value.name} ({value.type}) cannot be split into {tuple(parts)}: {error}") from None
+
+
+# -- files
+
+
+def load_annotations(path: str | Path) -> dict[str, Any]:
+    """The patterns in a JSON file, as `annotate` takes them.
+
+    The file is {"format": "autoshard annotations 1", "annotations": {pattern: given}}, where given is a list or text, or
+    {"given": ..., "priority": n}.
+
+    Raises:
+        ParseError: no such file, no JSON, or another format.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ParseError(f"cannot read annotations from {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ParseError(f"{path} holds no annotations: {error}") from None
+    found = data.get("annotations") if isinstance(data, dict) else None
+    if not isinstance(found, dict) or data.get("format") != FORMAT:
+        raise ParseError(f'{path} holds no annotations; it has to be {{"format": "{FORMAT}", "annotations": {{...}}}}')
+    return dict(_asks(found))
+
+
+def _asks(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for pattern, given in found.items():
+        if isinstance(given, dict):
+            yield pattern, Ask(_tupled(given.get("given")), given.get("priority"))
+        else:
+            yield pattern, _tupled(given)
+
+
+def _tupled(given: Any) -> Any:
+    return tuple(map(_tupled, given)) if isinstance(given, list) else given

@@ -1,0 +1,255 @@
+"""`parallelize`: a torch module split as a plan says, by PyTorch's own DTensor on a DeviceMesh.
+
+Parameters become DTensors with the plan's placements; where the plan knows how a module's inputs and outputs lie, hooks
+redistribute them. Between these places DTensor's own rules decide; where it has no rule, operands are gathered.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.utils import _pytree as pytree
+
+from autoshard.errors import PlanError, RuntimeSetupError
+from autoshard.exporters.dtensor_local import LOCAL, gathered_call
+from autoshard.exporters.placements import PARTIAL, SHARD, Border, ModulePlan, Placement, Placements, module_plan
+from autoshard.layout.layout import Layout
+
+# What DTensor raises where it has no rule, or one that refuses the placements.
+_REFUSALS = (RuntimeError, NotImplementedError, ValueError, AssertionError, IndexError, TypeError, KeyError)
+# DTensor's names for reductions where they are not ours.
+_REDUCTIONS = {"prod": "product"}
+
+
+def parallelize(
+    module: torch.nn.Module, plan: Any, mesh: DeviceMesh | None = None, *, gather_outputs: bool = True
+) -> torch.nn.Module:
+    """Split a module as a plan says; torch.distributed is running, and every rank calls this alike.
+
+        parallelize(net, planned)
+        logits = net(input_ids=ids).logits      # plain tensors in, the whole batch on every rank; plain tensors out
+
+    The module itself is changed: its parameters are DTensors afterwards, and so are their gradients. Each rank keeps
+    only its blocks. `module.gathered` counts the functions for which DTensor has no rule, by name: what they take was
+    gathered first.
+
+    Args:
+        plan: a Plan, or what `autoshard.plan` returned, for what `from_torch` made of this module without an
+            optimizer.
+        mesh: a DeviceMesh as `device_mesh` makes it of the plan; by default that is made.
+        gather_outputs: return whole plain tensors; else DTensors that lie as the plan leaves the outputs.
+
+    Raises:
+        PlanError: the plan is for another module.
+        RuntimeSetupError: there is another number of ranks than the plan's.
+    """
+    plan = getattr(plan, "plan", plan)
+    told = module_plan(plan, tuple(path for path, _ in module.named_modules() if path))
+    mesh = device_mesh(plan) if mesh is None else mesh
+    layouts = {value.name: plan.layouts[value] for value in plan.graph.inputs if value.name in told.tensors}
+    _distribute(module, mesh, told, layouts)
+    for path, inner in module.named_modules():
+        if path in told.entering:
+            entering, leaving = told.entering[path], told.leaving[path]
+            inner.register_forward_pre_hook(functools.partial(_enter, mesh, entering), with_kwargs=True)
+            inner.register_forward_hook(functools.partial(_leave, mesh, leaving))
+    _wrap(module, mesh, told, gather_outputs)
+    return module
+
+
+def device_mesh(plan: Any, device_type: str = "cpu") -> DeviceMesh:
+    """The DeviceMesh of a plan: its mesh, with an axis for each piece that layouts use.
+
+    Raises:
+        RuntimeSetupError: torch.distributed is not running, or with another number of ranks.
+    """
+    from autoshard.exporters.pieces import pieces_of
+
+    pieces = pieces_of(getattr(plan, "plan", plan))
+    running = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 0
+    if running != pieces.mesh.devices:
+        raise RuntimeSetupError(
+            f"the plan is for {pieces.mesh.devices} ranks (mesh '{pieces.mesh}'), but torch.distributed "
+            + (f"has {running}" if running else "is not initialized; call torch.distributed.init_process_group")
+        )
+    return DeviceMesh(device_type, torch.from_numpy(pieces.ranks.copy()), mesh_dim_names=pieces.names)
+
+
+def torch_placements(placements: Placements) -> list[Any]:
+    """Placements as DTensor's own objects."""
+    return list(map(_placement, placements))
+
+
+def _placement(one: Placement) -> Any:
+    if one.kind == SHARD:
+        return Shard(one.dim) if one.inside == 1 else _StridedShard(one.dim, split_factor=one.inside)
+    return Partial(_REDUCTIONS.get(one.reduction, one.reduction)) if one.kind == PARTIAL else Replicate()
+
+
+# -- parameters
+
+
+def _distribute(module: torch.nn.Module, mesh: DeviceMesh, told: ModulePlan, layouts: Mapping[str, Layout]) -> None:
+    """Put DTensors in the place of parameters and of buffers that the plan knows; shared ones stay shared."""
+    made: dict[int, Any] = {}
+    known: set[str] = set()
+    for path, inner in module.named_modules():
+        for kind in (inner._parameters, inner._buffers):
+            for own, tensor in kind.items():
+                name = f"{path}.{own}" if path else own
+                if tensor is None or (kind is inner._buffers and name not in told.tensors and id(tensor) not in made):
+                    continue
+                known.add(name)
+                if id(tensor) not in made:
+                    made[id(tensor)] = tensor, _split(tensor, name, mesh, told, layouts)
+                kind[own] = made[id(tensor)][1]
+    missing = [name for name in told.tensors if name not in known and name != "dropout.counter"]
+    if missing:
+        raise PlanError(
+            f"the plan is for another module than {type(module).__name__}, which has no {', '.join(missing[:3])}"
+        )
+
+
+def _split(
+    tensor: torch.Tensor, name: str, mesh: DeviceMesh, told: ModulePlan, layouts: Mapping[str, Layout]
+) -> torch.Tensor:
+    placements = torch_placements(told.tensors[name]) if name in told.tensors else [Replicate()] * mesh.ndim
+    shape, data = tensor.shape, tensor.detach()
+    layout = layouts.get(name)
+    if layout is not None and layout.rank != len(shape):
+        raise PlanError(
+            f"the plan is for another module: it splits {name} as [{layout}], which has shape {tuple(shape)}"
+        )
+    if layout is not None and layout.divides(shape):
+        block = data[layout.block(mesh.get_rank(), shape)].clone()
+        split = DTensor.from_local(block, mesh, placements, run_check=False, shape=shape, stride=_strides(shape))
+    else:
+        split = distribute_tensor(data, mesh, placements, src_data_rank=None)
+    return torch.nn.Parameter(split, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else split
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+# -- redistributions at the borders of modules
+
+
+def _enter(mesh: DeviceMesh, border: Border, module: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    return pytree.tree_map(functools.partial(_placed, mesh, border), (args, kwargs))
+
+
+def _leave(mesh: DeviceMesh, border: Border, module: Any, args: tuple, output: Any) -> Any:
+    return pytree.tree_map(functools.partial(_placed, mesh, border), output)
+
+
+def _placed(mesh: DeviceMesh, border: Border, one: Any) -> Any:
+    """A tensor as the border has it. Terms of a sum stay what they are: DTensor alone knows whether it has them."""
+    if not isinstance(one, DTensor):
+        return one
+    wanted = border.wanted(tuple(one.shape))
+    if wanted is None or any(placement.kind == PARTIAL for placement in wanted):
+        return one
+    # DTensor cannot change a tensor to a split inside of another: that axis stays whole.
+    target = [Replicate() if placement.inside > 1 else _placement(placement) for placement in wanted]
+    return one if tuple(target) == tuple(one.placements) else one.redistribute(mesh, target)
+
+
+# -- the module as a whole
+
+
+def _wrap(module: torch.nn.Module, mesh: DeviceMesh, told: ModulePlan, gather: bool) -> None:
+    """Let the module take plain tensors, and run with DTensor's gaps filled."""
+    inner = module.forward
+    mode = _Filled(mesh)
+
+    @functools.wraps(inner)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        tensors = [i for i, one in enumerate(leaves) if isinstance(one, torch.Tensor)]
+        if len(tensors) != len(told.inputs):
+            known = ", ".join(name for name, _, _ in told.inputs)
+            raise PlanError(f"the plan is for {len(told.inputs)} tensors ({known}), but {len(tensors)} were given")
+        for place, (i, (name, shape, of)) in enumerate(zip(tensors, _by_name(kwargs, told.inputs), strict=True)):
+            if tuple(leaves[i].shape) != shape:
+                raise PlanError(
+                    f"the plan is for {name} (input {place}) of shape {shape}, but it has {tuple(leaves[i].shape)}"
+                )
+            whole = leaves[i] if isinstance(leaves[i], DTensor) else mode.whole(leaves[i])
+            leaves[i] = whole.redistribute(mesh, torch_placements(of))
+        with implicit_replication(), mode:
+            found, form = pytree.tree_flatten(inner(*_args(leaves, structure)[0], **_args(leaves, structure)[1]))
+        return pytree.tree_unflatten(_returned(found, told, mesh, gather), form)
+
+    module.forward = forward  # type: ignore[method-assign]
+    module.gathered = mode.gathered  # type: ignore[assignment]
+
+
+def _by_name(kwargs: Mapping[str, Any], inputs: Sequence[tuple]) -> list[tuple]:
+    """The plan's inputs in the order in which they are given: those given by name behind the others."""
+    named = {entry[0]: entry for entry in inputs}
+    given = [named[name] for name, one in kwargs.items() if isinstance(one, torch.Tensor) and name in named]
+    return [*(entry for entry in inputs if entry not in given), *given]
+
+
+def _args(leaves: list[Any], structure: Any) -> Any:
+    return pytree.tree_unflatten(leaves, structure)
+
+
+def _returned(found: list[Any], told: ModulePlan, mesh: DeviceMesh, gather: bool) -> list[Any]:
+    """Outputs whole, or as the plan leaves them."""
+    if gather:
+        return [one.full_tensor() if isinstance(one, DTensor) else one for one in found]
+    wanted = iter(told.outputs)
+    return [one.redistribute(mesh, _final(next(wanted))) if isinstance(one, DTensor) else one for one in found]
+
+
+def _final(placements: Placements) -> list[Any]:
+    return [Replicate() if one.kind == PARTIAL or one.inside > 1 else _placement(one) for one in placements]
+
+
+class _Filled(torch.overrides.TorchFunctionMode):
+    """Runs functions that DTensor refuses, or has wrong, another way: on the blocks, or on what is gathered."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self.mesh = mesh
+        self.gathered: Counter[str] = Counter()
+
+    def whole(self, tensor: torch.Tensor) -> DTensor:
+        """A plain tensor, the same on all ranks, as a DTensor."""
+        return DTensor.from_local(tensor, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False)
+
+    def _lifted(self, one: Any) -> Any:
+        return self.whole(one) if isinstance(one, torch.Tensor) and not isinstance(one, DTensor) else one
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not any(isinstance(one, DTensor) for one in pytree.tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", str(func))
+        changes = name.endswith("_") and not name.endswith("__")
+        if not changes:
+            # Backward passes run outside of `implicit_replication`, so that what they need has to be distributed here.
+            args, kwargs = pytree.tree_map(self._lifted, (args, kwargs))
+        if name in LOCAL:
+            return LOCAL[name](func, self.mesh, *args, **kwargs)
+        try:
+            return func(*args, **kwargs)
+        except _REFUSALS:
+            if changes:
+                raise  # what it changes in place would be a copy
+            self.gathered[name] += 1
+            return gathered_call(func, self.mesh, args, kwargs)

@@ -1,0 +1,132 @@
+"""Functions of torch that run on the blocks of DTensors, as DTensor has no rule for them or one that ignores splits.
+
+DTensor's rule for convolutions ignores how the weight is split, and attention on CPUs has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.utils import _pytree as pytree
+
+
+def gathered_call(func: Callable, mesh: DeviceMesh, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """What a function returns for whole tensors, which every rank computes alike."""
+    whole = [Replicate()] * mesh.ndim
+
+    def plain(one: Any) -> Any:
+        return one.redistribute(mesh, whole).to_local(grad_placements=whole) if isinstance(one, DTensor) else one
+
+    def wrapped(one: Any) -> Any:
+        return DTensor.from_local(one, mesh, whole, run_check=False) if isinstance(one, torch.Tensor) else one
+
+    args, kwargs = pytree.tree_map(plain, (args, dict(kwargs)))
+    return pytree.tree_map(wrapped, func(*args, **kwargs))
+
+
+def _distributed(one: torch.Tensor, mesh: DeviceMesh) -> DTensor:
+    if isinstance(one, DTensor):
+        return one
+    return DTensor.from_local(one, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def _block(one: DTensor, mesh: DeviceMesh, placements: Sequence[Placement], grads: Sequence[Placement]) -> torch.Tensor:
+    """A rank's block; `grads` says what its gradient is, as ranks compute it from their blocks."""
+    return one.redistribute(mesh, placements).to_local(grad_placements=grads)
+
+
+def _convolution(
+    func: Callable, mesh: DeviceMesh, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """A convolution with each mesh axis along the batch, the output channels, the input channels (which leaves terms of
+    a sum), or nothing; splits of the image are gathered.
+    """
+    x, w = _distributed(input, mesh), _distributed(weight, mesh)
+    groups = kwargs.get("groups", args[3] if len(args) > 3 else 1)
+    ways = []
+    left = {"batch": x.shape[0], "out": w.shape[0], "in": w.shape[1]}
+    for axis in range(mesh.ndim):
+        way = _way(x.placements[axis], w.placements[axis], groups)
+        if way and left[way] % mesh.size(axis):
+            way = ""
+        if way:
+            left[way] //= mesh.size(axis)
+        ways.append(way)
+    whole, term = Replicate(), Partial()
+    batch, channel = Shard(0), Shard(1)
+    places = {  # the input, the weight, what comes out; their gradients
+        "batch": (batch, whole, batch, batch, term),
+        "out": (whole, batch, channel, term, batch),
+        "in": (channel, channel, term, channel, channel),
+        "": (whole,) * 5,
+    }
+    xs, ws, outs, x_grads, w_grads = zip(*(places[way] for way in ways), strict=True)
+    made = func(_block(x, mesh, xs, x_grads), _block(w, mesh, ws, w_grads), None, *args, **kwargs)
+    found = DTensor.from_local(made, mesh, outs, run_check=False)
+    if bias is None:
+        return found
+    final = found.redistribute(mesh, [whole if way == "in" else one for way, one in zip(ways, outs, strict=True)])
+    return final + _distributed(bias, mesh).reshape(1, -1, *[1] * (x.ndim - 2))
+
+
+def _way(x: Placement, w: Placement, groups: int) -> str:
+    if x == Shard(0):
+        return "batch"
+    if groups > 1:
+        return ""
+    if w == Shard(0):
+        return "out"
+    return "in" if x == Shard(1) or w == Shard(1) else ""
+
+
+def _attention(func: Callable, mesh: DeviceMesh, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    """Attention with each mesh axis along the batch, the heads or nothing.
+
+    Shapes: query (batch, heads, length, width); a mask goes along where its dims are not of size 1.
+    """
+    q, k, v = (_distributed(one, mesh) for one in (query, key, value))
+    mask = kwargs.pop("attn_mask", args[0] if args else None)
+    places: list[Placement] = []
+    sizes = [list(one.shape[:2]) for one in (q, k, v)]
+    for axis, placement in enumerate(q.placements):
+        split = placement if placement in (Shard(0), Shard(1)) and q.ndim == 4 else Replicate()
+        if isinstance(split, Shard) and any(own[split.dim] % mesh.size(axis) for own in sizes):
+            split = Replicate()
+        if isinstance(split, Shard):
+            for own in sizes:
+                own[split.dim] //= mesh.size(axis)
+        places.append(split)
+    blocks = [_block(one, mesh, places, places) for one in (q, k, v)]
+    if mask is not None:
+        along = [Replicate() if _is_one(mask, one) else _of_mask(mask, one) for one in places]
+        grads = [
+            Partial() if isinstance(was, Shard) and not isinstance(now, Shard) else now
+            for was, now in zip(places, along, strict=True)
+        ]
+        mask = _block(_distributed(mask, mesh), mesh, along, grads)
+    found = func(*blocks, mask, *args[1:], **kwargs)
+    return DTensor.from_local(found, mesh, places, run_check=False)
+
+
+def _is_one(mask: torch.Tensor, placement: Placement) -> bool:
+    """Whether a mask is the same along the dim that is split, counted from the left of four dims."""
+    if not isinstance(placement, Shard):
+        return False
+    dim = placement.dim - (4 - mask.ndim)
+    return dim < 0 or mask.shape[dim] == 1
+
+
+def _of_mask(mask: torch.Tensor, placement: Placement) -> Placement:
+    return Shard(placement.dim - (4 - mask.ndim)) if isinstance(placement, Shard) else placement
+
+
+LOCAL: Mapping[str, Callable] = {
+    "conv1d": _convolution,
+    "conv2d": _convolution,
+    "conv3d": _convolution,
+    "scaled_dot_product_attention": _attention,
+}

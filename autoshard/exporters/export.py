@@ -1,0 +1,96 @@
+"""`export`: a plan in the form that a framework takes, as plain data or text, by the form's name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autoshard.errors import PlanError
+from autoshard.exporters.mindspore import shard_lines, to_checkpoint
+from autoshard.exporters.placements import module_plan, to_data
+from autoshard.exporters.plan_file import plan_data
+
+if TYPE_CHECKING:
+    from autoshard.api import Planned
+
+
+def export(planned: Planned, to: str) -> str:
+    """The text of a plan in one of the FORMS.
+
+    Raises:
+        PlanError: an unknown form, or one that cannot say this plan.
+    """
+    check_form(to)
+    found = FORMS[to][1](planned)
+    return found if isinstance(found, str) else json.dumps(found, indent=1) + "\n"
+
+
+def check_form(to: str) -> None:
+    """Raise PlanError unless `to` is one of the FORMS."""
+    if to not in FORMS:
+        near = difflib.get_close_matches(str(to), FORMS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise PlanError(f"cannot export a plan to {to!r}{hint}; the forms are {', '.join(FORMS)}")
+
+
+def save(planned: Planned, to: str, path: str | Path) -> Path:
+    """Write what `export` gives to a file; the path."""
+    path, text = Path(path), export(planned, to)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def plan_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of plan files, form "json"."""
+    return json.loads(files("autoshard.exporters").joinpath("plan_schema.json").read_text(encoding="utf-8"))
+
+
+def _json(planned: Planned) -> dict[str, Any]:
+    return plan_data(planned.plan)
+
+
+def _dtensor(planned: Planned) -> dict[str, Any]:
+    labels = (node.label.split(".")[:-1] for node in planned.graph.nodes)
+    paths = dict.fromkeys(".".join(words[:end]) for words in labels for end in range(1, len(words) + 1))
+    return to_data(module_plan(planned.plan, tuple(paths)))
+
+
+def _jax(planned: Planned) -> dict[str, Any]:
+    from autoshard.frontends.extra import need_jax
+
+    need_jax("exporting a plan as PartitionSpecs")
+    from autoshard.exporters.jax_sharding import jax_shardings
+
+    return jax_shardings(planned.plan).to_data()
+
+
+def _sdy(planned: Planned) -> str:
+    from autoshard.frontends.extra import need_jax
+
+    need_jax("exporting a plan as a StableHLO module")
+    from autoshard.exporters.plan_sdy import plan_module
+
+    return str(plan_module(planned))
+
+
+def _mindspore(planned: Planned) -> dict[str, Any]:
+    return to_checkpoint(planned.plan)
+
+
+def _lines(planned: Planned) -> str:
+    return shard_lines(planned.plan)
+
+
+FORMS: Mapping[str, tuple[str, Callable[[Planned], Any]]] = {
+    "json": ("the whole plan, which `plan --search FILE.json` takes up again", _json),
+    "dtensor": ("placements of PyTorch's DTensor by qualified names, as JSON", _dtensor),
+    "jax": ("PartitionSpecs of inputs, outputs and values, as JSON", _jax),
+    "sdy": ("the StableHLO module with the plan as sdy shardings", _sdy),
+    "mindspore": ("MindSpore's strategy checkpoint, as JSON", _mindspore),
+    "shard": ("MindSpore's shard(...) lines", _lines),
+}
+"""What each form is, and what makes it: text, or data for JSON."""

@@ -1,0 +1,219 @@
+"""A plan for JAX: PartitionSpecs of inputs, outputs and products, as data and as a jitted function that obeys them.
+
+Where layouts use sub-axes, the JAX mesh has an axis for each piece. JAX wants parts to divide a dim: where they do not,
+the minor axes that are in the way are left out there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from autoshard.errors import PlanError, RuntimeSetupError
+from autoshard.exporters.pieces import Pieces, pieces_of
+from autoshard.ir.graph import Value
+from autoshard.layout.layout import Layout
+from autoshard.plan import Plan
+
+_PRODUCT = {"dot_general": "DotGeneral", "conv_general_dilated": "Convolution"}
+
+
+@dataclass(frozen=True)
+class JaxShardings:
+    """How a plan's values lie, in JAX's words.
+
+    Attributes:
+        pieces: the mesh, without sub-axes.
+        inputs: a PartitionSpec per input of the graph; for `from_jax` these are the leaves of the arguments.
+        outputs: one per output.
+        values: one for each value that an operator makes, by name.
+    """
+
+    pieces: Pieces
+    inputs: tuple[PartitionSpec, ...]
+    outputs: tuple[PartitionSpec, ...]
+    values: dict[str, PartitionSpec] = field(default_factory=dict)
+
+    def mesh(self, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
+        """The JAX mesh over these devices, by default JAX's first ones.
+
+        Raises:
+            RuntimeSetupError: there are too few.
+        """
+        ranks = self.pieces.ranks
+        given = list(jax.devices() if devices is None else devices)
+        if len(given) < ranks.size:
+            raise RuntimeSetupError(
+                f"the plan is for {ranks.size} devices (mesh '{self.pieces.mesh}'), but JAX has {len(given)}; on CPUs "
+                f"XLA_FLAGS=--xla_force_host_platform_device_count={ranks.size} makes them"
+            )
+        placed = np.empty(ranks.shape, object)
+        for place, rank in np.ndenumerate(ranks):
+            placed[place] = given[rank]
+        return jax.sharding.Mesh(placed, self.pieces.names)
+
+    def to_data(self) -> dict[str, Any]:
+        """The same as plain data for JSON; an entry per dim: null, an axis, or a list of axes."""
+
+        def shown(spec: PartitionSpec) -> list[Any]:
+            return [list(one) if isinstance(one, tuple) else one for one in spec]
+
+        return {
+            "format": "autoshard partition specs 1",
+            "mesh": dict(self.pieces.axes),
+            "devices": self.pieces.ranks.tolist(),
+            "inputs": list(map(shown, self.inputs)),
+            "outputs": list(map(shown, self.outputs)),
+            "values": {name: shown(spec) for name, spec in self.values.items()},
+        }
+
+
+def jax_shardings(plan: Any) -> JaxShardings:
+    """The PartitionSpecs of a Plan, or of what `autoshard.plan` returned.
+
+    Raises:
+        PlanError: layouts cut a mesh axis in ways that no finer mesh can say.
+    """
+    plan = _plan(plan)
+    pieces, graph = pieces_of(plan), plan.graph
+    return JaxShardings(
+        pieces,
+        tuple(_spec(plan.layouts[value], value, pieces) for value in graph.inputs),
+        tuple(_spec(layout, value, pieces) for layout, value in zip(plan.outputs, graph.outputs, strict=True)),
+        {value.name: _spec(plan.layouts[value], value, pieces) for node in graph.nodes for value in node.results},
+    )
+
+
+def _plan(plan: Any) -> Plan:
+    return getattr(plan, "plan", plan)
+
+
+def _spec(layout: Layout, value: Value, pieces: Pieces) -> PartitionSpec:
+    """How a value lies; nothing is said of terms of sums, which JAX keeps to itself."""
+    sizes = pieces.sizes
+    entries: list[Any] = []
+    for size, axes in zip(value.type.shape, pieces.dims(layout), strict=True):
+        fitting: list[str] = []
+        for axis in axes:
+            if size % sizes[axis]:
+                break
+            size //= sizes[axis]
+            fitting.append(axis)
+        entries.append(None if not fitting else fitting[0] if len(fitting) == 1 else tuple(fitting))
+    return PartitionSpec(*entries)
+
+
+def jit(function: Callable, plan: Any, *args: Any, devices: Sequence[Any] | None = None, **kwargs: Any) -> Callable:
+    """The function as JAX runs it with the plan: inputs and outputs lie as the plan says, and so does what its products
+    (dot_general, convolutions) outside of loops make.
+
+    Args:
+        function: what `from_jax` read, a plain function of pytrees.
+        plan: for what `from_jax` returned of it.
+        args: the same arguments, or their shapes; also those by name.
+        devices: the devices, by default JAX's first ones.
+
+    Raises:
+        PlanError: the plan is for another function: other inputs, outputs or products.
+        RuntimeSetupError: too few devices.
+    """
+    plan = _plan(plan)
+    told = jax_shardings(plan)
+    mesh = told.mesh(devices)
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    _check_leaves(leaves, plan)
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args, **kwargs)
+    jaxpr = _live(closed.jaxpr)
+    outputs, returned = jax.tree.flatten(shapes)
+    if len(outputs) != len(told.outputs):
+        raise PlanError(f"the plan is for {len(told.outputs)} outputs, but the function returns {len(outputs)}")
+    wanted = [NamedSharding(mesh, spec) for spec in _products(jaxpr, plan, told)]
+    entering = [NamedSharding(mesh, spec) for spec in told.inputs]
+    leaving = [NamedSharding(mesh, spec) for spec in told.outputs]
+
+    def run(*flat: Any) -> list[Any]:
+        return _run(jaxpr, closed.consts, flat, iter(wanted))
+
+    compiled = jax.jit(run, in_shardings=entering, out_shardings=leaving)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        flat, given = jax.tree.flatten((args, kwargs))
+        if given != structure:
+            raise PlanError(f"the plan is for arguments {structure}, but got {given}")
+        return jax.tree.unflatten(returned, compiled(*flat))
+
+    return call
+
+
+def _check_leaves(leaves: Sequence[Any], plan: Plan) -> None:
+    given = [tuple(np.shape(one)) if not hasattr(one, "shape") else tuple(one.shape) for one in leaves]
+    wanted = [value.type.shape for value in plan.graph.inputs]
+    if given != wanted:
+        raise PlanError(f"the plan is for inputs of shapes {wanted}, but the arguments have {given}")
+
+
+# -- products: in the jaxpr and in the graph they stand in one order, as JAX lowers equation by equation
+
+
+def _products(jaxpr: Any, plan: Plan, told: JaxShardings) -> list[PartitionSpec]:
+    own = [(eqn.primitive.name, tuple(eqn.outvars[0].aval.shape)) for eqn in _equations(jaxpr)]
+    names = {op: primitive for primitive, op in _PRODUCT.items()}
+    nodes = [node for node in plan.graph.nodes if node.op.name in names]
+    theirs = [(names[node.op.name], node.results[0].type.shape) for node in nodes]
+    if own != theirs:
+        raise PlanError(f"the plan is for another function: it has the products {theirs}, the function {own}")
+    return [told.values[node.results[0].name] for node in nodes]
+
+
+def _live(jaxpr: Any) -> Any:
+    """Without what no output needs: plans are for graphs that have none of it."""
+    from jax.interpreters.partial_eval import dce_jaxpr
+
+    return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
+
+
+# Primitives that only call a function, and where they hold it.
+_CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}
+# These also say how the function is differentiated, and stay what they are unless there are products inside.
+_CUSTOM = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+
+
+def _called(eqn: Any) -> Any:
+    """The function (a closed jaxpr) that an equation calls and that is to be looked into; None if it calls none."""
+    name = eqn.primitive.name
+    if name in _CALLS:
+        return eqn.params[_CALLS[name]]
+    inner = eqn.params.get(_CUSTOM[name]) if name in _CUSTOM else None
+    return inner if inner is not None and any(_equations(inner.jaxpr)) else None
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """The products of a jaxpr, those in functions that it calls included."""
+    for eqn in jaxpr.eqns:
+        inner = _called(eqn)
+        if inner is not None:
+            yield from _equations(inner.jaxpr)
+        elif eqn.primitive.name in _PRODUCT:
+            yield eqn
+
+
+def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], wanted: Iterator[NamedSharding]) -> list[Any]:
+    """Evaluate a jaxpr, every product constrained to the next of the shardings."""
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    for eqn in jaxpr.eqns:
+        operands = [one.val if hasattr(one, "val") else known[one] for one in eqn.invars]
+        inner = _called(eqn)
+        if inner is not None:
+            found = _run(inner.jaxpr, inner.consts, operands, wanted)
+        else:
+            found = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
+            found = list(found) if eqn.primitive.multiple_results else [found]
+        if eqn.primitive.name in _PRODUCT:
+            found = [jax.lax.with_sharding_constraint(found[0], next(wanted))]
+        known.update(zip(eqn.outvars, found, strict=True))
+    return [one.val if hasattr(one, "val") else known[one] for one in jaxpr.outvars]

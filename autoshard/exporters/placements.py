@@ -1,0 +1,165 @@
+"""A plan as placements of PyTorch's DTensor: as text in plain data; where modules of a torch model begin and end.
+
+A placement says for each mesh axis what it does to a tensor: `R` nothing, `S(0)` split dim 0, `P(sum)` hold terms.
+Where a dim is split by a later axis before an earlier one, the earlier one's is `S(0, 4)`: split, inside of 4 parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from autoshard.exporters.pieces import Pieces, pieces_of
+from autoshard.ir.flow import is_nest
+from autoshard.ir.graph import DATA, Node, Value
+from autoshard.layout.layout import Layout
+from autoshard.plan import Plan
+
+REPLICATE, SHARD, PARTIAL = "R", "S", "P"
+
+
+class Placement(NamedTuple):
+    """What one mesh axis does. `inside` is into how many parts later axes have split the dim before."""
+
+    kind: str
+    dim: int = 0
+    inside: int = 1
+    reduction: str = "sum"
+
+    def __str__(self) -> str:
+        if self.kind == SHARD:
+            return f"S({self.dim})" if self.inside == 1 else f"S({self.dim}, {self.inside})"
+        return f"P({self.reduction})" if self.kind == PARTIAL else "R"
+
+
+Placements = tuple[Placement, ...]
+
+
+@dataclass(frozen=True)
+class Border:
+    """What a module takes from outside, or leaves for outside, in order: the shape, and how it is to lie.
+
+    Attributes:
+        entries: (value name, shape, placements).
+    """
+
+    entries: tuple[tuple[str, tuple[int, ...], Placements], ...]
+
+    def wanted(self, shape: tuple[int, ...]) -> Placements | None:
+        """How a tensor of that shape is to lie; None if nothing or several things are said of that shape."""
+        found = {placements for _, own, placements in self.entries if own == shape}
+        return next(iter(found)) if len(found) == 1 else None
+
+
+@dataclass(frozen=True)
+class ModulePlan:
+    """A plan as a torch module needs it: everything by qualified names.
+
+    Attributes:
+        pieces: the mesh, without sub-axes.
+        tensors: the parameters and buffers.
+        inputs: the tensors among the module's arguments, in order: name, shape, placements.
+        outputs: the tensors among what it returns, in order.
+        entering: by the path of a module inside, how its inputs lie; `leaving` its outputs.
+    """
+
+    pieces: Pieces
+    tensors: Mapping[str, Placements]
+    inputs: tuple[tuple[str, tuple[int, ...], Placements], ...]
+    outputs: tuple[Placements, ...]
+    entering: Mapping[str, Border]
+    leaving: Mapping[str, Border]
+
+
+def placements(layout: Layout, pieces: Pieces) -> Placements:
+    """A layout as one placement per axis of the pieces."""
+    names, sizes = pieces.names, pieces.sizes
+    found = dict.fromkeys(names, Placement(REPLICATE))
+    for dim, axes in enumerate(pieces.dims(layout)):
+        for place, name in enumerate(axes):
+            before = [one for one in axes[:place] if names.index(one) > names.index(name)]
+            found[name] = Placement(SHARD, dim, math.prod(sizes[one] for one in before))
+    for name in pieces.split(layout.partial):
+        found[name] = Placement(PARTIAL, reduction=layout.reduction)
+    return tuple(found.values())
+
+
+def module_plan(plan: Plan, paths: tuple[str, ...]) -> ModulePlan:
+    """What a plan says of a torch module.
+
+    Args:
+        plan: of what `from_torch` made of the module, without training.
+        paths: the qualified names of the modules inside.
+
+    Raises:
+        PlanError: the mesh cannot be cut as the layouts ask.
+    """
+    graph, pieces = plan.graph, pieces_of(plan)
+
+    def said(value: Value, layout: Layout) -> tuple[str, tuple[int, ...], Placements]:
+        return value.name, value.type.shape, placements(layout, pieces)
+
+    stored = {value for value in graph.inputs if graph.role_of[value] != DATA}
+    entering, leaving = {}, {}
+    inside = _inside(graph.nodes, paths)
+    for path, nodes in inside.items():
+        made = {value for node in nodes for value in node.results}
+        taken = [pair for node in nodes for pair in _wanted(plan, node) if pair[0] not in made | stored]
+        entering[path] = Border(tuple(said(*pair) for pair in taken if not pair[1].partial))
+        own = set(nodes)
+        left = [value for value in made if any(user not in own for user, _ in graph.users.get(value, ()))]
+        ends = [value for value in graph.outputs if value in made]
+        ordered = sorted({*left, *ends}, key=list(made).index)
+        leaving[path] = Border(tuple(said(value, plan.layouts[value]) for value in ordered))
+    returned = range(len(graph.outputs) - len(graph.updates))
+    return ModulePlan(
+        pieces,
+        {value.name: placements(plan.layouts[value], pieces) for value in graph.inputs if value in stored},
+        tuple(said(value, plan.layouts[value]) for value in graph.inputs if value not in stored),
+        tuple(placements(plan.outputs[i], pieces) for i in returned),
+        entering,
+        leaving,
+    )
+
+
+def _inside(nodes: tuple[Node, ...], paths: tuple[str, ...]) -> dict[str, list[Node]]:
+    """The nodes of each module, those of the modules in it included; modules without any are left out."""
+    found: dict[str, list[Node]] = {}
+    known = set(paths)
+    for node in nodes:
+        words = node.label.split(".")
+        for end in range(1, len(words)):
+            path = ".".join(words[:end])
+            if path in known:
+                found.setdefault(path, []).append(node)
+    return found
+
+
+def _wanted(plan: Plan, node: Node) -> Iterator[tuple[Value, Layout]]:
+    if not is_nest(node):
+        yield from zip(node.operands, plan.strategy(node).operand_layouts, strict=True)
+
+
+def to_data(plan: ModulePlan) -> dict[str, Any]:
+    """The same as plain data for JSON."""
+
+    def shown(one: Placements) -> list[str]:
+        return list(map(str, one))
+
+    def border(one: Border) -> list[dict[str, Any]]:
+        return [{"value": name, "shape": list(shape), "placements": shown(of)} for name, shape, of in one.entries]
+
+    return {
+        "format": "autoshard placements 1",
+        "mesh": dict(plan.pieces.axes),
+        "ranks": plan.pieces.ranks.tolist(),
+        "tensors": {name: shown(of) for name, of in plan.tensors.items()},
+        "inputs": border(Border(plan.inputs)),
+        "outputs": [shown(of) for of in plan.outputs],
+        "modules": {
+            path: {"inputs": border(plan.entering[path]), "outputs": border(plan.leaving[path])}
+            for path in plan.entering
+        },
+    }

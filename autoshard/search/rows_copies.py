@@ -1,0 +1,270 @@
+"""Copies of a value that several operators use: bytes of a layout from the first to the last of those that want it so.
+
+The users part into groups that share a copy, as they do for its price (`shared_messages.py`); a group's copy lies in
+memory over the group's span of moments, whose price per byte the messages add.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from autoshard.ir.graph import Node, Value
+from autoshard.layout.layout import Layout
+from autoshard.search.bounds import Bounds
+from autoshard.search.memory import change_bytes
+from autoshard.search.prices import local_nbytes
+from autoshard.search.schedule import Schedule, Use
+from autoshard.search.shared_messages import LARGE, MOST, SharedMessages
+from autoshard.search.sharing import Shared
+from autoshard.search.tables import Price, Tables
+
+
+@dataclass(frozen=True)
+class Want:
+    """User number `user` of a value wants its layout number `use` at the moments begin..end.
+
+    `behind` is the user (and its use) that had it brought just before, if that is one of the others.
+    """
+
+    user: int
+    use: int
+    begin: int
+    end: int
+    behind: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """All copies of one value: [kinds of the maker, layouts] bytes, and who wants one when.
+
+    `moving` are the buffers while one is made; a user behind one that wants the same needs none.
+    """
+
+    price: Price
+    nbytes: np.ndarray
+    moving: np.ndarray
+    wants: tuple[Want, ...]
+
+    @property
+    def scope(self) -> tuple[int, ...]:
+        return self.price.scope
+
+    def at(self, moment: int) -> tuple[list[Want], list[Want], list[Want]]:
+        """Who wants a copy now, and who did before and does later (if both are, what they share stays)."""
+        now = [want for want in self.wants if want.begin <= moment <= want.end]
+        before = [want for want in self.wants if want.end < moment]
+        after = [want for want in self.wants if want.begin > moment]
+        return (now, before, after) if before and after else (now, [], [])
+
+    def held(self, choice: Sequence[int], moment: int) -> int:
+        """Bytes at a moment under a choice."""
+        shared = self.price.shared
+
+        def layouts(wants: list[Want]) -> set[int]:
+            return {self._layout(choice, one.user, one.use) for one in wants}
+
+        now, before, after = map(layouts, self.at(moment))
+        row = shared.maker[choice[self.scope[0]]]
+        return int(sum(self.nbytes[row, layout] for layout in now | (before & after)))
+
+    def moved(self, choice: Sequence[int], want: Want) -> int:
+        """Bytes of buffers under a choice when a user behind another has it brought."""
+        assert want.behind is not None
+        layout, before = self._layout(choice, want.user, want.use), self._layout(choice, *want.behind)
+        row = self.price.shared.maker[choice[self.scope[0]]]
+        return 0 if layout == before else int(self.moving[row, layout])
+
+    def _layout(self, choice: Sequence[int], user: int, use: int) -> int:
+        shared = self.price.shared
+        return int(shared.users[user][shared.kinds[user][choice[self.scope[user + 1]]], use])
+
+    @cached_property
+    def brought(self) -> list[tuple[int, ...]]:
+        """Per set of users, the moments at which one of them surely has a copy made that it shares with the set."""
+        shared, found = self.price.shared, []
+        single = [user for user, wants in enumerate(shared.users) if wants.shape[1] == 1]
+        for bits in range(1 << min(len(shared.users), MOST)):
+            mine = (want for want in self.wants if want.user in single and bits >> want.user & 1)
+            alone = (want for want in mine if want.behind is not None and want.behind[0] in single)
+            found.append(tuple(want.begin for want in alone if want.behind and not bits >> want.behind[0] & 1))
+        return found
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """Per set of users (of the first MOST, as bits), the moments that a copy which they share lies at least."""
+        count = min(len(self.price.shared.users), MOST)
+        own = [[want for want in self.wants if want.user == user] for user in range(count)]
+        begins = [max(want.begin for want in wants) for wants in own]
+        ends = [min(want.end for want in wants) for wants in own]
+        sets = ([user for user in range(count) if bits >> user & 1] for bits in range(1, 1 << count))
+        return [(0, -1)] + [(min(begins[u] for u in some), max(ends[u] for u in some)) for some in sets]
+
+    def weights(self, total: np.ndarray) -> tuple[tuple[float, float], ...]:
+        """Per set of users, the price of a byte of its copy and of a byte of its buffers; `total` [moments + 1] is what
+        a byte costs in all moments before each one."""
+        lying = (float(total[last + 1] - total[first]) if last >= first else 0.0 for first, last in self.spans)
+        moving = (sum(float(total[moment + 1] - total[moment]) for moment in moments) for moments in self.brought)
+        return tuple(zip(lying, moving, strict=True))
+
+    def priced(self, shared: Shared, weights: tuple[tuple[float, float], ...]) -> Shared:
+        """The value's price with bytes added."""
+        if not any(map(any, weights)):
+            return shared
+        parts = (shared.seconds, shared.base, shared.maker, shared.users, shared.kinds)
+        return Spanned(*parts, self.nbytes, self.moving, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Spanned(Shared):
+    """A price where a copy shared by a set of users also costs `weights` of the set for its bytes and its buffers'."""
+
+    nbytes: np.ndarray
+    moving: np.ndarray
+    weights: tuple[tuple[float, float], ...]
+
+
+class SpannedMessages(SharedMessages):
+    """Messages where what a copy costs depends on who shares it."""
+
+    def __init__(self, shared: Spanned) -> None:
+        super().__init__(shared)
+        self._priced = {
+            (lying, moving): np.minimum(shared.seconds + lying * shared.nbytes + moving * shared.moving, LARGE)
+            for lying, moving in set(shared.weights)
+        }
+        self.weights = shared.weights
+
+    def served(self, users: list[np.ndarray], which: Sequence[int] | None = None) -> np.ndarray:
+        """As in the plain messages; `which` tells the numbers of the users if these are not all."""
+        sums, sets = self._summed(users, which or range(len(users)), 0)
+        alone = np.stack(
+            [self._least(one, self._priced[self.weights[bits]]) for one, bits in zip(sums, sets, strict=True)]
+        )
+        alone[0] = 0.0
+        served = alone.copy()
+        for subset in range(1, len(sums)):
+            low = subset & -subset
+            part = (subset - 1) & subset
+            while part:
+                if part & low:
+                    np.minimum(served[subset], alone[part] + served[subset ^ part], out=served[subset])
+                part = (part - 1) & subset
+        return served
+
+    def _wanting(self, user: int, maker: np.ndarray, users: list[np.ndarray]) -> np.ndarray:
+        which = [i for i in range(len(users)) if i != user]
+        others = [users[i] for i in which]
+        sums, sets = self._summed(others, which, 1 << user)
+        rest = self.served(others, which)[::-1] if others else np.zeros((1, *maker.shape))
+        found = [
+            self._least(maker + left, self._priced[self.weights[bits]].T) + one
+            for one, bits, left in zip(sums, sets, rest, strict=True)
+        ]
+        return np.minimum.reduce(found)
+
+    def _summed(self, users: list[np.ndarray], which: Sequence[int], bits: int) -> tuple[list[np.ndarray], list[int]]:
+        """Per subset of the users, [values, layouts] what they pay to want a layout, and all their numbers as bits."""
+        values = len(users[0]) if users else 1
+        sums, sets = [np.zeros((values, self.seconds.shape[1]))], [bits]
+        for one, number in zip(users, which, strict=True):
+            sums += [before + one for before in sums]
+            sets += [before | 1 << number for before in sets]
+        return sums, sets
+
+    @staticmethod
+    def _least(prices: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+        return (prices[:, None, :] + seconds).min(axis=2)
+
+
+class RowsBounds(Bounds):
+    """Bounds of tables some of whose prices are spanned."""
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        for bunch in self.bunches:
+            if isinstance(bunch.messages.shared, Spanned):
+                bunch.messages = SpannedMessages(bunch.messages.shared)
+
+
+def possible(shared: Shared) -> Shared:
+    """The same without seconds: only what is impossible stays so."""
+    seconds, base = (np.where(np.isinf(one), np.inf, 0.0) for one in (shared.seconds, shared.base))
+    return replace(shared, seconds=seconds, base=base)
+
+
+def copies_of(tables: Tables, price: Price, schedule: Schedule, known: dict, listed) -> Copies | None:
+    """The copies of a value with several users; `listed(place)` are the choices of a variable. None: one user only."""
+    value, shared = price.value, price.shared
+    if len(shared.users) < 2 or not value.type.rank:
+        return None
+    wants = tuple(_wants(tables, price, schedule))
+    key = (value.type, id(shared), value in schedule.strided, *(id(tables.choices[place]) for place in price.scope))
+    if key not in known:
+        known[key] = _nbytes(tables, price, wants, listed, schedule)
+    return Copies(price, *known[key], wants)
+
+
+def _wants(tables: Tables, price: Price, schedule: Schedule):
+    value, graph = price.value, tables.graph
+    users: dict[int, list] = {}
+    for node, place in graph.users[value]:
+        users.setdefault(tables.position[node], []).append((node, place))
+    into = graph.tied.get(value)
+    if into is not None and into is not value and value in graph.outputs:
+        users.setdefault(tables.position[into], []).append((None, None))
+    uses = schedule.uses[value]
+    names: dict[tuple[int, int], list[Use]] = {}
+    of_use: dict[Use, tuple[int, int]] = {}
+    for user, at in enumerate(price.scope[1:]):
+        for use, (node, place) in enumerate(users[at]):
+            for one in uses:
+                if one.node is node and place in (None, one.place):
+                    names.setdefault((user, use), []).append(one)
+                    of_use[one] = user, use
+    for (user, use), mine in names.items():
+        behind = [of_use.get(uses[i - 1]) for i, one in enumerate(uses) if i and one in mine]
+        before = behind[0] if len(behind) == len(mine) == 1 else None
+        yield Want(user, use, max(one.begin for one in mine), min(one.end for one in mine), before)
+
+
+def _nbytes(
+    tables: Tables, price: Price, wants: Sequence[Want], listed, schedule: Schedule
+) -> tuple[np.ndarray, np.ndarray]:
+    value, shared = price.value, price.shared
+    found, moving = np.zeros(shared.seconds.shape, np.int64), np.zeros(shared.seconds.shape, np.int64)
+    left = [_left(tables, value, listed(price.scope[0])[c]) for c in np.unique(shared.maker, return_index=True)[1]]
+    rows = np.unique(shared.maker)
+    places = _places(tables, price)
+    for want in wants:
+        at = price.scope[want.user + 1]
+        kinds, first = np.unique(shared.kinds[want.user], return_index=True)
+        for kind, choice in zip(kinds.tolist(), first.tolist(), strict=True):
+            column = int(shared.users[want.user][kind, want.use])
+            one = listed(at)[choice]
+            layout = one if isinstance(one, Layout) else one.operand_layouts[places[at][want.use]]
+            nbytes = local_nbytes(value.type, layout)
+            for row, own in zip(rows.tolist(), left, strict=True):
+                found[row, column] = 0 if layout is own else nbytes
+                if math.isfinite(shared.seconds[row, column]):
+                    moving[row, column] = change_bytes(value.type, value in schedule.strided, own, layout)
+    return found, moving
+
+
+def _places(tables: Tables, price: Price) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for node, place in tables.graph.users[price.value]:
+        found.setdefault(tables.position[node], []).append(place)
+    return found
+
+
+def _left(tables: Tables, value: Value, choice) -> Layout:
+    made = tables.graph.producers.get(value)
+    if made is None:
+        return choice
+    node: Node = made[0]
+    return tables.problem.left(node, choice)[made[1]]

@@ -1,0 +1,121 @@
+"""Plans under a memory limit: mode "optimal" on training graphs of a decoder-only transformer.
+
+    python benchmarks/memory_limit.py [--quick | --sizes 4:8x8 ...] [--parts 1 0.75 0.5] [--time 120] [--json]
+
+Forward, gradient and Adam update as in `benchmarks/search.py`. Per size: the peak of the plan without a limit, the
+least that any plan needs (with its bound), then for limits between the two (the least is 0, the free peak 1): seconds
+of search, the plan's time, its bound and gap, and its peak, which is checked. Fresh processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+SIZES = [(layers, mesh) for mesh in ("8", "2x4", "8x8") for layers in (1, 4, 12)]
+QUICK = [(1, "2x4")]
+
+
+def measure(layers: int, mesh_text: str, parts: list[float], seconds: float) -> list[dict]:
+    """One size: a row without limit, one for the least, and one per part."""
+    from autoshard.errors import PlanError
+    from autoshard.layout.mesh import Mesh
+    from autoshard.search.evaluate import prices_for
+    from autoshard.search.limited import settle_within
+    from autoshard.search.memory import peak_memory
+    from autoshard.search.optimal import atoms_for, plan_of_choice
+    from autoshard.search.problem import Problem
+    from autoshard.search.rows import MemoryRows
+    from autoshard.search.rows_search import RowsSearch
+    from autoshard.search.settle import settle
+    from autoshard.search.tables import Tables
+    from benchmarks.models import transformer_step
+    from costmodel import preset
+
+    mesh, hardware = Mesh.parse(mesh_text), preset("h100")
+    problem = Problem(transformer_step(layers, 1, 1, batch=2 * mesh.devices).graph, mesh, hardware)
+    tables = Tables(problem, prices_for(hardware), next(iter(atoms_for(problem))))
+    size = {"layers": layers, "mesh": mesh_text, "strategies": int(sum(tables.sizes))}
+
+    def row(what: str, begun: float, cpu: float, **more) -> dict:
+        return size | {"limit": what, "wall_s": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu} | more
+
+    begun, cpu = time.perf_counter(), time.process_time()
+    free = settle(tables, seconds)
+    most = peak_memory(plan_of_choice(tables, free))
+    rows = [row("none", begun, cpu, value=free.value, bound=free.bound, peak=most)]
+    begun, cpu = time.perf_counter(), time.process_time()
+    search = RowsSearch(MemoryRows(tables), most, time.monotonic() + seconds, work=False)
+    search.run()
+    assert search.best is not None
+    least, bound = search.value * most, search.bound * most
+    rows.append(row("least", begun, cpu, peak=round(least), peak_bound=round(bound)))
+    for part in parts:
+        limit = round(least + part * (most - least))
+        begun, cpu = time.perf_counter(), time.process_time()
+        try:
+            found = settle_within(tables, limit, seconds, free.bound)
+        except PlanError as error:
+            rows.append(row(f"{100 * part:g} %", begun, cpu, limit_bytes=limit, told=str(error)))
+            continue
+        peak = peak_memory(plan_of_choice(tables, found))
+        assert peak <= limit, (peak, limit)
+        rows.append(
+            row(f"{100 * part:g} %", begun, cpu, value=found.value, bound=found.bound, peak=peak, limit_bytes=limit)
+        )
+    return rows
+
+
+def show(rows: list[dict]) -> None:
+    table = Table(title="optimal plans within a memory limit")
+    for name in ("layers", "mesh", "limit", "bytes", "wall s", "CPU s", "step ms", "bound ms", "gap", "peak GB"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        value, bound = row.get("value"), row.get("bound")
+        told = f"{1e3 * value:.4f}" if value else row.get("told", "")[-40:]
+        gap = f"{100 * (value - bound) / value:.3f} %" if value and bound is not None else ""
+        if "peak_bound" in row:
+            gap = f"{100 * (row['peak'] - row['peak_bound']) / row['peak']:.3f} %"
+        table.add_row(
+            str(row["layers"]), row["mesh"], row["limit"], str(row.get("limit_bytes", "")), f"{row['wall_s']:.1f}",
+            f"{row['cpu_s']:.1f}", told, f"{1e3 * bound:.4f}" if bound is not None else "", gap,
+            f"{row['peak'] / 1e9:.4f}" if "peak" in row else "",
+        )  # fmt: skip
+    Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one small size")
+    parser.add_argument("--sizes", nargs="*", metavar="LAYERS:MESH", help="these sizes only")
+    parser.add_argument("--parts", nargs="*", type=float, default=[1.0, 0.75, 0.5], help="where limits lie")
+    parser.add_argument("--time", type=float, default=120.0, help="seconds for each search")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    sizes = QUICK if options.quick else SIZES
+    if options.sizes:
+        sizes = [(int(size.split(":")[0]), size.split(":")[1]) for size in options.sizes]
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        found = [
+            pool.apply(measure, (layers, mesh, options.parts, options.time))
+            for layers, mesh in track(sizes, "searching", console=Console(stderr=True), transient=True)
+        ]
+    rows = [row for one in found for row in one]
+    if options.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        show(rows)
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    main()

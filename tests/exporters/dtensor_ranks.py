@@ -1,0 +1,133 @@
+"""Plans models and runs each plain and parallelized on four gloo ranks; prints what every rank found as JSON.
+
+A script of its own: ranks are forked when everything is imported and planned, and no thread of torch's runs yet.
+
+    python dtensor_ranks.py gpt2/dp=2,tp=2/megatron llama/dp=2,tp=2/factor ...
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import multiprocessing
+import os
+import runpy
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import autoshard as ash
+from autoshard.annotate import annotate
+from autoshard.exporters.dtensor import parallelize
+
+SAMPLES = Path(ash.__file__).parents[1] / "sample_code" / "07_torch_models" / "samples.py"
+RANKS = 4
+COLUMNS, ROWS = ("tp", None), (None, "tp")
+ASKED = {
+    ("llama", "dp=2 tp=2"): {
+        "input_ids": ("dp", None),
+        "**.q_proj": COLUMNS,
+        "**.k_proj": COLUMNS,
+        "**.v_proj": COLUMNS,
+        "**.o_proj": ROWS,
+        "**.gate_proj": COLUMNS,
+        "**.up_proj": COLUMNS,
+        "**.down_proj": ROWS,
+        "lm_head": COLUMNS,
+    },
+    ("llama", "d=4"): {
+        "input_ids": ("d:(1)2", None),
+        "model.layers.*.mlp.up_proj": ("d:(2)2", None),
+        "model.layers.*.mlp.down_proj": (None, "d:(2)2"),
+    },
+    ("resnet", "dp=2 tp=2"): {"pixel_values": ("dp", None, None, None), "**.convolution": ("tp", None, None, None)},
+}
+"""What is asked of a model on a mesh, where a search by itself would split nothing so small."""
+
+
+def sample(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    torch.manual_seed(3)
+    return runpy.run_path(str(SAMPLES))[name]()
+
+
+def compared(module: torch.nn.Module, kwargs: dict[str, Any], planned: Any) -> dict[str, Any]:
+    """The largest differences of outputs and gradients between a module and itself parallelized, and the blocks."""
+    whole = copy.deepcopy(module)
+    wanted = whole(**kwargs).logits
+    wanted.square().mean().backward()
+    split = parallelize(copy.deepcopy(module), planned)
+    found = split(**kwargs).logits
+    found.square().mean().backward()
+    gradients = {name: one.grad for name, one in whole.named_parameters()}
+    own = dict(split.named_parameters())
+    apart = [(own[name].grad.full_tensor() - one).abs().max() for name, one in gradients.items() if one is not None]
+    layouts = {value.name: planned.plan.layouts[value] for value in planned.graph.inputs}
+    rank = dist.get_rank()
+    astray = [
+        name
+        for name, one in split.named_parameters()
+        if name in layouts and not torch.equal(one.to_local(), block_of(whole, name, layouts[name], rank))
+    ]
+    return {
+        "output": float((found - wanted).detach().abs().max()),
+        "gradient": float(max(apart)),
+        "size": float(wanted.detach().abs().max()),
+        "compared": len(apart),
+        "gathered": dict(split.gathered),
+        "astray": astray,
+        "split": sum(layout.split > 1 for name, layout in layouts.items() if name in own),
+    }
+
+
+def block_of(whole: torch.nn.Module, name: str, layout: Any, rank: int) -> torch.Tensor:
+    """The block of a parameter that a layout gives to a rank."""
+    tensor = whole.get_parameter(name).detach()
+    return tensor[layout.block(rank, tensor.shape)]
+
+
+def run(rank: int, meeting: str, cases: list[tuple], queue: Any) -> None:
+    """All cases on one rank; (rank, what was found, or the trace of an error)."""
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
+    try:
+        queue.put((rank, [compared(*case) for case in cases], None))
+        dist.barrier()
+    except Exception:
+        queue.put((rank, None, traceback.format_exc()))
+    dist.destroy_process_group()
+
+
+def main(texts: list[str]) -> int:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    cases = []
+    for name, mesh, search in (text.replace(",", " ").split("/") for text in texts):
+        module, kwargs = sample(name)
+        model = annotate(ash.from_torch(module, (), kwargs), ASKED.get((name, mesh), {}))
+        cases.append((module, kwargs, ash.plan(model, mesh=mesh, search=search)))
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = f"{folder}/meeting"
+        ranks = [context.Process(target=run, args=(rank, meeting, cases, queue)) for rank in range(RANKS)]
+        for one in ranks:
+            one.start()
+        found = [queue.get(timeout=200) for _ in ranks]
+        for one in ranks:
+            one.join(timeout=20)
+    troubles = [trouble for _, _, trouble in found if trouble]
+    if troubles:
+        print(troubles[0], file=sys.stderr)
+        return 1
+    print(json.dumps([told for _, told, _ in sorted(found, key=lambda one: one[0])]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""Runs functions as plans say on eight host devices of JAX, and prints how far they are from themselves unsplit.
+
+A script of its own, as XLA is told the number of devices before it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import autoshard as ash
+from autoshard.annotate import annotate
+from autoshard.exporters.jax_sharding import jax_shardings, jit
+
+
+def floats(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def mlp(params, x):
+    hidden = jax.nn.gelu(x @ params["up"])
+    return {"y": hidden @ params["down"], "mean": hidden.mean()}
+
+
+def attention(weights, x):
+    q, k, v = (jnp.einsum("bsd,dhk->bhsk", x, w) for w in weights)
+    scores = jax.nn.softmax(q @ jnp.swapaxes(k, -1, -2) / 2.0)
+    return (scores @ v).sum(-1)
+
+
+def image(kernel, x):
+    convolved = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME")
+    return jax.nn.relu(convolved).mean((2, 3))
+
+
+CASES = {
+    "mlp": (mlp, ({"up": floats(0, 12, 16), "down": floats(1, 16, 6)}, floats(2, 24, 12))),
+    "gradient": (jax.grad(lambda params, x: mlp(params, x)["y"].sum()),
+                 ({"up": floats(0, 12, 16), "down": floats(1, 16, 6)}, floats(2, 24, 12))),
+    "attention": (attention, (tuple(floats(i, 12, 4, 6) for i in range(3)), floats(5, 8, 10, 12))),
+    "image": (image, (floats(0, 8, 3, 3, 3), floats(1, 4, 3, 6, 10))),
+}  # fmt: skip
+
+
+ASKED = {
+    ("mlp", "dp=2 tp=4"): {"params['up']": ("-", "tp"), "x": ("dp", "-")},
+    ("mlp", "d=8"): {"params['up']": ("-", "d:(2)4"), "x": ("d:(1)2", "-")},
+    ("gradient", "dp=4 tp=2"): {"params['up']": ("-", "tp"), "x": ("dp", "-")},
+    ("attention", "dp=2 tp=4"): {"weights[*]": ("-", "tp", "-"), "x": ("dp", "-", "-")},
+    ("image", "dp=4 tp=2"): {"kernel": ("tp", "-", "-", "-"), "x": ("dp", "-", "-", "-")},
+}
+
+
+def outcome(name: str, mesh: str, search: str) -> dict:
+    function, args = CASES[name]
+    module = annotate(ash.from_jax(function, *args), ASKED[name, mesh], mesh)
+    planned = ash.plan(module, mesh=mesh, search=search)
+    told = jax_shardings(planned)
+    found = jax.tree.leaves(jit(function, planned, *args)(*args))
+    wanted = jax.tree.leaves(function(*args))
+    lies = [one.sharding.spec == spec for one, spec in zip(found, told.outputs, strict=True)]
+    return {
+        "apart": max(float(np.abs(one - other).max()) for one, other in zip(found, wanted, strict=True)),
+        "size": max(float(np.abs(one).max()) for one in wanted),
+        "as_planned": all(lies),
+        "split": sum(layout.split > 1 for layout in planned.plan.layouts.values()),
+        "axes": list(told.pieces.names),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps([outcome(*text.replace(",", " ").split("/")) for text in sys.argv[1:]]))

@@ -1,0 +1,81 @@
+"""Plans as StableHLO modules: Shardy's verifier takes them, its propagation leaves them, and they say the plan."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.interpreters import mlir as jax_mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.passmanager import PassManager
+
+import autoshard as ash
+from autoshard.annotate import annotate
+from autoshard.errors import PlanError
+from autoshard.exporters.plan_sdy import plan_module
+from autoshard.frontends.stablehlo.load import from_stablehlo
+
+pytestmark = pytest.mark.jax
+ARGS = ({"up": np.ones((12, 16), np.float32), "down": np.ones((16, 6), np.float32)}, np.ones((24, 12), np.float32))
+
+
+def mlp(params, x):
+    return jax.nn.relu(x @ params["up"]) @ params["down"]
+
+
+def loss(params, x):
+    return jnp.sum(jnp.tanh(mlp(params, x)) ** 2)
+
+
+def asked(function):
+    """The function as a module whose inputs are asked to be split, so that plans of all modes split something."""
+    patterns = {"params['up']": ("-", "tp"), "x": ("dp", "-")}
+    return annotate(ash.from_jax(function, *ARGS), patterns, "dp=2 tp=4")
+
+
+def shardings(module) -> list[tuple[str, str, str]]:
+    """The sharding attributes of functions' lists and of operations, in order."""
+    found = []
+
+    def visit(op):
+        for name in ("sdy.sharding", "arg_attrs", "res_attrs"):
+            if name in op.attributes and op.operation.name not in ("stablehlo.constant", "sdy.constant"):
+                found.append((op.operation.name, name, str(op.attributes[name])))
+        for region in op.operation.regions:
+            for block in region:
+                for inner in block:
+                    visit(inner)
+
+    visit(module.operation)
+    return found
+
+
+@pytest.mark.parametrize("search", ["factor", "sharding_propagation", "data_parallel"])
+@pytest.mark.parametrize("function", [mlp, jax.grad(loss)], ids=["forward", "gradient"])
+def test_propagation_leaves_the_module(function, search):
+    planned = ash.plan(asked(function), mesh="dp=2 tp=4", search=search)
+    assert any(layout.split > 1 for layout in planned.plan.layouts.values())
+    text = str(plan_module(planned))
+    with jax_mlir.make_ir_context():
+        module = ir.Module.parse(text)
+        assert module.operation.verify()
+        before = iter(shardings(module))
+        PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(module.operation)
+        after = shardings(module)
+    # The pipeline drops dead code and merges equal operations; what is left stands in the same order.
+    assert len(after) > 5 and all(one in before for one in after)
+
+
+def test_the_module_says_the_plan():
+    planned = ash.plan(asked(mlp), mesh="dp=2 tp=4", search="factor")
+    read = from_stablehlo(planned.export("sdy"))
+    layouts = [planned.plan.layouts[value] for value in planned.graph.inputs]
+    found = [read.asked.values[value].layout() for value in read.graph.inputs]
+    assert found == layouts and any(layout.split > 1 for layout in layouts)
+
+
+def test_other_models_have_no_module():
+    planned = ash.plan(lambda x: ash.ops.relu(x), (np.ones((4, 6), np.float32),), devices=2)
+    with pytest.raises(PlanError, match="as a StableHLO module: it was not planned from one"):
+        planned.export("sdy")
