@@ -19,6 +19,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "autoshard.annotate": ("Ask", "annotate"),
     "autoshard.api": ("Planned", "plan"),
     "autoshard.callbacks": (
         "Callback", "CheckpointConfig", "History", "LossMonitor", "ModelCheckpoint", "Progress",
@@ -91,13 +92,13 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """`autoshard.plan`, `autoshard.propagate` and `autoshard.trace` are the functions, not the modules of these names.
+    """`autoshard.annotate`, `plan`, `propagate` and `trace` are the functions, not the modules of these names.
 
     Importing `autoshard.plan` would set the attribute to the module.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in ("plan", "propagate", "trace") and isinstance(value, ModuleType)):
+        if not (name in ("annotate", "plan", "propagate", "trace") and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 

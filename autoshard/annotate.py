@@ -198,10 +198,15 @@ def _plain(given: Any, rank: int) -> Any:
     """Entries per dim as `Spec.of` takes them; a PartitionSpec may be shorter than the tensor."""
     if isinstance(given, str | Spec) or not hasattr(given, "__iter__"):
         return given
-    entries = [None if one == "-" else "?" if type(one).__name__ == "UnconstrainedSingleton" else one for one in given]
-    if type(given).__name__ == "PartitionSpec":
+    entries = [None if one == "-" else "?" if _is_jax(one) else one for one in given]
+    if _is_jax(given):
         entries += [None] * (rank - len(entries))
     return tuple(entries)
+
+
+def _is_jax(one: Any) -> bool:
+    """Whether it is JAX's own: a PartitionSpec, or among its entries UNCONSTRAINED."""
+    return type(one).__module__.partition(".")[0] == "jax"
 
 
 def _is_placements(given: Any) -> bool:
@@ -217,7 +222,7 @@ def _placement(one: Any) -> re.Match[str] | None:
 def _of_placements(given: Sequence[Any], value: Value, mesh: Mesh) -> Spec:
     if len(given) != len(mesh.axes):
         raise ShardingError(
-            f"{value.name}: {len(given)} placements {[str(one) for one in given]} for the {len(mesh.axes)} axes of mesh "
+            f"{value.name}: {len(given)} placements {[*map(str, given)]} for the {len(mesh.axes)} axes of mesh "
             f"'{mesh}'; give one per axis"
         )
     dims: list[list[Axis]] = [[] for _ in range(value.type.rank)]
@@ -251,8 +256,8 @@ def _of_parts(parts: Sequence[int], value: Value, mesh: Mesh) -> Spec:
 def load_annotations(path: str | Path) -> dict[str, Any]:
     """The patterns in a JSON file, as `annotate` takes them.
 
-    The file is {"format": "autoshard annotations 1", "annotations": {pattern: given}}, where given is a list or text, or
-    {"given": ..., "priority": n}.
+    The file is {"format": "autoshard annotations 1", "annotations": {pattern: given}}, where given is a list or text,
+    or {"given": ..., "priority": n}.
 
     Raises:
         ParseError: no such file, no JSON, or another format.

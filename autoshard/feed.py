@@ -21,9 +21,9 @@ from autoshard.errors import PlanError
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import Register
 from autoshard.runtime.array import cut
-from autoshard.runtime.padded import fit
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Parts
+from autoshard.runtime.padded import fit
 from autoshard.session import from_first_rank
 from autoshard.tensortype import TensorType, type_of
 

@@ -199,9 +199,7 @@ def _choices(rule: Rule, mesh: Mesh) -> list[tuple[Laid, ...]]:
 def _whole_choices(rule: Rule, groups: Sequence[Sequence[AxisRef]]) -> list[tuple[Laid, ...]]:
     """Per group of axes: each factor that it can split all together, and none."""
     free = [i for i, factor in enumerate(rule.factors) if factor.splittable]
-    return [
-        (*({i: tuple(group)} for i in free if rule.factors[i].even % size_of(group) == 0), {}) for group in groups
-    ]
+    return [(*({i: tuple(group)} for i in free if rule.factors[i].even % size_of(group) == 0), {}) for group in groups]
 
 
 def _combined(rule: Rule, mesh: Mesh, choices: Sequence[Sequence[Laid]]) -> tuple[Strategy, ...]:

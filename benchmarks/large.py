@@ -49,7 +49,8 @@ def step_on(layers: int, mesh: Any) -> Any:
 
     batch, columns, sequence = ([size for _, size in mesh.axes] + [1, 1, 1])[:3]
     network = Transformer(layers, 12288, 96, 51200, 1, 1)
-    for block in network.blocks:
+    blocks: Any = network.blocks
+    for block in blocks:
         for product in (block.attention.query.matmul, block.feed_forward.mapping.matmul):
             product.shard(((batch, sequence, 1), (columns, 1)))
     tokens = TensorType.of((2 * batch, 2048), "i32")

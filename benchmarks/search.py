@@ -76,7 +76,7 @@ def measure(layers: int, mesh_text: str, milp: bool, limit: float) -> dict:
         "trace_s": traced - started,
         "tables_s": made,
         "solve_s": solved,
-        "largest": int(settled.stats.get("largest table", 0)),
+        "listed": int(settled.stats.get("listed", 0)),
         "value": settled.value,
         "bound": float(settled.bound),
         "gap": float((settled.value - settled.bound) / settled.value),
@@ -137,7 +137,7 @@ def whole_program(tables, limit: float) -> dict:
 
 def show(rows: list[dict]) -> None:
     table = Table(title="optimal plans of a transformer's training step", caption=REFERENCE)
-    names = ("layers", "mesh", "variables", "strategies", "largest table", "tables s", "solve s", "step ms", "gap")
+    names = ("layers", "mesh", "variables", "strategies", "listed", "tables s", "solve s", "step ms", "gap")
     for name in (*names, "proven", "MB", "one MILP: s", "columns", "same value"):
         table.add_column(name, justify="right")
     for row in rows:
@@ -147,7 +147,7 @@ def show(rows: list[dict]) -> None:
         )
         note = f" (restricted, {row['ways']} ways)" if row["restricted"] else ""
         table.add_row(
-            str(row["layers"]), row["mesh"] + note, str(row["variables"]), str(row["strategies"]), str(row["largest"]),
+            str(row["layers"]), row["mesh"] + note, str(row["variables"]), str(row["strategies"]), str(row["listed"]),
             f"{row['tables_s']:.2f}", f"{row['solve_s']:.2f}", f"{1e3 * row['value']:.4f}", f"{100 * row['gap']:.4f} %",
             "yes" if row["proven"] else "no", f"{row['peak_mb']:.0f}",
             f"{row['milp_s']:.1f}" if "milp_s" in row else "", str(row.get("milp_columns", "")), same,

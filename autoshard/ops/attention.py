@@ -71,7 +71,7 @@ def attention(q, k, v, *, scale=0.0, causal=False, sequence=AUTO, first=0):
     sequence: 'gather' takes all keys and values to each rank, 'ring' splits them alike, and their blocks go round; of
     'auto' a plan decides by cost. `first` is the number of the first query, where q is only a block.
     """
-    state = attend(q, k, v, _start(q, v), scale, causal, first, 0)
+    state = attend(q, k, v, _start(q, v), scale, causal, first, 0, k.shape[-2])
     return _finished(state).astype(v.dtype, copy=False)
 
 
@@ -83,18 +83,28 @@ def _start(q: np.ndarray, v: np.ndarray) -> State:
 
 
 def attend(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, state: State, scale: float, causal: bool, first: int, first_key: int
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    state: State,
+    scale: float,
+    causal: bool,
+    first: int,
+    first_key: int,
+    keys: int,
 ) -> State:
-    """The state after these keys and values too, of which the first has number `first_key`."""
+    """The state after these keys and values too, of which the first has number `first_key`. What comes after `keys`
+    keys in all is padding, and not looked at."""
     wide, count = state[0].dtype, q.shape[-2]
     queries = q.astype(wide) * wide.type(scale or 1 / math.sqrt(q.shape[-1]))
-    for at in range(0, k.shape[-2], BLOCK):
+    held = min(k.shape[-2], keys - first_key)
+    for at in range(0, held, BLOCK):
         number = first_key + at
         if causal and number > first + count - 1:
             break
-        block = slice(at, at + BLOCK)
-        keys, values = (one[..., block, :].astype(wide, copy=False) for one in (k, v))
-        scores = queries @ keys.swapaxes(-1, -2)
+        block = slice(at, min(at + BLOCK, held))
+        looked_at, values = (one[..., block, :].astype(wide, copy=False) for one in (k, v))
+        scores = queries @ looked_at.swapaxes(-1, -2)
         if causal and number + scores.shape[-1] - 1 > first:
             later = number + np.arange(scores.shape[-1]) > (first + np.arange(count))[:, None]
             scores[..., later] = -np.inf
@@ -157,15 +167,15 @@ def _turn_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
 
 
 @operator("AttentionBegin", rule=None, shape=_state_shapes, dtype=_state_type, scratch=_turn_scratch)
-def attention_begin(q, k, v, *, scale, causal, first, first_key):
+def attention_begin(q, k, v, *, scale, causal, first, first_key, keys):
     """The state of the queries after the first block of keys: the rank's own."""
-    return attend(q, k, v, _start(q, v), scale, causal, first, first_key)
+    return attend(q, k, v, _start(q, v), scale, causal, first, first_key, keys)
 
 
 @operator("AttentionTurn", rule=None, shape=_state_shapes, dtype=_state_type, scratch=_turn_scratch)
-def attention_turn(q, k, v, total, largest, weight, *, scale, causal, first, first_key):
+def attention_turn(q, k, v, total, largest, weight, *, scale, causal, first, first_key, keys):
     """The state after one block of keys and values more."""
-    return attend(q, k, v, (total, largest, weight), scale, causal, first, first_key)
+    return attend(q, k, v, (total, largest, weight), scale, causal, first, first_key, keys)
 
 
 @operator(
@@ -184,12 +194,8 @@ def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
     dim = place.operands[0].rank - 2
     layout, parts = place.operand_layouts[0], place.operand_layouts[0].parts[dim]
     block, keys = place.local_operand(0)[dim], place.local_operand(1)[dim]
-    if block * parts != place.operands[0].shape[dim] or keys * parts != place.operands[1].shape[dim]:
-        raise ShapeError(
-            f"Attention in a ring of {parts}: they must divide the {place.operands[0].shape[dim]} queries and the "
-            f"{place.operands[1].shape[dim]} keys"
-        )
     given = {name: attrs[name] for name in ("scale", "causal")}
+    given["keys"] = place.operands[1].shape[dim]
     given["first"] = along(layout, dim, [p * block for p in range(parts)])
     turns = tuple(
         {**given, "first_key": along(layout, dim, [(p + turn) % parts * keys for p in range(parts)])}

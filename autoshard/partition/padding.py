@@ -64,8 +64,9 @@ class Padding:
         for value, dims in tensors:
             for dim, factors in enumerate(dims):
                 for i in leading(rule, factors, value.type.shape[dim]):
-                    if strategy.parts[i] > 1 and i not in exact:
-                        self._member((node, i), rule.factors[i].size, strategy.parts[i])
+                    parts = strategy.parts[rule.leaders[i]]
+                    if parts > 1 and i not in exact:
+                        self._member((node, i), rule.factors[i].size, parts)
                         self._join((node, i), (value, dim))
 
     def _member(self, key: Hashable, size: int, parts: int) -> None:

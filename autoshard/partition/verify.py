@@ -173,7 +173,8 @@ def _check_window(step: WindowStep, before: Register, after: Register, where: st
     if after.whole != made:
         raise GraphError(f"{where}: it makes {made}, but its result is a block of {after.whole}")
     block, size = before.local.shape[step.dim], before.true.shape[step.dim]
-    if (step.block, step.size) != (block, size):
+    # A step takes what is there of the tensor, or whole blocks, padding and all, where they only change hands.
+    if step.block != block or step.size not in (size, before.whole.shape[step.dim]):
         raise GraphError(f"{where}: it takes blocks of {step.block} of {step.size}, but they are {block} of {size}")
     try:
         step.check()

@@ -95,9 +95,13 @@ def _gathered(totals: Totals, place: Place) -> Gathered:
 
 
 def _rounds(ring: Ring, place: Place) -> Rounds:
+    """Whole blocks go round, their padding too: after a turn a rank holds another's, which may have more of it."""
     dim, steps = ring.dim, []
+    types = place.operands
+    if place.padded_operands is not None:
+        types = tuple(of.with_shape(shape) for of, shape in zip(types, place.padded_operands, strict=True))
     for i in ring.moving:
-        layout, of = place.operand_layouts[i], place.operands[i]
+        layout, of = place.operand_layouts[i], types[i]
         block = place.local_operand(i)[dim]
         window = Window(i, dim, layout.dims[dim], (next_block(block, layout.parts[dim]),))
         steps.append(Fetch(i, WindowStep.of(window, layout, of.shape[dim], block), of))
@@ -107,7 +111,7 @@ def _rounds(ring: Ring, place: Place) -> Rounds:
         dims = (refs if size > 1 else () for refs, size in zip(lies.dims, of.shape, strict=True))
         return of, lies.with_dims(dims)
 
-    return Rounds(ring, tuple(steps), tuple(map(held, ring.begin.result_types(place.operands, ring.turns[0]))))
+    return Rounds(ring, tuple(steps), tuple(map(held, ring.begin.result_types(types, ring.turns[0]))))
 
 
 def _padded(place: Place, i: int) -> tuple[int, ...]:

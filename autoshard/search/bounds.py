@@ -6,11 +6,10 @@ on the tables. Variables whose surroundings are equal, those of equal layers, ta
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -59,7 +58,6 @@ class Bounds:
         self.turns = self._turns()
         self.turn_of = {v: i for i, turn in enumerate(self.turns) for v in turn.members.tolist()}
         self.held: list[np.ndarray] = [np.stack([self.unary[v] for v in turn.members]) for turn in self.turns]
-        self.kept = [np.arange(size) for size in tables.sizes]
 
     # -- setting up
 
@@ -142,52 +140,6 @@ class Bounds:
                 bunch.potentials[position][rows] += part
                 given = given + part
         self.held[i] = held - given
-
-    # -- fewer choices
-
-    def narrowed(self, gap: float) -> Bounds:
-        """The same messages on the choices that raise the bound by at most `gap`, for a variable or one that stands in
-        an equal place: a bound for plans that cost at most that much more. Choices are renumbered, see `kept`."""
-        reduced, alike = self.reduced(), self._alike()
-        near = {root: np.zeros(len(reduced[root]), dtype=bool) for root in set(alike)}
-        for variable, root in enumerate(alike):
-            near[root] |= reduced[variable] <= max(gap, 0.0)
-        keep = {root: np.flatnonzero(one) for root, one in near.items()}
-        other = copy.copy(self)
-        other.kept = [kept[keep[root]] for kept, root in zip(self.kept, alike, strict=True)]
-        bunches: dict[int, _Bunch] = {}
-        for bunch in self.bunches:
-            mine = [keep[alike[v]] for v in bunch.variables[0].tolist()]
-            potentials = [one[:, chosen] for one, chosen in zip(bunch.potentials, mine, strict=True)]
-            bunches[id(bunch)] = _Bunch(
-                SharedMessages(bunch.messages.shared.restricted(mine)), bunch.variables, potentials
-            )
-        other.bunches = list(bunches.values())
-        other.turns = [
-            replace(turn, slots=[(bunches[id(bunch)], *rest) for bunch, *rest in turn.slots]) for turn in self.turns
-        ]
-        other.held = [
-            held[:, keep[alike[int(turn.members[0])]]] for held, turn in zip(self.held, self.turns, strict=True)
-        ]
-        return other
-
-    def _alike(self) -> list[int]:
-        """Per variable, the first of those that stand in one place of equal prices or take turns with it."""
-        parent = list(range(len(self.tables.variables)))
-
-        def root(v: int) -> int:
-            while parent[v] != v:
-                parent[v] = v = parent[parent[v]]
-            return v
-
-        groups = [column for bunch in self.bunches for column in bunch.variables.T.tolist()]
-        for group in (*groups, *(turn.members.tolist() for turn in self.turns)):
-            first = root(group[0])
-            for v in group[1:]:
-                other = root(v)
-                first, other = min(first, other), max(first, other)
-                parent[other] = first
-        return [root(v) for v in range(len(parent))]
 
     # -- branches
 

@@ -206,7 +206,8 @@ def copies_of(tables: Tables, price: Price, schedule: Schedule, known: dict, lis
     key = (value.type, id(shared), value in schedule.strided, *(id(tables.choices[place]) for place in price.scope))
     if key not in known:
         known[key] = _nbytes(tables, price, wants, listed, schedule)
-    return Copies(price, *known[key], wants)
+    nbytes, moving = known[key]
+    return Copies(price, nbytes, moving, wants)
 
 
 def _wants(tables: Tables, price: Price, schedule: Schedule):

@@ -15,6 +15,7 @@ import numpy as np
 
 from autoshard.search.rows import MemoryRows, Piece
 from autoshard.search.rows_copies import Copies, Want
+from autoshard.search.sharing import Shared
 from autoshard.search.tables import Price
 
 
@@ -169,7 +170,7 @@ class RowsProgram:
 
     def _price(self, price: Price) -> None:
         kinds_of_maker = np.unique(price.shared.maker[self.keep[price.scope[0]]])
-        shared = price.shared.restricted([self.keep[v] for v in price.scope])
+        shared = _restricted(price.shared, [self.keep[v] for v in price.scope])
         maker = self.group(price.scope[0], shared.maker)
         if shared.base.any():
             self._pay_alone_at(price.scope[0], shared.base[shared.maker])
@@ -435,9 +436,11 @@ class RowsProgram:
         scale, width = self._scale(), self.size
         upper = np.array(self.upper)
         upper[self.excess] = 0.0 if hard and self.work else np.inf
-        limits = [LinearConstraint(self.equal.matrix(width), self.equal.right, self.equal.right)]
+        equal, below = np.array(self.equal.right), np.array(self.below.right)
+        limits = [LinearConstraint(self.equal.matrix(width), equal, equal)]  # pyright: ignore[reportArgumentType]
         if self.below.right:
-            limits.append(LinearConstraint(self.below.matrix(width), -np.inf, self.below.right))
+            matrix = self.below.matrix(width)
+            limits.append(LinearConstraint(matrix, -np.inf, below))  # pyright: ignore[reportArgumentType]
         found = milp(
             np.array(self.cost) / scale,
             integrality=np.arange(width) < self.choices,
@@ -462,6 +465,17 @@ class RowsProgram:
         """Per variable, the choices that a relaxed answer uses."""
         parts = (columns[self.first[v] : self.first[v + 1]] for v in range(len(self.keep)))
         return [kept[part > min(1e-6, part.max() / 2)] for kept, part in zip(self.keep, parts, strict=True)]
+
+
+def _restricted(shared: Shared, keep: Sequence[np.ndarray]) -> Shared:
+    """The same with only some choices; layouts keep their numbers."""
+    rows, maker = np.unique(shared.maker[keep[0]], return_inverse=True)
+    users, kinds = [], []
+    for wants, kind, kept in zip(shared.users, shared.kinds, keep[1:], strict=True):
+        used, which = np.unique(kind[kept], return_inverse=True)
+        users.append(wants[used])
+        kinds.append(which)
+    return Shared(shared.seconds[rows], shared.base[rows], maker, tuple(users), tuple(kinds))
 
 
 def _read(fine: np.ndarray, coarse: np.ndarray) -> np.ndarray | None:

@@ -114,13 +114,15 @@ class RowsSearch:
         until, raised, last = time.monotonic() + ASCENT * self.left, False, 0.0
         self._bounded({} if self.work else dict.fromkeys(range(self.rows.model.moments), 1.0))
         penalty = 20 * max(self.bound, 1e-9)
-        for _ in range(ROUNDS):
+        for turn in range(ROUNDS):
             answer = self._relaxed_and_whole(penalty)
             if answer.columns is None or self.closed or time.monotonic() > until:
                 self.impossible = answer.impossible
                 break
             before = self.bound
-            self._bounded(_middle(self.prices, answer.prices) if answer.excess > 1e-9 or self.prices else answer.prices)
+            # Half way to the best prices every other time: those of a restricted program swing around them.
+            half = answer.excess <= 1e-9 and turn % 2 == 1
+            self._bounded(_middle(self.prices, answer.prices) if half else answer.prices)
             near = answer.bound - self.bound <= STEADY * abs(answer.bound)
             still = abs(last - answer.bound) <= 10 * STEADY * abs(answer.bound)
             if near or (still and self.bound - before <= STEADY * abs(self.bound)):
@@ -186,7 +188,7 @@ class RowsSearch:
         if not self.work and weights.any():
             weights /= weights.sum() * self.limit
         bounds = RowsBounds(self.rows.priced(weights, self.work))
-        bounds.tighten(SWEEPS, self.end, STEADY)
+        bounds.tighten(SWEEPS, time.monotonic() + 0.1 * max(self.left, 0.0), STEADY)
         allowed = self.limit if self.work else 0
         bound = bounds.lower + float(weights @ (self.rows.constants - allowed))
         reduced = bounds.reduced()

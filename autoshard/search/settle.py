@@ -28,15 +28,13 @@ EQUAL = 1e-9
 NEAR = 1e-6
 """Choices that raise the bound by at most this, relatively, are looked at first where a plan is still to be found."""
 SWEEPS = 60
-ROUGH = 6e-4
-"""Choices that raise a first bound by more than this, relatively, are left out while there is hope."""
 GAIN = 1e-5
 """The growth of the bound by a sweep, relatively, that is worth another."""
-FIRST, WIDER = 6e-5, 2.0
-"""The first gap, relatively, and by what it is widened."""
+FIRST, LEAST, WIDER = 6e-5, 1e-12, 2.0
+"""The first gap, relatively and at least in seconds, and by what it is widened."""
 WIDTHS = (1 << 12, 1 << 20)
 """How many rows an elimination keeps, one look after the other."""
-MOST = 1 << 21
+MOST = 1 << 20
 """The most combinations that are listed of equal values."""
 CLOSE = 1.3
 """Gaps that differ by less are not tried one behind the other."""
@@ -78,25 +76,12 @@ class _Search:
         self.stats: dict[str, float] = {"turns": len(self.bounds.turns), "branches": 0}
 
     def run(self) -> Settled:
-        lower = self.bounds.tighten(SWEEPS, self.end, ROUGH / 5)
-        proved = self._narrowed(lower)
-        if proved is None:
-            lower = self.bounds.tighten(SWEEPS, self.end, GAIN)
-            proved = self._prove(lower, self.bounds.reduced())
-        assert self.best is not None
+        lower = self.bounds.tighten(SWEEPS, self.end, GAIN)
         self.stats["message bound"] = lower
-        return Settled(self.best, self.value, min(proved, self.value), tuple(self.bounds.reduced()), self.stats)
-
-    def _narrowed(self, lower: float) -> float | None:
-        """The least cost, if it is at most ROUGH above the bound: then few choices have to be looked at. Else None."""
-        full, limit = self.bounds, (1 + ROUGH) * lower
-        try:
-            self.bounds = full.narrowed(limit - lower)
-            lower = self.bounds.tighten(SWEEPS, self.end, GAIN, limit)
-            proved, done = self._widened(lower, self.bounds.reduced(), limit - lower)
-        finally:
-            self.bounds = full
-        return proved if done else None
+        marginals = self.bounds.reduced()
+        proved = self._prove(lower, marginals)
+        assert self.best is not None
+        return Settled(self.best, self.value, min(proved, self.value), tuple(marginals), self.stats)
 
     @property
     def enough(self) -> float:
@@ -108,7 +93,6 @@ class _Search:
         return self.end - time.monotonic()
 
     def _note(self, choice: Choice) -> None:
-        choice = tuple(int(kept[one]) for kept, one in zip(self.bounds.kept, choice, strict=True))
         value = self.tables.seconds(choice)
         if value < self.value:
             self.best, self.value = choice, value
@@ -126,13 +110,13 @@ class _Search:
             return proved
         return self._branched(proved, lower, reduced)
 
-    def _widened(self, lower: float, reduced: list[np.ndarray], most: float = math.inf) -> tuple[float, bool]:
-        """Look at all within a gap, at wider and wider ones up to `most`: a bound, and whether a plan costs just that."""
-        clear, wide, gap = 0.0, math.inf, FIRST * lower
+    def _widened(self, lower: float, reduced: list[np.ndarray]) -> tuple[float, bool]:
+        """Look at all within wider and wider gaps: a bound, and whether a plan costs just that."""
+        clear, wide, gap = 0.0, math.inf, max(FIRST * lower, LEAST)
         while self.left > 0 and lower + clear < self.enough and wide > max(CLOSE * clear, NEAR * lower):
-            gap = min(gap, self.value - lower + EQUAL * lower, most)
-            if gap <= clear:
-                break
+            gap = min(gap, self.value - lower + EQUAL * lower)
+            if self.best is None and lower + gap > LARGE / 2:
+                raise self._impossible()
             found = self._within(lower, reduced, gap)
             if found is not None and found.choice is not None and found.cost <= found.beyond:
                 return lower + found.cost, True
@@ -141,10 +125,6 @@ class _Search:
             else:
                 wide = gap
                 clear = clear if found is None else max(clear, found.beyond)
-            if clear > LARGE:
-                raise PlanError(
-                    f"no strategies of {self.tables.graph.name!r} fit each other: no redistribution joins them"
-                )
             gap = min(WIDER * gap, math.sqrt(wide * max(clear, wide / WIDER**2)))
         return lower + clear, False
 
@@ -173,14 +153,16 @@ class _Search:
         allowed = NEAR * lower
         while self.best is None:
             if allowed > 1e6 * LARGE:
-                raise PlanError(
-                    f"no strategies of {self.tables.graph.name!r} fit each other: no redistribution joins them"
-                )
+                raise self._impossible()
             most = max(self.tables.sizes)
             while self._largest(keep := self._keep(allowed, reduced, most)) > CELLS:
                 most //= 2
             self._among(keep)
             allowed = 100 * max(allowed, 1e-9)
+
+    def _impossible(self) -> PlanError:
+        name = self.tables.graph.name
+        return PlanError(f"no strategies of {name!r} fit each other: no redistribution joins them")
 
     def _largest(self, keep: Sequence[np.ndarray]) -> int:
         """Cells of the largest price, written out for the kept choices."""

@@ -46,24 +46,44 @@ ASKED = {
         "model.layers.*.mlp.up_proj": ("d:(2)2", None),
         "model.layers.*.mlp.down_proj": (None, "d:(2)2"),
     },
+    ("odd", "dp=2 tp=2"): {"up": (("tp", "dp"), None), "down": ("tp", None), "x": ("dp", None)},
     ("resnet", "dp=2 tp=2"): {"pixel_values": ("dp", None, None, None), "**.convolution": ("tp", None, None, None)},
 }
 """What is asked of a model on a mesh, where a search by itself would split nothing so small."""
 
 
+class Odd(torch.nn.Module):
+    """A function that DTensor has no rule for, a weight split by a later axis first, and sizes that do not divide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(6, 8), torch.nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        hidden = self.up(x).roll(3, 1).flip(1)
+        return {"logits": self.down(hidden) + torch.cdist(hidden, self.down.weight)}
+
+
 def sample(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
+    if name == "odd":
+        torch.manual_seed(3)
+        return Odd(), {"x": torch.randn(4, 6)}
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.manual_seed(3)
     return runpy.run_path(str(SAMPLES))[name]()
 
 
+def logits(output: Any) -> torch.Tensor:
+    return output["logits"]
+
+
 def compared(module: torch.nn.Module, kwargs: dict[str, Any], planned: Any) -> dict[str, Any]:
     """The largest differences of outputs and gradients between a module and itself parallelized, and the blocks."""
     whole = copy.deepcopy(module)
-    wanted = whole(**kwargs).logits
+    wanted = logits(whole(**kwargs))
     wanted.square().mean().backward()
     split = parallelize(copy.deepcopy(module), planned)
-    found = split(**kwargs).logits
+    found = logits(split(**kwargs))
     found.square().mean().backward()
     gradients = {name: one.grad for name, one in whole.named_parameters()}
     own = dict(split.named_parameters())

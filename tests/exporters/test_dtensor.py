@@ -23,7 +23,13 @@ from autoshard.layout import Layout, Mesh
 
 pytestmark = pytest.mark.torch
 SCRIPT = Path(__file__).with_name("dtensor_ranks.py")
-CASES = ("gpt2/dp=2,tp=2/megatron", "llama/dp=2,tp=2/factor", "resnet/dp=2,tp=2/factor", "llama/d=4/factor")
+CASES = (
+    "gpt2/dp=2,tp=2/megatron",
+    "llama/dp=2,tp=2/factor",
+    "resnet/dp=2,tp=2/factor",
+    "llama/d=4/factor",
+    "odd/dp=2,tp=2/factor",
+)
 
 
 @pytest.mark.slow
@@ -39,8 +45,9 @@ def test_models_equal_themselves_on_four_ranks() -> None:
     for told in ranks:
         for case, one in zip(CASES, told, strict=True):
             assert one["output"] <= 1e-4 * max(1.0, one["size"]), (case, one)
-            assert one["gradient"] <= 1e-3 and one["compared"] > 15, (case, one)
-            assert one["split"] >= 4 and not one["astray"] and not one["gathered"], (case, one)
+            assert one["gradient"] <= 1e-3 and one["compared"] >= 4, (case, one)
+            assert one["split"] >= 4 and not one["astray"], (case, one)
+            assert list(one["gathered"]) == (["cdist"] if "odd" in case else []), (case, one)
 
 
 MESH = Mesh(a=2, b=3, c=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from functools import cache
@@ -32,7 +31,7 @@ HARDWARE = preset("h100")
 
 @cache
 def training() -> Tables:
-    """A block's training step; wide against its few tokens, so that parameters and their states are what fills memory."""
+    """A block's training step; wide against its few tokens, so that parameters and their states fill memory."""
     step = transformer_step(1, 1, 1, hidden=256, heads=4, vocabulary=96, sequence=8, batch=4)
     mesh = Mesh(dp=2)
     return Tables(Problem(step.graph, mesh, HARDWARE), prices_for(HARDWARE), atoms_of(mesh, step.graph))
@@ -50,7 +49,7 @@ def free() -> Settled:
 
 @cache
 def least() -> RowsSearch:
-    search = RowsSearch(rows(), peak_memory(plan_of_choice(training(), free())), time.monotonic() + 30, work=False)
+    search = RowsSearch(rows(), peak_memory(plan_of_choice(training(), free())), time.monotonic() + 15, work=False)
     search.run()
     return search
 
@@ -58,7 +57,7 @@ def least() -> RowsSearch:
 def near(rng: np.random.Generator) -> tuple[int, ...]:
     """The free choice with some variables chosen otherwise, as far as a plan can."""
     choice = list(free().choice)
-    for v in rng.permutation(len(choice))[:40].tolist():
+    for v in rng.permutation(len(choice))[:12].tolist():
         before, choice[v] = choice[v], int(rng.integers(training().sizes[v]))
         if not math.isfinite(training().seconds(choice)):
             choice[v] = before
@@ -71,8 +70,8 @@ def test_rows_are_what_plans_need_and_bounds_are_below_all_of_them():
     prices[rng.integers(len(prices), size=3)] = rng.random(3) * free().value / 1e6
     priced = rows().priced(prices)
     bounds = RowsBounds(priced)
-    lower = bounds.tighten(20, time.monotonic() + 20, 1e-6) + float(prices @ rows().constants)
-    for _ in range(12):
+    lower = bounds.tighten(5, time.monotonic() + 20, 1e-6) + float(prices @ rows().constants)
+    for _ in range(6):
         choice = near(rng)
         nbytes = rows().at(choice)
         assert int(nbytes.max()) == peak_memory(plan_of_choice(training(), Settled(choice, 1.0, 0.0, ())))
@@ -81,7 +80,7 @@ def test_rows_are_what_plans_need_and_bounds_are_below_all_of_them():
 
 def test_a_program_of_one_choice_each_tells_its_bytes_and_seconds():
     rng = np.random.default_rng(5)
-    for _ in range(6):
+    for _ in range(3):
         choice = near(rng)
         nbytes = rows().at(choice)
         program = RowsProgram(rows(), [np.array([one]) for one in choice], 10**6, 1.0, True)
@@ -95,37 +94,36 @@ def test_a_program_of_one_choice_each_tells_its_bytes_and_seconds():
         assert answer.bound == pytest.approx(training().seconds(choice) + answer.columns[program.excess], rel=1e-6)
 
 
-def test_plans_keep_the_limit_and_cost_no_less_than_the_bound():
+@cache
+def tight() -> tuple[int, Settled]:
+    """A limit nearer to the least than to what the free plan needs, and what is found within it."""
     most = peak_memory(plan_of_choice(training(), free()))
-    lowest = round(least().value * most)
-    assert least().bound <= least().value and lowest < most
-    limit = (lowest + most) // 2
-    found = settle_within(training(), limit, 20.0, free().bound)
+    limit = round((0.2 + 0.8 * least().value) * most)
+    return limit, settle_within(training(), limit, 10.0, free().bound)
+
+
+def test_plans_keep_the_limit_and_cost_no_less_than_the_bound():
+    limit, found = tight()
     plan = plan_of_choice(training(), found)
-    assert peak_memory(plan) <= limit
+    assert least().bound <= least().value < 1 and peak_memory(plan) <= limit
     assert free().value * (1 - 1e-9) <= found.value and free().bound <= found.bound <= found.value
     assert evaluate_plan(plan, HARDWARE).seconds == pytest.approx(found.value, rel=1e-9)
 
 
 def test_states_are_split_over_the_data_axis_when_memory_is_short():
     """Whole parameters and states in each rank are the fastest; short of memory the states are split, as in ZeRO."""
-    roomy = plan_of_choice(training(), free())
-    most = peak_memory(roomy)
-    limit = round((0.2 + 0.8 * least().value) * most)
-    tight = plan_of_choice(training(), settle_within(training(), limit, 20.0, free().bound))
+    roomy, short = (plan_of_choice(training(), settled) for settled in (free(), tight()[1]))
     graph = training().graph
     states = [value for value, role in zip(graph.inputs, graph.roles, strict=True) if role == "state"]
 
     def split(plan) -> int:
         return sum(value.type.nbytes for value in states if any(plan.layouts[value].dims))
 
-    total = sum(value.type.nbytes for value in states)
-    assert split(tight) > split(roomy) and split(tight) > total / 2
+    assert split(short) > split(roomy) and split(short) > sum(value.type.nbytes for value in states) / 2
 
 
 def test_less_than_any_plan_needs_is_refused():
     limit = math.ceil(least().bound * peak_memory(plan_of_choice(training(), free()))) // 2
     with pytest.raises(MemoryLimitError, match="needs|the least that is possible") as refused:
-        settle_within(training(), limit, 10.0)
+        settle_within(training(), limit, 5.0)
     assert refused.value.needed > limit and " at " in str(refused.value)
-    assert dataclasses.is_dataclass(Settled)

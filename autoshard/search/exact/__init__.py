@@ -9,4 +9,17 @@ from autoshard.search.exact.problem import CostProblem, Factor, Row, Solution
 from autoshard.search.exact.solve import solve
 from autoshard.search.exact.sparse import Listing, Nearest, least_sum
 
-__all__ = ["CostProblem", "Factor", "Least", "Listing", "Marginals", "Nearest", "Row", "Solution", "least_memory", "least_sum", "marginals", "solve"]
+__all__ = [
+    "CostProblem",
+    "Factor",
+    "Least",
+    "Listing",
+    "Marginals",
+    "Nearest",
+    "Row",
+    "Solution",
+    "least_memory",
+    "least_sum",
+    "marginals",
+    "solve",
+]

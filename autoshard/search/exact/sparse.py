@@ -69,10 +69,20 @@ def least_sum(
         width: rows that an elimination keeps at most; of more the cheapest stay.
         stop: asked now and then; once it is true, hardly any rows are kept.
     """
-    listings, alive = _consistent(unary, listings, gap)
-    if listings is None:
+    left, alive = _consistent(unary, [*listings, _alone(unary, listings)], gap)
+    if left is None:
         return Nearest(None, math.inf, math.inf)
-    return _Elimination(alive, _separate(listings, alive), gap, width, stop).run()
+    return _Elimination(alive, _separate(left, alive), gap, width, stop).run()
+
+
+def _alone(unary: Sequence[np.ndarray], listings: Sequence[Listing]) -> Listing:
+    """A listing of the variables that stand in no other, for their own costs."""
+    inside = {v for one in listings for v in one.scopes.reshape(-1).tolist()}
+    alone = np.array([v for v in range(len(unary)) if v not in inside], dtype=np.int64)
+    sizes = np.array([len(unary[v]) for v in alone], dtype=np.int64)
+    table = np.repeat(np.arange(len(alone)), sizes)
+    rows = np.arange(len(table)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return Listing(alone[:, None], table, rows[:, None], np.zeros(len(table)))
 
 
 def _consistent(
@@ -187,7 +197,7 @@ class _Elimination:
         self.base, self.beyond = 0.0, math.inf
         self.gone: list[_Gone] = []
         self.estimates: dict[int, float] = {}
-        self.widest = self._count = 0
+        self._count = 0
         same: dict[Scope, list[_Rows]] = {}
         for table in tables:
             same.setdefault(table.scope, []).append(table)
@@ -284,7 +294,6 @@ class _Elimination:
 
     def _kept(self, cost: np.ndarray, good: np.ndarray) -> np.ndarray:
         """Of the rows within the gap, as many as there is room for."""
-        self.widest = max(self.widest, len(good))
         width = 64 if self.stop() else self.width
         if len(good) <= width:
             return good
