@@ -76,8 +76,10 @@ def _fused(op: Operator, kernel: Callable, name: str = "") -> Operator:
     """Make `kernel(g, y)` or `kernel(g, x)`, by the parameter's name, the gradient operator of `op`."""
     other = list(inspect.signature(kernel).parameters)[1]
     uses_result = other == "y"
+    flops = op.options.flops or 1.0
+    assert not callable(flops), f"{op.name} is of one operand, with so many FLOPs for each element"
 
-    @operator(name or f"{op.name}Grad", rule="..., ... -> ...", linear=((0,),), flops=(op.options.flops or 1.0) + 2)
+    @operator(name or f"{op.name}Grad", rule="..., ... -> ...", linear=((0,),), flops=flops + 2)
     def fused(g, other):
         return kernel(g, other)
 
