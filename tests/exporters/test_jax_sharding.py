@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,10 @@ CASES = ("mlp/dp=2,tp=4/factor", "mlp/d=8/factor", "gradient/dp=4,tp=2/factor",
 
 
 def test_functions_on_eight_devices_equal_themselves() -> None:
-    done = subprocess.run([sys.executable, SCRIPT, *CASES], capture_output=True, text=True, timeout=300)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, SCRIPT, *CASES], capture_output=True, text=True, timeout=300, env=environment
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     for case, told in zip(CASES, json.loads(done.stdout), strict=True):
         assert told["apart"] <= 1e-5 * max(1.0, told["size"]), (case, told)
