@@ -92,6 +92,7 @@ def test_a_training_step_with_all_passes(comm):
         made, _ = optimize(planned.program, planned.hardware, names, more_memory=2.0)
         kinds = {type(one) for one in walk(made.instructions)}
         assert Start in kinds or names != ("overlap",)
-        assert Bundle in kinds or "combine" not in names
+        # Without a data axis no gradients are summed, and there is little to combine.
+        assert Bundle in kinds or "combine" not in names or data_parts == 1
         for ours, theirs in zip(Executor(made, comm)(*feeds), plain, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
