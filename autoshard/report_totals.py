@@ -14,7 +14,7 @@ import numpy as np
 from autoshard.plan import Plan
 from autoshard.search.evaluate import Cost
 from autoshard.search.memory import MemoryUse
-from costmodel import format_bytes, format_seconds
+from costmodel import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
@@ -42,7 +42,7 @@ def totals(planned: Planned) -> Iterator[str]:
 def _by_axes(cost: Cost) -> Iterator[str]:
     for one in cost.axes:
         yield (
-            f"  over {one.axes}: {format_seconds(one.seconds)} in {one.collectives} collectives, "
+            f"  over {one.axes}: {format_seconds(one.seconds)} in {format_count(one.collectives, 'collective')}, "
             f"{format_bytes(one.nbytes)}"
         )
 

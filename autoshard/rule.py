@@ -393,3 +393,9 @@ class _Reader:
         if joins:
             self.joins[name] = joins
         return name
+
+
+def source_rule(shape: Sequence[int]) -> Rule:
+    """The rule of an operator without operands: each dim of the result is a factor of its own."""
+    factors = tuple(Factor(f"_{i}", size, PASS) for i, size in enumerate(shape))
+    return Rule(factors, (), (tuple((i,) for i in range(len(shape))),))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -140,3 +140,10 @@ class TensorType:
 
 def type_of(array: np.ndarray) -> TensorType:
     return TensorType.of(array.shape, array.dtype)
+
+
+def promote(dtypes: Sequence[DType]) -> DType:
+    """The common element type: the widest float if any operand is a float, else numpy's result type."""
+    floats = [one for one in dtypes if one.is_float]
+    kinds = {one.numpy for one in (floats or dtypes)}
+    return dtype(np.result_type(*kinds)) if kinds else dtype("f32")

@@ -1,11 +1,13 @@
 """Whether the plan that `optimal` picks is the fastest in reality: five training steps, by many plans, on MPI ranks.
 
     python benchmarks/plans_in_reality.py [--ranks 8] [--plans 22] [--hardware calibrated|FILE.json]
-                                          [--programs NAME,..] [--quick] [--json]
+                                          [--programs NAME,..] [--keep FOLDER] [--only-plan] [--quick] [--json]
 
-Without --hardware the machine is calibrated first. Plans are made beforehand and taken up by the ranks from files. All
-take turns, round by round; those that led then run on for the figures, so that
-no plan leads by luck alone. A ratio is the median over the rounds of the pick's time to the fastest plan's.
+Without --hardware the machine is calibrated first. Plans are made beforehand and taken up by the ranks from files, in
+the folder to keep them in if one is named: there they are found again, so that they can be made (`--only-plan`) while
+the machine does other things, and measured when it does nothing else. All take turns, round by round; those that led
+then run on for the figures, so that no plan leads by luck alone. A ratio is the median over the rounds of the pick's
+time to the fastest plan's.
 """
 
 from __future__ import annotations
@@ -60,11 +62,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--programs", default="", help="names of programs, joined by commas; default: all")
     parser.add_argument("--quick", action="store_true", help="small models, few plans and rounds, a quick calibration")
+    parser.add_argument("--keep", type=Path, default=None, help="the folder that plans are kept in, and found again")
+    parser.add_argument("--only-plan", action="store_true", help="make the plans and measure nothing")
     parser.add_argument("--json", action="store_true", help="figures as JSON instead of tables")
     parser.add_argument("--folder", type=Path, default=None, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if not 2 <= options.ranks <= 64 or options.plans < 2 or options.rounds < 0:
         parser.error(f"--ranks {options.ranks} is 2 to 64, --plans {options.plans} 2 or more, --rounds above 0")
+    if options.only_plan and options.keep is None:
+        parser.error("--only-plan needs the folder to --keep them in")
     options.rounds = options.rounds or (3 if options.quick else 9)
     options.plans = min(options.plans, 8) if options.quick else options.plans
     known = list(programs(options.quick))
@@ -123,10 +129,14 @@ def programs(quick: bool) -> dict[str, Callable[[], Any]]:
 
 
 def prepare(options: argparse.Namespace, hardware: str, name: str, folder: Path) -> None:
-    """Write the plans of one program to the folder, and a list of them."""
+    """Write the plans of one program to the folder, and last a list of them; a list that is there is good."""
     from benchmarks.contenders import contenders
     from costmodel import preset
 
+    if (folder / "plans").exists():
+        return
+    print(f"planning {name}", file=sys.stderr)
+    folder.mkdir(parents=True, exist_ok=True)
     traced = programs(options.quick)[name]()
     found = contenders(traced, options.ranks, preset(hardware), options.plans, options.quick)
     rows = []
@@ -225,26 +235,26 @@ def show(outcomes: list[Outcome], ranks: int) -> None:
     console.print(f"the aim is met in {met} of {len(outcomes)} programs")
 
 
-def collect(options: argparse.Namespace, hardware: str) -> list[Outcome]:
-    """The outcomes of all programs, each planned here and measured by a job of its own.
+def collect(options: argparse.Namespace, hardware: str, home: Path) -> list[Outcome]:
+    """The outcomes of all programs, each planned here and then measured by a job of its own.
 
     Raises:
         SystemExit: a job failed.
     """
     from autoshard.runtime.launch import launch
 
+    folders = {name: home / name.replace(" ", "_") for name in options.names}
+    for name, folder in folders.items():
+        prepare(options, hardware, name, folder)
     outcomes = []
-    for name in options.names:
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch)
-            print(f"planning and running {name}", file=sys.stderr)
-            prepare(options, hardware, name, folder)
-            words = [__file__, "--programs", name, "--folder", scratch, "--rounds", str(options.rounds)]
-            code = launch([*words, *["--quick"] * options.quick], options.ranks, timeout=TIMEOUT)
-            if code:
-                sys.exit(f"the job of {name} ended with exit code {code}")
-            data = json.loads((folder / "answer").read_text())
-            outcomes.append(Outcome(**{**data, "runs": tuple(Run(**one) for one in data["runs"])}))
+    for name, folder in folders.items() if not options.only_plan else ():
+        print(f"running {name}", file=sys.stderr)
+        words = [__file__, "--programs", name, "--folder", str(folder), "--rounds", str(options.rounds)]
+        code = launch([*words, *["--quick"] * options.quick], options.ranks, timeout=TIMEOUT)
+        if code:
+            sys.exit(f"the job of {name} ended with exit code {code}")
+        data = json.loads((folder / "answer").read_text())
+        outcomes.append(Outcome(**{**data, "runs": tuple(Run(**one) for one in data["runs"])}))
     return outcomes
 
 
@@ -260,7 +270,10 @@ def main(arguments: list[str]) -> int:
             (options.folder / "answer").write_text(json.dumps(asdict(outcome)))
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = collect(options, options.hardware or calibrated(options.ranks, options.quick, Path(folder)))
+        hardware = options.hardware or calibrated(options.ranks, options.quick, Path(folder))
+        outcomes = collect(options, hardware, options.keep or Path(folder))
+    if options.only_plan:
+        return 0
     if options.json:
         print(json.dumps([asdict(one) for one in outcomes], indent=2))
     else:

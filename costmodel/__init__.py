@@ -37,7 +37,7 @@ from costmodel.hierarchy import group_levels, grouped_seconds
 from costmodel.memory import live_bytes, peak
 from costmodel.store import calibrated_path, load, save
 from costmodel.timeline import Task, Timeline, simulate
-from costmodel.units import format_bytes, format_seconds, parse_bytes
+from costmodel.units import format_bytes, format_count, format_seconds, parse_bytes
 
 __all__ = [
     "KINDS",
@@ -57,6 +57,7 @@ __all__ = [
     "bytes_moved",
     "calibrated_path",
     "format_bytes",
+    "format_count",
     "format_seconds",
     "group_levels",
     "grouped_seconds",

@@ -42,6 +42,11 @@ def format_seconds(s: float) -> str:
     return _scaled(float(s), _SECONDS, 1000.0, "s")
 
 
+def format_count(count: int, noun: str) -> str:
+    """A number of things in words: `1 collective`, `3 collectives`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def format_bytes(n: float) -> str:
     """A size in bytes to three digits in B, KiB, ... PiB (powers of 1024): `49152` is "48 KiB"."""
     return _scaled(float(n), _BYTES, 1024.0, "B")

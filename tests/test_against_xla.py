@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("jax")
-
 from benchmarks import against_xla
 from benchmarks.xla_collectives import collectives
 

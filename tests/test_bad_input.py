@@ -378,7 +378,7 @@ def test_no_annotation_at_all(search):
     np.testing.assert_allclose(planned.run(X), net(X), rtol=1e-4, atol=1e-5)
     if search == "sharding_propagation":
         started = "no operator is configured; started from x [-, -]"
-        assert planned.plan.started_from.startswith(f"{started}; 0 operators follow by rule, ")
+        assert planned.plan.started_from.startswith(f"{started}; 0 follow by rule, ")
         assert started in planned.report()
 
 

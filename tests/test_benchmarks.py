@@ -23,7 +23,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.mpi
 def test_step_time_prints_figures_of_results_that_agree():
-    pytest.importorskip("mpi4py")
     done = run("--json")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
@@ -36,7 +35,6 @@ def test_step_time_prints_figures_of_results_that_agree():
 
 @pytest.mark.mpi
 def test_step_time_finds_a_step_that_computes_something_else(tmp_path):
-    pytest.importorskip("mpi4py")
     script = tmp_path / "other.py"
     script.write_text(
         "from benchmarks import ffn_step, step_time\n"

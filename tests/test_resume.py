@@ -212,7 +212,8 @@ def test_damage_is_told_when_the_values_are_read(tmp_path):
 
 
 def test_bfloat16_goes_through_plain_files(tmp_path):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
+    import ml_dtypes
+
     from autoshard.runtime.checkpoint import import_files
 
     w = np.arange(12).astype(ml_dtypes.bfloat16).reshape(3, 4)

@@ -14,6 +14,7 @@ from autoshard.ir.graph import Graph, walk
 from autoshard.ir.run import TOKEN_VALUE
 from autoshard.tensortype import TOKEN, TensorType
 from autoshard.trace.evaluate import evaluate
+from costmodel import format_count
 
 SEED = 0
 _TOLERANCE, _NARROW_TOLERANCE = 1e-4, 2e-2
@@ -93,7 +94,7 @@ def told(planned: Planned, outputs: Sequence[np.ndarray]) -> str:
     shown = ", ".join(f"{array.dtype}{list(array.shape)}" for array in outputs)
     return (
         f"{planned.graph.name} ran on mesh {mesh}: {split} of {len(nodes)} operators split, "
-        f"{len(planned.program.collectives)} collectives; outputs {shown}"
+        f"{format_count(len(planned.program.collectives), 'collective')}; outputs {shown}"
     )
 
 

@@ -99,7 +99,7 @@ def _print(found: Sequence[Traffic], out: Console) -> None:
     from rich.table import Table
 
     from autoshard.partition.traffic import bytes_moved
-    from costmodel import format_bytes
+    from costmodel import format_bytes, format_count
 
     table = Table("kind", "bytes a device sends", "group", "axes", "times", "operator", box=None)
     for one in found:
@@ -109,5 +109,5 @@ def _print(found: Sequence[Traffic], out: Console) -> None:
         out.print(table)
     once, all_of_them = bytes_moved(found), bytes_moved(found, executed=True)
     loops = "" if once == all_of_them else f", {format_bytes(all_of_them)} in a step with its loops"
-    count = f"{len(found)} collectives" if len(found) != 1 else "1 collective"
+    count = format_count(len(found), "collective")
     out.print(f"{count}, a device sends {format_bytes(once)}{loops}")

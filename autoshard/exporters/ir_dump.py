@@ -30,7 +30,7 @@ from autoshard.exporters.ir_parse import (
     show_dump,
 )
 from autoshard.ir.graph import DATA, Node, Source, Value
-from autoshard.ops.registry import Literal, resolve
+from autoshard.ops.attributes import Literal, resolve
 from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Nest, Program, Start, Wait
 from autoshard.plan import CONFIGURED, Plan
 from autoshard.redistribute.step import Step

@@ -18,8 +18,8 @@ from autoshard.errors import AutoshardError, GraphError, ShapeError
 from autoshard.ir.scan import Scanner, quote
 from autoshard.layout.sdy_text import parse_sharding, show_sharding
 from autoshard.layout.sharding import Sharding
+from autoshard.ops.attributes import Literal
 from autoshard.ops.body import Body
-from autoshard.ops.registry import Literal
 from autoshard.rule import Rule
 from autoshard.rule_sdy import parse_sdy_rule, show_sdy
 from autoshard.tensortype import DType, TensorType, dtype, type_of

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from autoshard.errors import GraphError
+from autoshard.ir.flow import value_at
 from autoshard.ir.graph import Node
 from autoshard.ir.run import CALLS
-from autoshard.ops.control import ARG, OPERAND, RESULT, Sizes, Spot
+from autoshard.ops.control import Sizes
 from autoshard.tensortype import TensorType, dtype
 
 _COUNTS = {"While": 2, "If": 2, "ManualComputation": 1, "NamedComputation": 1, **dict.fromkeys(CALLS, 0)}
@@ -52,19 +53,10 @@ def _check_edges(node: Node, where: str) -> None:
     sizes = Sizes(len(node.operands), len(node.results), len(node.regions))
     for edge in node.op.edges(sizes):
         places = (*edge.sources, *edge.targets)
-        types = {_type_at(node, place): place for place in places}
+        types = {value_at(node, place).type: place for place in places}
         if len(types) > 1:
             told = ", ".join(f"{place.kind} {place.index} is {of}" for of, place in types.items())
             raise GraphError(f"{where}: what flows along an edge has several types: {told}")
-
-
-def _type_at(node: Node, spot: Spot) -> TensorType:
-    if spot.kind == OPERAND:
-        return node.operand_types[spot.index]
-    if spot.kind == RESULT:
-        return node.result_types[spot.index]
-    region = node.regions[spot.region]
-    return (region.args if spot.kind == ARG else region.outputs)[spot.index].type
 
 
 def _check_manual(node: Node, where: str) -> None:

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import ShapeError
+from autoshard.ops.attributes import Place
 from autoshard.ops.contract import batch_matmul
 from autoshard.ops.norm import softmax
 from autoshard.ops.pointwise import masked_fill, mul, sub
 from autoshard.ops.reduce import reduce_sum
-from autoshard.ops.registry import Place, operator
+from autoshard.ops.registry import operator
 from autoshard.ops.unary import scalar_mul
 from autoshard.ops.windows import Exchange, Ring, along, common_parts
 from autoshard.tensortype import DType

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.ops.registry import Operator, Place, lookup, operator
+from autoshard.ops.attributes import Place
+from autoshard.ops.registry import Operator, lookup, operator
 from autoshard.ops.windows import Exchange, Totals
 from autoshard.tensortype import DType
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import ShapeError
-from autoshard.ops.registry import Place, operator
+from autoshard.ops.attributes import Place
+from autoshard.ops.registry import operator
 from autoshard.tensortype import DType
 
 Shape = Sequence[int]

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 from autoshard.errors import ShapeError
 from autoshard.ops.control import typed
 from autoshard.ops.factors import FactorBuilder
-from autoshard.ops.registry import operator, source_rule
-from autoshard.rule import REPLICATE, Rule
+from autoshard.ops.registry import operator
+from autoshard.rule import REPLICATE, Rule, source_rule
 from autoshard.tensortype import TensorType
 
 Types = tuple[TensorType, ...]

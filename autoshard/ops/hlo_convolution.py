@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import ShapeError
+from autoshard.ops.attributes import Place
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import widened
 from autoshard.ops.hlo_window import Window, dilated, windows
-from autoshard.ops.registry import Place, operator
+from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Slide, along, block_starts, common_parts, slid
 from autoshard.ops.windows import Window as Fetched
 from autoshard.rule import PERMUTATION, REDUCTION, Rule

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import ShapeError, UnknownNameError
+from autoshard.ops.attributes import Place
 from autoshard.ops.control import typed
-from autoshard.ops.registry import Operator, Place, operator
+from autoshard.ops.registry import Operator, operator
 from autoshard.tensortype import TensorType
 
 Shapes = tuple[tuple[int, ...], ...]

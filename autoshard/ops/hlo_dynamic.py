@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from autoshard.errors import ShapeError
+from autoshard.ops.attributes import Place
 from autoshard.ops.factors import FactorBuilder
-from autoshard.ops.registry import Place, operator
+from autoshard.ops.registry import operator
 from autoshard.rule import PASS, REPLICATE, Rule
 from autoshard.tensortype import DType
 

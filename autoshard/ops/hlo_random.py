@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import ShapeError
+from autoshard.ops.attributes import Place
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.random import random_bits
-from autoshard.ops.registry import Place, operator
+from autoshard.ops.registry import operator
 from autoshard.ops.source import sizes_of
 from autoshard.rule import REPLICATE, Rule
 from autoshard.tensortype import DType, dtype

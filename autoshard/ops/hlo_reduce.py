@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import ShapeError
+from autoshard.ops.attributes import Place
 from autoshard.ops.axes import axis_indices
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import combine, fold
-from autoshard.ops.registry import Place, operator
+from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Totals
 from autoshard.rule import PASS, REDUCTION, Rule
 from autoshard.tensortype import DType

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import ShapeError
+from autoshard.ops.attributes import Place
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.joint import joined_windows, placed
-from autoshard.ops.registry import Place, operator, source_rule
+from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Slide, Window, along, block_starts, common_parts, picked, slid
-from autoshard.rule import PERMUTATION, REPLICATE, Rule
+from autoshard.rule import PERMUTATION, REPLICATE, Rule, source_rule
 from autoshard.tensortype import dtype as element_type
 
 Sizes = Sequence[int]

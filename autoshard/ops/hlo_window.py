@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autoshard.errors import ShapeError
+from autoshard.ops.attributes import Place
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import combine, fold_windows
 from autoshard.ops.hlo_scan import scan_exchange
-from autoshard.ops.registry import Place, operator
+from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Numbers, Run, Slide, along, block_starts, common_parts, numbers, slid
 from autoshard.ops.windows import Window as Fetched
 from autoshard.rule import PASS, PERMUTATION, REPLICATE, Rule

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import ShapeError
+from autoshard.ops.attributes import Place
 from autoshard.ops.axes import letters, words
 from autoshard.ops.norm import log_softmax, shifted, softmax, softmax_grad
 from autoshard.ops.pointwise import add, mul, sub
 from autoshard.ops.reduce import reduce_sum, spread
-from autoshard.ops.registry import Operator, Place, operator
+from autoshard.ops.registry import Operator, operator
 from autoshard.ops.unary import cast, exp, log, neg
 from autoshard.tensortype import DType
 from autoshard.tensortype import dtype as element_type

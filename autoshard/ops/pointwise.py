@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from autoshard.ops.registry import Operator, operator, promote
+from autoshard.ops.registry import Operator, operator
 from autoshard.ops.unary import BOOL, fit, flat, neg, real, signed, wants
+from autoshard.tensortype import promote
 
 
 def _binary(

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import ShapeError
+from autoshard.ops.attributes import Place
 from autoshard.ops.axes import letters, words
-from autoshard.ops.registry import Place, operator, source_rule
+from autoshard.ops.registry import operator
 from autoshard.ops.source import sizes_of
-from autoshard.rule import Rule
+from autoshard.rule import Rule, source_rule
 from autoshard.tensortype import DType
 from autoshard.tensortype import dtype as element_type
 

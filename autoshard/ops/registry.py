@@ -26,110 +26,12 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import RuleError, ShapeError, UnknownNameError
-from autoshard.layout.layout import Layout
-from autoshard.layout.mesh import AxisRef, Mesh
-from autoshard.ops.windows import Exchange, Varying
-from autoshard.rule import PASS, REPLICATE, Factor, Rule, bind
-from autoshard.tensortype import DType, TensorType, dtype, type_of
+from autoshard.ops.attributes import Place, Types, hashable
+from autoshard.ops.windows import Exchange
+from autoshard.rule import REPLICATE, Rule, bind
+from autoshard.tensortype import DType, TensorType, promote, type_of
 
-Types = tuple[TensorType, ...]
 _REGISTRY: dict[str, Operator] = {}
-
-
-class Literal:
-    """A constant array as a hashable attribute value, compared by content."""
-
-    def __init__(self, array: object) -> None:
-        self.array = np.array(array)
-        self.array.setflags(write=False)
-        self._key = (self.array.shape, str(self.array.dtype), self.array.tobytes())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Literal) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __repr__(self) -> str:
-        return f"Literal({type_of(self.array)})"
-
-
-@dataclass(frozen=True)
-class Offset:
-    """An attribute value that depends on the rank: where its block starts, `index along axes * chunk`."""
-
-    mesh: Mesh
-    axes: tuple[AxisRef, ...]
-    chunk: int
-
-    def at(self, rank: int) -> int:
-        return self.mesh.index(rank, self.axes) * self.chunk
-
-    def __str__(self) -> str:
-        return f"{'.'.join(map(self.mesh.show_ref, self.axes)) or '-'}*{self.chunk}"
-
-
-@dataclass(frozen=True)
-class Valid:
-    """An attribute value that depends on the rank: how much of its block of `chunk` lies inside a dim of `size`."""
-
-    mesh: Mesh
-    axes: tuple[AxisRef, ...]
-    chunk: int
-    size: int
-
-    def at(self, rank: int) -> int:
-        return min(max(self.size - self.mesh.index(rank, self.axes) * self.chunk, 0), self.chunk)
-
-    def __str__(self) -> str:
-        return f"{self.size} in {'.'.join(map(self.mesh.show_ref, self.axes)) or '-'}*{self.chunk}"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where one operator runs split: global types and layouts of its operands and results, for `localize`.
-
-    The types are the true ones. Where a layout does not divide one, blocks are those of a larger shape:
-    `padded_operands` and `padded_results` (None: the true shapes).
-    """
-
-    operands: Types
-    results: Types
-    operand_layouts: tuple[Layout, ...]
-    result_layouts: tuple[Layout, ...]
-    padded_operands: tuple[tuple[int, ...], ...] | None = None
-    padded_results: tuple[tuple[int, ...], ...] | None = None
-
-    def local_operand(self, i: int) -> tuple[int, ...]:
-        shape = self.operands[i].shape if self.padded_operands is None else self.padded_operands[i]
-        return self.operand_layouts[i].local_shape(shape)
-
-    def local_result(self, i: int = 0) -> tuple[int, ...]:
-        shape = self.results[i].shape if self.padded_results is None else self.padded_results[i]
-        return self.result_layouts[i].local_shape(shape)
-
-    def operand_valid(self, i: int, dim: int) -> Valid:
-        """How much of the rank's block of operand i in `dim` is no padding."""
-        layout = self.operand_layouts[i]
-        return Valid(layout.mesh, layout.dims[dim], self.local_operand(i)[dim], self.operands[i].shape[dim])
-
-    def operand_offset(self, i: int, dim: int) -> Offset:
-        """Where the rank's block of operand i starts in `dim`."""
-        layout = self.operand_layouts[i]
-        return Offset(layout.mesh, layout.dims[dim], self.local_operand(i)[dim])
-
-    def result_offset(self, dim: int, i: int = 0) -> Offset:
-        layout = self.result_layouts[i]
-        return Offset(layout.mesh, layout.dims[dim], self.local_result(i)[dim])
-
-
-def resolve(value: Any, rank: int) -> Any:
-    """The attribute value on one rank: every Offset, Valid and Varying in it becomes a number."""
-    if isinstance(value, Offset | Valid | Varying):
-        return value.at(rank)
-    if isinstance(value, tuple):
-        return tuple(resolve(item, rank) for item in value)
-    return value
 
 
 class Operator:
@@ -316,7 +218,7 @@ class Operator:
             if name not in self.attributes:
                 known = ", ".join(self.attributes) or "none"
                 raise ShapeError(f"{self.name} has no attribute {name!r}; it has: {known}")
-        full = {name: _hashable(attrs.get(name, default)) for name, default in self.attributes.items()}
+        full = {name: hashable(attrs.get(name, default)) for name, default in self.attributes.items()}
         for name, value in full.items():
             if value is inspect.Parameter.empty:
                 raise ShapeError(f"{self.name} needs the attribute {name!r}")
@@ -563,19 +465,6 @@ def remove(name: str) -> None:
     del _REGISTRY[name]
 
 
-def promote(dtypes: Sequence[DType]) -> DType:
-    """The common element type: the widest float if any operand is a float, else numpy's result type."""
-    floats = [one for one in dtypes if one.is_float]
-    kinds = {one.numpy for one in (floats or dtypes)}
-    return dtype(np.result_type(*kinds)) if kinds else dtype("f32")
-
-
-def source_rule(shape: Sequence[int]) -> Rule:
-    """The rule of an operator without operands: each dim of the result is a factor of its own."""
-    factors = tuple(Factor(f"_{i}", size, PASS) for i, size in enumerate(shape))
-    return Rule(factors, (), (tuple((i,) for i in range(len(shape))),))
-
-
 def _apart(rule: Rule) -> Rule:
     """The rule of an operator that a decomposition takes the place of: what it needs whole may be split evenly."""
     factors = tuple(
@@ -583,13 +472,3 @@ def _apart(rule: Rule) -> Rule:
         for one in rule.factors
     )
     return replace(rule, factors=factors)
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return Literal(value)
-    if isinstance(value, list | tuple):
-        return tuple(_hashable(item) for item in value)
-    if isinstance(value, np.generic):
-        return value.item()
-    return value

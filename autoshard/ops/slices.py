@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import ShapeError
+from autoshard.ops.attributes import Place
 from autoshard.ops.axes import axis_index, axis_indices, letters, sized, whole_numbers, words
-from autoshard.ops.registry import Place, operator, source_rule
+from autoshard.ops.registry import operator
 from autoshard.ops.windows import (
     Exchange,
     Run,
@@ -27,7 +28,7 @@ from autoshard.ops.windows import (
     picked,
     slid,
 )
-from autoshard.rule import Rule
+from autoshard.rule import Rule, source_rule
 
 Ends = Sequence[int | None]
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import ShapeError
+from autoshard.ops.attributes import Literal, Place
 from autoshard.ops.axes import whole_numbers
-from autoshard.ops.registry import Literal, Place, operator, source_rule
-from autoshard.rule import Rule
+from autoshard.ops.registry import operator
+from autoshard.rule import Rule, source_rule
 from autoshard.tensortype import DType
 from autoshard.tensortype import dtype as element_type
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops.reduce import sum_to
-from autoshard.ops.registry import Operator, operator, promote
-from autoshard.tensortype import DType
+from autoshard.ops.registry import Operator, operator
+from autoshard.tensortype import DType, promote
 from autoshard.tensortype import dtype as element_type
 
 _F32, BOOL = element_type("f32"), element_type("bool")

@@ -19,7 +19,8 @@ from autoshard.errors import GraphError
 from autoshard.ir.graph import Builder, Graph, Node, Value, walk
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import size_of
-from autoshard.ops.registry import Literal, Operator, lookup
+from autoshard.ops.attributes import Literal
+from autoshard.ops.registry import Operator, lookup
 from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.redistribute.buffers import staging_bytes
 from autoshard.redistribute.planner import evened, plan_steps

@@ -15,8 +15,9 @@ from autoshard.errors import RedistributeError
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node, Value, walk
 from autoshard.layout.layout import Layout
+from autoshard.ops.attributes import Place
 from autoshard.ops.padding import mask_padding
-from autoshard.ops.registry import Operator, Place
+from autoshard.ops.registry import Operator
 from autoshard.partition.composites import taken_apart
 from autoshard.partition.forms import Form, Way, padded_steps
 from autoshard.partition.manual import is_together, together

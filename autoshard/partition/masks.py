@@ -12,8 +12,8 @@ from typing import Any
 from autoshard.errors import StrategyError
 from autoshard.errors import at as where
 from autoshard.ir.graph import Node
+from autoshard.ops.attributes import Valid
 from autoshard.ops.padding import neutral_element
-from autoshard.ops.registry import Valid
 from autoshard.partition.program import Register
 from autoshard.rule import Rule
 

@@ -12,7 +12,7 @@ from autoshard.errors import GraphError, LayoutError, ShapeError
 from autoshard.ir.verify import describe
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs
-from autoshard.ops.registry import resolve
+from autoshard.ops.attributes import resolve
 from autoshard.partition.program import (
     Body,
     Bundle,

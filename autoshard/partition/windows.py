@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
-from autoshard.ops.registry import Operator, Place
+from autoshard.ops.attributes import Place
+from autoshard.ops.registry import Operator
 from autoshard.ops.windows import Ring, Totals, Window, next_block
 from autoshard.partition.composites import composite_steps, runs_apart
 from autoshard.partition.manual import is_together, steps_together

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 import numpy as np
 
 from autoshard.errors import RuntimeSetupError
-from autoshard.ops.registry import resolve
+from autoshard.ops.attributes import resolve
 from autoshard.partition.program import (
     Body,
     Bundle,

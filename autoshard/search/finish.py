@@ -87,7 +87,7 @@ class _Finish:
 
     def _told(self) -> str:
         by_rule, priced, improved = (self.counts[kind] for kind in (PROPAGATED, PRICED, IMPROVED))
-        return f"{by_rule} operators follow by rule, {priced} are priced, {improved} improved"
+        return f"{by_rule} follow by rule, {priced} priced, {improved} improved"
 
     # -- operators
 

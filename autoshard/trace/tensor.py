@@ -18,7 +18,8 @@ import numpy as np
 from autoshard.errors import GraphError, ShapeError, at
 from autoshard.ir.graph import Builder, Node, Region, Value, walk
 from autoshard.layout.mesh import Mesh
-from autoshard.ops.registry import Literal, Operator, lookup
+from autoshard.ops.attributes import Literal
+from autoshard.ops.registry import Operator, lookup
 from autoshard.source import Source, caller
 from autoshard.tensortype import DType, TensorType, dtype
 from autoshard.trace.arithmetic import Arithmetic, is_number

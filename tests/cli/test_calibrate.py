@@ -31,7 +31,6 @@ def saved(path: Path) -> Path:
 
 @pytest.mark.mpi
 def test_calibrate_measures_prints_and_saves(cli, tmp_path):
-    pytest.importorskip("mpi4py")
     path = tmp_path / "here.json"
     code, out, err = cli("calibrate", "-n", "2", "--quick", "-o", str(path))
     assert code == 0, err

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("jax")
-
 pytestmark = [pytest.mark.jax, pytest.mark.mpi]
 
 HEAD = 'sdy.mesh @mesh = <["x"=2, "y"=4]>\n'

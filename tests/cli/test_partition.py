@@ -73,7 +73,6 @@ def test_the_table_tells_the_same(cli):
 
 @pytest.mark.jax
 def test_a_module(cli, tmp_path):
-    pytest.importorskip("jax")
     (tmp_path / "model.mlir").write_text(MODULE)
     found = listed(cli, str(tmp_path / "model.mlir"), "--mode", "factor")
     (one,) = found["collectives"]
@@ -85,7 +84,6 @@ def test_a_module(cli, tmp_path):
 
 @pytest.mark.jax
 def test_collectives_in_loops_count_once_and_are_told_as_often_as_they_run(cli, tmp_path):
-    pytest.importorskip("jax")
     (tmp_path / "loop.mlir").write_text(LOOP)
     found = listed(cli, str(tmp_path / "loop.mlir"), "--mode", "factor")
     times = found["executed"]["times"]

@@ -83,7 +83,6 @@ def test_without_matplotlib_it_says_so(monkeypatch, tmp_path):
 
 
 def test_with_matplotlib_it_draws(tmp_path):
-    pytest.importorskip("matplotlib")
     path = tmp_path / "plot.png"
     assert str(path) in cost_truth.draw([pair("a", 1e-3, 2e-3), pair("b", 3e-3, 2e-3)], path)
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -98,7 +97,6 @@ def test_options_are_checked(arguments, capsys):
 
 @pytest.mark.mpi
 def test_it_measures(tmp_path):
-    pytest.importorskip("mpi4py")
     path = save(preset("cpu"), tmp_path / "cpu.json")
     words = ["--quick", "--ranks", "2", "--rounds", "1", "--hardware", str(path), "--json"]
     command = [sys.executable, str(Path(cost_truth.__file__)), *words]

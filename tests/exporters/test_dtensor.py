@@ -34,7 +34,6 @@ CASES = (
 
 @pytest.mark.slow
 def test_models_equal_themselves_on_four_ranks() -> None:
-    pytest.importorskip("transformers")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, SCRIPT, *CASES], capture_output=True, text=True, timeout=500, env=environment

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from copy import deepcopy
 
+import jsonschema
 import pytest
 from typer.testing import CliRunner
 
@@ -19,7 +20,6 @@ from autoshard.layout import Layout, Mesh
 from autoshard.transform import train_step
 from tests.search.plans import FFN, array
 
-jsonschema = pytest.importorskip("jsonschema")
 X, LABEL = array(24, 12), array(24, 8)
 SCRIPT = """
 import numpy as np

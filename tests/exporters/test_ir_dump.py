@@ -17,7 +17,7 @@ from autoshard.ir.graph import PARAMETER, STATE, Builder, Graph
 from autoshard.ir.text import show
 from autoshard.ir.verify import verify
 from autoshard.layout import Layout, Mesh
-from autoshard.ops.registry import Literal
+from autoshard.ops.attributes import Literal
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Collective, Program, Register
 from autoshard.partition.verify import verify_program

@@ -92,7 +92,8 @@ def test_integers_booleans_and_complex_numbers() -> None:
 
 
 def test_optax_step() -> None:
-    optax = pytest.importorskip("optax")
+    import optax
+
     program, (params, x) = MODELS["mlp"]()
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
 

@@ -22,7 +22,6 @@ FORWARD = ("gpt2", "llama", "qwen2", "bert", "vit", "resnet", "mixtral", "mixtra
 
 @pytest.fixture(scope="module")
 def samples() -> Any:
-    pytest.importorskip("transformers")
     import runpy
 
     return runpy.run_path(str(SAMPLES))
@@ -107,8 +106,6 @@ def test_a_program_and_a_file_are_the_same_as_the_module(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_is_kept(dtype: torch.dtype) -> None:
-    if dtype == torch.bfloat16:
-        pytest.importorskip("ml_dtypes")
     module, ids = block(dtype)
     model = ash.from_torch(module, (ids,))
     found = ash.plan(model, mesh="tp=4").run(ids.numpy())["logits"]

@@ -15,7 +15,8 @@ from autoshard.ir.graph import PARAMETER, ROLES, STATE, Builder, Graph, Source
 from autoshard.ir.scan import Scanner
 from autoshard.ir.text import SMALL_LITERAL, parse, read_value, show, show_value
 from autoshard.layout import Mesh
-from autoshard.ops.registry import Literal, Offset, lookup
+from autoshard.ops.attributes import Literal, Offset
+from autoshard.ops.registry import lookup
 from autoshard.tensortype import TensorType, dtype
 
 TEXT = """\

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from autoshard.errors import GraphError, RedistributeError
 from autoshard.ir.graph import PARAMETER, Builder, Source
 from autoshard.layout import Layout, Mesh
-from autoshard.ops.registry import Literal, lookup
+from autoshard.ops.attributes import Literal
+from autoshard.ops.registry import lookup
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Collective, Compute, Program, Register
 from autoshard.partition.verify import verify_program

@@ -11,8 +11,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-pytest.importorskip("mpi4py")
-
 import autoshard as ash
 from autoshard import ops
 from autoshard.errors import RuntimeSetupError

@@ -8,8 +8,6 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-pytest.importorskip("mpi4py")
-
 from autoshard import communication
 from autoshard.calibrate import KINDS, Effort, measure
 from autoshard.runtime.mpi import MpiComm

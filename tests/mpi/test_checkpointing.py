@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("mpi4py")
-
 import autoshard as ash
 from autoshard import Model, communication, nn
 from autoshard.errors import CheckpointError

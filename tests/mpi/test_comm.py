@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("mpi4py")
-
 from autoshard.errors import RuntimeSetupError
 from autoshard.layout.mesh import Groups, Mesh
 from autoshard.runtime.comm import CommError

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("mpi4py")
-
 from autoshard.communication import get_group_size
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.body import Body

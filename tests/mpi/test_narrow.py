@@ -7,13 +7,9 @@ partial result is exact in float32, so the order in which ranks are combined mak
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
-
-pytest.importorskip("mpi4py")
-pytest.importorskip("ml_dtypes")
-
-import ml_dtypes
 
 from autoshard.layout.mesh import Groups, Mesh
 from autoshard.runtime.comm import Comm, CommError

@@ -8,8 +8,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("mpi4py")
-
 import autoshard as ash
 from autoshard import Model, Parameter, communication, nn, ops
 from autoshard.dataset import DataError, NumpySlicesDataset

@@ -8,7 +8,8 @@ import numpy as np
 
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.ops.registry import Operator, Place, resolve
+from autoshard.ops.attributes import Place, resolve
+from autoshard.ops.registry import Operator
 from autoshard.ops.windows import Exchange
 from autoshard.strategy import Strategy, enumerate_strategies
 from autoshard.tensortype import type_of

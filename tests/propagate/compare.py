@@ -19,7 +19,7 @@ from jaxlib.mlir.passmanager import PassManager
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
 from autoshard.layout.sdy_text import show_mesh, show_sharding
 from autoshard.layout.sharding import Sharding
-from autoshard.ops.registry import Literal
+from autoshard.ops.attributes import Literal
 from autoshard.propagate.values import store
 from autoshard.propagate.work import Block, Op, Val, Work, from_graph
 

@@ -14,13 +14,13 @@ from autoshard.ir.graph import walk as nodes_in
 from autoshard.ir.text import parse
 from autoshard.ops import registry
 from autoshard.ops.control import ARG, OPERAND, RESULT, YIELD, Edge, Sizes, Spot, typed
-from autoshard.ops.registry import source_rule
 from autoshard.propagate.edges import add_edges, sink_edges
 from autoshard.propagate.levels import ORDER, Level
 from autoshard.propagate.pipeline import run_pipeline
 from autoshard.propagate.run import run_op_priority
 from autoshard.propagate.step import BOTH
 from autoshard.propagate.work import Work, from_graph
+from autoshard.rule import source_rule
 
 FILE = "own_operators.txt"
 

@@ -12,20 +12,13 @@ import pytest
 from autoshard.layout import AxisRef, Layout, Mesh
 from autoshard.redistribute.digits import cutter
 from autoshard.redistribute.planner import moved, plan_steps
+from benchmarks.redistribution import SMALL
 from costmodel import bytes_moved
 from tests.propagate.shardy import shardy
 from tests.redistribute import virtual_ranks as ranks
 
 pytestmark = pytest.mark.jax
 
-MESHES = [
-    Mesh.flat(8),
-    Mesh(a=2, b=4),
-    Mesh(a=2, b=2, c=2),
-    Mesh.flat(6),
-    Mesh(a=3, b=2),
-    Mesh(a=4, b=3),
-]
 PASSES = ("func.func(sdy-insert-explicit-reshards{enable-full-version=true})", "func.func(sdy-reshard-to-collectives)")
 ITEMSIZE = 4
 _COLLECTIVE = re.compile(
@@ -105,7 +98,7 @@ def _theirs(body: str, before: Layout, after: Layout, shape: tuple[int, ...]) ->
     return total
 
 
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("mesh", SMALL, ids=str)
 def test_never_above_shardy(mesh):
     changes = _changes(mesh, 300)
     text = shardy(_module(mesh, changes), PASSES)

@@ -124,7 +124,7 @@ def test_causes_tell_rules_from_prices():
     decision = planned.plan.decisions[planned.graph.node("dense2.add")]
     assert decision.cause.kind == PRICED
     assert decision.cause.instead.startswith(f"{decision.alternatives[0].strategy}, which costs ")
-    assert "3 operators follow by rule, 1 are priced, 0 improved" in planned.plan.started_from
+    assert "3 follow by rule, 1 priced, 0 improved" in planned.plan.started_from
     assert f"instead of {decision.cause.instead}" in str(decision.cause)
 
 

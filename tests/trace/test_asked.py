@@ -75,7 +75,8 @@ def test_forms_of_a_spec(given: object, text: str) -> None:
 
 
 def test_a_jax_partition_spec_is_a_spec() -> None:
-    jax = pytest.importorskip("jax")
+    import jax
+
     assert str(Spec.of(jax.sharding.PartitionSpec("dp", None, ("tp", "pp")))) == '[{"dp"}, {}, {"tp", "pp"}]'
 
 

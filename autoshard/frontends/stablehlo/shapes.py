@@ -12,7 +12,7 @@ from autoshard.frontends.stablehlo.attributes import array_of, attribute, tensor
 from autoshard.frontends.stablehlo.bodies import read_body
 from autoshard.frontends.stablehlo.constants import constant_value
 from autoshard.frontends.stablehlo.table import Translation, plain, translates
-from autoshard.ops.registry import Literal
+from autoshard.ops.attributes import Literal
 from autoshard.tensortype import TensorType
 
 plain({"stablehlo.replica_id": "ReplicaId", "stablehlo.partition_id": "PartitionId"})

@@ -79,44 +79,9 @@ def _bitwise(call: Call, logical: Any, bits: Any, x: Any, y: Any) -> Any:
     return binary(call, logical if call.dtype.name == "bool" else bits, x, y)
 
 
-@translates("aten.__lshift__.Scalar", "aten.__lshift__.Tensor")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.shift_left, x, y)
-
-
-@translates("aten.__rshift__.Scalar", "aten.__rshift__.Tensor")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.shift_right_arithmetic, x, y)
-
-
 @translates("aten.copy.default")
 def _(call: Call, x: Any, source: Any, non_blocking: bool = False) -> Any:
     return spread(call.cast(source), call.shape)
-
-
-@translates("aten.min.other")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.minimum, x, y)
-
-
-@translates("aten.max.other")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.maximum, x, y)
-
-
-@translates("aten.true_divide.Tensor", "aten.divide.Tensor")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.div, x, y)
-
-
-@translates("aten.multiply.Tensor")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.mul, x, y)
-
-
-@translates("aten.subtract.Tensor")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.sub, x, y)
 
 
 @translates("aten.relu6.default")

@@ -6,6 +6,7 @@ Numbers beside tensors become attributes of ScalarAdd and ScalarMul where there 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from autoshard import ops
@@ -178,9 +179,39 @@ def _(call: Call, x: Any, y: Any) -> Any:
     return binary(call, _logical(call, ops.mul, ops.logical_and), x, y)
 
 
-@translates("aten.div.Tensor", "aten.div.Scalar")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.div, x, y)
+# Overloads of two operands that one operator computes once they have one element type.
+_BINARY = {
+    ops.div: ("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor", "aten.divide.Tensor"),
+    ops.mod: ("aten.remainder.Tensor", "aten.remainder.Scalar"),
+    ops.remainder: ("aten.fmod.Tensor", "aten.fmod.Scalar"),
+    ops.maximum: ("aten.maximum.default", "aten.max.other"),
+    ops.minimum: ("aten.minimum.default", "aten.min.other"),
+    ops.atan2: ("aten.atan2.default",),
+    ops.shift_left: (
+        "aten.bitwise_left_shift.Tensor",
+        "aten.bitwise_left_shift.Tensor_Scalar",
+        "aten.__lshift__.Scalar",
+        "aten.__lshift__.Tensor",
+    ),
+    ops.shift_right_arithmetic: (
+        "aten.bitwise_right_shift.Tensor",
+        "aten.bitwise_right_shift.Tensor_Scalar",
+        "aten.__rshift__.Scalar",
+        "aten.__rshift__.Tensor",
+    ),
+    ops.mul: ("aten.multiply.Tensor",),
+    ops.sub: ("aten.subtract.Tensor",),
+}
+
+
+def _binary(op: Any, names: Sequence[str]) -> None:
+    @translates(*names)
+    def _(call: Call, x: Any, y: Any) -> Any:
+        return binary(call, op, x, y)
+
+
+for _op, _names in _BINARY.items():
+    _binary(_op, _names)
 
 
 @translates("aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.floor_divide.default")
@@ -202,31 +233,6 @@ def _trunc(call: Call, x: Any, y: Any) -> Any:
 def _(call: Call, x: Any) -> Any:
     below = do(ops.less, x, number(0, call.dtype))
     return do(ops.select, below, do(ops.ceil, x), do(ops.floor, x))
-
-
-@translates("aten.remainder.Tensor", "aten.remainder.Scalar")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.mod, x, y)
-
-
-@translates("aten.fmod.Tensor", "aten.fmod.Scalar")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.remainder, x, y)
-
-
-@translates("aten.maximum.default")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.maximum, x, y)
-
-
-@translates("aten.minimum.default")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.minimum, x, y)
-
-
-@translates("aten.atan2.default")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.atan2, x, y)
 
 
 @translates("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar")
@@ -282,16 +288,6 @@ for _name, _op, _bitwise in (
 ):
     _logic(_name, _op)
     _bits(_name, _op, _bitwise)
-
-
-@translates("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.shift_left, x, y)
-
-
-@translates("aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar")
-def _(call: Call, x: Any, y: Any) -> Any:
-    return binary(call, ops.shift_right_arithmetic, x, y)
 
 
 # -- selection

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from autoshard.errors import AutoshardError
 from autoshard.ir.graph import Node
-from autoshard.ops.registry import resolve
+from autoshard.ops.attributes import resolve
 from autoshard.partition.program import (
     Bundle,
     Collective,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from autoshard.errors import LayoutError
 from autoshard.layout.layout import Layout, Refs
-from autoshard.ops.registry import Place
+from autoshard.ops.attributes import Place
 from autoshard.partition.passes.block import is_pure
 from autoshard.partition.program import Compute, Instruction, Register
 from autoshard.rule import Rule
