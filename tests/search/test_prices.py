@@ -136,12 +136,13 @@ def test_work_and_completion(node, hardware):
 
 @pytest.mark.parametrize("node", NODES, ids=lambda node: node.op.name)
 def test_splitting_further_is_never_slower(node):
-    """Strategies of which one splits every factor at least as far as the other; what ranks exchange is left aside."""
+    """Strategies of which one splits every factor at least as far as the other; its exchange comes on top, if any."""
     prices, mesh = PRICES["cpu"], Mesh.parse("8")
     strategies = enumerate_strategies(node.rule, mesh)
     for a, b in itertools.permutations(strategies, 2):
         if all(x <= y for x, y in zip(a.parts, b.parts, strict=True)):
             assert prices.local_work(node, b) <= prices.local_work(node, a)
+            assert prices.exchange(node, b) > 0 or prices.work(node, b) <= prices.work(node, a)
 
 
 def test_carried_terms_are_completed_as_well():
