@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from autoshard.cli.app import console
-from autoshard.cli.planning import _DATASET, _HARDWARE, DatasetStrategy, HardwareName, Memory, Target
+from autoshard.cli.planned import DATASET, HARDWARE, DatasetStrategy, HardwareName, Memory, Target
 from autoshard.cli.target import is_module, load_target
 from autoshard.errors import MeshError
 from autoshard.layout.mesh import Mesh
@@ -37,8 +37,8 @@ def compare(
         typer.Option("--plan", metavar="NAME|FILE", help="A named plan, or a file of `plan --save`; may be repeated."),
     ] = None,
     memory: Memory = None,
-    hardware: HardwareName = _HARDWARE,
-    dataset_strategy: DatasetStrategy = _DATASET,
+    hardware: HardwareName = HARDWARE,
+    dataset_strategy: DatasetStrategy = DATASET,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON and nothing else.")] = False,
 ) -> None:
     """Plan a model in several ways and compare what they cost: time, bytes and memory of one step on one device.

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from autoshard.cli.app import Devices, MeshText
-from autoshard.cli.planning import _DATASET, _HARDWARE, DatasetStrategy, HardwareName, Memory, Search, Target, _plan
+from autoshard.cli.planned import (
+    DATASET,
+    HARDWARE,
+    DatasetStrategy,
+    HardwareName,
+    Memory,
+    ModeOptions,
+    Search,
+    Target,
+    planned_target,
+)
 
 
 def export(
@@ -25,9 +35,10 @@ def export(
     devices: Devices = None,
     mesh: MeshText = None,
     search: Search = None,
-    hardware: HardwareName = _HARDWARE,
-    dataset_strategy: DatasetStrategy = _DATASET,
+    hardware: HardwareName = HARDWARE,
+    dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
+    option: ModeOptions = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write it; default: print it.")
     ] = None,
@@ -36,7 +47,10 @@ def export(
     from autoshard.exporters.export import check_form
 
     check_form(to)
-    text = _plan(target, devices, mesh, search, hardware, dataset_strategy, memory).export(to, output)
+    text = planned_target(
+        target, devices, mesh, option,
+        search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
+    ).export(to, output)  # fmt: skip
     if output is None:
         typer.echo(text, nl=False)
     else:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoshard.cli.app import Devices, MeshText, console, read_mesh
-from autoshard.cli.planning import HardwareName, Target
-from autoshard.cli.target import is_module, load_target
+from autoshard.cli.app import Devices, MeshText, console
+from autoshard.cli.planned import HARDWARE, HardwareName, ModeOptions, Target, planned_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from autoshard.api import Planned
     from autoshard.partition.passes import Saving
     from autoshard.partition.traffic import Traffic
 
@@ -37,7 +34,8 @@ def partition(
     devices: Devices = None,
     mesh: MeshText = None,
     mode: Mode = "communication",
-    hardware: HardwareName = "cpu",
+    hardware: HardwareName = HARDWARE,
+    option: ModeOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the collectives as JSON and nothing else.")] = False,
     passes: Annotated[bool, typer.Option("--passes", help="Also tell what each pass over the program saved.")] = False,
     overlap: Annotated[
@@ -54,7 +52,7 @@ def partition(
     """
     from autoshard.partition.traffic import to_json, traffic_of
 
-    planned = _planned(target, devices, mesh, mode, hardware)
+    planned = planned_target(target, devices, mesh, option, search=mode, hardware=hardware)
     planned = replace(planned, passes=() if plain else (*planned.passes, *(["overlap"] if overlap else [])))
     found = traffic_of(planned.program)
     if as_json:
@@ -63,20 +61,6 @@ def partition(
     _print(found, console())
     if passes:
         _print_savings(planned.savings, console())
-
-
-def _planned(target: str, devices: int | None, mesh: str | None, mode: str, hardware: str) -> Planned:
-    from autoshard.api import plan
-    from autoshard.context import set_auto_parallel_context
-
-    if is_module(target):
-        over = None if devices is None and mesh is None else read_mesh(devices, mesh)
-        return plan(Path(target), mesh=over if mesh else None, devices=devices, search=mode, hardware=hardware)
-    over = read_mesh(devices, mesh)
-    # A script may ask how many devices there are while it is loaded.
-    set_auto_parallel_context(device_num=over.devices)
-    model, inputs = load_target(target)
-    return plan(model, inputs, over, search=mode, hardware=hardware)
 
 
 def _print_savings(savings: Sequence[Saving], out: Console) -> None:

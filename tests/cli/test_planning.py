@@ -110,6 +110,13 @@ def test_search(cli):
     assert plan_json(cli, FORWARD, "-n", "8", "--search", "sharding_propagation")["operators"]
 
 
+def test_options_of_the_mode(cli):
+    found = plan_json(cli, FORWARD, "-n", "8", "--search", "auto", "--option", "axes=2", "--option", "mode=factor")
+    tried = found["started_from"].partition("of these: ")[2]
+    assert found["started_from"].startswith("factor on the mesh ")
+    assert all(f"{mesh} " in tried for mesh in ("d=8", "a=4 b=2", "a=2 b=4")) and "c=" not in tried
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
@@ -118,6 +125,8 @@ def test_search(cli):
         ((FORWARD, "-n", "8", "--search", "guess"), "'guess'; known are"),
         ((FORWARD, "-n", "8", "--hardware", "abacus"), "'abacus'"),
         ((FORWARD, "-n", "8", "--dataset-strategy", "half"), "'half'"),
+        ((FORWARD, "-n", "8", "--option", "axes"), "cannot read --option 'axes'; write NAME=VALUE"),
+        ((FORWARD, "-n", "8", "--option", "axes=2"), "search mode 'sharding_propagation' has no option 'axes'"),
         ((FORWARD, "--mesh", "dp=2,2"), "cannot read '2' in mesh"),
         ((FORWARD, "-n", "0"), "size 0"),
         ((f"{MODELS}:forward_", "-n", "8"), "no function 'forward_'; its functions are: "),

@@ -1,0 +1,110 @@
+"""The plan of a target of the command line, and what several commands ask for it: arguments that they share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from autoshard.cli.app import read_mesh
+from autoshard.cli.target import TargetError, is_module, load_target
+
+if TYPE_CHECKING:
+    from autoshard.api import Planned
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCRIPT.py:FUNCTION|MODULE.mlir",
+        help="A script and a function in it that returns (model, example inputs), or something traced; or a StableHLO "
+        "module, which mostly names its mesh itself.",
+    ),
+]
+Search = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODE",
+        help="How strategies are found; `autoshard modes` lists the modes. Or the FILE.json of a saved plan. "
+        "Default: sharding_propagation; for a module factor.",
+    ),
+]
+HardwareName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Whose times to reckon with: `autoshard hardware` lists them; or `calibrated`, or a FILE.json.",
+    ),
+]
+DatasetStrategy = Annotated[
+    str,
+    typer.Option(
+        metavar="WHICH",
+        help="Data inputs: 'full_batch' (whole on every rank) or 'data_parallel' (dim 0 split over all).",
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="What a device has, like '80 GiB': a plan that needs more is refused."),
+]
+ModeOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="An option of the search mode, such as time_limit=30 of optimal; may be given again.",
+    ),
+]
+HARDWARE, DATASET = "cpu", "full_batch"
+
+
+def planned_target(
+    target: str, devices: int | None, mesh: str | None, options: Sequence[str] | None = None, **settings: Any
+) -> Planned:
+    """The plan of a target.
+
+    Args:
+        options: of the search mode, as NAME=VALUE.
+        settings: what `autoshard.plan` takes by name: search, hardware, dataset_strategy, memory.
+
+    Raises:
+        TargetError: an option that is none.
+        AutoshardError: as `autoshard.plan`.
+    """
+    from autoshard.api import plan
+    from autoshard.context import set_auto_parallel_context
+
+    settings["options"] = read_options(options or ())
+    if is_module(target):
+        over = None if devices is None and mesh is None else read_mesh(devices, mesh)
+        return plan(Path(target), mesh=over if mesh else None, devices=devices, **settings)
+    over = read_mesh(devices, mesh)
+    # A script may ask how many devices there are while it is loaded.
+    set_auto_parallel_context(device_num=over.devices)
+    model, inputs = load_target(target)
+    return plan(model, inputs, over, **settings)
+
+
+def read_options(given: Sequence[str]) -> dict[str, Any]:
+    """Options of a mode by name; a value is a JSON number, true or false, else text.
+
+    Raises:
+        TargetError: something that is no NAME=VALUE, or a name given twice.
+    """
+    found: dict[str, Any] = {}
+    for one in given:
+        name, equals, text = one.partition("=")
+        if not name or not equals or name in found:
+            raise TargetError(f"cannot read --option {one!r}; write NAME=VALUE, each name once, like time_limit=30")
+        found[name] = _value(text)
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    return found if isinstance(found, bool | int | float) else text
