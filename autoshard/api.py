@@ -40,9 +40,11 @@ from autoshard.search.registry import check_options
 from autoshard.search.rings import with_rings
 from autoshard.session import Session
 from autoshard.trace.function import Traced, trace
+from autoshard.transform.moves import merge_moves
 from autoshard.transform.plannable import plannable
 from costmodel import Hardware, preset
 
+DEFAULT_SEARCH = "sharding_propagation"
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -68,8 +70,7 @@ def plan(
             them. A module has its own.
         mesh: the devices as named axes, a Mesh or its text ("dp=2 tp=4"). A module mostly names its own.
         devices: instead of mesh, how many there are; by default as many as ranks were started.
-        search: a registered search mode, or the FILE.json of a saved plan; by default "factor" for a module, whose
-            shardings are spread by rules, and else "sharding_propagation".
+        search: a registered search mode, or the FILE.json of a saved plan; by default `DEFAULT_SEARCH`.
         hardware: what prices are for: a preset of costmodel, "calibrated" or a FILE.json (see `autoshard calibrate`),
             or a Hardware.
         dataset_strategy: how data inputs lie: "full_batch" (whole on each rank), "data_parallel" (dim 0 split
@@ -90,10 +91,10 @@ def plan(
     chosen = check_passes((DEFAULT if passes else ()) if isinstance(passes, bool) else passes)
     if is_module(target):
         _check_module(inputs, dataset_strategy)
-        found = _plan_module(target, mesh, devices, search or "factor", known, read_limit(memory), options)
+        found = _plan_module(target, mesh, devices, search or DEFAULT_SEARCH, known, read_limit(memory), options)
         return replace(found, passes=chosen)
     traced = _traced(target, inputs)
-    over, mode = _mesh(mesh, devices), search or "sharding_propagation"
+    over, mode = _mesh(mesh, devices), search or DEFAULT_SEARCH
     found = plan_traced(traced, over, mode, known, dataset_strategy, read_limit(memory), options)
     return replace(found, passes=chosen)
 
@@ -112,7 +113,7 @@ def plan_traced(
     Raises:
         PlanError: a graph with loops, branches or manual computations, which cannot be planned yet.
     """
-    graph, hardware = plannable(traced.graph), hardware.for_ranks(mesh.devices)
+    graph, hardware = merge_moves(plannable(traced.graph), traced.annotations), hardware.for_ranks(mesh.devices)
 
     def problem_on(mesh: Mesh) -> Problem:
         given = data_layouts(traced.graph, mesh, dataset_strategy)

@@ -28,7 +28,7 @@ Search = Annotated[
     typer.Option(
         metavar="MODE",
         help="How strategies are found; `autoshard modes` lists the modes. Or the FILE.json of a saved plan. "
-        "Default: sharding_propagation; for a module factor.",
+        "Default: sharding_propagation.",
     ),
 ]
 HardwareName = Annotated[

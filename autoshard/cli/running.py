@@ -70,8 +70,8 @@ def run(
     """Run a Python script, a model on its example inputs, or a StableHLO module on random inputs, on N MPI ranks.
 
     If a rank fails, or on Ctrl-C, all ranks end, and the exit code is that of the rank that failed. Options
-    stand before SCRIPT.py; all that follows it is passed on to the script. A module is planned as its shardings
-    ask (search mode factor), a model as `autoshard plan` does.
+    stand before SCRIPT.py; all that follows it is passed on to the script. Models and modules are planned as by
+    `autoshard plan`.
     """
     options = {"hosts": hosts, "rank_table": rank_table, "threads": threads, "timeout": timeout}
     given = [str(script), *(arguments or [])]
