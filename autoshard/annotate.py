@@ -32,6 +32,8 @@ from autoshard.trace.specs import Specs
 FORMAT = "autoshard annotations 1"
 _PLACEMENT = re.compile(r"(?:S|Shard)\((?:dim=)?(-?\d+)\)|(R|Replicate\(\))")
 _NEAR = 3
+# What the main parameter of a module is called, in torch and in flax.
+_MAIN = (".weight", ".kernel")
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Ask:
 def annotate(target: Any, patterns: Mapping[str, Any], mesh: Mesh | str | None = None) -> Any:
     """The same model, with what the patterns ask; patterns that come later replace what earlier ones asked.
 
-    A pattern names inputs and parameters by their qualified names, a module for its `weight`, or operators by their
-    labels in the graph. For tensors it gives one of
+    A pattern names inputs and parameters by their qualified names, a module for its `weight` or `kernel`, or operators
+    by their labels in the graph. For tensors it gives one of
 
     - a tuple with an entry per dim: an axis, a tuple of axes, None or "-" (whole), "?" (open), as in a PartitionSpec
       of JAX, which may be given itself; or text, `[{dp}, {tp, ?}]`; or a Sharding, Layout or Spec;
@@ -54,13 +56,16 @@ def annotate(target: Any, patterns: Mapping[str, Any], mesh: Mesh | str | None =
     - MindSpore's parts of each dim, `(2, 4)`, laid over `mesh`.
 
     For operators it gives MindSpore's in_strategy, `((2, 1), (1, 4))`. `Ask(given, priority)` gives a priority too.
+    For a model of `from_jax` there may be a pytree of PartitionSpecs instead, nested as its parameters are.
 
     Args:
-        target: something traced, what has `traced` (a model of `from_torch`, a train step), or an imported module.
+        target: something traced, what has `traced` (a model of `from_torch` or `from_jax`, a train step), or an
+            imported module.
         mesh: the mesh, which placements, parts and modules need.
 
     Returns:
-        A Traced, or for a module an imported module.
+        A model of `from_torch` or `from_jax` again; of anything else that was traced a Traced, of a module an imported
+        module.
 
     Raises:
         UnknownNameError: a pattern that matches nothing; the message has the nearest names.
@@ -70,6 +75,7 @@ def annotate(target: Any, patterns: Mapping[str, Any], mesh: Mesh | str | None =
     over = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     if is_module(target):
         return _module(target, patterns, over)
+    patterns = target.patterns(patterns) if hasattr(target, "patterns") else patterns
     traced = target if isinstance(target, Traced) else getattr(target, "traced", None)
     if not isinstance(traced, Traced):
         raise ShardingError(f"annotate takes something traced or imported, not {type(target).__name__}; trace it first")
@@ -79,7 +85,9 @@ def annotate(target: Any, patterns: Mapping[str, Any], mesh: Mesh | str | None =
             spec.on(over, value.type.rank, what=value.name)
     asked = replace(traced.asked, values={**traced.asked.values, **values})
     own = {node: Annotation(strategy) for node, strategy in nodes.items()}
-    return replace(traced, asked=_following(asked, traced.graph), annotations={**traced.annotations, **own})
+    found = replace(traced, asked=_following(asked, traced.graph), annotations={**traced.annotations, **own})
+    again = getattr(target, "with_traced", None)
+    return found if again is None else again(found)
 
 
 def _following(asked: Specs, graph: Graph) -> Specs:
@@ -135,7 +143,7 @@ def _found(
 def _matching(pattern: str, names: Mapping[str, Any], what: str) -> list[str]:
     form = _compiled(pattern)
     found = [name for name in names if form.fullmatch(name)]
-    found = found or [name for name in names if name.endswith(".weight") and form.fullmatch(name[: -len(".weight")])]
+    found = found or [name for name in names if name.endswith(_MAIN) and form.fullmatch(name.rpartition(".")[0])]
     if not found:
         near = difflib.get_close_matches(pattern, names, _NEAR, 0.4) or list(names)[:_NEAR]
         raise UnknownNameError(f"pattern {pattern!r} matches no {what}; the nearest names are {', '.join(near)}")

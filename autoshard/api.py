@@ -77,7 +77,8 @@ def plan(
             over all devices), or for each data input a tuple of parts or a Layout. Not for a module, whose inputs
             lie as its shardings ask.
         options: what the mode is asked besides, by name: "auto" has mode and axes.
-        memory: what a device has, as bytes or as text such as "80 GiB"; a plan that needs more is refused.
+        memory: what a device has, as bytes or as text such as "80 GiB"; "optimal" and the default mode look for a plan
+            that keeps to it, and a plan that needs more is refused.
         passes: what is done to the program that the plan leads to, so that it moves less: True (`DEFAULT` of
             autoshard.partition.passes), False (nothing), or names of `PASSES`.
 

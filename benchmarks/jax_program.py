@@ -105,3 +105,7 @@ def entropy(scores: jax.Array, labels: jax.Array) -> jax.Array:
     """Mean cross entropy, by a gather of the labels' scores."""
     chosen = jnp.take_along_axis(jax.nn.log_softmax(scores), labels[..., None], axis=-1)
     return -chosen.mean()
+
+
+def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
+    return lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))

@@ -12,6 +12,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from benchmarks import jax_moving as _moving  # registers its programs
 from benchmarks import jax_transformers as _transformers  # registers its programs
 from benchmarks.jax_program import (
     CUBE,
@@ -22,6 +23,7 @@ from benchmarks.jax_program import (
     WHOLE,
     Made,
     Program,
+    convolve,
     floats,
     norm,
     program,
@@ -30,7 +32,7 @@ from benchmarks.jax_program import (
 )
 
 __all__ = ["PROGRAMS", "Program"]
-del _transformers
+del _moving, _transformers
 
 
 # -- multilayer perceptrons
@@ -97,6 +99,17 @@ def mlp_contracted(mesh, batch=256, width=512, hidden=1024):
     return Made(forward, (x, *weights), P(None, "x"))
 
 
+@program({"a": 4, "b": 2}, batch=8, width=12, hidden=16)
+def mlp_over_flat_axes(mesh, batch=256, width=512, hidden=2048):
+    """Weights split over both axes, major and minor by turns; the batch over the smaller one."""
+
+    def forward(x, up, down):
+        return jax.nn.gelu(x @ up) @ down
+
+    weights = floats(width, hidden, spec=P(None, ("a", "b"))), floats(hidden, width, spec=P(("b", "a"), None))
+    return Made(forward, (floats(batch, width, spec=P("b", None)), *weights), P("b", "a"))
+
+
 # -- fully sharded parameters
 
 
@@ -159,10 +172,6 @@ def fsdp_tensor_training(mesh, batch=2048, width=256, hidden=1024):
 
 
 # -- convolutions
-
-
-def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
-    return lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 @program(LINE, batch=2, size=4, channels=8, hidden=16)
@@ -316,11 +325,3 @@ def sorted_rows(mesh, rows=512, columns=1024):
         return jnp.cumsum(jnp.sort(x, axis=1), axis=1)
 
     return Made(forward, (floats(rows, columns, spec=P(None, "x")),), P(None, "x"))
-
-
-@program(GRID, rows=16, columns=6)
-def pipeline_shift(mesh, rows=64, columns=512):
-    def forward(x):
-        return jnp.roll(x, 3, axis=0) + jnp.flip(x, 0) + jnp.pad(x, ((1, 1), (0, 0)))[2:]
-
-    return Made(forward, (floats(rows, columns, spec=P("model", "data")),), P("model", "data"))

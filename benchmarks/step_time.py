@@ -1,6 +1,7 @@
-"""Step time and memory: a training step of a feed-forward network by autoshard, against the same written by hand.
+"""Step time and memory: a training step of a network by autoshard, against the same written by hand.
 
-    python benchmarks/step_time.py [--ranks 2] [--hidden 1024] [--batch 256] [--steps 10] [--blocks 9] [--json]
+    python benchmarks/step_time.py [--task ffn|attention] [--ranks 2] [--hidden 1024] [--batch 256] [--heads 16]
+        [--sequence 64] [--steps 10] [--blocks 9] [--json]
 
 Forward, gradient and Momentum update on MPI ranks; one run times all, in blocks of steps that alternate. Losses and
 parameters have to agree, else it is an error. Memory is what numpy's arrays take at most on a rank during a step, by
@@ -17,7 +18,10 @@ import sys
 import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.stepping import Task
 
 TOLERANCE = 1e-4
 WARM_UP = 3
@@ -27,9 +31,12 @@ HAND, SESSION, MODEL = "hand-written", "autoshard", "autoshard, in Model.train"
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options; argparse's error for sizes that no run can have."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--task", choices=("ffn", "attention"), default="ffn", help="what is trained")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--hidden", type=int, default=1024, help="width of every layer")
-    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=256, help="points, or tokens of all sequences")
+    parser.add_argument("--heads", type=int, default=16, help="of attention")
+    parser.add_argument("--sequence", type=int, default=64, help="tokens that attend to each other")
     parser.add_argument("--steps", type=int, default=10, help="steps in a block")
     parser.add_argument("--blocks", type=int, default=9, help="blocks of each kind; the median counts")
     parser.add_argument("--json", action="store_true", help="figures as JSON instead of a table")
@@ -38,7 +45,28 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         parser.error("hidden, batch, steps and blocks are at least 1")
     if options.ranks < 2 or options.hidden % options.ranks:
         parser.error(f"--ranks {options.ranks} must be at least 2 and divide --hidden {options.hidden}")
+    if options.task == "attention" and not _fits(options):
+        parser.error(
+            f"--heads {options.heads} must be a multiple of --ranks {options.ranks} and divide --hidden "
+            f"{options.hidden}, and --sequence {options.sequence} must divide --batch {options.batch}"
+        )
     return options
+
+
+def _fits(options: argparse.Namespace) -> bool:
+    if min(options.heads, options.sequence) < 1:
+        return False
+    return not (options.heads % options.ranks or options.hidden % options.heads or options.batch % options.sequence)
+
+
+def task_of(options: argparse.Namespace) -> Task:
+    """What the contestants train."""
+    from benchmarks import attention_step, ffn_step
+
+    sizes = options.hidden, options.batch, options.ranks
+    if options.task == "attention":
+        return attention_step.task(*sizes, options.heads, options.sequence)
+    return ffn_step.task(*sizes)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -50,12 +78,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from mpi4py import MPI
 
     from benchmarks.cost_truth import peak_of
-    from benchmarks.ffn_step import COLLECTIVES, ByAutoshard, ByHand, ByModel, Contestant, batch_of, initial
+    from benchmarks.stepping import COLLECTIVES, ByAutoshard, ByModel, Contestant
 
     comm = MPI.COMM_WORLD.Dup()
-    values, (x, y) = initial(options.hidden), batch_of(options.batch, options.hidden)
-    hand, ours = ByHand(comm, values, options.batch), ByAutoshard(comm, values, options.batch)
-    model = ByModel(comm, values, options.batch)
+    task = task_of(options)
+    x, y = task.x, task.y
+    hand, ours, model = task.by_hand(comm, task), ByAutoshard(comm, task), ByModel(comm, task)
     if ours.collectives != COLLECTIVES:
         sys.exit(
             f"not comparable: for these sizes the plan sends {ours.collectives}, the hand-written step {COLLECTIVES}"
@@ -68,11 +96,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
     runs: dict[str, Contestant] = {HAND: hand, SESSION: ours, MODEL: model}
     times = alternate({name: lambda steps, one=one: block(one, steps) for name, one in runs.items()}, options)
-    parameters, expected = ours.parameters(), hand.parameters()
+    expected = hand.parameters()
+    parameters = {name.removeprefix("attention."): value for name, value in ours.parameters().items()}
     together = slice(len(hand.losses))
-    peaks = {HAND: peak_by_hand(lambda: ByHand(comm, values, options.batch), x, y), SESSION: peak_of(ours.planned)}
+    peaks = {HAND: peak_by_hand(lambda: task.by_hand(comm, task), x, y), SESSION: peak_of(ours.planned)}
     peaks = {name: comm.allreduce(found, MPI.MAX) for name, found in peaks.items()}
     return {
+        "task": task.name,
         "milliseconds": {name: statistics.median(found) for name, found in times.items()},
         "ratio": {name: paired(found, times[HAND]) for name, found in times.items() if name != HAND},
         "peak_bytes": peaks,
@@ -150,7 +180,7 @@ def show(options: argparse.Namespace, figures: dict[str, Any]) -> None:
     from costmodel import format_bytes
 
     size = f"{options.hidden} wide, batch {options.batch}, {options.ranks} ranks"
-    table = Table(title=f"training step of two dense layers\n{size}")
+    table = Table(title=f"training step of {figures['task']}\n{size}")
     for name in ("by", "ms", "ratio", "peak memory", "ratio of memory"):
         table.add_column(name, justify="left" if name == "by" else "right")
     for name, milliseconds in figures["milliseconds"].items():

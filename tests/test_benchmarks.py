@@ -22,8 +22,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.mpi
-def test_step_time_prints_figures_of_results_that_agree():
-    done = run("--json")
+@pytest.mark.parametrize("task", [(), ("--task", "attention", "--heads", "4", "--sequence", "5")])
+def test_step_time_prints_figures_of_results_that_agree(task: tuple[str, ...]):
+    done = run("--json", *task)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert list(figures["milliseconds"]) == [step_time.HAND, step_time.SESSION, step_time.MODEL]
@@ -61,9 +62,11 @@ def test_compare_is_relative_to_the_largest_value():
         ("--ranks", "1", "--ranks 1 must be at least 2"),
         ("--ranks", "7", "--ranks 7 must be at least 2 and divide --hidden 1024"),
         ("--steps", "0", "steps and blocks are at least 1"),
+        ("--heads", "3", "--heads 3 must be a multiple of --ranks 2 and divide --hidden 1024"),
+        ("--sequence", "100", "--sequence 100 must divide --batch 256"),
     ],
 )
 def test_step_time_refuses_sizes_that_cannot_be(option, value, text, capsys):
     with pytest.raises(SystemExit):
-        step_time.parse([option, value])
+        step_time.parse(["--task", "attention", option, value])
     assert text in capsys.readouterr().err

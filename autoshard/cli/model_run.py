@@ -5,41 +5,56 @@ So a script, and what it imports, is loaded once, not by every rank.
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from autoshard.api import Planned, plan
-from autoshard.cli.module_run import SEED, differences, random_inputs, told
+from autoshard.cli.agreement import Agreement, compare
+from autoshard.cli.module_run import SEED, random_inputs, told
 from autoshard.cli.target import TargetError, load_target
 from autoshard.communication import get_rank
 from autoshard.context import set_auto_parallel_context
 from autoshard.frontends.torch.export import seed_torch
-from autoshard.ir.graph import DATA
+from autoshard.ir.graph import DATA, Value, walk
 from autoshard.layout.mesh import Mesh
+from autoshard.stored import Stored
 from autoshard.trace.evaluate import evaluate
+from autoshard.trace.parameter import Parameter
 from autoshard.trace.structure import flatten, unflatten
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """What a run has to lead to: outputs, and by the names of the graph's inputs what becomes of them; whose it is."""
+
+    outputs: list[np.ndarray]
+    updated: Mapping[str, np.ndarray]
+    whose: str
+
+
+@dataclass(frozen=True)
 class Prepared:
-    """What ranks are given: the plan, inputs, and what to compare outputs with (None: nothing), which `whose` names."""
+    """What ranks are given: the plan, inputs, and what to compare with (None: nothing)."""
 
     planned: Planned
     inputs: tuple
-    wanted: list[np.ndarray] | None
-    whose: str
+    wanted: Wanted | None
 
 
 def prepare(target: str, mesh: Mesh, search: str | None, check: bool, folder: Path) -> Path:
     """Plan the model of a target and write it to a file in `folder`; the file.
 
-    A PyTorch model (of a step of training the loss) is compared with what PyTorch returns, any other with its own
-    unsplit run. A model without example inputs gets seeded random ones.
+    A PyTorch or JAX model is compared with what its framework makes of outputs, parameters and buffers: in a step of
+    training by the framework's own derivatives and optimizer. Any other model, and one that draws random numbers, is
+    compared with its own unsplit run. A model without example inputs gets seeded random ones.
 
     Raises:
         TargetError: a target that leads to no model.
@@ -51,32 +66,71 @@ def prepare(target: str, mesh: Mesh, search: str | None, check: bool, folder: Pa
     model, inputs = load_target(target)
     planned = plan(model, inputs, mesh, search=search)
     inputs = _inputs(planned, model, inputs)
-    in_torch = hasattr(model, "reference")
-    wanted = None
-    if check:
-        wanted = model.reference() if in_torch else _whole(planned, inputs)
-    whose = "PyTorch's result" if in_torch else "the unsplit run"
+    for parameter in planned.traced.parameters.values():
+        if not isinstance(parameter.pending, Stored):
+            _ = parameter.data  # made now: what makes it may be the script's own, which ranks do not load
+    wanted = _wanted(planned, model, inputs) if check else None
     planned.program  # noqa: B018  (worked out once, here)
-    path = folder / "prepared.pickle"
-    path.write_bytes(pickle.dumps(Prepared(planned, inputs, wanted, whose)))
+    path = folder / f"{target.rpartition(':')[2]}.pickle"
+    path.write_bytes(pickle.dumps(Prepared(planned, inputs, wanted)))
     return path
 
 
+def _wanted(planned: Planned, model: Any, inputs: tuple) -> Wanted:
+    if hasattr(model, "reference_state") and not model.random:
+        names = {value.name: parameter.name for value, parameter in _updated(planned).items()}
+        state = model.reference_state() if names else {}
+        updated = {name: state[known] for name, known in names.items() if known in state}
+        return Wanted(model.reference(), updated, f"{model.framework}'s result")
+    return Wanted(*_whole(planned, inputs), "the unsplit run")
+
+
+def _updated(planned: Planned) -> dict[Value, Parameter]:
+    """The parameters that a run changes, by the graph's inputs, whose names stay when all is written down."""
+    traced = planned.traced
+    return {traced.graph.inputs[into]: traced.updated[out] for out, into in traced.graph.updates.items()}
+
+
 def run_prepared(path: Path) -> int:
-    """Run what was prepared on the ranks that are there; the exit code: 1 if outputs differ from those wanted."""
+    """Run what was prepared on the ranks that are there; the exit code: 1 if it does not lead to what is wanted.
+
+    Rank 0 also writes what it found beside the file, as JSON: see `outcome`.
+    """
     prepared: Prepared = pickle.loads(path.read_bytes())
-    outputs = arrays_in(prepared.planned.run(*prepared.inputs))
+    planned, wanted = prepared.planned, prepared.wanted
+    before = _values(planned, wanted)
+    begun = perf_counter()
+    outputs = arrays_in(planned.run(*prepared.inputs))
+    seconds = perf_counter() - begun
     if get_rank():
         return 0
-    print(told(prepared.planned, outputs))
-    if prepared.wanted is None:
-        return 0
-    different = differences(outputs, prepared.wanted)
-    for line in different:
-        print(f"differs from {prepared.whose}: {line}", file=sys.stderr)
-    if not different:
-        print(f"equal to {prepared.whose}")
-    return 1 if different else 0
+    print(told(planned, outputs))
+    agreed = None
+    if wanted is not None:
+        agreed = compare(outputs, wanted.outputs, before, _values(planned, wanted), wanted.updated)
+        for line in agreed.wrong:
+            print(f"differs from {wanted.whose}: {line}", file=sys.stderr)
+        print(f"{agreed}" if agreed.wrong else f"{agreed}\nequal to {wanted.whose}")
+    path.with_suffix(".json").write_text(json.dumps(outcome(planned, agreed, seconds)), encoding="utf-8")
+    return 1 if agreed is not None and agreed.wrong else 0
+
+
+def outcome(planned: Planned, agreed: Agreement | None, seconds: float) -> dict[str, Any]:
+    """What a run is told as in a table: operators, how many are split, collectives, seconds of the run, agreement."""
+    nodes = list(walk(planned.graph.nodes))
+    found = {
+        "operators": len(nodes),
+        "split": sum(planned.plan.strategy(node).work_split > 1 for node in nodes),
+        "collectives": len(planned.program.collectives),
+        "seconds": seconds,
+    }
+    return found if agreed is None else {**found, **asdict(agreed)}
+
+
+def _values(planned: Planned, wanted: Wanted | None) -> dict[str, np.ndarray]:
+    """The present values of parameters that are compared, by the names of the graph's inputs."""
+    names = set() if wanted is None else set(wanted.updated)
+    return {value.name: np.array(one.data) for value, one in _updated(planned).items() if value.name in names}
 
 
 def _inputs(planned: Planned, model: Any, inputs: tuple) -> tuple:
@@ -90,10 +144,13 @@ def _inputs(planned: Planned, model: Any, inputs: tuple) -> tuple:
     return tuple(unflatten(planned.traced.arguments, data))
 
 
-def _whole(planned: Planned, inputs: tuple) -> list[np.ndarray]:
-    """The outputs of the unsplit run; nothing is updated."""
+def _whole(planned: Planned, inputs: tuple) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """Outputs and updates of the unsplit run; nothing is updated."""
     traced = planned.traced
-    return arrays_in(traced.unpack(evaluate(traced.graph, traced.inputs(*inputs))))
+    found = evaluate(traced.graph, traced.inputs(*inputs))
+    updates = traced.graph.updates.items()
+    updated = {traced.graph.inputs[into].name: np.asarray(found[out]) for out, into in updates}
+    return arrays_in(traced.unpack(found)), updated
 
 
 def arrays_in(returned: Any) -> list[np.ndarray]:
@@ -113,4 +170,4 @@ if __name__ == "__main__":
     # By its own name, so that what was written down by that name is found.
     from autoshard.cli import model_run
 
-    sys.exit(model_run.run_prepared(Path(sys.argv[1])))
+    sys.exit(max(model_run.run_prepared(Path(one)) for one in sys.argv[1:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -17,18 +17,32 @@ from autoshard.tensortype import TensorType
 from costmodel import format_bytes, format_seconds, preset
 
 if TYPE_CHECKING:
+    from autoshard.redistribute.reshape import Leg
     from autoshard.redistribute.step import Step
     from autoshard.search.prices import Prices
 
-_CHANGE = re.compile(r"\s*(\w+\s*\[[^\]]*\])\s*(.*?)\s*->\s*(.*?)\s*", re.DOTALL)
+_TYPE = r"\w+\s*\[[^\]]*\]"
+_CHANGE = re.compile(rf"\s*({_TYPE})\s*(.*?)\s*->\s*({_TYPE})?\s*(.*?)\s*", re.DOTALL)
+# Ranks whose boxes are listed one by one at most.
+MAX_BOXES = 64
+
+
+class Change(NamedTuple):
+    """What is asked for: `new` is the type after, of another shape if the tensor is reshaped."""
+
+    of: TensorType
+    before: Layout
+    after: Layout
+    new: TensorType
 
 
 def redistribute(
     change: Annotated[
         str,
         typer.Argument(
-            metavar="'TYPE FROM -> TO'",
-            help="A type and two layouts, e.g. 'f32[64, 1024] dp, - -> -, tp' or 'f32[64, 32] -, - +tp -> tp, -'.",
+            metavar="'TYPE FROM -> [TYPE] TO'",
+            help="A type and two layouts, e.g. 'f32[64, 1024] dp, - -> -, tp' or 'f32[64, 32] -, - +tp -> tp, -'; "
+            "with a type after the arrow the tensor is reshaped: 'f32[64, 32] dp, tp -> f32[2048] dp.tp'.",
         ),
     ],
     devices: Devices = None,
@@ -36,54 +50,103 @@ def redistribute(
     hardware: Annotated[
         str, typer.Option("--hardware", metavar="NAME", help="Links to price the steps by; see autoshard hardware.")
     ] = "cpu",
+    allow_memory: Annotated[
+        bool, typer.Option("--allow-memory", help="Blocks on the way may be larger than both ends.")
+    ] = False,
+    thrifty: Annotated[
+        bool,
+        typer.Option("--thrifty", help="Fewest bytes even if it takes more collectives: all ranks take part in sums."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the steps as JSON.")] = False,
 ) -> None:
     """Plan the collectives that bring a tensor from one layout to another with the fewest bytes received.
 
-    Each step is shown with the bytes that one rank receives and its time, the sum with the least that any plan must
-    receive, and a picture of who holds which block before, between and after.
+    Of ways that receive equally much the quickest on the given links is taken. Each step is shown with the bytes that
+    one rank receives and its time, the sum with the least that any plan must receive, and a picture of who holds which
+    block before, between and after.
     """
-    from autoshard.redistribute.planner import evened, plan_steps
     from autoshard.search.prices import Prices
 
-    over = read_mesh(devices, mesh)
-    true, before, after = read_change(change, over)
-    of = true.with_shape(evened(before, after, true.shape))
-    steps = plan_steps(before, after, of.shape)
-    told = _told(of, before, after, steps, Prices(preset(hardware)))
+    over, prices = read_mesh(devices, mesh), Prices(preset(hardware))
+    asked = read_change(change, over)
+    if asked.new != asked.of:
+        _reshape(asked, prices, as_json)
+        return
+    leg = _planned(asked, prices, allow_memory, thrifty)
+    told = _told(asked.of, leg, prices)
     if as_json:
         typer.echo(json.dumps(told, indent=2))
         return
-    ends = (layout.show_type(true.shape, str(true.dtype)) for layout in (before, after))
-    held = "" if of == true else f", held as {of}: the layouts do not divide it"
+    ends = (layout.show_type(asked.of.shape, str(asked.of.dtype)) for layout in (asked.before, asked.after))
+    even = asked.of.with_shape(leg.shape)
+    held = "" if even == asked.of else f", held as {even}: the layouts do not divide it"
     typer.echo(f"{' -> '.join(ends)} on {over}{held}\n")
     _print_steps(told)
-    if max(over.devices, before.split, after.split) > MAX_BLOCKS:
-        typer.echo(f"\n{over.devices} ranks: no picture (at most {MAX_BLOCKS})")
+    _draw(leg, asked.of.shape)
+
+
+def _planned(asked: Change, prices: Prices, allow_memory: bool, thrifty: bool) -> Leg:
+    from autoshard.redistribute.planner import evened, plan_steps, step_shape
+    from autoshard.redistribute.reshape import Leg
+
+    of, before, after, _ = asked
+    even = evened(before, after, of.shape)
+
+    def seconds(step: Step) -> float:
+        return prices.step(step, of.with_shape(step_shape(step, even, of.shape)))
+
+    ends = before, after
+    steps = plan_steps(*ends, even, size=of.shape, seconds=seconds, allow_memory=allow_memory, thrifty=thrifty)
+    return Leg(even, before, after, steps)
+
+
+def _reshape(asked: Change, prices: Prices, as_json: bool) -> None:
+    """Plan and show a redistribution across a reshape."""
+    from autoshard.redistribute.reshape import reshape_steps
+
+    of, before, after, new = asked
+    legs = reshape_steps(before, of.shape, after, new.shape).legs
+    told = [_told(of.with_shape(leg.shape), leg, prices) for leg in legs]
+    if as_json:
+        received = sum(one["bytes_received"] for one in told)
+        whole = {"type": str(of), "to_type": str(new), "mesh": str(before.mesh), "legs": told}
+        typer.echo(json.dumps({**whole, "bytes_received": received}, indent=2))
         return
-    _draw(of, before, steps)
+    ends = (layout.show_type(one.shape, str(one.dtype)) for one, layout in ((of, before), (new, after)))
+    typer.echo(f"{' -> '.join(ends)} on {before.mesh}")
+    if not legs:
+        typer.echo("\nnothing to do: each block is reshaped where it is")
+    for leg, one in zip(legs, told, strict=True):
+        typer.echo(f"\nas {of.with_shape(leg.shape)}: [{leg.before}] -> [{leg.after}]")
+        _print_steps(one)
+        _draw(leg, leg.shape)
 
 
-def read_change(text: str, mesh: Mesh) -> tuple[TensorType, Layout, Layout]:
-    """Read `f32[64, 1024] dp, - -> -, tp`.
+def read_change(text: str, mesh: Mesh) -> Change:
+    """Read `f32[64, 1024] dp, - -> -, tp`, or with a type after the arrow.
 
     Raises:
-        LayoutError: not of this form, or a layout does not fit the shape.
+        LayoutError: not of this form, a layout does not fit its shape, or the types differ in more than their shape.
     """
     found = _CHANGE.fullmatch(text)
     if found is None:
         raise LayoutError(f"cannot read {text!r}; write a type and two layouts: 'f32[64, 1024] dp, - -> -, tp'")
     of = TensorType.parse(found[1])
-    ends = Layout.parse(found[2], mesh), Layout.parse(found[3], mesh)
-    for layout in ends:
-        layout.check_fits(of.shape, str(of))
-    return of, *ends
+    new = TensorType.parse(found[3]) if found[3] else of
+    if new.dtype != of.dtype:
+        raise LayoutError(f"{of} cannot become {new}: a redistribution does not convert elements")
+    asked = Change(of, Layout.parse(found[2], mesh), Layout.parse(found[4], mesh), new)
+    asked.before.check_fits(of.shape, str(of))
+    asked.after.check_fits(new.shape, str(new))
+    return asked
 
 
-def _told(of: TensorType, before: Layout, after: Layout, steps: tuple[Step, ...], prices: Prices) -> dict:
+def _told(of: TensorType, leg: Leg, prices: Prices) -> dict:
     from autoshard.redistribute.bound import fewest_elements
+    from autoshard.redistribute.planner import step_shape
 
     size = of.dtype.itemsize
+    shapes = [step_shape(step, leg.shape, of.shape) for step in leg.steps]
     rows = [
         {
             "step": str(step),
@@ -93,19 +156,19 @@ def _told(of: TensorType, before: Layout, after: Layout, steps: tuple[Step, ...]
             "rounds": step.rounds,
             "before": str(step.before),
             "after": str(step.after),
-            "bytes_received": step.elements_moved(of.shape) * size,
-            "seconds": prices.step(step, of),
+            "bytes_received": step.elements_moved(shape) * size,
+            "seconds": prices.step(step, of.with_shape(shape)),
         }
-        for step in steps
+        for step, shape in zip(leg.steps, shapes, strict=True)
     ]
     return {
-        "type": str(of),
-        "mesh": str(before.mesh),
-        "from": str(before),
-        "to": str(after),
+        "type": str(of.with_shape(leg.shape)),
+        "mesh": str(leg.before.mesh),
+        "from": str(leg.before),
+        "to": str(leg.after),
         "steps": rows,
         "bytes_received": sum(row["bytes_received"] for row in rows),
-        "bound_bytes": fewest_elements(before, after, of.shape) * size,
+        "bound_bytes": fewest_elements(leg.before, leg.after, leg.shape, size=of.shape) * size,
         "seconds": sum(row["seconds"] for row in rows),
     }
 
@@ -130,13 +193,41 @@ def _print_steps(told: dict) -> None:
         typer.echo(f"{left}  {row[2].rjust(widths[2])}  {row[3].rjust(widths[3])}")
 
 
-def _draw(of: TensorType, before: Layout, steps: tuple[Step, ...]) -> None:
-    typer.echo(f"\n[{before}]\n{show_layout(of.shape, before)}")
-    for step in steps:
+def _draw(leg: Leg, size: tuple[int, ...]) -> None:
+    """The blocks before and after each step, as far as the tensor reaches, and what moves between ranks."""
+    devices = leg.before.mesh.devices
+    if max(devices, leg.before.split, leg.after.split) > MAX_BLOCKS:
+        typer.echo(f"\n{devices} ranks: no picture (at most {MAX_BLOCKS})")
+        return
+    typer.echo(f"\n[{leg.before}]\n{show_layout(leg.shape, leg.before, size)}")
+    for step in leg.steps:
         typer.echo(f"\n{step}")
-        for line in _moves(step):
+        for line in _boxes(step, leg.shape) if step.fetched else _moves(step):
             typer.echo(f"  {line}")
-        typer.echo(f"[{step.after}]\n{show_layout(of.shape, step.after)}")
+        typer.echo(f"[{step.after}]\n{show_layout(leg.shape, step.after, size)}")
+
+
+def _boxes(step: Step, shape: tuple[int, ...]) -> list[str]:
+    """Which boxes of the tensor each rank gets from whom."""
+    mesh, fetched = step.before.mesh, step.fetched
+    if fetched is None or mesh.devices > MAX_BOXES:
+        return [f"{mesh.devices} ranks: their boxes are not listed (at most {MAX_BOXES})"]
+    lines = []
+    for rank in range(mesh.devices):
+        found: dict[int, list[str]] = {}
+        for piece in fetched.pieces(rank, shape):
+            if piece.source != rank:
+                found.setdefault(piece.source, []).append(_box(step.after, rank, piece.placed, shape))
+        got = ", ".join(f"{' '.join(boxes)} of {source}" for source, boxes in sorted(found.items()))
+        lines.append(f"{rank} gets {got}" if got else f"{rank} has what it needs")
+    return lines
+
+
+def _box(layout: Layout, rank: int, placed: tuple[slice, ...], shape: tuple[int, ...]) -> str:
+    """Where a box of a rank's block lies in the tensor."""
+    starts = [block.start for block in layout.block(rank, shape)]
+    spans = (f"{start + one.start}:{start + one.stop}" for start, one in zip(starts, placed, strict=True))
+    return f"[{', '.join(spans)}]"
 
 
 def _moves(step: Step) -> list[str]:
@@ -145,7 +236,7 @@ def _moves(step: Step) -> list[str]:
     if step.kind == "permute":
         rounds = []
         for number in range(step.rounds):
-            sources = step.routing.round(number).sources
+            sources = step.round(number).sources
             moves = [f"{source}>{rank}" for rank, source in enumerate(sources) if source != rank]
             name = f"round {number}: " if step.rounds > 1 else ""
             rounds.append(name + (" ".join(moves) or "each keeps its own piece"))

@@ -12,6 +12,9 @@ from typing import Any
 
 from autoshard.errors import AutoshardError
 
+_EXTRAS = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "ml_dtypes": "jax"}
+"""Packages that an extra of this one brings."""
+
 
 def is_module(target: str | Path) -> bool:
     """Whether a target is the path of a StableHLO module, not of a script."""
@@ -67,7 +70,13 @@ def _load(path: Path) -> ModuleType:
     # As when Python runs a script: its neighbours can be imported, and it is found by its name.
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        extra = _EXTRAS.get(missing)
+        how = f"pip install 'autoshard[{extra}]'" if extra else f"install it, or add its folder to {path.parent}"
+        raise TargetError(f"cannot load {path}: it imports {missing}, which is not installed; {how}") from error
     return module
 
 

@@ -1,14 +1,19 @@
 """A plan for JAX: PartitionSpecs of inputs, outputs and products, as data and as a jitted function that obeys them.
 
+    told = jax_shardings(planned)
+    params = jax.device_put(params, told.tree(params))      a pytree of NamedShardings, by qualified names
+    logits = jit_model(model, planned)(params, tokens)
+
 Where layouts use sub-axes, the JAX mesh has an axis for each piece. JAX wants parts to divide a dim: where they do not,
 the minor axes that are in the way are left out there.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -16,9 +21,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard.errors import PlanError, RuntimeSetupError
 from autoshard.exporters.pieces import Pieces, pieces_of
+from autoshard.frontends.jax.trees import named_leaves
 from autoshard.ir.graph import Value
 from autoshard.layout.layout import Layout
 from autoshard.plan import Plan
+
+if TYPE_CHECKING:
+    from autoshard.frontends.jax.model import JaxModel
 
 _PRODUCT = {"dot_general": "DotGeneral", "conv_general_dilated": "Convolution"}
 
@@ -29,15 +38,47 @@ class JaxShardings:
 
     Attributes:
         pieces: the mesh, without sub-axes.
-        inputs: a PartitionSpec per input of the graph; for `from_jax` these are the leaves of the arguments.
+        inputs: a PartitionSpec per input of the graph; for a function of `from_jax` these are the leaves of the
+            arguments.
         outputs: one per output.
         values: one for each value that an operator makes, by name.
+        names: what the inputs are called; of a model's parameters their qualified names.
     """
 
     pieces: Pieces
     inputs: tuple[PartitionSpec, ...]
     outputs: tuple[PartitionSpec, ...]
     values: dict[str, PartitionSpec] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> dict[str, PartitionSpec]:
+        """The PartitionSpecs of the inputs by name."""
+        return dict(zip(self.names, self.inputs, strict=True))
+
+    def tree(self, tree: Any, prefix: str = "", devices: Sequence[Any] | None = None) -> Any:
+        """A NamedSharding for each leaf of a pytree whose leaves are inputs of the plan, by their names.
+
+        Args:
+            tree: such as the parameters that a model was imported with.
+            prefix: what the plan's names have before those of the leaves: "optimizer" for the state of optax's.
+            devices: as for `mesh`.
+
+        Raises:
+            PlanError: a leaf that the plan does not know, or with another number of dims.
+            RuntimeSetupError: too few devices.
+        """
+        mesh, known = self.mesh(devices), self.named
+        found = []
+        for name, leaf in named_leaves(tree):
+            full = ".".join(filter(None, (prefix, name)))
+            if full not in known:
+                near = difflib.get_close_matches(full, known, 3, 0.4) or list(known)[:3]
+                raise PlanError(f"the plan has no input {full!r}; the nearest are {', '.join(near)}")
+            if len(known[full]) != np.ndim(leaf):
+                raise PlanError(f"the plan has {full} with {len(known[full])} dims, but it has {np.ndim(leaf)}")
+            found.append(NamedSharding(mesh, known[full]))
+        return jax.tree.unflatten(jax.tree.structure(tree), found)
 
     def mesh(self, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
         """The JAX mesh over these devices, by default JAX's first ones.
@@ -67,6 +108,7 @@ class JaxShardings:
             "format": "autoshard partition specs 1",
             "mesh": dict(self.pieces.axes),
             "devices": self.pieces.ranks.tolist(),
+            "names": list(self.names),
             "inputs": list(map(shown, self.inputs)),
             "outputs": list(map(shown, self.outputs)),
             "values": {name: shown(spec) for name, spec in self.values.items()},
@@ -86,6 +128,7 @@ def jax_shardings(plan: Any) -> JaxShardings:
         tuple(_spec(plan.layouts[value], value, pieces) for value in graph.inputs),
         tuple(_spec(layout, value, pieces) for layout, value in zip(plan.outputs, graph.outputs, strict=True)),
         {value.name: _spec(plan.layouts[value], value, pieces) for node in graph.nodes for value in node.results},
+        tuple(value.name for value in graph.inputs),
     )
 
 
@@ -148,6 +191,40 @@ def jit(function: Callable, plan: Any, *args: Any, devices: Sequence[Any] | None
         return jax.tree.unflatten(returned, compiled(*flat))
 
     return call
+
+
+def jit_model(model: JaxModel, plan: Any, devices: Sequence[Any] | None = None) -> Callable:
+    """`function(params, *args, **kwargs)`: a model of `from_jax` as JAX runs it with the plan, as `jit` does.
+
+    Args:
+        model: the model that was planned, no step of training; what it changes in its variables is not returned.
+        plan: for it.
+        devices: the devices, by default JAX's first ones.
+
+    Raises:
+        PlanError: the plan is for another model, or for a step of training.
+        RuntimeSetupError: too few devices.
+    """
+    plan = _plan(plan)
+    told = jax_shardings(plan)
+    mesh, known = told.mesh(devices), told.named
+    closed, shape = jax.make_jaxpr(model.result, return_shape=True)(*model.leaf_shapes)
+    unknown = [name for name in model.leaf_names if name not in known]
+    if unknown:
+        raise PlanError(f"the plan is for another model: it has no input {unknown[0]!r}")
+    jaxpr = _live(closed.jaxpr)
+    outputs, returned = jax.tree.flatten(shape)
+    wanted = [NamedSharding(mesh, spec) for spec in _products(jaxpr, plan, told)]
+    entering = [NamedSharding(mesh, known[name]) for name in model.leaf_names]
+    leaving = [NamedSharding(mesh, spec) for spec in told.outputs[: len(outputs)]]
+
+    def run(*flat: Any) -> list[Any]:
+        return _run(jaxpr, closed.consts, flat, iter(wanted))
+
+    compiled = jax.jit(run, in_shardings=entering, out_shardings=leaving)
+    return lambda params, *args, **kwargs: jax.tree.unflatten(
+        returned, compiled(*model.leaves(params, *args, **kwargs))
+    )
 
 
 def _check_leaves(leaves: Sequence[Any], plan: Plan) -> None:

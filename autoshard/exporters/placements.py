@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from autoshard.exporters.pieces import Pieces, pieces_of
@@ -98,27 +99,29 @@ def module_plan(plan: Plan, paths: tuple[str, ...]) -> ModulePlan:
     """
     graph, pieces = plan.graph, pieces_of(plan)
 
+    @cache
+    def lying(layout: Layout) -> Placements:
+        return placements(layout, pieces)
+
     def said(value: Value, layout: Layout) -> tuple[str, tuple[int, ...], Placements]:
-        return value.name, value.type.shape, placements(layout, pieces)
+        return value.name, value.type.shape, lying(layout)
 
     stored = {value for value in graph.inputs if graph.role_of[value] != DATA}
     entering, leaving = {}, {}
-    inside = _inside(graph.nodes, paths)
+    inside, ends = _inside(graph.nodes, paths), set(graph.outputs)
     for path, nodes in inside.items():
-        made = {value for node in nodes for value in node.results}
-        taken = [pair for node in nodes for pair in _wanted(plan, node) if pair[0] not in made | stored]
-        entering[path] = Border(tuple(said(*pair) for pair in taken if not pair[1].partial))
-        own = set(nodes)
-        left = [value for value in made if any(user not in own for user, _ in graph.users.get(value, ()))]
-        ends = [value for value in graph.outputs if value in made]
-        ordered = sorted({*left, *ends}, key=list(made).index)
-        leaving[path] = Border(tuple(said(value, plan.layouts[value]) for value in ordered))
+        made, own = dict.fromkeys(value for node in nodes for value in node.results), set(nodes)
+        outside = [pair for node in nodes for pair in _wanted(plan, node) if pair[0] not in made]
+        taken = [pair for pair in outside if pair[0] not in stored and not pair[1].partial]
+        entering[path] = Border(tuple(said(*pair) for pair in taken))
+        left = [value for value in made if value in ends or any(user not in own for user, _ in graph.users[value])]
+        leaving[path] = Border(tuple(said(value, plan.layouts[value]) for value in left))
     returned = range(len(graph.outputs) - len(graph.updates))
     return ModulePlan(
         pieces,
-        {value.name: placements(plan.layouts[value], pieces) for value in graph.inputs if value in stored},
+        {value.name: lying(plan.layouts[value]) for value in graph.inputs if value in stored},
         tuple(said(value, plan.layouts[value]) for value in graph.inputs if value not in stored),
-        tuple(placements(plan.outputs[i], pieces) for i in returned),
+        tuple(lying(plan.outputs[i]) for i in returned),
         entering,
         leaving,
     )

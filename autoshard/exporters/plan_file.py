@@ -18,6 +18,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.plan import Cause, Decision, Option, Plan
 from autoshard.plan_diff import signature
 from autoshard.strategy import Strategy, is_runnable
+from autoshard.transform.recompute import made_as
 
 FORMAT = "autoshard plan 1"
 
@@ -89,6 +90,7 @@ def load_plan(path: str | Path, graph: Graph, mesh: Mesh | None = None) -> Plan:
     """
     data = _read(Path(path))
     where = f"the plan in {path}"
+    graph = made_as(graph, data.get("layouts", {}))  # a plan may make activations again
     differing = list(_differences(data, graph))
     if differing:
         more = f"; and {len(differing) - 3} more differences" if len(differing) > 3 else ""

@@ -17,10 +17,13 @@ from autoshard.layout.layout import Layout
 MAX_BLOCKS = 4096
 
 
-def show_layout(shape: Sequence[int], layout: Layout) -> str:
+def show_layout(shape: Sequence[int], layout: Layout, size: Sequence[int] | None = None) -> str:
     """Draw the blocks of a tensor of `shape`; each cell lists the ranks that hold it.
 
     The last two dims make a table; dims before them one table per block. Partial layouts say so below.
+
+    Args:
+        size: how much of the shape is there, if the rest is padding: blocks end where the tensor does.
 
     Raises:
         LayoutError: the layout has another number of dims, or more blocks than a picture can show.
@@ -32,11 +35,12 @@ def show_layout(shape: Sequence[int], layout: Layout) -> str:
             f"a picture shows at most {MAX_BLOCKS}"
         )
     holders = _holders(shape, layout)
+    spans = [_spans(shape, layout, dim, (size or shape)[dim]) for dim in range(layout.rank)]
     lead = layout.parts[:-2] if layout.rank > 2 else ()
     tables = []
     for place in itertools.product(*map(range, lead)):
-        title = ", ".join(f"dim {i} {_span(shape, layout, i, k)}" for i, k in enumerate(place))
-        tables.append((title + ":\n" if title else "") + _table(shape, layout, holders, place))
+        title = ", ".join(f"dim {i} {spans[i][k]}" for i, k in enumerate(place))
+        tables.append((title + ":\n" if title else "") + _table(spans, layout, holders, place))
     if layout.partial:
         axes = ".".join(map(layout.mesh.show_ref, layout.partial))
         tables.append(f"each rank holds a term of a {layout.reduction} over {axes}")
@@ -51,9 +55,9 @@ def _holders(shape: Sequence[int], layout: Layout) -> dict[tuple[int, ...], list
     return holders
 
 
-def _span(shape: Sequence[int], layout: Layout, dim: int, part: int) -> str:
+def _spans(shape: Sequence[int], layout: Layout, dim: int, size: int) -> list[str]:
     chunk = layout.local_shape(shape)[dim]
-    return f"{min(shape[dim], part * chunk)}:{min(shape[dim], (part + 1) * chunk)}"
+    return [f"{min(size, part * chunk)}:{min(size, (part + 1) * chunk)}" for part in range(layout.parts[dim])]
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -65,7 +69,7 @@ def _ranks(ranks: list[int]) -> str:
     return ",".join(runs)
 
 
-def _table(shape: Sequence[int], layout: Layout, holders: dict, place: tuple[int, ...]) -> str:
+def _table(spans: list[list[str]], layout: Layout, holders: dict, place: tuple[int, ...]) -> str:
     row_dim, column_dim = layout.rank - 2, layout.rank - 1
     rows = range(layout.parts[row_dim]) if row_dim >= 0 else [None]
     columns = range(layout.parts[column_dim]) if column_dim >= 0 else [None]
@@ -73,9 +77,9 @@ def _table(shape: Sequence[int], layout: Layout, holders: dict, place: tuple[int
         [_ranks(holders[place + tuple(k for k in (row, column) if k is not None)]) for column in columns]
         for row in rows
     ]
-    heads = [_span(shape, layout, column_dim, k) if k is not None else "" for k in columns]
+    heads = [spans[column_dim][k] if k is not None else "" for k in columns]
     widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(heads)]
-    labels = [f"dim {row_dim} {_span(shape, layout, row_dim, k)}" if k is not None else "ranks" for k in rows]
+    labels = [f"dim {row_dim} {spans[row_dim][k]}" if k is not None else "ranks" for k in rows]
     labels = [label if i == 0 else " " * len(f"dim {row_dim} ") + label.split()[-1] for i, label in enumerate(labels)]
     title = f"dim {column_dim}" if column_dim >= 0 else ""
     left = max(map(len, labels)) + 1 + len(title)

@@ -17,13 +17,8 @@ import numpy as np
 
 from autoshard.errors import ShapeError
 from autoshard.ops.attributes import Place
-from autoshard.ops.contract import batch_matmul
-from autoshard.ops.norm import softmax
-from autoshard.ops.pointwise import masked_fill, mul, sub
-from autoshard.ops.reduce import reduce_sum
 from autoshard.ops.registry import operator
-from autoshard.ops.unary import scalar_mul
-from autoshard.ops.windows import Exchange, Ring, along, common_parts
+from autoshard.ops.windows import Exchange, Ring, Varying, along, common_parts
 from autoshard.tensortype import DType
 
 Shape = tuple[int, ...]
@@ -133,25 +128,6 @@ def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
     return {"first": place.operand_offset(0, place.operands[0].rank - 2)}
 
 
-@attention.gradient
-def _(g, y, q, k, v, scale, causal, sequence, first):
-    """By the scores made again: softmax's gradient between those of the two products."""
-    scale = scale or 1 / math.sqrt(q.shape[-1])
-    scores = scalar_mul(batch_matmul(q, k, transpose_b=True), factor=scale)
-    if causal:
-        later = np.triu(np.ones((q.shape[-2], k.shape[-2]), bool), 1 + first)
-        scores = masked_fill(scores, later, value=-1e9)
-    weights = softmax(scores)
-    slope = batch_matmul(g, v, transpose_b=True)
-    slope = mul(weights, sub(slope, reduce_sum(mul(weights, slope), axis=-1, keep_dims=True)))
-    slope = scalar_mul(slope, factor=scale)
-    return (
-        batch_matmul(slope, k),
-        batch_matmul(slope, q, transpose_a=True),
-        batch_matmul(weights, g, transpose_a=True),
-    )
-
-
 # -- in turns, with blocks of keys and values that go round
 
 
@@ -190,16 +166,18 @@ def attention_end(q, k, v, total, largest, weight):
     return _finished((total, largest, weight)).astype(v.dtype, copy=False)
 
 
+def block_numbers(place: Place, held: int, moving: int, dim: int) -> tuple[Varying, tuple[Varying, ...]]:
+    """Where a rank's block of operand `held` begins; and that of `moving` that it has in each turn."""
+    layout = place.operand_layouts[held]
+    parts, own, other = layout.parts[dim], place.local_operand(held)[dim], place.local_operand(moving)[dim]
+    numbers = [[(p + turn) % parts * other for p in range(parts)] for turn in range(parts)]
+    return along(layout, dim, [p * own for p in range(parts)]), tuple(along(layout, dim, one) for one in numbers)
+
+
 @attention.exchange
 def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
     dim = place.operands[0].rank - 2
-    layout, parts = place.operand_layouts[0], place.operand_layouts[0].parts[dim]
-    block, keys = place.local_operand(0)[dim], place.local_operand(1)[dim]
-    given = {name: attrs[name] for name in ("scale", "causal")}
-    given["keys"] = place.operands[1].shape[dim]
-    given["first"] = along(layout, dim, [p * block for p in range(parts)])
-    turns = tuple(
-        {**given, "first_key": along(layout, dim, [(p + turn) % parts * keys for p in range(parts)])}
-        for turn in range(parts)
-    )
+    own, others = block_numbers(place, 0, 1, dim)
+    given = {"scale": attrs["scale"], "causal": attrs["causal"], "keys": place.operands[1].shape[dim], "first": own}
+    turns = tuple({**given, "first_key": one} for one in others)
     return Exchange(ring=Ring((1, 2), dim, attention_begin, attention_turn, attention_end, turns))

@@ -96,7 +96,7 @@ imaginary_part = _one("Imag", lambda x: np.imag(x) + 0, "The imaginary part, 0 o
 # -- choice
 
 
-@operator("Clamp", rule="..., ..., ... -> ...", dtype=lambda low, x, high: x, flops=2)
+@operator("Clamp", rule="..., ..., ... -> ...", dtype=lambda low, x, high: x, flops=2, scratch=1)
 def clamp(low, x, high):
     """x, but at least `low` and at most `high`."""
     return np.minimum(np.maximum(x, low), high)

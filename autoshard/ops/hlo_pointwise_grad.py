@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
-from autoshard.ops.hlo_chlo import acos, acosh, asin, asinh, atan, atanh, cosh, sinh
-from autoshard.ops.hlo_pointwise import expm1, tan
-from autoshard.ops.pointwise import div, mul
+from autoshard.ops.hlo_chlo import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    chlo_erf,
+    chlo_square,
+    chlo_tan,
+    cosh,
+    digamma,
+    erf_inv,
+    erfc,
+    lgamma,
+    polygamma,
+    sinh,
+)
+from autoshard.ops.hlo_pointwise import (
+    atan2,
+    bitwise_and,
+    cbrt,
+    clamp,
+    convert,
+    expm1,
+    reduce_precision,
+    remainder,
+    round_away,
+    tan,
+)
+from autoshard.ops.pointwise import add, div, greater, less, mul, select
+from autoshard.ops.reduce import sum_to
 from autoshard.ops.registry import Operator
-from autoshard.ops.unary import neg, rsqrt, scalar_add, scalar_mul, square
+from autoshard.ops.source import fill, ones_like
+from autoshard.ops.unary import abs as absolute
+from autoshard.ops.unary import exp, floor, neg, reciprocal, rsqrt, scalar_add, scalar_mul, sign, square
+from autoshard.tensortype import dtype
 
 
 def _slope(op: Operator, slope: Callable) -> None:
@@ -37,3 +71,62 @@ def _(g, y, x):
 @atanh.gradient
 def _(g, y, x):
     return div(g, scalar_add(scalar_mul(square(x), factor=-1.0), addend=1.0))
+
+
+# -- special functions
+
+_slope(chlo_square, lambda y, x: scalar_mul(x, factor=2.0))
+_slope(chlo_tan, lambda y, x: scalar_add(square(y), addend=1.0))
+_slope(cbrt, lambda y, x: reciprocal(scalar_mul(square(y), factor=3.0)))
+_slope(chlo_erf, lambda y, x: scalar_mul(exp(neg(square(x))), factor=2 / math.sqrt(math.pi)))
+_slope(erfc, lambda y, x: scalar_mul(exp(neg(square(x))), factor=-2 / math.sqrt(math.pi)))
+_slope(erf_inv, lambda y, x: scalar_mul(exp(square(y)), factor=math.sqrt(math.pi) / 2))
+_slope(lgamma, lambda y, x: digamma(x))
+_slope(digamma, lambda y, x: polygamma(ones_like(x), x))
+
+
+@round_away.gradient
+def _(g, y, x):
+    return None
+
+
+# -- two operands
+
+
+@atan2.gradient
+def _(g, y, rise, run):
+    """The derivative of the angle: (run, -rise) / (rise^2 + run^2)."""
+    share = div(g, add(square(rise), square(run)))
+    return mul(share, run), neg(mul(share, rise))
+
+
+@remainder.gradient
+def _(g, y, x, divisor):
+    """x - t divisor, where t, the quotient cut to a whole number, stays the same nearby."""
+    quotient = div(x, divisor)
+    return g, neg(mul(g, mul(sign(quotient), floor(absolute(quotient)))))
+
+
+@clamp.gradient
+def _(g, y, low, x, high):
+    """To x where it lies between the bounds, else to the bound that it was moved to; a bound may be a scalar."""
+    zero = fill(shape=tuple(g.shape), value=0.0, dtype=dtype(g.dtype).name)
+    under, over = less(x, low), greater(x, high)
+    inside = bitwise_and(greater(x, low), less(x, high))
+    return (
+        sum_to(select(under, g, zero), low.shape),
+        select(inside, g, zero),
+        sum_to(select(over, g, zero), high.shape),
+    )
+
+
+# -- types
+
+
+def _passed(g: Any, y: Any, x: Any, **_: object) -> Any:
+    """The gradient as it is; the sum that it goes into is of the operand's type."""
+    return g
+
+
+convert.gradient(_passed)
+reduce_precision.gradient(_passed)

@@ -15,7 +15,8 @@ import numpy as np
 from autoshard.errors import ShapeError
 from autoshard.ops.attributes import Place
 from autoshard.ops.factors import FactorBuilder
-from autoshard.ops.joint import joined_windows, placed
+from autoshard.ops.joint import joined_boxes, joined_windows, placed
+from autoshard.ops.laid import Laid, box
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Slide, Window, along, block_starts, common_parts, picked, slid
 from autoshard.rule import PERMUTATION, REPLICATE, Rule, source_rule
@@ -122,6 +123,11 @@ def concatenate(*xs, dim, of_slices=False, places=(), size=0):
     return placed(xs, dim, places, size) if places else np.concatenate(xs, dim)
 
 
+@concatenate.lays
+def _(*shapes: Sizes, dim: int, **_: object) -> Laid:
+    return joined_boxes(shapes, dim)
+
+
 @concatenate.exchange
 def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
     windows, places, size = joined_windows(place, attrs["dim"])
@@ -189,6 +195,18 @@ def _placed(size: int, room: int, low: int, interior: int) -> tuple[slice, slice
     return slice(begin, begin + count * step, step) if count else slice(0, 0), slice(first, first + count)
 
 
+@hlo_pad.lays
+def _(x: Sizes, value: Sizes, low: Sizes, high: Sizes, interior: Sizes) -> Laid | None:
+    if any(inner and size > 1 for inner, size in zip(interior, x, strict=True)):
+        return None
+    room = [before + size + after for before, size, after in zip(low, x, high, strict=True)]
+    source = [max(0, -before) for before in low]
+    target = [max(0, before) for before in low]
+    columns = zip(x, source, room, target, strict=True)
+    count = [min(size - skipped, space - at) for size, skipped, space, at in columns]
+    return Laid((box(0, source, target, count),) if min(count, default=1) > 0 else (), fill=1)
+
+
 @hlo_pad.exchange
 def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
     layout, shape, block = place.operand_layouts[0], place.operands[0].shape, place.local_result()
@@ -237,6 +255,14 @@ def _slice_rule(x: Sizes, start: Sizes, limit: Sizes, strides: Sizes, blocked: b
 def slice_in_dims(x, *, start, limit, strides):
     """The elements start, start + stride, ... below limit, per dim."""
     return x[tuple(map(slice, start, limit, strides))]
+
+
+@slice_in_dims.lays
+def _(x: Sizes, start: Sizes, limit: Sizes, strides: Sizes) -> Laid | None:
+    taken = _taken(x, start, limit, strides)
+    if any(step > 1 and size > 1 for step, size in zip(strides, taken, strict=True)):
+        return None
+    return Laid((box(0, start, [0] * len(x), taken),) if all(taken) else ())
 
 
 @slice_in_dims.conservative

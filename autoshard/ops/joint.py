@@ -15,6 +15,7 @@ import numpy as np
 from autoshard.errors import ShapeError
 from autoshard.ops.attributes import Place
 from autoshard.ops.axes import axis_index, letters, sized, whole_numbers, words
+from autoshard.ops.laid import Laid, box
 from autoshard.ops.registry import operator
 from autoshard.ops.source import zeros_like
 from autoshard.ops.windows import Exchange, Run, Varying, Window, along, block_starts, common_parts, numbers, picked
@@ -56,6 +57,16 @@ def placed(xs: Sequence[np.ndarray], axis: int, places: Sequence[int], size: int
         ahead = (slice(None),) * axis
         out[(*ahead, slice(at, at + count))] = x[(*ahead, slice(0, count))]
     return out
+
+
+def joined_boxes(shapes: Sequence[Sequence[int]], axis: int) -> Laid:
+    """Tensors one behind the other along `axis`."""
+    boxes, before = [], 0
+    for i, shape in enumerate(shapes):
+        nowhere = [0] * len(shape)
+        boxes.append(box(i, nowhere, [*nowhere[:axis], before, *nowhere[axis + 1 :]], shape))
+        before += shape[axis]
+    return Laid(tuple(one for one in boxes if all(one.count)))
 
 
 def _as_tuple(results: Any) -> tuple:
@@ -102,6 +113,11 @@ def concat(*xs, axis=0, places=(), size=0):
     `places` and `size` tell of a block where in it each operand begins, and how long it is; see `placed`.
     """
     return placed(xs, axis % xs[0].ndim, places, size) if places else np.concatenate(xs, axis)
+
+
+@concat.lays
+def _(*shapes, axis, **_):
+    return joined_boxes(shapes, axis_index(axis, len(shapes[0]), "Concat"))
 
 
 @concat.exchange

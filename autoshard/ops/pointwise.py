@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from autoshard.ops.registry import Operator, operator
-from autoshard.ops.unary import BOOL, fit, flat, neg, real, signed, wants
+from autoshard.ops.unary import BOOL, fit, flat, marked, neg, real, signed, wants
 from autoshard.tensortype import promote
 
 
@@ -74,20 +74,20 @@ _slopes(maximum, lambda g, r, x, y: pick_grad(g, x, r), lambda g, r, x, y: pick_
 _slopes(minimum, lambda g, r, x, y: pick_grad(g, x, r), lambda g, r, x, y: pick_grad(g, x, r, other=True))
 
 
-@operator("PowBaseGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=18)
+@operator("PowBaseGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=18, scratch=2)
 def pow_base_grad(g, x, exponent):
     """Gradient of Pow for its base."""
     return g * exponent * np.power(x, exponent - 1)
 
 
-@operator("PowExponentGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=10)
+@operator("PowExponentGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=10, scratch=2.25)
 def pow_exponent_grad(g, y, x):
     """Gradient of Pow for its exponent; 0 where the base is not positive, since there is no log of it."""
     positive = x > 0
     return g * y * np.log(np.where(positive, x, x.dtype.type(1)))
 
 
-@operator("PickGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=2)
+@operator("PickGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=2, scratch=marked)
 def pick_grad(g, x, y, *, other=False):
     """g where y was picked from x (`other`: where not). Of equal operands the first counts as picked."""
     return np.where((x != y) if other else (x == y), g, g.dtype.type(0))

@@ -27,6 +27,7 @@ import numpy as np
 
 from autoshard.errors import RuleError, ShapeError, UnknownNameError
 from autoshard.ops.attributes import Place, Types, hashable
+from autoshard.ops.laid import Laid
 from autoshard.ops.windows import Exchange
 from autoshard.rule import REPLICATE, Rule, bind
 from autoshard.tensortype import DType, TensorType, promote, type_of
@@ -53,6 +54,7 @@ class Operator:
         self._exchange: Callable | None = None
         self._decompose: Callable | None = None
         self._conservative: Callable | None = None
+        self._laid: Callable | None = None
         self._memo: dict[object, Any] = {}
 
     def __repr__(self) -> str:
@@ -107,6 +109,14 @@ class Operator:
     def conservative(self, function: Callable) -> Callable:
         """Register `function(*shapes, **attrs)`, made like `rule`: the rule where nothing may be split unevenly."""
         self._conservative = function
+        return function
+
+    def lays(self, function: Callable) -> Callable:
+        """Register `function(*shapes, **attrs) -> Laid | None`: which elements of the operands lie where in the result.
+
+        For operators that only move elements; None where that is no matter of boxes without gaps.
+        """
+        self._laid = function
         return function
 
     # -- what follows from them
@@ -333,6 +343,10 @@ class Operator:
         results = self.run(*arrays, **attrs, regions=regions) if self.takes_regions else self.run(*arrays, **attrs)
         results = results if isinstance(results, tuple) else (results,)
         return tuple(np.asarray(result, dtype=of.dtype.numpy) for result, of in zip(results, types, strict=True))
+
+    def laid(self, operands: Types, attrs: Mapping[str, Any]) -> Laid | None:
+        """Which elements of the operands lie where in the result, for operators that only move them; else None."""
+        return None if self._laid is None else self._laid(*(of.shape for of in operands), **attrs)
 
     def cotangents(self, g: Any, y: Any, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tuple:
         """Gradients for each operand, from the gradients of the results.

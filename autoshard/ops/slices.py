@@ -15,6 +15,7 @@ import numpy as np
 from autoshard.errors import ShapeError
 from autoshard.ops.attributes import Place
 from autoshard.ops.axes import axis_index, axis_indices, letters, sized, whole_numbers, words
+from autoshard.ops.laid import Laid, box
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import (
     Exchange,
@@ -120,6 +121,14 @@ def strided_slice(x, *, begin, end, strides=()):
 @strided_slice.gradient
 def _(g, y, x, begin, end, strides):
     return strided_slice_grad(g, shape=x.shape, begin=begin, end=end, strides=strides)
+
+
+@strided_slice.lays
+def _(x, begin, end, strides):
+    taken = _taken(x, begin, end, strides)
+    if any(indices.step != 1 for indices in taken):
+        return None
+    return Laid((box(0, [indices.start for indices in taken], [0] * len(x), [len(indices) for indices in taken]),))
 
 
 @strided_slice.localize

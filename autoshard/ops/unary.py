@@ -6,7 +6,7 @@ A gradient is a kernel `(g, y)` or `(g, x)` that becomes an operator of its own,
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from autoshard.errors import ShapeError
 from autoshard.ops.reduce import sum_to
 from autoshard.ops.registry import Operator, operator
-from autoshard.tensortype import DType, promote
+from autoshard.tensortype import DType, TensorType, promote
 from autoshard.tensortype import dtype as element_type
 
 _F32, BOOL = element_type("f32"), element_type("bool")
@@ -60,11 +60,35 @@ def fit(g: Any, x: Any) -> Any:
 
 # -- the table
 
+Scratch = float | Callable[..., int]
+
+
+def reused(large: float, small: float) -> Callable[..., int]:
+    """Scratch of a formula whose temporaries are so many times as large as its result: numpy makes a `large` one in the
+    memory of an operand that nobody else holds (its temporary elision, from 256 KiB on), a `small` one beside it."""
+
+    def scratch(operands: Sequence[TensorType], results: Sequence[TensorType], **_: Any) -> int:
+        nbytes = results[0].nbytes
+        return int((large if nbytes >= 1 << 18 else small) * nbytes)
+
+    return scratch
+
+
+def marked(operands: Sequence[TensorType], results: Sequence[TensorType], **_: Any) -> int:
+    """Scratch of a formula that keeps a bool for each element, and the buffer in which numpy makes numbers of them."""
+    return results[0].elements + min(np.getbufsize() * results[0].dtype.itemsize, results[0].nbytes)
+
 
 def _unary(
-    name: str, run: Callable, *, of: Callable | None = None, flops: float = 1.0, linear: bool = False
+    name: str,
+    run: Callable,
+    *,
+    of: Callable | None = None,
+    flops: float = 1.0,
+    linear: bool = False,
+    scratch: Scratch | None = None,
 ) -> Operator:
-    @operator(name, rule="... -> ...", dtype=of, flops=flops, linear=((0,),) if linear else ())
+    @operator(name, rule="... -> ...", dtype=of, flops=flops, linear=((0,),) if linear else (), scratch=scratch)
     def unary(x):
         return run(x)
 
@@ -72,14 +96,14 @@ def _unary(
     return unary
 
 
-def _fused(op: Operator, kernel: Callable, name: str = "") -> Operator:
+def _fused(op: Operator, kernel: Callable, name: str = "", scratch: Scratch | None = None) -> Operator:
     """Make `kernel(g, y)` or `kernel(g, x)`, by the parameter's name, the gradient operator of `op`."""
     other = list(inspect.signature(kernel).parameters)[1]
     uses_result = other == "y"
     flops = op.options.flops or 1.0
     assert not callable(flops), f"{op.name} is of one operand, with so many FLOPs for each element"
 
-    @operator(name or f"{op.name}Grad", rule="..., ... -> ...", linear=((0,),), flops=flops + 2)
+    @operator(name or f"{op.name}Grad", rule="..., ... -> ...", linear=((0,),), flops=flops + 2, scratch=scratch)
     def fused(g, other):
         return kernel(g, other)
 
@@ -163,15 +187,15 @@ exp = _unary("Exp", np.exp, of=real, flops=8)
 log = _unary("Log", np.log, of=real, flops=8)
 log1p = _unary("Log1p", np.log1p, of=real, flops=8)
 sqrt = _unary("Sqrt", np.sqrt, of=real, flops=2)
-rsqrt = _unary("Rsqrt", lambda x: 1 / np.sqrt(x), of=real, flops=3)
+rsqrt = _unary("Rsqrt", lambda x: 1 / np.sqrt(x), of=real, flops=3, scratch=1)
 reciprocal = _unary("Reciprocal", lambda x: 1 / x, of=real)
 square = _unary("Square", lambda x: x * x)
 tanh = _unary("Tanh", np.tanh, of=real, flops=10)
 sigmoid = _unary("Sigmoid", _expit, of=real, flops=10)
 erf = _unary("Erf", _erf, of=real, flops=10)
 relu = _unary("ReLU", lambda x: np.maximum(x, 0))
-silu = _unary("SiLU", lambda x: x * _expit(x), of=real, flops=11)
-softplus = _unary("Softplus", _softplus, of=real, flops=16)
+silu = _unary("SiLU", lambda x: x * _expit(x), of=real, flops=11, scratch=reused(0, 1))
+softplus = _unary("Softplus", _softplus, of=real, flops=16, scratch=1)
 sin = _unary("Sin", np.sin, of=real, flops=8)
 cos = _unary("Cos", np.cos, of=real, flops=8)
 abs = _unary("Abs", np.abs, of=magnitude)
@@ -186,20 +210,20 @@ stop_gradient = flat(_unary("StopGradient", lambda x: x, flops=0, linear=True))
 neg.gradient(lambda g, y, x: neg(g))
 exp_grad = _fused(exp, lambda g, y: g * y)
 log_grad = _fused(log, lambda g, x: g / x)
-sin_grad = _fused(sin, lambda g, x: g * np.cos(x))
-cos_grad = _fused(cos, lambda g, x: -g * np.sin(x))
-log1p_grad = _fused(log1p, lambda g, x: g / (1 + x))
-sqrt_grad = _fused(sqrt, lambda g, y: 0.5 * g / y)
-rsqrt_grad = _fused(rsqrt, lambda g, y: -0.5 * g * (y * y * y))
-reciprocal_grad = _fused(reciprocal, lambda g, y: -g * (y * y))
-square_grad = _fused(square, lambda g, x: 2 * g * x)
-tanh_grad = _fused(tanh, lambda g, y: g * (1 - y * y))
-sigmoid_grad = _fused(sigmoid, lambda g, y: g * (y * (1 - y)))
-erf_grad = _fused(erf, lambda g, x: (2 * 2**0.5 * _INV_SQRT_2PI) * g * np.exp(-x * x))
-relu_grad = _fused(relu, lambda g, y: g * (y > 0), name="ReluGrad")
-silu_grad = _fused(silu, _silu_grad)
-softplus_grad = _fused(softplus, lambda g, x: g * _expit(x))
-abs_grad = _fused(abs, lambda g, x: g * np.sign(x))
+sin_grad = _fused(sin, lambda g, x: g * np.cos(x), scratch=reused(0, 1))
+cos_grad = _fused(cos, lambda g, x: -g * np.sin(x), scratch=reused(1, 2))
+log1p_grad = _fused(log1p, lambda g, x: g / (1 + x), scratch=1)
+sqrt_grad = _fused(sqrt, lambda g, y: 0.5 * g / y, scratch=reused(0, 1))
+rsqrt_grad = _fused(rsqrt, lambda g, y: -0.5 * g * (y * y * y), scratch=reused(1, 2))
+reciprocal_grad = _fused(reciprocal, lambda g, y: -g * (y * y), scratch=reused(1, 2))
+square_grad = _fused(square, lambda g, x: 2 * g * x, scratch=reused(0, 1))
+tanh_grad = _fused(tanh, lambda g, y: g * (1 - y * y), scratch=1)
+sigmoid_grad = _fused(sigmoid, lambda g, y: g * (y * (1 - y)), scratch=reused(0, 1))
+erf_grad = _fused(erf, lambda g, x: (2 * 2**0.5 * _INV_SQRT_2PI) * g * np.exp(-x * x), scratch=2)
+relu_grad = _fused(relu, lambda g, y: g * (y > 0), name="ReluGrad", scratch=marked)
+silu_grad = _fused(silu, _silu_grad, scratch=2)
+softplus_grad = _fused(softplus, lambda g, x: g * _expit(x), scratch=reused(0, 1))
+abs_grad = _fused(abs, lambda g, x: g * np.sign(x), scratch=reused(0, 1))
 
 
 def _gelu_form(approximate: object) -> bool:

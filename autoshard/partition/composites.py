@@ -20,6 +20,7 @@ from autoshard.ir.graph import Builder, Graph, Node, Value, walk
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import size_of
 from autoshard.ops.attributes import Literal
+from autoshard.ops.calls import call_bytes
 from autoshard.ops.registry import Operator, lookup
 from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.redistribute.buffers import staging_bytes
@@ -273,7 +274,7 @@ def _scratch(node: Node, strategy: Strategy) -> int:
             (node.result_types, strategy.result_layouts),
         )
     )
-    return node.op.scratch(node.rule, operands, results, node.attrs)
+    return call_bytes(node.op, node.rule, operands, results, node.attrs)
 
 
 def _local(of: TensorType, layout: Layout) -> int:

@@ -27,6 +27,7 @@ from autoshard.partition.program import (
 )
 from autoshard.partition.verify_bundles import check_bundle, check_waits
 from autoshard.partition.verify_nests import check_nest, check_together
+from autoshard.redistribute.fetch import fetch
 from autoshard.redistribute.keep import keep
 from autoshard.redistribute.step import KINDS, Step, relabel_pairs
 from autoshard.redistribute.window import WindowStep
@@ -187,6 +188,8 @@ def _makes(step: Step) -> bool:
     before, after, axes = step.before, step.after, step.axes
     if not axes:
         return False
+    if step.fetched is not None:
+        return step.fetched == fetch(before, after, step.fetched.size)
     if step.kind == "permute":
         return before.partial == after.partial and relabel_pairs(before, after) is not None
     if step.kind == "keep":

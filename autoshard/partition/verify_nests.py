@@ -85,8 +85,7 @@ def _crosses(one: Collective, manual: Sequence[str]) -> bool:
         return False
     mesh = one.operand.layout.mesh
     axes = [mesh.axis(name) for name in manual]
-    routing = one.step.routing
-    turns = (routing.round(number).sources for number in range(one.step.rounds))
+    turns = (one.step.round(number).sources for number in range(one.step.rounds))
     return any(
         mesh.index(rank, axes) != mesh.index(source, axes) for sources in turns for rank, source in enumerate(sources)
     )

@@ -1,127 +1,198 @@
 """What any redistribution must move at least: elements received by the rank that receives most.
 
-Of final values each rank receives what it wants and lacks. Of terms that end, each element takes as many transfers as
-there are terms to join and further ranks that want it; shared out evenly over all ranks. Of terms that begin, the
-ranks along them share what they want. All is computed from the layouts' digits, symbolic in the mesh size; sizes that
-do not divide and pieces that do not fit each other are counted rank by rank.
+Take one element whose value is joined of m terms, and the groups of ranks that want it: single ranks, or along terms
+that begin all that share it. A group lacks the terms that none of its ranks holds. Whichever incomplete group is the
+first to have all of them, each term that it lacked has been sent once by then, and each other incomplete group still
+receives something: d + g - 1 transfers, for g incomplete groups of which one lacks d terms and none fewer. And each of
+the s terms that some group lacks leaves its holders once, to which all but two of the groups add one more: s + g - 2.
+(Single ranks that all hold a term: the gossip bound 2m - 2.) The sum over all elements, shared out evenly, is one
+bound; what the ranks of a group lack together, shared out among them, is the other.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from autoshard.layout.layout import Layout, Refs
-from autoshard.layout.mesh import size_of
+from autoshard.layout.layout import Layout, Refs, free_refs
+from autoshard.layout.mesh import Mesh, size_of
 from autoshard.redistribute.digits import apart, cutter, digits_of
 
-# Ranks that are counted one by one at most.
+# Ranks, and ranks times pieces of the tensor, that are counted one by one at most.
 COUNTED = 1 << 18
+CELLS = 1 << 23
 
 
-def fewest_elements(before: Layout, after: Layout, shape: Sequence[int], counted: bool = True) -> float:
+def fewest_elements(
+    before: Layout, after: Layout, shape: Sequence[int], counted: bool = True, size: Sequence[int] | None = None
+) -> float:
     """Elements that some rank must receive from others at least, for a tensor of global `shape`.
 
-    Exact for final values, and for sums that are combined or scattered everywhere; for other sums and for terms that
-    begin it is a bound that not every case reaches. Without `counted` no ranks are counted: the bound of sums is lower
-    then, and its time does not depend on the mesh. Pieces of the mesh that neither layout uses are left out: the ranks
-    along them do the same work, each for itself.
+    Exact for final values. Of terms it is what a schedule of single elements would need that is free to balance its
+    transfers over all ranks, idle ones included; collectives do not always get there.
+
+    Args:
+        counted: False counts no ranks. The bound of terms is lower then, and its time does not depend on the mesh.
+        size: what of the shape is there, if both layouts lie in equal blocks of a padded `shape`: padding is not moved.
     """
+    even = size is None or tuple(size) == tuple(shape)
+    true = tuple(shape if size is None else size)
+    if before.partial == after.partial == ():
+        return _lacking(before, after, shape, true, even)
+    if counted and (geometry := Geometry.of(before, after, shape, true)) is not None:
+        return geometry.bound()
+    return symbolic(before, after, true)
+
+
+def symbolic(before: Layout, after: Layout, size: Sequence[int], idle: int = 1) -> float:
+    """The bound of terms without a look at who holds what: as if all that is wanted were held as far as can be.
+
+    Args:
+        idle: how many ranks do the same each, and take no share of each other's work.
+    """
+    elements, devices = math.prod(size), before.mesh.devices // idle
+    terms, sharing = size_of(before.partial), size_of(after.partial)
     same = before.reduction == after.reduction
-    ending = apart(before.partial, after.partial if same else ())
-    starting = apart(after.partial, before.partial if same else ())
-    if ending:
-        return _combined(before, after, shape, ending, starting, counted)
-    if starting:
-        shared = Layout(before.mesh, [apart(refs, starting) for refs in before.dims])
-        if any(not _prefix(new, old) for new, old in zip(shared.dims, before.dims, strict=True)):
-            return 0.0
-        return _lacking(shared, after.final(), shape) / size_of(starting)
-    return _lacking(before, after, shape)
-
-
-def _prefix(refs: Refs, whole: Refs) -> bool:
-    """Whether the refs make the major part of the whole."""
-    if not refs:
-        return True
-    last = len(refs) - 1
-    return last < len(whole) and refs[:-1] == whole[:last] and refs[-1].prefix_of(whole[last])
-
-
-def _combined(
-    before: Layout, after: Layout, shape: Sequence[int], ending: Refs, starting: Refs, counted: bool
-) -> float:
-    """Terms that end: each element joins n terms and goes to k ranks, which takes n + k - 2 transfers at least.
-
-    That is if one of the k holds a term of it; where none does it takes one transfer more.
-
-
-    The ranks along terms that stay are so many problems side by side; those along terms that begin share the result.
-    """
-    wanted = math.prod(after.local_shape(shape))
-    if starting:
-        return wanted / size_of(starting)
-    elements = math.prod(shape)
-    if not elements:
+    if not elements or not apart(before.partial, after.partial if same else ()):
         return 0.0
-    idle = size_of(apart(before.free(), after.used))
-    ranks = before.mesh.devices // (size_of(after.partial) * idle)
-    wanting = ranks * wanted / elements
-    transfers = size_of(ending) + wanting - 1 - (_held(before, after, shape) if counted else 1.0)
-    return max(elements * transfers / ranks, float(wanted))
+    groups = devices // (sharing * after.split)
+    held = terms // size_of(apart(before.partial, after.partial)) if sharing > 1 else 1
+    wanted = elements / (after.split * sharing)
+    return max(elements * max(terms - held + groups - 1, 0) / devices, wanted)
 
 
-def _held(before: Layout, after: Layout, shape: Sequence[int]) -> float:
-    """The share of the elements of which some rank that wants them holds a term, or more than that."""
-    mesh = before.mesh
-    if mesh.devices > COUNTED or cutter(before, after) is None:
-        return 1.0
-    alike = size_of(apart(_free(before), tuple(ref for refs in after.dims for ref in refs)))
-    held = _overlaps(before, after, shape)[0].sum() / alike
-    return min(1.0, float(held) / math.prod(shape))
-
-
-def _free(layout: Layout) -> Refs:
-    """The pieces of the mesh that split no dim."""
-    return layout.final().free()
-
-
-def _lacking(before: Layout, after: Layout, shape: Sequence[int]) -> float:
+def _lacking(before: Layout, after: Layout, shape: Sequence[int], size: Sequence[int], even: bool) -> float:
     """Final values: the elements of its wanted block that some rank lacks."""
     wanted = math.prod(after.local_shape(shape))
-    if before.divides(shape) and after.divides(shape) and cutter(before, after) is not None:
+    if even and before.divides(shape) and after.divides(shape) and cutter(before, after) is not None:
         digits = digits_of(before, after)
         if digits is not None:
             return digits.missing * wanted
     if before.mesh.devices > COUNTED:
         return max(0.0, wanted - math.prod(before.local_shape(shape)))
-    return float(_counted(before, after, shape))
-
-
-def _counted(before: Layout, after: Layout, shape: Sequence[int]) -> int:
-    """The same by intersecting what each rank holds with what it wants."""
-    held, wanted = _overlaps(before, after, shape)
-    return int((wanted - held).max())
-
-
-def _overlaps(before: Layout, after: Layout, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """By rank: how much of its wanted block it holds, and the block's size."""
-    places = np.array([before.mesh.position(rank) for rank in range(before.mesh.devices)])
-    wanted, held = np.ones_like(places), np.ones_like(places)
-    for dim, size in enumerate(shape):
-        start, stop = _interval(before, dim, size, places)
-        begin, end = _interval(after, dim, size, places)
-        wanted *= end - begin
+    places = positions(before.mesh)
+    needed, held = np.ones_like(places), np.ones_like(places)
+    for dim, (whole, true) in enumerate(zip(shape, size, strict=True)):
+        start, stop = _interval(before, dim, whole, true, places)
+        begin, end = _interval(after, dim, whole, true, places)
+        needed *= end - begin
         held *= np.maximum(0, np.minimum(stop, end) - np.maximum(start, begin))
-    return held, wanted
+    return float((needed - held).max())
 
 
-def _interval(layout: Layout, dim: int, size: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def positions(mesh: Mesh) -> np.ndarray:
+    """The grid position of each rank."""
+    return np.arange(mesh.devices) if mesh.order is None else np.argsort(np.asarray(mesh.order))
+
+
+def along(mesh: Mesh, places: np.ndarray, refs: Refs) -> np.ndarray:
+    """Where ranks at these grid positions stand along the refs together."""
     index = np.zeros_like(places)
-    for ref in layout.dims[dim]:
-        index = index * ref.size + places // layout.mesh.stride(ref) % ref.size
-    local = -(-size // layout.parts[dim])
-    start = np.minimum(size, index * local)
-    return start, np.minimum(size, start + local)
+    for ref in refs:
+        index = index * ref.size + places // mesh.stride(ref) % ref.size
+    return index
+
+
+def _interval(layout: Layout, dim: int, whole: int, true: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    local = -(-whole // layout.parts[dim])
+    start = np.minimum(true, along(layout.mesh, places, layout.dims[dim]) * local)
+    return start, np.minimum(true, start + local)
+
+
+class Geometry(NamedTuple):
+    """Which ranks hold and want which cells: the boxes into which the blocks of both layouts cut the tensor.
+
+    Attributes:
+        holds: [ranks, cells]. wants: [groups, cells]. sizes: elements of each cell.
+        group: the group of each rank, of those that agree on all but the terms after. term: which term it holds.
+        sharing: ranks of a group.
+    """
+
+    holds: np.ndarray
+    wants: np.ndarray
+    sizes: np.ndarray
+    group: np.ndarray
+    term: np.ndarray
+    terms: int
+    sharing: int
+    alike: bool
+
+    @staticmethod
+    def of(before: Layout, after: Layout, shape: Sequence[int], size: Sequence[int]) -> Geometry | None:
+        """None where there are too many to count."""
+        mesh = before.mesh
+        marks = [cell_marks(before, after, dim, shape[dim], size[dim]) for dim in range(len(shape))]
+        if mesh.devices * math.prod(max(1, len(one) - 1) for one in marks) > CELLS:
+            return None
+        places = positions(mesh)
+        holds, wants = np.ones((mesh.devices, 1), bool), np.ones((mesh.devices, 1), bool)
+        sizes = np.ones(1)
+        for dim, found in enumerate(marks):
+            starts, lengths = np.array(found[:-1], dtype=np.int64), np.diff(found)
+            for layout, table in ((before, "holds"), (after, "wants")):
+                local = max(1, -(-shape[dim] // layout.parts[dim]))
+                inside = starts[None] // local == along(mesh, places, layout.dims[dim])[:, None]
+                if table == "holds":
+                    holds = (holds[:, :, None] & inside[:, None]).reshape(mesh.devices, -1)
+                else:
+                    wants = (wants[:, :, None] & inside[:, None]).reshape(mesh.devices, -1)
+            sizes = (sizes[:, None] * lengths).reshape(-1)
+        sharing = size_of(after.partial)
+        group = along(mesh, places, free_refs(mesh, after.partial))
+        wanted = np.zeros((mesh.devices // sharing, wants.shape[1]), bool)
+        wanted[group] = wants
+        alike = not (before.partial and after.partial) or before.reduction == after.reduction
+        term = along(mesh, places, before.partial)
+        return Geometry(holds, wanted, sizes, group, term, size_of(before.partial), sharing, alike)
+
+    def bound(self) -> float:
+        """Elements that some rank receives at least."""
+        incomplete = self._lacking() > 0
+        each = float((self.transfers() * self.sizes).sum()) / len(self.holds)
+        return max(each, float((incomplete * self.sizes).sum(axis=1).max(initial=0)) / self.sharing)
+
+    def transfers(self) -> np.ndarray:
+        """[cells], how often an element of each cell is sent at least."""
+        lacking, held = self._lacking(), self._held()
+        incomplete = lacking > 0
+        count = incomplete.sum(axis=0)
+        fewest = np.where(incomplete, lacking, self.terms + 1).min(axis=0)
+        sent = (~held).any(axis=0, where=incomplete[:, None]).sum(axis=0)
+        return np.where(count > 0, np.maximum(fewest + count - 1, np.where(count > 1, sent + count - 2, 0)), 0)
+
+    def _lacking(self, useful: np.ndarray | None = None) -> np.ndarray:
+        """[groups, cells], how many terms a group lacks of what it wants.
+
+        Where terms of one reduction become terms of another, a rank of the group has to join them all.
+        """
+        held = self._held(useful)
+        lacking = self.terms - (held.sum(axis=1) if self.alike else held.any(axis=1))
+        return lacking * self.wants
+
+    def lacked(self, useful: np.ndarray) -> float:
+        """Elements that a rank receives where each group gets all the terms that it lacks, shared out in it.
+
+        Args:
+            useful: [ranks], whether what a rank holds is of use to its group.
+        """
+        return float((self._lacking(useful) * self.sizes).sum(axis=1).max(initial=0)) / self.sharing
+
+    def _held(self, useful: np.ndarray | None = None) -> np.ndarray:
+        """[groups, terms, cells]: whether a rank of the group holds it."""
+        held = np.zeros((len(self.wants), self.terms, len(self.sizes)), bool)
+        for rank in range(len(self.holds)):
+            if useful is None or useful[rank]:
+                held[self.group[rank], self.term[rank]] |= self.holds[rank]
+        return held
+
+
+def cell_marks(before: Layout, after: Layout, dim: int, whole: int, true: int) -> list[int]:
+    """Where blocks of either layout begin and end along a dim."""
+    marks = {0, true}
+    for layout in (before, after):
+        local = max(1, -(-whole // layout.parts[dim]))
+        marks.update(range(0, true, local))
+    return sorted(marks)

@@ -29,6 +29,8 @@ def canonical(before: Layout, after: Layout, shape: Shape) -> tuple[Layout, Layo
     sizes = tuple(math.gcd(size, devices) for size in shape)
     order.update(dict.fromkeys(sorted(range(len(shape)), key=sizes.__getitem__)))
     dims = tuple(order)
+    if dims == tuple(range(len(shape))):
+        return before, after, sizes, dims
     return _turned(before, dims), _turned(after, dims), tuple(sizes[dim] for dim in dims), dims
 
 
@@ -37,15 +39,19 @@ def restored(steps: tuple[Step, ...], dims: Shape) -> tuple[Step, ...]:
     back = tuple(sorted(range(len(dims)), key=dims.__getitem__))
     if back == tuple(range(len(dims))):
         return steps
-    return tuple(
-        replace(
-            step,
-            before=_turned(step.before, back),
-            after=_turned(step.after, back),
-            dim=None if step.dim is None else dims[step.dim],
-            to_dim=None if step.to_dim is None else dims[step.to_dim],
-        )
-        for step in steps
+    return tuple(_restored(step, dims, back) for step in steps)
+
+
+def _restored(step: Step, dims: Shape, back: Shape) -> Step:
+    before, after = _turned(step.before, back), _turned(step.after, back)
+    if step.fetched is not None:
+        return Step.fetch(replace(step.fetched, before=before, after=after))
+    return replace(
+        step,
+        before=before,
+        after=after,
+        dim=None if step.dim is None else dims[step.dim],
+        to_dim=None if step.to_dim is None else dims[step.to_dim],
     )
 
 

@@ -185,7 +185,8 @@ def cutter(*layouts: Layout) -> Callable[[Iterable[AxisRef]], Refs] | None:
         found: list[AxisRef] = []
         for ref in refs:
             known = pieces.get(ref.name) or _prime_pieces(ref.name, (1, ref.pre, ref.next)) or ()
-            found += [piece for piece in known if ref.pre <= piece.pre and piece.next <= ref.next]
+            pre, end = ref.pre, ref.pre * ref.size
+            found += [piece for piece in known if pre <= piece[1] < end]
         return tuple(found)
 
     return split

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, merge_refs, size_of
-from autoshard.redistribute.digits import Cuts, paired
-from autoshard.redistribute.routing import route
+from autoshard.redistribute.digits import Cuts, Digits, paired
+from autoshard.redistribute.routing import Routing, route
 from autoshard.redistribute.step import Step
 
 Dims = tuple[Refs, ...]
@@ -32,12 +32,12 @@ def exchange_steps(before: Layout, after: Layout) -> tuple[Step, ...] | None:
     if digits.moves and middle != news:
         at_once = paired(sliced, news)
         if at_once is not None and not at_once.moves:
-            middle = news  # every rank keeps a part of its block, which it would not on the way
+            middle, digits = news, at_once  # every rank keeps a part of its block, which it would not on the way
     steps = list(_slices(before, sliced, olds))
     now = steps[-1].after if steps else before
     target = now.with_dims(middle)
     if now is not target:
-        steps.append(_exchange(now, target))
+        steps.append(_exchange(now, target, digits, cuts))
     return (*steps, *_gathers(target, middle, news))
 
 
@@ -87,15 +87,17 @@ def _slices(before: Layout, dims: Dims, olds: Dims) -> Iterator[Step]:
             now = after
 
 
-def _exchange(before: Layout, after: Layout) -> Step:
+def _exchange(before: Layout, after: Layout, digits: Digits, cuts: Cuts) -> Step:
     """An all_to_all if one dim just takes what another loses; else a permute, in rounds if need be."""
-    routing = route(before, after)
-    assert routing is not None, f"the digits of [{before}] and [{after}] pair"
-    digits = routing.digits
     if not digits.moves and len(digits.cuts) == len(digits.joins) == 1 and digits.cuts[0].new == digits.joins[0].old:
         taken, lost = digits.cuts[0], digits.joins[0]
         return Step("all_to_all", before, after, merge_refs(taken.new), taken.dim, lost.dim)
-    return Step("permute", before, after, merge_refs(routing.axes))
+    # The cuts hold for layouts in between as well, unless each of the two ends has its own.
+    routing = route(before, after) if cuts.clashing else Routing(before, after, digits, cuts)
+    assert routing is not None, f"the digits of [{before}] and [{after}] pair"
+    step = Step("permute", before, after, merge_refs(routing.axes))
+    step.__dict__["routing"] = routing  # what the step would find again
+    return step
 
 
 def _gathers(before: Layout, middle: Dims, news: Dims) -> Iterator[Step]:

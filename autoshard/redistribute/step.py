@@ -9,6 +9,7 @@
 | reduce_scatter | terms combined, one piece of a dim kept              | (n-1)/n of the local tensor  |
 | all_to_all     | pieces of one dim exchanged for pieces of another    | (n-1)/n of the local tensor  |
 | permute        | blocks, or in rounds pieces of them, change hands    | what it lacks of its result  |
+| permute, boxes | each rank fetches boxes of any size (`fetch.py`)     | what it lacks of its result  |
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from functools import cached_property
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Groups, size_of
 from autoshard.redistribute.digits import cutter
+from autoshard.redistribute.fetch import Fetch, Turn
 from autoshard.redistribute.keep import Keep, keep
-from autoshard.redistribute.routing import Routing, route
+from autoshard.redistribute.routing import Round, Routing, route
 
 __all__ = ["KINDS", "LOCAL_KINDS", "Step", "cutter", "relabel_pairs"]
 
@@ -36,8 +38,9 @@ class Step:
 
     `dim` is the dim that is cut (slice, reduce_scatter, all_to_all) or joined (all_gather); `to_dim` the dim
     that an all_to_all joins. A permute's axes are those along which blocks may change hands; with several
-    `rounds` a rank receives its block in as many pieces, each from another rank. A keep's axes are those of the new
-    terms (`keep.py` says which value stays where).
+    `rounds` a rank receives its block in as many pieces, each from another rank. One that is `fetched` moves boxes, as
+    one message between each two ranks, and terms may begin on the way. A keep's axes are those of the new terms
+    (`keep.py` says which value stays where).
     """
 
     kind: str
@@ -46,6 +49,12 @@ class Step:
     axes: Refs
     dim: int | None = None
     to_dim: int | None = None
+    fetched: Fetch | None = None
+
+    @staticmethod
+    def fetch(one: Fetch) -> Step:
+        """The step that fetches boxes."""
+        return Step("permute", one.before, one.after, one.axes, fetched=one)
 
     @property
     def communicates(self) -> bool:
@@ -69,17 +78,27 @@ class Step:
     @property
     def rounds(self) -> int:
         """In how many rounds a permute runs; 1 for the other kinds."""
+        if self.fetched is not None:
+            return self.fetched.rounds
         return self.routing.rounds if self.kind == "permute" else 1
+
+    def round(self, number: int) -> Round | Turn:
+        """Who sends to whom in one of a permute's rounds."""
+        return self.routing.round(number) if self.fetched is None else self.fetched.round(number)
 
     @property
     def messages(self) -> int:
         """In how many of a permute's rounds something is sent: not in the first if each rank keeps its own piece."""
+        if self.fetched is not None:
+            return self.fetched.messages
         return self.rounds - (self.kind == "permute" and self.routing.share < 1)
 
     def elements_moved(self, shape: Sequence[int]) -> float:
         """Elements that one rank receives at most (and sends), for a tensor of this global shape."""
         if self.kind in LOCAL_KINDS:
             return 0.0
+        if self.fetched is not None:
+            return self.fetched.elements_moved(shape)
         if self.kind == "permute":
             return self.routing.share * math.prod(self.after.local_shape(shape))
         n = size_of(self.axes)
@@ -88,14 +107,17 @@ class Step:
             return (n - 1) * local
         return (2 if self.kind == "all_reduce" else 1) * (n - 1) / n * local
 
-    def nbytes_priced(self, shape: Sequence[int], itemsize: int) -> int:
-        """The size by which costmodel prices it: a gather's and a permute's result, else the local tensor."""
+    def nbytes_priced(self, shape: Sequence[int], itemsize: int) -> float:
+        """The size by which costmodel prices it: a gather's and a permute's result, what is fetched in all, else the
+        local tensor."""
+        if self.fetched is not None:
+            return self.fetched.elements_moved(shape) * itemsize
         layout = self.after if self.kind in ("all_gather", "permute") else self.before
         return math.prod(layout.local_shape(shape)) * itemsize
 
     def source_of(self) -> Callable[[int], int]:
         """For a permute: whose block each rank receives (in the first round), a bijection of the ranks."""
-        return self.routing.round(0).sources.__getitem__
+        return self.round(0).sources.__getitem__
 
     def __str__(self) -> str:
         over = ".".join(map(self.before.mesh.show_ref, self.axes))
@@ -103,6 +125,8 @@ class Step:
         to_dim = "" if self.to_dim is None else f" to_dim={self.to_dim}"
         op = f" op={self.reduction}" if self.kind in ("all_reduce", "reduce_scatter") else ""
         rounds = f" rounds={self.rounds}" if self.rounds > 1 else ""
+        if self.fetched is not None:
+            rounds = f" boxes={self.messages}"
         return f"{self.kind} over={over}{dim}{to_dim}{op}{rounds}"
 
     @cached_property

@@ -38,15 +38,34 @@ def reductions(before: Layout, after: Layout, shape: tuple[int, ...]) -> Ways:
 
 
 def _finished(before: Layout, steps: list[Step], left: Refs, shape: tuple[int, ...]) -> Ways:
-    """Combine the terms that are left in place, or scatter them along some dim."""
+    """Combine the terms that are left in place, or scatter them along some dims, beginning with any of them."""
     now = steps[-1].after if steps else before
     if not left:
         yield tuple(steps)
         return
     yield (*steps, _all_reduce(now, left))
-    for dim, size in enumerate(shape):
-        if size % (now.parts[dim] * size_of(left)) == 0:
-            yield (*steps, _scatter(now, left, dim))
+    known: set[Layout] = set()
+    for first in range(len(shape)):
+        scattered, rest = _scattered(now, left, [first, *(dim for dim in range(len(shape)) if dim != first)], shape)
+        if not scattered or scattered[-1].after in known:
+            continue
+        known.add(scattered[-1].after)
+        summed = (_all_reduce(scattered[-1].after, rest),) if rest else ()
+        yield (*steps, *scattered, *summed)
+
+
+def _scattered(now: Layout, left: Refs, dims: list[int], shape: tuple[int, ...]) -> tuple[list[Step], Refs]:
+    """Scatter as many of the terms as the dims' sizes allow, one dim after the other; and what is left."""
+    steps: list[Step] = []
+    for dim in dims:
+        fit: list[AxisRef] = []
+        for ref in left:
+            if shape[dim] % (now.parts[dim] * size_of(fit) * ref.size) == 0:
+                fit.append(ref)
+        if fit:
+            steps.append(_scatter(now, tuple(fit), dim))
+            now, left = steps[-1].after, tuple(ref for ref in left if ref not in fit)
+    return steps, left
 
 
 def _towards(before: Layout, cuts: Cuts, ending: Refs, eager: bool) -> tuple[list[Step], Refs]:

@@ -8,6 +8,7 @@ from autoshard.redistribute.routing import Round
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
 from autoshard.runtime.comm import Comm
+from autoshard.runtime.fetching import run_fetch
 from autoshard.runtime.windows import run_window
 
 
@@ -19,6 +20,8 @@ def run_step(step: Step | WindowStep, parts: list[np.ndarray], comm: Comm) -> li
         return [step.keeping.term(part, rank) for part, rank in zip(parts, comm.ranks, strict=True)]
     if step.kind == "all_reduce":
         return comm.all_reduce(parts, step.groups, step.reduction)
+    if step.fetched is not None:
+        return run_fetch(step, parts, comm)
     if step.kind == "permute":
         return _permute(step, parts, comm)
     assert step.dim is not None, f"{step} needs a dim"

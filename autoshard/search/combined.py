@@ -10,6 +10,7 @@
    (`joint.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
    "factor" or "bfs" alone: then prices decide it, too.
 So the plan never costs more than those of "factor" and "bfs".
+4. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`within.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from autoshard.errors import PlanError
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan import Plan
@@ -32,8 +34,11 @@ from autoshard.search.finish import Start, finished
 from autoshard.search.flat import has_loops, plan_flat
 from autoshard.search.improve import Improver
 from autoshard.search.joint import move_values
+from autoshard.search.limit import MEMORY
+from autoshard.search.memory import peak_memory
 from autoshard.search.problem import Problem
-from autoshard.search.registry import search_mode
+from autoshard.search.registry import find_mode, search_mode
+from autoshard.search.within import held_as, keep_within
 from autoshard.strategy import Strategy
 
 NAME = "sharding_propagation"
@@ -47,6 +52,8 @@ MOST_TRIES = 3000
 """The most of either: on graphs of thousands of operators improvement takes no longer than all else."""
 CERTAINTY = 0.05
 """What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""
+BY_HAND = ("zero3", "megatron_sp")
+"""Named plans that are looked at, too, where memory is short."""
 
 
 @search_mode(NAME, regions=True)
@@ -76,11 +83,33 @@ class _Combination:
         self.starts = list(self._starts())
 
     def run(self) -> Plan:
-        plan = finished(self.problem, self._improved(), self.starts, self.settled, NAME)
+        draft = self._improved()
+        plan, limit = finished(self.problem, draft, self.starts, self.settled, NAME), self.problem.options.get(MEMORY)
         if self.problem.runs:
             return plan
         pure = (start.plan for start in self.starts if start.is_pure)
-        return min((plan, *pure), key=lambda one: plan_seconds(one, self.prices))
+        best = min((plan, *pure), key=lambda one: plan_seconds(one, self.prices))
+        if limit is None or any(node.regions for node in self.graph.nodes) or peak_memory(best) <= limit:
+            return best
+        return self._within(limit, draft)
+
+    def _within(self, limit: int, draft: Draft) -> Plan:
+        """A plan that needs no more memory than the limit, if one is found."""
+        problem, wide = self.problem, self.starts[-1].plan
+        starts = [draft.strategies, {node: wide.strategy(node) for node in self.graph.nodes}]
+        hand = [plan for name in BY_HAND for plan in self._by_hand(name)]
+        found = keep_within(problem, self.prices, starts, hand, limit, problem.configured)
+        kept = Draft(Pricing(held_as(problem, found), self.prices), found.strategies)
+        return finished(problem, kept, self.starts, self.settled, NAME)
+
+    def _by_hand(self, name: str) -> Iterator[dict[Node, Strategy]]:
+        """The strategies of a named plan, but for what is configured; nothing where it does not fit the graph."""
+        try:
+            plan = find_mode(name)(self.problem)
+        except PlanError:
+            return
+        fixed = self.problem.configured
+        yield {node: fixed.get(node) or plan.strategy(node) for node in self.graph.nodes}
 
     # -- where it begins
 

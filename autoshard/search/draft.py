@@ -15,6 +15,7 @@ from functools import cached_property
 
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
+from autoshard.search.byte_prices import NOTHING, BytePrices
 from autoshard.search.prices import Prices, local_nbytes
 from autoshard.search.problem import Problem
 from autoshard.strategy import Strategy
@@ -24,6 +25,8 @@ Wants = frozenset[Layout]
 Use = tuple[Node, int]
 """A node and which of its operands or results."""
 Ends = tuple[tuple[Layout, Wants], ...]
+Kept = tuple[tuple[Layout, float], ...]
+"""Layouts in which a value is wanted, each with what a byte of a copy costs that is kept for it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -47,6 +50,8 @@ class Term:
         kept: the layout of the settled input that the value replaces.
         updates: what replaces an input that is not settled: which node makes it, and who uses it besides.
         times: how often a step pays.
+        held: what a byte of the value costs, where bytes are given a price.
+        keeps: what a byte of a copy costs for each of `users`; empty where nothing does.
     """
 
     value: Value
@@ -58,6 +63,8 @@ class Term:
     kept: Layout | None = None
     updates: tuple[tuple[Use, tuple[Use, ...]], ...] = ()
     times: int = 1
+    held: float = 0.0
+    keeps: tuple[float, ...] = ()
 
     @property
     def nodes(self) -> Iterator[Node]:
@@ -70,10 +77,14 @@ class Term:
 
 
 class Pricing:
-    """The terms of a problem and what they cost; remembered by the layouts around a value."""
+    """The terms of a problem and what they cost; remembered by the layouts around a value.
 
-    def __init__(self, problem: Problem, prices: Prices) -> None:
-        self.problem, self.prices, self.graph = problem, prices, problem.graph
+    Args:
+        nbytes: prices for bytes of memory, which are added to what takes time.
+    """
+
+    def __init__(self, problem: Problem, prices: Prices, nbytes: BytePrices = NOTHING) -> None:
+        self.problem, self.prices, self.graph, self.nbytes = problem, prices, problem.graph, nbytes
         self._kinds: dict[TensorType, int] = {}
         self._types: list[TensorType] = []
         self._classes: dict[tuple, int] = {}
@@ -94,7 +105,8 @@ class Pricing:
     def _class(self, node: Node) -> int:
         """A number that nodes share which compute the same function and are left alike."""
         own = node if node in self.problem.annotations else None
-        return self._classes.setdefault((node.key, own, self.problem.runs.get(node, 1)), len(self._classes))
+        key = node.key, own, self.problem.runs.get(node, 1), self.nbytes.of_scratch.get(node)
+        return self._classes.setdefault(key, len(self._classes))
 
     def _kind(self, of: TensorType) -> int:
         if of not in self._kinds:
@@ -121,6 +133,7 @@ class Pricing:
             term.fixed, term.kept = settled.get(value), settled.get(tied[value]) if value in tied else None
             term.updates = tuple((graph.producers[one], tuple(users[one])) for one in replaced.get(value, ()))
             term.times = self._times(value)
+            term.held, term.keeps = self.nbytes.of_value.get(value, (0.0, ()))
             yield term
 
     def _times(self, value: Value) -> int:
@@ -146,7 +159,8 @@ class Pricing:
         known = self._choices.get(key)
         if known is None:
             left = self.problem.left(node, strategy)
-            work = self.problem.runs.get(node, 1) * self.prices.work(node, strategy)
+            work = self.nbytes.scratch(node, strategy)
+            work += self.problem.runs.get(node, 1) * self.prices.work(node, strategy)
             for before, after, of in zip(strategy.result_layouts, left, node.result_types, strict=True):
                 work += self.prices.redistribution(before, after, of)
             known = self._choices[key] = Choice(strategy, work, strategy.operand_layouts, left)
@@ -186,20 +200,28 @@ class Pricing:
         """Seconds to bring a value to all layouts in which it is wanted, summed in an order that does not change."""
         return sum(sorted(self.prices.redistribution(left, one, of) for one in wanted if one is not left))
 
-    def of_input(self, term: Term, wants: Wants, ends: Ends) -> tuple[float, Layout]:
+    def of_bytes(self, term: Term, left: Layout, kept: Kept) -> float:
+        """What a value's bytes cost, as it is left and in copies, where bytes have a price."""
+        if not term.held and not kept:
+            return 0.0
+        of = term.value.type
+        copies = sum([price * local_nbytes(of, layout) for layout, price in kept if layout is not left])
+        return term.held * local_nbytes(of, left) + copies
+
+    def of_input(self, term: Term, wants: Wants, ends: Ends, kept: Kept = ()) -> tuple[float, Layout]:
         """Seconds of an input's term, and the layout in which it lies best.
 
         Args:
             ends: per value that replaces it, how that is left, and the layouts in which its users want it.
         """
-        key = (term.kind, term.times, term.fixed, term.outs, wants, ends)
+        key = (term.kind, term.times, term.fixed, term.outs, wants, ends, term.held, kept)
         known = self._inputs.get(key)
         if known is None:
-            best = min(self._ways(term, wants, ends), key=lambda way: way[:3])
+            best = min(self._ways(term, wants, ends, kept), key=lambda way: way[:3])
             known = self._inputs[key] = best[0], best[3]
         return known
 
-    def _ways(self, term: Term, wants: Wants, ends: Ends) -> Iterator[tuple]:
+    def _ways(self, term: Term, wants: Wants, ends: Ends, kept: Kept) -> Iterator[tuple]:
         """Layouts of an input, each with (seconds, bytes on a rank, its text, itself)."""
         of = term.value.type
         whole = Layout.whole(self.problem.mesh, of.rank)
@@ -209,7 +231,8 @@ class Pricing:
             seconds = self._spread(layout, wanted, of)
             for left, again in ends:
                 seconds += self._spread(left, again | {layout}, of)
-            yield round(term.times * seconds, 15), local_nbytes(of, layout), str(layout), layout
+            seconds = term.times * seconds + self.of_bytes(term, layout, kept)
+            yield round(seconds, 15), local_nbytes(of, layout), str(layout), layout
 
 
 class Draft:
@@ -225,16 +248,35 @@ class Draft:
         return sum(choice.work for choice in self.chosen.values()) + sum(self.costs.values())
 
     @property
+    def byte_seconds(self) -> float:
+        """What bytes add to `seconds` by their prices."""
+        pricing = self.pricing
+        nodes = sum(pricing.nbytes.scratch(node, self.chosen[node].strategy) for node in pricing.nbytes.of_scratch)
+        priced = (term for term in pricing.terms if term.held or term.keeps)
+        return nodes + sum(pricing.of_bytes(term, self._lies(term), self.kept(term)) for term in priced)
+
+    def _lies(self, term: Term) -> Layout:
+        layout = self._left(term.source) if term.source is not None else self.price(term)[1]
+        assert layout is not None, "an input lies somewhere"
+        return layout
+
+    @property
     def strategies(self) -> dict[Node, Strategy]:
         return {node: choice.strategy for node, choice in self.chosen.items()}
 
     def price(self, term: Term) -> tuple[float, Layout | None]:
         """Seconds of a term, and for an input the layout in which it lies."""
-        wants = self.wants(term.users)
+        wants, kept = self.wants(term.users), self.kept(term)
         if term.source is not None:
-            return self.pricing.of_made(term, self._left(term.source), wants), None
+            left = self._left(term.source)
+            return self.pricing.of_made(term, left, wants) + self.pricing.of_bytes(term, left, kept), None
         ends = tuple([(self._left(source), self.wants(users)) for source, users in term.updates])
-        return self.pricing.of_input(term, wants, ends)
+        return self.pricing.of_input(term, wants, ends, kept)
+
+    def kept(self, term: Term) -> Kept:
+        """The layouts for which a copy of a value is kept while bytes cost something."""
+        pairs = zip(term.users, term.keeps, strict=True) if term.keeps else ()
+        return tuple([(self.chosen[node].operands[i], price) for (node, i), price in pairs if price])
 
     def wants(self, users: Iterable[Use]) -> Wants:
         return frozenset([self.chosen[node].operands[i] for node, i in users])
@@ -287,18 +329,25 @@ class Seat:
                 return None, source[1]
             return chosen[source[0]].results[source[1]], -1
 
+        def kept(term: Term) -> tuple[Kept, tuple[tuple[int, float], ...]]:
+            """For what others want copies are kept, and for which of the node's own operands."""
+            pairs = [(*use, price) for use, price in zip(term.users, term.keeps, strict=True) if price]
+            others = tuple([(chosen[user].operands[i], price) for user, i, price in pairs if user is not node])
+            return others, tuple([(i, price) for user, i, price in pairs if user is node])
+
         for term in draft.pricing.of_node[node]:
+            copies = kept(term) if term.keeps else NO_COPIES
             if term.source is not None:
-                self.made.append((term, *made(term.source), *split(term.users)))
+                self.made.append((term, *made(term.source), *split(term.users), copies))
             else:
                 ends = tuple([(*made(source), *split(users)) for source, users in term.updates])
-                self.inputs.append((term, *split(term.users), ends))
+                self.inputs.append((term, *split(term.users), ends, copies))
 
     @cached_property
     def key(self) -> tuple:
         """Equal for equal nodes in equal surroundings."""
-        made = [(term.kind, term.times, term.outs, term.kept, *rest) for term, *rest in self.made]
-        inputs = [(term.kind, term.times, term.outs, term.fixed, *rest) for term, *rest in self.inputs]
+        made = [(term.kind, term.times, term.outs, term.kept, term.held, *rest) for term, *rest in self.made]
+        inputs = [(term.kind, term.times, term.outs, term.fixed, term.held, *rest) for term, *rest in self.inputs]
         return (self.pricing.class_of[self.node], *made, *inputs)
 
     def price(self, choice: Choice, limit: float = math.inf) -> float:
@@ -306,20 +355,22 @@ class Seat:
         found out without planning any redistribution where a bound tells."""
         pricing, seconds = self.pricing, choice.work
         ends, bound = [], seconds
-        for term, left, place, wants, own in self.made:
+        for term, left, place, wants, own, copies in self.made:
             end = term, choice.results[place] if left is None else left, _with(wants, own, choice)
             ends.append(end)
-            bound += pricing.made_at_least(*end)
+            nbytes = pricing.of_bytes(term, end[1], _kept(copies, choice))
+            seconds += nbytes
+            bound += nbytes + pricing.made_at_least(*end)
             if bound >= limit:
                 return math.inf
-        for term, wants, own, updates in self.inputs:
+        for term, wants, own, updates, copies in self.inputs:
             last = tuple(
                 [
                     (choice.results[place] if left is None else left, _with(again, mine, choice))
                     for left, place, again, mine in updates
                 ]
             )
-            seconds += pricing.of_input(term, _with(wants, own, choice), last)[0]
+            seconds += pricing.of_input(term, _with(wants, own, choice), last, _kept(copies, choice))[0]
             if seconds >= limit:
                 return math.inf
         for end in ends:
@@ -331,3 +382,11 @@ class Seat:
 
 def _with(wants: Wants, own: tuple[int, ...], choice: Choice) -> Wants:
     return wants.union([choice.operands[i] for i in own]) if own else wants
+
+
+NO_COPIES: tuple[Kept, tuple[tuple[int, float], ...]] = (), ()
+
+
+def _kept(copies: tuple[Kept, tuple[tuple[int, float], ...]], choice: Choice) -> Kept:
+    others, own = copies
+    return (*others, *[(choice.operands[i], price) for i, price in own]) if own else others

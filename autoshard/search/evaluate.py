@@ -17,6 +17,7 @@ from functools import lru_cache
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node, walk
 from autoshard.layout.layout import Layout
+from autoshard.ops.padding import mask_padding
 from autoshard.partition.program import Bundle, Collective, Compute, Program, Together, timed
 from autoshard.partition.program import walk as walk_program
 from autoshard.partition.together import TogetherStep
@@ -130,7 +131,7 @@ def evaluate(plan: Plan, program: Program, hardware: Hardware) -> Cost:
     computing = dict.fromkeys(
         one.composite or one.node
         for one in walk_program(program.instructions)
-        if isinstance(one, Compute) and one.op is one.node.op  # what masks padding is part of no node's work
+        if isinstance(one, Compute) and one.op is not mask_padding  # which is part of no node's work
     )
     work = sum(plan.runs.get(node, 1) * prices.local_work(node, plan.strategy(node)) for node in computing)
     moving = set(program.collectives)

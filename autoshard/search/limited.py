@@ -25,8 +25,9 @@ from autoshard.search.tables import Tables
 from autoshard.strategy import Strategy
 from costmodel import format_bytes
 
-SMALL = 100_000
-"""Cells of the largest table up to which all are written out."""
+SMALL, WRITTEN = 100_000, 2_000_000
+"""Cells of the largest table up to which all are written out; the second if there are at most FEW variables."""
+FEW = 40
 BIGGEST = 5
 
 
@@ -40,10 +41,12 @@ def settle_within(tables: Tables, limit: int, time_limit: float, known: float = 
         PlanError: nothing found in time.
         MemoryLimitError: no choice needs so little; it names the least limit and the moment that binds.
     """
-    rows = MemoryRows(tables)
-    if _cells(tables, rows.model) <= SMALL:
-        return _settle_written(tables, rows, limit, time_limit)
-    return _settle_large(tables, rows, limit, time_limit, known)
+    rows, end = MemoryRows(tables), time.monotonic() + time_limit
+    if _cells(tables, rows.model) <= (SMALL if len(tables.variables) > FEW else WRITTEN):
+        found = _settle_written(tables, rows, limit, time_limit / 2)
+        if found is not None:
+            return found
+    return _settle_large(tables, rows, limit, end - time.monotonic(), known)
 
 
 def _cells(tables: Tables, model: MemoryModel) -> int:
@@ -53,14 +56,21 @@ def _cells(tables: Tables, model: MemoryModel) -> int:
     return max(sizes, default=0)
 
 
-def _settle_written(tables: Tables, rows: MemoryRows, limit: int, time_limit: float) -> Settled:
+def _settle_written(tables: Tables, rows: MemoryRows, limit: int, time_limit: float) -> Settled | None:
+    """None: there was no time to tell."""
+    end = time.monotonic() + time_limit
     problem = CostProblem(tables.sizes, tables.factors(), _rows(tables, rows.model), limit)
-    found = solve(problem, time_limit=time_limit)
+    try:
+        found = solve(problem, time_limit=time_limit)
+        if found.choice is None and found.proven:
+            least = least_memory(problem, time_limit=max(1.0, end - time.monotonic()))
+            raise _refused(rows, limit, least.choice, least.bound)
+    except MemoryLimitError:
+        raise
+    except PlanError:  # not even one choice is known in time
+        return None
     if found.choice is None:
-        if not found.proven:
-            raise _too_late(tables, limit, time_limit)
-        least = least_memory(problem, time_limit=time_limit)
-        raise _refused(rows, limit, least.choice, least.bound)
+        return None
     value = tables.seconds(found.choice)
     stats = {f"exact {name}": number for name, number in found.stats.items()} | {"peak": float(found.peak)}
     return Settled(found.choice, value, min(found.bound, value), (), stats)
@@ -69,19 +79,17 @@ def _settle_written(tables: Tables, rows: MemoryRows, limit: int, time_limit: fl
 def _settle_large(tables: Tables, rows: MemoryRows, limit: int, time_limit: float, known: float) -> Settled:
     """As far as time allows: a third of it for whether anything is possible, if that is not plain."""
     end = time.monotonic() + time_limit
+    unit = max(limit, rows.largest)
+    least = RowsSearch(rows, unit, end, work=False)
+    if _bytes(least.glance(), unit) > limit:
+        raise _least_of(least, rows, limit, time_limit)
     search = RowsSearch(rows, limit, time.monotonic() + 2 / 3 * time_limit)
     search.bound = known
     search.run()
     if search.best is None:
-        least = RowsSearch(rows, limit, end, work=False)
-        least.run()
-        if least.best is None:
-            raise _too_late(tables, limit, time_limit)
-        bound = math.ceil(least.bound * limit * (1 - 1e-12) - 1e-6)
-        if bound > limit:
-            raise _refused(rows, limit, least.best, bound)
-        if int(rows.at(least.best).max()) > limit:
-            raise _too_late(tables, limit, time_limit, int(rows.at(least.best).max()), bound)
+        refused = _least_of(least, rows, limit, time_limit)
+        if least.best is None or int(rows.at(least.best).max()) > limit:
+            raise refused
         search.end = end
         search.consider(least.best)
         search.improve()
@@ -89,6 +97,22 @@ def _settle_large(tables: Tables, rows: MemoryRows, limit: int, time_limit: floa
     stats = {f"limit {name}": number for name, number in search.stats.items()}
     stats["peak"] = float(rows.at(search.best).max())
     return Settled(search.best, search.value, min(search.bound, search.value), (), stats)
+
+
+def _least_of(least: RowsSearch, rows: MemoryRows, limit: int, time_limit: float) -> MemoryLimitError | PlanError:
+    """What to say of a limit that nothing is known to keep, after a search for the least memory."""
+    least.run()
+    if least.best is None:
+        return _too_late(rows.tables, limit, time_limit)
+    bound = _bytes(least.bound, least.limit)
+    if bound > limit:
+        return _refused(rows, limit, least.best, bound)
+    return _too_late(rows.tables, limit, time_limit, int(rows.at(least.best).max()), bound)
+
+
+def _bytes(part: float, unit: int) -> int:
+    """Whole bytes that a bound in parts of `unit` leaves."""
+    return math.ceil(part * unit * (1 - 1e-12) - 1e-6)
 
 
 def _rows(tables: Tables, model: MemoryModel) -> list[Row]:

@@ -23,11 +23,11 @@ from autoshard.errors import RedistributeError
 from autoshard.ir.flow import borders, is_nest
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.layout import Layout
+from autoshard.ops.calls import call_bytes
 from autoshard.partition.composites import composite_scratch, runs_apart
 from autoshard.plan import Plan
 from autoshard.propagate.collector import paused
 from autoshard.redistribute.buffers import transient_bytes
-from autoshard.redistribute.planner import is_cut
 from autoshard.search.prices import local_nbytes
 from autoshard.search.problem import Problem
 from autoshard.search.schedule import Schedule, Use
@@ -41,9 +41,10 @@ Variable = Node | Value
 KINDS = ("data", "parameter", "state", "gradient", "activation", "output", "copy", "buffer", "scratch", "runtime")
 
 
-def runtime_bytes(instructions: int) -> int:
-    """What Python itself keeps for a program besides the elements of arrays: measured, and rounded up."""
-    return 8192 + 512 * instructions
+def runtime_bytes(arrays: int, instructions: int = 0) -> int:
+    """What Python itself keeps for so many arrays at once besides their elements, and of what ran: measured, and
+    rounded up."""
+    return 12288 + 512 * arrays + 96 * instructions
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def _region_peak(plan: Plan, node: Node, place: int) -> int:
     yields = yields or tuple(plan.layouts[value].final() for value in region.outputs)
     use = memory_of(Plan(graph, plan.mesh, plan.decisions, plan.layouts, yields))
     outside = sum(local_nbytes(value.type, plan.layouts[value]) for value in region.captured)
-    own = runtime_bytes(2 * len(region.nodes))
+    own = _runtime(graph)
     return max(use.peak - outside - own, 0)
 
 
@@ -246,6 +247,11 @@ def peak_memory(plan: Plan) -> int:
     return memory_of(plan).peak
 
 
+def _runtime(graph: Graph) -> int:
+    """All inputs, and each value with a copy."""
+    return runtime_bytes(len(graph.inputs) + 2 * len(graph.nodes))
+
+
 # -- how terms come about
 
 
@@ -307,7 +313,7 @@ class _Model:
             self._node(node)
         for value in self.graph.values:
             self._copies(value)
-        own = runtime_bytes(2 * len(self.graph.nodes))  # as many redistributions as operators
+        own = _runtime(self.graph)
         self._add("the interpreter", "runtime", 0, self.schedule.end, (), lambda: own, ("runtime", own))
         return MemoryModel(self.schedule, tuple(self.terms))
 
@@ -327,7 +333,8 @@ class _Model:
             if runs_apart(node, strategy):
                 return composite_scratch(node, strategy)
             operands = _local(node.operand_types, strategy.operand_layouts)
-            return node.op.scratch(rule, operands, _local(node.result_types, strategy.result_layouts), node.attrs)
+            results = _local(node.result_types, strategy.result_layouts)
+            return call_bytes(node.op, rule, operands, results, node.attrs)
 
         whole = Part(node, lambda strategy: strategy, "strategy")
         self._add(node.label, "scratch", runs, runs, [whole], scratch, ("scratch", node.key))
@@ -438,8 +445,7 @@ def _changed(of: TensorType, strided: bool) -> Callable[..., int]:
 
 
 def change_bytes(of: TensorType, strided: bool, left: Layout, wanted: Layout) -> int:
-    """Buffers on the way from one layout to another; a `strided` tensor is copied first."""
+    """Buffers on the way from one layout to another; a `strided` tensor is copied before it is sent."""
     if wanted is left:
         return 0
-    copied = strided and not is_cut(left, wanted)
-    return transient_bytes(left, wanted, of) + (local_nbytes(of, left) if copied else 0)
+    return transient_bytes(left, wanted, of, strided)

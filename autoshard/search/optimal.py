@@ -3,7 +3,7 @@
 The graph becomes tables (`tables.py`), of which `settle.py` finds the least sum; the value is `evaluate_plan(...)`'s
 seconds. A plan's `search_stats` have the bound and the gap; it is optimal where "proven" is 1. Where a mesh has so many
 axes that an operator would have more than MOST strategies, neighbouring axes are used as one: then "restricted" is 1,
-and the proof is among such strategies.
+and the proof is among such strategies, without redistributions of a dim between, say, 25 and 8 parts.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from autoshard.search.limit import MEMORY
 from autoshard.search.limited import settle_within
 from autoshard.search.memory import peak_memory
 from autoshard.search.problem import Problem
+from autoshard.search.recomputing import RECOMPUTE, recomputing
 from autoshard.search.registry import search_mode
 from autoshard.search.settle import Settled, settle
 from autoshard.search.strategies import Atoms, atoms_of, count_bound
-from autoshard.search.tables import Tables
+from autoshard.search.tables import Tables, needs_detours
 from autoshard.search.transfers import Transfers
 from costmodel import Hardware
 
@@ -39,14 +40,19 @@ TIME_LIMIT = "time_limit"
 MOST = 1000
 
 
-@search_mode(NAME, options=(TIME_LIMIT,))
+@search_mode(NAME, options=(TIME_LIMIT, RECOMPUTE))
 def optimal(problem: Problem) -> Plan:
-    """The plan of least time.
+    """The plan of least time; with the option recompute="auto" also among graphs with activations made again.
 
     Raises:
         PlanError: operators that hold others which no other part has settled, or a bad time limit.
         MemoryLimitError: no plan keeps the limit.
     """
+    _time_limit(problem)
+    return _optimal(problem) if problem.options.get(RECOMPUTE) is None else recomputing(_optimal, problem)
+
+
+def _optimal(problem: Problem) -> Plan:
     limit = _time_limit(problem)
     ways = list(atoms_for(problem))
     plans = [_planned(problem, atoms, limit / len(ways)) for atoms in ways]
@@ -78,13 +84,14 @@ def atoms_for(problem: Problem) -> Iterator[Atoms]:
 
 
 @lru_cache(maxsize=32)
-def _transfers(hardware: Hardware, atoms: Atoms) -> Transfers:
+def _transfers(hardware: Hardware, atoms: Atoms, detours: bool) -> Transfers:
     """Redistribution tables that all searches on a mesh share."""
-    return Transfers(prices_for(hardware), atoms)
+    return Transfers(prices_for(hardware), atoms, detours)
 
 
 def _planned(problem: Problem, atoms: Atoms, time_limit: float) -> Plan:
-    tables = Tables(problem, prices_for(problem.hardware), atoms, _transfers(problem.hardware, atoms))
+    transfers = _transfers(problem.hardware, atoms, needs_detours(problem, atoms))
+    tables = Tables(problem, prices_for(problem.hardware), atoms, transfers)
     limit, started = problem.options.get(MEMORY), time.monotonic()
     settled = settle(tables, time_limit if limit is None else time_limit / 2)
     plan = plan_of_choice(tables, settled)

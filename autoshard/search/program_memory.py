@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from autoshard.ir.graph import Graph
+from autoshard.ops.calls import call_bytes
 from autoshard.partition.program import (
     Bundle,
     Collective,
@@ -28,7 +29,7 @@ from autoshard.partition.program import (
 from autoshard.redistribute.buffers import staging_bytes
 from autoshard.redistribute.window import WindowStep
 from autoshard.search.memory import Held, MemoryUse, kind_of, runtime_bytes
-from costmodel import peak
+from costmodel import live_bytes, peak
 
 
 def program_memory(program: Program, graph: Graph | None) -> MemoryUse:
@@ -40,8 +41,9 @@ def program_memory(program: Program, graph: Graph | None) -> MemoryUse:
     stay = [one for one in program.inputs if one not in replaced]
     held = list(_held(program.inputs, program.instructions, (*program.outputs, *stay), graph))
     end = max(len(program.instructions) - 1, 0)
+    arrays = live_bytes([(one.first, one.last, 1) for one in held if one.kind != "scratch"], end + 1)
     count = sum(not parts_of(one) for one in walk(program.instructions))
-    held.append(Held("the interpreter", "runtime", 0, end, runtime_bytes(count)))
+    held.append(Held("the interpreter", "runtime", 0, end, runtime_bytes(int(arrays.max(initial=0)), count)))
     return MemoryUse(tuple(held), end + 1, lambda moment: _describe(program, moment))
 
 
@@ -55,7 +57,7 @@ def _held(
 
     `graph` is for the whole program: its values tell of what kind the registers are.
     """
-    own = _owners(inputs, instructions)
+    own, strided = _owners(inputs, instructions)
     last = _last_uses(instructions, own, kept)
     kinds = graph.roles if graph else ("activation",) * len(inputs)
     for one, kind in zip(inputs, kinds, strict=True):
@@ -66,7 +68,7 @@ def _held(
         for one, kind in zip(instruction.results, _kinds(instruction, graph), strict=True):
             if own[one] is one:
                 yield _block(one, kind, first, last[one])
-        yield Held(_label(instruction), "scratch", moment, moment, _scratch(instruction, own))
+        yield Held(_label(instruction), "scratch", moment, moment, _scratch(instruction, strided))
 
 
 def _kinds(instruction: Instruction, graph: Graph | None) -> list[str]:
@@ -83,8 +85,11 @@ def _block(register: Register, kind: str, first: int, last: int) -> Held:
     return Held(register.name, kind, first, last, register.local.nbytes)
 
 
-def _owners(inputs: Sequence[Register], instructions: Sequence[Instruction]) -> dict[Register, Register]:
-    """Register -> the one in whose memory it lies: itself, unless it is a view. What is not here lies outside."""
+def _owners(
+    inputs: Sequence[Register], instructions: Sequence[Instruction]
+) -> tuple[dict[Register, Register], set[Register]]:
+    """Register -> the one in whose memory it lies: itself, unless it is a view. What is not here lies outside. And the
+    registers whose elements do not lie one behind the other."""
     own = {register: register for register in inputs}
     strided: set[Register] = set()
     for instruction in instructions:
@@ -102,7 +107,7 @@ def _owners(inputs: Sequence[Register], instructions: Sequence[Instruction]) -> 
             and _keeps_order(instruction, own, strided)
         ):
             strided.update(instruction.results)
-    return own
+    return own, strided
 
 
 def _keeps_order(instruction: Compute, own: dict[Register, Register], strided: set[Register]) -> bool:
@@ -124,25 +129,23 @@ def _last_uses(
     return last
 
 
-def _scratch(instruction: Instruction, own: dict[Register, Register]) -> int:
+def _scratch(instruction: Instruction, strided: set[Register]) -> int:
     if isinstance(instruction, Compute):
         operands, results = (tuple(r.local for r in some) for some in (instruction.operands, instruction.results))
         rule = instruction.node.rule if instruction.op.has_rule else None
-        return instruction.op.scratch(rule, operands, results, instruction.attrs)
+        return call_bytes(instruction.op, rule, operands, results, instruction.attrs)
     if isinstance(instruction, Nest):
         blocks = (list(_held(body.args, body.instructions, body.outputs)) for body in instruction.bodies)
         return max((_peak(held) for held in blocks), default=0)
     if isinstance(instruction, Bundle):  # what is sent, and what comes, side by side
         return sum(one.local.nbytes for one in (*instruction.operands, *instruction.results))
     if isinstance(instruction, Start):
-        return _scratch(instruction.of, own)
-    if not isinstance(instruction, Collective) or not instruction.step.communicates:
+        return _scratch(instruction.of, strided)
+    if not isinstance(instruction, Collective):
         return 0
-    if isinstance(instruction.step, WindowStep):
-        return instruction.result.local.nbytes  # what has come, before it is put in its place
-    operand = instruction.operand
-    copied = operand.local.nbytes if own.get(operand, operand) is not operand else 0
-    return staging_bytes(instruction.step, operand.whole) + copied
+    if isinstance(instruction.step, WindowStep):  # what has come, before it is put in its place
+        return instruction.result.local.nbytes if instruction.step.communicates else 0
+    return staging_bytes(instruction.step, instruction.operand.whole, instruction.operand in strided)
 
 
 def _peak(held: Sequence[Held]) -> int:

@@ -1,19 +1,23 @@
-"""Attention over a split sequence: all keys and values gathered to each rank, or their blocks going round, by cost.
+"""Attention over a split sequence: all of one side gathered to each rank, or its blocks going round, by cost.
 
-Both receive the same bytes where keys and values lie as the queries do; a ring holds two blocks of them in place of
-all, but sends each block as a message of its own. `with_rings` looks at every attention of a plan whose queries are
-split, and takes the ring where it is no slower, or by SLACK of the time at most: less memory is then worth more.
+Both receive the same bytes where keys and values lie as the queries do; a ring holds two blocks of what moves in place
+of all, but sends each block as a message of its own. So it is with the gradient: of queries, for which keys and values
+move; and of keys and values, for which queries and their slopes move, where else every rank would make terms of all.
+`with_rings` looks at every attention of a plan of which one side is split, together with its gradient, for which keys
+and values need not be gathered a second time. It takes the rings where they are no slower, or by SLACK of the time at
+most: less memory is then worth more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from autoshard.ir.graph import Node, Value
-from autoshard.layout.layout import Layout
+from autoshard.ir.graph import Node, Value, walk
+from autoshard.layout.layout import Layout, Refs
 from autoshard.ops.attention import AUTO, RING
+from autoshard.ops.attributes import Place
 from autoshard.plan import Cause, Decision, Option, Plan
 from autoshard.redistribute.planner import evened, plan_steps
 from autoshard.search.prices import Prices, local_nbytes
@@ -24,81 +28,151 @@ SLACK = 0.05
 
 
 class Way(NamedTuple):
-    """One way to run an attention: its node and strategy, seconds, and bytes of keys and values that a rank holds."""
+    """One way to run an attention: its node and strategy, seconds of the steps before it by what they make, of its own
+    and of those after it, and bytes that a rank holds meanwhile."""
 
     node: Node
     strategy: Strategy
-    edge_seconds: float
+    edges: Mapping[tuple[Value, Layout], float]
     work_seconds: float
+    leaving_seconds: float
     held: int
 
     @property
     def seconds(self) -> float:
-        return self.edge_seconds + self.work_seconds
+        return _together([self])
 
     def __str__(self) -> str:
-        return f"takes {format_seconds(self.seconds)} and holds {format_bytes(self.held)} of keys and values"
+        return f"takes {format_seconds(self.seconds)} and holds {format_bytes(self.held)}"
+
+
+def _together(ways: Sequence[Way]) -> float:
+    """Seconds of several, in which what two of them read in the same layout is brought there once."""
+    edges = {what: seconds for way in ways for what, seconds in way.edges.items()}
+    return sum(edges.values()) + sum(way.work_seconds + way.leaving_seconds for way in ways)
 
 
 def with_rings(plan: Plan, hardware: Hardware) -> Plan:
     """The plan with its attentions as rings where that pays; each one's cause tells what the other way costs."""
-    prices = Prices(hardware)
-    told = {}
-    for node in plan.graph.nodes:
-        if node.op.name == "Attention" and node.attrs["sequence"] == AUTO:
-            found = _chosen(node, plan, prices)
-            if found is not None:
-                told[node] = found
+    found = [node for node in plan.graph.nodes if node.attrs.get("sequence") == AUTO]
+    told = {node: chosen for group in _groups(found, plan, hardware) for node, chosen in _chosen(group, plan)}
     if not told:
         return plan
     nodes = tuple(told[node][0] if node in told else node for node in plan.graph.nodes)
     decisions = dict(told.get(node, (node, decision)) for node, decision in plan.decisions.items())
-    return replace(plan, graph=replace(plan.graph, nodes=nodes), decisions=decisions)
+    layouts = dict(plan.layouts)
+    for node, (_, decision) in told.items():
+        made = zip(node.results, decision.strategy.result_layouts, strict=True)
+        layouts.update((value, layout) for value, layout in made if not _is_pinned(plan, node, value))
+    return replace(plan, graph=replace(plan.graph, nodes=nodes), decisions=decisions, layouts=layouts)
 
 
-def _chosen(node: Node, plan: Plan, prices: Prices) -> tuple[Node, Decision] | None:
-    """The node as it is to run, and its decision; None where there is no choice."""
-    strategy, decision = plan.strategy(node), plan.decisions[node]
-    queries = strategy.rule.operands[0][-2]
-    if not all(strategy.axes[i] for i in queries) or not queries:
-        return None
-    ring = _ring(node, strategy, plan.layouts, prices)
-    if ring is None:
-        return None
-    gather = _way(node, strategy, plan.layouts, prices, 1)
-    best, other, name = (
-        (ring, gather, "gathering keys and values")
-        if ring.seconds <= (1 + SLACK) * gather.seconds
-        else (gather, ring, "a ring")
-    )
-    cause = decision.cause
-    instead = f"{name}, which {other}; this {best}" + (f"; {cause.instead}" if cause.instead else "")
-    option = Option(best.strategy, best.edge_seconds, 0.0, best.work_seconds)
-    cause = Cause(cause.kind, cause.neighbours, () if best is ring else cause.lost, instead)
-    return best.node, Decision(option, cause, decision.alternatives)
+Choice = tuple[Way, Way]
+"""An attention as a ring, and as it stands in the plan."""
 
 
-def _ring(node: Node, strategy: Strategy, layouts: Mapping[Value, Layout], prices: Prices) -> Way | None:
-    """The same split as a ring, if the queries' axes divide queries and keys and split nothing else."""
-    other = replace(node, attrs={**node.attrs, "sequence": RING})
+def _groups(nodes: Sequence[Node], plan: Plan, hardware: Hardware) -> list[list[Choice]]:
+    """Those that can be rings, each with the others of the same keys and values."""
+    ways, groups = _Ways(plan, Prices(hardware)), {}
+    for node in nodes:
+        ring = ways.ring(node, plan.strategy(node))
+        if ring is not None:
+            choice = ring, ways.way(node, node, plan.strategy(node))
+            groups.setdefault(node.operands[-2:], []).append(choice)
+    return list(groups.values())
+
+
+def _chosen(group: Sequence[Choice], plan: Plan) -> Iterator[tuple[Node, tuple[Node, Decision]]]:
+    """For each node of a group the node as it is to run, and its decision."""
+    rings, gathers = zip(*group, strict=True)
+    pays = _together(rings) <= (1 + SLACK) * _together(gathers)
+    for ring, gather in group:
+        best, other, name = (ring, gather, "gathering keys and values") if pays else (gather, ring, "a ring")
+        decision = plan.decisions[gather.node]
+        cause = decision.cause
+        instead = f"{name}, which {other}; this {best}" + (f"; {cause.instead}" if cause.instead else "")
+        option = Option(best.strategy, sum(best.edges.values()), 0.0, best.work_seconds)
+        cause = Cause(cause.kind, cause.neighbours, () if pays else cause.lost, instead)
+        yield gather.node, (best.node, Decision(option, cause, decision.alternatives))
+
+
+def _is_pinned(plan: Plan, node: Node, value: Value) -> bool:
+    """Whether a result is brought at once into another layout than the one it is made in."""
+    return plan.layouts[value] is not plan.strategy(node).result_layouts[node.results.index(value)]
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """The ways to run the attentions of a plan."""
+
+    plan: Plan
+    prices: Prices
+
+    def ring(self, node: Node, strategy: Strategy) -> Way | None:
+        """The same split as a ring, if the queries' axes divide queries and keys and split nothing else."""
+        other = replace(node, attrs={**node.attrs, "sequence": RING})
+        axes = _ring_axes(other, strategy)
+        if axes is None:
+            return None
+        made = Strategy(other.rule, strategy.mesh, axes)
+        factors = zip(made.rule.factors, made.parts, strict=True)
+        if not made.exchanges or strategy.carried or any(one.even % parts for one, parts in factors if parts > 1):
+            return None
+        return self.way(node, other, made)
+
+    def way(self, node: Node, runs: Node, strategy: Strategy) -> Way:
+        """What it costs to run `node` as the node `runs`, from the layouts in which its operands are left to those in
+        which its results are wanted."""
+        edges = {
+            (value, wanted): self.moved(value, self.plan.layouts[value], wanted)
+            for value, wanted in zip(node.operands, strategy.operand_layouts, strict=True)
+        }
+        leaving = sum(
+            self.moved(value, made, wanted)
+            for value, made in zip(node.results, strategy.result_layouts, strict=True)
+            for wanted in self.wanted(node, value)
+        )
+        return Way(runs, strategy, edges, self.prices.work(runs, strategy), leaving, _held(runs, strategy))
+
+    def moved(self, value: Value, before: Layout, after: Layout) -> float:
+        of = value.type.with_shape(evened(before, after, value.type.shape))
+        return sum(self.prices.step(step, of) for step in plan_steps(before, after, of.shape))
+
+    def wanted(self, node: Node, value: Value) -> tuple[Layout, ...]:
+        """The layouts into which a result is brought."""
+        if _is_pinned(self.plan, node, value):
+            return (self.plan.layouts[value],)
+        found: dict[Layout, None] = {}
+        for user in walk(self.plan.graph.nodes):
+            wanted = zip(user.operands, self.plan.strategy(user).operand_layouts, strict=True) if user.operands else ()
+            found.update((layout, None) for operand, layout in wanted if operand is value)
+        ends = zip(self.plan.graph.outputs, self.plan.outputs, strict=True)
+        found.update((layout, None) for one, layout in ends if one is value)
+        return tuple(found)
+
+
+def _ring_axes(node: Node, strategy: Strategy) -> tuple[Refs, ...] | None:
+    """The axes of each factor of the ring's rule: what goes round lies along those of the queries.
+
+    None if the two sides are split along different axes already.
+    """
     names = {factor.name: refs for factor, refs in zip(strategy.rule.factors, strategy.axes, strict=True)}
-    axes = tuple(() if factor.follows else names[factor.name] for factor in other.rule.factors)
-    made = Strategy(other.rule, strategy.mesh, axes)
-    factors = zip(made.rule.factors, made.parts, strict=True)
-    if not made.exchanges or strategy.carried or any(factor.even % parts for factor, parts in factors if parts > 1):
-        return None
-    if made.result_layouts != strategy.result_layouts:
-        return None
-    return _way(other, made, layouts, prices, 2)
+    axes = {factor.name: names[factor.name] for factor in node.rule.factors if not factor.follows}
+    for factor in node.rule.factors:
+        if factor.follows and names[factor.name]:
+            if axes[factor.follows]:
+                return None
+            axes[factor.follows] = names[factor.name]
+    return tuple(axes.get(factor.name, ()) for factor in node.rule.factors)
 
 
-def _way(node: Node, strategy: Strategy, layouts: Mapping[Value, Layout], prices: Prices, copies: int) -> Way:
-    """What it costs from the layouts in which its operands are left; `copies` of keys and values are held at once."""
-    edges = 0.0
-    for value, wanted in dict.fromkeys(zip(node.operands, strategy.operand_layouts, strict=True)):
-        before = layouts[value]
-        of = value.type.with_shape(evened(before, wanted, value.type.shape))
-        edges += sum(prices.step(step, of) for step in plan_steps(before, wanted, of.shape))
-    sides = zip(node.operand_types[1:], strategy.operand_layouts[1:], strict=True)
-    held = copies * sum(local_nbytes(of, layout) for of, layout in sides)
-    return Way(node, strategy, edges, prices.work(node, strategy), held)
+def _held(node: Node, strategy: Strategy) -> int:
+    """Bytes of its operands and results that a rank holds, and of the blocks that are on their way."""
+    types = (*node.operand_types, *node.result_types)
+    layouts = (*strategy.operand_layouts, *strategy.result_layouts)
+    blocks = [local_nbytes(of, layout) for of, layout in zip(types, layouts, strict=True)]
+    if not strategy.exchanges:
+        return sum(blocks)
+    place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts)
+    ring = node.op.exchanged(node.attrs, place).ring
+    return sum(blocks) + sum(blocks[i] for i in (() if ring is None else ring.moving))

@@ -87,6 +87,12 @@ class MemoryRows:
                 self.pieces.append(Piece(number, term.first, term.last, scope, table))
         self.constants = live_bytes(fixed, self.model.moments).astype(np.int64)
 
+    @property
+    def largest(self) -> int:
+        """Bytes that are of the order of a plan's."""
+        pieces = max((int(piece.table.nbytes.max()) for piece in self.pieces), default=0)
+        return max(1, 2 * int(self.constants.max(initial=0)), 2 * pieces)
+
     def _is_of(self, copies: Copies, number: int, term: Term) -> bool:
         """Whether the copies of a value, and their buffers, tell of this term."""
         if term.kind == "copy":

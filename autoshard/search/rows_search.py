@@ -68,6 +68,11 @@ class RowsSearch:
             self._relaxed_and_whole(20 * max(self.bound, 1e-9))
         self.improve()
 
+    def glance(self) -> float:
+        """A first bound, at equal prices for all moments."""
+        self._bounded({} if self.work else dict.fromkeys(range(self.rows.model.moments), 1.0))
+        return self.bound
+
     def improve(self) -> None:
         """Look for better plans than the best, among ever more choices, until there is none or time is over."""
         for most in WIDER:
@@ -112,7 +117,8 @@ class RowsSearch:
     def _ascend(self) -> None:
         """Raise the bound by better prices; plans come from what the relaxed programs use."""
         until, raised, last = time.monotonic() + ASCENT * self.left, False, 0.0
-        self._bounded({} if self.work else dict.fromkeys(range(self.rows.model.moments), 1.0))
+        if not self.stats["prices tried"]:
+            self.glance()
         penalty = 20 * max(self.bound, 1e-9)
         for turn in range(ROUNDS):
             answer = self._relaxed_and_whole(penalty)

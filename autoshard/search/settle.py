@@ -28,9 +28,9 @@ EQUAL = 1e-9
 NEAR = 1e-6
 """Choices that raise the bound by at most this, relatively, are looked at first where a plan is still to be found."""
 SWEEPS = 60
-GAIN = 1e-5
-"""The growth of the bound by a sweep, relatively, that is worth another."""
-FIRST, LEAST, WIDER = 6e-5, 1e-12, 2.0
+GAIN, ALIKE = 3e-5, 1e-5
+"""The growth of the bound by a sweep, relatively, that is worth another: of all, and of what equal layers share."""
+FIRST, LEAST, WIDER = 6e-5, 1e-12, 4.0
 """The first gap, relatively and at least in seconds, and by what it is widened."""
 WIDTHS = (1 << 12, 1 << 20)
 """How many rows an elimination keeps, one look after the other."""
@@ -76,6 +76,7 @@ class _Search:
         self.stats: dict[str, float] = {"turns": len(self.bounds.turns), "branches": 0}
 
     def run(self) -> Settled:
+        self.bounds.start(SWEEPS, self.end, ALIKE)
         lower = self.bounds.tighten(SWEEPS, self.end, GAIN)
         self.stats["message bound"] = lower
         marginals = self.bounds.reduced()

@@ -6,7 +6,6 @@ the users into groups that share a copy are gone through by subsets, for all lay
 
 from __future__ import annotations
 
-import itertools
 from functools import lru_cache
 
 import numpy as np
@@ -17,6 +16,8 @@ LARGE = 1e3
 """Seconds that stand for what is impossible: sums with it keep their digits."""
 BLOCK = 1 << 16
 """Numbers that are worked on at once: they stay in a processor's cache."""
+MANY = 96
+"""From so many prices on they are worked on column by column."""
 MOST = 8
 """Users beyond this are left to the bound as if nothing they want cost anything."""
 
@@ -42,28 +43,41 @@ class SharedMessages:
 
     def least(self, potentials: list[np.ndarray]) -> np.ndarray:
         """[values], the least cost plus potentials; `potentials` has [values, choices] per position."""
-        maker, users = self.reduced(potentials)
-        if not users:
-            return maker.min(axis=1)
-        rest = sum(potentials[i + 1].min(axis=1) for i in range(len(self.wants)) if i not in self.counted)
-        return (maker + self.served(users)[-1]).min(axis=1) + rest
+        return self.least_grouped([self.grouped(position, one) for position, one in enumerate(potentials)])
 
-    def marginal(self, position: int, potentials: list[np.ndarray]) -> np.ndarray:
-        """[values, choices of the position], the least cost plus potentials given that choice."""
-        maker, users = self.reduced(potentials)
+    def grouped(self, position: int, potentials: np.ndarray) -> np.ndarray:
+        """Potentials of a position by the maker's kinds, or by the layout that the user wants."""
+        return self.groups[position].least(potentials)
+
+    def message(self, position: int, grouped: list[np.ndarray]) -> np.ndarray:
+        """[values, choices of the position], the least cost plus all other positions' potentials, given that choice.
+
+        Args:
+            grouped: as by `grouped`, per position.
+        """
+        maker, user = grouped[0] + self.base, position - 1
+        users = [grouped[i + 1] for i in self.counted]
         if len(self.wants) == 1:
             if position == 0:
-                return potentials[0] + (_min_plus(users[0], self.seconds) + self.base)[:, self.shared.maker]
-            return potentials[1] + _min_plus(maker, self._turned)[:, self.columns[0]]
-        rest = sum(potentials[i + 1].min(axis=1) for i in range(len(self.wants)) if i not in self.counted)
-        if position == 0:
-            found = self.served(users)[-1] + self.base
-            return potentials[0] + found[:, self.shared.maker] + np.expand_dims(rest, -1)
-        user = position - 1
-        if user not in self.counted:
-            return potentials[position] + (self.least(potentials) - potentials[position].min(axis=1))[:, None]
-        best = self._wanting(user, maker, users) + np.expand_dims(rest, -1)
-        return potentials[position] + best[:, self.columns[user]]
+                return (_min_plus(users[0], self.seconds) + self.base)[:, self.shared.maker]
+            return _min_plus(maker, self._turned)[:, self.columns[0]]
+        if position and user not in self.counted:
+            others = self.least_grouped(grouped) - grouped[position].min(axis=1)
+            return np.repeat(others[:, None], len(self.columns[user]), axis=1)
+        if position:
+            found, kinds = self._wanting(user, maker, users), self.columns[user]
+        else:
+            found, kinds = self.served(users)[-1] + self.base, self.shared.maker
+        for i in range(len(self.counted), len(self.wants)):
+            found = found + grouped[i + 1].min(axis=1)[:, None]
+        return found[:, kinds]
+
+    def least_grouped(self, grouped: list[np.ndarray]) -> np.ndarray:
+        """[values], the least cost plus potentials, given by kinds."""
+        maker, users = grouped[0] + self.base, [grouped[i + 1] for i in self.counted]
+        if users:
+            maker = maker + self.served(users)[-1]
+        return maker.min(axis=1) + sum(one.min(axis=1) for one in grouped[len(self.counted) + 1 :])
 
     def reduced(self, potentials: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Potentials by the maker's kinds, with its base; and by layout for each user that counts."""
@@ -72,9 +86,11 @@ class SharedMessages:
 
     def served(self, users: list[np.ndarray]) -> np.ndarray:
         """[subsets of the users (as bit sets), values, kinds]: the least to serve just these."""
+        if not users:
+            return np.zeros((1, 1, len(self.seconds)))
         sums = _sums(users, self.seconds.shape[1])
-        alone = _min_plus(sums, self.seconds)
-        alone[0] = 0.0
+        alone = np.zeros((*sums.shape[:2], len(self.seconds)))
+        alone[1:] = _min_plus(sums[1:], self.seconds)
         if len(users) < 2:
             return alone
         served = alone.copy()
@@ -126,13 +142,24 @@ class _Groups:
 def _min_plus(prices: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     """[..., rows of seconds], least over its columns of price plus seconds."""
     flat = prices.reshape(-1, prices.shape[-1])
-    step = max(1, BLOCK // max(1, seconds.size))
-    if len(flat) <= step:
-        found = (flat[:, None, :] + seconds).min(axis=2)
+    if len(flat) >= MANY and len(flat) >= 2 * seconds.shape[1]:
+        found = _by_columns(flat, seconds)
     else:
-        parts = (flat[start : start + step, None, :] for start in range(0, len(flat), step))
-        found = np.concatenate([(part + seconds).min(axis=2) for part in parts])
+        step = max(1, BLOCK // max(1, seconds.size))
+        parts = [(flat[start : start + step, None, :] + seconds).min(axis=2) for start in range(0, len(flat), step)]
+        found = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return found.reshape(*prices.shape[:-1], len(seconds))
+
+
+def _by_columns(flat: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """The same, one column of seconds after another for all prices at once: faster where rows of them are short."""
+    columns = np.ascontiguousarray(flat.T)
+    found = columns[0] + seconds[:, :1]
+    total = np.empty_like(found)
+    for i in range(1, len(columns)):
+        np.add(columns[i], seconds[:, i : i + 1], out=total)
+        np.minimum(found, total, out=found)
+    return np.ascontiguousarray(found.T)
 
 
 def _dearest(rows: np.ndarray, seconds: np.ndarray) -> np.ndarray:
@@ -149,15 +176,3 @@ def _splits(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     pairs = [(part, subset ^ part) for subset in range(1 << count) for part in range(subset + 1) if not part & ~subset]
     together, rest = np.array(pairs).T
     return together, rest, np.flatnonzero(np.diff(together | rest, prepend=-1))
-
-
-@lru_cache(maxsize=MOST + 1)
-def _partitions(count: int) -> tuple[tuple[int, ...], ...]:
-    """Per subset, its proper parts that hold its lowest member and more users than that left over."""
-    found = []
-    for subset in range(1 << count):
-        low = subset & -subset
-        bits = [1 << i for i in range(count) if subset >> i & 1 and 1 << i != low]
-        parts = [low + sum(chosen) for size in range(len(bits)) for chosen in itertools.combinations(bits, size)]
-        found.append(tuple(parts))
-    return tuple(found)

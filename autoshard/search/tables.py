@@ -65,7 +65,7 @@ class Tables:
 
     def __init__(self, problem: Problem, prices: Prices, atoms: Atoms, transfers: Transfers | None = None) -> None:
         self.problem, self.graph, self.atoms, self.cost = problem, problem.graph, atoms, prices
-        self.transfers = transfers or Transfers(prices, atoms)
+        self.transfers = transfers or Transfers(prices, atoms, needs_detours(problem, atoms))
         self.menus = _menus(problem, atoms)
         self._codes: dict[tuple, np.ndarray] = {}
         self._lying: dict[tuple, Lying] = {}
@@ -279,6 +279,12 @@ class Tables:
         """All prices as dense factors of the variables. For problems with few users per value."""
         found = [Factor((i,), costs) for i, costs in enumerate(self.unary) if len(costs)]
         return found + [Factor(price.scope, price.shared.dense) for price in self.prices]
+
+
+def needs_detours(problem: Problem, atoms: Atoms) -> bool:
+    """Whether layouts that do not fit each other (`Transfers.detours`) have to be joined: not where axes are bundled,
+    so that not all is searched anyway, unless people fixed some."""
+    return not atoms.bundled or bool(problem.configured or problem.given or problem.asked or any(problem.asked_outputs))
 
 
 def _menus(problem: Problem, atoms: Atoms) -> dict[Node, Menu]:

@@ -2,12 +2,17 @@
 
 Layouts are numbers (`encode`); those that atoms do not express are numbered downwards from -1. What a redistribution
 does depends on the shape only through which parts divide it, and not on which dim is which: pairs of layouts fall into
-few classes. One pair of each is planned, with the tensor's size left open.
+few classes. One pair of each is planned, with the tensor's size left open. First for a shape that everything divides:
+where a smaller one allows these steps, they are the best ones for it, too, for it allows no others.
+
+Without `detours`, redistributions of a dim between numbers of parts of which neither divides the other count as
+impossible: they go through layouts in between, and finding the best of these takes long.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,22 +24,27 @@ from autoshard.search.prices import Prices
 from autoshard.search.strategies import CARRIED, SPLITS, Atoms, decode, encode, to_digits, to_layout
 from autoshard.tensortype import TensorType
 
+Steps = tuple[Step, ...]
 Terms = tuple[tuple[int, float], ...]
 """A class's steps: which kind of step, and the share of the tensor's elements that it is priced by."""
+WIDE = 4
+"""How many dims the shape has, at least, that everything divides."""
 
 
 class Transfers:
     """Redistribution costs on one mesh, with all that was worked out before."""
 
-    def __init__(self, prices: Prices, atoms: Atoms) -> None:
-        self.prices, self.atoms = prices, atoms
+    def __init__(self, prices: Prices, atoms: Atoms, detours: bool = True) -> None:
+        self.prices, self.atoms, self.detours = prices, atoms, detours
         self._foreign: list[Layout] = []
         self._foreign_code: dict[Layout, int] = {}
         self._classes: dict[tuple[int, ...], int] = {}
         self._terms: list[Terms | None] = []
+        self._numbers: dict[Terms | None, int] = {}
         self._steps: dict[tuple, int] = {}
         self._samples: list[Step] = []
         self._seconds: dict[int, np.ndarray] = {}
+        self._planned_for: dict[tuple[int, ...], list[_Planned]] = {}
 
     def code(self, layout: Layout) -> int:
         """The number of a layout."""
@@ -98,19 +108,42 @@ class Transfers:
     def _class(self, key: tuple[int, ...], rank: int) -> int:
         if key not in self._classes:
             atoms = len(self.atoms)
-            digits, shape = key[: 2 * atoms], key[2 * atoms :]
-            ends = [to_layout(digits[start::2], rank, self.atoms) for start in (0, 1)]
-            self._classes[key] = len(self._terms)
-            self._terms.append(self._plan(ends[0], ends[1], shape))
+            terms = self._plan(key[: 2 * atoms], key[2 * atoms :])
+            if terms not in self._numbers:
+                self._numbers[terms] = len(self._terms)
+                self._terms.append(terms)
+            self._classes[key] = self._numbers[terms]
         return self._classes[key]
 
-    def _plan(self, before: Layout, after: Layout, shape: tuple[int, ...]) -> Terms | None:
+    def _plan(self, digits: tuple[int, ...], shape: tuple[int, ...]) -> Terms | None:
+        """The steps between layouts, the digits of which alternate."""
+        known = self._planned_for.setdefault(digits, [])
+        if all(len(one.shape) < len(shape) for one in known):
+            known.append(self._between(digits, (self.atoms.mesh.devices,) * max(WIDE, len(shape))))
+        for one in known:
+            if one.serves(shape):
+                return one.terms
+        known.append(self._between(digits, shape))
+        return known[-1].terms
+
+    def _between(self, digits: tuple[int, ...], shape: tuple[int, ...]) -> _Planned:
+        steps = self._steps_between(digits, shape)
+        return _Planned(shape, steps, self._terms_of(steps))
+
+    def _terms_of(self, steps: Steps | None) -> Terms | None:
+        if steps is None:
+            return None
+        return tuple((self._step(step), _share(step)) for step in steps if step.communicates)
+
+    def _steps_between(self, digits: tuple[int, ...], shape: tuple[int, ...]) -> Steps | None:
+        before, after = (to_layout(digits[start::2], len(shape), self.atoms) for start in (0, 1))
+        parts = zip(before.parts, after.parts, strict=True)
+        if not self.detours and any(old % new and new % old for old, new in parts):
+            return None
         try:
-            steps = [step for step in plan_steps(before, after, shape) if step.communicates]
+            return plan_steps(before, after, shape)
         except RedistributeError:
             return None
-        whole = math.prod(shape)
-        return tuple((self._step(step), step.nbytes_priced(shape, 1) / whole) for step in steps)
 
     def _step(self, step: Step) -> int:
         key = (step.kind, step.groups, step.rounds, step.messages)
@@ -130,6 +163,36 @@ class Transfers:
         if terms is None:
             return math.inf
         return sum(self.prices.sized_step(self._samples[step], share * nbytes) for step, share in terms)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The best steps for a shape; None where none exist."""
+
+    shape: tuple[int, ...]
+    steps: Steps | None
+    terms: Terms | None
+
+    def serves(self, shape: tuple[int, ...]) -> bool:
+        """Whether these are the best steps for another shape, too: it allows them, and nothing that this one does not.
+
+        The shape may have fewer dims, for dims that both layouts leave whole stand last.
+        """
+        if len(shape) > len(self.shape) or any(own % size for own, size in zip(self.shape, shape, strict=False)):
+            return False
+        return all(_divides(end, shape) for step in self.steps or () for end in (step.before, step.after))
+
+
+def _divides(layout: Layout, shape: tuple[int, ...]) -> bool:
+    if any(layout.dims[len(shape) :]):
+        return False
+    return all(size % parts == 0 for size, parts in zip(shape, layout.parts, strict=False))
+
+
+def _share(step: Step) -> float:
+    """Of a tensor's elements, those that a step is priced by; for shapes that its layouts divide."""
+    whole = tuple(math.lcm(old, new) for old, new in zip(step.before.parts, step.after.parts, strict=True))
+    return step.nbytes_priced(whole, 1) / math.prod(whole)
 
 
 def _renamed(pairs: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -129,9 +130,9 @@ def deferred(
     if isinstance(init, np.ndarray):
         if sizes not in ((), init.shape):
             raise ShapeError(f"initial values of shape {init.shape} were given for a parameter of shape {sizes}")
-        return Deferred(of.with_shape(init.shape), lambda: init.astype(target))
+        return Deferred(of.with_shape(init.shape), partial(init.astype, target))
     if isinstance(init, int | float):
-        return Deferred(of, lambda: np.full(sizes, init, target))
+        return Deferred(of, partial(np.full, sizes, init, target))
     if isinstance(init, str):
         if init not in _BY_NAME:
             raise UnknownNameError(f"unknown initial distribution {init!r}; known are {', '.join(_BY_NAME)}")
@@ -139,7 +140,11 @@ def deferred(
     if isinstance(init, Scaled):
         _fans(sizes)
     make, seed = init, int(_STREAM[0].integers(1 << 62))
-    return Deferred(of, lambda: make(np.random.default_rng(seed), sizes).astype(target))
+    return Deferred(of, partial(_drawn, make, seed, of))
+
+
+def _drawn(make: Init, seed: int, of: TensorType) -> np.ndarray:
+    return make(np.random.default_rng(seed), of.shape).astype(of.dtype.numpy)
 
 
 def _fans(shape: Sequence[int]) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from autoshard.errors import GraphError, at
 from autoshard.ir.graph import Builder, Graph, Node, Value
 from autoshard.ops.registry import Operator, lookup
 from autoshard.source import Source
-from autoshard.tensortype import dtype
+from autoshard.tensortype import DType, dtype
 from autoshard.trace.tensor import Recorder, Tensor, snake
 from autoshard.transform.simplify import live_nodes, with_nodes
 
@@ -141,12 +141,16 @@ def _refuse(node: Node) -> NoReturn:
 
 
 def _dependent(graph: Graph, wrt: Sequence[Value]) -> set[Value]:
-    """The float values that depend on a value in `wrt` through floats."""
+    """The values of real or complex numbers that depend on a value in `wrt` through such."""
     found = set(wrt)
     for node in graph.nodes:
         if not found.isdisjoint(node.uses):
-            found.update(value for value in node.results if value.type.dtype.is_float)
+            found.update(value for value in node.results if _continuous(value.type.dtype))
     return found
+
+
+def _continuous(of: DType) -> bool:
+    return of.is_float or of.name in ("c64", "c128")
 
 
 def _check(graph: Graph, of: Value, wrt: Sequence[Value]) -> None:

@@ -7,12 +7,15 @@ what was gathered for the forward pass is let go and gathered again (Rajbhandari
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 
 from autoshard.errors import GraphError
 from autoshard.ir.graph import PARAMETER, Graph, Node, Value
 from autoshard.ops.registry import lookup
+
+AGAIN = ".again"
+"""What the names of values end in that are made again."""
 
 
 def backward_begins(graph: Graph) -> int:
@@ -46,31 +49,49 @@ def recompute(graph: Graph, nodes: Collection[Node]) -> Graph:
     Raises:
         GraphError: a node that is none of the forward pass, or that does something besides its results.
     """
+    return recomputed(graph, nodes)[0]
+
+
+def recomputed(graph: Graph, nodes: Collection[Node]) -> tuple[Graph, dict[Node, Node]]:
+    """`recompute`, and for each node of the new graph the one of `graph` that it is, or does again.
+
+    Raises:
+        GraphError: as `recompute`.
+    """
     begin = backward_begins(graph)
     _check(graph, nodes, set(graph.nodes[:begin]))
     names = {value.name for value in graph.values}
     made: dict[Value, Value] = {}
     chosen = {value: node for node in nodes for value in node.results}
+    new = {node: node for node in graph.nodes[:begin]}
 
-    def again(value: Value) -> Iterator[Node]:
-        """The nodes that make a value again, its operands first; nothing if it is kept or made already."""
+    def again(value: Value) -> None:
+        """Make a value again, its operands first; nothing if it is kept or made already."""
         if value not in chosen or value in made:
             return
         node = chosen[value]
         for operand in node.operands:
-            yield from again(operand)
-        results = tuple(Value(one.type, _unique(f"{one.name}.again", names)) for one in node.results)
+            again(operand)
+        results = tuple(Value(one.type, _unique(one.name + AGAIN, names)) for one in node.results)
         made.update(zip(node.results, results, strict=True))
-        name = f"{node.name}.again" if node.name else ""
-        yield replace(node, operands=_mapped(node.operands, made), results=results, name=name)
+        name = node.name + AGAIN if node.name else ""
+        new[replace(node, operands=_mapped(node.operands, made), results=results, name=name)] = node
 
-    new = list(graph.nodes[:begin])
     for node in graph.nodes[begin:]:
         for operand in node.operands:
-            new += again(operand)
+            again(operand)
         operands = _mapped(node.operands, made)
-        new.append(node if operands == node.operands else replace(node, operands=operands))
-    return replace(graph, nodes=tuple(new))
+        new[node if operands == node.operands else replace(node, operands=operands)] = node
+    return replace(graph, nodes=tuple(new)), new
+
+
+def made_as(graph: Graph, names: Collection[str]) -> Graph:
+    """The graph with those nodes made again of which `names` have results that the graph lacks: values that a plan
+    was made for."""
+    own = {value.name for value in graph.values}
+    wanted = {name.removesuffix(AGAIN) for name in names if name.endswith(AGAIN) and name not in own}
+    nodes = [node for node in kept(graph) if any(value.name in wanted for value in node.results)]
+    return recompute(graph, nodes) if nodes else graph
 
 
 def regather(graph: Graph) -> Graph:

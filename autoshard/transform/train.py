@@ -13,7 +13,7 @@ from autoshard.trace.optim import Optimizer
 from autoshard.trace.parameter import Parameter, activate
 from autoshard.trace.tensor import Tensor
 from autoshard.transform.grad import gradient
-from autoshard.transform.recompute import cheap, kept
+from autoshard.transform.recompute import backward_begins, cheap
 from autoshard.transform.recompute import recompute as again
 from autoshard.transform.recompute import regather as apart
 
@@ -86,7 +86,7 @@ def train_step(
 def _chosen(graph: Graph, wanted: str | Callable[[Node], bool]) -> tuple[Node, ...]:
     """The nodes that are made again."""
     if callable(wanted):
-        return tuple(node for node in kept(graph) if wanted(node))
+        return tuple(node for node in graph.nodes[: backward_begins(graph)] if wanted(node))
     if wanted != "cheap":
         raise GraphError(f"train_step: recompute is {wanted!r}; it can be 'cheap', or a function that tells for a node")
     return cheap(graph)

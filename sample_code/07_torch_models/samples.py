@@ -2,7 +2,8 @@
 
     autoshard run samples.py:llama -n 8 --mesh dp=2,tp=4 --check
 
-Each function returns a module and its arguments by name. Those that end in `_training` return a step of training.
+Each function returns a module and its arguments by name. Those that end in `_training` return a step of training, and
+those that end in `_annotated` ask of some tensors how they lie on mesh axes called dp and tp.
 """
 
 from __future__ import annotations
@@ -144,3 +145,117 @@ def mixtral_training():
 def resnet_training():
     torch.manual_seed(2)
     return _trained(_resnet(), pixel_values=_image(32), labels=torch.randint(0, 4, (BATCH,)))
+
+
+# -- annotated: the batch over dp; over tp columns of what enters a block and rows of what leaves it (Megatron-LM), and
+#    with them heads; experts; channels
+
+WORDS_OVER_DP = {"input_ids": ("dp", None)}
+COLUMNS, ROWS, COLUMN_BIAS = ("tp", None), (None, "tp"), ("tp",)
+ATTENTION = {
+    "**.q_proj": COLUMNS,
+    "**.k_proj": COLUMNS,
+    "**.v_proj": COLUMNS,
+    "**.o_proj": ROWS,
+}
+DECODER = {**WORDS_OVER_DP, **ATTENTION, "model.embed_tokens": COLUMNS, "lm_head": COLUMNS}
+GATED = {"**.mlp.gate_proj": COLUMNS, "**.mlp.up_proj": COLUMNS, "**.mlp.down_proj": ROWS}
+BIASES = {"**.q_proj.bias": COLUMN_BIAS, "**.k_proj.bias": COLUMN_BIAS, "**.v_proj.bias": COLUMN_BIAS}
+EXPERTS = {"**.experts.gate_up_proj": ("tp", None, None), "**.experts.down_proj": ("tp", None, None)}
+# GPT-2 keeps its matrices as [in, out], and queries, keys and values in one: its parts are not those of the heads.
+GPT2 = {
+    **WORDS_OVER_DP,
+    "transformer.wte": COLUMNS,
+    "**.attn.c_proj": ("tp", None),
+    "**.mlp.c_fc": (None, "tp"),
+    "**.mlp.c_fc.bias": COLUMN_BIAS,
+    "**.mlp.c_proj": ("tp", None),
+}
+BERT = {
+    **WORDS_OVER_DP,
+    "attention_mask": ("dp", None),
+    "bert.embeddings.word_embeddings": COLUMNS,
+    "**.attention.self.*.weight": COLUMNS,
+    "**.attention.self.*.bias": COLUMN_BIAS,
+    "**.attention.output.dense": ROWS,
+    "**.intermediate.dense": COLUMNS,
+    "**.intermediate.dense.bias": COLUMN_BIAS,
+    "bert.encoder.layer.*.output.dense": ROWS,
+}
+VIT = {
+    "pixel_values": ("dp", None, None, None),
+    **ATTENTION,
+    **BIASES,
+    "**.mlp.fc1": COLUMNS,
+    "**.mlp.fc1.bias": COLUMN_BIAS,
+    "**.mlp.fc2": ROWS,
+}
+RESNET = {
+    "pixel_values": ("dp", None, None, None),
+    **{f"resnet.encoder.stages.{stage}.**.layer.0.convolution": ("tp", None, None, None) for stage in (1, 2)},
+    **{f"resnet.encoder.stages.{stage}.**.layer.2.convolution": (None, "tp", None, None) for stage in (1, 2)},
+}
+T5 = {
+    **WORDS_OVER_DP,
+    "decoder_input_ids": ("dp", None),
+    "shared": COLUMNS,
+    "**Attention.q": COLUMNS,
+    "**Attention.k": COLUMNS,
+    "**Attention.v": COLUMNS,
+    "**Attention.o": ROWS,
+    "**.wi": COLUMNS,
+    "**.wo": ROWS,
+}
+
+
+def _asked(found: tuple[torch.nn.Module, dict[str, torch.Tensor]], asks: dict[str, tuple]):
+    module, kwargs = found
+    return ash.annotate(ash.from_torch(module, kwargs=kwargs), asks)
+
+
+def gpt2_annotated():
+    return _asked(gpt2(), GPT2)
+
+
+def llama_annotated():
+    return _asked(llama(), {**DECODER, **GATED})
+
+
+def qwen2_annotated():
+    return _asked(qwen2(), {**DECODER, **GATED, **BIASES})
+
+
+def bert_annotated():
+    return _asked(bert(), BERT)
+
+
+def vit_annotated():
+    return _asked(vit(), VIT)
+
+
+def resnet_annotated():
+    return _asked(resnet(), RESNET)
+
+
+def mixtral_annotated():
+    return _asked(mixtral(), {**DECODER, **EXPERTS})
+
+
+def t5_annotated():
+    return _asked(t5(), T5)
+
+
+def gpt2_training_annotated():
+    return ash.annotate(gpt2_training(), {**GPT2, "labels": ("dp", None)})
+
+
+def llama_training_annotated():
+    return ash.annotate(llama_training(), {**DECODER, **GATED, "labels": ("dp", None)})
+
+
+def mixtral_training_annotated():
+    return ash.annotate(mixtral_training(), {**DECODER, **EXPERTS, "labels": ("dp", None)})
+
+
+def resnet_training_annotated():
+    return ash.annotate(resnet_training(), RESNET)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
+from typing import Any
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8 --xla_cpu_multi_thread_eigen=false"
 
@@ -17,7 +19,10 @@ import numpy as np
 
 import autoshard as ash
 from autoshard.annotate import annotate
-from autoshard.exporters.jax_sharding import jax_shardings, jit
+from autoshard.exporters.jax_sharding import JaxShardings, jax_shardings, jit, jit_model
+from autoshard.frontends.jax.trees import named_leaves
+
+SAMPLES = Path(__file__).parents[2] / "sample_code" / "08_jax_models"
 
 
 def floats(seed: int, *shape: int) -> np.ndarray:
@@ -58,7 +63,24 @@ ASKED = {
 }
 
 
+def of_model(name: str, mesh: str, search: str) -> dict:
+    """A model of the samples: parameters put where the plan says, and run there."""
+    sys.path.insert(0, str(SAMPLES))
+    import samples
+
+    model = getattr(samples, name)()
+    planned = ash.plan(model, mesh=mesh, search=search)
+    told = jax_shardings(planned)
+    params = jax.device_put(model.params, told.tree(model.params))
+    found = jax.tree.leaves(jit_model(model, planned)(params, *model.example_arrays))
+    wanted = model.reference()
+    lies = [one.sharding.spec == told.named[name] for name, one in named_leaves(params)]
+    return told_of(planned, told, found, wanted, all(lies))
+
+
 def outcome(name: str, mesh: str, search: str) -> dict:
+    if name not in CASES:
+        return of_model(name, mesh, search)
     function, args = CASES[name]
     module = annotate(ash.from_jax(function, *args), ASKED[name, mesh], mesh)
     planned = ash.plan(module, mesh=mesh, search=search)
@@ -66,10 +88,14 @@ def outcome(name: str, mesh: str, search: str) -> dict:
     found = jax.tree.leaves(jit(function, planned, *args)(*args))
     wanted = jax.tree.leaves(function(*args))
     lies = [one.sharding.spec == spec for one, spec in zip(found, told.outputs, strict=True)]
+    return told_of(planned, told, found, wanted, all(lies))
+
+
+def told_of(planned: Any, told: JaxShardings, found: list, wanted: list, as_planned: bool) -> dict:
     return {
         "apart": max(float(np.abs(one - other).max()) for one, other in zip(found, wanted, strict=True)),
         "size": max(float(np.abs(one).max()) for one in wanted),
-        "as_planned": all(lies),
+        "as_planned": as_planned,
         "split": sum(layout.split > 1 for layout in planned.plan.layouts.values()),
         "axes": list(told.pieces.names),
     }

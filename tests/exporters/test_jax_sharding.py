@@ -15,11 +15,13 @@ from jax.sharding import PartitionSpec
 
 import autoshard as ash
 from autoshard.errors import PlanError, RuntimeSetupError
-from autoshard.exporters.jax_sharding import jax_shardings, jit
+from autoshard.exporters.jax_sharding import jax_shardings, jit, jit_model
 
 pytestmark = pytest.mark.jax
 SCRIPT = Path(__file__).with_name("jax_devices.py")
-CASES = ("mlp/dp=2,tp=4/factor", "mlp/d=8/factor", "gradient/dp=4,tp=2/factor",
+# A sample of JAX models: its pytree of parameters lies as the plan says.
+MODELS = ("vit_annotated/dp=2,tp=4/factor",)
+CASES = (*MODELS, "mlp/dp=2,tp=4/factor", "mlp/d=8/factor", "gradient/dp=4,tp=2/factor",
          "attention/dp=2,tp=4/sharding_propagation",
          "image/dp=4,tp=2/factor")  # fmt: skip
 
@@ -27,7 +29,7 @@ CASES = ("mlp/dp=2,tp=4/factor", "mlp/d=8/factor", "gradient/dp=4,tp=2/factor",
 def test_functions_on_eight_devices_equal_themselves() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, SCRIPT, *CASES], capture_output=True, text=True, timeout=300, env=environment
+        [sys.executable, SCRIPT, *CASES], capture_output=True, text=True, timeout=600, env=environment
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for case, told in zip(CASES, json.loads(done.stdout), strict=True):
@@ -82,6 +84,26 @@ def test_another_function_is_refused() -> None:
         jit(other, planned, *ARGS)
     with pytest.raises(PlanError, match=r"the plan is for inputs of shapes .* but the arguments have \[\(3, 3\)\]"):
         jit(mlp, planned, np.ones((3, 3), np.float32))
+
+
+def test_a_named_pytree_gets_its_shardings() -> None:
+    params, x = ARGS
+    model = ash.annotate(ash.from_jax(mlp, x, params=params), {"up": (None, "tp"), "x": ("dp", None)})
+    planned = ash.plan(model, mesh="dp=2 tp=4", search="factor")
+    told = jax_shardings(planned)
+    found = told.tree(params, devices=jax.devices() * 8)
+    assert {name: one.spec for name, one in found.items()} == {
+        "up": PartitionSpec(None, "tp"),
+        "down": PartitionSpec("tp", None),
+    }
+    assert told.to_data()["names"] == ["x", "down", "up"]
+    with pytest.raises(PlanError, match="the plan has no input 'layers.down'; the nearest are down"):
+        told.tree(params, "layers", devices=jax.devices() * 8)
+    with pytest.raises(PlanError, match="the plan has up with 2 dims, but it has 1"):
+        told.tree({"up": np.ones(12)}, devices=jax.devices() * 8)
+    other = ash.from_jax(lambda params, x: x @ params["w"], x, params={"w": params["up"]})
+    with pytest.raises(PlanError, match="the plan is for another model: it has no input 'w'"):
+        jit_model(other, planned, devices=jax.devices() * 8)
 
 
 def test_too_few_devices_are_told() -> None:

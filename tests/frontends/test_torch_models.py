@@ -222,8 +222,9 @@ def test_models_of_transformers_equal_torch_whole_and_split(samples: Any, name: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2", "llama", "mixtral", "resnet"])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_training_transformers_equals_torch(samples: Any, name: str) -> None:
+    """Mixtral and ResNet are trained in `test_torch_on_ranks`."""
     torch.manual_seed(0)
     model = samples[f"{name}_training"]()
     module, (_, kwargs) = model.module, model.example

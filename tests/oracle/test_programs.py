@@ -46,6 +46,10 @@ class Program:
     rng: np.random.Generator
     builder: Builder = field(default_factory=lambda: Builder("random"))
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return SIZES
+
     def pick(self, items: Sequence[Any]) -> Any:
         return items[int(self.rng.integers(len(items)))]
 
@@ -87,7 +91,7 @@ def _add_n(program: Program) -> None:
 
 def _product(program: Program) -> None:
     """MatMul with every choice of transposes; BatchMatMul where there is a batch."""
-    x, other = program.pick(program.values(2)), program.pick(SIZES)
+    x, other = program.pick(program.values(2)), program.pick(program.sizes)
     rows, k = x.type.shape[-2:]
     transpose_a, transpose_b = (bool(program.rng.integers(2)) for _ in range(2))
     k = rows if transpose_a else k
@@ -180,7 +184,7 @@ def random_graph(rng: np.random.Generator) -> Graph:
     """A program of 5 to 15 operators; its outputs are what nothing else uses."""
     program = Program(rng)
     for _ in range(int(rng.integers(1, 3))):
-        program.input(*(program.pick(SIZES) for _ in range(int(rng.integers(2, 4)))))
+        program.input(*(program.pick(program.sizes) for _ in range(int(rng.integers(2, 4)))))
     count = int(rng.integers(5, 16))
     while len(program.builder.nodes) < count:
         program.pick(GROW)(program)

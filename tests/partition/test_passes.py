@@ -8,15 +8,17 @@ import pytest
 
 from autoshard.api import plan
 from autoshard.errors import GraphError, PlanError
+from autoshard.layout import Layout
 from autoshard.partition.passes import PASSES, optimize
 from autoshard.partition.passes.chains import chains
 from autoshard.partition.passes.combine import combine
 from autoshard.partition.passes.costs import Costs, Setting
 from autoshard.partition.passes.move import move
+from autoshard.partition.passes.moved import with_result
 from autoshard.partition.passes.overlap import overlap
 from autoshard.partition.passes.share import share
 from autoshard.partition.passes.timeline import timeline
-from autoshard.partition.program import Bundle, Program, Start, Wait
+from autoshard.partition.program import Bundle, Compute, Program, Start, Wait
 from autoshard.partition.verify import verify_program
 from autoshard.plan import CONFIGURED
 from costmodel import preset
@@ -317,3 +319,17 @@ def test_plans_run_the_passes_unless_told_not_to():
     assert planned.savings[-1].after.nbytes <= planned.savings[0].before.nbytes
     plain = checked(FFN(((1, 4), (4, 2)), sizes=(12, 24, 10)), (array(24, 12),), passes=False)
     assert plain.savings == ()
+
+
+def test_terms_of_a_result_come_from_a_split_sum_or_from_terms():
+    """A product of whole blocks has no terms to leave, so none are asked of it."""
+    program = program_of(
+        "8",
+        {"a": ((6, 24), "f64", "-, d"), "b": ((24, 6), "f64", "d, -")},
+        [("c", "MatMul", ("a", "b"), {}, ("-, d", "d, -"))],
+        {"c": "-, -"},
+    )
+    (product,) = (one for one in program.instructions if isinstance(one, Compute))
+    mesh = product.results[0].layout.mesh
+    assert with_result(product, Layout.parse("-, - +d", mesh)) is not None
+    assert with_result(product, Layout.parse("-, d:(4)2 +d:(1)4", mesh)) is None

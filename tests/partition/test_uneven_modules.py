@@ -47,7 +47,7 @@ module @uneven {
 def planned(path, text: str):
     file = path / "module.mlir"
     file.write_text(text)
-    return plan(str(file))
+    return plan(str(file), search="factor")
 
 
 def check(made, *shapes: tuple[int, ...]) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from autoshard.ir.graph import Graph, Node
+from autoshard.ir.flow import Boundary, borders, is_nest, node_links
+from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout import AxisRef, Layout, Mesh
+from autoshard.ops.control import OPERAND, RESULT
 from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.strategy import Strategy, is_runnable, size_of
 
@@ -49,15 +53,63 @@ def layout_of(shape: tuple[int, ...], mesh: Mesh, rng: np.random.Generator) -> L
     return Layout(mesh, dims)
 
 
-def random_plan(graph: Graph, mesh: Mesh, rng: np.random.Generator) -> Plan:
-    """A strategy for every operator; results are left as they come, or as some layout has them."""
-    layouts = {value: layout_of(value.type.shape, mesh, rng) for value in graph.inputs}
-    decisions = {}
-    for node in graph.nodes:
-        strategy = strategy_of(node, mesh, rng)
-        decisions[node] = Decision(Option(strategy, 0.0, 0.0, 0.0), Cause(CONFIGURED))
-        for value, layout in zip(node.results, strategy.result_layouts, strict=True):
-            layouts[value] = layout if rng.random() < 0.7 else layout_of(value.type.shape, mesh, rng)
+def carrying(node: Node, strategy: Strategy, rng: np.random.Generator) -> Strategy:
+    """The strategy, with terms of a sum that pass through along a free axis if the operator is linear."""
+    free = strategy.free()
+    if not free or not node.op.linear or strategy.rule.reduction != "sum" or node.given_rule is not None:
+        return strategy
+    members = node.op.linear[int(rng.integers(len(node.op.linear)))] or tuple(range(len(node.operands)))
+    if not all(node.operand_types[i].dtype.is_float for i in members):
+        return strategy
+    return Strategy(node.rule, strategy.mesh, strategy.axes, free[:1], members)
+
+
+def boundary_of(node: Node, mesh: Mesh, rng: np.random.Generator) -> Boundary:
+    """A loop or branch with some layout for each of its results; what a loop carries enters as it leaves."""
+    leaving = [layout_of(value.type.shape, mesh, rng) for value in node.results]
+    entering = [Layout.whole(mesh, value.type.rank) for value in node.operands]
+    for spot, edge in node_links(node).sources.items():
+        owner = edge.targets[0]
+        if spot.kind == OPERAND and owner.kind == RESULT:
+            entering[spot.index] = leaving[owner.index]
+    return Boundary.of(node, mesh, entering, leaving)
+
+
+class _Planning:
+    """Decisions and layouts of a random plan."""
+
+    def __init__(self, mesh: Mesh, rng: np.random.Generator, carries: float) -> None:
+        self.mesh, self.rng, self.carries = mesh, rng, carries
+        self.decisions: dict[Node, Decision] = {}
+        self.layouts: dict[Value, Layout] = {}
+
+    def nodes(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            strategy = self.strategy(node)
+            self.decisions[node] = Decision(Option(strategy, 0.0, 0.0, 0.0), Cause(CONFIGURED))
+            for value, layout in zip(node.results, strategy.result_layouts, strict=True):
+                stays = is_nest(node) or self.rng.random() < 0.7
+                self.layouts[value] = layout if stays else layout_of(value.type.shape, self.mesh, self.rng)
+            for i, region in enumerate(node.regions):
+                self.layouts.update(zip(region.args, borders(node, strategy, i).args, strict=True))
+                self.nodes(region.nodes)
+
+    def strategy(self, node: Node) -> Strategy:
+        if is_nest(node):
+            return boundary_of(node, self.mesh, self.rng)
+        strategy = strategy_of(node, self.mesh, self.rng)
+        return carrying(node, strategy, self.rng) if self.carries and self.rng.random() < self.carries else strategy
+
+
+def random_plan(graph: Graph, mesh: Mesh, rng: np.random.Generator, carries: float = 0.0) -> Plan:
+    """A strategy for every operator; results are left as they come, or as some layout has them.
+
+    `carries` is how often a linear operator lets terms of a sum pass.
+    """
+    planning = _Planning(mesh, rng, carries)
+    planning.layouts.update((value, layout_of(value.type.shape, mesh, rng)) for value in graph.inputs)
+    planning.nodes(graph.nodes)
+    layouts = planning.layouts
     outputs = tuple(
         layouts[value].final() if rng.random() < 0.5 else layout_of(value.type.shape, mesh, rng)
         for value in graph.outputs
@@ -67,7 +119,7 @@ def random_plan(graph: Graph, mesh: Mesh, rng: np.random.Generator) -> Plan:
         outputs = tuple(
             layouts[replaced] if one is value else layout for one, layout in zip(graph.outputs, outputs, strict=True)
         )
-    return Plan(graph, mesh, decisions, layouts, outputs)
+    return Plan(graph, mesh, planning.decisions, layouts, outputs)
 
 
 def is_uneven(plan: Plan) -> bool:

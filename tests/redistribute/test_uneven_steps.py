@@ -69,7 +69,7 @@ def formed(draw: st.DrawFn) -> tuple[Form, Form, tuple[int, ...]]:
         sizes = zip(units, layout.parts, shape, strict=True)
         return Form(layout, tuple(unit * parts if parts > 1 else size for unit, parts, size in sizes))
 
-    even = evened(*layouts, shape)
+    even = evened(layouts[0], layouts[1], shape)
     if draw(st.booleans()):
         return form(layouts[0]), form(layouts[1]), shape
     first, second = (
@@ -108,4 +108,4 @@ def test_a_finer_layout_follows_from_a_coarser_one_by_cuts():
     mesh = Mesh(dp=2, tp=4)
     steps = plan_steps(Layout.parse("dp, -", mesh), Layout.parse("dp.tp, -", mesh), (10, 3))
     assert [step.kind for step in steps] == ["slice"]
-    assert evened(*(Layout.parse(text, mesh) for text in ("dp, -", "dp.tp, -")), (10, 3)) == (16, 3)
+    assert evened(Layout.parse("dp, -", mesh), Layout.parse("dp.tp, -", mesh), (10, 3)) == (16, 3)

@@ -90,6 +90,8 @@ def check(layout: Layout, held: list[np.ndarray], array: np.ndarray) -> None:
 def run(step: Step, held: list[np.ndarray]) -> list[np.ndarray]:
     """What the ranks hold after a step."""
     mesh, n = step.before.mesh, math.prod(ref.size for ref in step.axes)
+    if step.fetched is not None:
+        return _fetched(step, held)
     if step.kind == "permute":
         return _permute(step, held)
     if step.kind == "keep":
@@ -113,6 +115,21 @@ def run(step: Step, held: list[np.ndarray]) -> list[np.ndarray]:
             assert step.kind in ("all_reduce", "reduce_scatter"), step.kind
             total = functools.reduce(COMBINE[step.reduction], [held[one] for one in members])
             new.append(total if step.kind == "all_reduce" else np.split(total, n, axis=step.dim or 0)[mine])
+    return new
+
+
+def _fetched(step: Step, held: list[np.ndarray]) -> list[np.ndarray]:
+    """The boxes that each rank fetches, put in place or combined with what is there."""
+    assert step.fetched is not None
+    shape = tuple(size * parts for size, parts in zip(held[0].shape, step.before.parts, strict=True))
+    new = []
+    for rank in range(step.before.mesh.devices):
+        made = np.zeros([size // parts for size, parts in zip(shape, step.after.parts, strict=True)], held[0].dtype)
+        for piece in step.fetched.pieces(rank, shape):
+            assert piece.source in group(step.before.mesh, rank, step.axes), "boxes come along the step's axes only"
+            box = held[piece.source][piece.taken]
+            made[piece.placed] = COMBINE[step.reduction](made[piece.placed], box) if piece.adds else box
+        new.append(made)
     return new
 
 
@@ -150,8 +167,21 @@ def received(step: Step, shape: tuple[int, ...]) -> float:
     return size * max(sum(row[rank] != rank for row in sources) for rank in range(step.before.mesh.devices))
 
 
+def fetched(step: Step, shape: tuple[int, ...]) -> float:
+    """Elements in the boxes that come from others, to the ranks of the group that gets most; an equal share each."""
+    assert step.fetched is not None
+    mesh, begun = step.before.mesh, step.fetched.begun
+    own = [
+        sum(math.prod(one.stop - one.start for one in piece.taken) for piece in row if piece.source != rank)
+        for rank, row in ((rank, step.fetched.pieces(rank, shape)) for rank in range(mesh.devices))
+    ]
+    return max(float(np.mean([own[one] for one in group(mesh, rank, begun)])) for rank in range(mesh.devices))
+
+
 def sent(step: Step, shape: tuple[int, ...]) -> float:
     """Elements that one rank sends, by the table in the step module, from the blocks' true sizes."""
+    if step.fetched is not None:
+        return fetched(step, shape)
     if step.kind == "permute":
         return received(step, shape)
     local = math.prod(block(step.before, 0, np.empty(shape, dtype=np.int8)).shape)

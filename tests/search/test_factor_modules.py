@@ -37,7 +37,7 @@ def module(text: str, arguments: str, results: str = "tensor<8x16xf32>", mesh: s
     return f"{mesh}func.func public @main({arguments}) -> ({results}) {{\n{text}\n}}\n"
 
 
-def planned_of(text: str, search: str | None = None) -> ash.Planned:
+def planned_of(text: str, search: str | None = "factor") -> ash.Planned:
     """The plan, which runs on virtual ranks as the module runs whole."""
     planned = ash.plan(from_stablehlo(text), search=search)
     rng = np.random.default_rng(0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.search.exact import Listing, least_sum
+from autoshard.search.exact import Listing, least_sum, sparse
 from autoshard.search.nearby import TooMany, nearby
 from autoshard.search.shared_messages import SharedMessages
 from autoshard.search.sharing import Shared
@@ -77,12 +78,14 @@ def listed(scope, table, gap) -> Listing:
     return Listing(np.array([scope]), np.zeros(len(rows), dtype=np.int64), rows, table[table <= gap])
 
 
-@given(sums(), st.integers(0, 25), st.sampled_from([1, 3, 1000]))
-def test_least_sum_is_the_least_of_all(problem, gap, width):
+@given(sums(), st.integers(0, 25), st.sampled_from([1, 3, 1000]), st.sampled_from([1, 12, 1000]))
+def test_least_sum_is_the_least_of_all(problem, gap, width, small):
+    """In arrays, in rows, and in some of both."""
     sizes, unary, tables = problem
     costs = {choice: total(unary, tables, choice) for choice in itertools.product(*map(range, sizes))}
     best = min(costs.values())
-    found = least_sum(unary, [listed(scope, table, gap) for scope, table in tables], gap, width)
+    with mock.patch.object(sparse, "SMALL", small):
+        found = least_sum(unary, [listed(scope, table, gap) for scope, table in tables], gap, width)
     if found.choice is not None:
         assert costs[found.choice] == pytest.approx(found.cost)
     assert best > gap or min(found.cost, found.beyond) <= best + 1e-9 <= found.cost + 2e-9

@@ -10,6 +10,7 @@ import pytest
 
 from autoshard import nn, ops
 from autoshard.api import plan
+from autoshard.ops.calls import call_bytes
 from autoshard.partition.program import Compute
 from autoshard.redistribute.buffers import staging_bytes
 from autoshard.search.evaluate import evaluate_plan, moves_of, plan_seconds
@@ -93,7 +94,7 @@ def _alive(program) -> list[int]:
         blocks = sum(one.local.nbytes for one in made if one in kept or one in later)
         if isinstance(instruction, Compute):
             locals_ = [tuple(one.local for one in some) for some in (instruction.operands, instruction.results)]
-            blocks += instruction.op.scratch(instruction.node.rule, *locals_, instruction.attrs)
+            blocks += call_bytes(instruction.op, instruction.node.rule, *locals_, instruction.attrs)
         elif instruction.step.communicates:
             blocks += staging_bytes(instruction.step, instruction.operand.whole)
         sizes.append(blocks)
@@ -101,7 +102,8 @@ def _alive(program) -> list[int]:
 
 
 def test_peak_memory_is_that_of_a_sweep(planned):
-    own = runtime_bytes(len(planned.program.instructions))
+    own = next(one.nbytes for one in planned.cost.memory.held if one.kind == "runtime")
+    assert own <= runtime_bytes(len(_owners(planned.program)), len(planned.program.instructions))
     assert planned.cost.peak_memory_bytes == max(_alive(planned.program)) + own
 
 

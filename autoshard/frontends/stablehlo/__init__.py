@@ -1,1 +1,1 @@
-"""StableHLO modules as graphs: `from_stablehlo`, `from_jax`."""
+"""StableHLO modules as graphs: `from_stablehlo`."""

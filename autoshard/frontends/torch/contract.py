@@ -29,6 +29,11 @@ def _(call: Call, bias: Any, x: Any, w: Any, *, beta: float = 1, alpha: float = 
     return do(ops.add, scaled(do(ops.matmul, x, w), alpha), scaled(bias, beta))
 
 
+@translates("aten.addmv.default")
+def _(call: Call, bias: Any, x: Any, w: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    return do(ops.add, scaled(do(ops.einsum, x, w, equation="mk,k->m"), alpha), scaled(bias, beta))
+
+
 @translates("aten.baddbmm.default")
 def _(call: Call, bias: Any, x: Any, w: Any, *, beta: float = 1, alpha: float = 1) -> Any:
     return do(ops.add, scaled(do(ops.batch_matmul, x, w), alpha), scaled(bias, beta))

@@ -16,6 +16,9 @@ from autoshard.frontends.torch.table import CHECKS, TABLE
 SET_GRAD = "wrap_with_set_grad_enabled"
 """The higher order operator that export makes of `with torch.no_grad()`."""
 
+COND, WHILE = "cond", "while_loop"
+"""Those of torch.cond and of torch's while_loop."""
+
 
 def nodes_at_any_depth(module: Any) -> Iterator[Any]:
     """The nodes of a graph module and of those inside it."""
@@ -30,7 +33,7 @@ def node_ready(node: Any) -> bool:
     if node.op != "call_function":
         return node.op in ("placeholder", "output", "get_attr")
     name = str(node.target)
-    if node.target is operator.getitem or name in CHECKS or name == SET_GRAD:
+    if node.target is operator.getitem or name in CHECKS or name in (SET_GRAD, COND, WHILE):
         return True
     if changes_first(node):
         return functional_name(node) in TABLE and _alone(node.args[0], node)

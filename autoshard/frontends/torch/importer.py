@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from autoshard.errors import AutoshardError, GraphError, ShapeError, at
-from autoshard.frontends.torch.functional import SET_GRAD, changes_first, functional_name
+from autoshard.frontends.torch.functional import COND, SET_GRAD, WHILE, changes_first, functional_name
 from autoshard.frontends.torch.locations import module_path, source_line
 from autoshard.frontends.torch.table import CHECKS, TABLE, Call, Refused, do, load_translators
 from autoshard.frontends.torch.tensors import type_of_tensor
 from autoshard.ops.registry import lookup
 from autoshard.tensortype import TensorType, dtype
+from autoshard.trace import control
 from autoshard.trace.parameter import active
 
 
@@ -44,7 +47,9 @@ class Importer:
         Raises:
             ShapeError: overloads that are not known or not as they are used; all of them are listed.
         """
-        outputs = self.graph(self.program.graph_module, inputs.__getitem__)
+        # What is computed at once is so as torch does it: logarithms of zero are no matter for a warning.
+        with np.errstate(all="ignore"):
+            outputs = self.graph(self.program.graph_module, inputs.__getitem__)
         self.tell()
         return outputs
 
@@ -58,7 +63,8 @@ class Importer:
             elif node.op == "get_attr":
                 held[node] = _attribute(module, node.target)
             elif node.op == "output":
-                outputs = list(_filled(node.args[0], held))
+                given = node.args[0] if isinstance(node.args[0], tuple | list) else node.args  # conditions return one
+                outputs = list(_filled(given, held))
             else:
                 held[node] = self.node(node, held)
                 if changes_first(node):
@@ -74,6 +80,9 @@ class Importer:
             return None
         if name == SET_GRAD:
             return self.with_grad(*_filled(node.args, held))
+        if name in (COND, WHILE):
+            with self.placed(node):
+                return (self.chosen if name == COND else self.repeated)(*_filled(node.args, held))
         name = functional_name(node) if changes_first(node) else name
         if name not in TABLE:
             return self.unknown(node, name, "")
@@ -100,6 +109,29 @@ class Importer:
         if enabled or not self.training:
             return outputs
         return [do(lookup("StopGradient"), one) if dtype(one.dtype).is_float else one for one in outputs]
+
+    def chosen(self, holds: Any, yes: Any, no: Any, operands: Sequence[Any]) -> list[Any]:
+        """torch.cond: the outputs of one of two graphs."""
+        if isinstance(holds, np.ndarray):
+            return self.inside(yes if holds else no, operands)
+        return control.cond(holds, lambda: self.inside(yes, operands), lambda: self.inside(no, operands))
+
+    def repeated(self, holds: Any, body: Any, carried: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
+        """torch's while_loop: what it carries in the end."""
+        return control.while_loop(
+            lambda now: self.inside(holds, [*now, *others])[0],
+            lambda now: self.inside(body, [*now, *others]),
+            [*carried],
+        )
+
+    def inside(self, module: Any, operands: Sequence[Any]) -> list[Any]:
+        """The outputs of a graph inside for these operands; what it makes stays inside."""
+        given, memo = iter(operands), self.memo
+        self.memo = {}
+        try:
+            return self.graph(module, lambda _: next(given))
+        finally:
+            self.memo = memo
 
     @contextmanager
     def placed(self, node: Any) -> Iterator[None]:

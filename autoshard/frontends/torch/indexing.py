@@ -197,6 +197,55 @@ def _(call: Call, x: Any, dim: int, index: Any, source: Any) -> Any:
     return do(ops.add, x, do(ops.gather_d_grad, source, index, size=x.shape[dim], dim=dim))
 
 
+@translates("aten.scatter_reduce.two")
+def _(call: Call, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
+    if reduce not in ("sum", "mean"):
+        call.refuse(f"scatter_reduce with reduce={reduce!r}; known are 'sum' and 'mean'")
+    dim = axis(dim, len(x.shape))
+    source = _source(call, x, dim, index, source)
+
+    def added(rows: Any) -> Any:
+        return do(ops.gather_d_grad, rows, index, size=x.shape[dim], dim=dim)
+
+    one = number(1, call.dtype)
+    count = added(spread(one, tuple(index.shape)))
+    if not include_self:
+        x = do(ops.select, do(ops.equal, count, number(0, call.dtype)), x, number(0, call.dtype))
+    total = do(ops.add, x, added(source))
+    if reduce == "sum":
+        return total
+    count = do(ops.scalar_add, count, addend=1.0) if include_self else do(ops.maximum, count, one)
+    return do(ops.div if call.dtype.is_float else ops.floor_div, total, count)
+
+
+@translates("aten.masked_scatter.default")
+def _(call: Call, x: Any, mask: Any, source: Any) -> Any:
+    """Where the mask holds, the next element of the source: its number is how many held before."""
+    mask = spread(mask, call.shape)
+    flat = reshaped(mask, (math.prod(call.shape),))
+    before = do(ops.scalar_add, do(ops.cum_sum, do(ops.cast, flat, dtype="i64"), axis=0), addend=-1)
+    size = math.prod(source.shape)
+    place = do(ops.minimum, do(ops.maximum, before, np.int64(0)), np.int64(size - 1))
+    taken = do(ops.gather, reshaped(source, (size,)), place, axis=0)
+    return do(ops.select, mask, reshaped(taken, call.shape), spread(x, call.shape))
+
+
+@translates("aten.searchsorted.Tensor")
+def _(
+    call: Call,
+    boundaries: Any,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: Any = None,
+    sorter: Any = None,
+) -> Any:
+    if len(boundaries.shape) != 1 or sorter is not None:
+        call.refuse("searchsorted in rows of their own, or with a sorter")
+    return _below(call, x, boundaries, right or side == "right")
+
+
 @translates("aten.one_hot.default")
 def _(call: Call, x: Any, num_classes: int = -1) -> Any:
     if num_classes < 0:
@@ -230,5 +279,9 @@ def _(call: Call, x: Any, n: int = 1, dim: int = -1, prepend: Any = None, append
 @translates("aten.bucketize.Tensor")
 def _(call: Call, x: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
     """How many boundaries lie below each element."""
+    return _below(call, x, boundaries, right)
+
+
+def _below(call: Call, x: Any, boundaries: Any, right: bool) -> Any:
     beyond = do(ops.greater_equal if right else ops.greater, do(ops.expand_dims, x, axis=-1), boundaries)
     return do(ops.reduce_sum, call.cast(beyond), axis=(len(x.shape),))

@@ -40,6 +40,7 @@ def _innermost(trace: str) -> Source | None:
 
 @lru_cache(maxsize=1024)
 def _inside_torch(file: str) -> bool:
+    """Whether it is a file of torch, or code that torch generated, which has none."""
     import torch
 
-    return file.startswith(os.path.dirname(torch.__file__) + os.sep)
+    return file.startswith("<") or file.startswith(os.path.dirname(torch.__file__) + os.sep)

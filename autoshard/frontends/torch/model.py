@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 
 from autoshard.errors import GraphError, ShapeError, UnknownNameError
 from autoshard.frontends.torch.importer import Importer
+from autoshard.frontends.torch.reference import outputs_in_torch, state_in_torch
+from autoshard.frontends.torch.structure import picked, plain
 from autoshard.frontends.torch.table import lifted
 from autoshard.frontends.torch.tensors import array_of, tensor_of, type_of_tensor, values_of
 from autoshard.tensortype import TensorType
@@ -39,6 +42,8 @@ class TorchModel(Cell):
         optimizer: makes an optimizer of autoshard.nn of the list of trained parameters; None: nothing is trained.
         wrapped: a prefix of qualified names to leave out.
     """
+
+    framework = "PyTorch"
 
     def __init__(
         self,
@@ -143,7 +148,7 @@ class TorchModel(Cell):
         for place, parameter in self._written.items():
             parameter.assign(outputs[place])
         returned = [lifted(one) for i, one in enumerate(outputs) if i not in self._written]
-        return _plain(_unflattened(returned, self.program.call_spec.out_spec))
+        return plain(_unflattened(returned, self.program.call_spec.out_spec))
 
     def _counted(self) -> Any:
         """The number of uses of dropout so far; every use has its own."""
@@ -206,16 +211,28 @@ class TorchModel(Cell):
 
     def reference(self) -> list[np.ndarray]:
         """What torch itself returns for the example, without gradients: all tensors in it in order, or the loss."""
-        import torch
-        from torch.utils import _pytree as pytree
+        return outputs_in_torch(self)
 
-        args, kwargs = self.example
-        module = self.program.module() if self.module is None else copy.deepcopy(self.module)
-        with torch.no_grad():
-            found = module(*copy.deepcopy(args), **copy.deepcopy(kwargs))
-        if self.loss is not None:
-            found = picked(_plain(found), self.loss)
-        return [array_of(one) for one in pytree.tree_leaves(found) if hasattr(one, "dtype")]
+    def reference_state(self) -> dict[str, np.ndarray]:
+        """The parameters and buffers, by name, after torch ran the example, or did one step of training with it.
+
+        Raises:
+            GraphError: an optimizer to which none of torch.optim is equal.
+        """
+        return state_in_torch(self)
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws random numbers, which are not those that torch draws."""
+        return any(parameter is self.dropped for parameter in self.traced.parameters.values())
+
+    def with_traced(self, traced: Traced) -> TorchModel:
+        """The same model and parameters with another trace, such as one that asks for shardings."""
+        changed = copy.copy(self)
+        vars(changed)["traced"] = traced
+        if self.optimizer is not None:
+            vars(changed)["step"] = replace(self.step, traced=traced)
+        return changed
 
     def state(self) -> dict[str, Any]:
         """The parameters' present values as torch tensors, by qualified name."""
@@ -226,33 +243,3 @@ def _unflattened(leaves: list[Any], spec: Any) -> Any:
     from torch.utils import _pytree as pytree
 
     return pytree.tree_unflatten(leaves, spec)
-
-
-def _plain(part: Any) -> Any:
-    """Nested tuples, lists and dicts of what was nested in classes of other kinds."""
-    if isinstance(part, Mapping):
-        return {key: _plain(one) for key, one in part.items()}
-    if isinstance(part, tuple) and hasattr(part, "_fields"):
-        return type(part)(*map(_plain, part))
-    if isinstance(part, tuple | list):
-        return type(part)(map(_plain, part))
-    return part
-
-
-def picked(found: Any, path: str) -> Any:
-    """The part of a result at a path such as "loss", "output.loss" or "0".
-
-    Raises:
-        UnknownNameError: there is none; the message says what there is.
-    """
-    words = [word for word in path.split(".") if word]
-    words = words[1:] if words and words[0] == "output" else words
-    for word in words:
-        if isinstance(found, Mapping) and word in found:
-            found = found[word]
-        elif isinstance(found, tuple | list) and word.isdigit() and int(word) < len(found):
-            found = found[int(word)]
-        else:
-            known = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
-            raise UnknownNameError(f"loss {path!r}: the model's result has no {word!r}; it has: {known}")
-    return found

@@ -36,7 +36,7 @@ def as_type(x: Any, to: DType) -> Any:
 # -- one operand
 
 _SAME = {
-    "abs": ops.abs, "neg": ops.neg, "relu": ops.relu, "floor": ops.floor, "ceil": ops.ceil, "round": ops.round,
+    "neg": ops.neg, "relu": ops.relu, "floor": ops.floor, "ceil": ops.ceil, "round": ops.round,
     "sign": ops.sign, "square": ops.square, "alias": ops.identity, "clone": ops.identity, "detach": ops.stop_gradient,
 }  # fmt: skip
 _FLOAT = {
@@ -44,7 +44,8 @@ _FLOAT = {
     "cos": ops.cos, "tanh": ops.tanh, "sigmoid": ops.sigmoid, "erf": ops.erf, "silu": ops.silu,
     "reciprocal": ops.reciprocal, "expm1": ops.expm1, "tan": ops.tan, "asin": ops.asin, "acos": ops.acos,
     "atan": ops.atan, "sinh": ops.sinh, "cosh": ops.cosh, "asinh": ops.asinh,
-    "acosh": ops.acosh, "atanh": ops.atanh,
+    "acosh": ops.acosh, "atanh": ops.atanh, "erfc": ops.erfc, "erfinv": ops.erf_inv, "lgamma": ops.lgamma,
+    "digamma": ops.digamma,
 }  # fmt: skip
 
 
@@ -57,6 +58,34 @@ def _unary(name: str, op: Any) -> None:
 
 for _name, _op in {**_SAME, **_FLOAT}.items():
     _unary(_name, _op)
+
+
+@translates("aten.abs.default")
+def _(call: Call, x: Any) -> Any:
+    if dtype(x.dtype) == call.dtype:
+        return do(ops.abs, x)
+    parts = do(ops.real_part, x), do(ops.imaginary_part, x)
+    return do(ops.sqrt, do(ops.add, *(do(ops.square, part) for part in parts)))
+
+
+def _logarithm(name: str, base: float) -> None:
+    @translates(f"aten.{name}.default")
+    def _(call: Call, x: Any) -> Any:
+        return do(ops.scalar_mul, do(ops.log, call.cast(x)), factor=1 / math.log(base))
+
+
+_logarithm("log2", 2)
+_logarithm("log10", 10)
+
+
+@translates("aten.exp2.default")
+def _(call: Call, x: Any) -> Any:
+    return do(ops.exp, do(ops.scalar_mul, call.cast(x), factor=math.log(2)))
+
+
+@translates("aten.round.decimals")
+def _(call: Call, x: Any, *, decimals: int) -> Any:
+    return do(ops.scalar_mul, do(ops.round, do(ops.scalar_mul, x, factor=10.0**decimals)), factor=10.0**-decimals)
 
 
 @translates("aten.lift_fresh_copy.default", "aten.contiguous.default", "aten.detach_.default")
@@ -212,6 +241,25 @@ def _binary(op: Any, names: Sequence[str]) -> None:
 
 for _op, _names in _BINARY.items():
     _binary(_op, _names)
+
+
+@translates("aten.hypot.default")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return do(ops.sqrt, do(ops.add, do(ops.square, call.cast(x)), do(ops.square, call.cast(y))))
+
+
+@translates("aten.copysign.Tensor", "aten.copysign.Scalar")
+def _(call: Call, x: Any, y: Any) -> Any:
+    """The size of x with the sign of y; that of a zero is seen in its reciprocal."""
+    y = as_type(y, call.dtype)
+    zero, size = number(0, call.dtype), do(ops.abs, call.cast(x))
+    below = do(ops.logical_or, do(ops.less, y, zero), do(ops.less, do(ops.reciprocal, y), zero))
+    return do(ops.select, below, do(ops.neg, size), size)
+
+
+@translates("aten.ldexp.Tensor")
+def _(call: Call, x: Any, y: Any) -> Any:
+    return do(ops.mul, call.cast(x), do(ops.pow, number(2, call.dtype), call.cast(y)))
 
 
 @translates("aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.floor_divide.default")

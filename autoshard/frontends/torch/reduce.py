@@ -108,9 +108,12 @@ def _(call: Call, x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False
         return do(ops.sqrt, do(ops.reduce_sum, do(ops.square, x), axis=over, keep_dims=keepdim))
     if ord == 1:
         return do(ops.reduce_sum, do(ops.abs, x), axis=over, keep_dims=keepdim)
-    if ord == math.inf:
-        return do(ops.reduce_max, do(ops.abs, x), axis=over, keep_dims=keepdim)
-    call.refuse(f"a norm of order {ord}; known are 1, 2 and infinity")
+    if math.isinf(ord):
+        return do(ops.reduce_max if ord > 0 else ops.reduce_min, do(ops.abs, x), axis=over, keep_dims=keepdim)
+    if ord == 0:
+        return do(ops.reduce_sum, call.cast(truth(x)), axis=over, keep_dims=keepdim)
+    powers = do(ops.pow, do(ops.abs, x), number(ord, call.dtype))
+    return do(ops.pow, do(ops.reduce_sum, powers, axis=over, keep_dims=keepdim), number(1 / ord, call.dtype))
 
 
 # -- order

@@ -188,13 +188,6 @@ def _(call: Call, x: Any, diagonal: int = 0) -> Any:
     return do(ops.triu, x, diagonal=diagonal)
 
 
-@translates("aten.pad.default")
-def _(call: Call, x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Any:
-    if mode != "constant":
-        call.refuse(f"pad with mode={mode!r}; only 'constant' is known")
-    return padded(x, pad, value or 0)
-
-
 @translates("aten.constant_pad_nd.default")
 def _(call: Call, x: Any, pad: Sequence[int], value: float = 0) -> Any:
     return padded(x, pad, value)

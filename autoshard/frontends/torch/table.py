@@ -42,7 +42,9 @@ class Refused(AutoshardError):
     """A translator cannot say this call with operators; the importer gathers these into one error."""
 
 
-_FAMILIES = ("pointwise", "shapes", "reduce", "indexing", "contract", "norm", "window", "composites")
+_FAMILIES = (
+    "pointwise", "shapes", "reduce", "indexing", "contract", "norm", "resample", "window", "composites", "complexes",
+)  # fmt: skip
 
 
 def load_translators() -> None:
@@ -107,7 +109,7 @@ class Call:
 
     def used(self, result: int) -> bool:
         """Whether a result of several is used at all."""
-        return any(user.args[1] == result for user in self.node.users if len(user.args) == 2)
+        return any(user.args[1] == result and user.users for user in self.node.users if len(user.args) == 2)
 
     def refuse(self, why: str) -> NoReturn:
         """Say that this call cannot be translated, and why."""
@@ -132,13 +134,17 @@ def do(op: Operator, *operands: Any, **attrs: Any) -> Any:
 
 
 def _given(operand: Any) -> Any:
-    """An array of a type that numpy lacks reaches a graph as f32 and is cast there."""
+    """An array of a type that numpy lacks reaches a graph as f32 and is cast there, one of complex numbers in parts."""
     recorder = active()
-    if recorder is None or not isinstance(operand, np.ndarray) or not dtype(operand.dtype).extended:
+    if recorder is None or not isinstance(operand, np.ndarray):
         return operand
     kind = dtype(operand.dtype)
-    wide = recorder.constant(operand.astype(np.float32))
-    return lookup("Cast")(wide, dtype=kind.name)
+    if operand.dtype.kind == "c":
+        parts = (np.ascontiguousarray(one) for one in (operand.real, operand.imag))
+        return lookup("Complex")(*map(recorder.constant, parts))
+    if not kind.extended:
+        return operand
+    return lookup("Cast")(recorder.constant(operand.astype(np.float32)), dtype=kind.name)
 
 
 def lifted(value: Any) -> Any:

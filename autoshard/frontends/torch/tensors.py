@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -72,7 +73,7 @@ def values_of(tensor: Any, name: str) -> np.ndarray | Deferred:
     """What a Parameter of the name takes: the numbers, or for a meta tensor a type that has none."""
     if tensor.device.type != "meta":
         return array_of(tensor)
-    return Deferred(type_of_tensor(tensor), lambda: _no_numbers(name))
+    return Deferred(type_of_tensor(tensor), partial(_no_numbers, name))
 
 
 def _no_numbers(what: str) -> NoReturn:

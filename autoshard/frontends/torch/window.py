@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
+from autoshard.frontends.torch.resample import covered, shares
 from autoshard.frontends.torch.shapes import reshaped
 from autoshard.frontends.torch.table import Call, do, translates
 from autoshard.ops.body import Body
@@ -186,39 +187,22 @@ def _pools(count: int) -> None:
         divisor_override: int | None = None,
     ) -> Any:
         sizes = _each(size, count)
-        if ceil_mode:
-            call.refuse("ceil_mode=True")
         strides, pads = _each(stride or sizes, count), _each(padding, count)
-        if count_include_pad or divisor_override or not any(pads):
-            return do(ops.scalar_mul, _sums(x, sizes, strides, pads), factor=1 / (divisor_override or math.prod(sizes)))
-        ones = np.ones((*(1,) * (len(x.shape) - count), *x.shape[-count:]), np.float32)
-        return do(ops.div, _sums(x, sizes, strides, pads), call.cast(_sums(ones, sizes, strides, pads)))
+        sums = _sums(x, sizes, strides, pads, ceil_mode)
+        if divisor_override or (not ceil_mode and (count_include_pad or not any(pads))):
+            return do(ops.scalar_mul, sums, factor=1 / (divisor_override or math.prod(sizes)))
+        given = zip(x.shape[-count:], sizes, strides, pads, call.shape[-count:], strict=True)
+        share = shares([covered(*one, count_include_pad) for one in given])
+        return do(ops.mul, sums, call.cast(share))
 
 
-def _sums(x: Any, sizes: Sequence[int], strides: Sequence[int], pads: Sequence[int]) -> Any:
+def _sums(x: Any, sizes: Sequence[int], strides: Sequence[int], pads: Sequence[int], ceil: bool) -> Any:
     kind = dtype(x.dtype)
-    return _windowed(x, np.zeros((), kind.numpy), "add", sizes, strides, pads, (1,) * len(sizes), False)
+    return _windowed(x, np.zeros((), kind.numpy), "add", sizes, strides, pads, (1,) * len(sizes), ceil)
 
 
 for _count in (1, 2, 3):
     _pools(_count)
-
-
-def _adaptive(count: int) -> None:
-    @translates(f"aten._adaptive_avg_pool{count}d.default", f"aten.adaptive_avg_pool{count}d.default")
-    def _(call: Call, x: Any, size: Any) -> Any:
-        sizes = call.shape[-count:]
-        lead = x.shape[:-count]
-        uneven = [whole for whole, part in zip(x.shape[-count:], sizes, strict=True) if whole % part]
-        if uneven:
-            call.refuse(f"adaptive pooling of {tuple(x.shape)} to {sizes}, which do not divide")
-        pairs = zip(x.shape[-count:], sizes, strict=True)
-        apart = reshaped(x, (*lead, *(size for whole, part in pairs for size in (part, whole // part))))
-        return do(ops.reduce_mean, apart, axis=tuple(len(lead) + 2 * i + 1 for i in range(count)))
-
-
-for _count in (1, 2, 3):
-    _adaptive(_count)
 
 
 def _nearest(count: int) -> None:

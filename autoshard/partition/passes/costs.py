@@ -51,6 +51,8 @@ class Costs:
     def __init__(self, hardware: Hardware) -> None:
         self.hardware, self.prices = hardware, prices_for(hardware)
         self._known: dict[Instruction, Price] = {}
+        self._works: dict[tuple, float] = {}
+        self._peaks: dict[int, tuple[Program, int]] = {}
 
     def of(self, one: Instruction) -> Price:
         """The price of an instruction; a Start has that of what it begins, a Wait none."""
@@ -95,9 +97,16 @@ class Costs:
         operands, results = (tuple(r.local for r in some) for some in (one.operands, one.results))
         if not results:
             return 0.0
-        nbytes = sum(of.nbytes for of in (*operands, *results))
-        work = operator_seconds(_flops(one), nbytes, self.hardware.device, results[0].dtype.name, one.op.name)
-        return float(work)
+        whole = tuple(register.whole for register in one.results)
+        key = (one.op.name, one.node.key, operands, results, whole) if one.attrs is one.node.attrs else None
+        known = self._works.get(key) if key is not None else None
+        if known is None:
+            nbytes = sum(of.nbytes for of in (*operands, *results))
+            device = self.hardware.device
+            known = float(operator_seconds(_flops(one), nbytes, device, results[0].dtype.name, one.op.name))
+            if key is not None:
+                self._works[key] = known
+        return known
 
     def bundled(self, parts: Sequence[Collective]) -> float:
         """Seconds that the parts of a bundle take on the links."""
@@ -109,8 +118,11 @@ class Costs:
         return 2 * nbytes / self.hardware.device.memory_bandwidth
 
     def peak(self, program: Program) -> int:
-        """Bytes that a rank holds at most."""
-        return program_memory(program, None).peak
+        """Bytes that a rank holds at most; remembered, as a pass asks and then what it saved."""
+        known = self._peaks.get(id(program))
+        if known is None:
+            known = self._peaks[id(program)] = program, program_memory(program, None).peak
+        return known[1]
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,8 @@ def with_result(one: Compute, layout: Layout) -> Strategy | None:
         reduced = ()
     carried = tuple(ref for ref in layout.partial if not any(ref.overlaps(other) for other in reduced))
     carriers = tuple(i for i, register in enumerate(one.operands) if register.layout.partial) if carried else ()
+    if carried and not carriers:  # no operand has such terms
+        return None
     strategy = _legal(one, axes, carried, carriers)
     return strategy if strategy is not None and strategy.result_layouts[0] is layout else None
 

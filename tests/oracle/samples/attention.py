@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from autoshard.ops.attention import attention
+from autoshard.ops.attention_grad import attention_key_grad, attention_query_grad
 
 from .sample import Sample
+
+
+def _with_ends(scale: float, causal: bool, *sizes: int):
+    """Slopes, queries, keys and values, with the sums that belong to them."""
+
+    def make(rng: np.random.Generator) -> list[np.ndarray]:
+        batch, queries, keys, width, values = sizes
+        g, q = rng.normal(size=(batch, queries, values)), rng.normal(size=(batch, queries, width))
+        k, v = rng.normal(size=(batch, keys, width)), rng.normal(size=(batch, keys, values))
+        inner = (g * attention(q, k, v, scale=scale, causal=causal)).sum(-1, keepdims=True)
+        ends = attention_query_grad(g, inner, q, k, v, scale=scale, causal=causal)[1]
+        return [g, inner, q, ends, k, v]
+
+    return make
+
+
+def _types(batch: int, queries: int, keys: int, width: int, values: int, *of_queries: int) -> tuple[str, ...]:
+    asking = (f"f32[{batch}, {queries}, {size}]" for size in of_queries)
+    return *asking, *(f"f32[{batch}, {keys}, {size}]" for size in (width, values))
+
+
+def _key_sample(*sizes: int, scale: float = 0.0, causal: bool = False, **attrs: object) -> Sample:
+    *_, width, values = sizes
+    make = _with_ends(scale, causal, *sizes)
+    types = _types(*sizes, values, 1, width, 1)
+    return Sample(attention_key_grad, types, {"scale": scale, "causal": causal, **attrs}, False, make)
+
+
+def _query_sample(*sizes: int, **attrs: object) -> Sample:
+    *_, width, values = sizes
+    return Sample(attention_query_grad, _types(*sizes, values, 1, width), attrs, False)
+
 
 SAMPLES = (
     Sample(attention, ("f32[4, 8, 6]", "f32[4, 12, 6]", "f32[4, 12, 10]"), {}),
     Sample(attention, ("f32[4, 24, 6]", "f32[4, 24, 6]", "f32[4, 24, 4]"), {"causal": True, "sequence": "ring"}, False),
     Sample(attention, ("f32[2, 16, 6]", "f32[2, 8, 6]", "f32[2, 8, 4]"), {"scale": 0.5, "sequence": "ring"}, False),
+    _query_sample(4, 8, 12, 6, 10),
+    _query_sample(4, 24, 24, 6, 4, causal=True, sequence="ring"),
+    _query_sample(2, 16, 8, 6, 4, scale=0.5, sequence="ring"),
+    _key_sample(4, 8, 12, 6, 10, scale=0.5),
+    _key_sample(4, 12, 12, 6, 5, causal=True),
+    _key_sample(4, 24, 24, 6, 4, causal=True, sequence="ring"),
+    _key_sample(2, 16, 8, 6, 4, scale=0.5, sequence="ring"),
 )

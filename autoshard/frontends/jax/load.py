@@ -1,0 +1,93 @@
+"""`from_jax`: a JAX function or flax module as a graph, or as a model whose parameters have names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from autoshard.errors import GraphError
+from autoshard.frontends.extra import need_jax
+from autoshard.frontends.stablehlo.load import from_stablehlo
+
+if TYPE_CHECKING:
+    from autoshard.frontends.jax.model import JaxModel
+    from autoshard.frontends.stablehlo.imported import Imported
+
+
+def from_jax(
+    function: Any,
+    *args: Any,
+    params: Any = None,
+    loss: str | Callable | None = None,
+    optimizer: Any = None,
+    gradients: str = "autoshard",
+    name: str | None = None,
+    **kwargs: Any,
+) -> Imported | JaxModel:
+    """Import a JAX function or a flax module.
+
+        model = ash.from_jax(module, tokens, params=module.init(key, tokens))         flax linen
+        model = ash.from_jax(module, images)                                          flax nnx
+        model = ash.from_jax(function, x, params=params)                              function(params, x)
+        planned = ash.plan(model, mesh="dp=2 tp=4")
+
+    With `params`, or for a module, the result is a model: the leaves of the pytree are parameters with their dotted
+    names (`params.layers_0.attn.query.kernel`), and what the function changes in its variables (linen: `mutable=`;
+    nnx: all that are no Param) becomes their update. Without, it is a StableHLO module as `from_stablehlo` returns
+    it: inputs are the leaves of (args, kwargs) in order, named after the arguments (`params['w1']`), those that the
+    function does not use as well.
+
+    Args:
+        function: a function, or what jax.jit made of one; a flax linen or nnx module.
+        args: arrays or jax.ShapeDtypeStruct; pytrees of them; anything else is fixed. Of a model they follow the
+            parameters, which are the function's first argument.
+        kwargs: the same by name.
+        params: the pytree of parameters, of arrays or jax.ShapeDtypeStruct; of a linen module its variables.
+        loss: a path into the result, such as "loss" or "0", "output" for all of it; or a function `loss(result, *args,
+            **kwargs)` of JAX arrays. The sum of the loss is differentiated.
+        optimizer: makes an optimizer of autoshard.nn of a list of parameters, for example `lambda params:
+            nn.Adam(params, 1e-3)`, or is one of optax; the model is then a step of training. It needs a loss.
+        gradients: whose gradients the step takes: "autoshard" (those of its operators) or "jax" (JAX differentiates,
+            and the graph holds what it made; for loops, and functions with a derivative of their own).
+        name: what the graph is called; by default the function or the module's class.
+
+    Raises:
+        RuntimeSetupError: jax is not installed.
+        ShapeError: the function's shapes are not all known.
+        GraphError: an optimizer without a loss; parameters that are missing, or given twice.
+    """
+    need_jax("importing a JAX function")
+    from autoshard.frontends.jax.sources import is_module
+
+    if params is None and not is_module(function):
+        if loss is not None or optimizer is not None:
+            raise GraphError("from_jax: a loss or an optimizer needs the parameters; give params=, the first argument")
+        return _lowered(function, args, kwargs)
+    return _model(function, args, kwargs, params, loss, optimizer, gradients, name)
+
+
+def _lowered(function: Any, args: tuple, kwargs: dict[str, Any]) -> Imported:
+    import jax
+
+    lowering = function if hasattr(function, "lower") else jax.jit(function, keep_unused=True)
+    return from_stablehlo(lowering.lower(*args, **kwargs))
+
+
+def _model(
+    function: Any,
+    args: tuple,
+    kwargs: dict[str, Any],
+    params: Any,
+    loss: str | Callable | None,
+    optimizer: Any,
+    gradients: str,
+    name: str | None,
+) -> JaxModel:
+    from autoshard.frontends.jax.model import GRADIENTS, JaxModel
+    from autoshard.frontends.jax.sources import source_of
+
+    if optimizer is not None and loss is None:
+        raise GraphError("from_jax: an optimizer needs a loss: a path such as 'loss', 'output' for all, or a function")
+    if gradients not in GRADIENTS:
+        raise GraphError(f"from_jax: gradients is {gradients!r}; it can be {' or '.join(map(repr, GRADIENTS))}")
+    return JaxModel(source_of(function, params), args, kwargs, loss, optimizer, gradients, name)

@@ -1,0 +1,90 @@
+"""Where a node of a JAX program comes from: scopes as a dotted path, and the user's source line.
+
+`jit(run)/LM/layers_0/attn/query/dot_general` stands in `layers_0.attn.query`; what transformations, inner functions and
+equations add (`jit(silu)`, `jvp(...)`, `...k,kh->...h`) is no name that anybody gave.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from autoshard.frontends.stablehlo.imported import Imported
+from autoshard.frontends.stablehlo.locations import Locations
+from autoshard.ir.graph import Node
+from autoshard.source import Source
+
+_WRAPPED = re.compile(r"(?:jvp|vmap|transpose|checkpoint|remat)\((.*)\)")
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
+# Frames inside of these packages are not the user's.
+_LIBRARIES = ("/flax/", "/jax/", "/optax/", "/jaxlib/", "/autoshard/frontends/", "<")
+
+
+class Places:
+    """The places of the nodes of one program; equal locations are read once.
+
+    Args:
+        imported: the program.
+        top: a scope around all of it, which paths leave out.
+    """
+
+    def __init__(self, imported: Imported, top: str = "") -> None:
+        self.operations, self.top = imported.operations, top
+        self.locations = Locations()
+        self._known: dict[Any, tuple[list[str], Source | None]] = {}
+
+    def of(self, node: Node, around: str) -> tuple[str, Source | None]:
+        """The path of a node and its line; `around` is the path of the call that it is reached by."""
+        op = self.operations.get(node)
+        if op is None:
+            return around, None
+        location = op.location
+        found = self._known.get(location)
+        if found is None:
+            found = self._known[location] = self._read(location)
+        words, source = found
+        path = ".".join(words)
+        return (f"{around}.{path}" if around and path else around or path), source
+
+    def _read(self, location: Any) -> tuple[list[str], Source | None]:
+        words = _scopes(_text(location))
+        if words and words[0] == self.top:
+            words = words[1:]
+        place = _frame(location)
+        return words, self.locations.source(place) if place is not None else None
+
+
+def _scopes(text: str) -> list[str]:
+    """The names among the scopes of an operation; the last one is the operation's own."""
+    words = []
+    for part in text.split("/")[:-1]:
+        match = _WRAPPED.fullmatch(part)
+        while match is not None:
+            part = match[1]
+            match = _WRAPPED.fullmatch(part)
+        if _NAME.fullmatch(part) and part not in ("while", "body", "cond", "closed_call", "core_call"):
+            words.append(part)
+    return words
+
+
+def _text(location: Any) -> str:
+    if isinstance(location, ir.NameLoc):
+        return location.name_str
+    if isinstance(location, ir.FusedLoc):
+        return next(filter(None, map(_text, location.locations)), "")
+    return ""
+
+
+def _frame(location: Any) -> Any:
+    """The innermost frame of a location that is no library's."""
+    if isinstance(location, ir.FileLineColLoc):
+        return None if any(one in location.filename for one in _LIBRARIES) or not location.filename else location
+    if isinstance(location, ir.NameLoc):
+        return _frame(location.child_loc)
+    if isinstance(location, ir.CallSiteLoc):
+        return _frame(location.callee) or _frame(location.caller)
+    if isinstance(location, ir.FusedLoc):
+        return next(filter(None, map(_frame, location.locations)), None)
+    return None

@@ -1,0 +1,119 @@
+"""What torch itself makes of a model's example: its outputs, and its parameters and buffers after one run or one step.
+
+A step of training is that of torch's autograd and of the optimizer of torch.optim that does what autoshard's does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autoshard.errors import GraphError
+from autoshard.frontends.torch.structure import picked, plain
+from autoshard.frontends.torch.tensors import array_of
+from autoshard.trace.optim import SGD, Adam, AdamW, Momentum, Optimizer
+
+if TYPE_CHECKING:
+    from autoshard.frontends.torch.model import TorchModel
+
+
+def outputs_in_torch(model: TorchModel) -> list[np.ndarray]:
+    """What torch returns for the example, without gradients: all tensors in it in order, or the loss."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    with torch.no_grad():
+        found = _result(model, _module(model))
+    return [array_of(one) for one in pytree.tree_leaves(found) if hasattr(one, "dtype")]
+
+
+def state_in_torch(model: TorchModel) -> dict[str, np.ndarray]:
+    """The model's parameters and buffers, by name, after torch ran the example once, or did one step of training.
+
+    Raises:
+        GraphError: an optimizer to which none of torch.optim is equal.
+    """
+    import torch
+
+    module = _module(model)
+    with torch.set_grad_enabled(model.optimizer is not None):
+        found = _result(model, module)
+    held = _named(model, module)
+    if model.optimizer is not None:
+        step = torch_optimizer(model.optimizer, held)
+        found.sum().backward()
+        step.step()
+    return {name: array_of(held[name]) for name in (one.name for one in model.get_parameters()) if name in held}
+
+
+def _module(model: TorchModel) -> Any:
+    """A copy of what was imported, so that nothing changes in it."""
+    return model.program.module() if model.module is None else copy.deepcopy(model.module)
+
+
+def _result(model: TorchModel, module: Any) -> Any:
+    args, kwargs = copy.deepcopy(model.example)
+    found = module(*args, **kwargs)
+    return found if model.loss is None else picked(plain(found), model.loss)
+
+
+def _named(model: TorchModel, module: Any) -> dict[str, Any]:
+    """Parameters and buffers under all their names, without the prefix that the model leaves out."""
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    prefix = f"{model.wrapped}." if model.wrapped else ""
+    return {name.removeprefix(prefix): tensor for name, tensor in named}
+
+
+# -- optimizers
+
+
+def torch_optimizer(optimizer: Optimizer, tensors: Mapping[str, Any]) -> Any:
+    """The optimizer of torch that does what one of autoshard does in its first step.
+
+    Args:
+        tensors: the torch parameters by the names of autoshard's.
+
+    Raises:
+        GraphError: there is none.
+    """
+    make = _MAKERS.get(type(optimizer))
+    if make is None:
+        known = ", ".join(one.__name__ for one in _MAKERS)
+        raise GraphError(
+            f"{type(optimizer).__name__} has no counterpart in torch.optim that is known here, so that a step cannot "
+            f"be compared with torch's; known are {known}"
+        )
+    groups = [
+        {"params": [tensors[one.name] for one in group.params], "lr": _first(optimizer, group.learning_rate),
+         "weight_decay": group.weight_decay}
+        for group in optimizer.groups
+    ]  # fmt: skip
+    return make(groups, optimizer.attrs)
+
+
+def _first(optimizer: Optimizer, rate: Any) -> float:
+    """The rate of the first step."""
+    if callable(rate):
+        return float(np.asarray(rate(np.zeros((), np.int32))))
+    return float(rate) if isinstance(rate, int | float) else float(rate[0])
+
+
+def _sgd(groups: list[dict[str, Any]], attrs: Mapping[str, Any]) -> Any:
+    import torch
+
+    return torch.optim.SGD(groups, momentum=attrs.get("momentum", 0.0), nesterov=attrs.get("nesterov", False))
+
+
+def _adam(groups: list[dict[str, Any]], attrs: Mapping[str, Any]) -> Any:
+    import torch
+
+    kind = torch.optim.AdamW if attrs["decoupled"] else torch.optim.Adam
+    return kind(groups, betas=(attrs["beta1"], attrs["beta2"]), eps=attrs["eps"])
+
+
+_MAKERS: dict[type, Callable[[list[dict[str, Any]], Mapping[str, Any]], Any]] = {
+    SGD: _sgd, Momentum: _sgd, Adam: _adam, AdamW: _adam,
+}  # fmt: skip

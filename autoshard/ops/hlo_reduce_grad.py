@@ -1,0 +1,30 @@
+"""Gradients of StableHLO's reductions over whole dims: of sums, products, maxima and minima of one input."""
+
+from __future__ import annotations
+
+from autoshard.errors import ShapeError
+from autoshard.ops.hlo_reduce import reduce_add, reduce_with
+from autoshard.ops.pointwise import div, mul
+from autoshard.ops.reduce import count_equal, extreme_grad, reduce_prod_grad, reduce_sum, spread
+
+
+@reduce_add.gradient
+def _(g, y, x, start, dimensions, **_):
+    return spread(g, shape=tuple(x.shape), axis=dimensions) if dimensions else g, reduce_sum(g)
+
+
+@reduce_with.gradient
+def _(g, y, *operands, dimensions, body, **_):
+    """Of an extreme shared equally among the elements that attain it; initial values are taken to be neutral."""
+    if len(operands) != 2 or body.name not in ("max", "min", "mul"):
+        what = f"by {body.name}" if body.name else "by a function of its own"
+        raise ShapeError(
+            f"Reduce of {len(operands) // 2} inputs {what} has no gradient; only sums, products, maxima and minima of "
+            "one input have"
+        )
+    x, start = operands
+    if not dimensions:
+        return div(mul(g, y), x) if body.name == "mul" else g, None
+    if body.name == "mul":
+        return mul(reduce_prod_grad(g, x, axis=dimensions, keep_dims=False), start), None
+    return extreme_grad(g, y, count_equal(x, y, axis=dimensions), x, axis=dimensions), None

@@ -1,0 +1,292 @@
+"""Fetch: each rank gets the boxes that its block lacks, each from a rank that holds it, and sends what others lack.
+
+For where collectives of equal pieces move more than has to be moved: 3 parts against 4, blocks of which a part is
+padding, values that become terms, or terms that are summed into blocks which lie across those that hold them. A rank
+gets a box of each term that ends. Ranks along terms that begin share what they lack together, and each adds its own
+to a block of zeros. Who sends what follows from the blocks' places alone: all ranks know it without asking.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from autoshard.layout.layout import Layout, Refs, free_refs
+from autoshard.layout.mesh import merge_refs, size_of
+from autoshard.redistribute.bound import Geometry, along, cell_marks, positions
+from autoshard.redistribute.digits import apart, cutter
+
+Shape = tuple[int, ...]
+Box = tuple[slice, ...]
+Cell = tuple[tuple[int, int], ...]
+Unit = tuple[Cell, Shape, int]
+"""A cell, which block of the layout before holds it, and a term of it."""
+
+# Ranks between which boxes are told one by one at most.
+MANY = 256
+
+
+class Piece(NamedTuple):
+    """A box of elements: whose it is, where it lies in the source's block, and where in one's own.
+
+    What `adds` is combined with what lies there already.
+    """
+
+    source: int
+    taken: Box
+    placed: Box
+    adds: bool = False
+
+
+class Turn(NamedTuple):
+    """Whom each rank of a group could hear of in one round."""
+
+    sources: list[int]
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """How each rank gets its block `after`; `size` tells what of the shape is no padding (None: all of it)."""
+
+    before: Layout
+    after: Layout
+    size: Shape | None
+
+    @cached_property
+    def begun(self) -> Refs:
+        """The pieces of the mesh along which terms begin."""
+        return apart(self.after.partial, self._kept)
+
+    @cached_property
+    def ended(self) -> Refs:
+        """The pieces of the mesh along which terms end."""
+        return apart(self.before.partial, self._kept)
+
+    @cached_property
+    def _kept(self) -> Refs:
+        """The pieces along which terms stay: so many tensors, each moved for itself."""
+        if self.before.reduction != self.after.reduction:
+            return ()
+        return apart(self.before.partial, apart(self.before.partial, self.after.partial))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether terms that end, stay and begin can be told apart."""
+        kept = size_of(self._kept)
+        return (
+            size_of(self.ended) * kept == size_of(self.before.partial)
+            and size_of(self.begun) * kept == size_of(self.after.partial)
+            and not any(one.overlaps(other) for one in (*self.ended, *self.begun) for other in self._kept)
+        )
+
+    @cached_property
+    def axes(self) -> Refs:
+        """The pieces of the mesh along which boxes change hands."""
+        mesh = self.before.mesh
+        pairs = [(old, new) for old, new in zip(self.before.dims, self.after.dims, strict=True) if old != new]
+        found = {ref for pair in pairs for refs in pair for ref in refs} | {*self.begun, *self.ended}
+        if cutter(self.before, self.after) is None:
+            names = {ref.name for ref in found}
+            return tuple(mesh.axis(name) for name in mesh.names if name in names)
+        pieces: Refs = ()
+        for ref in sorted(found, key=lambda ref: (mesh.sort_key(ref)[:2], -ref.size)):
+            pieces += apart((ref,), pieces)
+        return merge_refs(sorted(pieces, key=mesh.sort_key))
+
+    def elements_moved(self, shape: Sequence[int]) -> float:
+        """Elements that one rank receives at most; those that a group shares are counted as if they could be cut."""
+        return _moved(self, tuple(shape))
+
+    def pieces(self, rank: int, shape: Sequence[int]) -> tuple[Piece, ...]:
+        """What a rank's new block is made of, its own elements included, in the order of its places."""
+        return _schedule(self, tuple(shape))[rank]
+
+    def wanted(self, rank: int, shape: Sequence[int]) -> dict[int, tuple[Piece, ...]]:
+        """What each other rank takes of a rank's block."""
+        return _by_target(self, tuple(shape)).get(rank, {})
+
+    @cached_property
+    def messages(self) -> int:
+        """From how many others a rank receives at most."""
+        rows = _schedule(self, self._shape)
+        return max(len({piece.source for piece in row} - {rank}) for rank, row in enumerate(rows))
+
+    @cached_property
+    def _shape(self) -> Shape:
+        """The least shape in which everything that is shared can be cut."""
+        parts = zip(self.before.parts, self.after.parts, strict=True)
+        even = [math.lcm(old, new) for old, new in parts]
+        if self.size is not None:
+            return tuple(-(-size // both) * both for size, both in zip(self.size, even, strict=True))
+        share = size_of(self.begun)
+        return tuple(both * (share if i == 0 else 1) for i, both in enumerate(even))
+
+    @property
+    def rounds(self) -> int:
+        """As many as messages: the ranks of a group could send in turns."""
+        return max(1, self.messages)
+
+    def round(self, number: int) -> Turn:
+        """Each rank hears of the one so many places before it in its group."""
+        groups = self.before.mesh.groups(self.axes)
+        sources = []
+        for rank in range(self.before.mesh.devices):
+            members = groups.members(rank)
+            sources.append(int(members[(groups.position(rank) - number - 1) % groups.size]))
+        return Turn(sources)
+
+
+@lru_cache(maxsize=1 << 14)
+def fetch(before: Layout, after: Layout, size: Shape | None = None) -> Fetch | None:
+    """How `after` is fetched; None where there are too many ranks to tell all boxes, or terms cannot be told apart."""
+    if before.mesh.devices > MANY:
+        return None
+    one = Fetch(before, after, size)
+    if not one.is_whole or (one.begun and after.reduction != "sum"):
+        return None
+    # Where some terms end and others begin they are added up on the way, whatever they are terms of.
+    return None if one.begun and one.ended and before.reduction != "sum" else one
+
+
+@lru_cache(maxsize=1 << 12)
+def _moved(one: Fetch, shape: Shape) -> float:
+    mesh = one.before.mesh
+    ends = Layout(mesh, one.before.dims, one.ended), Layout(mesh, one.after.dims, one.begun)
+    found = Geometry.of(*ends, shape, one.size or shape)
+    assert found is not None, f"{mesh.devices} ranks can be told box by box"
+    places = positions(mesh)
+    replicas, first = _replicas(one, places), along(mesh, places, one.begun) == 0
+    chosen = np.empty(len(found.wants), dtype=replicas.dtype)
+    chosen[found.group[first]] = replicas[first]  # of a group, that of its first rank
+    return found.lacked(replicas == chosen[found.group])
+
+
+@lru_cache(maxsize=1 << 10)
+def _by_target(one: Fetch, shape: Shape) -> dict[int, dict[int, tuple[Piece, ...]]]:
+    found: dict[int, dict[int, list[Piece]]] = {}
+    for rank, row in enumerate(_schedule(one, shape)):
+        for piece in row:
+            if piece.source != rank:
+                found.setdefault(piece.source, {}).setdefault(rank, []).append(piece)
+    return {source: {rank: tuple(row) for rank, row in rows.items()} for source, rows in found.items()}
+
+
+@lru_cache(maxsize=1 << 10)
+def _schedule(one: Fetch, shape: Shape) -> tuple[tuple[Piece, ...], ...]:
+    """Per rank the pieces of its new block."""
+    return _Scheduler(one, shape).rows()
+
+
+def _replicas(one: Fetch, places: np.ndarray) -> np.ndarray:
+    """Which replica of the terms each rank holds.
+
+    Ranks that hold a block of the same sum may make it of other terms: only those of one replica fit together.
+    """
+    mesh, before = one.before.mesh, one.before
+    return along(mesh, places, free_refs(mesh, before.used) if before.partial else ())
+
+
+class _Scheduler:
+    """Deals out the boxes of a tensor of one shape."""
+
+    def __init__(self, one: Fetch, shape: Shape) -> None:
+        mesh = one.before.mesh
+        self.one, self.shape, self.size = one, shape, one.size or shape
+        self.local = [one.before.local_shape(shape), one.after.local_shape(shape)]
+        places = positions(mesh)
+        self.old = list(zip(*(along(mesh, places, refs).tolist() for refs in one.before.dims), strict=True))
+        self.new = list(zip(*(along(mesh, places, refs).tolist() for refs in one.after.dims), strict=True))
+        if not shape:
+            self.old = self.new = [()] * mesh.devices
+        self.near = along(mesh, places, free_refs(mesh, one.axes)).tolist()
+        self.replica = _replicas(one, places).tolist()
+        self.terms = size_of(one.ended)
+        self.term = along(mesh, places, one.ended).tolist()
+        # Of several holders a rank takes one that it hears of anyway; different ranks begin with different ones.
+        self.heard: list[set[int]] = [set() for _ in self.old]
+        self.holders: dict[tuple[Shape, int, int], list[int]] = {}
+        for rank, index in enumerate(self.old):
+            self.holders.setdefault((index, self.term[rank], self.near[rank]), []).append(rank)
+        self.marks = [cell_marks(one.before, one.after, dim, shape[dim], self.size[dim]) for dim in range(len(shape))]
+
+    def rows(self) -> tuple[tuple[Piece, ...], ...]:
+        rows: list[list[Piece]] = [[] for _ in self.old]
+        groups = self.one.before.mesh.groups(self.one.begun)
+        for rank in range(len(rows)):
+            members = groups.members(rank).tolist()
+            if members[0] == rank:
+                self._group(members, rows)
+        return tuple(map(tuple, rows))
+
+    def _group(self, members: list[int], rows: list[list[Piece]]) -> None:
+        """Give each member of a group that shares a block its part of it; the terms of a box one after the other."""
+        lacked: list[Unit] = []
+        replica = self.replica[members[0]]
+        for cell, term in itertools.product(self._cells(self.new[members[0]]), range(self.terms)):
+            index = tuple(start // size for (start, _), size in zip(cell, self.local[0], strict=True))
+            held = (index, term, replica)
+            keeper = next((i for i in members if (self.old[i], self.term[i], self.replica[i]) == held), None)
+            if keeper is not None:
+                rows[keeper].append(self._piece(keeper, keeper, cell, len(members) > 1 or term > 0))
+            elif len(members) == 1:
+                self._take(rows, members[0], (cell, index, term), replica, term > 0)
+            else:
+                lacked.append((cell, index, term))
+        for part, unit in _dealt(lacked, len(members)):
+            self._take(rows, members[part], unit, replica, True)
+
+    def _take(self, rows: list[list[Piece]], rank: int, unit: Unit, replica: int, adds: bool) -> None:
+        cell, index, term = unit
+        sources = [one for one in self.holders[index, term, self.near[rank]] if self.replica[one] == replica]
+        source = next((one for one in sources if one in self.heard[rank]), sources[rank % len(sources)])
+        self.heard[rank].add(source)
+        rows[rank].append(self._piece(source, rank, cell, adds))
+
+    def _cells(self, index: Shape) -> Iterator[Cell]:
+        """The cells of a block, as (start, stop) per dim."""
+        spans = []
+        for marks, place, size in zip(self.marks, index, self.local[1], strict=True):
+            inside = [mark for mark in marks if place * size <= mark <= (place + 1) * size]
+            spans.append(list(itertools.pairwise(inside)))
+        return itertools.product(*spans)
+
+    def _piece(self, source: int, rank: int, cell: Cell, adds: bool) -> Piece:
+        taken, placed = _within(cell, self.old[source], self.local[0]), _within(cell, self.new[rank], self.local[1])
+        return Piece(source, taken, placed, adds)
+
+
+def _within(cell: Cell, index: Shape, local: Shape) -> Box:
+    """Where a cell lies in the block at this index."""
+    spans = zip(cell, index, local, strict=True)
+    return tuple(slice(start - place * size, stop - place * size) for (start, stop), place, size in spans)
+
+
+def _dealt(units: list[Unit], count: int) -> Iterator[tuple[int, Unit]]:
+    """Each unit, or a slab of it, with the number of the member that gets it; all of them get as much as can be.
+
+    Units of one size go whole from hand to hand while there are enough for everyone. What is left, and units of
+    different sizes, is cut into slabs: each for some of the members, or for all.
+    """
+    alike = len({math.prod(stop - start for start, stop in cell) for cell, _, _ in units}) == 1
+    whole = len(units) // count * count if alike else 0
+    for number, unit in enumerate(units[:whole]):
+        yield number % count, unit
+    left = units[whole:]
+    few = count // len(left) if left and alike and count % len(left) == 0 else count
+    for number, (cell, index, term) in enumerate(left):
+        first = number * few if few < count else number
+        if not cell:
+            yield first % count, (cell, index, term)
+            continue
+        dim = max(range(len(cell)), key=lambda dim: cell[dim][1] - cell[dim][0])
+        start, stop = cell[dim]
+        cuts = [start + (stop - start) * part // few for part in range(few + 1)]
+        for part, (low, high) in enumerate(itertools.pairwise(cuts)):
+            if low < high:
+                yield (first + part) % count, ((*cell[:dim], (low, high), *cell[dim + 1 :]), index, term)

@@ -1,0 +1,105 @@
+"""What `autoshard run --check` takes for equal: outputs to 1e-4 of the largest, updates to a thousandth of the step."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoshard.cli import model_run
+from autoshard.cli.agreement import Agreement, compare
+from autoshard.layout.mesh import Mesh
+
+
+def compared(outputs=(), wanted=(), before=None, after=None, updated=None) -> Agreement:
+    return compare([*outputs], [*wanted], before or {}, after or {}, updated or {})
+
+
+def stepped(error: float, step: float = 1e-3, dtype: type = np.float32) -> Agreement:
+    """A tensor of numbers near 1 that moves by a step, the largest element's too far by a share of it."""
+    before = np.linspace(-1, 1, 12, dtype=np.float64)
+    move = np.linspace(0.1, 1, 12) * step
+    found = move.copy()
+    found[-1] += error * step
+    arrays = {"w": before.astype(dtype)}
+    return compared(
+        before=arrays, after={"w": (before + found).astype(dtype)}, updated={"w": (before + move).astype(dtype)}
+    )
+
+
+@given(st.floats(1e-4, 10.0), st.floats(3e-3, 1.0))
+def test_a_step_is_equal_to_a_thousandth_of_it(step: float, error: float) -> None:
+    assert not stepped(0.5e-3, step, np.float64).wrong
+    (told,) = stepped(error, step, np.float64).wrong
+    assert told.startswith("w after its update, by up to ")
+
+
+def test_numbers_are_those_of_the_worst() -> None:
+    outputs = np.float32([1, 2, 4]), np.int32([3])
+    wrong = compared((np.float32([1, 2, 4.2]), np.int32([3])), outputs)
+    assert wrong.wrong == ("output 0, float32[3], by up to 0.2; up to 0.0004 is rounding",)
+    assert wrong.difference == pytest.approx(0.05, rel=1e-4) and wrong.outputs == 2
+    assert str(wrong) == "2 outputs within 5.0e-02 of the largest element"
+    close = stepped(0.4e-3, 1.0, np.float64)
+    assert close.step_difference == pytest.approx(0.4e-3, rel=0.03)
+    assert "1 updated tensor within 4.0e-04 of the step" in str(close) or "3.9e-04" in str(close)
+
+
+def test_rounding_of_the_element_type_is_no_difference() -> None:
+    before = np.ones(4, ml_dtypes.bfloat16)
+    one_more = (before.astype(np.float32) + 2.0**-8).astype(ml_dtypes.bfloat16)
+    assert not compared(before={"w": before}, after={"w": one_more}, updated={"w": before}).wrong
+    far = (before.astype(np.float32) + 0.25).astype(ml_dtypes.bfloat16)
+    assert compared(before={"w": before}, after={"w": far}, updated={"w": before}).wrong
+
+
+def test_a_tensor_that_should_not_move_may_do_so_by_noise_only() -> None:
+    before = {"w": np.zeros(3), "bias": np.zeros(3)}
+    updated = {"w": np.full(3, 1e-2), "bias": np.zeros(3)}
+    assert not compared(before=before, after={**updated, "bias": np.full(3, 5e-8)}, updated=updated).wrong
+    assert compared(before=before, after={**updated, "bias": np.full(3, 1e-6)}, updated=updated).wrong
+
+
+def test_whole_numbers_are_equal_or_not_and_nan_is_nan() -> None:
+    counts = {"n": np.int64([4])}
+    assert not compared(before=counts, after={"n": np.int64([5])}, updated={"n": np.int64([5])}).wrong
+    assert compared(before=counts, after=counts, updated={"n": np.int64([5])}).wrong
+    odd = np.float32([np.nan, -np.inf, 1])
+    assert not compared((odd,), (odd,)).wrong and compared((odd,), (odd,)).difference == 0
+    lost = compared(before={"w": np.zeros(2)}, after={"w": np.full(2, np.nan)}, updated={"w": np.ones(2)})
+    assert lost.wrong and lost.step_difference == np.inf
+
+
+SCRIPT = """
+import numpy as np
+from autoshard import nn
+from autoshard.transform.train import train_step
+class Slope:
+    def __call__(self, rng, shape):
+        return np.linspace(-1, 1, int(np.prod(shape))).reshape(shape)
+
+def step():
+    net = nn.Dense(8, 4, weight_init=Slope())
+    loss = nn.MSELoss()
+    x, y = np.ones((6, 8), np.float32), np.zeros((6, 4), np.float32)
+    return train_step(lambda x, y: loss(net(x), y), nn.Adam(net.trainable_params(), 0.1), x, y)
+"""
+
+
+def test_a_step_of_an_own_model_is_compared_with_its_unsplit_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Its initial values are made by the script, which ranks do not load."""
+    script = tmp_path / "own_step.py"
+    script.write_text(SCRIPT)
+    path = model_run.prepare(f"{script}:step", Mesh.parse("dp=2"), None, True, tmp_path)
+    del sys.modules["own_step"]
+    assert model_run.run_prepared(path) == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith("\nequal to the unsplit run\n") and "7 updated tensors within" in printed
+    told = json.loads(path.with_suffix(".json").read_text())
+    assert told["updates"] == 7 and told["wrong"] == [] and told["operators"] >= 10

@@ -1,0 +1,199 @@
+"""Steps of training of models from JAX, gradients by autoshard and by JAX: equal to JAX's with optax, split."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import flax.linen as linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import autoshard as ash
+from autoshard import nn
+from autoshard.errors import GraphError
+
+pytestmark = pytest.mark.jax
+
+
+def floats(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+WORDS = np.random.default_rng(3).integers(0, 12, (6, 5), np.int32)
+X = floats(0, 6, 8)
+
+
+def attention(params: Any, words: jax.Array) -> jax.Array:
+    """A layer with all that models of words have: lookups, softmax, masks, top-k, concatenated and cut tensors."""
+    x = params["embed"][words]
+    q, k = x @ params["q"], x @ params["k"]
+    scores = jnp.where(jnp.tril(jnp.ones((5, 5), bool)), jnp.einsum("bqd,bkd->bqk", q, k), -1e9)
+    y = jax.nn.softmax(scores) @ x
+    best, which = jax.lax.top_k(y, 3)
+    y = jnp.concatenate([jnp.tanh(y)[..., 2:], (best / (1 + jnp.take_along_axis(x, which, -1) ** 2))[..., 1:]], -1)
+    y = jnp.pad(y, ((0, 0), (0, 0), (1, 1))).max(-1, keepdims=True) * jax.nn.gelu(x, approximate=False)
+    return jax.nn.log_softmax(y @ params["embed"].T)
+
+
+def attention_params() -> Any:
+    return {"embed": floats(1, 12, 8), "k": floats(2, 8, 8), "q": floats(3, 8, 8)}
+
+
+def likelihood(found: jax.Array, words: jax.Array) -> jax.Array:
+    return -jnp.take_along_axis(found[:, :-1], words[:, 1:, None], -1).mean()
+
+
+def same_state(model: Any, tolerance: float = 1e-3) -> None:
+    """Parameters and states equal JAX's, up to a share of the largest element of each."""
+    states = model.optimizer.states if hasattr(model.optimizer, "transformation") else {}
+    found = {**model.state(), **{name: one.data for name, one in states.items()}}
+    wanted = model.reference_state()
+    assert wanted.keys() >= {one.name for one in model.trainable_params()}
+    for name, one in wanted.items():
+        np.testing.assert_allclose(found[name], one, tolerance, tolerance * np.abs(one).max(initial=0), err_msg=name)
+
+
+CLIPPED = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.5, momentum=0.9, nesterov=True))
+
+
+@pytest.mark.parametrize(
+    "gradients, optimizer", [("autoshard", CLIPPED), ("jax", optax.adamw(1e-2))], ids=["autoshard", "jax"]
+)
+def test_a_step_equals_that_of_jax_and_optax(gradients: str, optimizer: Any) -> None:
+    options = {"loss": likelihood, "optimizer": optimizer, "gradients": gradients}
+    model = ash.from_jax(attention, WORDS, params=attention_params(), **options)
+    loss = ash.plan(model, mesh="dp=2 tp=2").run(*model.example_arrays)
+    np.testing.assert_allclose(loss, model.reference()[0], 1e-5)
+    same_state(model)
+    assert any(name.startswith("optimizer.") for name in model.reference_state())
+
+
+def test_several_steps_go_on_with_the_state() -> None:
+    optimizer = optax.adam(optax.exponential_decay(0.1, 1, 0.5))
+    params = jax.tree.map(jnp.asarray, attention_params())
+    model = ash.from_jax(attention, WORDS, params=params, loss=likelihood, optimizer=optimizer)
+    state = optimizer.init(params)
+
+    @jax.jit
+    def step(params: Any, state: Any) -> tuple[Any, Any]:
+        grads = jax.grad(lambda params: likelihood(attention(params, WORDS), WORDS))(params)
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    planned = ash.plan(model, mesh="dp=2 tp=2")
+    for _ in range(3):
+        planned.run(WORDS)
+        params, state = step(params, state)
+    for one, other in zip(jax.tree.leaves(model.params), jax.tree.leaves(params), strict=True):
+        np.testing.assert_allclose(one, other, 1e-3, 1e-4)
+
+
+@pytest.mark.parametrize("gradients", ["autoshard", "jax"])
+def test_our_optimizers_train_it_too(gradients: str) -> None:
+    options = {"loss": likelihood, "gradients": gradients}
+    ours = ash.from_jax(attention, WORDS, params=attention_params(), optimizer=lambda p: nn.SGD(p, 0.5), **options)
+    theirs = ash.from_jax(attention, WORDS, params=attention_params(), optimizer=optax.sgd(0.5), **options)
+    planned = ash.plan(ours, mesh="tp=4")
+    planned.run(WORDS)
+    for name, wanted in theirs.reference_state().items():
+        np.testing.assert_allclose(ours.state()[name], wanted, 1e-4, 1e-5, err_msg=name)
+    # JAX's gradients are known to be gradients, so that they may lie as what they belong to.
+    inputs = {value.name for value in planned.graph.inputs}
+    assert {of.name for of in planned.graph.cotangents.values()} & inputs >= set(attention_params())
+
+
+class Image(linen.Module):
+    """Convolutions with groups and strides, pooling, statistics of the batch."""
+
+    @linen.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = linen.Conv(8, (3, 3), strides=(2, 1), use_bias=False, name="conv")(x)
+        x = linen.relu(linen.BatchNorm(use_running_average=False, name="norm")(x))
+        x = linen.max_pool(x, (2, 2), strides=(1, 2)) + linen.avg_pool(x, (2, 2), strides=(1, 2))
+        x = linen.Conv(8, (1, 3), feature_group_count=4, name="groups")(x)
+        return linen.Dense(4, name="head")(x.mean((1, 2)))
+
+
+@cache
+def image() -> tuple[Image, Any, np.ndarray]:
+    x = floats(2, 4, 8, 6, 3)
+    return Image(), jax.jit(Image().init)(jax.random.key(0), x), x
+
+
+def test_images_and_their_statistics() -> None:
+    module, variables, x = image()
+
+    def loss(found: jax.Array, *_: Any, **__: Any) -> jax.Array:
+        return (found**2).mean()
+
+    options = {"loss": loss, "optimizer": optax.sgd(0.1, momentum=0.9), "mutable": ["batch_stats"]}
+    model = ash.from_jax(module, x, params=variables, **options)
+    ash.plan(model, mesh="dp=2 tp=2").run(x)
+    same_state(model)
+    assert {"batch_stats.norm.mean", "params.conv.kernel", "optimizer.0.trace.conv.kernel"} <= set(
+        model.reference_state()
+    )
+
+
+# -- what JAX says of derivatives
+
+
+def stopped(params: Any, x: jax.Array) -> jax.Array:
+    hidden = x @ params["w"]
+    return (hidden * jax.lax.stop_gradient(jax.jit(jnp.tanh)(hidden))).sum()
+
+
+def test_gradients_that_are_stopped_stay_stopped() -> None:
+    model = ash.from_jax(stopped, X, params={"w": floats(1, 8, 6)}, loss="output", optimizer=optax.sgd(1.0))
+    ash.plan(model, mesh="dp=2 tp=2").run(X)
+    same_state(model, 1e-4)
+    free = ash.from_jax(stopped, X, params={"w": floats(1, 8, 6)})
+    assert "StopGradient" not in [node.op.name for node in free.traced.graph.nodes]
+
+
+@jax.custom_vjp
+def straight(x: jax.Array) -> jax.Array:
+    return jnp.round(x)
+
+
+straight.defvjp(lambda x: (jnp.round(x), None), lambda _, g: (g,))
+
+
+def rounded(params: Any, x: jax.Array) -> jax.Array:
+    return (straight(x @ params["w"]) ** 2).sum()
+
+
+def test_derivatives_that_only_jax_knows() -> None:
+    options = {"params": {"w": floats(1, 8, 6)}, "loss": "output", "optimizer": optax.sgd(0.1)}
+    with pytest.raises(GraphError, match=r"own, which only JAX knows: straight at .*py:\d+; give gradients='jax'"):
+        _ = ash.from_jax(rounded, X, **options).traced
+    model = ash.from_jax(rounded, X, gradients="jax", **options)
+    ash.plan(model, mesh="dp=2 tp=2").run(X)
+    same_state(model)
+
+
+def looped(params: Any, x: jax.Array) -> jax.Array:
+    return (jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, params["stack"])[0] ** 2).sum()
+
+
+def test_loops_are_differentiated_by_jax() -> None:
+    options = {"params": {"stack": floats(1, 3, 8, 8)}, "loss": "output", "optimizer": optax.sgd(0.01)}
+    with pytest.raises(GraphError, match="While has no gradient, but .* lies between the loss"):
+        _ = ash.from_jax(looped, X, **options).traced
+    model = ash.from_jax(looped, X, gradients="jax", **options)
+    ash.plan(model, mesh="dp=2 tp=2").run(X)
+    same_state(model)
+
+
+def test_only_some_are_trained() -> None:
+    params = {"count": np.arange(8, dtype=np.int32), "factor": 2.0, "w": floats(1, 8, 6)}
+    function = lambda params, x: ((x * params["count"]) @ params["w"]).sum() * params["factor"]  # noqa: E731
+    model = ash.from_jax(function, X, params=params, loss="output", optimizer=lambda p: nn.SGD(p, 0.1))
+    assert [one.name for one in model.trainable_params()] == ["factor", "w"]
+    ash.plan(model, mesh="dp=2 tp=2").run(X)
+    np.testing.assert_array_equal(model.state()["count"], params["count"])
+    assert (model.state()["w"] != params["w"])[1:].all()

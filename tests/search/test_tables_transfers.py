@@ -1,0 +1,78 @@
+"""Tables of redistribution costs say what planning each redistribution by itself says."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoshard.layout.mesh import Mesh
+from autoshard.search.evaluate import prices_for
+from autoshard.search.strategies import CARRIED, SPLITS, Atoms, encode, to_layout
+from autoshard.search.transfers import Transfers
+from autoshard.tensortype import TensorType
+from costmodel import preset
+
+PRICES = prices_for(preset("h100"))
+MESHES = ("2x2x2", "2x4", "3x2x2", "4x6")
+
+
+def atoms_of_axes(mesh: Mesh) -> Atoms:
+    return Atoms(mesh, tuple((axis,) for axis in mesh.all_axes))
+
+
+def dividing(shape: tuple[int, ...], atoms: Atoms, rng: np.random.Generator, count: int) -> np.ndarray:
+    """Digits [n, atoms] of random layouts that divide the shape; the whole one among them."""
+    digits = rng.integers(0, SPLITS + len(shape), (count, len(atoms)))
+    digits[rng.random(digits.shape) < 0.2] = CARRIED
+    digits[0] = 0
+    fits = [to_layout(row, len(shape), atoms).divides(shape) for row in digits.tolist()]
+    return np.unique(digits[fits], axis=0)
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(MESHES), st.lists(st.sampled_from([1, 2, 4, 6, 12, 48]), max_size=4), st.integers(0, 10**6))
+def test_tables_are_prices_of_each_pair(mesh, sizes, seed):
+    """Also where a shape does not allow what a larger one does."""
+    atoms, rng, shape = atoms_of_axes(Mesh.parse(mesh)), np.random.default_rng(seed), tuple(sizes)
+    digits = dividing(shape, atoms, rng, 8)
+    codes, of = encode(digits, len(shape)), TensorType.of(shape, "f32")
+    table = Transfers(PRICES, atoms).table(of, codes, codes)
+    layouts = [to_layout(row, len(shape), atoms) for row in digits.tolist()]
+    for row, before in zip(table, layouts, strict=True):
+        for seconds, after in zip(row, layouts, strict=True):
+            assert seconds == pytest.approx(PRICES.redistribution(before, after, of), rel=1e-9, abs=1e-15)
+
+
+def test_one_transfers_serves_shapes_of_all_sizes():
+    """What was planned for a wide shape is not used where a narrow one does not allow it."""
+    atoms = atoms_of_axes(Mesh.parse("2x2x2"))
+    transfers, rng = Transfers(PRICES, atoms), np.random.default_rng(7)
+    for shape in ((48, 12, 8), (2, 4, 16), (8, 1, 2), (4, 6), (16,), (2, 2, 2, 2, 8)):
+        digits, of = dividing(shape, atoms, rng, 14), TensorType.of(shape, "bf16")
+        codes = encode(digits, len(shape))
+        alone = Transfers(PRICES, atoms).table(of, codes, codes)
+        np.testing.assert_allclose(transfers.table(of, codes, codes), alone, rtol=1e-12)
+    assert sum(map(len, transfers._planned_for.values())) < len(transfers._classes)
+
+
+def test_without_detours_only_unfit_parts_are_impossible():
+    mesh = Mesh.parse("4x6")
+    atoms, shape = atoms_of_axes(mesh), (48, 24)
+    of, rng = TensorType.of(shape, "f32"), np.random.default_rng(3)
+    digits = dividing(shape, atoms, rng, 40)
+    codes = encode(digits, 2)
+    every, fitting = (Transfers(PRICES, atoms, detours).table(of, codes, codes) for detours in (True, False))
+    layouts = [to_layout(row, 2, atoms) for row in digits.tolist()]
+    unfit = np.array(
+        [
+            [any(math.gcd(x, y) < min(x, y) for x, y in zip(one.parts, other.parts, strict=True)) for other in layouts]
+            for one in layouts
+        ]
+    )
+    assert unfit.any() and np.isfinite(every).all()
+    assert np.isinf(fitting[unfit]).all()
+    np.testing.assert_allclose(fitting[~unfit], every[~unfit], rtol=1e-12)

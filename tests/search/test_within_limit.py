@@ -1,0 +1,131 @@
+"""The default mode under a memory limit: prices of bytes, and plans that fit where they would not have."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from autoshard.api import plan
+from autoshard.errors import MemoryLimitError
+from autoshard.layout.mesh import Mesh
+from autoshard.search.batch import batch_parallel
+from autoshard.search.byte_prices import byte_prices, scratch_bytes
+from autoshard.search.draft import Draft, Pricing
+from autoshard.search.evaluate import plan_seconds, prices_for
+from autoshard.search.memory import memory_of, peak_memory
+from autoshard.search.problem import Problem
+from autoshard.search.schedule import Schedule
+from autoshard.search.within import MemoryOf, keep_within, worst_moments
+from benchmarks.models import transformer_step
+from costmodel import preset
+
+HARDWARE, MESH = preset("h100"), Mesh.parse("dp=2 tp=4")
+PRICE = 2.0**-30
+
+
+@cache
+def step():
+    """Wide against its few tokens, so that parameters and their states fill memory."""
+    return transformer_step(1, 1, 1, hidden=256, heads=8, vocabulary=160, sequence=24, batch=8)
+
+
+@cache
+def problem() -> Problem:
+    return Problem(step().graph, MESH, HARDWARE)
+
+
+@cache
+def batch():
+    return batch_parallel(problem())
+
+
+def strategies():
+    return {node: batch().strategy(node) for node in problem().graph.nodes}
+
+
+@cache
+def free():
+    return plan(step(), mesh=MESH, hardware=HARDWARE).plan
+
+
+def test_model_of_drafts_is_that_of_plans():
+    memory = MemoryOf(problem())
+    inputs = {value: batch().layouts[value] for value in problem().graph.inputs}
+    assert (memory.timeline(strategies(), inputs) == memory_of(batch()).timeline).all()
+
+
+def test_price_of_a_moment_is_paid_for_all_that_lies_there():
+    """All that the exact model counts at a moment is paid for, but for buffers, and what replaces an input: that
+    is paid for in the input's place."""
+    use, schedule, prices = memory_of(batch()), Schedule(problem().graph), prices_for(HARDWARE)
+    unpriced = {value.name for value in problem().graph.tied}
+    for moment in (0, use.peak_moment, *range(7, use.moments, 97)):
+        draft = Draft(Pricing(problem(), prices, byte_prices(schedule, {moment: PRICE})), strategies())
+        free_of_charge = Draft(Pricing(problem(), prices), strategies())
+        paid = draft.byte_seconds / PRICE
+        there = [one for one in use.at(moment) if one.kind not in ("buffer", "runtime", "scratch")]
+        least = sum(one.nbytes for one in there if one.what not in unpriced)
+        assert least - 1e-6 <= paid <= 3 * sum(one.nbytes for one in use.at(moment)) + 1, moment
+        assert draft.seconds - draft.byte_seconds == pytest.approx(free_of_charge.seconds)
+
+
+def test_no_price_changes_nothing():
+    prices, none = prices_for(HARDWARE), byte_prices(Schedule(problem().graph), {})
+    draft = Draft(Pricing(problem(), prices, none), strategies())
+    assert draft.byte_seconds == 0.0
+    assert draft.seconds == Draft(Pricing(problem(), prices), strategies()).seconds
+
+
+def test_scratch_is_that_of_the_operator():
+    for node in problem().graph.nodes[::7]:
+        strategy = batch().strategy(node)
+        assert (
+            0
+            <= scratch_bytes(node, strategy)
+            <= max(one.nbytes for one in memory_of(batch()).held if one.kind == "scratch" and one.what == node.label)
+        )
+
+
+def test_worst_moments_are_one_for_each_stretch():
+    import numpy as np
+
+    assert worst_moments(np.array([5, 9, 8, 3, 7, 7, 2, 6]), 5) == [1, 4, 7]
+    assert worst_moments(np.array([1, 2]), 5) == []
+
+
+@pytest.mark.parametrize("share", [0.8, 0.45])
+def test_limit_is_kept(share):
+    limit = int(peak_memory(free()) * share)
+    found = plan(step(), mesh=MESH, hardware=HARDWARE, memory=limit).plan
+    assert peak_memory(found) <= limit < peak_memory(free())
+    assert found.search == "sharding_propagation"
+    prices = prices_for(HARDWARE)
+    assert plan_seconds(found, prices) >= plan_seconds(free(), prices) * 0.999
+
+
+def test_no_slower_than_hand_plans_that_fit():
+    limit = int(peak_memory(free()) * 0.6)
+    ours = plan_seconds(plan(step(), mesh=MESH, hardware=HARDWARE, memory=limit).plan, prices_for(HARDWARE))
+    for name in ("zero3", "megatron", "megatron_sp"):
+        hand = plan(step(), mesh=MESH, hardware=HARDWARE, search=name).plan
+        assert peak_memory(hand) > limit or ours <= plan_seconds(hand, prices_for(HARDWARE))
+
+
+def test_a_limit_that_is_not_reached_changes_nothing():
+    found = plan(step(), mesh=MESH, hardware=HARDWARE, memory=peak_memory(free())).plan
+    assert found.layouts == free().layouts
+    assert all(found.strategy(node) == free().strategy(node) for node in free().graph.nodes)
+
+
+def test_what_cannot_fit_is_refused_with_the_least_that_was_found():
+    with pytest.raises(MemoryLimitError) as caught:
+        plan(step(), mesh=MESH, hardware=HARDWARE, memory=1000)
+    assert caught.value.limit == 1000 and caught.value.needed < peak_memory(free())
+
+
+def test_what_is_configured_stays():
+    node = next(node for node in problem().graph.nodes if node.op.name == "MatMul")
+    fixed = {node: batch().strategy(node)}
+    found = keep_within(problem(), prices_for(HARDWARE), [strategies()], [], 1, fixed)
+    assert found.strategies[node] == fixed[node]
