@@ -15,6 +15,7 @@ from autoshard.report import report
 from autoshard.report_totals import picture
 from autoshard.summary import summarize
 from autoshard.trace.cell import Cell
+from costmodel import format_count
 
 A, B, C = np.ones((48, 24)), np.ones((24, 12)), np.ones((12, 96))
 
@@ -142,7 +143,7 @@ def test_report_ends_with_axes_memory_and_what_was_not_chosen():
     made = planned()
     text = report(made, width=200)
     (axis,) = made.cost.axes
-    assert f"  over {axis.axes}: " in text and f" in {axis.collectives} collectives" in text
+    assert f"  over {axis.axes}: " in text and f" in {format_count(axis.collectives, 'collective')}," in text
     memory = made.cost.memory
     assert memory is not None and f"most at {memory.peak_at}: " in text and "largest then: " in text
     assert picture(memory.timeline) in text and "█" in picture(memory.timeline)

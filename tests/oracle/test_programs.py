@@ -32,7 +32,7 @@ from costmodel import preset
 
 MESHES = ("8", "2x4", "2x2x2", "6", "3x2", "a=2 b=1 c=3", "12", "1x4", "a=4 b=2 order=7.6.5.4.3.2.1.0")
 SIZES = (4, 6, 10, 12, 24)
-PROGRAMS = 72
+PROGRAMS = 24
 UNARY = ("Tanh", "Sigmoid", "ReLU", "GeLU", "Neg", "Sin", "Square", "SiLU", "Abs", "Identity")
 BINARY = ("Add", "Sub", "Mul", "Maximum", "Minimum", "Add")
 NORMS = ("Softmax", "LogSoftmax")
@@ -283,11 +283,11 @@ def _check(graph: Graph, feeds: list[np.ndarray], problem: Problem, search: str)
 
 def test_programs_differ_and_cover_the_families():
     """Whether the generator does what these tests live from."""
-    graphs = [random_graph(np.random.default_rng([seed, 2024])) for seed in range(PROGRAMS)]
+    graphs = [random_graph(np.random.default_rng([seed, 2024])) for seed in range(3 * PROGRAMS)]
     used = {node.op.name for graph in graphs for node in graph.nodes}
     assert {"MatMul", "BatchMatMul", "Reshape", "Transpose", "Concat", "Split", "Gather", "LayerNorm"} <= used
     assert used.issuperset(SUMS) and used.issuperset(BINARY) and len(used) > 28
-    assert len({show(graph) for graph in graphs}) == PROGRAMS
+    assert len({show(graph) for graph in graphs}) == 3 * PROGRAMS
     assert all(5 <= len(graph.nodes) <= 16 or max(_sizes(graph)) > MOST_ELEMENTS for graph in graphs)
     assert show(parse(show(graphs[0]))) == show(graphs[0])
 

@@ -56,7 +56,7 @@ def test_jax_models(name, gradient):
     whole = evaluate(imported.graph, feeds)
     counted = []
     for seed in range(3):
-        planned = plan(asking(imported, Random(f"{name} {seed}")))
+        planned = plan(asking(imported, Random(f"{name} {seed}")), search="factor")
         assert_runs(planned, feeds, whole, TOLERANCE.get(name, 1e-4), f"{name}, seed {seed}")
         counted.append(split(planned))
     print(f"{name}: split operators {counted} of {len(planned.graph.nodes)}")
