@@ -102,6 +102,7 @@ def test_the_least_limit_is_kept_on_all_ranks_and_one_byte_less_refused(make, tm
     assert re.search(rf"the least that is possible is .*\({least} B\), at \S.* \(.*\d", told), told
 
 
+@pytest.mark.skipif(RANKS not in (2, 4, 8), reason="the heads and the batch divide by 2, 4 and 8")
 def test_a_limit_below_what_is_fastest_is_kept_on_all_ranks(tmp_path):
     roomy = agreed(peak_memory(plan(transformer(tmp_path), mesh=MESH).plan) if RANK == 0 else None)
     limit = int(0.95 * roomy)
