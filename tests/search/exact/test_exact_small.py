@@ -124,9 +124,7 @@ def test_progress_tells_bounds_and_values():
     rng = np.random.default_rng(13)
     factors = [Factor((i, j), rng.random((6, 6))) for i in range(12) for j in range(i)]
     told: list[tuple[float, float]] = []
-    solution = solve(
-        CostProblem((6,) * 12, factors), progress=lambda *both: told.append(both), cells=100, time_limit=2
-    )
+    solution = solve(CostProblem((6,) * 12, factors), progress=lambda *both: told.append(both), cells=100, time_limit=2)
     assert told
     assert all(bound <= value + 1e-9 for bound, value in told)
     assert told[-1][1] >= solution.value - 1e-9
