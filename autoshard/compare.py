@@ -18,6 +18,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.search import Cost, evaluate_plan, search_modes
 from autoshard.search.limit import read_limit
 from autoshard.search.named import named_plans
+from autoshard.search.registry import keeps_limit
 from autoshard.trace.function import Traced, trace
 from costmodel import Hardware
 
@@ -100,7 +101,7 @@ def _contender(
     target: Any, inputs: Any, mode: str, mesh: Mesh | None, limit: int | None, settings: dict[str, Any]
 ) -> Contender:
     begun = time.perf_counter()
-    within = limit if mode in KEEPS_LIMIT else None
+    within = limit if keeps_limit(mode) else None
     try:
         planned = plan(target, inputs, mesh, search=mode, memory=within, **settings)
     except AutoshardError as error:
@@ -109,10 +110,6 @@ def _contender(
     cost = evaluate_plan(planned.plan, planned.hardware)
     fits = limit is None or cost.peak_memory_bytes <= limit
     return Contender(mode, str(planned.plan.mesh), took, cost, fits, planned=planned)
-
-
-KEEPS_LIMIT = ("optimal",)
-"""The modes that look for a plan within the limit; those of the others are just held against it."""
 
 
 def ranked(contenders: Sequence[Contender]) -> Iterator[Contender]:

@@ -257,14 +257,17 @@ def composite_scratch(node: Node, strategy: Strategy) -> int:
     for at, (one, used) in enumerate(parts.nodes):
         own = [value for value in one.results if owner[value] is value]
         live.update((value, _local(value.type, parts.layouts[value])) for value in own)
-        most = max(most, sum(live.values()) + _scratch(one, used) + staging[at])
+        most = max(most, sum(live.values()) + call_scratch(one, used) + staging[at])
         live = {value: nbytes for value, nbytes in live.items() if last[value] > at}
     made = zip(node.result_types, strategy.result_layouts, strict=True)
     return max(0, most - sum(_local(of, layout) for of, layout in made))
 
 
-def _scratch(node: Node, strategy: Strategy) -> int:
-    """What one part takes besides what it reads and makes."""
+def call_scratch(node: Node, strategy: Strategy) -> int:
+    """Bytes that a node takes while it runs under a strategy, besides what it reads and makes; 0 for loops and
+    branches, whose operators are counted inside."""
+    if node.regions:
+        return 0
     if runs_apart(node, strategy):
         return composite_scratch(node, strategy)
     operands, results = (
@@ -274,7 +277,7 @@ def _scratch(node: Node, strategy: Strategy) -> int:
             (node.result_types, strategy.result_layouts),
         )
     )
-    return call_bytes(node.op, node.rule, operands, results, node.attrs)
+    return call_bytes(node.op, node.rule if node.op.has_rule else None, operands, results, node.attrs)
 
 
 def _local(of: TensorType, layout: Layout) -> int:

@@ -32,7 +32,7 @@ MOST_AXES = 3
 _NAMES = "abcdefghijklmnop"
 
 
-@search_mode(NAME, regions=True, options=(MODE, AXES))
+@search_mode(NAME, regions=True, options=(MODE, AXES), keeps_limit=True)
 def auto(problem: Problem) -> Plan:
     """The cheapest plan over the shapes of the mesh.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.ir.graph import Node, Value
-from autoshard.partition.composites import composite_scratch, runs_apart
+from autoshard.partition.composites import call_scratch
 from autoshard.search.schedule import Schedule
 from autoshard.strategy import Strategy
 
@@ -38,7 +38,7 @@ class BytePrices:
     def scratch(self, node: Node, strategy: Strategy) -> float:
         """Seconds for what a node takes while it runs."""
         price = self.of_scratch.get(node)
-        return price * scratch_bytes(node, strategy) if price else 0.0
+        return price * call_scratch(node, strategy) if price else 0.0
 
 
 NOTHING = BytePrices({}, {})
@@ -77,19 +77,3 @@ def _of_value(value: Value, schedule: Schedule, within: Callable[[int, int], flo
         return 0.0, asked
     first = schedule.runs[source[0]]
     return within(first, max(first, end)), asked
-
-
-def scratch_bytes(node: Node, strategy: Strategy) -> int:
-    """Bytes that a node takes while it runs under a strategy; 0 for loops and branches, which are counted inside."""
-    if node.regions:
-        return 0
-    if runs_apart(node, strategy):
-        return composite_scratch(node, strategy)
-    operands, results = (
-        tuple(of.with_shape(layout.local_shape(of.shape)) for of, layout in zip(types, layouts, strict=True))
-        for types, layouts in (
-            (node.operand_types, strategy.operand_layouts),
-            (node.result_types, strategy.result_layouts),
-        )
-    )
-    return node.op.scratch(node.rule if node.op.has_rule else None, operands, results, node.attrs)

@@ -56,7 +56,7 @@ BY_HAND = ("zero3", "megatron_sp")
 """Named plans that are looked at, too, where memory is short."""
 
 
-@search_mode(NAME, regions=True)
+@search_mode(NAME, regions=True, keeps_limit=True)
 def combined(problem: Problem) -> Plan:
     """Rules first, prices where they leave a choice, then local improvement.
 

@@ -23,8 +23,7 @@ from autoshard.errors import RedistributeError
 from autoshard.ir.flow import borders, is_nest
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.ops.calls import call_bytes
-from autoshard.partition.composites import composite_scratch, runs_apart
+from autoshard.partition.composites import call_scratch
 from autoshard.plan import Plan
 from autoshard.propagate.collector import paused
 from autoshard.redistribute.buffers import transient_bytes
@@ -325,16 +324,11 @@ class _Model:
 
     def _node(self, node: Node) -> None:
         runs = self.schedule.runs[node]
-        rule = node.rule if node.op.has_rule else None
 
         def scratch(strategy: Strategy) -> int:
             if node in self.inside:
                 return self.inside[node]
-            if runs_apart(node, strategy):
-                return composite_scratch(node, strategy)
-            operands = _local(node.operand_types, strategy.operand_layouts)
-            results = _local(node.result_types, strategy.result_layouts)
-            return call_bytes(node.op, rule, operands, results, node.attrs)
+            return call_scratch(node, strategy)
 
         whole = Part(node, lambda strategy: strategy, "strategy")
         self._add(node.label, "scratch", runs, runs, [whole], scratch, ("scratch", node.key))
@@ -415,10 +409,6 @@ class _Model:
         of, strided = value.type, value in self.schedule.strided
         form = ("change", of, strided, len(earlier))
         self._add(value.name, "buffer", moment, moment, [before, after, *earlier], _changed(of, strided), form)
-
-
-def _local(types: Sequence[TensorType], layouts: Sequence[Layout]) -> tuple[TensorType, ...]:
-    return tuple(of.with_shape(layout.local_shape(of.shape)) for of, layout in zip(types, layouts, strict=True))
 
 
 def _kept(of: TensorType) -> Callable[..., int]:

@@ -40,7 +40,7 @@ TIME_LIMIT = "time_limit"
 MOST = 1000
 
 
-@search_mode(NAME, options=(TIME_LIMIT, RECOMPUTE))
+@search_mode(NAME, options=(TIME_LIMIT, RECOMPUTE), keeps_limit=True)
 def optimal(problem: Problem) -> Plan:
     """The plan of least time; with the option recompute="auto" also among graphs with activations made again.
 

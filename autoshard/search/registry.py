@@ -21,14 +21,18 @@ from autoshard.search.problem import Problem
 Search = Callable[[Problem], Plan]
 _MODES: dict[str, Search] = {}
 _OPTIONS: dict[str, tuple[str, ...]] = {}
+_KEEPS_LIMIT: set[str] = set()
 
 
-def search_mode(name: str, regions: bool = False, options: Collection[str] = ()) -> Callable[[Search], Search]:
+def search_mode(
+    name: str, regions: bool = False, options: Collection[str] = (), keeps_limit: bool = False
+) -> Callable[[Search], Search]:
     """Register a search under a name.
 
     Args:
         options: the names of `problem.options` that it reads.
         regions: it plans nodes with regions by itself; else it is given flat graphs only, see `flat.py`.
+        keeps_limit: it looks for a plan within the memory limit; the plans of others are only held against it.
 
     Raises:
         UnknownNameError: the name is taken.
@@ -39,6 +43,8 @@ def search_mode(name: str, regions: bool = False, options: Collection[str] = ())
             raise UnknownNameError(f"search mode {name!r} is already defined")
         _MODES[name] = function if regions else update_wrapper(partial(plan_flat, function), function)
         _OPTIONS[name] = tuple(options)
+        if keeps_limit:
+            _KEEPS_LIMIT.add(name)
         return function
 
     return register
@@ -57,6 +63,11 @@ def find_mode(name: str) -> Search:
     if name not in _MODES:
         raise UnknownNameError(f"unknown search mode {name!r}; known are {', '.join(search_modes())}")
     return _MODES[name]
+
+
+def keeps_limit(name: str) -> bool:
+    """Whether the search of that name looks for a plan within the memory limit."""
+    return name in _KEEPS_LIMIT
 
 
 def check_options(name: str, given: Iterable[str]) -> None:

@@ -9,8 +9,9 @@ import pytest
 from autoshard.api import plan
 from autoshard.errors import MemoryLimitError
 from autoshard.layout.mesh import Mesh
+from autoshard.partition.composites import call_scratch
 from autoshard.search.batch import batch_parallel
-from autoshard.search.byte_prices import byte_prices, scratch_bytes
+from autoshard.search.byte_prices import byte_prices
 from autoshard.search.draft import Draft, Pricing
 from autoshard.search.evaluate import plan_seconds, prices_for
 from autoshard.search.memory import memory_of, peak_memory
@@ -82,7 +83,7 @@ def test_scratch_is_that_of_the_operator():
         strategy = batch().strategy(node)
         assert (
             0
-            <= scratch_bytes(node, strategy)
+            <= call_scratch(node, strategy)
             <= max(one.nbytes for one in memory_of(batch()).held if one.kind == "scratch" and one.what == node.label)
         )
 

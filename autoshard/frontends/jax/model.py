@@ -27,7 +27,7 @@ from autoshard.frontends.jax.reference import InJax, run_in_jax
 from autoshard.frontends.jax.replay import Replay
 from autoshard.frontends.jax.sources import Source, argument_names, subtree
 from autoshard.frontends.jax.trees import array_of, bare, clad, is_array, named_leaves, plain, type_of_leaf, values_of
-from autoshard.frontends.torch.structure import picked
+from autoshard.frontends.results import check_count, picked
 from autoshard.ir.graph import Value
 from autoshard.tensortype import TensorType
 from autoshard.trace.cell import Cell
@@ -177,9 +177,7 @@ class JaxModel(Cell):
 
     def construct(self, *tensors: Any) -> Any:
         """The result for these tensors; variables that the function changes take their new values."""
-        if len(tensors) != len(self._data):
-            known = ", ".join(f"{name}: {of}" for name, of in self._data.items())
-            raise GraphError(f"{self.name} takes {len(self._data)} tensors ({known}), but got {len(tensors)}")
+        check_count(self.name, self._data, tensors)
         return self._forward(*tensors) if active() is None else self._constructed(*tensors)[0]
 
     def _constructed(self, *tensors: Any) -> tuple[Any, dict[str, Tensor]]:

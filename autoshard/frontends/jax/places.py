@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from jaxlib.mlir import ir
-
 from autoshard.frontends.stablehlo.imported import Imported
-from autoshard.frontends.stablehlo.locations import Locations
+from autoshard.frontends.stablehlo.locations import Locations, innermost, name_text
 from autoshard.ir.graph import Node
 from autoshard.source import Source
 
@@ -49,10 +47,10 @@ class Places:
         return (f"{around}.{path}" if around and path else around or path), source
 
     def _read(self, location: Any) -> tuple[list[str], Source | None]:
-        words = _scopes(_text(location))
+        words = _scopes(name_text(location))
         if words and words[0] == self.top:
             words = words[1:]
-        place = _frame(location)
+        place = innermost(location, _is_users)
         return words, self.locations.source(place) if place is not None else None
 
 
@@ -69,22 +67,6 @@ def _scopes(text: str) -> list[str]:
     return words
 
 
-def _text(location: Any) -> str:
-    if isinstance(location, ir.NameLoc):
-        return location.name_str
-    if isinstance(location, ir.FusedLoc):
-        return next(filter(None, map(_text, location.locations)), "")
-    return ""
-
-
-def _frame(location: Any) -> Any:
-    """The innermost frame of a location that is no library's."""
-    if isinstance(location, ir.FileLineColLoc):
-        return None if any(one in location.filename for one in _LIBRARIES) or not location.filename else location
-    if isinstance(location, ir.NameLoc):
-        return _frame(location.child_loc)
-    if isinstance(location, ir.CallSiteLoc):
-        return _frame(location.callee) or _frame(location.caller)
-    if isinstance(location, ir.FusedLoc):
-        return next(filter(None, map(_frame, location.locations)), None)
-    return None
+def _is_users(place: Any) -> bool:
+    """Whether a place in a file is in no library."""
+    return bool(place.filename) and not any(one in place.filename for one in _LIBRARIES)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from autoshard.errors import RuntimeSetupError
+from autoshard.frontends import results
 from autoshard.tensortype import TensorType
 from autoshard.trace.initializer import Deferred
 
@@ -90,12 +91,10 @@ def _no_numbers(what: str) -> NoReturn:
 
 def plain(part: Any) -> Any:
     """The same in tuples, lists and dicts, in the place of all other containers that JAX knows; leaves stay."""
-    if isinstance(part, Mapping):
-        return {key: plain(one) for key, one in part.items()}
-    if isinstance(part, tuple) and hasattr(part, "_fields"):
-        return type(part)(*map(plain, part))
-    if isinstance(part, tuple | list):
-        return type(part)(map(plain, part))
+    return results.plain(part, _opened)
+
+
+def _opened(part: Any) -> Any:
     inside, structure = jax.tree_util.tree_flatten_with_path(part, is_leaf=lambda one: one is not part)
     if jax.tree_util.treedef_is_leaf(structure) or part is None:
         return part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Callable
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -28,7 +29,7 @@ class Locations:
         """The name ('' if it has none) and the innermost source line."""
         found = self._known.get(location)
         if found is None:
-            place = _innermost(location)
+            place = innermost(location)
             found = self._known[location] = _name(location), place and self.source(place)
         return found
 
@@ -52,7 +53,7 @@ def _name(location: Any) -> str:
 
     JAX puts the function's name first and the primitive last; a name without slashes was given by somebody else.
     """
-    text = _name_text(location)
+    text = name_text(location)
     first, _, rest = text.partition("/")
     if not rest:
         return "" if first.endswith((")", ":")) else first
@@ -61,22 +62,23 @@ def _name(location: Any) -> str:
     return rest if "/" in rest else ""
 
 
-def _name_text(location: Any) -> str:
+def name_text(location: Any) -> str:
+    """The text of the first name that a location has, '' if it has none."""
     if isinstance(location, ir.NameLoc):
         return location.name_str
     if isinstance(location, ir.FusedLoc):
-        return next(filter(None, map(_name_text, location.locations)), "")
+        return next(filter(None, map(name_text, location.locations)), "")
     return ""
 
 
-def _innermost(location: Any) -> Any:
-    """The place in a file that a location comes from; None if it says none."""
+def innermost(location: Any, counts: Callable[[Any], bool] = lambda place: True) -> Any:
+    """The innermost place in a file that a location comes from and that `counts`; None if it says none."""
     if isinstance(location, ir.FileLineColLoc):
-        return location
+        return location if counts(location) else None
     if isinstance(location, ir.NameLoc):
-        return _innermost(location.child_loc)
+        return innermost(location.child_loc, counts)
     if isinstance(location, ir.CallSiteLoc):
-        return _innermost(location.callee) or _innermost(location.caller)
+        return innermost(location.callee, counts) or innermost(location.caller, counts)
     if isinstance(location, ir.FusedLoc):
-        return next(filter(None, map(_innermost, location.locations)), None)
+        return next(filter(None, (innermost(one, counts) for one in location.locations)), None)
     return None

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import GraphError, ShapeError, UnknownNameError
+from autoshard.frontends.results import check_count, picked, plain
 from autoshard.frontends.torch.importer import Importer
 from autoshard.frontends.torch.reference import outputs_in_torch, state_in_torch
-from autoshard.frontends.torch.structure import picked, plain
 from autoshard.frontends.torch.table import lifted
 from autoshard.frontends.torch.tensors import array_of, tensor_of, type_of_tensor, values_of
 from autoshard.tensortype import TensorType
@@ -139,9 +139,7 @@ class TorchModel(Cell):
 
     def construct(self, *tensors: Any) -> Any:
         """What the module returns for these tensors; buffers that it changes take their new values."""
-        if len(tensors) != len(self._data):
-            known = ", ".join(f"{name}: {of}" for name, of in self._data.items())
-            raise GraphError(f"{self.name} takes {len(self._data)} tensors ({known}), but got {len(tensors)}")
+        check_count(self.name, self._data, tensors)
         importer = Importer(self.program, self._counted, self.training, self.wrapped)
         given = dict(zip(self._data, tensors, strict=True))
         outputs = importer.run({**self._inputs, **given})

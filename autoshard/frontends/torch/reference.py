@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autoshard.errors import GraphError
-from autoshard.frontends.torch.structure import picked, plain
+from autoshard.frontends.results import picked, plain
 from autoshard.frontends.torch.tensors import array_of
 from autoshard.trace.optim import SGD, Adam, AdamW, Momentum, Optimizer
 
