@@ -232,11 +232,11 @@ class Planned:
     def __str__(self) -> str:
         return self.report()
 
-    def report(self) -> str:
-        """Tables of strategies, causes, redistributions and costs."""
+    def report(self, full: bool = False) -> str:
+        """Tables of strategies, causes, redistributions and costs; equal layers are one row unless `full`."""
         from autoshard.report import report
 
-        return report(self)
+        return report(self, full=full)
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain data."""

@@ -6,21 +6,22 @@ bytes in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autoshard.plan import Plan
+from autoshard.report_folding import fold_rows
 from autoshard.search.evaluate import Cost
-from autoshard.search.memory import MemoryUse
+from autoshard.search.memory import Held, MemoryUse
 from costmodel import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
 
 _COLUMNS, _BLOCKS = 60, " ▁▂▃▄▅▆▇█"
-_LARGEST = 3
+_MOST_SHOWN = 3
 
 
 def totals(planned: Planned) -> Iterator[str]:
@@ -54,9 +55,17 @@ def _memory(use: MemoryUse) -> Iterator[str]:
         kinds[one.kind] = kinds.get(one.kind, 0) + one.nbytes
     shown = ", ".join(f"{kind} {format_bytes(nbytes)}" for kind, nbytes in sorted(kinds.items(), key=lambda kv: -kv[1]))
     yield f"  most at {use.peak_at}: {shown}"
-    tensors = [one for one in held if one.kind != "runtime"][:_LARGEST]
-    largest = ", ".join(f"{one.what} ({one.kind}) {format_bytes(one.nbytes)}" for one in tensors)
+    largest = ", ".join(_largest([one for one in held if one.kind != "runtime"]))
     yield f"  largest then: {largest}"
+
+
+def _largest(held: Sequence[Held]) -> Iterator[str]:
+    """What holds most, equal layers together."""
+    folded = fold_rows([(one.what, one.kind, format_bytes(one.nbytes)) for one in held])
+    totals = {row: sum(held[i].nbytes for i in row.stands_for) for row in folded}
+    for row in sorted(totals, key=lambda row: -totals[row])[:_MOST_SHOWN]:
+        (what, kind, each), times = row.cells, len(row.stands_for)
+        yield f"{what} ({kind}) {each}" if times == 1 else f"{what} ({kind}) {times} x {each}"
 
 
 def picture(bytes_at: np.ndarray, columns: int = _COLUMNS) -> str:

@@ -40,6 +40,7 @@ def plan(
         bool,
         typer.Option("--alternatives", help="Also list the runners-up of every decision."),
     ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show each of several equal layers.")] = False,
 ) -> None:
     """Plan a model or a module and report the strategies, their causes and what they cost.
 
@@ -60,9 +61,9 @@ def plan(
         return
     out = console()
     if out.is_terminal:
-        print_report(planned, out, alternatives=alternatives)
+        print_report(planned, out, alternatives=alternatives, full=full)
     else:
-        typer.echo(report(planned, width=out.width, alternatives=alternatives), nl=False)
+        typer.echo(report(planned, width=out.width, alternatives=alternatives, full=full), nl=False)
 
 
 def dump(
