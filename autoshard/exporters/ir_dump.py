@@ -7,7 +7,6 @@ same in every run. Parameters are read by Load at their first use; Assign stores
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -29,39 +28,16 @@ from autoshard.exporters.ir_parse import (
     Operand,
     show_dump,
 )
+from autoshard.exporters.ir_steps import REDUCTIONS, Attrs, number_of, primitive, ranks_of, step_attrs
 from autoshard.ir.graph import DATA, Node, Source, Value
 from autoshard.ops.attributes import Literal, resolve
 from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Nest, Program, Start, Wait
 from autoshard.plan import CONFIGURED, Plan
-from autoshard.redistribute.step import Step
-from autoshard.redistribute.window import WindowStep
 from autoshard.strategy import Parts
 from autoshard.tensortype import DType, TensorType
 
-Attrs = tuple[tuple[str, Attr], ...]
 MONAD = DumpType("UMonad")
 INDENT = " " * 8
-_PRIMITIVES = {
-    "slice": "StridedSlice",
-    "keep": "Keep",
-    "all_gather": "AllGather",
-    "all_reduce": "AllReduce",
-    "reduce_scatter": "ReduceScatter",
-    "all_to_all": "AllToAll",
-    "permute": "CollectivePermute",
-    "halo": "NeighborExchange",
-}
-_REDUCTIONS = ("all_reduce", "reduce_scatter")
-_SLICE_ATTRS: Attrs = (
-    ("new_axis_mask", 0),
-    ("shrink_axis_mask", 0),
-    ("end_mask", 0),
-    ("input_names", Listed(("x", "begin", "end", "strides"))),
-    ("output_names", Listed(("output",))),
-    ("keep_value_node_input", True),
-    ("begin_mask", 0),
-    ("ellipsis_mask", 0),
-)
 
 
 def dump_begin(plan: Plan) -> str:
@@ -306,24 +282,24 @@ class _Writer:
 
     def collective(self, one: Collective, rank: int, fusion: int = 0) -> None:
         reference, of = self.read(one.operand)
-        step, primitive = one.step, _PRIMITIVES[one.step.kind]
+        step, name = one.step, primitive(one.step)
         operands: list[Operand] = [reference]
         types = [of]
         if step.kind == "slice":
             cut = _cut(one, rank)
             operands += cut
             types += [DumpType(f"Tuple[Int64*{len(numbers)}]") for numbers in cut]
-        purpose = "forward_op" if step.kind in _REDUCTIONS else "redistribution_op"
-        suffix = primitive if step.kind == "slice" else ""
-        number = _number(step.kind, _ranks(step, rank), one.operand.name, one.result.name)
+        purpose = "forward_op" if step.kind in REDUCTIONS else "redistribution_op"
+        suffix = name if step.kind == "slice" else ""
+        number = number_of(step.kind, ranks_of(step, rank), one.operand.name, one.result.name)
         self.add(
             _clean(one.result.name),
-            primitive,
+            name,
             operands,
             types,
             [(one.result, _tensor(one.result.local))],
             instance=f"{purpose}_{number}{suffix}",
-            attrs=(*_step_attrs(step, rank, fusion), ("axes", str(step.groups))),
+            attrs=(*step_attrs(step, rank, one.of.shape, fusion), ("axes", str(step.groups))),
         )
 
     def finish(self, outputs: Sequence, inputs: Sequence, updates: Mapping[int, int]) -> None:
@@ -389,67 +365,3 @@ def _cut(one: Collective, rank: int) -> list[tuple[int, ...]]:
     begin = tuple(map(min, begin, sizes))  # behind a dim that does not divide there is only padding
     end = tuple(min(start + size, last) for start, size, last in zip(begin, kept, sizes, strict=True))
     return [begin, end, (1,) * len(sizes)]
-
-
-def _ranks(step: Step | WindowStep, rank: int) -> str:
-    return "-".join(map(str, step.groups.members(rank).tolist()))
-
-
-def _number(*words: str) -> int:
-    """A number that follows from the words, the same in every run and on every machine."""
-    return int(hashlib.sha256("|".join(words).encode()).hexdigest()[:15], 16)
-
-
-def _step_attrs(step: Step | WindowStep, rank: int, fusion: int = 0) -> Attrs:
-    if step.kind == "slice":
-        return _SLICE_ATTRS
-    ranks = _ranks(step, rank)
-    group: list[tuple[str, Attr]] = [("group", f"{step.groups.size}-{_number(ranks)}")]
-    if step.kind in _REDUCTIONS:
-        group += [("fusion", fusion), ("op", step.reduction)]
-    elif fusion:
-        group += [("fusion", fusion)]
-    group += [("group_ranks", ranks), ("index", 0)]
-    return (*group, *_place_attrs(step, rank))
-
-
-def _exchanged_attrs(step: WindowStep, rank: int) -> Attrs:
-    """How many elements of the dim come from which ranks and go to which."""
-    members, own = step.groups.members(rank).tolist(), step.groups.position(rank)
-    come, go = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
-    for position, member in enumerate(members if step.is_split else ()):
-        for piece in step.pieces(position):
-            if position == own != piece.source:
-                come[members[piece.source]] += piece.count
-            elif piece.source == own != position:
-                go[member] += piece.count
-    pairs = (("recv", come), ("send", go))
-    return tuple(
-        (f"{name}_{what}", tuple(values))
-        for name, counts in pairs
-        for what, values in zip(("rank_ids", "lens"), _columns(counts), strict=True)
-    )
-
-
-def _columns(counts: Mapping[int, int]) -> tuple[list[int], list[int]]:
-    """The ranks with which something is exchanged, and how many elements."""
-    ranks = [rank for rank, count in counts.items() if count]
-    return ranks, [counts[rank] for rank in ranks]
-
-
-def _place_attrs(step: Step | WindowStep, rank: int) -> Attrs:
-    """The dims that the step works on, and the rank's own part in it."""
-    if step.kind in ("all_gather", "reduce_scatter"):
-        return (("dim", step.dim),)
-    if step.kind == "all_to_all":
-        return (("split_count", step.groups.size), ("split_dim", step.dim), ("concat_dim", step.to_dim))
-    if isinstance(step, WindowStep):
-        return (("dim", step.dim), *_exchanged_attrs(step, rank))
-    if step.kind == "keep":
-        return (("root", 0), ("keeps_value", step.groups.position(rank) == 0))
-    if step.kind == "permute":
-        source_of = step.source_of()
-        members = map(int, step.groups.members(rank))
-        target = next(one for one in members if source_of(one) == rank)
-        return (("src_rank", source_of(rank)), ("dest_rank", target))
-    return ()

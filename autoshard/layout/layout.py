@@ -7,6 +7,7 @@ holds a term of a sum; `max tp`, `min tp`, `prod tp` for the other reductions), 
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -52,9 +53,14 @@ class Layout:
             return cls(_named_mesh(mesh, tuple(dims), rank_list or tuple(partial)))
         if rank_list is not None:
             raise LayoutError(f"rank_list goes with a device matrix; mesh '{mesh}' has its own device order")
-        merged = tuple(merge_refs(refs) for refs in cast("Iterable[Iterable[AxisRef]]", dims))
+        merged = tuple([merge_refs(refs) for refs in cast("Iterable[Iterable[AxisRef]]", dims)])
         terms = _sorted_terms(mesh, partial)
-        key = (mesh, merged, terms, reduction if terms else "sum")
+        return cls._of(mesh, merged, terms, reduction if terms else "sum")
+
+    @classmethod
+    def _of(cls, mesh: Mesh, dims: tuple[Refs, ...], partial: Refs, reduction: str) -> Layout:
+        """The one layout of these merged dims and sorted terms."""
+        key = (mesh, dims, partial, reduction)
         known = cls._interned.get(key)
         if known is not None:
             return known
@@ -120,7 +126,7 @@ class Layout:
     @cached_property
     def parts(self) -> tuple[int, ...]:
         """Into how many parts each dim is split."""
-        return tuple(size_of(refs) for refs in self.dims)
+        return tuple([size_of(refs) for refs in self.dims])
 
     @cached_property
     def split(self) -> int:
@@ -135,25 +141,47 @@ class Layout:
     @cached_property
     def used(self) -> Refs:
         """All axes used, dims first, then partial."""
-        return tuple(ref for refs in self.dims for ref in refs) + self.partial
+        return tuple(itertools.chain(*self.dims, self.partial))
 
     def free(self) -> Refs:
         """Pieces of the mesh that neither split a dim nor are partial, in mesh order."""
+        return self._free
+
+    @cached_property
+    def _free(self) -> Refs:
         return free_refs(self.mesh, self.used)
 
     def with_dims(self, dims: Iterable[Iterable[AxisRef]]) -> Layout:
-        return Layout(self.mesh, dims, self.partial, self.reduction)
+        """The same terms with other dims."""
+        return self._of(self.mesh, tuple([merge_refs(refs) for refs in dims]), self.partial, self.reduction)
+
+    def with_dim(self, dim: int, refs: Iterable[AxisRef]) -> Layout:
+        """The same with one dim split by other pieces."""
+        dims = self.dims
+        return self._of(self.mesh, (*dims[:dim], merge_refs(refs), *dims[dim + 1 :]), self.partial, self.reduction)
+
+    def turned(self, dims: Sequence[int]) -> Layout:
+        """The same with dim `dims[i]` as dim i."""
+        return self._of(self.mesh, tuple([self.dims[dim] for dim in dims]), self.partial, self.reduction)
 
     def final(self) -> Layout:
         """The same dims with nothing partial."""
-        return Layout(self.mesh, self.dims)
+        return self._of(self.mesh, self.dims, (), "sum") if self.partial else self
 
     def divides(self, shape: Sequence[int]) -> bool:
-        return all(size % parts == 0 for size, parts in zip(shape, self.parts, strict=True))
+        """Whether every dim is cut into equal parts."""
+        return not any([size % parts for size, parts in zip(shape, self.parts, strict=True)])
 
     def local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the largest block a rank holds: sizes that do not divide are rounded up."""
-        return tuple(-(-size // parts) for size, parts in zip(shape, self.parts, strict=True))
+        return tuple([-(-size // parts) for size, parts in zip(shape, self.parts, strict=True)])
+
+    def local_size(self, shape: Sequence[int]) -> int:
+        """Elements of the largest block a rank holds."""
+        count = 1
+        for size, parts in zip(shape, self.parts, strict=True):
+            count *= -(-size // parts)
+        return count
 
     def block(self, rank: int, shape: Sequence[int]) -> tuple[slice, ...]:
         """Which block of a tensor of `shape` a rank holds; the last are shorter (or empty) if uneven."""
@@ -180,14 +208,16 @@ def free_refs(mesh: Mesh, used: Iterable[AxisRef]) -> Refs:
     taken: dict[str, list[AxisRef]] = {}
     for ref in used:
         taken.setdefault(ref.name, []).append(ref)
-    free = []
+    free: list[AxisRef] = []
     for name, size in mesh.axes:
-        start = 1
-        for ref in sorted(taken.get(name, []), key=lambda piece: piece.pre):
-            free.append(AxisRef(name, start, ref.pre // start))
+        start, found = 1, taken.get(name, ())
+        for ref in sorted(found) if len(found) > 1 else found:
+            if start < ref.pre:
+                free.append(AxisRef(name, start, ref.pre // start))
             start = ref.next
-        free.append(AxisRef(name, start, size // start))
-    return merge_refs(free)
+        if start < size:
+            free.append(AxisRef(name, start, size // start))
+    return merge_refs(tuple(free))
 
 
 def _sorted_terms(mesh: Mesh, partial: Iterable[AxisRef]) -> Refs:
@@ -227,20 +257,28 @@ def _parse_refs(text: str, mesh: Mesh) -> Refs:
 def _check(mesh: Mesh, dims: tuple[Refs, ...], partial: Refs, reduction: str) -> None:
     if reduction not in REDUCTIONS:
         raise LayoutError(f"unknown reduction {reduction!r}; one of {', '.join(REDUCTIONS)}")
-    seen: list[tuple[AxisRef, str]] = []
-    places = [(f"dim {i}", refs) for i, refs in enumerate(dims)] + [("partial", partial)]
-    for place, refs in places:
+    refs = sorted([*itertools.chain(*dims), *partial])
+    try:
         for ref in refs:
-            try:
-                mesh.check_ref(ref)
-            except MeshError as error:
-                raise LayoutError(f"layout uses what the mesh '{mesh}' does not have: {error}") from None
-            for other, where in seen:
-                if ref.overlaps(other) or not ref.can_coexist(other):
-                    free = ", ".join(map(mesh.show_ref, free_refs(mesh, [taken for taken, _ in seen]))) or "none"
-                    raise LayoutError(
-                        f"layout uses mesh axis {mesh.show_ref(ref)!r} for {place}, but "
-                        f"{mesh.show_ref(other)!r} already serves {where}; an axis can be used once. "
-                        f"Free axes of the mesh: {free}"
-                    )
-            seen.append((ref, place))
+            mesh.check_ref(ref)
+    except MeshError as error:
+        raise LayoutError(f"layout uses what the mesh '{mesh}' does not have: {error}") from None
+    # Pieces of one axis, in order, are all apart if each begins where one ends or at a multiple of that.
+    if any(one.name == other.name and other.pre % one.next for one, other in itertools.pairwise(refs)):
+        raise _used_twice(mesh, dims, partial)
+
+
+def _used_twice(mesh: Mesh, dims: tuple[Refs, ...], partial: Refs) -> LayoutError:
+    """What to say of pieces that overlap or do not fit each other."""
+    places = [(f"dim {i}", refs) for i, refs in enumerate(dims)] + [("partial", partial)]
+    used = [(ref, place) for place, refs in places for ref in refs]
+    for count, (ref, place) in enumerate(used):
+        for other, where in used[:count]:
+            if ref.overlaps(other) or not ref.can_coexist(other):
+                free = ", ".join(map(mesh.show_ref, free_refs(mesh, [taken for taken, _ in used[:count]]))) or "none"
+                return LayoutError(
+                    f"layout uses mesh axis {mesh.show_ref(ref)!r} for {place}, but "
+                    f"{mesh.show_ref(other)!r} already serves {where}; an axis can be used once. "
+                    f"Free axes of the mesh: {free}"
+                )
+    raise AssertionError(f"the pieces of {dims} and {partial} are all apart")

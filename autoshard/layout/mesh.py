@@ -14,7 +14,7 @@ import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +42,9 @@ class AxisRef(NamedTuple):
         return self.pre * self.size
 
     def overlaps(self, other: AxisRef) -> bool:
-        return self.name == other.name and self.pre < other.next and other.pre < self.next
+        name, pre, size = self
+        its_name, its_pre, its_size = other
+        return name == its_name and pre < its_pre * its_size and its_pre < pre * size
 
     def contains(self, other: AxisRef) -> bool:
         inside = self.name == other.name and self.pre <= other.pre and other.next <= self.next
@@ -60,8 +62,11 @@ class AxisRef(NamedTuple):
         """Whether one splitting of the axis holds both pieces."""
         if self.name != other.name:
             return True
-        pre1, pre2 = sorted((self.pre, other.pre))
-        next1, next2 = sorted((self.next, other.next))
+        pre1, pre2, next1, next2 = self.pre, other.pre, self.next, other.next
+        if pre1 > pre2:
+            pre1, pre2 = pre2, pre1
+        if next1 > next2:
+            next1, next2 = next2, next1
         if next1 > pre2:
             return next1 % pre2 == 0 and pre2 % pre1 == 0 and next2 % next1 == 0
         return pre2 % next1 == 0
@@ -108,6 +113,14 @@ class AxisRef(NamedTuple):
 
 def merge_refs(refs: Iterable[AxisRef]) -> tuple[AxisRef, ...]:
     """The same refs, neighbours that form one piece joined, pieces of size 1 dropped."""
+    given = refs if isinstance(refs, tuple) else tuple(refs)
+    if len(given) > 1:
+        return _merged(given)
+    return given if not given or given[0].size > 1 else ()
+
+
+@lru_cache(maxsize=1 << 16)
+def _merged(refs: tuple[AxisRef, ...]) -> tuple[AxisRef, ...]:
     merged: list[AxisRef] = []
     for ref in refs:
         if ref.size == 1:
@@ -121,7 +134,10 @@ def merge_refs(refs: Iterable[AxisRef]) -> tuple[AxisRef, ...]:
 
 def size_of(refs: Iterable[AxisRef]) -> int:
     """How many parts the refs make together."""
-    return math.prod(ref.size for ref in refs)
+    parts = 1
+    for ref in refs:
+        parts *= ref.size
+    return parts
 
 
 class Mesh:
@@ -232,7 +248,13 @@ class Mesh:
         return None if self.order is None else np.argsort(np.asarray(self.order))
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _checked(self) -> set[AxisRef]:
+        """Pieces that were found to be pieces of this mesh."""
+        return set()
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each axis in the mesh."""
         return {name: place for place, name in enumerate(self.names)}
 
     def axis(self, name: str) -> AxisRef:
@@ -260,12 +282,15 @@ class Mesh:
 
     def check_ref(self, ref: AxisRef) -> None:
         """Raise MeshError unless `ref` is a piece of an axis of this mesh."""
+        if ref in self._checked:
+            return
         size = self.axis(ref.name).size
         if ref.pre < 1 or ref.size < 1 or size % (ref.pre * ref.size):
             raise MeshError(
                 f"sub-axis {ref.name}:({ref.pre}){ref.size} does not exist: pre-size times size must divide "
                 f"the size {size} of axis {ref.name!r}"
             )
+        self._checked.add(ref)
 
     def show_ref(self, ref: AxisRef) -> str:
         """Text of a ref: the bare name for a whole axis, `tp:(1)2` otherwise."""
@@ -273,7 +298,7 @@ class Mesh:
 
     def sort_key(self, ref: AxisRef) -> tuple[int, int, int]:
         """Mesh order: place of the axis, then pre-size, then size."""
-        return self._places[ref.name], ref.pre, ref.size
+        return self.places[ref.name], ref.pre, ref.size
 
     def stride(self, ref: AxisRef) -> int:
         """Distance in grid positions between neighbours along `ref`."""
@@ -399,6 +424,11 @@ class GroupList:
     @property
     def size(self) -> int:
         return len(self.rows[0])
+
+    @cached_property
+    def _checked(self) -> set[AxisRef]:
+        """Pieces that were found to be pieces of this mesh."""
+        return set()
 
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:

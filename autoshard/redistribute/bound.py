@@ -121,14 +121,21 @@ class Geometry(NamedTuple):
     alike: bool
 
     @staticmethod
-    def of(before: Layout, after: Layout, shape: Sequence[int], size: Sequence[int]) -> Geometry | None:
-        """None where there are too many to count."""
+    def of(
+        before: Layout, after: Layout, shape: Sequence[int], size: Sequence[int], places: np.ndarray | None = None
+    ) -> Geometry | None:
+        """None where there are too many to count.
+
+        Args:
+            places: grid positions of the ranks that are looked at, whole groups of them; None for all.
+        """
         mesh = before.mesh
         marks = [cell_marks(before, after, dim, shape[dim], size[dim]) for dim in range(len(shape))]
-        if mesh.devices * math.prod(max(1, len(one) - 1) for one in marks) > CELLS:
+        places = positions(mesh) if places is None else places
+        count = len(places)
+        if count * math.prod(max(1, len(one) - 1) for one in marks) > CELLS:
             return None
-        places = positions(mesh)
-        holds, wants = np.ones((mesh.devices, 1), bool), np.ones((mesh.devices, 1), bool)
+        holds, wants = np.ones((count, 1), bool), np.ones((count, 1), bool)
         sizes = np.ones(1)
         for dim, found in enumerate(marks):
             starts, lengths = np.array(found[:-1], dtype=np.int64), np.diff(found)
@@ -136,13 +143,15 @@ class Geometry(NamedTuple):
                 local = max(1, -(-shape[dim] // layout.parts[dim]))
                 inside = starts[None] // local == along(mesh, places, layout.dims[dim])[:, None]
                 if table == "holds":
-                    holds = (holds[:, :, None] & inside[:, None]).reshape(mesh.devices, -1)
+                    holds = (holds[:, :, None] & inside[:, None]).reshape(count, -1)
                 else:
-                    wants = (wants[:, :, None] & inside[:, None]).reshape(mesh.devices, -1)
+                    wants = (wants[:, :, None] & inside[:, None]).reshape(count, -1)
             sizes = (sizes[:, None] * lengths).reshape(-1)
         sharing = size_of(after.partial)
         group = along(mesh, places, free_refs(mesh, after.partial))
-        wanted = np.zeros((mesh.devices // sharing, wants.shape[1]), bool)
+        if count < mesh.devices:
+            group = np.unique(group, return_inverse=True)[1].reshape(-1)
+        wanted = np.zeros((count // sharing, wants.shape[1]), bool)
         wanted[group] = wants
         alike = not (before.partial and after.partial) or before.reduction == after.reduction
         term = along(mesh, places, before.partial)

@@ -14,7 +14,7 @@ import numpy as np
 
 from autoshard.layout.layout import Layout
 from autoshard.redistribute.fetch import Piece
-from autoshard.redistribute.planner import plan_steps
+from autoshard.redistribute.planner import evened, program_steps
 from autoshard.redistribute.step import Step
 from autoshard.tensortype import TensorType
 
@@ -87,7 +87,7 @@ def _count(piece: Piece) -> int:
 @lru_cache(maxsize=1 << 16)
 def transient_bytes(before: Layout, after: Layout, of: TensorType, strided: bool = False) -> int:
     """The most bytes on a rank during a redistribution besides its two ends: buffers, and blocks on the way."""
-    most, steps = 0, plan_steps(before, after, of.shape)
+    most, steps = 0, program_steps(before, after, evened(before, after, of.shape), of.shape)
     for i, step in enumerate(steps):
         between = _nbytes(step.before, of, of.dtype.itemsize) if i else 0
         made = _nbytes(step.after, of, of.dtype.itemsize)

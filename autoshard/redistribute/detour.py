@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from autoshard.layout.layout import Layout
 from autoshard.redistribute.digits import Cuts
-from autoshard.redistribute.exchange import with_dim
 
 
 def meeting_points(before: Layout, after: Layout, shape: tuple[int, ...]) -> Iterator[Layout]:
@@ -42,16 +41,16 @@ def _unfit(parts: int, wanted: int) -> bool:
 
 def _elsewhere(layout: Layout, other: Layout, dim: int) -> Iterator[Layout]:
     """The layout with a dim split further as the other has it, or with its pieces in another dim, or nowhere."""
-    cuts = Cuts(layout, other)
+    cuts = Cuts(layout, other, fine=True)
     wanted = cuts.dims[1][dim]
     free = [ref for ref in cuts.before(layout.free()) if ref in wanted or ref.name in cuts.clashing]
     for count in range(len(free), 0, -1):
         for more in itertools.combinations(free, count):
-            yield with_dim(layout, dim, (*layout.dims[dim], *more))
+            yield layout.with_dim(dim, (*layout.dims[dim], *more))
     pieces = cuts.dims[0][dim]
     for start in range(len(pieces)):
-        shorter = with_dim(layout, dim, pieces[:start])
+        shorter = layout.with_dim(dim, pieces[:start])
         yield shorter
         for target in range(layout.rank):
             if target != dim:
-                yield with_dim(shorter, target, (*layout.dims[target], *pieces[start:]))
+                yield shorter.with_dim(target, (*layout.dims[target], *pieces[start:]))

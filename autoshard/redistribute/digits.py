@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, size_of
@@ -53,9 +54,7 @@ class Digits:
     @property
     def moves(self) -> bool:
         """Whether some rank holds nothing of what it wants."""
-        return any(old != new for old, new in self.body) or any(
-            tail.compound for tail in itertools.chain(self.cuts, self.joins)
-        )
+        return any([old != new for old, new in self.body]) or any([tail.compound for tail in (*self.cuts, *self.joins)])
 
     @property
     def rounds(self) -> int:
@@ -78,14 +77,14 @@ def digits_of(before: Layout, after: Layout) -> Digits | None:
 
 
 class Cuts:
-    """The pieces of two layouts, cut alike: where either cuts an axis, and further into prime sizes.
+    """The pieces of two layouts, cut alike: where either cuts an axis or a dim, or `fine`, further into prime sizes.
 
     Axes that the two cut at places which do not fit each other (2 and 3 of 6) are `clashing`: each layout keeps its
     own pieces of them, and those of one are never free in the other.
     """
 
-    def __init__(self, before: Layout, after: Layout) -> None:
-        both = cutter(before, after)
+    def __init__(self, before: Layout, after: Layout, fine: bool = False) -> None:
+        both = (None if fine else _coarse(before, after)) or cutter(before, after)
         self.clashing: frozenset[str] = frozenset()
         if both is not None:
             self.before = self.after = both
@@ -95,7 +94,7 @@ class Cuts:
             self.clashing = frozenset(name for name in names if _clash(name, before, after))
         olds, news = [], []
         for old, new in zip(before.dims, after.dims, strict=True):
-            olds.append(self.before(old))
+            olds.append(self.before(old) if old else old)
             # Pieces that are the same on both sides stay so, clash or not.
             news.append(olds[-1] if old == new else self.after(new))
         self.dims = tuple(olds), tuple(news)
@@ -114,6 +113,8 @@ def _clash(name: str, *layouts: Layout) -> bool:
 
 def apart(refs: Refs, others: Refs) -> Refs:
     """The pieces of the refs that no other covers; one that does not fit an other that overlaps it stays whole."""
+    if not refs or refs == others:
+        return ()
     left: list[AxisRef] = list(refs)
     for other in others:
         kept = []
@@ -132,7 +133,7 @@ def paired(before: tuple[Refs, ...], after: tuple[Refs, ...]) -> Digits | None:
     body, cuts, joins = [], [], []
     for dim, (olds, news) in enumerate(zip(before, after, strict=True)):
         if olds == news:
-            body += [((ref,), (ref,)) for ref in olds]
+            body += [(olds, news)] if olds else []
             continue
         done_old, done_new = _pair(olds, news, body)
         old, new = olds[done_old:], news[done_new:]
@@ -170,26 +171,89 @@ def cutter(*layouts: Layout) -> Callable[[Iterable[AxisRef]], Refs] | None:
 
     None if no one splitting of an axis holds all.
     """
+    pieces = _split(_places(*layouts), _prime_pieces)
+    return None if pieces is None else Cutter(pieces, _prime_pieces).cut
+
+
+def _coarse(before: Layout, after: Layout) -> Callable[[Iterable[AxisRef]], Refs] | None:
+    """Cuts refs where a ref of either layout begins or ends, and a dim where the other layout's parts are as many.
+
+    No further: that keeps the digits few, however large the mesh. None if no one splitting of an axis holds all.
+    """
+    places = _places(before, after)
+    for olds, news in zip(before.dims, after.dims, strict=True):
+        if olds and news and olds != news:
+            parts, wanted = size_of(olds), size_of(news)
+            if parts != wanted:
+                _mark(places, *((olds, wanted) if parts > wanted else (news, parts)))
+    pieces = _split(places, _pieces)
+    return None if pieces is None else Cutter(pieces, _pieces).cut
+
+
+def _places(*layouts: Layout) -> dict[str, set[int]]:
+    """Where the refs of the layouts begin and end, per axis that they use."""
     places: dict[str, set[int]] = {}
     for layout in layouts:
-        for ref in layout.used:
-            places.setdefault(ref.name, {1, layout.mesh.sizes[ref.name]}).update((ref.pre, ref.next))
-    pieces: dict[str, Refs] = {}
-    for name, found in places.items():
-        cut = _prime_pieces(name, tuple(sorted(found)))
+        for refs in (*layout.dims, layout.partial):
+            for name, pre, size in refs:
+                known = places.get(name)
+                if known is None:
+                    known = places[name] = {1, layout.mesh.sizes[name]}
+                known.add(pre)
+                known.add(pre * size)
+    return places
+
+
+def _mark(places: dict[str, set[int]], refs: Refs, parts: int) -> None:
+    """Add the place at which the refs make that many parts, if one does."""
+    made = 1
+    for name, pre, size in refs:
+        if made * size > parts:
+            if parts % made == 0 and size % (parts // made) == 0:
+                places[name].add(pre * (parts // made))
+            return
+        made *= size
+
+
+Pieces = Callable[[str, tuple[int, ...]], Refs | None]
+
+
+def _split(places: dict[str, set[int]], pieces: Pieces) -> dict[str, Refs] | None:
+    found: dict[str, Refs] = {}
+    for name, marks in places.items():
+        cut = pieces(name, tuple(sorted(marks)))
         if cut is None:
             return None
-        pieces[name] = cut
+        found[name] = cut
+    return found
 
-    def split(refs: Iterable[AxisRef]) -> Refs:
+
+class Cutter(NamedTuple):
+    """The pieces of each axis that is cut, and how an axis is cut of which nothing is known."""
+
+    known: dict[str, Refs]
+    others: Pieces
+
+    def cut(self, refs: Iterable[AxisRef]) -> Refs:
+        """The refs, each as its pieces."""
         found: list[AxisRef] = []
         for ref in refs:
-            known = pieces.get(ref.name) or _prime_pieces(ref.name, (1, ref.pre, ref.next)) or ()
-            pre, end = ref.pre, ref.pre * ref.size
-            found += [piece for piece in known if pre <= piece[1] < end]
+            name, pre, size = ref
+            known = self.known.get(name) or self.others(name, (1, pre, pre * size)) or ()
+            if len(known) == 1:
+                found.append(known[0])
+            else:
+                end = pre * size
+                found += [piece for piece in known if pre <= piece[1] < end]
         return tuple(found)
 
-    return split
+
+@lru_cache(maxsize=1 << 14)
+def _pieces(name: str, places: tuple[int, ...]) -> Refs | None:
+    """The pieces of an axis between the places."""
+    if any(high % low for low, high in itertools.pairwise(places)):
+        return None
+    return tuple(AxisRef(name, low, high // low) for low, high in itertools.pairwise(places) if high > low)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef
-from autoshard.redistribute.exchange import with_dim
 from autoshard.redistribute.step import Step
 
 
@@ -78,14 +77,32 @@ def _sequence(
 ) -> Iterator[Step]:
     """Cut the dims in `added`, combine the terms, gather the dims in `removed`."""
     now = before
-    for dim, refs in added.items():
-        nxt = with_dim(now, dim, after.dims[dim])
-        yield Step("slice", now, nxt, refs, dim)
+    for dim in in_order(added, before, after):
+        nxt = now.with_dim(dim, after.dims[dim])
+        yield Step("slice", now, nxt, added[dim], dim)
         now = nxt
     if terms:
         yield Step("all_reduce", now, now.final(), terms)
         now = now.final()
-    for dim, refs in removed.items():
-        nxt = with_dim(now, dim, after.dims[dim])
-        yield Step("all_gather", now, nxt, refs, dim)
+    for dim in in_order(removed, before, after):
+        nxt = now.with_dim(dim, after.dims[dim])
+        yield Step("all_gather", now, nxt, removed[dim], dim)
         now = nxt
+
+
+def in_order(dims: Collection[int], before: Layout, after: Layout) -> Collection[int]:
+    """The dims in the order in which they are cut or gathered: where all orders move the same, inner pieces first."""
+    return dims if len(dims) < 2 else [dim for dim in dict.fromkeys(inner_first(before, after)) if dim in dims]
+
+
+def inner_first(before: Layout, after: Layout) -> list[int]:
+    """The dims that are split, in the order in which the mesh's innermost pieces use them; a dim may occur again."""
+    places = before.mesh.places
+    uses = [
+        (places[ref.name], ref.pre, side, dim)
+        for side, layout in ((0, before), (-1, after))
+        for dim, refs in enumerate(layout.dims)
+        for ref in refs
+    ]
+    uses.sort(reverse=True)
+    return [use[3] for use in uses]

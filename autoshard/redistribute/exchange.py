@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, merge_refs, size_of
 from autoshard.redistribute.digits import Cuts, Digits, paired
+from autoshard.redistribute.direct import in_order
 from autoshard.redistribute.routing import Routing, route
 from autoshard.redistribute.step import Step
 
@@ -33,19 +34,22 @@ def exchange_steps(before: Layout, after: Layout) -> tuple[Step, ...] | None:
         at_once = paired(sliced, news)
         if at_once is not None and not at_once.moves:
             middle, digits = news, at_once  # every rank keeps a part of its block, which it would not on the way
-    steps = list(_slices(before, sliced, olds))
+    steps = list(_slices(before, after, sliced, olds))
     now = steps[-1].after if steps else before
     target = now.with_dims(middle)
     if now is not target:
         steps.append(_exchange(now, target, digits, cuts))
-    return (*steps, *_gathers(target, middle, news))
+    return (*steps, *_gathers(target, before, middle, news))
 
 
 def _sliced(olds: Dims, news: Dims, used: set[AxisRef], clashing: frozenset[str]) -> Dims:
     """The dims split further by free pieces that the layout after wants there."""
     dims = []
     for old, new in zip(olds, news, strict=True):
-        missing = new[_boundary(new, size_of(old)) :]
+        missing = new[_boundary(new, size_of(old)) :] if old != new else ()
+        if not missing:
+            dims.append(old)
+            continue
         free = tuple(itertools.takewhile(lambda ref: ref not in used and ref.name not in clashing, missing))
         used.update(free)
         dims.append(old + free)
@@ -66,6 +70,9 @@ def _middle(olds: Dims, news: Dims, clashing: frozenset[str]) -> Dims:
     wanted = set(itertools.chain(*news))
     dims = []
     for old, new in zip(olds, news, strict=True):
+        if old == new:
+            dims.append(new)
+            continue
         parts, kept = size_of(new), size_of(old)
         if kept <= parts or kept % parts:
             dims.append(new)
@@ -78,13 +85,12 @@ def _middle(olds: Dims, news: Dims, clashing: frozenset[str]) -> Dims:
     return tuple(dims)
 
 
-def _slices(before: Layout, dims: Dims, olds: Dims) -> Iterator[Step]:
-    now = before
-    for dim, (old, new) in enumerate(zip(olds, dims, strict=True)):
-        if old != new:
-            after = with_dim(now, dim, new)
-            yield Step("slice", now, after, merge_refs(new[len(old) :]), dim)
-            now = after
+def _slices(now: Layout, after: Layout, dims: Dims, olds: Dims) -> Iterator[Step]:
+    changed = [dim for dim, old in enumerate(olds) if old != dims[dim]]
+    for dim in in_order(changed, now, after):
+        nxt = now.with_dim(dim, dims[dim])
+        yield Step("slice", now, nxt, merge_refs(dims[dim][len(olds[dim]) :]), dim)
+        now = nxt
 
 
 def _exchange(before: Layout, after: Layout, digits: Digits, cuts: Cuts) -> Step:
@@ -100,16 +106,10 @@ def _exchange(before: Layout, after: Layout, digits: Digits, cuts: Cuts) -> Step
     return step
 
 
-def _gathers(before: Layout, middle: Dims, news: Dims) -> Iterator[Step]:
+def _gathers(now: Layout, before: Layout, middle: Dims, news: Dims) -> Iterator[Step]:
     """Gather what is left over at the minor ends."""
-    now = before
-    for dim, (old, new) in enumerate(zip(middle, news, strict=True)):
-        if len(old) > len(new):
-            after = with_dim(now, dim, new)
-            yield Step("all_gather", now, after, merge_refs(old[len(new) :]), dim)
-            now = after
-
-
-def with_dim(layout: Layout, dim: int, refs: Refs) -> Layout:
-    """The layout with one dim split by other pieces."""
-    return layout.with_dims((*layout.dims[:dim], refs, *layout.dims[dim + 1 :]))
+    longer = [dim for dim, old in enumerate(middle) if len(old) > len(news[dim])]
+    for dim in in_order(longer, before, now):
+        nxt = now.with_dim(dim, news[dim])
+        yield Step("all_gather", now, nxt, merge_refs(middle[dim][len(news[dim]) :]), dim)
+        now = nxt

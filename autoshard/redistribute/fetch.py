@@ -103,6 +103,14 @@ class Fetch:
         """Elements that one rank receives at most; those that a group shares are counted as if they could be cut."""
         return _moved(self, tuple(shape))
 
+    def at_least(self, shape: Sequence[int]) -> float:
+        """Elements that a rank receives at least, without a look at who holds what: as if all that ranks hold were of
+        use to those with which they share a block."""
+        wanted, held = self.after.local_size(shape), self.before.local_size(shape)
+        if self.size is not None:
+            return 0.0
+        return max(0.0, wanted * size_of(self.ended) / size_of(self.begun) - min(wanted, held))
+
     def pieces(self, rank: int, shape: Sequence[int]) -> tuple[Piece, ...]:
         """What a rank's new block is made of, its own elements included, in the order of its places."""
         return _schedule(self, tuple(shape))[rank]
@@ -158,13 +166,34 @@ def fetch(before: Layout, after: Layout, size: Shape | None = None) -> Fetch | N
 def _moved(one: Fetch, shape: Shape) -> float:
     mesh = one.before.mesh
     ends = Layout(mesh, one.before.dims, one.ended), Layout(mesh, one.after.dims, one.begun)
-    found = Geometry.of(*ends, shape, one.size or shape)
+    places = _different(*ends, one.size is None)
+    found = Geometry.of(*ends, shape, one.size or shape, places)
     assert found is not None, f"{mesh.devices} ranks can be told box by box"
-    places = positions(mesh)
     replicas, first = _replicas(one, places), along(mesh, places, one.begun) == 0
     chosen = np.empty(len(found.wants), dtype=replicas.dtype)
     chosen[found.group[first]] = replicas[first]  # of a group, that of its first rank
     return found.lacked(replicas == chosen[found.group])
+
+
+def _different(before: Layout, after: Layout, even: bool) -> np.ndarray:
+    """The grid positions of ranks that get on in different ways; the others do what one of these does.
+
+    Ranks along pieces that neither layout uses are alike, and where all blocks are full also those along the major
+    pieces by which both cut a dim: each of its parts is redistributed for itself.
+    """
+    mesh, cut = before.mesh, cutter(before, after)
+    if cut is None:
+        return positions(mesh)
+    alike = {ref for refs in (cut(before.free()), cut(after.free())) for ref in refs}
+    alike -= {ref for refs in (cut(before.used), cut(after.used)) for ref in refs}
+    for old, new in zip(before.dims, after.dims, strict=True) if even else ():
+        both = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(cut(old), cut(new), strict=False))
+        alike.update(ref for ref, _ in both)
+    places = np.zeros(1, np.int64)
+    for ref in cut(mesh.all_axes):
+        steps = np.arange(1 if ref in alike else ref.size, dtype=np.int64) * mesh.stride(ref)
+        places = (places[:, None] + steps).reshape(-1)
+    return places
 
 
 @lru_cache(maxsize=1 << 10)

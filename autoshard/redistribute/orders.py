@@ -7,14 +7,12 @@ first scatter move most: they belong on the fastest links.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator
 
 from autoshard.layout.layout import Layout
 from autoshard.redistribute.digits import apart
-from autoshard.redistribute.exchange import with_dim
 from autoshard.redistribute.step import Step
-from autoshard.redistribute.ways import Shape, Steps, effort, moved
+from autoshard.redistribute.ways import Shape, Steps, Way, effort, moved
 
 # How many orders of steps are tried at most.
 ORDERS = 24
@@ -22,7 +20,7 @@ ORDERS = 24
 
 def quickest(
     known: Steps,
-    found: Iterable[Steps | None],
+    found: Iterable[Way],
     ends: tuple[Layout, Layout],
     shape: Shape,
     seconds: Callable[[Step], float],
@@ -34,9 +32,10 @@ def quickest(
     Of those that take equally long the one of fewest collectives; `known` if nothing is better.
     """
     least = moved(known, shape, size) * (1 + 1e-9)
-    room = max(_peak(known, shape), *(_local(end, shape) for end in ends))
+    room = max(_peak(known, shape), *(end.local_size(shape) for end in ends))
     chosen, least_key = known, (_total(known, seconds), effort(known))
-    for steps in found:
+    for way in found:
+        steps = way.steps(shape)
         if steps is None or moved(steps, shape, size) > least:
             continue
         for one in orders(steps):
@@ -71,7 +70,7 @@ def _chained(now: Layout, steps: Iterable[Step]) -> Iterator[Step]:
         else:
             assert step.dim is not None, f"{step} gathers or scatters a dim"
             left = apart(now.partial, step.axes) if step.kind == "reduce_scatter" else now.partial
-            after = with_dim(Layout(now.mesh, now.dims, left, now.reduction), step.dim, step.after.dims[step.dim])
+            after = Layout(now.mesh, now.dims, left, now.reduction).with_dim(step.dim, step.after.dims[step.dim])
             step = Step(step.kind, now, after, step.axes, step.dim)
         yield step
         now = after
@@ -82,8 +81,4 @@ def _total(steps: Steps, seconds: Callable[[Step], float]) -> float:
 
 
 def _peak(steps: Steps, shape: Shape) -> int:
-    return max((_local(step.after, shape) for step in steps), default=0)
-
-
-def _local(layout: Layout, shape: Shape) -> int:
-    return math.prod(layout.local_shape(shape))
+    return max((step.after.local_size(shape) for step in steps), default=0)

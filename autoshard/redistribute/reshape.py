@@ -17,7 +17,6 @@ from typing import NamedTuple
 from autoshard.errors import RedistributeError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, size_of
-from autoshard.redistribute.exchange import with_dim
 from autoshard.redistribute.planner import Steps, moved, plan_steps
 
 Shape = tuple[int, ...]
@@ -89,9 +88,9 @@ def _shortened(layout: Layout, shape: Shape, fine: Shape) -> Layout:
     """The layout without the minor piece of a dim because of which it has no form, put where it does no harm."""
     cut = next(dim for dim in range(layout.rank) if on_finer(_up_to(layout, dim), shape, fine) is None)
     *kept, piece = layout.dims[cut]
-    shorter = with_dim(layout, cut, tuple(kept))
+    shorter = layout.with_dim(cut, tuple(kept))
     for dim in (*range(cut), *range(cut + 1, layout.rank)):
-        moved_there = with_dim(shorter, dim, (*shorter.dims[dim], piece))
+        moved_there = shorter.with_dim(dim, (*shorter.dims[dim], piece))
         if moved_there.divides(shape) and on_finer(_up_to(moved_there, max(dim, cut)), shape, fine) is not None:
             return moved_there
     return shorter

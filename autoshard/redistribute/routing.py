@@ -44,23 +44,33 @@ class Routing:
 
     def __init__(self, before: Layout, after: Layout, digits: Digits, cuts: Cuts) -> None:
         self.mesh, self.digits = before.mesh, digits
-        self._clashing = cuts.clashing
+        self._ends, self._cuts, self._clashing = (before, after), cuts, cuts.clashing
         self._known: dict[int, Round] = {}
-        self._pairs = (*digits.body, *(((ref,), (ref,)) for ref in cuts.before(before.partial)))
-        wanted = [ref for tail in digits.cuts if not tail.compound for ref in tail.new]
-        held = [ref for tail in digits.joins if not tail.compound for ref in tail.old]
+
+    @cached_property
+    def _pairs(self) -> tuple[tuple[Refs, Refs], ...]:
+        """Pieces before and after that own the same digits; terms stay where they are."""
+        terms = self._cuts.before(self._ends[0].partial)
+        return (*self.digits.body, *(((ref,), (ref,)) for ref in terms))
+
+    @cached_property
+    def _loose(self) -> tuple[Refs, Refs, Refs]:
+        """Pieces by which ranks that want the same are told apart, and those that hold the same: that do both, only
+        the first, and only the second."""
+        (before, after), cuts = self._ends, self._cuts
+        wanted = [ref for tail in self.digits.cuts if not tail.compound for ref in tail.new]
+        held = [ref for tail in self.digits.joins if not tail.compound for ref in tail.old]
         here, there = {*wanted, *cuts.after(after.free())}, {*held, *cuts.before(before.free())}
-        order = self.mesh.sort_key
-        self._same: Refs = tuple(sorted(here & there, key=order))
-        self._here: Refs = tuple(sorted(here - there, key=order))
-        self._there: Refs = tuple(sorted(there - here, key=order))
+        return self._sorted(here & there), self._sorted(here - there), self._sorted(there - here)
 
     @property
     def share(self) -> float:
         """The share of its block that some rank receives from others."""
-        if self._clashing and self.mesh.devices * self.rounds <= COUNTED:
+        if not self._clashing:
+            return self.digits.missing  # that of all ranks alike: whatever tells them apart is among the digits
+        if self.mesh.devices * self.rounds <= COUNTED:
             return self._counted
-        return 1.0 if self._here else self.digits.missing
+        return 1.0 if self._loose[1] else self.digits.missing
 
     @cached_property
     def _counted(self) -> float:
@@ -76,13 +86,24 @@ class Routing:
     @cached_property
     def axes(self) -> Refs:
         """The pieces of the mesh along which blocks change hands."""
-        found = {ref for old, new in self.digits.body if old != new for ref in (*old, *new)}
-        found |= {ref for tail in (*self.digits.cuts, *self.digits.joins) if tail.compound for ref in tail.old}
-        found |= {ref for tail in (*self.digits.cuts, *self.digits.joins) if tail.compound for ref in tail.new}
-        found |= {ref for tail in self.digits.joins for ref in tail.old} | {*self._here, *self._there}
-        clashing = {ref.name for ref in found} & self._clashing
-        found = {ref for ref in found if ref.name not in clashing} | {self.mesh.axis(name) for name in clashing}
-        return tuple(sorted(found, key=self.mesh.sort_key))
+        found = {ref for refs in self._loose[1:] for ref in refs} if self._clashing else set()
+        for old, new in self.digits.body:
+            if old != new:
+                found.update(old, new)
+        for tail in self.digits.cuts:
+            if tail.compound:
+                found.update(tail.old, tail.new)
+        for tail in self.digits.joins:
+            found.update(tail.old, tail.new)
+        clashing = {ref.name for ref in found} & self._clashing if self._clashing else ()
+        if clashing:
+            found = {ref for ref in found if ref.name not in clashing} | {self.mesh.axis(name) for name in clashing}
+        return self._sorted(found)
+
+    def _sorted(self, refs: Iterable[AxisRef]) -> Refs:
+        """The refs in mesh order."""
+        found = tuple(refs)
+        return tuple(sorted(found, key=self.mesh.sort_key)) if len(found) > 1 else found
 
     @cached_property
     def _shifts(self) -> list[tuple[int, ...]]:
@@ -117,21 +138,22 @@ class Routing:
         return known
 
     def _made(self, number: int) -> Round:
+        same, here, there = self._loose
         place = np.zeros_like(self._ranks)
         for old, new in self._pairs:
             place += self._placed(self._index(new), old)
         virtual = [(tail, self._index(tail.new)) for tail in self.digits.cuts if tail.compound]
         for tail, index in virtual:
             place += self._placed(index // tail.ratio, tail.old)
-        rest = self._index(self._here)
+        rest = self._index(here)
         for tail, index in virtual:
             rest = rest * tail.ratio + index % tail.ratio
-        coordinates = {ref: self._index((ref,)) for ref in self._same}
+        coordinates = {ref: self._index((ref,)) for ref in same}
         joins = [tail for tail in self.digits.joins if tail.compound]
         shares: dict[Tail, np.ndarray] = {}
         for tail in reversed(joins):
             rest, shares[tail] = np.divmod(rest, tail.ratio)
-        for ref in reversed(self._there):
+        for ref in reversed(there):
             rest, coordinates[ref] = np.divmod(rest, ref.size)
         pieces = self._join(number, coordinates, shares)
         for tail in joins:

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -100,9 +99,9 @@ class Step:
         if self.fetched is not None:
             return self.fetched.elements_moved(shape)
         if self.kind == "permute":
-            return self.routing.share * math.prod(self.after.local_shape(shape))
+            return self.routing.share * self.after.local_size(shape)
         n = size_of(self.axes)
-        local = math.prod(self.before.local_shape(shape))
+        local = self.before.local_size(shape)
         if self.kind == "all_gather":
             return (n - 1) * local
         return (2 if self.kind == "all_reduce" else 1) * (n - 1) / n * local
@@ -113,7 +112,7 @@ class Step:
         if self.fetched is not None:
             return self.fetched.elements_moved(shape) * itemsize
         layout = self.after if self.kind in ("all_gather", "permute") else self.before
-        return math.prod(layout.local_shape(shape)) * itemsize
+        return layout.local_size(shape) * itemsize
 
     def source_of(self) -> Callable[[int], int]:
         """For a permute: whose block each rank receives (in the first round), a bijection of the ranks."""

@@ -14,7 +14,7 @@ from functools import partial
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, merge_refs, size_of
 from autoshard.redistribute.digits import Cuts, apart
-from autoshard.redistribute.exchange import _boundary, with_dim
+from autoshard.redistribute.exchange import _boundary
 from autoshard.redistribute.step import Step
 
 Ways = Iterator[tuple[Step, ...]]
@@ -22,7 +22,7 @@ Ways = Iterator[tuple[Step, ...]]
 
 def reductions(before: Layout, after: Layout, shape: tuple[int, ...]) -> Ways:
     """The ways to combine the terms that end: steps after which all partial axes of the value are those of `after`."""
-    cuts = Cuts(before, after)
+    cuts = Cuts(before, after, fine=True)
     kept = after.partial if before.reduction == after.reduction else ()
     ended = apart(before.partial, kept)
     ending = cuts.before(ended)
@@ -113,11 +113,11 @@ def _leading(refs: Refs, fits: Callable[[AxisRef], bool]) -> Refs:
 
 
 def _slice(now: Layout, refs: Refs, dim: int) -> Step:
-    return Step("slice", now, with_dim(now, dim, now.dims[dim] + refs), merge_refs(refs), dim)
+    return Step("slice", now, now.with_dim(dim, now.dims[dim] + refs), merge_refs(refs), dim)
 
 
 def _scatter(now: Layout, refs: Refs, dim: int) -> Step:
-    split = with_dim(_without(now, refs), dim, now.dims[dim] + refs)
+    split = _without(now, refs).with_dim(dim, now.dims[dim] + refs)
     return Step("reduce_scatter", now, split, merge_refs(refs), dim)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.layout import Layout, Mesh
 from autoshard.partition.forms import Form, padded_steps
 from autoshard.partition.program import Collective
+from autoshard.redistribute import planner
 from autoshard.redistribute.bound import fewest_elements
 from autoshard.redistribute.planner import evened, moved, plan_steps
 from autoshard.runtime.array import cut, join
@@ -82,13 +84,15 @@ def formed(draw: st.DrawFn) -> tuple[Form, Form, tuple[int, ...]]:
 
 
 @settings(max_examples=80, deadline=None)
-@given(formed(), st.integers(0, 1 << 16))
-def test_forms_follow_from_forms(change, seed):
-    """Over the runtime's own ranks: from any padded form to any other."""
+@given(formed(), st.integers(0, 1 << 16), st.booleans())
+def test_forms_follow_from_forms(change, seed, boxes):
+    """Over the runtime's own ranks: from any padded form to any other; with boxes wherever they spare something."""
     start, end, shape = change
     array = np.random.default_rng(seed).integers(1, 1 << 20, shape)
     comm, of = LocalComm(start.layout.mesh.devices), TensorType.of(shape, "i64")
-    way = padded_steps(start, end, shape)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "MESSAGE", 0 if boxes else planner.MESSAGE)
+        way = padded_steps(start, end, shape)
     parts, now = cut(array, start.layout, comm.ranks, start.shape), start.register("start", of)
     for i, (step, form) in enumerate(way.steps):
         result = form.register(f"step{i}", of)
@@ -109,3 +113,16 @@ def test_a_finer_layout_follows_from_a_coarser_one_by_cuts():
     steps = plan_steps(Layout.parse("dp, -", mesh), Layout.parse("dp.tp, -", mesh), (10, 3))
     assert [step.kind for step in steps] == ["slice"]
     assert evened(Layout.parse("dp, -", mesh), Layout.parse("dp.tp, -", mesh), (10, 3)) == (16, 3)
+
+
+@pytest.mark.parametrize(
+    ("size", "other", "boxes"), [(9, 40_000, True), (9, 3, False), (8190, 40, False)], ids=["much", "small", "little"]
+)
+def test_padding_stays_where_boxes_spare_enough(size: int, other: int, boxes: bool) -> None:
+    """9 elements in blocks of 2: ranks lack 7 or more of them, and would be sent 14; of 8190 padding is nothing."""
+    split, whole = (Layout.parse(text, Mesh(a=2, b=4)) for text in ("-, a.b", "-, -"))
+    shape, even = (other, size), evened(split, whole, (other, size))
+    way = padded_steps(Form(split, even), Form(whole, shape), shape)
+    assert [step.fetched is not None for step, _ in way.steps] == [boxes]
+    least, padded_too = fewest_elements(split, whole, even, size=shape), moved(plan_steps(split, whole, even), even)
+    assert least <= way.moved <= padded_too and (way.moved < padded_too) == boxes
