@@ -67,6 +67,7 @@ class Model:
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
         self._sessions: dict[tuple, Session] = {}
         self._active: Session | None = None
+        self._latest: tuple[tuple, Session] | None = None
         self._position = Position()
 
     def train(
@@ -194,6 +195,7 @@ class Model:
         self._position, changed = self._state().load(directory, self._comm(self._mesh()), step, states)
         if changed:
             self._sessions.clear()
+            self._latest = None
         self._active = None
         return self._position
 
@@ -246,6 +248,14 @@ class Model:
     # -- from rows to programs
 
     def _session(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session:
+        now = (kind, settings(), parallel_settings(), feed.names, feed.types)
+        if self._latest is not None and all(one is other for one, other in zip(now, self._latest[0], strict=True)):
+            return self._latest[1]  # as in the step before: nothing was set anew, and the row is of the same kind
+        session = self._found(kind, feed, tracing)
+        self._latest = now, session
+        return session
+
+    def _found(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session:
         key = (kind, *self._settings_key(), feed.signature)
         if key not in self._sessions:
             planned = self._plan(tracing(feed))

@@ -41,11 +41,8 @@ class Session:
         }
         self._held: dict[int, Parts] = {}
         self._stepped = False
-
-    @property
-    def data(self) -> tuple[Register, ...]:
+        self.data: tuple[Register, ...] = tuple(self.program.inputs[i] for i in self._data)
         """The registers that data is fed to, in order."""
-        return tuple(self.program.inputs[i] for i in self._data)
 
     def load(self) -> None:
         """Take the parameters' values; under MPI rank 0's, for others may have drawn other random numbers."""
@@ -93,7 +90,8 @@ class Session:
 
     def _take(self, i: int) -> Parts:
         """The blocks of a parameter; given up if this run replaces them."""
-        self._check_held(i)
+        if i not in self._held:
+            self._check_held(i)
         return self._held.pop(i) if i in self._replaced else self._held[i]
 
     def _check_held(self, i: int) -> None:
@@ -106,7 +104,7 @@ class Session:
     def step(self, data: Sequence[Parts]) -> float:
         """`run`, and the loss that it leaves, the first output: the mean over its elements."""
         loss = self._join(self.run(data)[0], self.program.outputs[0])
-        return float(np.mean(loss, dtype=np.float64))
+        return float(np.mean(loss, dtype=np.float64)) if loss.ndim else float(loss)
 
     def call(self, *inputs: Any) -> Any:
         """Whole arrays in, what the model returns (in whole arrays) out; parameters keep what it updates."""

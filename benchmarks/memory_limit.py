@@ -10,13 +10,10 @@ of search, the plan's time, its bound and gap, and its peak, which is checked. F
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import time
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 SIZES = [(layers, mesh) for mesh in ("8", "2x4", "8x8") for layers in (1, 4, 12)]
@@ -92,26 +89,18 @@ def show(rows: list[dict]) -> None:
 
 
 def main() -> None:
+    from benchmarks.fresh import layers_on_mesh, measured, tell
+
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one small size")
-    parser.add_argument("--sizes", nargs="*", metavar="LAYERS:MESH", help="these sizes only")
+    parser.add_argument("--sizes", nargs="*", type=layers_on_mesh, metavar="LAYERS:MESH", help="these sizes only")
     parser.add_argument("--parts", nargs="*", type=float, default=[1.0, 0.75, 0.5], help="where limits lie")
     parser.add_argument("--time", type=float, default=120.0, help="seconds for each search")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    sizes = QUICK if options.quick else SIZES
-    if options.sizes:
-        sizes = [(int(size.split(":")[0]), size.split(":")[1]) for size in options.sizes]
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        found = [
-            pool.apply(measure, (layers, mesh, options.parts, options.time))
-            for layers, mesh in track(sizes, "searching", console=Console(stderr=True), transient=True)
-        ]
-    rows = [row for one in found for row in one]
-    if options.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        show(rows)
+    sizes = options.sizes or (QUICK if options.quick else SIZES)
+    found = measured(measure, [(*size, options.parts, options.time) for size in sizes], "searching")
+    tell([row for one in found for row in one], options.json, show)
 
 
 if __name__ == "__main__":

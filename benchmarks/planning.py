@@ -10,14 +10,11 @@ lower: the program and its cost.
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import time
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 
@@ -58,22 +55,9 @@ def growth(rows: list[dict[str, float]]) -> tuple[float, float, float]:
     return float(fixed), float(slope), float(1 - rest.var() / times.var())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--devices", type=int, default=1024)
-    parser.add_argument("--layers", type=int, nargs="+", default=[2, 6, 12, 24, 48])
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    quiet = Console(stderr=True)
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        tasks = [(layers, options.devices) for layers in options.layers for _ in range(options.repeat)]
-        runs = [pool.apply(measure, task) for task in track(tasks, "planning", console=quiet, transient=True)]
-    rows = [min(runs[i : i + options.repeat], key=total) for i in range(0, len(runs), options.repeat)]
-    if options.json:
-        print(json.dumps(rows, indent=2))
-        return
-    table = Table(title=f"planning a transformer's training step on {options.devices} devices")
+def show(rows: list[dict[str, float]], devices: int) -> None:
+    """A row per number of layers, and how time grows with operators."""
+    table = Table(title=f"planning a transformer's training step on {devices} devices")
     for name in ("layers", "operators", "trace s", "plan s", "lower s", "total s", "us per operator"):
         table.add_column(name, justify="right")
     for row in rows:
@@ -88,6 +72,22 @@ def main() -> None:
             f"total time = {fixed:.2f} s + {1e6 * slope:.0f} us per operator; a straight line explains "
             f"{100 * explained:.1f} % of it"
         )
+
+
+def main() -> None:
+    from benchmarks.fresh import measured, tell
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--devices", type=int, default=1024)
+    parser.add_argument("--layers", type=int, nargs="+", default=[2, 6, 12, 24, 48])
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    runs = measured(
+        measure, [(layers, options.devices) for layers in options.layers for _ in range(options.repeat)], "planning"
+    )
+    rows = [min(runs[i : i + options.repeat], key=total) for i in range(0, len(runs), options.repeat)]
+    tell(rows, options.json, lambda rows: show(rows, options.devices))
 
 
 if __name__ == "__main__":

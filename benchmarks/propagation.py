@@ -9,14 +9,11 @@ Import: from text to a graph. Ours: everything after that, from the graph to fin
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import statistics
 import time
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 
@@ -67,22 +64,9 @@ def shardy(text: str) -> tuple[float, str]:
         return time.perf_counter() - begin, str(parsed)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, nargs="+", default=[4, 16, 64])
-    parser.add_argument("--mesh", default="2x4", help="sizes of the axes data and model")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    data, model = map(int, options.mesh.split("x"))
-    quiet = Console(stderr=True)
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        tasks = [(layers, (data, model), options.repeat) for layers in options.layers]
-        rows = [pool.apply(measure, task) for task in track(tasks, "propagating", console=quiet, transient=True)]
-    if options.json:
-        print(json.dumps(rows, indent=2))
-        return
-    table = Table(title=f"propagation of a GPT training step, mesh {options.mesh}")
+def show(rows: list[dict], mesh: str) -> None:
+    """A row per number of layers."""
+    table = Table(title=f"propagation of a GPT training step, mesh {mesh}")
     for name in ("layers", "operators", "import s", "ours, first s", "ours s", "Shardy s", "ratio", "same answer"):
         table.add_column(name, justify="right")
     for row in rows:
@@ -92,5 +76,24 @@ def main() -> None:
     Console().print(table)
 
 
+def main() -> None:
+    from benchmarks.fresh import measured, tell
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--layers", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--mesh", default="2x4", help="sizes of the axes data and model")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    data, model = map(int, options.mesh.split("x"))
+    tasks = [(layers, (data, model), options.repeat) for layers in options.layers]
+    rows = measured(measure, tasks, "propagating")
+    tell(rows, options.json, lambda rows: show(rows, options.mesh))
+
+
 if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).parents[1]))
     main()

@@ -1,4 +1,5 @@
-"""What every test starts with: the default settings, whatever the one before it set, and how properties are tested.
+"""What every test starts with: the default settings, whatever the one before it set; how properties are tested, and how
+tests are spread over processes.
 
 The same examples are tried in every run, so that a change is judged by what it changes; AUTOSHARD_RANDOM_TESTS=1
 tries others each time.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import hypothesis
 import pytest
@@ -16,6 +18,18 @@ hypothesis.settings.register_profile(
     "autoshard", derandomize=os.environ.get("AUTOSHARD_RANDOM_TESTS") != "1", deadline=None
 )
 hypothesis.settings.load_profile("autoshard")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files, in their order, are spread over the processes of `-n`, not tests: what the tests of a file share (models
+    that are read, programs that are compiled, plans that are kept) is made in one process only."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

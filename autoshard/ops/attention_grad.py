@@ -16,16 +16,30 @@ from typing import Any
 import numpy as np
 
 from autoshard.errors import ShapeError
-from autoshard.ops.attention import BLOCK, RING, attention, block_numbers
+from autoshard.ops.attention import attention
+from autoshard.ops.attention_blocks import (
+    BLOCK,
+    Shape,
+    State,
+    accumulator,
+    block_ring,
+    blocks,
+    no_keys,
+    rebase,
+    ring_parts,
+    scale_of,
+    scored_blocks,
+    scores_of,
+    state_type,
+)
 from autoshard.ops.attributes import Place
 from autoshard.ops.pointwise import mul
 from autoshard.ops.reduce import reduce_sum
 from autoshard.ops.registry import operator
-from autoshard.ops.windows import Exchange, Ring, common_parts
+from autoshard.ops.windows import Exchange
 from autoshard.tensortype import DType
 
-Shape = tuple[int, ...]
-State = tuple[np.ndarray, ...]
+Pair = tuple[np.ndarray, np.ndarray]
 
 
 @attention.gradient
@@ -47,32 +61,13 @@ def _check(name: str, g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape) -> N
         )
 
 
-def _wide(*of: DType, **_: object) -> DType | str:
-    return "f64" if of[0].name == "f64" else "f32"
-
-
-def _scale(q: np.ndarray, scale: float) -> float:
-    return scale or 1 / math.sqrt(q.shape[-1])
-
-
-def _accumulator(q: np.ndarray) -> type:
-    return np.float64 if q.dtype == np.float64 else np.float32
-
-
-def _later(first: int, queries: int, first_key: int, keys: int) -> np.ndarray | None:
-    """Which of these keys come after which of these queries; None if none do."""
-    if first_key + keys - 1 <= first:
-        return None
-    return first_key + np.arange(keys) > (first + np.arange(queries))[:, None]
-
-
 # -- of queries
 
 
 def _query_rule(g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *, sequence: str, **_: object) -> str:
     _check("AttentionQueryGrad", g, inner, q, k, v)
-    mark = common_parts(q[-2], k[-2]) if sequence == RING else 0
-    if mark < 2:
+    mark = ring_parts(q, k, sequence)
+    if not mark:
         return "... q [v], ... q 1, ... q [d], ... [k] [d], ... [k] [v] -> ... q [d], ... q 1"
     ring = f"... q^{mark}"
     return f"{ring} [v], {ring} 1, {ring} [d], ... [k]=q [d], ... [k]=q [v] -> {ring} [d], {ring} 1"
@@ -94,7 +89,7 @@ def _query_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
 
 
 def _query_types(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> tuple[DType | str, ...]:
-    return q, _wide(q)
+    return q, state_type(q)
 
 
 @operator(
@@ -109,59 +104,27 @@ def attention_query_grad(g, inner, q, k, v, *, scale=0.0, causal=False, sequence
 
     `inner` is what g and the result come to for each query, sum(g * y). Attributes are those of Attention.
     """
-    state = _query_start(q)
-    return _query_end(q, query_slopes(g, inner, q, k, v, state, scale, causal, first, 0, k.shape[-2]))
-
-
-def _query_start(q: np.ndarray) -> State:
-    """Weighted sum of slopes times keys, largest score, sum of exponentials: of no keys yet."""
-    wide, rows = _accumulator(q), q.shape[:-1]
-    return np.zeros(q.shape, wide), np.full((*rows, 1), -np.inf, wide), np.zeros((*rows, 1), wide)
+    found = query_slopes(g, inner, q, k, v, no_keys(q, q.shape[-1]), scale, causal, first, 0, k.shape[-2])
+    return _query_end(q, found)
 
 
 def query_slopes(
-    g: np.ndarray,
-    inner: np.ndarray,
-    q: np.ndarray,
-    k: np.ndarray,
-    v: np.ndarray,
-    state: State,
-    scale: float,
-    causal: bool,
-    first: int,
-    first_key: int,
-    keys: int,
+    g: np.ndarray, inner: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, state: State, scale: float, *of: Any
 ) -> State:
-    """The state after these keys and values too; what comes after `keys` keys in all is padding."""
-    (total, largest, weight), wide = state, state[0].dtype
-    factor = wide.type(_scale(q, scale))
-    queries, slopes = q.astype(wide) * factor, g.astype(wide, copy=False)
-    held = min(k.shape[-2], keys - first_key)
-    for at in range(0, held, BLOCK):
-        if causal and first_key + at > first + q.shape[-2] - 1:
-            break
-        block = slice(at, min(at + BLOCK, held))
-        looked_at, values = (one[..., block, :].astype(wide, copy=False) for one in (k, v))
-        scores = queries @ looked_at.swapaxes(-1, -2)
-        later = _later(first, q.shape[-2], first_key + at, scores.shape[-1]) if causal else None
-        if later is not None:
-            scores[..., later] = -np.inf
-        top = np.maximum(largest, scores.max(-1, keepdims=True))
-        # Of a query that has seen no key yet all is 0, whatever it is measured against.
-        base = np.where(np.isneginf(top), wide.type(0), top)
-        old = np.exp(largest - base)
-        scores -= base
-        np.exp(scores, out=scores)
-        weight = weight * old + scores.sum(-1, keepdims=True)
+    """The state, whose sum is one of slopes times keys, after these keys and values too; `of` is what `scored_blocks`
+    takes besides."""
+    total, largest, weight = state
+    factor, slopes = scale_of(q, scale), g.astype(total.dtype, copy=False)
+    for scores, looked_at, values in scored_blocks(q, k, v, scale, *of):
+        old, largest, weight = rebase(scores, largest, weight)
         change = slopes @ values.swapaxes(-1, -2)
         change -= inner
         change *= scores
         total = total * old + (change @ looked_at) * factor
-        largest = top
     return total, largest, weight
 
 
-def _query_end(q: np.ndarray, state: State) -> tuple[np.ndarray, np.ndarray]:
+def _query_end(q: np.ndarray, state: State) -> Pair:
     total, largest, weight = state
     return (total / weight).astype(q.dtype, copy=False), largest + np.log(weight)
 
@@ -175,14 +138,14 @@ def _query_state(g: Shape, inner: Shape, q: Shape, *_: Shape, **__: object) -> t
     return q, inner, inner
 
 
-def _state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> DType | str:
-    return _wide(q)
+def _state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> str:
+    return state_type(q)
 
 
 @operator("AttentionQueryGradBegin", rule=None, shape=_query_state, dtype=_state_type, scratch=_query_scratch)
 def attention_query_grad_begin(g, inner, q, k, v, *, scale, causal, first, first_key, keys):
     """The state after the rank's own block of keys."""
-    return query_slopes(g, inner, q, k, v, _query_start(q), scale, causal, first, first_key, keys)
+    return query_slopes(g, inner, q, k, v, no_keys(q, q.shape[-1]), scale, causal, first, first_key, keys)
 
 
 @operator("AttentionQueryGradTurn", rule=None, shape=_query_state, dtype=_state_type, scratch=_query_scratch)
@@ -206,12 +169,8 @@ def attention_query_grad_end(g, inner, q, k, v, total, largest, weight):
 
 @attention_query_grad.exchange
 def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
-    dim = place.operands[2].rank - 2
-    own, others = block_numbers(place, 2, 3, dim)
-    given = {"scale": attrs["scale"], "causal": attrs["causal"], "keys": place.operands[3].shape[dim], "first": own}
-    turns = tuple({**given, "first_key": one} for one in others)
-    begin, turn, end = attention_query_grad_begin, attention_query_grad_turn, attention_query_grad_end
-    return Exchange(ring=Ring((3, 4), dim, begin, turn, end, turns))
+    turns = attention_query_grad_begin, attention_query_grad_turn, attention_query_grad_end
+    return block_ring(attrs, place, 2, (3, 4), turns, ("first", "first_key", "keys"))
 
 
 # -- of keys and values
@@ -219,8 +178,8 @@ def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
 
 def _key_rule(g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *, sequence: str, **_: object) -> str:
     _check("AttentionKeyGrad", g, inner, q, k, v)
-    mark = common_parts(q[-2], k[-2]) if sequence == RING else 0
-    if mark < 2:
+    mark = ring_parts(q, k, sequence)
+    if not mark:
         return "... q [v], ... q 1, ... q [d], ... q 1, ... k [d], ... k [v] -> ... k [d], ... k [v]"
     ring = f"... k^{mark}"
     return f"... [q]=k [v], ... [q]=k 1, ... [q]=k [d], ... [q]=k 1, {ring} [d], {ring} [v] -> {ring} [d], {ring} [v]"
@@ -265,8 +224,8 @@ def attention_key_grad(g, inner, q, ends, k, v, *, scale=0.0, causal=False, sequ
     return _key_end(k, v, made)
 
 
-def _key_start(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> State:
-    return tuple(np.zeros(one.shape, _accumulator(q)) for one in (k, v))
+def _key_start(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Pair:
+    return np.zeros(k.shape, accumulator(q)), np.zeros(v.shape, accumulator(q))
 
 
 def key_slopes(
@@ -276,32 +235,25 @@ def key_slopes(
     ends: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
-    state: State,
+    state: Pair,
     scale: float,
     causal: bool,
     first: int,
     first_key: int,
     queries: int,
-) -> State:
+) -> Pair:
     """The gradients with what these queries add, of which the first has number `first`; what comes after `queries`
     queries in all is padding."""
     (keys, values), wide = state, state[0].dtype
-    factor = wide.type(_scale(q, scale))
-    looked_at, read = (one.astype(wide, copy=False).swapaxes(-1, -2) for one in (k, v))
-    held = min(q.shape[-2], queries - first)
-    for at in range(0, held, BLOCK):
-        number, block = first + at, slice(at, min(at + BLOCK, held))
-        count = block.stop - at
-        if causal and first_key > number + count - 1:
-            continue
+    looked_at, read = k.astype(wide, copy=False), v.astype(wide, copy=False).swapaxes(-1, -2)
+    for block in blocks(min(q.shape[-2], queries - first)):
         asking, slopes = (one[..., block, :].astype(wide, copy=False) for one in (q, g))
-        asking = asking * factor
-        weights = asking @ looked_at
+        asking = asking * scale_of(q, scale)
+        weights = scores_of(asking, looked_at, causal, first + block.start, first_key)
+        if weights is None:
+            continue
         weights -= ends[..., block, :]
         np.exp(weights, out=weights)
-        later = _later(number, count, first_key, k.shape[-2]) if causal else None
-        if later is not None:
-            weights[..., later] = 0
         values = values + weights.swapaxes(-1, -2) @ slopes
         change = slopes @ read
         change -= inner[..., block, :]
@@ -310,7 +262,7 @@ def key_slopes(
     return keys, values
 
 
-def _key_end(k: np.ndarray, v: np.ndarray, state: State) -> State:
+def _key_end(k: np.ndarray, v: np.ndarray, state: Pair) -> Pair:
     return state[0].astype(k.dtype, copy=False), state[1].astype(v.dtype, copy=False)
 
 
@@ -320,8 +272,8 @@ def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
     return {"first": place.operand_offset(2, dim), "first_key": place.operand_offset(4, dim)}
 
 
-def _key_state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> DType | str:
-    return _wide(q)
+def _key_state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> str:
+    return state_type(q)
 
 
 @operator("AttentionKeyGradBegin", rule=None, shape=_key_shapes, dtype=_key_state_type, scratch=_key_scratch)
@@ -346,10 +298,5 @@ def attention_key_grad_end(g, inner, q, ends, k, v, keys, values):
 
 @attention_key_grad.exchange
 def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
-    dim = place.operands[4].rank - 2
-    own, others = block_numbers(place, 4, 2, dim)
-    given = {"scale": attrs["scale"], "causal": attrs["causal"]}
-    given |= {"queries": place.operands[2].shape[dim], "first_key": own}
-    turns = tuple({**given, "first": one} for one in others)
-    begin, turn, end = attention_key_grad_begin, attention_key_grad_turn, attention_key_grad_end
-    return Exchange(ring=Ring((0, 1, 2, 3), dim, begin, turn, end, turns))
+    turns = attention_key_grad_begin, attention_key_grad_turn, attention_key_grad_end
+    return block_ring(attrs, place, 4, (0, 1, 2, 3), turns, ("first_key", "first", "queries"))

@@ -35,7 +35,7 @@ def _matrix_rule(name: str, x: Shape, w: Shape, transpose_a: bool, transpose_b: 
 
 
 def _turned(x: np.ndarray, turn: bool) -> np.ndarray:
-    return np.swapaxes(x, -1, -2) if turn else x
+    return x.swapaxes(-1, -2) if turn else x
 
 
 @operator(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from autoshard.errors import ShapeError
 from autoshard.ops.hlo_reduce import reduce_add, reduce_with
-from autoshard.ops.pointwise import div, mul
-from autoshard.ops.reduce import count_equal, extreme_grad, reduce_prod_grad, reduce_sum, spread
+from autoshard.ops.pointwise import div, equal, mul, select_grad
+from autoshard.ops.reduce import extreme_grad, reduce_prod_grad, reduce_sum, spread
 
 
 @reduce_add.gradient
@@ -15,7 +15,7 @@ def _(g, y, x, start, dimensions, **_):
 
 @reduce_with.gradient
 def _(g, y, *operands, dimensions, body, **_):
-    """Of an extreme shared equally among the elements that attain it; initial values are taken to be neutral."""
+    """Of an extreme shared equally among the elements that attain it, none where it is the initial value."""
     if len(operands) != 2 or body.name not in ("max", "min", "mul"):
         what = f"by {body.name}" if body.name else "by a function of its own"
         raise ShapeError(
@@ -27,4 +27,5 @@ def _(g, y, *operands, dimensions, body, **_):
         return div(mul(g, y), x) if body.name == "mul" else g, None
     if body.name == "mul":
         return mul(reduce_prod_grad(g, x, axis=dimensions, keep_dims=False), start), None
-    return extreme_grad(g, y, count_equal(x, y, axis=dimensions), x, axis=dimensions), None
+    found = select_grad(g, equal(y, start), other=True)
+    return extreme_grad(found, x, axis=dimensions, largest=body.name == "max"), None

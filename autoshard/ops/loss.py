@@ -18,7 +18,7 @@ from autoshard.ops.norm import log_softmax, shifted, softmax, softmax_grad
 from autoshard.ops.pointwise import add, mul, sub
 from autoshard.ops.reduce import reduce_sum, spread
 from autoshard.ops.registry import Operator, operator
-from autoshard.ops.unary import cast, exp, log, neg
+from autoshard.ops.unary import cast, exp, into, log, neg
 from autoshard.tensortype import DType
 from autoshard.tensortype import dtype as element_type
 
@@ -180,10 +180,11 @@ def _sparse_grad_rule(g: Shape, logits: Shape, labels: Shape) -> str:
     fills={2: 0},
     flops=16,
     scratch=0.1,
+    over=((1,),),
 )
-def sparse_softmax_cross_entropy_grad(g, logits, labels):
+def sparse_softmax_cross_entropy_grad(g, logits, labels, *, out=None):
     """Gradient of SparseSoftmaxCrossEntropyWithLogits: (softmax - one hot) times g per row."""
-    slope = logits - logits.max(-1, keepdims=True)
+    slope = into(out, np.subtract, logits, logits.max(-1, keepdims=True))
     np.exp(slope, out=slope)
     slope /= slope.sum(-1, keepdims=True)
     at = _picked(labels, logits.shape[-1])
@@ -242,7 +243,8 @@ def _real_pair(*operands: DType, **_: object) -> DType:
 
 
 def _elementwise_loss(name: str, value: Callable, slope: Callable, total: Callable | None, flops: float, text: str):
-    """A loss of the difference x - y and its gradient, from kernels; `total` is a faster sum of `value`."""
+    """A loss of the difference x - y and its gradient, from kernels; `total` is a faster sum of `value`, `slope` gets
+    the difference, whose memory it may use."""
 
     @operator(name, rule=_elementwise_rule(name), dtype=_real_pair, flops=flops, neutral="yes")
     def loss(x, y, *, reduction="mean", count=0):
@@ -251,9 +253,9 @@ def _elementwise_loss(name: str, value: Callable, slope: Callable, total: Callab
         added = total(x, y) if total is not None else value(x, y).sum()
         return added / _divisor(x.shape, reduction, count)
 
-    @operator(f"{name}Grad", rule=_grad_rule(name), dtype=_real_pair, linear=((0,),), flops=flops)
-    def grad(g, x, y, *, reduction="mean", count=0):
-        change, factor = slope(x, y), g / _divisor(x.shape, reduction, count)
+    @operator(f"{name}Grad", rule=_grad_rule(name), dtype=_real_pair, linear=((0,),), flops=flops, over=((1, 2),))
+    def grad(g, x, y, *, reduction="mean", count=0, out=None):
+        change, factor = slope(into(out, np.subtract, x, y)), g / _divisor(x.shape, reduction, count)
         own = isinstance(change, np.ndarray) and change.dtype == np.result_type(change, factor)
         return np.multiply(change, factor, out=change if own else None)
 
@@ -282,9 +284,16 @@ def _squares(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.dot(difference, difference)
 
 
+def _twice(difference: np.ndarray) -> np.ndarray:
+    difference *= 2
+    return difference
+
+
+def _signs(difference: np.ndarray) -> np.ndarray:
+    return np.sign(difference, out=difference if isinstance(difference, np.ndarray) else None)
+
+
 mse_loss, mse_loss_grad = _elementwise_loss(
-    "MSELoss", lambda x, y: np.square(x - y), lambda x, y: 2 * (x - y), _squares, 3, "Squared differences"
+    "MSELoss", lambda x, y: np.square(x - y), _twice, _squares, 3, "Squared differences"
 )
-l1_loss, l1_loss_grad = _elementwise_loss(
-    "L1Loss", lambda x, y: np.abs(x - y), lambda x, y: np.sign(x - y), None, 3, "Absolute differences"
-)
+l1_loss, l1_loss_grad = _elementwise_loss("L1Loss", lambda x, y: np.abs(x - y), _signs, None, 3, "Absolute differences")

@@ -39,17 +39,19 @@ def _axis_rule(name: str, operands: int):
 # -- softmax
 
 
-def _softmax(x: np.ndarray, axis: int) -> np.ndarray:
+def _own(out: np.ndarray | None, wide: np.ndarray) -> np.ndarray | None:
+    """The memory for a result, unless it is computed in a wider type."""
+    return out if out is not None and out.dtype == wide.dtype else None
+
+
+@operator("Softmax", rule=_axis_rule("Softmax", 1), dtype=real, flops=12, scratch=0.1, over=((0,),))
+def softmax(x, *, axis=-1, out=None):
+    """exp(x) divided by its sum along `axis`."""
     x = widened(x)
-    e = np.exp(x - x.max(axis, keepdims=True))
+    e = np.subtract(x, x.max(axis, keepdims=True), out=_own(out, x))
+    e = np.exp(e, out=e if e.dtype.kind in "fc" else None)
     e /= e.sum(axis, keepdims=True)
     return e
-
-
-@operator("Softmax", rule=_axis_rule("Softmax", 1), dtype=real, flops=12, scratch=1.1)
-def softmax(x, *, axis=-1):
-    """exp(x) divided by its sum along `axis`."""
-    return _softmax(x, axis)
 
 
 @softmax.gradient
@@ -68,12 +70,13 @@ def _(x, axis):
     return div(e, reduce_sum(e, axis=axis, keep_dims=True))
 
 
-@operator("SoftmaxGrad", rule=_axis_rule("SoftmaxGrad", 2), linear=((0,),), flops=5, scratch=1.1)
-def softmax_grad(g, y, *, axis=-1):
+@operator("SoftmaxGrad", rule=_axis_rule("SoftmaxGrad", 2), linear=((0,),), flops=5, scratch=0.1, over=((0,),))
+def softmax_grad(g, y, *, axis=-1, out=None):
     """Gradient of Softmax from g and its result."""
     g, y = widened(g), widened(y)
-    slope = g * y
-    slope -= y * slope.sum(axis, keepdims=True)
+    share = np.expand_dims(np.einsum("...n,...n->...", np.moveaxis(g, axis, -1), np.moveaxis(y, axis, -1)), axis)
+    slope = np.subtract(g, share, out=_own(out, g))
+    slope *= y
     return slope
 
 
@@ -153,10 +156,10 @@ def _standardize(x: np.ndarray, begin: int, epsilon: float, center: bool) -> tup
     rstd = np.einsum("...n,...n->...", flat, flat)
     rstd = 1 / np.sqrt(rstd / flat.shape[-1] + epsilon)
     rstd = rstd.reshape(*x.shape[: axes[0]], *(1,) * len(axes))
-    return made * rstd, rstd
+    return np.multiply(made, rstd, out=made if center else None), rstd
 
 
-@operator("LayerNorm", rule=_norm_rule("LayerNorm"), flops=8, scratch=1.1)
+@operator("LayerNorm", rule=_norm_rule("LayerNorm"), flops=8, scratch=0.1)
 def layer_norm(x, gamma, beta, *, begin_norm_axis=-1, epsilon=1e-5):
     """x without mean and scale over the dims from `begin_norm_axis` on, times gamma plus beta."""
     made, _ = _standardize(x, begin_norm_axis, epsilon, True)
@@ -211,7 +214,7 @@ def _standardize_rule(x: Shape, *, begin_norm_axis: int, **_: object) -> str:
     return f"{text} -> {text}, {words(names[:first] + ['1'] * (len(x) - first))}"
 
 
-@operator("Standardize", rule=_standardize_rule, flops=6, scratch=1.1)
+@operator("Standardize", rule=_standardize_rule, flops=6, scratch=0.1)
 def standardize(x, *, begin_norm_axis=-1, epsilon=1e-5, center=True):
     """x with mean 0 (`center`) and mean square 1 over the trailing dims; and the factor that did it."""
     return _standardize(x, begin_norm_axis, epsilon, center)
@@ -232,11 +235,12 @@ def _norm_grad_rule(g: Shape, unit: Shape, rstd: Shape, gamma: Shape, *, begin_n
     return f"{text}, {text}, {small}, {_marked(names[first:], range(len(g)))} -> {text}"
 
 
-@operator("NormGrad", rule=_norm_grad_rule, linear=((0,),), flops=9, scratch=1.1)
-def norm_grad(g, unit, rstd, gamma, *, begin_norm_axis=-1, center=True):
+@operator("NormGrad", rule=_norm_grad_rule, linear=((0,),), flops=9, scratch=1.1, over=((0,),))
+def norm_grad(g, unit, rstd, gamma, *, begin_norm_axis=-1, center=True, out=None):
     """Gradient of LayerNorm (RmsNorm: not `center`) for x, from the standardized x and its scale."""
     axes = _norm_axes(begin_norm_axis, g.ndim)
-    slope = widened(g) * gamma
+    g = widened(g)
+    slope = np.multiply(g, gamma, out=_own(out, g))
     share = (slope * unit).mean(axes, keepdims=True)
     mean = slope.mean(axes, keepdims=True) if center else None
     slope -= unit * share

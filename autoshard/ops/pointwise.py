@@ -6,25 +6,26 @@ Gradients are said with other operators and summed back to the operands' shapes;
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from autoshard.ops.registry import Operator, operator
-from autoshard.ops.unary import BOOL, fit, flat, marked, neg, real, signed, wants
+from autoshard.ops.unary import BOOL, fit, flat, into, neg, real, signed, wants
 from autoshard.tensortype import promote
 
 
 def _binary(
     name: str,
-    run: Callable,
+    run: np.ufunc,
     *,
     of: Callable | None = None,
     flops: float = 1.0,
     linear: tuple[tuple[int, ...], ...] = (),
 ) -> Operator:
     @operator(name, rule="..., ... -> ...", dtype=of, flops=flops, linear=linear)
-    def binary(x, y):
-        return run(x, y)
+    def binary(x, y, *, out=None):
+        return into(out, run, x, y)
 
     binary.__doc__ = f"{name} of each pair of elements, broadcast."
     return binary
@@ -41,7 +42,7 @@ def _slopes(op: Operator, left: Callable, right: Callable) -> None:
         )
 
 
-def _comparison(name: str, run: Callable) -> Operator:
+def _comparison(name: str, run: np.ufunc) -> Operator:
     return _binary(name, run, of=lambda x, y: BOOL)
 
 
@@ -70,8 +71,6 @@ _slopes(mul, lambda g, r, x, y: mul(g, y), lambda g, r, x, y: mul(g, x))
 _slopes(div, lambda g, r, x, y: div(g, y), lambda g, r, x, y: neg(div(mul(g, r), y)))
 _slopes(mod, lambda g, r, x, y: g, lambda g, r, x, y: neg(mul(g, floor_div(x, y))))
 _slopes(pow, lambda g, r, x, y: pow_base_grad(g, x, y), lambda g, r, x, y: pow_exponent_grad(g, r, x))
-_slopes(maximum, lambda g, r, x, y: pick_grad(g, x, r), lambda g, r, x, y: pick_grad(g, x, r, other=True))
-_slopes(minimum, lambda g, r, x, y: pick_grad(g, x, r), lambda g, r, x, y: pick_grad(g, x, r, other=True))
 
 
 @operator("PowBaseGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=18, scratch=2)
@@ -85,12 +84,6 @@ def pow_exponent_grad(g, y, x):
     """Gradient of Pow for its exponent; 0 where the base is not positive, since there is no log of it."""
     positive = x > 0
     return g * y * np.log(np.where(positive, x, x.dtype.type(1)))
-
-
-@operator("PickGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=2, scratch=marked)
-def pick_grad(g, x, y, *, other=False):
-    """g where y was picked from x (`other`: where not). Of equal operands the first counts as picked."""
-    return np.where((x != y) if other else (x == y), g, g.dtype.type(0))
 
 
 # -- more operands
@@ -116,17 +109,54 @@ def _(g, r, condition, x, y):
     )
 
 
-@operator("SelectGrad", rule="..., ... -> ...", dtype=lambda g, condition, **_: g, linear=((0,),))
-def select_grad(g, condition, *, other=False):
+@operator(
+    "SelectGrad",
+    rule="..., ... -> ...",
+    dtype=lambda g, condition, **_: g,
+    linear=((0,),),
+    scratch=lambda operands, results, *, other: 0 if other else operands[1].elements,
+    over=((0,),),
+)
+def select_grad(g, condition, *, other=False, out=None):
     """g where the condition holds (`other`: where it does not), 0 elsewhere."""
     zero = g.dtype.type(0)
-    return np.where(condition, zero, g) if other else np.where(condition, g, zero)
+    if other:
+        return _filled(g, condition, zero, out)
+    return np.where(condition, g, zero) if out is None else _filled(g, np.logical_not(condition), zero, out)
 
 
-@operator("MaskedFill", rule="..., ... -> ...", dtype=lambda x, mask, **_: x, call=("value",))
-def masked_fill(x, mask, *, value):
+def _filled(x: np.ndarray, mask: np.ndarray, value: Any, out: np.ndarray | None) -> np.ndarray:
+    """`value` where the mask holds, x elsewhere; `out` is x or none."""
+    if out is None or mask.dtype != np.bool_:
+        return np.where(mask, value, x)
+    np.copyto(out, value, where=mask)
+    return out
+
+
+def _picking(op: Operator, picks: Operator) -> None:
+    """The gradient of an operator that picks the first of two where `picks` says so: one mask decides for both.
+
+    Compared with the result, an operand whose terms were summed in another order than in the forward pass would differ
+    in its last bit, and not count as picked.
+    """
+
+    @op.gradient
+    def _(g, r, x, y):
+        first = picks(x, y)
+        return (
+            fit(select_grad(g, first), x) if wants(x) else None,
+            fit(select_grad(g, first, other=True), y) if wants(y) else None,
+        )
+
+
+_picking(maximum, greater_equal)
+_picking(minimum, less_equal)
+
+
+@operator("MaskedFill", rule="..., ... -> ...", dtype=lambda x, mask, **_: x, call=("value",), over=((0,),))
+def masked_fill(x, mask, *, value, out=None):
     """`value` where the mask holds, x elsewhere."""
-    return np.where(mask, x.dtype.type(value), x)
+    return _filled(x, mask, x.dtype.type(value), out)
 
 
 @masked_fill.gradient
@@ -134,12 +164,18 @@ def _(g, y, x, mask, value):
     return fit(select_grad(g, mask, other=True), x) if wants(x) else None, None
 
 
-@operator("AddN", rule=lambda *shapes: ", ".join(["..."] * len(shapes)) + " -> ...", linear=((),), scratch=0)
-def add_n(*xs):
+@operator(
+    "AddN",
+    rule=lambda *shapes: ", ".join(["..."] * len(shapes)) + " -> ...",
+    linear=((),),
+    scratch=0,
+    over=((0, 1),),
+)
+def add_n(*xs, out=None):
     """The sum of any number of tensors."""
     if len(xs) == 1:
         return xs[0]
-    total = xs[0] + xs[1]
+    total = into(out, np.add, xs[0], xs[1])
     for x in xs[2:]:
         fits = np.broadcast_shapes(total.shape, x.shape) == total.shape and np.result_type(total, x) == total.dtype
         total = np.add(total, x, out=total if fits else None)

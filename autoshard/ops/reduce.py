@@ -52,6 +52,13 @@ def _mean_type(x: DType, **_: object) -> DType:
     return x if x.is_float else dtype("f32")
 
 
+def _way_back(name: str, x: Shape, axis: Any, keep_dims: bool) -> str:
+    """The rule from a reduced tensor and the x that it came from to one like x, which needs all of the reduced dims."""
+    names, axes = letters(len(x)), _axes(axis, len(x), name)
+    whole = words(f"[{one}]" if i in axes else one for i, one in enumerate(names))
+    return f"{words(_kept(names, axes, keep_dims))}, {whole} -> {whole}"
+
+
 # -- sums and means
 
 
@@ -158,12 +165,45 @@ reduce_max = _extreme("ReduceMax", "max", np.max)
 reduce_min = _extreme("ReduceMin", "min", np.min)
 
 
-def _extreme_gradient(g: Any, y: Any, x: Any, axis: Any, keep_dims: bool) -> Any:
-    return extreme_grad(g, y, count_equal(x, y, axis=axis, keep_dims=keep_dims), x, axis=axis, keep_dims=keep_dims)
+@reduce_max.gradient
+def _(g, y, x, axis, keep_dims):
+    return extreme_grad(g, x, axis=axis, keep_dims=keep_dims)
 
 
-reduce_max.gradient(_extreme_gradient)
-reduce_min.gradient(_extreme_gradient)
+@reduce_min.gradient
+def _(g, y, x, axis, keep_dims):
+    return extreme_grad(g, x, axis=axis, keep_dims=keep_dims, largest=False)
+
+
+def _extreme_grad_rule(g: Shape, x: Shape, *, axis: Any, keep_dims: bool, **_: object) -> str:
+    return _way_back("ExtremeGrad", x, axis, keep_dims)
+
+
+@operator(
+    "ExtremeGrad",
+    rule=_extreme_grad_rule,
+    dtype=lambda g, x, **_: g,
+    linear=((0,),),
+    flops=4,
+    scratch=lambda operands, results, **_: math.prod(results[0].shape),
+)
+def extreme_grad(g, x, *, axis=(), keep_dims=False, largest=True):
+    """The gradient of ReduceMax (ReduceMin: not `largest`): g shared equally among the elements that attain it.
+
+    The extreme is found anew, in the same copy of x that it is compared with. That of the forward pass may come from a
+    copy whose terms were summed in another order, so that no element equals it.
+    """
+    axes = _axes(axis, x.ndim, "ExtremeGrad")
+    equal = x == (np.max if largest else np.min)(x, axes, keepdims=True)
+    ties = np.count_nonzero(equal, axes, keepdims=True).astype(g.dtype)
+    return np.where(equal, _beside(g, x.ndim, axis, keep_dims) / ties, g.dtype.type(0))
+
+
+@extreme_grad.decompose
+def _(g, x, axis, keep_dims, largest):
+    of = {"axis": axis, "keep_dims": keep_dims}
+    extreme = (reduce_max if largest else reduce_min)(x, **of)
+    return extreme_share(g, extreme, count_equal(x, extreme, **of), x, **of)
 
 
 def _beside(y: np.ndarray, rank: int, axis: Any, keep_dims: bool) -> np.ndarray:
@@ -197,15 +237,15 @@ def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
     return {"valid": tuple(place.operand_valid(0, dim) if dim in axes else size for dim, size in enumerate(local))}
 
 
-def _extreme_grad_rule(g: Shape, y: Shape, ties: Shape, x: Shape, *, axis: Any, keep_dims: bool) -> str:
+def _extreme_share_rule(g: Shape, y: Shape, ties: Shape, x: Shape, *, axis: Any, keep_dims: bool) -> str:
     names = letters(len(x))
-    kept = words(_kept(names, _axes(axis, len(x), "ExtremeGrad"), keep_dims))
+    kept = words(_kept(names, _axes(axis, len(x), "ExtremeShare"), keep_dims))
     return f"{kept}, {kept}, {kept}, {words(names)} -> {words(names)}"
 
 
-@operator("ExtremeGrad", rule=_extreme_grad_rule, linear=((0,),), flops=2)
-def extreme_grad(g, y, ties, x, *, axis=(), keep_dims=False):
-    """g / ties where x equals y, else 0: the gradient of ReduceMax and ReduceMin."""
+@operator("ExtremeShare", rule=_extreme_share_rule, linear=((0,),), flops=2)
+def extreme_share(g, y, ties, x, *, axis=(), keep_dims=False):
+    """g / ties where x equals y, else 0."""
     share, extreme = (_beside(one, x.ndim, axis, keep_dims) for one in (g / ties, y))
     return np.where(x == extreme, share, share.dtype.type(0))
 
@@ -225,10 +265,7 @@ def _(g, y, x, axis, keep_dims):
 
 
 def _prod_grad_rule(g: Shape, x: Shape, *, axis: Any, keep_dims: bool) -> str:
-    names = letters(len(x))
-    axes = _axes(axis, len(x), "ReduceProdGrad")
-    whole = words(f"[{name}]" if i in axes else name for i, name in enumerate(names))
-    return f"{words(_kept(names, axes, keep_dims))}, {whole} -> {whole}"
+    return _way_back("ReduceProdGrad", x, axis, keep_dims)
 
 
 @operator("ReduceProdGrad", rule=_prod_grad_rule, linear=((0,),), flops=4)

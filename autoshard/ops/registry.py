@@ -8,7 +8,8 @@
     def _(g, y, x):
         return relu_grad(g, y)
 
-Positional parameters are operands (a `*xs` parameter takes any number), keyword-only parameters are attributes.
+Positional parameters are operands (a `*xs` parameter takes any number), keyword-only ones are attributes, all but
+`regions`, the bodies of a node, and `out`: memory for the result (for several a tuple), None if there is none to give.
 Called with arrays, `relu(x)` computes; called with symbolic tensors it builds a node, through the hook
 `__autoshard_apply__` that such tensors supply. So gradients and decompositions are written once, as plain calls.
 """
@@ -46,9 +47,10 @@ class Operator:
         parameters = list(inspect.signature(run).parameters.values())
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         self.operand_names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY))
-        keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-        self.takes_regions = any(p.name == "regions" for p in keywords)
-        self.attributes: dict[str, Any] = {p.name: p.default for p in keywords if p.name != "regions"}
+        keywords = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        self.takes_regions = "regions" in keywords
+        self.takes_out = "out" in keywords
+        self.attributes: dict[str, Any] = {k: of for k, of in keywords.items() if k not in ("regions", "out")}
         self._gradient: Callable | None = None
         self._localize: Callable | None = None
         self._exchange: Callable | None = None
@@ -179,6 +181,12 @@ class Operator:
             one_go = self.view or self.spread == "pointwise" or rule is not None and rule.contracted
             given = 0.0 if one_go else 1.0
         return int(given * max((of.nbytes for of in (*operands, *results)), default=0)) if given else 0
+
+    @cached_property
+    def over(self) -> tuple[tuple[int, ...], ...]:
+        """For each result the operands in whose memory it may be made, as `out`, if nobody needs them any more."""
+        elementwise = (tuple(range(len(self.operand_names))),) if self.takes_out else ()
+        return elementwise if self.options.over is None else self.options.over
 
     @property
     def linear(self) -> tuple[tuple[int, ...], ...]:
@@ -383,6 +391,7 @@ class _Options:
     scratch: float | Callable | None
     neutral: str
     fills: Mapping[int, float]
+    over: tuple[tuple[int, ...], ...] | None
 
 
 # How eagerly shardings spread through an operator, most eager first: elementwise operators; those that only move
@@ -414,6 +423,7 @@ def operator(
     scratch: float | Callable | None = None,
     neutral: str = "",
     fills: Mapping[int, float] | None = None,
+    over: Iterable[Iterable[int]] | None = None,
 ) -> Callable[[Callable], Operator]:
     """Define and register an operator; decorates its numpy meaning.
 
@@ -436,6 +446,7 @@ def operator(
             of them, or `function(operand types, result types, **attrs) -> bytes`, of local types.
         neutral: 'yes' or 'own', see `Operator.neutral`.
         fills: per operand index the number that its padding must hold, see `Operator.fills`.
+        over: for an operator with a parameter `out`, see `Operator.over`; an elementwise one takes any operand.
 
     Raises:
         UnknownNameError: the name is taken.
@@ -447,7 +458,7 @@ def operator(
         sets = tuple(tuple(indices) for indices in linear)
         options = _Options(
             rule, shape, dtype, sets, flops, tuple(call), spread, constant, effects, edges, foreign, view, scratch,
-            neutral, fills or {},
+            neutral, fills or {}, None if over is None else tuple(tuple(indices) for indices in over),
         )  # fmt: skip
         _REGISTRY[name] = Operator(name, run, options)
         return _REGISTRY[name]

@@ -127,7 +127,7 @@ def full_shape(source: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
 )
 def reshape(x, *, shape):
     """The elements of x in row-major order under another shape; one dim may be -1."""
-    return np.reshape(x, shape)
+    return x.reshape(shape)
 
 
 @reshape.gradient
@@ -162,7 +162,7 @@ def _transpose_rule(x: Sequence[int], perm: Sequence[int] | None) -> Rule:
 @operator("Transpose", rule=_transpose_rule, linear=((0,),), flops=0, call=("perm",), spread="move", view="strided")
 def transpose(x, *, perm=None):
     """Dim i of the result is dim perm[i] of x; without perm the dims are reversed."""
-    return np.transpose(x, perm)
+    return x.transpose(perm)
 
 
 @transpose.gradient

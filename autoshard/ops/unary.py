@@ -79,6 +79,11 @@ def marked(operands: Sequence[TensorType], results: Sequence[TensorType], **_: A
     return results[0].elements + min(np.getbufsize() * results[0].dtype.itemsize, results[0].nbytes)
 
 
+def into(out: np.ndarray | None, ufunc: Callable, *operands: Any) -> np.ndarray:
+    """What a ufunc makes of the operands, in the memory of `out` if there is some; converted to its type."""
+    return ufunc(*operands) if out is None else ufunc(*operands, out=out, casting="unsafe")
+
+
 def _unary(
     name: str,
     run: Callable,
@@ -88,24 +93,38 @@ def _unary(
     linear: bool = False,
     scratch: Scratch | None = None,
 ) -> Operator:
-    @operator(name, rule="... -> ...", dtype=of, flops=flops, linear=((0,),) if linear else (), scratch=scratch)
     def unary(x):
         return run(x)
 
-    unary.__doc__ = f"{name} of each element."
-    return unary
+    def written(x, *, out=None):
+        return into(out, run, x)
+
+    define = operator(name, rule="... -> ...", dtype=of, flops=flops, linear=((0,),) if linear else (), scratch=scratch)
+    made = define(written if isinstance(run, np.ufunc) else unary)
+    made.__doc__ = f"{name} of each element."
+    return made
 
 
 def _fused(op: Operator, kernel: Callable, name: str = "", scratch: Scratch | None = None) -> Operator:
-    """Make `kernel(g, y)` or `kernel(g, x)`, by the parameter's name, the gradient operator of `op`."""
+    """Make `kernel(g, y)` or `kernel(g, x)`, by the parameter's name, the gradient operator of `op`.
+
+    A third parameter, `out`, is memory that the kernel may write to, that of g or of the other one.
+    """
     other = list(inspect.signature(kernel).parameters)[1]
     uses_result = other == "y"
     flops = op.options.flops or 1.0
     assert not callable(flops), f"{op.name} is of one operand, with so many FLOPs for each element"
 
-    @operator(name or f"{op.name}Grad", rule="..., ... -> ...", linear=((0,),), flops=flops + 2, scratch=scratch)
-    def fused(g, other):
+    def plain(g, other):
         return kernel(g, other)
+
+    def written(g, other, *, out=None):
+        return kernel(g, other, out)
+
+    takes_out = "out" in inspect.signature(kernel).parameters
+    name = name or f"{op.name}Grad"
+    define = operator(name, rule="..., ... -> ...", linear=((0,),), flops=flops + 2, scratch=scratch)
+    fused = define(written if takes_out else plain)
 
     @op.gradient
     def _(g, y, x):
@@ -171,6 +190,12 @@ def _gelu_tanh_grad(g: np.ndarray, x: np.ndarray) -> np.ndarray:
     return slope
 
 
+@operator("ReLU", rule="... -> ...")
+def relu(x, *, out=None):
+    """The larger of each element and 0."""
+    return into(out, np.maximum, x, 0)
+
+
 def _softplus(x: np.ndarray) -> np.ndarray:
     """max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
     tail = np.log1p(np.exp(-np.abs(x)))
@@ -193,7 +218,6 @@ square = _unary("Square", lambda x: x * x)
 tanh = _unary("Tanh", np.tanh, of=real, flops=10)
 sigmoid = _unary("Sigmoid", _expit, of=real, flops=10)
 erf = _unary("Erf", _erf, of=real, flops=10)
-relu = _unary("ReLU", lambda x: np.maximum(x, 0))
 silu = _unary("SiLU", lambda x: x * _expit(x), of=real, flops=11, scratch=reused(0, 1))
 softplus = _unary("Softplus", _softplus, of=real, flops=16, scratch=1)
 sin = _unary("Sin", np.sin, of=real, flops=8)
@@ -208,8 +232,8 @@ logical_not = _unary("LogicalNot", np.logical_not, of=lambda x: BOOL)
 stop_gradient = flat(_unary("StopGradient", lambda x: x, flops=0, linear=True))
 
 neg.gradient(lambda g, y, x: neg(g))
-exp_grad = _fused(exp, lambda g, y: g * y)
-log_grad = _fused(log, lambda g, x: g / x)
+exp_grad = _fused(exp, lambda g, y, out: into(out, np.multiply, g, y))
+log_grad = _fused(log, lambda g, x, out: into(out, np.true_divide, g, x))
 sin_grad = _fused(sin, lambda g, x: g * np.cos(x), scratch=reused(0, 1))
 cos_grad = _fused(cos, lambda g, x: -g * np.sin(x), scratch=reused(1, 2))
 log1p_grad = _fused(log1p, lambda g, x: g / (1 + x), scratch=1)
@@ -220,7 +244,7 @@ square_grad = _fused(square, lambda g, x: 2 * g * x, scratch=reused(0, 1))
 tanh_grad = _fused(tanh, lambda g, y: g * (1 - y * y), scratch=1)
 sigmoid_grad = _fused(sigmoid, lambda g, y: g * (y * (1 - y)), scratch=reused(0, 1))
 erf_grad = _fused(erf, lambda g, x: (2 * 2**0.5 * _INV_SQRT_2PI) * g * np.exp(-x * x), scratch=2)
-relu_grad = _fused(relu, lambda g, y: g * (y > 0), name="ReluGrad", scratch=marked)
+relu_grad = _fused(relu, lambda g, y, out: into(out, np.multiply, g, y > 0), name="ReluGrad", scratch=marked)
 silu_grad = _fused(silu, _silu_grad, scratch=2)
 softplus_grad = _fused(softplus, lambda g, x: g * _expit(x), scratch=reused(0, 1))
 abs_grad = _fused(abs, lambda g, x: g * np.sign(x), scratch=reused(0, 1))
@@ -281,9 +305,9 @@ def _number_type(x: DType, value: object) -> DType:
 
 
 @operator("ScalarMul", rule="... -> ...", dtype=lambda x, *, factor: _number_type(x, factor), linear=((0,),))
-def scalar_mul(x, *, factor):
+def scalar_mul(x, *, factor, out=None):
     """x times a number that needs no tensor."""
-    return x * factor
+    return into(out, np.multiply, x, factor)
 
 
 @scalar_mul.gradient
@@ -292,9 +316,9 @@ def _(g, y, x, factor):
 
 
 @operator("ScalarAdd", rule="... -> ...", dtype=lambda x, *, addend: _number_type(x, addend))
-def scalar_add(x, *, addend):
+def scalar_add(x, *, addend, out=None):
     """x plus a number that needs no tensor."""
-    return x + addend
+    return into(out, np.add, x, addend)
 
 
 @scalar_add.gradient

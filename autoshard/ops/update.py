@@ -46,6 +46,11 @@ def _minus(param: np.ndarray, change: np.ndarray) -> np.ndarray:
     return np.subtract(param, change, out=change if own else None)
 
 
+def _times(x: np.ndarray, rate: Any, out: np.ndarray | None) -> np.ndarray:
+    """x * rate, made in `out` if that has its type."""
+    return np.multiply(x, rate, out=out if out is not None and np.result_type(x, rate) == out.dtype else None)
+
+
 def _temporaries(operands: Sequence[TensorType], results: Sequence[TensorType], **attrs: Any) -> int:
     """Scratch: a decayed gradient, and the step that looks ahead; all else is made in the memory of the results."""
     return operands[0].nbytes * (bool(attrs.get("weight_decay")) + bool(attrs.get("nesterov")))
@@ -54,20 +59,26 @@ def _temporaries(operands: Sequence[TensorType], results: Sequence[TensorType], 
 # -- gradient descent
 
 
-def _sgd(param: np.ndarray, grad: np.ndarray, rate: Any, weight_decay: float) -> np.ndarray:
-    return _minus(param, _with_decay(grad, param, weight_decay) * rate)
+# Results are made in the memory of the gradient (the parameter) and of the states themselves, if these end here.
 
 
-@operator("SGD", rule=_rule("SGD", 2, 0, 1), dtype=_first(1), flops=2, scratch=_temporaries)
-def sgd(param, grad, *, learning_rate, weight_decay=0.0):
+def _sgd(param: np.ndarray, grad: np.ndarray, rate: Any, weight_decay: float, out: np.ndarray | None) -> np.ndarray:
+    return _minus(param, _times(_with_decay(grad, param, weight_decay), rate, out))
+
+
+@operator("SGD", rule=_rule("SGD", 2, 0, 1), dtype=_first(1), flops=2, scratch=_temporaries, over=((1,),))
+def sgd(param, grad, *, learning_rate, weight_decay=0.0, out=None):
     """param - learning_rate * (grad + weight_decay * param)."""
-    return _sgd(param, grad, learning_rate, weight_decay)
+    return _sgd(param, grad, learning_rate, weight_decay, out)
 
 
-@operator("SGDRate", rule=_rule("SGDRate", 2, 1, 1), dtype=_first(1), flops=2, scratch=_temporaries)
-def sgd_rate(param, grad, learning_rate, *, weight_decay=0.0):
+@operator("SGDRate", rule=_rule("SGDRate", 2, 1, 1), dtype=_first(1), flops=2, scratch=_temporaries, over=((1,),))
+def sgd_rate(param, grad, learning_rate, *, weight_decay=0.0, out=None):
     """SGD with the learning rate as an operand."""
-    return _sgd(param, grad, learning_rate, weight_decay)
+    return _sgd(param, grad, learning_rate, weight_decay, out)
+
+
+_MOMENTUM: dict[str, Any] = dict(dtype=_first(2), flops=4, scratch=_temporaries, over=((2,), (1,)))
 
 
 def _momentum(
@@ -78,27 +89,32 @@ def _momentum(
     momentum: float,
     nesterov: bool,
     decay: float,
+    out: tuple[np.ndarray | None, np.ndarray | None],
 ) -> tuple[np.ndarray, np.ndarray]:
     grad = _with_decay(grad, param, decay)
-    accum = accum * momentum
+    accum = np.multiply(accum, momentum, out=out[1])
     accum += grad
     step = grad + accum * momentum if nesterov else accum
-    return _minus(param, step * rate), accum
+    return _minus(param, _times(step, rate, out[0])), accum
 
 
-@operator("ApplyMomentum", rule=_rule("ApplyMomentum", 3, 0, 2), dtype=_first(2), flops=4, scratch=_temporaries)
-def apply_momentum(param, accum, grad, *, learning_rate, momentum=0.9, nesterov=False, weight_decay=0.0):
+@operator("ApplyMomentum", rule=_rule("ApplyMomentum", 3, 0, 2), **_MOMENTUM)
+def apply_momentum(
+    param, accum, grad, *, learning_rate, momentum=0.9, nesterov=False, weight_decay=0.0, out=(None, None)
+):
     """accum' = momentum * accum + grad; param' = param - learning_rate * accum' (MindSpore's ApplyMomentum).
 
     With `nesterov` the step is grad + momentum * accum'. The gradient first gets weight_decay * param added.
     """
-    return _momentum(param, accum, grad, learning_rate, momentum, nesterov, weight_decay)
+    return _momentum(param, accum, grad, learning_rate, momentum, nesterov, weight_decay, out)
 
 
-@operator("ApplyMomentumRate", rule=_rule("ApplyMomentumRate", 3, 1, 2), dtype=_first(2), flops=4, scratch=_temporaries)
-def apply_momentum_rate(param, accum, grad, learning_rate, *, momentum=0.9, nesterov=False, weight_decay=0.0):
+@operator("ApplyMomentumRate", rule=_rule("ApplyMomentumRate", 3, 1, 2), **_MOMENTUM)
+def apply_momentum_rate(
+    param, accum, grad, learning_rate, *, momentum=0.9, nesterov=False, weight_decay=0.0, out=(None, None)
+):
     """ApplyMomentum with the learning rate as an operand."""
-    return _momentum(param, accum, grad, learning_rate, momentum, nesterov, weight_decay)
+    return _momentum(param, accum, grad, learning_rate, momentum, nesterov, weight_decay, out)
 
 
 # -- Adam
@@ -112,6 +128,7 @@ def _adam(
     step: np.ndarray,
     rate: Any,
     attrs: dict[str, Any],
+    out: tuple[np.ndarray | None, ...],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     beta1, beta2, decay = attrs["beta1"], attrs["beta2"], attrs["weight_decay"]
     count = int(step)
@@ -119,12 +136,12 @@ def _adam(
         raise ShapeError(f"Adam: step is {count}; steps count from 1, as the bias correction divides by 1 - beta**step")
     if not attrs["decoupled"]:
         grad = _with_decay(grad, param, decay)
-    m = m * beta1
+    m = np.multiply(m, beta1, out=out[1])
     m += grad * (1 - beta1)
     change = np.empty(grad.shape, np.result_type(grad, v))
     np.multiply(grad, grad, out=change)
     change *= 1 - beta2
-    v = v * beta2
+    v = np.multiply(v, beta2, out=out[2])
     v += change
     np.sqrt(v, out=change)
     change *= (1 - beta2**count) ** -0.5
@@ -136,7 +153,10 @@ def _adam(
     return _minus(param, change), m, v
 
 
-@operator("Adam", rule=_rule("Adam", 4, 1, 3), dtype=_first(3), flops=14, scratch=_temporaries)
+_ADAM: dict[str, Any] = dict(dtype=_first(3), flops=14, scratch=_temporaries, over=((), (1,), (2,)))
+
+
+@operator("Adam", rule=_rule("Adam", 4, 1, 3), **_ADAM)
 def adam(
     param,
     m,
@@ -150,16 +170,17 @@ def adam(
     eps=1e-8,
     weight_decay=0.0,
     decoupled=False,
+    out=(None, None, None),
 ):
     """Adam (Kingma and Ba 2015) with bias correction; `step` is a scalar that counts from 1.
 
     `decoupled` weight decay shrinks the parameter itself (AdamW) instead of adding to the gradient.
     """
     attrs = dict(beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, decoupled=decoupled)
-    return _adam(param, m, v, grad, step, learning_rate, attrs)
+    return _adam(param, m, v, grad, step, learning_rate, attrs, out)
 
 
-@operator("AdamRate", rule=_rule("AdamRate", 4, 2, 3), dtype=_first(3), flops=14, scratch=_temporaries)
+@operator("AdamRate", rule=_rule("AdamRate", 4, 2, 3), **_ADAM)
 def adam_rate(
     param,
     m,
@@ -173,7 +194,8 @@ def adam_rate(
     eps=1e-8,
     weight_decay=0.0,
     decoupled=False,
+    out=(None, None, None),
 ):
     """Adam with the learning rate as an operand."""
     attrs = dict(beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, decoupled=decoupled)
-    return _adam(param, m, v, grad, step, learning_rate, attrs)
+    return _adam(param, m, v, grad, step, learning_rate, attrs, out)

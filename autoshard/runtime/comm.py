@@ -108,23 +108,36 @@ class Comm(ABC):
         are the dims that these collectives take, in their order. Where nothing runs beside computing, as in one
         process, it is done at once.
         """
-        if kind == "all_reduce":
-            check_reduction(kind, parts, op)
-        elif kind == "reduce_scatter":
-            check_reduction(kind, parts, op)
-            check_pieces(kind, parts, dim, groups.size)
-        elif kind == "all_to_all":
-            check_pieces(kind, parts, dim, groups.size)
-            check_dim(kind, parts, to_dim)
-        elif kind == "all_gather":
-            check_dim(kind, parts, dim)
-        else:
-            raise CommError(f"start: {kind} cannot run beside computing")
-        self._check(kind, parts, groups)
+        self._check_any(kind, parts, groups, dim, to_dim, op)
         if groups.size == 1:
             found = fresh(parts)
             return lambda: found
         return self._start(kind, parts, groups, dim, to_dim, op)
+
+    def prepared(
+        self,
+        kind: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        groups: Grouping,
+        dim: int = 0,
+        to_dim: int = 0,
+        op: str = "sum",
+    ) -> Callable[[Parts], list[np.ndarray]]:
+        """An all_reduce, all_gather, reduce_scatter or all_to_all of parts of this shape and type, to be done often.
+
+        Called together on all ranks, as the collective itself; `dim` and `to_dim` as in `start`.
+        """
+        # One element that is repeated: checks look at shape and type alone.
+        example = [np.broadcast_to(np.zeros((), dtype), shape)] * len(self.ranks)
+        self._check_any(kind, example, groups, dim, to_dim, op)
+        call, *arguments = {
+            "all_reduce": (self.all_reduce, groups, op),
+            "all_gather": (self.all_gather, groups, dim),
+            "reduce_scatter": (self.reduce_scatter, groups, dim, op),
+            "all_to_all": (self.all_to_all, groups, dim, to_dim),
+        }[kind]
+        return lambda parts: call(parts, *arguments)
 
     def advance(self) -> None:
         """Let what was started go on; to be called now and then while computing."""
@@ -259,6 +272,18 @@ class Comm(ABC):
                 raise CommError(f"{name}: an array of dtype {part.dtype} has foreign byte order; convert it first")
         if groups is not None and groups.world != self.world:
             raise CommError(f"{name}: groups of a mesh of {groups.world} ranks, but {self.world} ranks are running")
+
+    def _check_any(self, kind: str, parts: Parts, groups: Grouping, dim: int, to_dim: int, op: str) -> None:
+        """The checks of a collective that is named by its kind."""
+        if kind not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+            raise CommError(f"start: {kind} cannot run beside computing")
+        if kind in ("all_reduce", "reduce_scatter"):
+            check_reduction(kind, parts, op)
+        if kind in ("reduce_scatter", "all_to_all"):
+            check_pieces(kind, parts, dim, groups.size)
+        if kind in ("all_gather", "all_to_all"):
+            check_dim(kind, parts, to_dim if kind == "all_to_all" else dim)
+        self._check(kind, parts, groups)
 
     def _check_peers(self, rank: int, sent: Messages, awaited: Shapes, dtype: np.dtype, groups: Grouping) -> None:
         others = set(groups.members(rank).tolist()) - {rank}

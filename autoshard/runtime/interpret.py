@@ -12,7 +12,6 @@ from contextlib import nullcontext
 import numpy as np
 
 from autoshard.errors import RuntimeSetupError
-from autoshard.ops.attributes import resolve
 from autoshard.partition.program import (
     Body,
     Bundle,
@@ -32,7 +31,8 @@ from autoshard.runtime.array import array_dtype, cut, join
 from autoshard.runtime.begun import Finish, beginner
 from autoshard.runtime.blocks import Run, run_nest
 from autoshard.runtime.comm import Comm
-from autoshard.runtime.padded import step_runner
+from autoshard.runtime.computing import bind_compute
+from autoshard.runtime.moving import step_runner
 from autoshard.runtime.together import run_together
 
 Parts = list[np.ndarray]
@@ -109,8 +109,10 @@ class Executor:
         return self.gather(self.run(self.scatter(arrays)))
 
     def _play(self, actions: Sequence[Action], slots: list) -> None:
+        at = self.comm.at
         for place, action in actions:
-            self.comm.at(place)
+            if place is not None:
+                at(place)
             action(slots)
 
     def _bound(
@@ -119,11 +121,14 @@ class Executor:
         """The instructions of one block as actions; what they use last is let go, but for `kept`."""
         actions = []
         for instruction, ending in zip(instructions, last_uses, strict=True):
-            free = [self._slots[one] for one in ending if one not in kept]
-            actions.append((self.comm.place(label(instruction)), self._bind(instruction, free)))
+            ending = [one for one in ending if one not in kept]
+            actions.append((self.comm.place(label(instruction)), self._bind(instruction, ending)))
         return actions
 
-    def _bind(self, instruction: Instruction, free: list[int]) -> Callable[[list], None]:
+    def _bind(self, instruction: Instruction, ending: Collection[Register]) -> Callable[[list], None]:
+        if isinstance(instruction, Compute):
+            return self._bind_compute(instruction, ending)
+        free = self._places(ending)
         if isinstance(instruction, Collective):
             return self._bind_collective(instruction, free)
         if isinstance(instruction, Nest):
@@ -134,9 +139,7 @@ class Executor:
             return self._bind_bundle(instruction, free)
         if isinstance(instruction, Start):
             return self._bind_start(instruction)
-        if isinstance(instruction, Wait):
-            return self._bind_wait(instruction, free)
-        return self._bind_compute(instruction, free)
+        return self._bind_wait(instruction, free)
 
     def _bind_bundle(self, bundle: Bundle, free: list[int]) -> Callable[[list], None]:
         begin, operands, results = beginner(bundle), self._places(bundle.operands), self._places(bundle.results)
@@ -207,37 +210,24 @@ class Executor:
         return [self._slots[one] for one in registers]
 
     def _bind_collective(self, instruction: Collective, free: list[int]) -> Callable[[list], None]:
-        run, comm = step_runner(instruction), self.comm
+        run = step_runner(instruction, self.comm)
         source, target = self._slots[instruction.operand], self._slots[instruction.result]
 
         def action(slots: list) -> None:
-            slots[target] = run(slots[source], comm)
+            slots[target] = run(slots[source])
             for slot in free:
                 slots[slot] = None
 
         return action
 
-    def _bind_compute(self, instruction: Compute, free: list[int]) -> Callable[[list], None]:
-        operands = [self._slots[one] for one in instruction.operands]
-        results = [(self._slots[one], array_dtype(one.whole.dtype)) for one in instruction.results]
-        run, comm, overlaps = instruction.op.run, self.comm, self._overlaps
-        per_rank = [
-            {name: resolve(value, rank) for name, value in instruction.attrs.items()} for rank in self.comm.ranks
-        ]
+    def _bind_compute(self, instruction: Compute, ending: Collection[Register]) -> Callable[[list], None]:
+        comm, run = self.comm, bind_compute(instruction, self._slots, ending, self.comm.ranks)
+        if not self._overlaps:
+            return run
 
         def action(slots: list) -> None:
-            made: list[Parts] = [[] for _ in results]
-            for k, attrs in enumerate(per_rank):
-                out = run(*[slots[slot][k] for slot in operands], **attrs)
-                out = out if isinstance(out, tuple) else (out,)
-                for parts, array, (_, dtype) in zip(made, out, results, strict=True):
-                    parts.append(np.asarray(array, dtype=dtype))
-            for (slot, _), parts in zip(results, made, strict=True):
-                slots[slot] = parts
-            for slot in free:
-                slots[slot] = None
-            if overlaps:
-                comm.advance()
+            run(slots)
+            comm.advance()
 
         return action
 

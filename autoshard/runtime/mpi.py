@@ -7,6 +7,7 @@ which `Comm` to use.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 
 from autoshard.errors import RuntimeSetupError
 from autoshard.layout.mesh import Grouping
+from autoshard.runtime import prepared
 from autoshard.runtime.comm import (
     REDUCTIONS,
     Comm,
@@ -98,6 +100,43 @@ class MpiComm(Comm):
         with self._piece(send.nbytes // groups.size, send.itemsize) as (count, item):
             self._sub(groups).Alltoall([_bytes(send), count, item], [_bytes(received), count, item])
         return [join_pieces(received, concat)]
+
+    def prepared(
+        self,
+        kind: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        groups: Grouping,
+        dim: int = 0,
+        to_dim: int = 0,
+        op: str = "sum",
+    ) -> Callable[[Parts], list[np.ndarray]]:
+        checked = super().prepared(kind, shape, dtype, groups, dim, to_dim, op)
+        reduces = kind in ("all_reduce", "reduce_scatter")
+        unusual = dtype.isbuiltin != 1 or math.prod(shape) * groups.size > self.max_count
+        if self._trace or groups.size == 1 or unusual or reduces and accumulator(dtype) != dtype:
+            return checked
+        mpi, item = self._sub(groups), _datatype(dtype) if reduces else _carrier(dtype.itemsize)
+        if kind == "all_reduce":
+            move = prepared.all_reduce(mpi, shape, dtype, item, _operation(op, dtype))
+        elif kind == "reduce_scatter":
+            move = prepared.reduce_scatter(mpi, shape, dtype, item, _operation(op, dtype), dim)
+        elif kind == "all_gather":
+            move = prepared.all_gather(mpi, shape, dtype, item, dim)
+        else:
+            move = prepared.all_to_all(mpi, shape, dtype, item, dim, to_dim)
+        progress = self._progress
+        if progress is None:
+            return lambda parts: [move(parts[0])]
+        place = self._collective(progress, kind, [np.broadcast_to(np.zeros((), dtype), shape)], groups)
+
+        def told(parts: Parts) -> list[np.ndarray]:
+            progress.enter(place)
+            made = move(parts[0])
+            progress.leave()
+            return [made]
+
+        return told
 
     def advance(self) -> None:
         self._comm.Iprobe()  # any call lets MPI move what is on its way

@@ -31,6 +31,8 @@ STARTED, COLLECTIVE, FAILING, ENDED = range(4)
 """What a rank can be at: anything outside of collectives, a collective, telling its failure, nothing any more."""
 
 _NOW = struct.Struct("<qqqqqd")
+_OPERATOR = struct.Struct("<q")
+"""The second of these numbers, which alone changes with every operator."""
 _NOWHERE = -1
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -71,7 +73,7 @@ class Progress:
     def at(self, place: int | None) -> None:
         """This rank now runs the operator of this place; None: it runs no program."""
         self._operator = _NOWHERE if place is None else place
-        self._write()
+        _OPERATOR.pack_into(self._now, _OPERATOR.size, self._operator)
 
     def enter(self, collective: int) -> None:
         """It comes to the collective of this place, for an operator if it is at one, else for the user's line."""
@@ -133,8 +135,8 @@ class Standing:
     """What a rank was doing when it was last heard of: its process (see `birth`), and the texts of its places.
 
     `line` is the user's line that called the last collective outside of an operator; `count` is the number of
-    collectives that the rank has come to, `since` the time (seconds since 1970) of the last change; `stack` is what
-    Python wrote of its stack, line by line, if it did.
+    collectives that the rank has come to, `since` the time (seconds since 1970) when it came to the last one or left
+    it; `stack` is what Python wrote of its stack, line by line, if it did.
     """
 
     rank: int

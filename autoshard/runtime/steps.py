@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from autoshard.redistribute.routing import Round
@@ -35,11 +37,29 @@ def run_step(step: Step | WindowStep, parts: list[np.ndarray], comm: Comm) -> li
     return comm.all_to_all(parts, step.groups, step.dim, step.to_dim)
 
 
+def bound_step(
+    step: Step | WindowStep, shape: tuple[int, ...], dtype: np.dtype, comm: Comm
+) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+    """`run_step` for blocks of this shape and type, of which as much as possible is done at once."""
+    if isinstance(step, WindowStep) or step.kind in ("keep", "permute"):
+        return lambda parts: run_step(step, parts, comm)
+    if step.kind == "slice":
+        assert step.dim is not None, f"{step} needs a dim"
+        places = [_place(shape, step, step.dim, rank) for rank in comm.ranks]
+        return lambda parts: [np.array(part[place], order="C") for part, place in zip(parts, places, strict=True)]
+    return comm.prepared(step.kind, shape, dtype, step.groups, step.dim or 0, step.to_dim or 0, step.reduction)
+
+
 def _piece(part: np.ndarray, step: Step, dim: int, rank: int) -> np.ndarray:
-    size = part.shape[dim] // step.groups.size
-    start = step.groups.position(rank) * size
     # A copy, not a view: it would keep the whole in memory.
-    return np.array(part[(slice(None),) * dim + (slice(start, start + size),)], order="C")
+    return np.array(part[_place(part.shape, step, dim, rank)], order="C")
+
+
+def _place(shape: tuple[int, ...], step: Step, dim: int, rank: int) -> tuple[slice, ...]:
+    """Where the piece of a slice lies that the rank keeps."""
+    size = shape[dim] // step.groups.size
+    start = step.groups.position(rank) * size
+    return (slice(None),) * dim + (slice(start, start + size),)
 
 
 def _permute(step: Step, parts: list[np.ndarray], comm: Comm) -> list[np.ndarray]:

@@ -24,8 +24,7 @@ from autoshard.trace.evaluate import evaluate
 from autoshard.transform.grad import gradient
 from costmodel import preset
 
-MESHES = ("8", "2x4", "2x2x2", "6")
-MOST_PLANNED = 40
+EIGHT, SIX = ("8", "2x4", "2x2x2"), ("6",)
 
 
 def single(op: Operator, arrays: Sequence[np.ndarray], attrs: dict) -> tuple[Graph, Node]:
@@ -45,6 +44,19 @@ def plan_with(graph: Graph, node: Node, strategy: Strategy) -> Plan:
     return Plan(graph, strategy.mesh, {node: Decision(option, Cause(CONFIGURED))}, layouts, outputs)
 
 
+def differing(strategies: Sequence[Strategy], share: int = 0, of: int = 1) -> list[Strategy]:
+    """One strategy for each way to split the factors into numbers of parts.
+
+    The others differ from it by which axes make the parts, and in which order; the one that is taken is the first for
+    the first way, the second for the second, and so on in turn. Of the ways, each `of`-th is taken, from `share` on.
+    """
+    found: dict[tuple[int, ...], list[Strategy]] = {}
+    for strategy in strategies:
+        found.setdefault(strategy.parts, []).append(strategy)
+    ways = [found[parts] for parts in sorted(found)]
+    return [alike[i % len(alike)] for i, alike in enumerate(ways)][share::of]
+
+
 def check_forward(
     op: Operator,
     arrays: Sequence[np.ndarray],
@@ -52,12 +64,17 @@ def check_forward(
     mesh: Mesh,
     rtol: float = 1e-5,
     comm: Comm | None = None,
+    share: int = 0,
+    of: int = 1,
 ) -> int:
-    """Compare every strategy with the whole run, on virtual ranks or those of `comm`; returns how many there were."""
+    """Compare differing strategies with the whole run, on virtual ranks or those of `comm`.
+
+    Of them each `of`-th is taken, from `share` on; returns how many.
+    """
     comm = comm or LocalComm(mesh.devices)
     graph, node = single(op, arrays, attrs)
     whole = op.evaluate(arrays, node.attrs)
-    strategies = enumerate_strategies(node.rule, mesh)
+    strategies = differing(enumerate_strategies(node.rule, mesh), share, of)
     for strategy in strategies:
         plan = plan_with(graph, node, strategy)
         run_and_compare(plan, arrays, whole, comm, rtol, f"{op.name} {attrs} by {strategy}")
@@ -80,16 +97,18 @@ def check_gradient(
     mesh: Mesh,
     rtol: float = 1e-4,
     comm: Comm | None = None,
+    share: int = 0,
+    of: int = 1,
 ) -> int:
     """Fix the operator to one strategy after another, let the search plan its gradient around it, and compare.
 
-    Of very many strategies, which on like axes say much the same, some MOST_PLANNED evenly spread ones are taken.
+    Of the differing strategies each `of`-th is taken, from `share` on; returns how many.
     """
     comm = comm or LocalComm(mesh.devices)
     graph, node, feeds = _with_gradient(op, arrays, attrs)
     whole = evaluate(graph, feeds)
-    strategies = enumerate_strategies(node.rule, mesh)
-    for strategy in strategies[:: max(1, len(strategies) // MOST_PLANNED)]:
+    strategies = differing(enumerate_strategies(node.rule, mesh), share, of)
+    for strategy in strategies:
         plan = find_mode("bfs")(Problem(graph, mesh, preset("cpu"), fixed={node: strategy}))
         run_and_compare(plan, feeds, whole, comm, rtol, f"gradient of {op.name} {attrs} by {strategy}")
     return len(strategies)
@@ -118,7 +137,7 @@ def _with_gradient(op: Operator, arrays: Sequence[np.ndarray], attrs: dict) -> t
 
 def carrying(op: Operator, node: Node, mesh: Mesh) -> Iterator[Strategy]:
     """Strategies that let terms of a sum pass through, for each linear set and each mesh axis that is left over."""
-    for strategy, carriers in itertools.product(enumerate_strategies(node.rule, mesh), op.linear):
+    for strategy, carriers in itertools.product(differing(enumerate_strategies(node.rule, mesh)), op.linear):
         members = carriers or tuple(range(len(node.operands)))
         for ref in strategy.free()[:1]:
             yield Strategy(node.rule, mesh, strategy.axes, (ref,), members)

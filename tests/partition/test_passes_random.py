@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from autoshard.ir.text import show
-from autoshard.layout import Mesh
 from autoshard.partition.lower import lower
 from autoshard.partition.passes import PASSES, optimize
 from autoshard.partition.verify import verify_program
-from autoshard.runtime.interpret import Executor
-from autoshard.runtime.local import LocalComm
-from autoshard.trace.evaluate import evaluate
 from costmodel import preset
 from tests.oracle import test_programs as programs
 from tests.oracle.check import assert_same
 from tests.partition.test_nests_random import Drawn
-from tests.partition.uneven_plans import MESHES, random_plan
+from tests.partition.uneven_plans import check_equals_whole, random_plan, random_program
 from tests.search.plans import array, checked
 
 EVEN, UNEVEN = (4, 6, 10, 12, 24), (5, 6, 7, 9, 10, 13, 24)
@@ -26,22 +20,13 @@ EVEN, UNEVEN = (4, 6, 10, 12, 24), (5, 6, 7, 9, 10, 13, 24)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_programs(seed, monkeypatch):
     monkeypatch.setattr(programs, "SIZES", UNEVEN if seed % 4 == 3 else EVEN)
-    rng = np.random.default_rng([seed, 404])
-    mesh = Mesh.parse(MESHES[seed % len(MESHES)])
-    graph = programs.random_graph(rng)
-    feeds = programs.feeds_for(graph, rng)
-    if seed % 2:
-        graph = programs.with_gradient(graph)
+    rng, mesh, graph, feeds = random_program(seed, 404)
     program = lower(random_plan(graph, mesh, rng))
     made, savings = optimize(program, preset("cpu").for_ranks(mesh.devices), PASSES)
-    verify_program(made)
     for one in savings:
         assert one.nbytes > -1e-6 and one.collectives >= 0 and one.after.peak <= savings[0].before.peak, one
         assert one.after.overlapped_seconds <= one.before.overlapped_seconds * (1 + 1e-9), one
-    got = Executor(made, LocalComm(mesh.devices))(*feeds)
-    for value, ours, theirs in zip(graph.outputs, got, evaluate(graph, feeds), strict=True):
-        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), value.name
-        np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-11, err_msg=f"{value.name} of\n{show(graph)}")
+    check_equals_whole(made, graph, feeds)
 
 
 @pytest.mark.parametrize("seed", range(100, 106))

@@ -7,7 +7,6 @@ import pytest
 
 from autoshard.errors import StrategyError
 from autoshard.ir.graph import DATA
-from autoshard.ir.text import show
 from autoshard.layout import Mesh
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Compute
@@ -17,12 +16,18 @@ from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.search import Problem, find_mode
 from autoshard.search.evaluate import evaluate_plan
-from autoshard.trace.evaluate import evaluate
 from costmodel import preset
 from tests.oracle import test_programs as programs
 from tests.oracle.check import assert_same, single
 from tests.oracle.samples import SAMPLES
-from tests.partition.uneven_plans import MESHES, is_uneven, layout_of, random_plan, strategy_of
+from tests.partition.uneven_plans import (
+    check_equals_whole,
+    is_uneven,
+    layout_of,
+    random_plan,
+    random_program,
+    strategy_of,
+)
 
 SIZES = (5, 6, 7, 9, 10, 13, 24)
 PROGRAMS = 36
@@ -43,23 +48,11 @@ def poison(monkeypatch):
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_uneven_programs_equal_whole(seed, poison, monkeypatch):
     monkeypatch.setattr(programs, "SIZES", SIZES)
-    rng = np.random.default_rng([seed, 404])
-    mesh = Mesh.parse(MESHES[seed % len(MESHES)])
-    graph = programs.random_graph(rng)
-    feeds = programs.feeds_for(graph, rng)
-    if seed % 2:
-        graph = programs.with_gradient(graph)
+    rng, mesh, graph, feeds = random_program(seed, 404)
     plan = random_plan(graph, mesh, rng)
-    what = f"\n{show(graph)}\non mesh {mesh} with " + "; ".join(
-        f"{node.label} as {plan.strategy(node)}" for node in graph.nodes
-    )
+    what = f"\non mesh {mesh} with " + "; ".join(f"{node.label} as {plan.strategy(node)}" for node in graph.nodes)
     try:
-        program = lower(plan)
-        verify_program(program)
-        got = Executor(program, LocalComm(mesh.devices))(*feeds)
-        for value, ours, theirs in zip(graph.outputs, got, evaluate(graph, feeds), strict=True):
-            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), value.name
-            np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-11, err_msg=value.name)
+        check_equals_whole(lower(plan), graph, feeds)
     except Exception as error:
         pytest.fail(f"{type(error).__name__}: {error}{what}")
 
@@ -68,10 +61,7 @@ def test_uneven_programs_equal_whole(seed, poison, monkeypatch):
 def test_searches_plan_around_uneven_strategies(seed, poison, monkeypatch):
     """Some operators and data inputs are uneven by request; a search plans the rest."""
     monkeypatch.setattr(programs, "SIZES", SIZES)
-    rng = np.random.default_rng([seed, 405])
-    mesh = Mesh.parse(MESHES[seed % len(MESHES)])
-    graph = programs.random_graph(rng)
-    feeds = programs.feeds_for(graph, rng)
+    rng, mesh, graph, feeds = random_program(seed, 405, gradients=False)
     fixed = {node: strategy_of(node, mesh, rng) for node in graph.nodes if rng.random() < 0.3}
     given = {
         value: layout_of(value.type.shape, mesh, rng)
@@ -86,11 +76,7 @@ def test_searches_plan_around_uneven_strategies(seed, poison, monkeypatch):
         return
     cost = evaluate_plan(plan, preset("cpu").for_ranks(mesh.devices))
     assert cost.seconds > 0 and cost.peak_memory_bytes > 0
-    program = lower(plan)
-    verify_program(program)
-    got = Executor(program, LocalComm(mesh.devices))(*feeds)
-    for value, ours, theirs in zip(graph.outputs, got, evaluate(graph, feeds), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-11, err_msg=value.name)
+    check_equals_whole(lower(plan), graph, feeds)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
@@ -114,10 +100,8 @@ def test_the_programs_are_uneven(monkeypatch):
     monkeypatch.setattr(programs, "SIZES", SIZES)
     uneven, masked = 0, 0
     for seed in range(0, PROGRAMS, 2):
-        rng = np.random.default_rng([seed, 404])
-        graph = programs.random_graph(rng)
-        programs.feeds_for(graph, rng)
-        plan = random_plan(graph, Mesh.parse(MESHES[seed % len(MESHES)]), rng)
+        rng, mesh, graph, _ = random_program(seed, 404)
+        plan = random_plan(graph, mesh, rng)
         uneven += is_uneven(plan)
         masked += any(one.op.name == "MaskPadding" for one in lower(plan).instructions if isinstance(one, Compute))
     assert uneven > PROGRAMS / 2 * 0.8 and masked > PROGRAMS / 2 * 0.4

@@ -1,19 +1,50 @@
-"""Random plans that split dims unevenly: any strategy that ranks can run, any layout for what lies between."""
+"""Random programs by random plans that split dims unevenly: any strategy that ranks can run, any layout between them;
+and the check that what such a plan becomes gives what the whole program gives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from autoshard.ir.flow import Boundary, borders, is_nest, node_links
 from autoshard.ir.graph import Graph, Node, Value
+from autoshard.ir.text import show
 from autoshard.layout import AxisRef, Layout, Mesh
 from autoshard.ops.control import OPERAND, RESULT
+from autoshard.partition.program import Program
+from autoshard.partition.verify import verify_program
 from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
+from autoshard.runtime.interpret import Executor
+from autoshard.runtime.local import LocalComm
 from autoshard.strategy import Strategy, is_runnable, size_of
+from autoshard.trace.evaluate import evaluate
+from tests.oracle import test_programs as programs
 
 MESHES = ("8", "2x4", "2x2x2", "6", "3x2")
+
+
+def random_program(seed: int, stream: int, gradients: bool = True) -> tuple[np.random.Generator, Mesh, Graph, list]:
+    """The generator that went on, a mesh, a random program (every second with its gradient) and what it is fed.
+
+    `stream` tells programs of one seed apart that are made for several tests.
+    """
+    rng = np.random.default_rng([seed, stream])
+    graph = programs.random_graph(rng)
+    feeds = programs.feeds_for(graph, rng)
+    graph = programs.with_gradient(graph) if gradients and seed % 2 else graph
+    return rng, Mesh.parse(MESHES[seed % len(MESHES)]), graph, feeds
+
+
+def check_equals_whole(program: Program, graph: Graph, feeds: Sequence[np.ndarray]) -> None:
+    """A program is legal, and gives on virtual ranks what its graph of f64 gives on whole tensors."""
+    verify_program(program)
+    got = Executor(program, LocalComm(program.mesh.devices))(*feeds)
+    for value, ours, theirs in zip(graph.outputs, got, evaluate(graph, feeds), strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), value.name
+        np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-11, err_msg=f"{value.name} of\n{show(graph)}")
 
 
 def pieces(mesh: Mesh, rng: np.random.Generator) -> list[AxisRef]:
@@ -78,8 +109,8 @@ def boundary_of(node: Node, mesh: Mesh, rng: np.random.Generator) -> Boundary:
 class _Planning:
     """Decisions and layouts of a random plan."""
 
-    def __init__(self, mesh: Mesh, rng: np.random.Generator, carries: float) -> None:
-        self.mesh, self.rng, self.carries = mesh, rng, carries
+    def __init__(self, mesh: Mesh, rng: np.random.Generator, carries: float, fixed: Mapping[Node, Strategy]) -> None:
+        self.mesh, self.rng, self.carries, self.fixed = mesh, rng, carries, fixed
         self.decisions: dict[Node, Decision] = {}
         self.layouts: dict[Value, Layout] = {}
 
@@ -95,18 +126,26 @@ class _Planning:
                 self.nodes(region.nodes)
 
     def strategy(self, node: Node) -> Strategy:
+        if node in self.fixed:
+            return self.fixed[node]
         if is_nest(node):
             return boundary_of(node, self.mesh, self.rng)
         strategy = strategy_of(node, self.mesh, self.rng)
         return carrying(node, strategy, self.rng) if self.carries and self.rng.random() < self.carries else strategy
 
 
-def random_plan(graph: Graph, mesh: Mesh, rng: np.random.Generator, carries: float = 0.0) -> Plan:
+def random_plan(
+    graph: Graph,
+    mesh: Mesh,
+    rng: np.random.Generator,
+    carries: float = 0.0,
+    fixed: Mapping[Node, Strategy] = MappingProxyType({}),
+) -> Plan:
     """A strategy for every operator; results are left as they come, or as some layout has them.
 
-    `carries` is how often a linear operator lets terms of a sum pass.
+    `carries` is how often a linear operator lets terms of a sum pass; `fixed` are operators that run as is said.
     """
-    planning = _Planning(mesh, rng, carries)
+    planning = _Planning(mesh, rng, carries, fixed)
     planning.layouts.update((value, layout_of(value.type.shape, mesh, rng)) for value in graph.inputs)
     planning.nodes(graph.nodes)
     layouts = planning.layouts

@@ -84,8 +84,6 @@ _BINARY = (
         differentiable=False,
         make=_positive((12, 8), (12, 8), (12, 8)),
     ),
-    Sample(p.pick_grad, ("f32[24, 6]", "i32[24, 6]", "i32[24, 6]"), differentiable=False),
-    Sample(p.pick_grad, ("f32[24, 6]", "i32[24, 6]", "i32[24, 6]"), {"other": True}, differentiable=False),
 )
 
 _MORE = (
