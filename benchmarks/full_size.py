@@ -12,8 +12,6 @@ parameters and optimizer states in parts on all devices, and the time of the pro
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import resource
 import sys
 import time
@@ -138,6 +136,14 @@ def judged(row: dict[str, Any]) -> dict[str, bool]:
     }
 
 
+def in_short(row: dict[str, Any]) -> str:
+    """A line for one pair: the CPU seconds of its parts as far as it came, and the step."""
+    parts = ", ".join(f"{name} {one['cpu']:.1f}" for name, one in row["parts"].items())
+    found = row["plans"][0] if "plans" in row else {}
+    ends = f"step {1000 * found['seconds']:.0f} ms, {found['bytes'] / 1e9:.1f} GB" if found else row["refused"]
+    return f"{row['model']} on {row['mesh']}: {parts} CPU s; {ends}"
+
+
 def show(rows: list[dict[str, Any]]) -> None:
     """The figures as tables on stdout."""
     from rich.console import Console
@@ -181,6 +187,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Measure each model on each cluster in a process of its own, and report. The exit code."""
+    from benchmarks.fresh import measured, tell
     from benchmarks.full_models import MODELS
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -195,13 +202,12 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     meshes = options.mesh or [MESHES[count] for count in options.devices]
     pairs = [("vit-h", MESHES[64])] if options.quick else [(name, one) for name in options.models for one in meshes]
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        asked = (options.mode, options.hardware, options.memory)
-        rows = [pool.apply(measure, (*pair, *asked)) for pair in pairs]
-    if options.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        show(rows)
+    rows = []
+    for name, mesh in pairs:
+        asked = (name, mesh, options.mode, options.hardware, options.memory)
+        rows += measured(measure, [asked], f"{name} on {mesh}")
+        print(in_short(rows[-1]), file=sys.stderr, flush=True)
+    tell(rows, options.json, show)
     return 0
 
 

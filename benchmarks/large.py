@@ -11,8 +11,6 @@ makes no weights. Printed are the seconds of each part, the most memory that the
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import resource
 import sys
 import time
@@ -112,14 +110,11 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Measure each mode in a process of its own, and report. The exit code."""
+    from benchmarks.fresh import measured, tell
+
     options = parse(arguments)
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        modes = options.modes.split(",")
-        rows = [pool.apply(measure, (options.layers, options.mesh, mode, options.hardware)) for mode in modes]
-    if options.json:
-        print(json.dumps(rows, indent=2))
-    else:
-        show(rows)
+    tasks = [(options.layers, options.mesh, mode, options.hardware) for mode in options.modes.split(",")]
+    tell(measured(measure, tasks, "plans"), options.json, show)
     return 0
 
 

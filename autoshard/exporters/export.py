@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoshard.errors import PlanError
+from autoshard.exporters.json_text import json_text
 from autoshard.exporters.mindspore import shard_lines, to_checkpoint
 from autoshard.exporters.placements import module_plan, to_data
 from autoshard.exporters.plan_file import plan_data
+from autoshard.propagate.collector import paused
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
 
 
+@paused()
 def export(planned: Planned, to: str) -> str:
     """The text of a plan in one of the FORMS.
 
@@ -26,7 +29,7 @@ def export(planned: Planned, to: str) -> str:
     """
     check_form(to)
     found = FORMS[to][1](planned)
-    return found if isinstance(found, str) else json.dumps(found, indent=1) + "\n"
+    return found if isinstance(found, str) else json_text(found)
 
 
 def check_form(to: str) -> None:

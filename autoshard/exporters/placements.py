@@ -148,8 +148,12 @@ def _wanted(plan: Plan, node: Node) -> Iterator[tuple[Value, Layout]]:
 def to_data(plan: ModulePlan) -> dict[str, Any]:
     """The same as plain data for JSON."""
 
+    @cache
+    def words(one: Placements) -> tuple[str, ...]:
+        return tuple(map(str, one))
+
     def shown(one: Placements) -> list[str]:
-        return list(map(str, one))
+        return [*words(one)]
 
     def border(one: Border) -> list[dict[str, Any]]:
         return [{"value": name, "shape": list(shape), "placements": shown(of)} for name, shape, of in one.entries]

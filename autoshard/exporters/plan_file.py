@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autoshard.errors import AutoshardError, PlanError
+from autoshard.exporters.json_text import json_text
 from autoshard.ir.flow import Boundary, is_nest
 from autoshard.ir.graph import Graph, Node, Value, walk
 from autoshard.layout.layout import Layout
@@ -26,7 +27,7 @@ FORMAT = "autoshard plan 1"
 def save_plan(plan: Plan, path: str | Path) -> Path:
     """Write a plan to a file; the path."""
     path = Path(path)
-    path.write_text(json.dumps(plan_data(plan), indent=1) + "\n", encoding="utf-8")
+    path.write_text(json_text(plan_data(plan)), encoding="utf-8")
     return path
 
 

@@ -8,7 +8,7 @@ logit besides (Shoeybi et al. 2019, "Megatron-LM", section 3), never the classes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from autoshard.errors import GraphError
 from autoshard.ir.graph import Builder, Graph, Node, Value, walk
 from autoshard.layout.layout import Layout, Refs
-from autoshard.layout.mesh import size_of
+from autoshard.layout.mesh import Mesh, size_of
 from autoshard.ops.attributes import Literal
 from autoshard.ops.calls import call_bytes
 from autoshard.ops.registry import Operator, lookup
@@ -172,11 +172,14 @@ def _flowing(graph: Graph, strategy: Strategy) -> Lying:
 
 def _axes(node: Node, lying: Lying, strategy: Strategy) -> tuple[Refs, ...]:
     """The axes that the dims of a node's values put on its factors, as far as it can run so."""
-    rule: Rule = node.rule
+    return _axes_of(node.rule, strategy.mesh, tuple(lying[value] for value in (*node.operands, *node.results)))
+
+
+@lru_cache(maxsize=1 << 14)
+def _axes_of(rule: Rule, mesh: Mesh, lying: tuple[tuple[Refs, ...], ...]) -> tuple[Refs, ...]:
     axes: list[Refs] = [()] * len(rule.factors)
-    tensors = zip((*node.operands, *node.results), (*rule.operands, *rule.results), strict=True)
-    for value, dims in tensors:
-        for i, refs in enumerate(project(rule, dims, Layout(strategy.mesh, lying[value]))):
+    for dims, along in zip((*rule.operands, *rule.results), lying, strict=True):
+        for i, refs in enumerate(project(rule, dims, Layout(mesh, along))):
             tried = [*axes[:i], refs, *axes[i + 1 :]]
             if refs and not axes[i] and _disjoint(tried) and is_runnable(rule, [size_of(one) for one in tried]):
                 axes = tried
@@ -256,11 +259,28 @@ def composite_scratch(node: Node, strategy: Strategy) -> int:
     most = 0
     for at, (one, used) in enumerate(parts.nodes):
         own = [value for value in one.results if owner[value] is value]
+        for giver in _givers(one, used, parts.layouts, [value for value in live if last[value] == at]):
+            del live[giver]
         live.update((value, _local(value.type, parts.layouts[value])) for value in own)
         most = max(most, sum(live.values()) + call_scratch(one, used) + staging[at])
         live = {value: nbytes for value, nbytes in live.items() if last[value] > at}
     made = zip(node.result_types, strategy.result_layouts, strict=True)
     return max(0, most - sum(_local(of, layout) for of, layout in made))
+
+
+def _givers(
+    node: Node, strategy: Strategy, layouts: Mapping[Value, Layout], ending: Collection[Value]
+) -> Iterator[Value]:
+    """Values among those that end with a part in whose memory it makes results (`Operator.over`)."""
+    taken: set[Value] = set()
+    for result, places in zip(node.results, node.op.over, strict=False):
+        for i in places:
+            value = node.operands[i]
+            as_it_is = value in ending and value not in taken and layouts[value] == strategy.operand_layouts[i]
+            if as_it_is and value.type == result.type:
+                taken.add(value)
+                yield value
+                break
 
 
 def call_scratch(node: Node, strategy: Strategy) -> int:

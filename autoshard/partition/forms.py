@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Register
-from autoshard.redistribute.planner import plan_steps
+from autoshard.redistribute.planner import moved, program_steps
 from autoshard.redistribute.step import Step
 from autoshard.tensortype import TensorType
 
@@ -61,9 +61,9 @@ def padded_steps(start: Form, end: Form, shape: Shape) -> Way:
 
 def _leg(start: Form, end: Form, shape: Shape) -> Way:
     work = _where_split(end.layout, end.shape, _where_split(start.layout, start.shape, shape))
-    steps = plan_steps(start.layout, end.layout, work)
+    steps = program_steps(start.layout, end.layout, work, shape)
     forms = [Form(step.after, _where_split(step.after, work, shape)) for step in steps]
-    return Way(start, tuple(zip(steps, forms, strict=True)), sum(step.elements_moved(work) for step in steps))
+    return Way(start, tuple(zip(steps, forms, strict=True)), moved(steps, work, shape))
 
 
 def _where_split(layout: Layout, padded: Shape, shape: Shape) -> Shape:

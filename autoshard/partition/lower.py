@@ -27,10 +27,12 @@ from autoshard.partition.program import Collective, Compute, Instruction, Progra
 from autoshard.partition.regions import lower_nest
 from autoshard.partition.windows import Gathered, Rounds, exchanged
 from autoshard.plan import Plan
+from autoshard.propagate.collector import paused
 from autoshard.redistribute.window import WindowStep
 from autoshard.rule import Rule
 
 
+@paused()
 def lower(plan: Plan) -> Program:
     """The per-rank program of a plan.
 

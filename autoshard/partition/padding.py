@@ -93,13 +93,15 @@ class Padding:
     def shape(self, value: Value, layout: Layout) -> Shape:
         """The shape as a part of which the value is held in this layout; the value's own where that divides it."""
         sizes = value.type.shape
-        if not any(layout.dims):
+        if not self._members or not any(layout.dims):
             return sizes
         parts = enumerate(zip(sizes, layout.parts, strict=True))
         return tuple(self._padded((value, dim), size) if count > 1 else size for dim, (size, count) in parts)
 
     def of_node(self, node: Node, strategy: Strategy) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
         """The same for all operands and results of an operator while it runs."""
+        if not self._members:
+            return tuple(of.shape for of in node.operand_types), tuple(of.shape for of in node.result_types)
         rule, exact = strategy.rule, exact_factors(strategy)
 
         def shapes(

@@ -8,7 +8,7 @@ Rank-dependent attributes are Offsets, resolved when a rank runs or dumps the pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Grouping, Mesh
+from autoshard.ops.calls import call_bytes
 from autoshard.ops.registry import Operator
 from autoshard.partition.together import TogetherStep
 from autoshard.redistribute.step import Step
@@ -61,6 +62,37 @@ class Compute:
     attrs: Mapping[str, Any]
     node: Node
     composite: Node | None = None
+
+    @cached_property
+    def call_bytes(self) -> int:
+        """Bytes that a rank takes for it while it runs, besides operands and results."""
+        operands, results = (tuple(one.local for one in some) for some in (self.operands, self.results))
+        return call_bytes(self.op, self.node.rule if self.op.has_rule else None, operands, results, self.attrs)
+
+    @cached_property
+    def function(self) -> Hashable:
+        """Equal for operators that compute the same of the same operands; None where that is not known.
+
+        The texts tell 1 from 1.0 and 0.0 from -0.0.
+        """
+        function = self.op.name, tuple(self.attrs.items()), tuple(map(str, self.attrs.values()))
+        try:
+            hash(function)
+        except TypeError:
+            return None
+        return function
+
+    def givers(self, ending: Collection[Register]) -> tuple[tuple[int, ...], ...]:
+        """For each result the operands in whose memory the operator can make it: blocks just as large, among those that
+        nothing needs after it (`ending`). Empty for an operator that makes all of its results anew."""
+        count = len(self.operands)
+        fitting = (
+            tuple(
+                i for i in places if i < count and self.operands[i] in ending and self.operands[i].local == result.local
+            )
+            for places, result in zip(self.op.over, self.results, strict=True)
+        )
+        return tuple(fitting) if self.op.over else ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +260,7 @@ class Body:
 
     @cached_property
     def last_uses(self) -> tuple[tuple[Register, ...], ...]:
-        return _last_uses(self.instructions, (*self.outputs, *self.captured))
+        return endings(self.instructions, (*self.outputs, *self.captured))
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,7 +327,7 @@ def timed(instructions: Iterable[Instruction], times: int = 1) -> Iterator[tuple
                 yield from timed(body.instructions, times * one.trips)
 
 
-def _last_uses(instructions: Sequence[Instruction], kept: Iterable[Register]) -> tuple[tuple[Register, ...], ...]:
+def endings(instructions: Sequence[Instruction], kept: Iterable[Register]) -> tuple[tuple[Register, ...], ...]:
     """Per instruction, the registers that nothing needs after it (results nobody reads included)."""
     seen = set(kept)
     uses: list[tuple[Register, ...]] = []
@@ -326,4 +358,4 @@ class Program:
     @cached_property
     def last_uses(self) -> tuple[tuple[Register, ...], ...]:
         """Per instruction, the registers that nothing needs after it (results nobody reads included)."""
-        return _last_uses(self.instructions, self.outputs)
+        return endings(self.instructions, self.outputs)

@@ -45,6 +45,7 @@ ASKED = {
         "input_ids": ("d:(1)2", None),
         "model.layers.*.mlp.up_proj": ("d:(2)2", None),
         "model.layers.*.mlp.down_proj": (None, "d:(2)2"),
+        "lm_head": ("d:(2)2", None),
     },
     ("odd", "dp=2 tp=2"): {"up": (("tp", "dp"), None), "down": ("tp", None), "x": ("dp", None)},
     ("resnet", "dp=2 tp=2"): {"pixel_values": ("dp", None, None, None), "**.convolution": ("tp", None, None, None)},
@@ -70,7 +71,18 @@ def sample(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
         return Odd(), {"x": torch.randn(4, 6)}
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.manual_seed(3)
-    return runpy.run_path(str(SAMPLES))[name]()
+    module, kwargs = runpy.run_path(str(SAMPLES))[name]()
+    return shortened(module), kwargs
+
+
+def shortened(module: Any) -> torch.nn.Module:
+    """A decoder with its first layer alone, since a second one has the same operators; other models as they are."""
+    for owner, layers in (("model", "layers"), ("transformer", "h")):
+        decoder = getattr(module, owner, None)
+        if decoder is not None:
+            setattr(decoder, layers, getattr(decoder, layers)[:1])
+            module.config.num_hidden_layers = 1
+    return module
 
 
 def logits(output: Any) -> torch.Tensor:

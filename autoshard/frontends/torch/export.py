@@ -14,7 +14,9 @@ from typing import Any
 
 from autoshard.errors import ParseError, RuntimeSetupError, ShapeError, at
 from autoshard.frontends.torch.functional import SET_GRAD, node_ready, nodes_at_any_depth
+from autoshard.frontends.torch.known_results import known_results
 from autoshard.frontends.torch.locations import source_line
+from autoshard.frontends.torch.quick import quick_capture, with_code
 from autoshard.frontends.torch.table import load_translators
 
 # Composites that stay whole: operators of the registry mean the same, or say it with fewer of them.
@@ -90,7 +92,9 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
             f"from_torch takes a torch.nn.Module, an ExportedProgram or a .pt2 file, not {type(target).__name__}"
         )
     try:
-        return torch.export.export(target, tuple(args), dict(kwargs))
+        with quick_capture(), known_results():
+            found = torch.export.export(target, tuple(args), dict(kwargs))
+        return with_code(found)
     except Exception as error:  # torch raises errors of many kinds for what it cannot capture
         raise ParseError(
             f"torch.export cannot capture {type(target).__name__} for these arguments: {_told(error)}"

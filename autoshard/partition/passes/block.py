@@ -143,6 +143,8 @@ def _rewritten(
 ) -> tuple[tuple[Instruction, ...], tuple[Register, ...]]:
     inner = tuple(_inside(one, sweep, manual) if isinstance(one, Nest) else one for one in instructions)
     changes = sweep(Block(inner, outputs, manual))
+    if not changes:
+        return inner, tuple(outputs)
     removed = {place for change in changes for place in change.removed}
     inserted: dict[int, list[Instruction]] = {}
     for change in changes:
@@ -154,6 +156,8 @@ def _rewritten(
         found += inserted.get(place, ())
         if place < len(inner) and place not in removed:
             found.append(inner[place])
+    if not names:
+        return tuple(found), tuple(outputs)
     return tuple(renamed(one, names) for one in found), tuple(final(one, names) for one in outputs)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from autoshard.partition.passes.block import Block, Change, rewritten
-from autoshard.partition.passes.costs import Costs, Setting
+from autoshard.partition.passes.costs import BundleSize, Costs, Setting
 from autoshard.partition.program import Bundle, Collective, Program
 from autoshard.partition.verify_bundles import bundle_key
 
@@ -32,41 +32,56 @@ def _bundled(group: Sequence[tuple[int, Collective]], early: bool) -> Change:
     return Change(bundle.results[0].name, frozenset(places), {places[0] if early else places[-1]: (bundle,)})
 
 
+class _Group:
+    """Collectives to be done together, with their positions, and what that takes, kept as the group grows."""
+
+    def __init__(self, block: Block, place: int, one: Collective, costs: Costs) -> None:
+        self.parts = [(place, one)]
+        self.size = costs.size(one)
+        self.seconds = costs.of(one).talking
+        self.needed = _needed(block, one)  # where one of the results is first read
+
+    def grown(self, one: Collective, costs: Costs) -> tuple[BundleSize, float]:
+        """The size with one more part, and the seconds."""
+        size = self.size.plus(costs.size(one))
+        return size, costs.together(self.parts[0][1], size)
+
+    def add(self, block: Block, place: int, one: Collective, size: BundleSize, seconds: float) -> None:
+        self.parts.append((place, one))
+        self.size, self.seconds = size, seconds
+        self.needed = min(self.needed, _needed(block, one))
+
+
 def _groups(block: Block, early: bool, setting: Setting) -> Iterator[list[tuple[int, Collective]]]:
     """Collectives that can be done together, with their positions, in order; each in one group at most.
 
     With `early` at the place of the first, where the others' operands have to be there; else at that of the last, which
     has to come before anything reads the others' results.
     """
-    open_groups: dict[tuple, list[tuple[int, Collective]]] = {}
+    costs = setting.costs
+    open_groups: dict[tuple, _Group] = {}
     for place, one in enumerate(block.instructions):
         key = bundle_key(one) if isinstance(one, Collective) else None
         if key is None or not isinstance(one, Collective):
             continue
-        group = open_groups.get(key, [])
-        fits = group and _fits(block, group, place, one, early) and _pays(group, one, setting.costs)
-        if fits and setting.ok(one.result.name):
-            group.append((place, one))
-            continue
-        if len(group) > 1:
-            yield group
-        open_groups[key] = [(place, one)]
-    yield from (group for group in open_groups.values() if len(group) > 1)
+        group = open_groups.get(key)
+        if group is not None and _fits(block, group, one, early, place):
+            size, seconds = group.grown(one, costs)
+            # One more part has to take less time in the bundle than on its own.
+            if seconds < group.seconds + costs.of(one).talking and setting.ok(one.result.name):
+                group.add(block, place, one, size, seconds)
+                continue
+        if group is not None and len(group.parts) > 1:
+            yield group.parts
+        open_groups[key] = _Group(block, place, one, costs)
+    yield from (group.parts for group in open_groups.values() if len(group.parts) > 1)
 
 
-def _fits(block: Block, group: Sequence[tuple[int, Collective]], place: int, one: Collective, early: bool) -> bool:
+def _fits(block: Block, group: _Group, one: Collective, early: bool, place: int) -> bool:
     if early:
-        return block.makers.get(one.operand, -1) < group[0][0]
-    return all(min(block.users(other.result), default=block.end) > place for _, other in group)
+        return block.makers.get(one.operand, -1) < group.parts[0][0]
+    return group.needed > place
 
 
-def _pays(group: Sequence[tuple[int, Collective]], one: Collective, costs: Costs) -> bool:
-    """Whether one more part takes less time in the bundle than on its own."""
-    parts = [other for _, other in group]
-    return _seconds([*parts, one], costs) < _seconds(parts, costs) + costs.of(one).talking
-
-
-def _seconds(parts: Sequence[Collective], costs: Costs) -> float:
-    if len(parts) == 1:
-        return costs.of(parts[0]).talking
-    return costs.bundled(parts) + costs.packing(parts)
+def _needed(block: Block, one: Collective) -> int:
+    return min(block.users(one.result), default=block.end)

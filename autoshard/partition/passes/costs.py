@@ -6,7 +6,7 @@ Operators are priced by the blocks that they really run on, which passes may hav
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,8 +23,10 @@ from autoshard.partition.program import (
     Start,
     Wait,
 )
+from autoshard.redistribute.step import Step
 from autoshard.search.evaluate import prices_for
 from autoshard.search.program_memory import program_memory
+from autoshard.tensortype import TensorType
 from costmodel import Hardware, operator_seconds
 
 
@@ -37,12 +39,27 @@ class Price(NamedTuple):
     talking: float = 0.0
 
     def plus(self, other: Price, times: int = 1) -> Price:
-        return Price(*(a + times * b for a, b in zip(self, other, strict=True)))
+        return Price(
+            self.nbytes + times * other.nbytes,
+            self.collectives + times * other.collectives,
+            self.computing + times * other.computing,
+            self.talking + times * other.talking,
+        )
 
     @property
     def seconds(self) -> float:
         """One after the other."""
         return self.computing + self.talking
+
+
+class BundleSize(NamedTuple):
+    """The bytes that links are priced by, and those that are copied into the common buffer and out of it."""
+
+    sent: float = 0
+    copied: int = 0
+
+    def plus(self, other: BundleSize) -> BundleSize:
+        return BundleSize(self.sent + other.sent, self.copied + other.copied)
 
 
 class Costs:
@@ -52,6 +69,7 @@ class Costs:
         self.hardware, self.prices = hardware, prices_for(hardware)
         self._known: dict[Instruction, Price] = {}
         self._works: dict[tuple, float] = {}
+        self._sizes: dict[Collective, BundleSize] = {}
         self._peaks: dict[int, tuple[Program, int]] = {}
 
     def of(self, one: Instruction) -> Price:
@@ -63,10 +81,14 @@ class Costs:
 
     def total(self, instructions: Iterable[Instruction]) -> Price:
         """The price of all together, loops as often as they run."""
-        total = Price()
+        nbytes = collectives = computing = talking = 0.0
         for one in instructions:
-            total = total.plus(self.of(one))
-        return total
+            price = self.of(one)
+            nbytes += price.nbytes
+            collectives += price.collectives
+            computing += price.computing
+            talking += price.talking
+        return Price(nbytes, collectives, computing, talking)
 
     def _price(self, one: Instruction) -> Price:
         if isinstance(one, Compute):
@@ -76,7 +98,10 @@ class Costs:
         if isinstance(one, Wait):
             return Price()
         if isinstance(one, Bundle):
-            return Price(one.nbytes_moved, 1, 0.0, self.bundled(one.parts) + self.packing(one.parts))
+            size = BundleSize()
+            for part in one.parts:
+                size = size.plus(self.size(part))
+            return Price(one.nbytes_moved, 1, 0.0, self.together(one.parts[0], size))
         if isinstance(one, Nest):
             return Price().plus(self._inside(one), one.trips)
         if not one.step.communicates:
@@ -98,24 +123,33 @@ class Costs:
         if not results:
             return 0.0
         whole = tuple(register.whole for register in one.results)
-        key = (one.op.name, one.node.key, operands, results, whole) if one.attrs is one.node.attrs else None
-        known = self._works.get(key) if key is not None else None
+        key = (one.op.name, one.node.key, operands, results, whole, tuple(one.attrs.items()))
+        try:
+            known = self._works.get(key)
+        except TypeError:  # an attribute that cannot be looked up
+            return self._computing(one, operands, results)
         if known is None:
-            nbytes = sum(of.nbytes for of in (*operands, *results))
-            device = self.hardware.device
-            known = float(operator_seconds(_flops(one), nbytes, device, results[0].dtype.name, one.op.name))
-            if key is not None:
-                self._works[key] = known
+            known = self._works[key] = self._computing(one, operands, results)
         return known
 
-    def bundled(self, parts: Sequence[Collective]) -> float:
-        """Seconds that the parts of a bundle take on the links."""
-        return self.prices.bundle(Bundle(tuple(parts)))
+    def _computing(self, one: Compute, operands: tuple[TensorType, ...], results: tuple[TensorType, ...]) -> float:
+        nbytes = sum(of.nbytes for of in (*operands, *results))
+        return float(operator_seconds(_flops(one), nbytes, self.hardware.device, results[0].dtype.name, one.op.name))
 
-    def packing(self, parts: Sequence[Collective]) -> float:
-        """Seconds to copy what the parts send into a common buffer and what has come out of it: read and write each."""
-        nbytes = sum(one.operand.local.nbytes + one.result.local.nbytes for one in parts)
-        return 2 * nbytes / self.hardware.device.memory_bandwidth
+    def size(self, one: Collective) -> BundleSize:
+        """What a collective adds to a bundle."""
+        known = self._sizes.get(one)
+        if known is None:
+            sent = one.step.nbytes_priced(one.of.shape, one.of.dtype.itemsize)
+            known = self._sizes[one] = BundleSize(sent, one.operand.local.nbytes + one.result.local.nbytes)
+        return known
+
+    def together(self, first: Collective, size: BundleSize) -> float:
+        """Seconds of a bundle of that size which begins with `first`: on the links, and to copy what its parts send
+        into a common buffer and what has come out of it, each read and written."""
+        assert isinstance(first.step, Step)
+        packing = 2 * size.copied / self.hardware.device.memory_bandwidth
+        return self.prices.sized_step(first.step, size.sent) + packing
 
     def peak(self, program: Program) -> int:
         """Bytes that a rank holds at most; remembered, as a pass asks and then what it saved."""

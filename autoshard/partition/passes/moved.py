@@ -7,14 +7,18 @@ operators on even blocks, which exchange nothing while they run, are put elsewhe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from autoshard.errors import LayoutError
 from autoshard.layout.layout import Layout, Refs
 from autoshard.ops.attributes import Place
+from autoshard.ops.registry import Operator
 from autoshard.partition.passes.block import is_pure
 from autoshard.partition.program import Compute, Instruction, Register
 from autoshard.rule import Rule
 from autoshard.strategy import Strategy, is_legal, project
+from autoshard.tensortype import TensorType
 
 
 def movable(one: Instruction | None) -> Compute | None:
@@ -26,17 +30,20 @@ def movable(one: Instruction | None) -> Compute | None:
     same = zip((*one.operands, *one.results), (*one.node.operand_types, *one.node.result_types), strict=True)
     if any(register.size is not None or register.whole != of for register, of in same):
         return None
-    factors = zip(one.node.rule.factors, split_factors(one), strict=True)
-    return None if any(refs and factor.exchange for factor, refs in factors) else one
+    exchanging = [i for i, factor in enumerate(one.node.rule.factors) if factor.exchange]
+    if not exchanging:
+        return one
+    split = _split_factors(_shape(one))
+    return None if any(split[i] for i in exchanging) else one
 
 
-def split_factors(one: Compute) -> tuple[Refs, ...]:
+@lru_cache(maxsize=65536)
+def _split_factors(of: Shape) -> tuple[Refs, ...]:
     """The axes that split each factor as the operator runs now."""
-    rule = one.node.rule
+    rule = of.rule
     axes: tuple[Refs, ...] = ((),) * len(rule.factors)
-    registers = zip((*one.operands, *one.results), (*rule.operands, *rule.results), strict=True)
-    for register, dims in registers:
-        axes = _either(axes, project(rule, dims, register.layout))
+    for layout, dims in zip((*of.operands, of.result), (*rule.operands, *rule.results), strict=True):
+        axes = _either(axes, project(rule, dims, layout))
     return axes
 
 
@@ -44,25 +51,46 @@ def _either(axes: Sequence[Refs], others: Sequence[Refs]) -> tuple[Refs, ...]:
     return tuple(one or other for one, other in zip(axes, others, strict=True))
 
 
+class Shape(NamedTuple):
+    """What an operator's strategies derive from: equal for all operators alike, so that each is looked into once."""
+
+    op: Operator
+    rule: Rule
+    types: tuple[TensorType, ...]
+    operands: tuple[Layout, ...]
+    result: Layout
+
+
+def _shape(one: Compute) -> Shape:
+    node = one.node
+    layouts = tuple(register.layout for register in one.operands)
+    return Shape(node.op, node.rule, (*node.operand_types, *node.result_types), layouts, one.results[0].layout)
+
+
 def with_operand(one: Compute, places: Sequence[int], layout: Layout) -> Strategy | None:
     """The strategy in which these operands have that layout, other factors split as now where that is possible.
 
     None if there is none: the rule does not let it pass, or the operator is not linear in what is partial.
     """
-    rule = one.node.rule
+    return _with_operand(_shape(one), tuple(places), layout)
+
+
+@lru_cache(maxsize=65536)
+def _with_operand(of: Shape, places: tuple[int, ...], layout: Layout) -> Strategy | None:
+    rule = of.rule
     wanted: tuple[Refs, ...] = ((),) * len(rule.factors)
     own: set[int] = set()
     for place in places:
         wanted = _either(wanted, project(rule, rule.operands[place], layout))
         own.update(i for dim in rule.operands[place] for i in dim)
-    axes = _joined(wanted, own, split_factors(one), (*wanted, layout.partial))
+    axes = _joined(wanted, own, _split_factors(of), (*wanted, layout.partial))
     carriers: tuple[int, ...] = ()
     if layout.partial:
-        found = _carriers(one, places)
+        found = _carriers(of, places)
         if found is None or rule.reduction != "sum" or layout.reduction != "sum":
             return None
         carriers = found
-    strategy = _legal(one, axes, layout.partial, carriers)
+    strategy = _legal(of, axes, layout.partial, carriers)
     if strategy is None or any(strategy.operand_layouts[place] is not layout for place in places):
         return None
     return strategy
@@ -70,20 +98,25 @@ def with_operand(one: Compute, places: Sequence[int], layout: Layout) -> Strateg
 
 def with_result(one: Compute, layout: Layout) -> Strategy | None:
     """The strategy that leaves the result in that layout; None if there is none."""
-    rule = one.node.rule
+    return _with_result(_shape(one), layout)
+
+
+@lru_cache(maxsize=65536)
+def _with_result(of: Shape, layout: Layout) -> Strategy | None:
+    rule = of.rule
     wanted = project(rule, rule.results[0], layout)
     own = {i for dim in rule.results[0] for i in dim}
-    now = split_factors(one)
+    now = _split_factors(of)
     axes = _joined(wanted, own, now, wanted)
     reduced = tuple(ref for i in rule.contracted for ref in axes[i])
     if any(not any(term.contains(ref) for term in layout.partial) for ref in reduced):
         axes = tuple(() if i in rule.contracted else refs for i, refs in enumerate(axes))
         reduced = ()
     carried = tuple(ref for ref in layout.partial if not any(ref.overlaps(other) for other in reduced))
-    carriers = tuple(i for i, register in enumerate(one.operands) if register.layout.partial) if carried else ()
+    carriers = tuple(i for i, lies in enumerate(of.operands) if lies.partial) if carried else ()
     if carried and not carriers:  # no operand has such terms
         return None
-    strategy = _legal(one, axes, carried, carriers)
+    strategy = _legal(of, axes, carried, carriers)
     return strategy if strategy is not None and strategy.result_layouts[0] is layout else None
 
 
@@ -100,16 +133,15 @@ def _joined(wanted: Sequence[Refs], own: Iterable[int], now: Sequence[Refs], tak
     return tuple(found)
 
 
-def _carriers(one: Compute, places: Sequence[int]) -> tuple[int, ...] | None:
+def _carriers(of: Shape, places: Sequence[int]) -> tuple[int, ...] | None:
     """The operands that have to be terms of sums, if these ones are."""
-    every = tuple(range(len(one.operands)))
-    sets = (indices or every for indices in one.op.linear)
+    every = tuple(range(len(of.operands)))
+    sets = (indices or every for indices in of.op.linear)
     return next((tuple(indices) for indices in sets if set(places) <= set(indices)), None)
 
 
-def _legal(one: Compute, axes: tuple[Refs, ...], carried: Refs, carriers: tuple[int, ...]) -> Strategy | None:
-    rule: Rule = one.node.rule
-    mesh = one.results[0].layout.mesh
+def _legal(of: Shape, axes: tuple[Refs, ...], carried: Refs, carriers: tuple[int, ...]) -> Strategy | None:
+    rule, mesh = of.rule, of.result.mesh
     strategy = Strategy(rule, mesh, axes, carried, carriers)
     if not is_legal(rule, strategy.parts) or strategy.exchanges:
         return None
@@ -117,8 +149,8 @@ def _legal(one: Compute, axes: tuple[Refs, ...], carried: Refs, carriers: tuple[
         layouts = (*strategy.operand_layouts, *strategy.result_layouts)
     except LayoutError:  # an axis twice
         return None
-    types = (*one.node.operand_types, *one.node.result_types)
-    return strategy if all(a.divides(of.shape) for a, of in zip(layouts, types, strict=True)) else None
+    divided = zip(layouts, of.types, strict=True)
+    return strategy if all(layout.divides(kind.shape) for layout, kind in divided) else None
 
 
 def placed(one: Compute, strategy: Strategy, operands: Sequence[Register], result: Register) -> Compute:

@@ -19,6 +19,7 @@ from autoshard.partition.passes.overlap import overlap
 from autoshard.partition.passes.share import share
 from autoshard.partition.passes.timeline import timeline
 from autoshard.partition.program import Program
+from autoshard.propagate.collector import paused
 from costmodel import Hardware
 
 Run = Callable[[Program, Setting], Program]
@@ -84,6 +85,7 @@ class Saving:
         return self.before.overlapped_seconds - self.after.overlapped_seconds
 
 
+@paused()
 def optimize(
     program: Program,
     hardware: Hardware,

@@ -51,11 +51,12 @@ class _Known:
             one = renamed(one, names)
             if isinstance(one, Nest):
                 one = self.inside(one)
-            others = self.others(one)
+            key = _key(one)
+            others = self.others(one, key)
             if others is not None and all(self.setting.ok(register.name) for register in one.results):
                 names.update(zip(one.results, others, strict=True))
                 continue
-            self.keep(one)
+            self.keep(one, key)
             found.append(one)
         same = len(found) == len(instructions) and all(a is b for a, b in zip(found, instructions, strict=True))
         return tuple(instructions) if same else tuple(found), names
@@ -72,19 +73,17 @@ class _Known:
         changed = any(new.instructions != old.instructions for new, old in zip(bodies, nest.bodies, strict=True))
         return replace(nest, bodies=tuple(bodies)) if changed and not manual_axes(nest.node) else nest
 
-    def others(self, one: Instruction) -> tuple[Register, ...] | None:
+    def others(self, one: Instruction, key: Hashable) -> tuple[Register, ...] | None:
         """Registers that hold the results already; None if not all are held."""
         if isinstance(one, Collective) and not isinstance(one.step, WindowStep):
             known = self.held.get(_place(self.value(one.operand), one.result))
             return None if known is None else (known,)
-        key = _key(one)
         if key is None:
             return None
         found = tuple(self.held.get((key, i, _form(register))) for i, register in enumerate(one.results))
         return None if None in found else found  # type: ignore[return-value]
 
-    def keep(self, one: Instruction) -> None:
-        key = _key(one)
+    def keep(self, one: Instruction, key: Hashable) -> None:
         for i, register in enumerate(one.results):
             if isinstance(one, Collective) and not isinstance(one.step, WindowStep):
                 self.values[register] = self.value(one.operand)
@@ -107,10 +106,4 @@ def _key(one: Instruction) -> Hashable | None:
         return one.step, one.operand
     if not isinstance(one, Compute) or not is_pure(one):
         return None
-    # The texts tell 1 from 1.0 and 0.0 from -0.0.
-    key = (one.op.name, one.operands, tuple(one.attrs.items()), tuple(map(str, one.attrs.values())))
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
+    return None if one.function is None else (one.function, one.operands)

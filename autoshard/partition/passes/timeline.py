@@ -70,4 +70,5 @@ def _stream(one: Instruction, costs: Costs) -> str:
 
 
 def _name(one: Instruction) -> str:
-    return (*one.results, *one.operands)[0].name if one.results or one.operands else ""
+    named = one.results or one.operands
+    return named[0].name if named else ""

@@ -1,0 +1,86 @@
+"""torch.export in less time: while a module is captured, no code is generated that nobody runs.
+
+torch.fx writes Python code for a graph module whenever its graph changes, some thirty times for an export, and asks the
+interpreter for the whole stack at each node. Here a graph module gets its code when it is first called, and each line
+of a stack is looked up once. The exported program is the same.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from types import CodeType
+from typing import Any
+
+
+@contextmanager
+def quick_capture() -> Iterator[None]:
+    """Capture so in this thread. Graph modules that come out of it lack their code until `with_code`."""
+    from torch.fx import GraphModule, proxy
+
+    at_once, stacks, thread = GraphModule.recompile, getattr(proxy, "CapturedTraceback", None), get_ident()
+
+    def recompile(module: Any) -> Any:
+        return _later(module, at_once) if get_ident() == thread else at_once(module)
+
+    GraphModule.recompile = recompile  # type: ignore[method-assign]
+    if stacks is not None:
+        setattr(proxy, "CapturedTraceback", _Stack)  # noqa: B010
+    try:
+        yield
+    finally:
+        GraphModule.recompile = at_once  # type: ignore[method-assign]
+        if stacks is not None:
+            setattr(proxy, "CapturedTraceback", stacks)  # noqa: B010
+
+
+def with_code(program: Any) -> Any:
+    """The exported program, its graph module with the code that torch would have given it."""
+    program.graph_module.recompile()
+    return program
+
+
+def _later(module: Any, recompile: Any) -> None:
+    """Note the graph's signature as `recompile` does, which is left to the first call."""
+    codegen = getattr(module.graph, "_codegen", None)
+    if (of := getattr(codegen, "pytree_info", None)) is not None:
+        module._in_spec, module._out_spec = of.in_spec, of.out_spec
+
+    # Not called `forward`: by that name the tracer tells lines of models.
+    def first_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recompile(self)
+        return self(*args, **kwargs)
+
+    type(module).forward = first_call
+
+
+class _Stack:
+    """What the tracer asks for the present stack, as torch's CapturedTraceback, from the outermost frame to the caller.
+
+    A line is looked up once, however many nodes it leads to.
+    """
+
+    # By the code's id, for its hash takes long; the code is kept with it, so that no other gets the id.
+    _known: dict[tuple[int, int | None], tuple[traceback.FrameSummary, CodeType]] = {}
+
+    def __init__(self, frames: list[traceback.FrameSummary]) -> None:
+        self.frames = frames
+
+    @classmethod
+    def extract(cls, **_: Any) -> _Stack:
+        frames, frame, known = [], sys._getframe(1), cls._known
+        while frame is not None:
+            code, line = frame.f_code, frame.f_lineno
+            found = known.get((id(code), line))
+            if found is None:
+                found = traceback.FrameSummary(code.co_filename, line, code.co_name), code
+                known[id(code), line] = found
+            frames.append(found[0])
+            frame = frame.f_back
+        return cls(frames[::-1])
+
+    def summary(self) -> traceback.StackSummary:
+        return traceback.StackSummary(self.frames)

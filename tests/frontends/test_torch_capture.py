@@ -1,0 +1,158 @@
+"""Capturing a module quickly gives the program that torch.export gives: nodes, types, sources, signature."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.fx import proxy
+from torch.utils._pytree import tree_leaves
+
+from autoshard.frontends.torch.known_results import known_results
+from autoshard.frontends.torch.quick import quick_capture, with_code
+
+pytestmark = pytest.mark.torch
+
+SIZES = {"vocab_size": 40, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 36}
+
+
+class InPlace(torch.nn.Module):
+    """Changes results of composites in place, in part without gradients and in part in another element type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(6, 6) for _ in range(4)])
+        self.norm = torch.nn.LayerNorm(6)
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.nn.functional.relu_(layer(x))
+            x += self.norm(x)
+        with torch.no_grad():
+            self.get_buffer("seen").add_(self.layers[0](x).mean((0, 1)))
+            x = x + self.layers[1](x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            low = self.layers[1](x) + self.layers[2](x)
+        turned = torch.matmul(x.transpose(0, 1), x.transpose(0, 1).mT)
+        return x * low + torch.matmul(turned, x.transpose(0, 1)).transpose(0, 1)
+
+
+class Chooses(torch.nn.Module):
+    """Graphs inside of the graph, with equal operators inside and outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        return self.layer(torch.cond(y.sum() > 0, lambda a: self.layer(a) * 2, lambda a: self.layer(a) + 1, (y,)))
+
+
+class Asks(torch.nn.Module):
+    """Does what it finds a result of a composite to be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 6)
+        self.fixed = torch.nn.Linear(6, 6).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in (self.layer, self.fixed, self.layer, self.fixed):
+            y = layer(x.detach())
+            x = y * 2 if y.requires_grad else y + 1
+            x = x if y.is_leaf else x - 1
+            x = x * y.stride(0) if y.is_contiguous() and not y._is_view() else x
+            x = x.transpose(0, 1).contiguous()
+        return x
+
+
+def _language_model(kind: str, **sizes: Any) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    config = getattr(transformers, f"{kind}Config")(use_cache=False, **SIZES, **sizes)
+    words = torch.zeros((2, 5), dtype=torch.long)
+    return getattr(transformers, f"{kind}ForCausalLM")(config), {"input_ids": words, "labels": words}
+
+
+def _images() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    config = transformers.ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 2])
+    return transformers.ResNetForImageClassification(config).eval(), {"pixel_values": torch.zeros(2, 3, 32, 32)}
+
+
+MODELS = {
+    "llama": lambda: _language_model("Llama", num_key_value_heads=2),
+    "mixtral": lambda: _language_model("Mixtral", num_key_value_heads=2, num_local_experts=3),
+    "resnet": _images,
+    "in place": lambda: (InPlace(), {"x": torch.zeros(2, 3, 6)}),
+    "chooses": lambda: (Chooses(), {"x": torch.zeros(2, 3, 6)}),
+    "asks": lambda: (Asks(), {"x": torch.zeros(6, 6)}),
+}
+
+
+def _told(program: Any) -> list[Any]:
+    """All that a program says, as plain data."""
+    told: list[Any] = [str(program.graph_signature), str(program.graph), program.graph_module.code]
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            kept = {name: _same(str(value)) for name, value in node.meta.items() if name not in ("val", "from_node")}
+            told.append((node.name, str(node.target), str(node.args), str(node.kwargs), kept, _types(node)))
+    return told
+
+
+def _same(text: str) -> str:
+    """Without the numbers that torch gives to pieces of generated code."""
+    return re.sub(r"<eval_with_key>\.\d+", "<code>", text)
+
+
+def _types(node: torch.fx.Node) -> list[Any]:
+    found = tree_leaves(node.meta.get("val"))
+    tensors = [one for one in found if isinstance(one, torch.Tensor)]
+    return [(one.shape, one.stride(), one.dtype, one.device, one.requires_grad) for one in tensors]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_program_is_that_of_torch(name: str) -> None:
+    module, inputs = MODELS[name]()
+    wanted = _told(torch.export.export(module, (), inputs))
+    with quick_capture(), known_results():
+        found = torch.export.export(module, (), inputs)
+    for one, other in zip(_told(with_code(found)), wanted, strict=True):
+        assert one == other
+
+
+def patched() -> tuple[Any, ...]:
+    """What of torch is another while a module is captured."""
+    return torch.fx.GraphModule.recompile, torch._ops.OpOverload.__call__, getattr(proxy, "CapturedTraceback", None)
+
+
+def test_a_program_can_be_run_and_torch_is_as_before() -> None:
+    module, inputs = MODELS["llama"]()
+    before = patched()
+    with quick_capture(), known_results():
+        found = torch.export.export(module, (), inputs)
+        assert not set(patched()) & set(before)
+        early = found.module()(**inputs)  # code comes when it is asked for
+    assert patched() == before
+    wanted = module(**inputs)
+    for run in (early, with_code(found).module()(**inputs)):
+        torch.testing.assert_close(run.logits, wanted.logits)
+
+
+def test_what_does_not_fit_is_refused_as_ever() -> None:
+    class Unfit(torch.nn.Module):
+        def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            good = torch.nn.functional.linear(x, weight)
+            return torch.nn.functional.linear(good, weight)
+
+    inputs = (torch.zeros(2, 4), torch.zeros(5, 4))
+    with pytest.raises(RuntimeError, match="size mismatch|shapes|must match|have same reduction"):
+        torch.export.export(Unfit(), inputs)
+    with (
+        pytest.raises(RuntimeError, match="size mismatch|shapes|must match|have same reduction"),
+        quick_capture(),
+        known_results(),
+    ):
+        torch.export.export(Unfit(), inputs)
