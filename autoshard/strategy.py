@@ -12,6 +12,7 @@ import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -39,10 +40,25 @@ class Strategy:
     carried: Refs = ()
     carriers: tuple[int, ...] = field(default=())
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.rule, self.axes, self.carried, self.carriers))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the hash, which names of axes make another one in another process."""
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+
     def _layout(self, dims: tuple[Dim, ...], partial: Refs = (), reduction: str = "sum") -> Layout:
-        leaders = self.rule.leaders
-        refs = (tuple(ref for i in dim for ref in self.axes[leaders[i]]) for dim in dims)
-        return Layout(self.mesh, refs, partial, reduction)
+        leaders, axes, split = self.rule.leaders, self.axes, []
+        for dim in dims:
+            refs = axes[leaders[dim[0]]] if dim else ()
+            for i in dim[1:]:
+                refs += axes[leaders[i]]
+            split.append(refs)
+        return Layout(self.mesh, split, partial, reduction)
 
     @cached_property
     def operand_layouts(self) -> tuple[Layout, ...]:
@@ -126,14 +142,23 @@ def is_legal(rule: Rule, parts: Sequence[int], uneven: Container[int] = ()) -> b
         uneven: factors that may be split into parts which do not divide them, but no more parts than elements: blocks
             are padded then. Minor factors may not.
     """
-    for i, (factor, count) in enumerate(zip(rule.factors, parts, strict=True)):
+    limits, shared = _limits(rule)
+    for i, count in enumerate(parts):
         if count == 1:
             continue
-        if not factor.splittable or count > factor.size:
+        most, even = limits[i]
+        if count > most or even % count and i not in uneven:
             return False
-        if factor.even % count and i not in uneven:
-            return False
-    return all(_is_block(rule, dim, parts) for dims in (*rule.operands, *rule.results) for dim in dims if len(dim) > 1)
+    return all([_is_block(rule, dim, parts) for dim in shared])
+
+
+@lru_cache(maxsize=4096)
+def _limits(rule: Rule) -> tuple[tuple[tuple[int, int], ...], tuple[Dim, ...]]:
+    """Per factor into how many parts it can be split at most, and which number they divide; and the dims of several
+    factors."""
+    limits = tuple((factor.size if factor.splittable else 1, factor.even) for factor in rule.factors)
+    dims = (dim for dims in (*rule.operands, *rule.results) for dim in dims if len(dim) > 1)
+    return limits, tuple(dict.fromkeys(dims))
 
 
 def _is_block(rule: Rule, dim: Dim, parts: Sequence[int]) -> bool:
@@ -203,12 +228,14 @@ def _whole_choices(rule: Rule, groups: Sequence[Sequence[AxisRef]]) -> list[tupl
 
 
 def _combined(rule: Rule, mesh: Mesh, choices: Sequence[Sequence[Laid]]) -> tuple[Strategy, ...]:
-    found = []
+    found, numbers = [], range(len(rule.factors))
     for combination in itertools.product(*choices):
-        axes = tuple(
-            merge_refs(ref for choice in combination for ref in choice.get(i, ())) for i in range(len(rule.factors))
-        )
-        if is_legal(rule, [size_of(refs) for refs in axes]):
+        laid: dict[int, Refs] = {}
+        for choice in combination:
+            for i, refs in choice.items():
+                laid[i] = laid[i] + refs if i in laid else refs
+        axes = tuple([merge_refs(laid[i]) if i in laid else () for i in numbers])
+        if is_legal(rule, list(map(size_of, axes))):
             found.append(Strategy(rule, mesh, axes))
     return tuple(found)
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -94,10 +94,16 @@ def dtype(of: DType | str | np.dtype | type) -> DType:
     if isinstance(of, str) and of in _BY_NAME:
         return _BY_NAME[of]
     try:
-        return _BY_NAME[np.dtype(of).name]
+        return _of_numpy(of if isinstance(of, np.dtype) else np.dtype(of))
     except (TypeError, KeyError):
         names = ", ".join(row.name for row in _TABLE)
         raise ShapeError(f"unknown element type {of!r}; known are {names}") from None
+
+
+@cache
+def _of_numpy(of: np.dtype) -> DType:
+    # Numpy puts the name of a dtype together each time, in Python.
+    return _BY_NAME[of.name]
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,14 @@ class TensorType:
 
     shape: tuple[int, ...]
     dtype: DType
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Of numbers alone, which hash alike in every process: a pickled type keeps it."""
+        return hash((self.shape, self.dtype.bits))
 
     @staticmethod
     def of(shape: Iterable[int], element: DType | str | np.dtype | type = "f32") -> TensorType:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+from weakref import WeakValueDictionary
 
 from autoshard.errors import GraphError
 from autoshard.ops.control import apart
@@ -57,6 +58,21 @@ class Region:
         return tuple(value for value in used if value not in own)
 
 
+class Function:
+    """Stands for all nodes that compute the same function of equal types; compared by identity, so that a memo that is
+    keyed by it does not go through types and attributes at each look."""
+
+    __slots__ = ("__weakref__",)
+
+
+_FUNCTIONS: WeakValueDictionary[tuple, Function] = WeakValueDictionary()
+
+
+def _interned(key: tuple) -> Function:
+    known = _FUNCTIONS.get(key)
+    return known if known is not None else _FUNCTIONS.setdefault(key, Function())
+
+
 @dataclass(eq=False)
 class Node:
     """One operator applied to values. `name` is the instance name (`dense1.matmul`), '' where the user gave none.
@@ -100,9 +116,9 @@ class Node:
         return tuple(value.type for value in self.results)
 
     @cached_property
-    def key(self) -> tuple:
-        """Equal for nodes that compute the same function of equal types: what tables and memos are keyed by."""
-        return self.op.name, self.operand_types, tuple(self.attrs.items()), self.given_rule
+    def key(self) -> Function:
+        """The same for nodes that compute the same function of equal types: what tables and memos are keyed by."""
+        return _interned((self.op.name, self.operand_types, tuple(self.attrs.items()), self.given_rule))
 
     @cached_property
     def rule(self) -> Rule:

@@ -23,6 +23,8 @@ from autoshard.search.registry import search_mode
 from autoshard.strategy import Strategy, is_legal, place_parts, project, whole
 
 BATCH, FOLLOWED = "batch parallel", "followed"
+Chosen = tuple[Strategy, str, int | None]
+"""A strategy, why, and which operand it comes from."""
 
 
 @search_mode("batch")
@@ -47,6 +49,7 @@ class _BatchParallel:
             if role == DATA and value.type.rank
         }
         self.decisions: dict[Node, Decision] = {}
+        self.chosen: dict[tuple, Chosen] = {}
 
     def run(self) -> Plan:
         for node, strategy in self.problem.configured.items():
@@ -72,8 +75,7 @@ class _BatchParallel:
     def _decide(self, node: Node) -> None:
         self._follow_batch(node)
         strategy, cause = self._strategy(node)
-        held = tuple((self.layouts[value],) for value in node.operands)
-        option = self.chooser.option(node, strategy, held, ((),) * len(node.results))
+        option = self.chooser.following(node, strategy, [self.layouts[value] for value in node.operands])
         self.decisions[node] = Decision(option, cause)
         self.layouts.update(zip(node.results, self.problem.left(node, strategy), strict=True))
         for value in node.results:
@@ -91,11 +93,19 @@ class _BatchParallel:
     def _strategy(self, node: Node) -> tuple[Strategy, Cause]:
         if node in self.problem.configured:
             return self.problem.configured[node], Cause(CONFIGURED)
-        carriers = [(i, self.batch[value]) for i, value in enumerate(node.operands) if value in self.batch]
-        for i, dim in carriers:
-            split = self._split(node, i, dim)
+        key = node.key, tuple([(self.batch.get(value), self.layouts[value]) for value in node.operands])
+        known = self.chosen.get(key)
+        if known is None:
+            known = self.chosen[key] = self._chosen(node)
+        strategy, why, place = known
+        return strategy, Cause(why, () if place is None else (node.operands[place].name,))
+
+    def _chosen(self, node: Node) -> Chosen:
+        """What is the same for equal nodes whose operands lie alike and have the batch alike."""
+        for i, value in enumerate(node.operands):
+            split = self._split(node, i, self.batch[value]) if value in self.batch else None
             if split is not None:
-                return split, Cause(BATCH, (node.operands[i].name,))
+                return split, BATCH, i
         return self._following(node)
 
     def _split(self, node: Node, operand: int, dim: int) -> Strategy | None:
@@ -114,13 +124,13 @@ class _BatchParallel:
         except LayoutError:
             return None
 
-    def _following(self, node: Node) -> tuple[Strategy, Cause]:
+    def _following(self, node: Node) -> Chosen:
         """As the first operand that lies split, where the operator can run so; else whole on every rank."""
-        for value, dims in zip(node.operands, node.rule.operands, strict=True):
+        for i, (value, dims) in enumerate(zip(node.operands, node.rule.operands, strict=True)):
             axes = project(node.rule, dims, self.layouts[value])
             if any(axes) and is_legal(node.rule, [size_of(refs) for refs in axes]):
-                return Strategy(node.rule, self.mesh, axes), Cause(FOLLOWED, (value.name,))
-        return whole(node.rule, self.mesh), Cause(FOLLOWED)
+                return Strategy(node.rule, self.mesh, axes), FOLLOWED, i
+        return whole(node.rule, self.mesh), FOLLOWED, None
 
     def _follow_batch(self, node: Node) -> None:
         """Note in which dim of each result the batch lies: where its major factor leads."""

@@ -15,9 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from autoshard.search.exact import Listing
+from autoshard.search.folded import Summed
 from autoshard.search.nearby import nearby
 from autoshard.search.shared_messages import LARGE
-from autoshard.search.tables import Tables
 from autoshard.search.turns import bunches_of, likeness_of, swept, turns_of
 
 LIKE = 2
@@ -27,7 +27,7 @@ LIKE = 2
 class Bounds:
     """Message passing on tables. `lower` is a valid bound at any moment, `marginals` per variable and choice."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Summed) -> None:
         self.tables = tables
         self.unary = [
             np.minimum(costs, LARGE) if len(costs) else np.zeros(size)
@@ -35,7 +35,7 @@ class Bounds:
         ]
         self.bunches = bunches_of(tables)
         self.turns = turns_of(tables, self.bunches, self.unary)
-        self.turn_of = np.empty(len(tables.variables), dtype=np.int64)
+        self.turn_of = np.empty(len(tables.sizes), dtype=np.int64)
         for i, turn in enumerate(self.turns):
             self.turn_of[turn.members] = i
 
@@ -47,7 +47,7 @@ class Bounds:
         Args:
             sweeps, end, gain: as of `tighten`.
         """
-        if len(self.turns) * LIKE > len(self.tables.variables):
+        if len(self.turns) * LIKE > len(self.tables.sizes):
             return
         alike = likeness_of(self.turns, self.bunches, self.turn_of)
         _swept(alike, 0.0, sweeps, end, gain)
@@ -83,7 +83,7 @@ class Bounds:
 
     def slack(self, choice: Sequence[int]) -> np.ndarray:
         """Per variable, by how much the bound falls short of what this choice costs there and around."""
-        found = np.zeros(len(self.tables.variables))
+        found = np.zeros(len(self.tables.sizes))
         for turn in self.turns:
             chosen = turn.held[np.arange(len(turn.members)), [choice[v] for v in turn.members]]
             found[turn.members] += chosen - turn.held.min(axis=1)
@@ -105,7 +105,7 @@ class Bounds:
 
     def reduced(self) -> list[np.ndarray]:
         """Per variable, [choices]: by how much the bound rises if that choice is made."""
-        found: list[np.ndarray] = [np.zeros(0)] * len(self.tables.variables)
+        found: list[np.ndarray] = [np.zeros(0)] * len(self.tables.sizes)
         for turn in self.turns:
             total = turn.held - turn.held.min(axis=1, keepdims=True)
             for bunch, position, rows in turn.slots:

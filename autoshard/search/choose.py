@@ -15,9 +15,10 @@ The order, from first to last:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache
-from itertools import count
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import numpy as np
 
 from autoshard.errors import PlanError
 from autoshard.errors import at as where
@@ -27,8 +28,9 @@ from autoshard.layout.mesh import Mesh
 from autoshard.plan import Option
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.candidates import joined, suggested
+from autoshard.search.listing import Listing, listing
 from autoshard.search.prices import Prices, local_bytes, local_nbytes
-from autoshard.strategy import Strategy, some_strategies
+from autoshard.strategy import Strategy
 from costmodel import Hardware
 
 Held = Sequence[tuple[Layout, ...]]
@@ -51,6 +53,7 @@ class Chooser:
     def __init__(self, mesh: Mesh, prices: Prices) -> None:
         self.mesh, self.prices = mesh, prices
         self._known: dict[tuple, tuple[Option, tuple[Option, ...]]] = {}
+        self._followed: dict[tuple, Option] = {}
 
     def choose(
         self, node: Node, operands: Held, wanted: Sequence[tuple[Layout, ...]]
@@ -104,17 +107,27 @@ class Chooser:
         near = joined(node, self.mesh, operands, wanted)
         options = [self.option(node, strategy, operands, wanted) for strategy in near]
         best = min((option.edge_seconds for option in options), default=math.inf)
-        rest = dict.fromkeys((*suggestions, *some_strategies(node.rule, self.mesh)))
-        known = set(near)
-        far = [strategy for strategy in rest if strategy not in known]
-        at_least = self._bound(node, operands, wanted)
-        bounds = [(at_least(one), i, one) for i, one in enumerate(far)]
-        for bound, _, strategy in sorted(bounds)[:MOST_PRICED]:
+        for bound, strategy in self._promising(node, suggestions, set(near), operands, wanted):
             if bound > best:
                 break
             options.append(self.option(node, strategy, operands, wanted))
             best = min(best, options[-1].edge_seconds)
         return options
+
+    def _promising(
+        self, node: Node, suggestions: Iterable[Strategy], known: set[Strategy], operands: Held, wanted: Sequence
+    ) -> list[tuple[float, Strategy]]:
+        """Of suggested and enumerated strategies that are not known yet MOST_PRICED with the least bounds, and these;
+        in the order of the bounds, then of the strategies."""
+        first = [one for one in dict.fromkeys(suggestions) if one not in known]
+        found = [(self._bound(node, one, operands, wanted), i, one) for i, one in enumerate(first)]
+        listed = listing(node.rule, self.mesh)
+        seconds = self._bounds(node, listed, operands, wanted)
+        skipped = [listed.places[one] for one in known.union(first) if one in listed.places]
+        seconds[skipped] = math.inf
+        least = np.argsort(seconds, kind="stable")[: min(MOST_PRICED, len(seconds) - len(skipped))].tolist()
+        found += [(float(seconds[i]), len(first) + i, listed.strategies[i]) for i in least]
+        return [(bound, one) for bound, _, one in sorted(found, key=lambda way: way[:2])[:MOST_PRICED]]
 
     def option(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> Option:
         """Price one strategy."""
@@ -132,25 +145,34 @@ class Chooser:
         completion = 0.0 if asked else prices.completion(node, strategy)
         return Option(strategy, edges, completion, prices.work(node, strategy), count)
 
-    def _bound(self, node: Node, operands: Held, wanted: Sequence) -> Callable[[Strategy], float]:
-        """A bound below the edges' time of a strategy, cheap enough to skip most of an enumeration: what operands and
-        results take at least, worked out once for each of their layouts."""
+    def following(self, node: Node, strategy: Strategy, held: Sequence[Layout]) -> Option:
+        """`option` of a node whose operands lie so, where nothing is wanted of its results yet; remembered."""
+        key = (node.key, strategy, tuple(held))
+        known = self._followed.get(key)
+        if known is None:
+            lie, free = [(layout,) for layout in held], ((),) * len(node.results)
+            known = self._followed[key] = self.option(node, strategy, lie, free)
+        return known
 
-        def into(i: int, need: Layout) -> float:
-            held, of = operands[i], node.operand_types[i]
-            return min(self.prices.at_least(have, need, of) for have in held) if held and need not in held else 0.0
+    def _bound(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> float:
+        """A bound below the edges' time of a strategy, without planning any redistribution."""
+        at_least, entering, leaving = self.prices.at_least, 0.0, 0.0
+        for held, need, of in zip(operands, strategy.operand_layouts, node.operand_types, strict=True):
+            if held and need not in held:
+                entering += min([at_least(have, need, of) for have in held])
+        for have, needs, of in zip(strategy.result_layouts, wanted, node.result_types, strict=True):
+            leaving += sum([at_least(have, need, of) for need in needs])
+        return entering + leaving
 
-        def out(i: int, have: Layout) -> float:
-            return sum(self.prices.at_least(have, need, node.result_types[i]) for need in wanted[i])
-
-        entering, leaving = cache(into), cache(out)
-
-        def bound(strategy: Strategy) -> float:
-            return sum(map(entering, count(), strategy.operand_layouts)) + sum(
-                map(leaving, count(), strategy.result_layouts)
-            )
-
-        return bound
+    def _bounds(self, node: Node, listed: Listing, operands: Held, wanted: Sequence) -> np.ndarray:
+        """The same for all strategies of a listing."""
+        entering, leaving = np.zeros(len(listed.strategies)), np.zeros(len(listed.strategies))
+        for i, (held, of) in enumerate(zip(operands, node.operand_types, strict=True)):
+            if held:
+                entering += np.min([listed.entering(i, have, of, self.prices) for have in held], axis=0)
+        for i, (needs, of) in enumerate(zip(wanted, node.result_types, strict=True)):
+            leaving += sum([listed.leaving(i, need, of, self.prices) for need in needs], np.zeros(len(leaving)))
+        return entering + leaving
 
 
 def _rank(node: Node, option: Option, operands: Held, place: int) -> tuple:

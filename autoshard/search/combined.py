@@ -22,6 +22,7 @@ from autoshard.errors import PlanError
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan import Plan
+from autoshard.propagate.collector import paused
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.batch import batch_parallel
 from autoshard.search.bfs import propagate
@@ -38,7 +39,7 @@ from autoshard.search.limit import MEMORY
 from autoshard.search.memory import peak_memory
 from autoshard.search.problem import Problem
 from autoshard.search.registry import find_mode, search_mode
-from autoshard.search.within import held_as, keep_within
+from autoshard.search.within import SPARE, MemoryOf, held_as, keep_within
 from autoshard.strategy import Strategy
 
 NAME = "sharding_propagation"
@@ -57,6 +58,7 @@ BY_HAND = ("zero3", "megatron_sp")
 
 
 @search_mode(NAME, regions=True, keeps_limit=True)
+@paused()
 def combined(problem: Problem) -> Plan:
     """Rules first, prices where they leave a choice, then local improvement.
 
@@ -83,24 +85,40 @@ class _Combination:
         self.starts = list(self._starts())
 
     def run(self) -> Plan:
-        draft = self._improved()
-        plan, limit = finished(self.problem, draft, self.starts, self.settled, NAME), self.problem.options.get(MEMORY)
+        draft, limit = self._improved(), self._limit()
+        if limit is None:
+            return self._best(draft)
+        memory = MemoryOf(self.problem)
+        if memory.peak(draft) <= limit * (1 + SPARE):
+            best = self._best(draft)
+            memory.note(best)
+            if peak_memory(best) <= limit:
+                return best
+        return self._within(limit, draft, memory)
+
+    def _limit(self) -> int | None:
+        """The memory limit, where plans can be looked for that keep it."""
+        nested = self.problem.runs or any(node.regions for node in self.graph.nodes)
+        return None if nested else self.problem.options.get(MEMORY)
+
+    def _best(self, draft: Draft) -> Plan:
+        """The plan of a draft, or of a mode that the draft is judged by, should that cost less."""
+        plan = finished(self.problem, draft, self.starts, self.settled, NAME)
         if self.problem.runs:
             return plan
         pure = (start.plan for start in self.starts if start.is_pure)
-        best = min((plan, *pure), key=lambda one: plan_seconds(one, self.prices))
-        if limit is None or any(node.regions for node in self.graph.nodes) or peak_memory(best) <= limit:
-            return best
-        return self._within(limit, draft)
+        return min((plan, *pure), key=lambda one: plan_seconds(one, self.prices))
 
-    def _within(self, limit: int, draft: Draft) -> Plan:
+    def _within(self, limit: int, draft: Draft, memory: MemoryOf) -> Plan:
         """A plan that needs no more memory than the limit, if one is found."""
         problem, wide = self.problem, self.starts[-1].plan
         starts = [draft.strategies, {node: wide.strategy(node) for node in self.graph.nodes}]
         hand = [plan for name in BY_HAND for plan in self._by_hand(name)]
-        found = keep_within(problem, self.prices, starts, hand, limit, problem.configured)
+        found = keep_within(problem, self.prices, starts, hand, limit, problem.configured, memory)
         kept = Draft(Pricing(held_as(problem, found), self.prices), found.strategies)
-        return finished(problem, kept, self.starts, self.settled, NAME)
+        plan = finished(problem, kept, self.starts, self.settled, NAME)
+        memory.note(plan)
+        return plan
 
     def _by_hand(self, name: str) -> Iterator[dict[Node, Strategy]]:
         """The strategies of a named plan, but for what is configured; nothing where it does not fit the graph."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autoshard.ir.graph import Node, Value
@@ -81,38 +81,48 @@ class Pricing:
 
     Args:
         nbytes: prices for bytes of memory, which are added to what takes time.
+        like: a pricing of the same problem in which bytes cost nothing; what it knows is used again.
     """
 
-    def __init__(self, problem: Problem, prices: Prices, nbytes: BytePrices = NOTHING) -> None:
+    def __init__(
+        self, problem: Problem, prices: Prices, nbytes: BytePrices = NOTHING, like: Pricing | None = None
+    ) -> None:
         self.problem, self.prices, self.graph, self.nbytes = problem, prices, problem.graph, nbytes
-        self._kinds: dict[TensorType, int] = {}
-        self._types: list[TensorType] = []
+        self._kinds: dict[TensorType, int] = like._kinds if like else {}
         self._classes: dict[tuple, int] = {}
         self._choices: dict[tuple, Choice] = {}
         self.listed: dict[int, dict[Choice, None]] = {}
-        self._bounds: dict[tuple, float] = {}
-        self._made: dict[tuple, float] = {}
+        self._bounds: dict[tuple, float] = like._bounds if like else {}
+        self._made: dict[tuple, float] = like._made if like else {}
         self._inputs: dict[tuple, tuple[float, Layout]] = {}
         self.class_of = {node: self._class(node) for node in self.graph.nodes}
-        self.terms = list(self._terms())
-        self.of_node: dict[Node, list[Term]] = {node: [] for node in self.graph.nodes}
-        for term in self.terms:
-            if _is_settled(term):
-                continue
-            for node in dict.fromkeys(term.nodes):
-                self.of_node[node].append(term)
+        self.terms = [self._priced(term) for term in like.terms] if like else list(self._terms())
+        self.around: dict[Node, list[int]] = like.around if like else self._around()
+        self.of_node = {node: [self.terms[i] for i in places] for node, places in self.around.items()}
+
+    def _around(self) -> dict[Node, list[int]]:
+        """Which terms depend on a node."""
+        found: dict[Node, list[int]] = {node: [] for node in self.graph.nodes}
+        for i, term in enumerate(self.terms):
+            if not _is_settled(term):
+                for node in dict.fromkeys(term.nodes):
+                    found[node].append(i)
+        return found
+
+    def _priced(self, term: Term) -> Term:
+        """A term of a pricing without prices for bytes, with these."""
+        priced = self.nbytes.of_value.get(term.value)
+        return term if priced is None else replace(term, held=priced[0], keeps=priced[1])
 
     def _class(self, node: Node) -> int:
         """A number that nodes share which compute the same function and are left alike."""
-        own = node if node in self.problem.annotations else None
+        annotation = self.problem.annotations.get(node)
+        own = node if annotation is not None and annotation.out_strategy is not None else None
         key = node.key, own, self.problem.runs.get(node, 1), self.nbytes.of_scratch.get(node)
         return self._classes.setdefault(key, len(self._classes))
 
     def _kind(self, of: TensorType) -> int:
-        if of not in self._kinds:
-            self._kinds[of] = len(self._types)
-            self._types.append(of)
-        return self._kinds[of]
+        return self._kinds.setdefault(of, len(self._kinds))
 
     def _terms(self) -> Iterator[Term]:
         graph, settled = self.graph, self.problem.input_layouts
@@ -155,7 +165,7 @@ class Pricing:
 
     def choice(self, node: Node, strategy: Strategy) -> Choice:
         """The node's strategy with what pricing needs of it; the same object whenever the same is asked."""
-        key = (self.class_of[node], strategy if node.regions else (strategy.axes, strategy.carried, strategy.carriers))
+        key = (self.class_of[node], strategy)
         known = self._choices.get(key)
         if known is None:
             left = self.problem.left(node, strategy)
@@ -184,7 +194,7 @@ class Pricing:
             known = self._bounds.get(key)
         if known is None:
             of = term.value.type
-            known = term.times * sum([self.prices.at_least(left, one, of) for one in wanted if one is not left])
+            known = term.times * sum([self.prices.surely(left, one, of) for one in wanted if one is not left])
             self._bounds[key] = known
         return known
 
@@ -293,7 +303,7 @@ class Draft:
         """The layout of every value."""
         found = {value: self._left(source) for value, source in self.pricing.graph.producers.items()}
         for term in self.pricing.terms:
-            layout = self.price(term)[1]
+            layout = self.price(term)[1] if term.source is None else None
             if layout is not None:
                 found[term.value] = layout
         return {value: found[value] for value in self.pricing.graph.values}

@@ -101,8 +101,7 @@ class _Following:
         around = self.spread.around(node)
         layouts = [[self._border(value, asked, even) for value, asked in side] for side in around]
         strategy = Boundary.of(node, self.mesh, *layouts)
-        held = tuple((self.layouts[value],) for value in node.operands)
-        option = self.chooser.option(node, strategy, held, ((),) * len(node.results))
+        option = self.chooser.following(node, strategy, [self.layouts[value] for value in node.operands])
         self.decisions[node] = Decision(option, Cause(*self.spread.cause([*node.operands, *node.results], node.label)))
         self.layouts.update(zip(node.results, strategy.result_layouts, strict=True))
         for i, region in enumerate(node.regions):
@@ -179,8 +178,7 @@ class _Following:
         return tuple(lost)
 
     def _settle(self, node: Node, strategy: Strategy, cause: Cause) -> None:
-        held = tuple((self.layouts[value],) for value in node.operands)
-        option = self.chooser.option(node, strategy, held, ((),) * len(node.results))
+        option = self.chooser.following(node, strategy, [self.layouts[value] for value in node.operands])
         self.decisions[node] = Decision(option, cause)
         self.layouts.update(zip(node.results, self.problem.left(node, strategy), strict=True))
 

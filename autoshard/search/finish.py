@@ -69,6 +69,8 @@ class _Finish:
         self.starts, self.settled, self.search = starts, settled, search
         self.layouts = draft.layouts()
         self.counts = dict.fromkeys((PROPAGATED, PRICED, IMPROVED), 0)
+        self.options: dict[tuple, tuple[Choice, ...]] = {}
+        self.judged: dict[tuple, _Judged] = {}
 
     def plan(self) -> Plan:
         decisions = {node: self._decision(node) for node in self.graph.nodes}
@@ -92,31 +94,30 @@ class _Finish:
     # -- operators
 
     def _decision(self, node: Node) -> Decision:
-        chosen, seat = self.draft.chosen[node], Seat(self.draft, node)
-        now = seat.price(chosen)
-        priced = [(seat.price(one), i, one) for i, one in enumerate(self._others(node))]
-        others = sorted(priced, key=lambda way: way[:2])
-        alternatives = tuple(_option(one, seconds) for seconds, _, one in others[:ALTERNATIVES])
-        against = (others[0][0] - now, others[0][2]) if others else None
-        return Decision(_option(chosen, now), self._cause(node, chosen, against), alternatives)
+        chosen, seat, others = self.draft.chosen[node], Seat(self.draft, node), self._others(node)
+        key = (chosen, seat.key, id(others))
+        judged = self.judged.get(key)
+        if judged is None:
+            judged = self.judged[key] = _judged(chosen, seat, others)
+        return Decision(judged.chosen, self._cause(node, chosen, judged.instead), judged.alternatives)
 
-    def _others(self, node: Node) -> list[Choice]:
-        """What the starts chose or had beside, without what is chosen now."""
-        pricing, found = self.draft.pricing, {}
-        for start in self.starts:
-            decision = start.plan.decisions[node]
-            options = (decision.chosen, *decision.alternatives)
-            found.update((pricing.choice(node, one.strategy), None) for one in options)
-        found.pop(self.draft.chosen[node], None)
-        return list(found)
+    def _others(self, node: Node) -> tuple[Choice, ...]:
+        """What the starts chose or had beside; the same tuple for equal nodes of which starts say the same."""
+        pricing, decisions = self.draft.pricing, [start.plan.decisions[node] for start in self.starts]
+        key = (pricing.class_of[node], *[(id(one.chosen), id(one.alternatives)) for one in decisions])
+        known = self.options.get(key)
+        if known is None:
+            options = (option for one in decisions for option in (one.chosen, *one.alternatives))
+            known = tuple(dict.fromkeys(pricing.choice(node, one.strategy) for one in options))
+            self.options[key] = known
+        return known
 
-    def _cause(self, node: Node, chosen: Choice, against: tuple[float, Choice] | None) -> Cause:
+    def _cause(self, node: Node, chosen: Choice, instead: str) -> Cause:
         if node in self.problem.configured:
             return Cause(CONFIGURED if node in self.problem.annotated else ASKED)
         if self.settled.get(node) == chosen.strategy:
             self.counts[PROPAGATED] += 1
             return self._ruled(node)
-        instead = f"{against[1].strategy}, which costs {_more(against[0])}" if against else ""
         agreeing = next((one for one in self.starts if one.plan.strategy(node) == chosen.strategy), None)
         if agreeing is None:
             self.counts[IMPROVED] += 1
@@ -139,6 +140,24 @@ class _Finish:
         for value in node.results:
             found.update((user, None) for user, _ in self.graph.users[value])
         return (other.label for other in found if among is None or other in among)
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """What is the same for equal nodes in equal surroundings: the options, and what the first was chosen over."""
+
+    chosen: Option
+    alternatives: tuple[Option, ...]
+    instead: str
+
+
+def _judged(chosen: Choice, seat: Seat, others: Sequence[Choice]) -> _Judged:
+    now = seat.price(chosen)
+    priced = [(seat.price(one), i, one) for i, one in enumerate(others) if one is not chosen]
+    ranked = sorted(priced, key=lambda way: way[:2])
+    alternatives = tuple([_option(one, seconds) for seconds, _, one in ranked[:ALTERNATIVES]])
+    instead = f"{ranked[0][2].strategy}, which costs {_more(ranked[0][0] - now)}" if ranked else ""
+    return _Judged(_option(chosen, now), alternatives, instead)
 
 
 def _input_cause(value: Value, problem: Problem, draft: Draft, layout: Layout) -> Cause:

@@ -49,12 +49,16 @@ class Improver:
         self.draft, self.mesh, self.pricing = draft, mesh, draft.pricing
         self.free, self.known, self.answers = dict.fromkeys(free), known, answers
         self.least = LEAST_GAIN * draft.seconds
-        self.neighbours = {node: self._near(node) for node in self.free}
+        self._near: dict[Node, tuple[Node, ...]] = {}
 
-    def _near(self, node: Node) -> tuple[Node, ...]:
-        near = dict.fromkeys(other for term in self.pricing.of_node[node] for other in term.nodes)
-        near.pop(node, None)
-        return tuple(other for other in near if other in self.free)
+    def near(self, node: Node) -> tuple[Node, ...]:
+        """The other free nodes that a change of this one touches."""
+        known = self._near.get(node)
+        if known is None:
+            near = dict.fromkeys(other for term in self.pricing.of_node[node] for other in term.nodes)
+            near.pop(node, None)
+            known = self._near[node] = tuple(other for other in near if other in self.free)
+        return known
 
     # -- single operators
 
@@ -70,7 +74,7 @@ class Improver:
             gain, best = self.answer(node)
             if gain < 0:
                 self.draft.change(node, best)
-                fresh = [other for other in self.neighbours[node] if other not in waiting]
+                fresh = [other for other in self.near(node) if other not in waiting]
                 queue.extend(fresh)
                 waiting.update(fresh)
 
@@ -147,18 +151,23 @@ class Improver:
 
     def _from(self, start: Node) -> list[Node]:
         """Try chains from the next best strategies of an operator; the nodes that an accepted one changed."""
-        for cost, choice in self._ranked(start)[:WIDTH]:
+        for cost, choice in self._ranked(start):
             changed = self._chain(start, choice, cost)
             if changed:
                 return changed
         return []
 
     def _ranked(self, node: Node) -> list[tuple[float, Choice]]:
-        """The candidates but the present one with what a change to each would cost more, best first."""
+        """The WIDTH best candidates but the present one with what a change to each would cost more, best first."""
         now, seat = self.draft.chosen[node], Seat(self.draft, node)
-        base = seat.price(now)
-        options = [(seat.price(one) - base, i, one) for i, one in enumerate(self.candidates(node)) if one is not now]
-        return [(cost, choice) for cost, _, choice in sorted(options, key=lambda one: one[:2])]
+        base, best = seat.price(now), []
+        for i, choice in enumerate(self.candidates(node)):
+            if choice is now:
+                continue
+            seconds = seat.price(choice, best[-1][0] if len(best) == WIDTH else math.inf)
+            if seconds < math.inf:
+                best = sorted([*best, (seconds, i, choice)], key=lambda one: one[:2])[:WIDTH]
+        return [(seconds - base, choice) for seconds, _, choice in best]
 
     def _chain(self, start: Node, choice: Choice, cost: float) -> list[Node]:
         moved = {start: self.draft.chosen[start]}
@@ -174,7 +183,7 @@ class Improver:
             cost: what these changes cost, at least 0 unless they are an improvement already.
         """
         draft, best, kept = self.draft, 0.0, 0
-        queue = deque(other for node in moved for other in self.neighbours[node])
+        queue = deque(other for node in moved for other in self.near(node))
         if cost < -self.least:
             best, kept = cost, len(moved)
         while queue and len(moved) < LENGTH:
@@ -190,7 +199,7 @@ class Improver:
             cost += gain
             if cost < best - self.least:
                 best, kept = cost, len(moved)
-            queue.extend(self.neighbours[node])
+            queue.extend(self.near(node))
         journal = list(moved)
         for node in reversed(journal[kept:]):
             draft.change(node, moved[node])

@@ -6,7 +6,7 @@ from typing import Any
 
 from autoshard.errors import MemoryLimitError, PlanError
 from autoshard.plan import Plan
-from autoshard.search.memory import Held, MemoryUse, memory_of
+from autoshard.search.memory import Held, MemoryUse, memory_of, peak_memory
 from costmodel import format_bytes, parse_bytes
 
 MEMORY = "memory"
@@ -35,11 +35,10 @@ def check_limit(plan: Plan, limit: int | None) -> None:
     Raises:
         MemoryLimitError: names the step that needs most, and the largest tensors in memory then.
     """
-    if limit is None:
+    if limit is None or peak_memory(plan) <= limit:
         return
     use = memory_of(plan)
-    if use.peak > limit:
-        raise MemoryLimitError(_told(plan, use, limit), needed=use.peak, limit=limit)
+    raise MemoryLimitError(_told(plan, use, limit), needed=use.peak, limit=limit)
 
 
 def _told(plan: Plan, use: MemoryUse, limit: int) -> str:

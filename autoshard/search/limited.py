@@ -73,7 +73,7 @@ def _settle_written(tables: Tables, rows: MemoryRows, limit: int, time_limit: fl
         return None
     value = tables.seconds(found.choice)
     stats = {f"exact {name}": number for name, number in found.stats.items()} | {"peak": float(found.peak)}
-    return Settled(found.choice, value, min(found.bound, value), (), stats)
+    return Settled(found.choice, value, min(found.bound, value), stats)
 
 
 def _settle_large(tables: Tables, rows: MemoryRows, limit: int, time_limit: float, known: float) -> Settled:
@@ -96,7 +96,7 @@ def _settle_large(tables: Tables, rows: MemoryRows, limit: int, time_limit: floa
     assert search.best is not None
     stats = {f"limit {name}": number for name, number in search.stats.items()}
     stats["peak"] = float(rows.at(search.best).max())
-    return Settled(search.best, search.value, min(search.bound, search.value), (), stats)
+    return Settled(search.best, search.value, min(search.bound, search.value), stats)
 
 
 def _least_of(least: RowsSearch, rows: MemoryRows, limit: int, time_limit: float) -> MemoryLimitError | PlanError:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from autoshard.partition.composites import call_scratch
 from autoshard.plan import Plan
 from autoshard.propagate.collector import paused
 from autoshard.redistribute.buffers import transient_bytes
+from autoshard.search.live_terms import LiveTerms
 from autoshard.search.prices import local_nbytes
 from autoshard.search.problem import Problem
 from autoshard.search.schedule import Schedule, Use
@@ -46,7 +48,7 @@ def runtime_bytes(arrays: int, instructions: int = 0) -> int:
     return 12288 + 512 * arrays + 96 * instructions
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class Part:
     """A layout that a term depends on: what `read` makes of the choice of `variable`. Equal keys read alike."""
 
@@ -55,7 +57,7 @@ class Part:
     key: Hashable
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class Term:
     """`size(*layouts of the parts)` bytes at the moments first..last, both included.
 
@@ -232,18 +234,32 @@ class MemoryUse:
 @paused()
 def memory_of(plan: Plan) -> MemoryUse:
     """What a plan keeps in memory when, by the model."""
-    model = plan_model(plan)
-
-    def choice(variable: Variable) -> Strategy | Layout:
-        return plan.strategy(variable) if isinstance(variable, Node) else plan.layouts[variable]
-
+    model, choice = plan_model(plan), _choices(plan)
     held = tuple(Held(one.what, one.kind, one.first, one.last, one.at(choice)) for one in model.terms)
     return MemoryUse(held, model.moments, model.schedule.describe)
 
 
 def peak_memory(plan: Plan) -> int:
     """The most bytes that a device needs at once: the largest row of the plan's model."""
-    return memory_of(plan).peak
+    known = _PEAKS.get(plan)
+    if known is None:
+        with paused():
+            timeline = LiveTerms(plan_model(plan)).timeline(_choices(plan))
+        known = _PEAKS[plan] = int(timeline.max(initial=0))
+    return known
+
+
+def note_peak(plan: Plan, nbytes: int) -> None:
+    """Spare `peak_memory` the work for a plan whose peak is known."""
+    _PEAKS[plan] = nbytes
+
+
+_PEAKS: WeakKeyDictionary[Plan, int] = WeakKeyDictionary()
+
+
+def _choices(plan: Plan) -> Callable[[Variable], Strategy | Layout]:
+    decisions, layouts = plan.decisions, plan.layouts
+    return lambda variable: decisions[variable].strategy if isinstance(variable, Node) else layouts[variable]
 
 
 def _runtime(graph: Graph) -> int:
@@ -330,8 +346,9 @@ class _Model:
                 return self.inside[node]
             return call_scratch(node, strategy)
 
+        own = node if node in self.inside else node.key
         whole = Part(node, lambda strategy: strategy, "strategy")
-        self._add(node.label, "scratch", runs, runs, [whole], scratch, ("scratch", node.key))
+        self._add(node.label, "scratch", runs, runs, [whole], scratch, ("scratch", own))
         is_view = self.schedule.is_view(node)
         for i, value in enumerate(node.results):
             if node in self.schedule.settles:
@@ -340,7 +357,8 @@ class _Model:
                 self._change(value, at, _result(node, i), self.left[value])
                 self._value(value, kind_of(self.graph, value), at)
             elif not is_view:
-                self._value(value, kind_of(self.graph, value), runs)
+                # What is made in an operand's memory counts as that operand until it is there.
+                self._value(value, kind_of(self.graph, value), runs + (value in self.schedule.over))
 
     def _bytes(self, value: Value, kind: str, first: int, last: int, part: Part) -> None:
         of = value.type

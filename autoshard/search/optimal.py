@@ -3,19 +3,21 @@
 The graph becomes tables (`tables.py`), of which `settle.py` finds the least sum; the value is `evaluate_plan(...)`'s
 seconds. A plan's `search_stats` have the bound and the gap; it is optimal where "proven" is 1. Where a mesh has so many
 axes that an operator would have more than MOST strategies, neighbouring axes are used as one: then "restricted" is 1,
-and the proof is among such strategies, without redistributions of a dim between, say, 25 and 8 parts.
+and the proof is among such strategies, without redistributions of a dim between, say, 25 and 8 parts, or from terms of
+a sum along one axis to terms along another.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from autoshard.errors import PlanError
+from autoshard.errors import MemoryLimitError, PlanError
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan import CONFIGURED, GIVEN, Cause, Decision, Option, Plan
@@ -27,7 +29,7 @@ from autoshard.search.memory import peak_memory
 from autoshard.search.problem import Problem
 from autoshard.search.recomputing import RECOMPUTE, recomputing
 from autoshard.search.registry import search_mode
-from autoshard.search.settle import Settled, settle
+from autoshard.search.settle import EQUAL, Settled, settle, settle_below
 from autoshard.search.strategies import Atoms, atoms_of, count_bound
 from autoshard.search.tables import Tables, needs_detours
 from autoshard.search.transfers import Transfers
@@ -54,9 +56,65 @@ def optimal(problem: Problem) -> Plan:
 
 def _optimal(problem: Problem) -> Plan:
     limit = _time_limit(problem)
+    if problem.options.get(MEMORY) is None:
+        return plan_of_choice(*search_ways(problem, limit))
+    return _within_memory(problem, limit)
+
+
+def search_ways(
+    problem: Problem, time_limit: float, told: Callable[[str], None] = lambda what: None
+) -> tuple[Tables, Settled]:
+    """The best choice over all ways to use the mesh (`atoms_for`), without a memory limit, and its way's tables.
+
+    The bound is one for all ways: one whose own bound is above the best plan so far is left there; one for which no
+    time was left counts with bound 0.
+
+    Args:
+        time_limit: seconds for all ways together; those with fewest strategies come first.
+        told: called with "tables" and "solved" whenever one way's tables are made, or searched.
+    """
+    end, ways = time.monotonic() + time_limit, list(atoms_for(problem))
+    best: tuple[Tables, Settled] | None = None
+    bound, searched = math.inf, 0
+    for number, atoms in enumerate(ways):
+        left = end - time.monotonic()
+        if best is not None and left <= 0:
+            bound = 0.0
+            break
+        tables = _tables(problem, atoms)
+        told("tables")
+        left = max(end - time.monotonic(), 0.0) / (len(ways) - number)
+        found, proved = settle_below(tables, left, math.inf if best is None else best[1].value)
+        told("solved")
+        best, bound, searched = best if found is None else (tables, found), min(bound, proved), searched + 1
+    assert best is not None
+    tables, settled = best
+    stats = settled.stats | {"ways": float(len(ways)), "searched": float(searched)}
+    return tables, replace(settled, bound=min(bound, settled.value), stats=stats)
+
+
+def _within_memory(problem: Problem, time_limit: float) -> Plan:
+    """The best plan over all ways within the memory limit."""
     ways = list(atoms_for(problem))
-    plans = [_planned(problem, atoms, limit / len(ways)) for atoms in ways]
-    return min(plans, key=lambda plan: plan.search_stats["seconds"])
+    plans, refused = [], []
+    for atoms in ways:
+        try:
+            plans.append(_planned(problem, atoms, time_limit / len(ways)))
+        except MemoryLimitError as error:
+            refused.append(error)
+    if not plans:
+        raise min(refused, key=lambda error: error.needed)
+    best = min(plans, key=lambda plan: plan.search_stats["seconds"])
+    return _bounded(best, min(plan.search_stats["bound"] for plan in plans))
+
+
+def _bounded(plan: Plan, bound: float) -> Plan:
+    """The plan with a bound for more than its own way."""
+    seconds = plan.search_stats["seconds"]
+    if bound == plan.search_stats["bound"]:
+        return plan
+    known = {"bound": bound, "gap": (seconds - bound) / seconds, "proven": float(seconds - bound <= EQUAL * seconds)}
+    return replace(plan, search_stats={**plan.search_stats, **known})
 
 
 def _time_limit(problem: Problem) -> float:
@@ -71,15 +129,16 @@ def _time_limit(problem: Problem) -> float:
 
 
 def atoms_for(problem: Problem) -> Iterator[Atoms]:
-    """The mesh's axes; or, if they allow too many strategies, all ways to use neighbours among them as one."""
+    """The mesh's axes; or, if they allow too many strategies, all ways to use neighbours among them as one, those with
+    fewest strategies first."""
     atoms = atoms_of(problem.mesh, problem.graph)
     if count_bound(problem.graph, atoms) <= MOST:
         yield atoms
         return
     for count in range(len(atoms) - 1, 0, -1):
-        bundles = list(atoms.bundles(count))
-        if all(count_bound(problem.graph, one) <= MOST for one in bundles):
-            yield from bundles
+        counts = {one: count_bound(problem.graph, one) for one in atoms.bundles(count)}
+        if max(counts.values()) <= MOST:
+            yield from sorted(counts, key=counts.__getitem__)
             return
 
 
@@ -89,13 +148,17 @@ def _transfers(hardware: Hardware, atoms: Atoms, detours: bool) -> Transfers:
     return Transfers(prices_for(hardware), atoms, detours)
 
 
-def _planned(problem: Problem, atoms: Atoms, time_limit: float) -> Plan:
+def _tables(problem: Problem, atoms: Atoms) -> Tables:
     transfers = _transfers(problem.hardware, atoms, needs_detours(problem, atoms))
-    tables = Tables(problem, prices_for(problem.hardware), atoms, transfers)
-    limit, started = problem.options.get(MEMORY), time.monotonic()
-    settled = settle(tables, time_limit if limit is None else time_limit / 2)
+    return Tables(problem, prices_for(problem.hardware), atoms, transfers)
+
+
+def _planned(problem: Problem, atoms: Atoms, time_limit: float) -> Plan:
+    """The best plan in one way that keeps the memory limit."""
+    tables, limit, started = _tables(problem, atoms), problem.options[MEMORY], time.monotonic()
+    settled = settle(tables, time_limit / 2)
     plan = plan_of_choice(tables, settled)
-    if limit is None or peak_memory(plan) <= limit:
+    if peak_memory(plan) <= limit:
         return plan
     left = time_limit - (time.monotonic() - started)
     return plan_of_choice(tables, settle_within(tables, limit, left, settled.bound))

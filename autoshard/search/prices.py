@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node
-from autoshard.layout.layout import Layout
+from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Grouping, Groups, size_of
 from autoshard.partition.manual import is_together
 from autoshard.partition.program import Bundle
@@ -22,6 +23,8 @@ from autoshard.strategy import Strategy
 from autoshard.tensortype import TensorType
 from costmodel import Hardware, group_levels, grouped_seconds, operator_seconds
 
+Numbers = TypeVar("Numbers", float, np.ndarray)
+
 
 class Prices:
     """Asks costmodel for one mesh and one kind of hardware, and remembers."""
@@ -31,19 +34,24 @@ class Prices:
         self._redistributions: dict[tuple[Layout, Layout, TensorType], float] = {}
         self._levels: dict[Grouping, tuple] = {}
         self._exchanges: dict[tuple, float] = {}
+        self._works: dict[tuple, float] = {}
+        self._least: dict[tuple[Layout, Layout, TensorType], float] = {}
         self._fastest = max(link.bandwidth for _, link in hardware.topology.levels)
+        self._nearest = min(0.0 if link.curves else link.latency for _, link in hardware.topology.levels)
 
     def redistribution(self, before: Layout, after: Layout, of: TensorType) -> float:
         """Seconds to bring a tensor from one layout to another."""
-        if before is after or is_cut(before, after):
+        if before is after:
             return 0.0
         key = (before, after, of)
         known = self._redistributions.get(key)
         if known is None:
-            even = of.with_shape(evened(before, after, of.shape))
-            known = sum(self.step(step, even) for step in plan_steps(before, after, even.shape))
-            self._redistributions[key] = known
+            known = self._redistributions[key] = 0.0 if is_cut(before, after) else self._moved(*key)
         return known
+
+    def _moved(self, before: Layout, after: Layout, of: TensorType) -> float:
+        even = of.with_shape(evened(before, after, of.shape))
+        return sum(self.step(step, even) for step in plan_steps(before, after, even.shape))
 
     def collectives(self, before: Layout, after: Layout, of: TensorType) -> int:
         """How many collectives the redistribution takes."""
@@ -98,7 +106,11 @@ class Prices:
         """Seconds that a rank computes for the operator; the regions of a loop or branch are nodes of their own."""
         if is_nest(node):
             return 0.0
-        return float(self.works(node, strategy.work_ratio, local_bytes(node, strategy)))
+        key = (node.key, strategy)
+        known = self._works.get(key)
+        if known is None:
+            known = self._works[key] = float(self.works(node, strategy.work_ratio, local_bytes(node, strategy)))
+        return known
 
     def works(self, node: Node, split: float | np.ndarray, nbytes: int | np.ndarray) -> float | np.ndarray:
         """Seconds that a rank computes for a `split`-th part of the operator, whose blocks have `nbytes`."""
@@ -123,12 +135,30 @@ class Prices:
 
     def at_least(self, before: Layout, after: Layout, of: TensorType) -> float:
         """A bound below `redistribution`, without planning it: what a rank must receive over its fastest link."""
+        key = (before, after, of)
+        known = self._least.get(key)
+        if known is None:
+            known = self._least[key] = self._at_least(before, after, of)
+        return known
+
+    def _at_least(self, before: Layout, after: Layout, of: TensorType) -> float:
         if any(not any(term.contains(ref) for term in before.partial) for ref in after.partial):
             return 0.0  # terms may begin where the values are
         missing = math.prod(after.local_shape(of.shape))
         if all(any(term.contains(ref) for term in after.partial) for ref in before.partial):
             missing -= _held(before, after, of)  # nothing is summed, so a rank keeps what it has
-        return missing * of.dtype.itemsize / self._fastest
+        return self.receiving(missing, of)
+
+    def surely(self, before: Layout, after: Layout, of: TensorType) -> float:
+        """`at_least`, or, where blocks are even and there must be a message, its latency if that is more."""
+        least = self.at_least(before, after, of)
+        if 0.0 < least < self._nearest and before.divides(of.shape) and after.divides(of.shape):
+            return self._nearest
+        return least
+
+    def receiving(self, elements: Numbers, of: TensorType) -> Numbers:
+        """Seconds in which a rank receives so many elements at best."""
+        return elements * of.dtype.itemsize / self._fastest
 
 
 def _strides(groups: Grouping) -> list[tuple[int, int]]:
@@ -143,14 +173,20 @@ def _held(before: Layout, after: Layout, of: TensorType) -> int:
     """The largest part of a rank's wanted block that it can hold already, in elements."""
     held = math.prod(after.local_shape(of.shape))
     for old, new in zip(before.dims, after.dims, strict=True):
-        common = 0
-        while common < min(len(old), len(new)) and old[common] == new[common]:
-            common += 1
-        if common == len(old):
-            continue
-        shared = old[common].overlap(new[common]) if common < len(new) else None
-        held //= size_of(old[common:]) // (shared.size if shared else 1)
+        held //= lost(old, new)
     return held
+
+
+@lru_cache(maxsize=1 << 16)
+def lost(old: Refs, new: Refs) -> int:
+    """How many times more of a dim that is split by `new` a rank wants than it may hold, split by `old`."""
+    common = 0
+    while common < min(len(old), len(new)) and old[common] == new[common]:
+        common += 1
+    if common == len(old):
+        return 1
+    shared = old[common].overlap(new[common]) if common < len(new) else None
+    return size_of(old[common:]) // (shared.size if shared else 1)
 
 
 @lru_cache(maxsize=1 << 16)

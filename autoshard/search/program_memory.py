@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from autoshard.ir.graph import Graph
-from autoshard.ops.calls import call_bytes
 from autoshard.partition.program import (
     Bundle,
     Collective,
@@ -23,6 +22,7 @@ from autoshard.partition.program import (
     Register,
     Start,
     Wait,
+    endings,
     parts_of,
     walk,
 )
@@ -42,7 +42,9 @@ def program_memory(program: Program, graph: Graph | None) -> MemoryUse:
     held = list(_held(program.inputs, program.instructions, (*program.outputs, *stay), graph))
     end = max(len(program.instructions) - 1, 0)
     arrays = live_bytes([(one.first, one.last, 1) for one in held if one.kind != "scratch"], end + 1)
-    count = sum(not parts_of(one) for one in walk(program.instructions))
+    plain = sum(isinstance(one, Compute | Collective) for one in program.instructions)
+    others = (one for one in program.instructions if not isinstance(one, Compute | Collective))
+    count = plain + sum(not parts_of(one) for one in walk(others))
     held.append(Held("the interpreter", "runtime", 0, end, runtime_bytes(int(arrays.max(initial=0)), count)))
     return MemoryUse(tuple(held), end + 1, lambda moment: _describe(program, moment))
 
@@ -52,13 +54,16 @@ def _held(
     instructions: Sequence[Instruction],
     kept: Collection[Register],
     graph: Graph | None = None,
+    fixed: Collection[Register] = (),
 ) -> Iterator[Held]:
     """What a block of instructions holds of its own: `kept` to its end, other registers to their last use.
 
-    `graph` is for the whole program: its values tell of what kind the registers are.
+    In the memory of those that are `fixed` no result is made, for somebody else holds them. `graph` is for the whole
+    program: its values tell of what kind the registers are.
     """
     own, strided = _owners(inputs, instructions)
     last = _last_uses(instructions, own, kept)
+    given = dict(_given(instructions, own, last, (*kept, *fixed)))
     kinds = graph.roles if graph else ("activation",) * len(inputs)
     for one, kind in zip(inputs, kinds, strict=True):
         yield _block(one, kind, 0, last.get(one, max(len(instructions) - 1, 0)))
@@ -66,19 +71,48 @@ def _held(
     for moment, instruction in enumerate(instructions):
         first = begun[instruction.start] if isinstance(instruction, Wait) else moment
         for one, kind in zip(instruction.results, _kinds(instruction, graph), strict=True):
-            if own[one] is one:
-                yield _block(one, kind, first, last[one])
-        yield Held(_label(instruction), "scratch", moment, moment, _scratch(instruction, strided))
+            # Until it has run, the memory that a result is made in counts as that of the operand that gave it.
+            begins = first + (one in given)
+            if own[one] is one and begins <= last[one]:
+                yield _block(one, kind, begins, last[one])
+        if nbytes := _scratch(instruction, strided):
+            yield Held(_label(instruction), "scratch", moment, moment, nbytes)
+
+
+def _given(
+    instructions: Sequence[Instruction],
+    own: dict[Register, Register],
+    last: dict[Register, int],
+    fixed: Collection[Register],
+) -> Iterator[tuple[Register, Register]]:
+    """Results that are made in the memory of a register that ends there, as operators say (`Compute.givers`)."""
+    ending = endings(instructions, fixed)
+    held = {own.get(one, one) for one in fixed}
+    for moment, instruction in enumerate(instructions):
+        if not isinstance(instruction, Compute) or not instruction.op.over:
+            continue
+        taken: set[Register] = set()
+        for result, places in zip(instruction.results, instruction.givers(ending[moment]), strict=False):
+            owners = (own.get(instruction.operands[i]) for i in places)
+            for owner in owners:
+                if owner is None or owner in held or owner in taken or last[owner] != moment:
+                    continue
+                if owner.local.nbytes == result.local.nbytes and own[result] is result:
+                    taken.add(owner)
+                    yield result, owner
+                    break
 
 
 def _kinds(instruction: Instruction, graph: Graph | None) -> list[str]:
     """Of what kind the results of an instruction are."""
+    if graph is None:
+        return ["activation"] * len(instruction.results)
     if isinstance(instruction, Collective | Bundle | Start | Wait):
         return ["copy"] * len(instruction.results)
     if isinstance(instruction, Compute) and len(instruction.results) != len(instruction.node.results):
         return ["copy"] * len(instruction.results)  # what is done beside the node's own operator
     values = instruction.node.results
-    return [kind_of(graph, value) if graph else "activation" for value in values]
+    return [kind_of(graph, value) for value in values]
 
 
 def _block(register: Register, kind: str, first: int, last: int) -> Held:
@@ -131,11 +165,12 @@ def _last_uses(
 
 def _scratch(instruction: Instruction, strided: set[Register]) -> int:
     if isinstance(instruction, Compute):
-        operands, results = (tuple(r.local for r in some) for some in (instruction.operands, instruction.results))
-        rule = instruction.node.rule if instruction.op.has_rule else None
-        return call_bytes(instruction.op, rule, operands, results, instruction.attrs)
+        return instruction.call_bytes
     if isinstance(instruction, Nest):
-        blocks = (list(_held(body.args, body.instructions, body.outputs)) for body in instruction.bodies)
+        blocks = [
+            list(_held(body.args, body.instructions, body.outputs, fixed=(*body.args, *body.captured)))
+            for body in instruction.bodies
+        ]
         return max((_peak(held) for held in blocks), default=0)
     if isinstance(instruction, Bundle):  # what is sent, and what comes, side by side
         return sum(one.local.nbytes for one in (*instruction.operands, *instruction.results))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from autoshard.ir.graph import Node, Value, walk
 from autoshard.layout.layout import Layout, Refs
-from autoshard.ops.attention import AUTO, RING
+from autoshard.ops.attention_blocks import AUTO, RING
 from autoshard.ops.attributes import Place
 from autoshard.plan import Cause, Decision, Option, Plan
 from autoshard.redistribute.planner import evened, plan_steps

@@ -6,7 +6,7 @@ in which it runs; where a result is pinned to another layout, one more. Last com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,6 +69,32 @@ class Schedule:
                 found[value].append(Use(node, place, self.begin[node] + place, until))
                 ends[value] = max(ends.get(value, until), until)
         return {value: tuple(sorted(uses, key=lambda use: use.begin)) for value, uses in found.items()}
+
+    @cached_property
+    def over(self) -> frozenset[Value]:
+        """Values that are made in the memory of an operand, or of its copy, whatever is chosen: of one that ends there,
+        has memory of its own, and is split just as the result is (`Operator.over`)."""
+        made: set[Value] = set()
+        replaced = set(self.graph.tied.values())
+        for node in self.graph.nodes:
+            if node in self.settles or node.op.runs_apart or node.regions:
+                continue
+            taken: set[Value] = set()
+            for result, places in zip(node.results, node.op.over, strict=False):
+                givers = (node.operands[i] for i in places if node.operands[i] not in taken)
+                giver = next((one for one in givers if self._gives(one, node, result, replaced)), None)
+                if giver is not None:
+                    taken.add(giver)
+                    made.add(result)
+        return frozenset(made)
+
+    def _gives(self, value: Value, node: Node, result: Value, replaced: Collection[Value]) -> bool:
+        """Whether `value`, an operand of the node, surely leaves its memory to the result."""
+        source = self.graph.producers.get(value)
+        own = value in replaced if source is None else not self.is_view(source[0])
+        if not own or value.type != result.type or node.operands.count(value) > 1 or not self.uses[result]:
+            return False
+        return all(use.end <= self.runs[node] for use in self.uses[value])
 
     def is_view(self, node: Node) -> bool:
         """Whether the node's results lie in the memory of its first operand."""

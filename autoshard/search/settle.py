@@ -18,6 +18,7 @@ import numpy as np
 from autoshard.errors import PlanError
 from autoshard.search.bounds import Bounds
 from autoshard.search.exact import CostProblem, Factor, Nearest, least_sum, solve
+from autoshard.search.folded import Folded, Summed
 from autoshard.search.nearby import TooMany
 from autoshard.search.shared_messages import LARGE
 from autoshard.search.tables import Tables
@@ -28,7 +29,7 @@ EQUAL = 1e-9
 NEAR = 1e-6
 """Choices that raise the bound by at most this, relatively, are looked at first where a plan is still to be found."""
 SWEEPS = 60
-GAIN, ALIKE = 3e-5, 1e-5
+GAIN, ALIKE = 1e-4, 1e-4
 """The growth of the bound by a sweep, relatively, that is worth another: of all, and of what equal layers share."""
 FIRST, LEAST, WIDER = 6e-5, 1e-12, 4.0
 """The first gap, relatively and at least in seconds, and by what it is widened."""
@@ -49,7 +50,6 @@ class Settled:
     choice: tuple[int, ...]
     value: float
     bound: float
-    marginals: tuple[np.ndarray, ...]
     stats: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -63,26 +63,39 @@ def settle(tables: Tables, time_limit: float = 60.0) -> Settled:
     Raises:
         PlanError: no choice at all is possible.
     """
-    return _Search(tables, time.monotonic() + time_limit).run()
+    found, _ = settle_below(tables, time_limit)
+    assert found is not None
+    return found
+
+
+def settle_below(tables: Tables, time_limit: float, value: float = math.inf) -> tuple[Settled | None, float]:
+    """The least sum of all prices if it is below a value, None if nothing below was found; and a bound for all choices,
+    which may just be that none is below.
+
+    Raises:
+        PlanError: no choice at all is possible.
+    """
+    return _Search(tables, time.monotonic() + time_limit, value).run()
 
 
 class _Search:
-    def __init__(self, tables: Tables, end: float) -> None:
-        self.tables, self.end = tables, end
-        self.bounds = Bounds(tables)
+    def __init__(self, tables: Tables, end: float, value: float) -> None:
+        self.whole, self.tables, self.end = tables, Folded(tables), end
+        self.bounds = Bounds(self.tables)
         self.kinds = self._kinds()
-        self.best: tuple[int, ...] | None = None
-        self.value = math.inf
+        self.best: Choice | None = None
+        self.chosen: Choice = ()
+        self.value = value
         self.stats: dict[str, float] = {"turns": len(self.bounds.turns), "branches": 0}
 
-    def run(self) -> Settled:
+    def run(self) -> tuple[Settled | None, float]:
         self.bounds.start(SWEEPS, self.end, ALIKE)
-        lower = self.bounds.tighten(SWEEPS, self.end, GAIN)
+        lower = self.bounds.tighten(SWEEPS, self.end, GAIN, self.enough)
         self.stats["message bound"] = lower
-        marginals = self.bounds.reduced()
-        proved = self._prove(lower, marginals)
-        assert self.best is not None
-        return Settled(self.best, self.value, min(proved, self.value), tuple(marginals), self.stats)
+        proved = min(self._prove(lower, self.bounds.reduced()), self.value)
+        if self.best is None:
+            return None, proved
+        return Settled(self.best, self.value, proved, self.stats), proved
 
     @property
     def enough(self) -> float:
@@ -94,20 +107,22 @@ class _Search:
         return self.end - time.monotonic()
 
     def _note(self, choice: Choice) -> None:
-        value = self.tables.seconds(choice)
+        """Keep a choice of what is left if it is the best so far."""
+        whole = self.tables.complete(choice)
+        value = self.whole.seconds(whole)
         if value < self.value:
-            self.best, self.value = choice, value
+            self.best, self.chosen, self.value = whole, choice, value
 
     def _prove(self, lower: float, reduced: list[np.ndarray]) -> float:
         """A bound for all choices that the bounds still allow; a better choice is noted on the way."""
-        if lower >= self.enough or (self.left < 0 and self.best is not None):
+        if lower >= self.enough or (self.left < 0 and math.isfinite(self.value)):
             return lower
         proved, done = self._widened(lower, reduced)
         if done or proved >= self.enough:
             return proved
-        if self.best is None:
+        if math.isinf(self.value):
             self._find(lower, reduced)
-        if proved >= self.enough or self.left < 0:
+        if proved >= self.enough or self.left < 0 or self.best is None:
             return proved
         return self._branched(proved, lower, reduced)
 
@@ -162,7 +177,7 @@ class _Search:
             allowed = 100 * max(allowed, 1e-9)
 
     def _impossible(self) -> PlanError:
-        name = self.tables.graph.name
+        name = self.whole.graph.name
         return PlanError(f"no strategies of {name!r} fit each other: no redistribution joins them")
 
     def _largest(self, keep: Sequence[np.ndarray]) -> int:
@@ -171,12 +186,11 @@ class _Search:
 
     def _branched(self, proved: float, lower: float, reduced: list[np.ndarray]) -> float:
         """Prove it once with the choice of one variable as it is in the best plan, and once otherwise."""
-        assert self.best is not None
-        variable, state = self._loosest(self.best, lower, reduced), self.bounds.state()
+        variable, state = self._loosest(self.chosen, lower, reduced), self.bounds.state()
         if variable is None:
             return proved
         choices = np.arange(self.tables.sizes[variable])
-        mine, both = choices == self.best[variable], math.inf
+        mine, both = choices == self.chosen[variable], math.inf
         for forbidden in (choices[~mine], choices[mine]):
             self.stats["branches"] += 1
             self.bounds.go_back(state)
@@ -196,7 +210,7 @@ class _Search:
 
     def _kinds(self) -> np.ndarray:
         """Per variable, a number that variables with equal surroundings share: they keep the same choices."""
-        found = np.empty(len(self.tables.variables), dtype=np.int64)
+        found = np.empty(len(self.tables.sizes), dtype=np.int64)
         for i, turn in enumerate(self.bounds.turns):
             found[turn.members] = i
         return found
@@ -226,7 +240,7 @@ class Restricted:
     Variables with one choice left are put in: `constant` is what they cost among themselves.
     """
 
-    def __init__(self, tables: Tables, keep: Sequence[np.ndarray]) -> None:
+    def __init__(self, tables: Summed, keep: Sequence[np.ndarray]) -> None:
         self.tables, self.keep, self.constant = tables, keep, 0.0
         self.free = [variable for variable, kept in enumerate(keep) if len(kept) > 1]
         self.place = {variable: i for i, variable in enumerate(self.free)}

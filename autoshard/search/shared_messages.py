@@ -141,6 +141,8 @@ class _Groups:
 
 def _min_plus(prices: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     """[..., rows of seconds], least over its columns of price plus seconds."""
+    if prices.size * len(seconds) <= BLOCK and prices.size < MANY * prices.shape[-1]:
+        return np.minimum.reduce(prices[..., None, :] + seconds, axis=-1)
     flat = prices.reshape(-1, prices.shape[-1])
     if len(flat) >= MANY and len(flat) >= 2 * seconds.shape[1]:
         found = _by_columns(flat, seconds)

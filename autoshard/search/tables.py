@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -77,10 +76,7 @@ class Tables:
         self.position = {variable: i for i, variable in enumerate(self.variables)}
         self.unary = [np.zeros(0)] * len(self.graph.inputs) + [self._works(node) for node in self.graph.nodes]
         self.prices = list(self._prices())
-
-    @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(map(len, self.choices))
+        self.sizes = tuple(map(len, self.choices))
 
     # -- what a choice means
 

@@ -5,8 +5,9 @@ does depends on the shape only through which parts divide it, and not on which d
 few classes. One pair of each is planned, with the tensor's size left open. First for a shape that everything divides:
 where a smaller one allows these steps, they are the best ones for it, too, for it allows no others.
 
-Without `detours`, redistributions of a dim between numbers of parts of which neither divides the other count as
-impossible: they go through layouts in between, and finding the best of these takes long.
+Without `detours` two kinds of redistribution count as impossible, for finding their best steps takes long: of a dim
+between numbers of parts of which neither divides the other, which goes through layouts in between; and from terms
+along some atoms to terms along others, some of which end while some begin.
 """
 
 from __future__ import annotations
@@ -93,9 +94,27 @@ class Transfers:
         """[before, after], the class of each pair."""
         rank, atoms = of.rank, len(self.atoms)
         first, last = decode(before, rank, atoms), decode(after, rank, atoms)
-        pairs = np.empty((len(before), len(after), 2 * atoms), dtype=np.int64)
+        found = np.full((len(before), len(after)), self._class_of_terms(None), dtype=np.int64)
+        direct = np.ones(found.shape, dtype=bool) if self.detours else self._direct(first, last, rank)
+        pairs = np.empty((*found.shape, 2 * atoms), dtype=np.int64)
         pairs[..., 0::2], pairs[..., 1::2] = first[:, None], last[None]
-        pairs = pairs.reshape(-1, 2 * atoms)
+        found[direct] = self._class_of_pairs(of, pairs[direct])
+        return found
+
+    def _direct(self, first: np.ndarray, last: np.ndarray, rank: int) -> np.ndarray:
+        """[before, after], whether a redistribution is one of those that are possible without detours."""
+        ending, beginning = ((one == CARRIED).astype(np.int64) for one in (first, last))
+        both = (ending @ (1 - beginning).T > 0) & ((1 - ending) @ beginning.T > 0)
+        for dim in range(rank):
+            old, new = (np.where(one == SPLITS + dim, self.atoms.sizes, 1).prod(axis=1) for one in (first, last))
+            both |= (old[:, None] % new > 0) & (new % old[:, None] > 0)
+        return ~both
+
+    def _class_of_pairs(self, of: TensorType, pairs: np.ndarray) -> np.ndarray:
+        """[pairs], the class of each; the digits of the two layouts alternate."""
+        if not len(pairs):
+            return np.zeros(0, np.int64)
+        rank = of.rank
         # Parts are products of pieces of the mesh: a size counts only by what it has in common with the devices.
         sizes = np.gcd(np.array(of.shape, dtype=np.int64), self.atoms.mesh.devices)
         named, kept = _renamed(pairs, sizes)
@@ -103,17 +122,19 @@ class Transfers:
         order = _row_numbers(keys)
         _, one, which = np.unique(order, return_index=True, return_inverse=True)
         known = np.array([self._class(tuple(keys[i].tolist()), rank) for i in one], dtype=np.int64)
-        return known[which].reshape(len(before), len(after))
+        return known[which.reshape(-1)]
 
     def _class(self, key: tuple[int, ...], rank: int) -> int:
         if key not in self._classes:
             atoms = len(self.atoms)
-            terms = self._plan(key[: 2 * atoms], key[2 * atoms :])
-            if terms not in self._numbers:
-                self._numbers[terms] = len(self._terms)
-                self._terms.append(terms)
-            self._classes[key] = self._numbers[terms]
+            self._classes[key] = self._class_of_terms(self._plan(key[: 2 * atoms], key[2 * atoms :]))
         return self._classes[key]
+
+    def _class_of_terms(self, terms: Terms | None) -> int:
+        if terms not in self._numbers:
+            self._numbers[terms] = len(self._terms)
+            self._terms.append(terms)
+        return self._numbers[terms]
 
     def _plan(self, digits: tuple[int, ...], shape: tuple[int, ...]) -> Terms | None:
         """The steps between layouts, the digits of which alternate."""
@@ -137,9 +158,6 @@ class Transfers:
 
     def _steps_between(self, digits: tuple[int, ...], shape: tuple[int, ...]) -> Steps | None:
         before, after = (to_layout(digits[start::2], len(shape), self.atoms) for start in (0, 1))
-        parts = zip(before.parts, after.parts, strict=True)
-        if not self.detours and any(old % new and new % old for old, new in parts):
-            return None
         try:
             return plan_steps(before, after, shape)
         except RedistributeError:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from autoshard.search.folded import Summed
 from autoshard.search.shared_messages import SharedMessages
-from autoshard.search.tables import Tables
 
 Rows = np.ndarray | slice
 
@@ -130,7 +130,7 @@ def swept(
     return total
 
 
-def bunches_of(tables: Tables) -> list[Bunch]:
+def bunches_of(tables: Summed) -> list[Bunch]:
     groups: dict[int, list] = {}
     for price in tables.prices:
         groups.setdefault(id(price.shared), []).append(price)
@@ -142,9 +142,9 @@ def bunches_of(tables: Tables) -> list[Bunch]:
     return found
 
 
-def turns_of(tables: Tables, bunches: Sequence[Bunch], unary: Sequence[np.ndarray]) -> list[Turn]:
+def turns_of(tables: Summed, bunches: Sequence[Bunch], unary: Sequence[np.ndarray]) -> list[Turn]:
     """All turns; equal layers one behind the other: a turn comes where its first member is."""
-    around: list[list[tuple[int, int, int]]] = [[] for _ in tables.variables]
+    around: list[list[tuple[int, int, int]]] = [[] for _ in tables.sizes]
     for number, bunch in enumerate(bunches):
         for row, scope in enumerate(bunch.variables.tolist()):
             for position, variable in enumerate(scope):
@@ -160,7 +160,7 @@ def turns_of(tables: Tables, bunches: Sequence[Bunch], unary: Sequence[np.ndarra
         members.append(variable)
         taken |= mine
     ordered = sorted((members for members, _ in groups.values()), key=lambda members: members[0])
-    when = np.empty(len(tables.variables), dtype=np.int64)
+    when = np.empty(len(tables.sizes), dtype=np.int64)
     for i, members in enumerate(ordered):
         when[members] = i
     return [_turn(members, [around[v] for v in members], bunches, when, unary[members[0]]) for members in ordered]

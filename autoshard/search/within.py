@@ -8,24 +8,24 @@ lower it is, the faster the draft. The fastest that fits is taken; if none does,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoshard.errors import RedistributeError
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
+from autoshard.plan import Plan
 from autoshard.search.asking import permits
 from autoshard.search.byte_prices import byte_prices
 from autoshard.search.candidates import suggested
 from autoshard.search.draft import Choice, Draft, Pricing
 from autoshard.search.improve import Improver
-from autoshard.search.memory import MemoryModel, Variable, memory_model
+from autoshard.search.live_terms import LiveTerms
+from autoshard.search.memory import MemoryModel, memory_model, note_peak
 from autoshard.search.prices import Prices
 from autoshard.search.problem import Problem
 from autoshard.strategy import Strategy
-from costmodel import live_bytes
 
 Strategies = Mapping[Node, Strategy]
 
@@ -53,33 +53,29 @@ class Found:
 
 
 class MemoryOf:
-    """The peak of drafts of one problem by the exact model; what a term takes is remembered by the layouts in it."""
+    """The peak of drafts of one problem by the exact model; what terms take is remembered by the layouts in them."""
 
     def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         self.model: MemoryModel = memory_model(problem)
-        self.known: dict[tuple[Hashable, ...], int] = {}
-        self._spans = np.asarray([(one.first, one.last) for one in self.model.terms], np.int64).reshape(-1, 2)
+        self._terms = LiveTerms(self.model)
 
     def timeline(self, strategies: Strategies, inputs: Mapping[Value, Layout]) -> np.ndarray:
         """Bytes at each moment, int64."""
+        return self._terms.timeline(lambda one: strategies[one] if isinstance(one, Node) else inputs[one])
 
-        def choice(variable: Variable) -> Strategy | Layout:
-            return strategies[variable] if isinstance(variable, Node) else inputs[variable]
+    def peak(self, draft: Draft) -> int:
+        """The most bytes that a draft needs at once."""
+        return int(self.timeline(draft.strategies, draft.layouts()).max())
 
-        nbytes = np.asarray([self._at(term, choice) for term in self.model.terms], np.int64)
-        return live_bytes(np.column_stack([self._spans, nbytes]), self.model.moments)
-
-    def _at(self, term, choice: Callable[[Variable], Strategy | Layout]) -> int:
-        layouts = tuple([part.read(choice(part.variable)) for part in term.parts])
-        key = term.form, layouts
-        known = self.known.get(key)
-        if known is None:
-            try:
-                known = term.size(*layouts)
-            except RedistributeError:
-                known = 0  # no plan can bring it there
-            self.known[key] = known
-        return known
+    def note(self, plan: Plan) -> None:
+        """Tell `peak_memory` the peak of a plan of the problem, where both models are the same: nothing is asked of how
+        values are left, and outputs leave as they come."""
+        problem = self.problem
+        if problem.asked_outputs or any(one.out_strategy is not None for one in problem.annotations.values()):
+            return
+        strategies = {node: plan.strategy(node) for node in problem.graph.nodes}
+        note_peak(plan, int(self.timeline(strategies, plan.layouts).max(initial=0)))
 
 
 def keep_within(
@@ -89,6 +85,7 @@ def keep_within(
     others: Sequence[Strategies],
     limit: int,
     fixed: Strategies,
+    memory: MemoryOf | None = None,
 ) -> Found:
     """The fastest strategies that were found to need at most `limit` bytes on a device; else those that need least.
 
@@ -96,17 +93,24 @@ def keep_within(
         starts: what to improve, the most promising one first.
         others: what may fit as it is; the fastest that does (or that which needs least) is improved as well.
         fixed: strategies that stay as they are.
+        memory: the problem's, if there is one already.
     """
-    return _Search(problem, prices, starts, limit, fixed).run(others)
+    return _Search(problem, prices, starts, limit, fixed, memory or MemoryOf(problem)).run(others)
 
 
 class _Search:
     def __init__(
-        self, problem: Problem, prices: Prices, starts: Sequence[Strategies], limit: int, fixed: Strategies
+        self,
+        problem: Problem,
+        prices: Prices,
+        starts: Sequence[Strategies],
+        limit: int,
+        fixed: Strategies,
+        memory: MemoryOf,
     ) -> None:
         self.problem, self.prices, self.fixed = problem, prices, fixed
         self.limit = math.floor(limit * (1 - SPARE))
-        self.memory = MemoryOf(problem)
+        self.memory = memory
         self.starts = list(starts)
         self.free = [node for node in problem.graph.nodes if node not in fixed]
         self.short: dict[int, None] = {}
@@ -116,7 +120,7 @@ class _Search:
         self.further: dict[tuple, Sequence[Strategy]] = {}
 
     def run(self, others: Sequence[Strategies] = ()) -> Found:
-        plain = Pricing(self.problem, self.prices)
+        self.plain = plain = Pricing(self.problem, self.prices)
         looked_at = [self._note(Draft(plain, one)) for one in others]
         first, *_ = [self._note(Draft(plain, one)) for one in self.starts]
         if looked_at:
@@ -143,7 +147,7 @@ class _Search:
         """Improve for one price of a byte; whether something fits."""
         each = price / math.sqrt(len(self.short))
         nbytes = byte_prices(self.memory.model.schedule, dict.fromkeys(self.short, each))
-        pricing, self.known = Pricing(self.problem, self.prices, nbytes), {}
+        pricing, self.known = Pricing(self.problem, self.prices, nbytes, self.plain), {}
         known = {node: self._known(pricing, node) for node in self.free}
         answers: dict[tuple, tuple[float, Choice]] = {}
         made: list[tuple[Found, Strategies]] = []

@@ -74,7 +74,7 @@ def test_rows_are_what_plans_need_and_bounds_are_below_all_of_them():
     for _ in range(6):
         choice = near(rng)
         nbytes = rows().at(choice)
-        assert int(nbytes.max()) == peak_memory(plan_of_choice(training(), Settled(choice, 1.0, 0.0, ())))
+        assert int(nbytes.max()) == peak_memory(plan_of_choice(training(), Settled(choice, 1.0, 0.0)))
         assert lower <= training().seconds(choice) + float(prices @ nbytes) + 1e-12
 
 

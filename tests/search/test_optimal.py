@@ -70,7 +70,7 @@ def test_tables_say_what_the_evaluator_says(function, mesh, seed):
     for _ in range(5):
         choice = tuple(int(rng.integers(size)) for size in found.sizes)
         value = found.seconds(choice)
-        plan = plan_of_choice(found, Settled(choice, value, 0.0, ()))
+        plan = plan_of_choice(found, Settled(choice, value, 0.0))
         assert evaluate_plan(plan, HARDWARE).seconds == pytest.approx(value, rel=1e-9)
         dense = sum(factor.cost[tuple(choice[v] for v in factor.scope)] for factor in found.factors())
         assert dense == pytest.approx(value, rel=1e-9)

@@ -56,7 +56,7 @@ def test_no_known_plan_within_the_limit_is_cheaper(mesh):
     every = list(itertools.product(*(range(size) for size in tables.sizes)))
     cheap = sorted(every, key=tables.seconds)[:60]
     for choice in cheap + [every[i] for i in rng.integers(len(every), size=200)]:
-        plan = plan_of_choice(tables, Settled(choice, 1.0, 0.0, ()))
+        plan = plan_of_choice(tables, Settled(choice, 1.0, 0.0))
         known.append((peak_memory(plan), tables.seconds(choice)))
     for limit in sorted({peak for peak, _ in known})[:: max(1, len(known) // 40)]:
         best = settle_within(tables, limit, 30.0)

@@ -81,6 +81,18 @@ def _owners(program) -> dict:
     return own
 
 
+def _made_over(instruction, ending, own) -> int:
+    """Bytes of results that are made in the memory of operands, those of `ending`, and so are not there twice."""
+    total = 0
+    for result, places in zip(instruction.results, instruction.op.over, strict=False):
+        givers = [own[instruction.operands[i]] for i in places if instruction.operands[i].local == result.local]
+        giver = next((one for one in givers if one in ending), None)
+        if giver is not None and giver.local.nbytes == result.local.nbytes:
+            ending = ending - {giver}
+            total += result.local.nbytes
+    return total
+
+
 def _alive(program) -> list[int]:
     """Bytes at each instruction: what is still to be used, outputs, inputs that nothing replaces, and what comes and
     goes: scratch of operators, buffers of collectives."""
@@ -95,6 +107,8 @@ def _alive(program) -> list[int]:
         if isinstance(instruction, Compute):
             locals_ = [tuple(one.local for one in some) for some in (instruction.operands, instruction.results)]
             blocks += call_bytes(instruction.op, instruction.node.rule, *locals_, instruction.attrs)
+            after = {own[one] for rest in program.instructions[i + 1 :] for one in (*rest.operands, *rest.results)}
+            blocks -= _made_over(instruction, {own[one] for one in instruction.operands} - kept - after, own)
         elif instruction.step.communicates:
             blocks += staging_bytes(instruction.step, instruction.operand.whole)
         sizes.append(blocks)

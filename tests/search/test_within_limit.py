@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -54,6 +55,13 @@ def test_model_of_drafts_is_that_of_plans():
     memory = MemoryOf(problem())
     inputs = {value: batch().layouts[value] for value in problem().graph.inputs}
     assert (memory.timeline(strategies(), inputs) == memory_of(batch()).timeline).all()
+
+
+@pytest.mark.parametrize("found", [batch, free])
+def test_noted_peaks_are_those_of_the_plans_own_model(found):
+    memory, made = MemoryOf(problem()), replace(found())
+    memory.note(made)
+    assert peak_memory(made) == memory_of(found()).peak == peak_memory(replace(found()))
 
 
 def test_price_of_a_moment_is_paid_for_all_that_lies_there():

@@ -49,6 +49,7 @@ class Completion:
         whole = {value: Layout.whole(problem.mesh, value.type.rank) for value in self.graph.inputs}
         self.layouts: dict[Value, Layout] = {**whole, **inputs, **problem.given}
         self.decisions: dict[Node, Decision] = {}
+        self._followed: dict[tuple, Strategy] = {}
 
     def plan(self, name: str, words: str) -> Plan:
         """The plan, which tells that it comes from the named plan `name`, in `words`.
@@ -71,17 +72,24 @@ class Completion:
         return Plan(*made, started_from=words, search=name)
 
     def _decide(self, node: Node) -> None:
-        following = self._follow(node)
+        following = self._following(node)
         strategy = self.adjust(node, following) or following
         cause = Cause(FOLLOWED if strategy is following else NAMED)
-        prices = prices_for(self.problem.hardware)
-        edges = sum(
-            prices.redistribution(self.layouts[value], need, value.type)
-            for value, need in zip(node.operands, strategy.operand_layouts, strict=True)
-        )
+        prices, edges = prices_for(self.problem.hardware), 0.0
+        for value, need in zip(node.operands, strategy.operand_layouts, strict=True):
+            if self.layouts[value] is not need:
+                edges += prices.redistribution(self.layouts[value], need, value.type)
         self.decisions[node] = Decision(Option(strategy, edges, 0.0, prices.work(node, strategy)), cause)
         for value, layout in zip(node.results, strategy.result_layouts, strict=True):
             self.layouts[value] = self.pinned.get(value, layout)
+
+    def _following(self, node: Node) -> Strategy:
+        """`_follow`, once for all equal nodes whose operands lie alike."""
+        lie = tuple([(self.layouts[value], value in self.structure.fed) for value in node.operands])
+        known = self._followed.get((node.key, lie))
+        if known is None:
+            known = self._followed[node.key, lie] = self._follow(node)
+        return known
 
     def _follow(self, node: Node) -> Strategy:
         order = sorted(range(len(node.operands)), key=lambda i: (node.operands[i] not in self.structure.fed, i))

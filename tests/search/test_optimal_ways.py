@@ -1,0 +1,84 @@
+"""Where a mesh has so many axes that neighbours are used as one, all ways to do so are compared."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from autoshard import ops
+from autoshard.errors import MemoryLimitError
+from autoshard.layout.mesh import Mesh
+from autoshard.search import Problem, evaluate_plan, find_mode, optimal
+from autoshard.search.evaluate import prices_for
+from autoshard.search.memory import peak_memory
+from autoshard.search.optimal import atoms_for, plan_of_choice, search_ways
+from autoshard.search.settle import settle, settle_below
+from autoshard.search.tables import Tables
+from autoshard.trace.function import trace
+from costmodel import preset
+from tests.search.plans import array
+
+HARDWARE = preset("h100")
+
+
+def problem(**options) -> Problem:
+    """Two products with a sum between them that several read, on a mesh of three unequal axes."""
+
+    def function(x, v, w):
+        hidden = ops.relu(ops.matmul(x, v))
+        return ops.add(ops.matmul(hidden, w), x), ops.square(hidden)
+
+    graph = trace(function, array(400, 96), array(96, 480), array(480, 96)).graph
+    return Problem(graph, Mesh.parse("2x3x4"), HARDWARE, options=options)
+
+
+@pytest.fixture
+def ways(monkeypatch) -> list[Tables]:
+    """The tables of each way to use the three axes as two."""
+    monkeypatch.setattr(optimal, "MOST", 100)
+    return [Tables(problem(), prices_for(HARDWARE), atoms) for atoms in atoms_for(problem())]
+
+
+def test_the_best_of_all_ways_is_found(ways):
+    assert len(ways) == 2 and all(one.atoms.bundled and len(one.atoms) == 2 for one in ways)
+    values = [settle(one).value for one in ways]
+    assert len(set(values)) > 1
+    tables, found = search_ways(problem(), 30.0)
+    assert found.value == pytest.approx(min(values), rel=1e-9) and found.proven
+    assert found.stats["ways"] == found.stats["searched"] == 2
+    plan = plan_of_choice(tables, found)
+    assert evaluate_plan(plan, HARDWARE).seconds == pytest.approx(found.value, rel=1e-9)
+    assert plan.search_stats["restricted"] == plan.search_stats["proven"] == 1
+
+
+def test_a_way_without_time_is_told_by_the_gap(ways):
+    _, found = search_ways(problem(), 1e-9)
+    assert found.stats["searched"] == 1 and found.stats["ways"] == 2
+    assert found.bound == 0 and not found.proven
+    assert found.value >= min(settle(one).value for one in ways) * (1 - 1e-9)
+
+
+def test_only_what_is_below_a_value_is_searched(ways):
+    for tables in ways:
+        best = settle(tables)
+        found, bound = settle_below(tables, 30.0, best.value * 1.01)
+        assert found is not None and found.value == pytest.approx(best.value, rel=1e-9)
+        assert bound == pytest.approx(best.value, rel=1e-9)
+        found, bound = settle_below(tables, 30.0, best.value * 0.99)
+        assert found is None and best.value * 0.99 * (1 - 1e-8) <= bound <= best.value
+
+
+def test_a_memory_limit_holds_in_all_ways(ways):
+    free = find_mode("optimal")(problem())
+    most = peak_memory(free)
+    tight = find_mode("optimal")(problem(memory=math.ceil(0.9 * most)))
+    assert peak_memory(tight) <= 0.9 * most
+    stats = tight.search_stats
+    assert stats["seconds"] >= free.search_stats["seconds"] * (1 - 1e-9)
+    assert stats["bound"] <= stats["seconds"] * (1 + 1e-9)
+    assert np.isclose(stats["gap"], (stats["seconds"] - stats["bound"]) / stats["seconds"])
+    with pytest.raises(MemoryLimitError) as told:
+        find_mode("optimal")(problem(memory=100))
+    assert told.value.limit == 100 < told.value.needed <= most
