@@ -126,6 +126,13 @@ class Strategy:
         carried = ".".join(map(self.mesh.show_ref, self.carried))
         return f"{text} carrying +{carried}" if carried else text
 
+    @property
+    def told(self) -> str:
+        """What tells it from other strategies: the parts of its operands; of an operator without any, what it leaves."""
+        if self.operand_layouts:
+            return str(self)
+        return "; ".join(f"[{layout}]" for layout in self.result_layouts)
+
 
 def show_parts(parts: Parts) -> str:
     """MindSpore's way to print a strategy: ((2, 4), (4)) - a single entry without a trailing comma."""

@@ -156,7 +156,7 @@ def _judged(chosen: Choice, seat: Seat, others: Sequence[Choice]) -> _Judged:
     priced = [(seat.price(one), i, one) for i, one in enumerate(others) if one is not chosen]
     ranked = sorted(priced, key=lambda way: way[:2])
     alternatives = tuple([_option(one, seconds) for seconds, _, one in ranked[:ALTERNATIVES]])
-    instead = f"{ranked[0][2].strategy}, which costs {_more(ranked[0][0] - now)}" if ranked else ""
+    instead = f"{ranked[0][2].strategy.told}, which costs {_more(ranked[0][0] - now)}" if ranked else ""
     return _Judged(_option(chosen, now), alternatives, instead)
 
 

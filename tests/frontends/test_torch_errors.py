@@ -75,6 +75,14 @@ def test_what_torch_cannot_capture_keeps_its_reason() -> None:
     assert told.startswith("torch.export cannot capture Linear for these arguments: ") and "[6, 5] X [4, 3]" in told
 
 
+def test_a_result_that_torch_does_not_know_is_told_with_the_way_out() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=1, n_embd=8, n_head=2, n_positions=4, vocab_size=9, bos_token_id=0, eos_token_id=0)
+    told = message(ParseError, GPT2LMHeadModel(config), (torch.zeros((2, 4), dtype=torch.long),))
+    assert "DynamicCache" in told and told.endswith("`config.use_cache = False` or kwargs={'use_cache': False}")
+
+
 def test_training_needs_a_loss_that_is_there() -> None:
     x = (torch.randn(6, 4),)
     sgd = lambda params: nn.SGD(params, 0.1)  # noqa: E731

@@ -60,6 +60,7 @@ def calls(rows: int, size: int) -> dict[str, tuple[list[np.ndarray], dict]]:
         "RmsNorm": ([x, drawn(size)], {}),
         "Standardize": ([x + 3], {}),
         "NormGrad": ([g, x, scale, drawn(size)], {"center": True}),
+        "ExtremeGrad": ([row, np.round(x)], {"axis": (2,), "largest": False}),
     }
 
 

@@ -17,7 +17,8 @@ from autoshard.redistribute.bound import fewest_elements
 from autoshard.redistribute.planner import evened, moved, plan_steps
 from autoshard.runtime.array import cut, join
 from autoshard.runtime.local import LocalComm
-from autoshard.runtime.padded import fit, step_runner
+from autoshard.runtime.moving import step_runner
+from autoshard.runtime.padded import fit
 from autoshard.tensortype import TensorType
 from tests.redistribute import virtual_ranks as ranks
 
@@ -97,7 +98,7 @@ def test_forms_follow_from_forms(change, seed, boxes):
     for i, (step, form) in enumerate(way.steps):
         result = form.register(f"step{i}", of)
         one = Collective(step, now, result, None)
-        parts, now = step_runner(one)(parts, comm), result
+        parts, now = step_runner(one, comm)(parts), result
         assert all(part.shape == now.local.shape for part in parts)
     assert now.layout is end.layout and now.whole.shape == end.shape
     whole = fit(array, end.shape)

@@ -97,8 +97,18 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
         return with_code(found)
     except Exception as error:  # torch raises errors of many kinds for what it cannot capture
         raise ParseError(
-            f"torch.export cannot capture {type(target).__name__} for these arguments: {_told(error)}"
+            f"torch.export cannot capture {type(target).__name__} for these arguments: {_told(error)}{_advice(error)}"
         ) from error
+
+
+def _advice(error: Exception) -> str:
+    """What to do about outputs that torch.export does not know, the first that transformers' language models meet."""
+    if "in output, which is not a known type" not in str(error):
+        return ""
+    return (
+        "\n    The module has to return tensors, or tuples, lists and dicts of them; a model of transformers returns its "
+        "cache unless `config.use_cache = False` or kwargs={'use_cache': False}"
+    )
 
 
 def _told(error: Exception) -> str:
