@@ -181,7 +181,8 @@ class _Combination:
         known = {node: tuple(dict.fromkeys(draft.chosen[node] for draft in drafts)) for node in self.graph.nodes}
         improve = _Improvement(self.problem, known)
         best = self._polished(improve.best(drafts, fixed))
-        if self.settled:
+        chosen = best.draft.chosen
+        if any(chosen[node].strategy != strategy for node, strategy in self.settled.items()):
             pure = [draft.seconds for start, draft in zip(self.starts, drafts, strict=True) if start.is_pure]
             fixed = {**fixed, **self.settled}
             kept = improve.best([self._draft(pricing, start, fixed) for start in self.starts], fixed)
