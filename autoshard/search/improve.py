@@ -24,6 +24,9 @@ LEAST_GAIN = 1e-9
 """What an improvement must save, as a share of the draft's cost; less may be rounding."""
 MOST_VISITS = 12
 """How often a sweep visits an operator, on average."""
+WORTH = 0.3
+"""Chains and joint moves begin where more is paid than this share of what an operator takes in the mean: what they can
+save is hardly ever more than what is paid there."""
 MOST_LISTED = 80
 """Up to how many strategies an operator's whole list is tried."""
 WIDTH, LENGTH = 4, 40
@@ -59,6 +62,11 @@ class Improver:
             near.pop(node, None)
             known = self._near[node] = tuple(other for other in near if other in self.free)
         return known
+
+    @property
+    def worth(self) -> float:
+        """Seconds that must be paid around something for a move to begin there."""
+        return WORTH * self.draft.seconds / max(len(self.free), 1)
 
     # -- single operators
 
@@ -140,10 +148,10 @@ class Improver:
         Args:
             most: how many changes may be tried.
         """
-        self.tries = most
+        self.tries, worth = most, self.worth
         paid = {node: sum(self.draft.costs[term] for term in self.pricing.of_node[node]) for node in self.free}
-        for start in sorted(filter(paid.__getitem__, self.free), key=lambda node: -paid[node]):
-            if self.tries <= 0:
+        for start in sorted(self.free, key=lambda node: -paid[node]):
+            if self.tries <= 0 or paid[start] <= worth:
                 return
             changed = self._from(start)
             if changed:

@@ -41,9 +41,9 @@ class _Joint:
         self.linked = self._linked()
 
     def run(self, most: int) -> None:
-        self.improver.tries = most
+        self.improver.tries, worth = most, self.improver.worth
         for places in sorted(self._groups(), key=lambda places: -self._paid(places)):
-            if self.improver.tries <= 0 or not self._paid(places):
+            if self.improver.tries <= 0 or self._paid(places) <= worth:
                 return
             for layout in self._layouts(places):
                 changed = self._move(places, layout)
