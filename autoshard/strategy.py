@@ -128,7 +128,7 @@ class Strategy:
 
     @property
     def told(self) -> str:
-        """What tells it from other strategies: the parts of its operands; of an operator without any, what it leaves."""
+        """What tells it from other strategies: its operands' parts; of an operator without any, what it leaves."""
         if self.operand_layouts:
             return str(self)
         return "; ".join(f"[{layout}]" for layout in self.result_layouts)

@@ -106,8 +106,8 @@ def _advice(error: Exception) -> str:
     if "in output, which is not a known type" not in str(error):
         return ""
     return (
-        "\n    The module has to return tensors, or tuples, lists and dicts of them; a model of transformers returns its "
-        "cache unless `config.use_cache = False` or kwargs={'use_cache': False}"
+        "\n    The module has to return tensors, or tuples, lists and dicts of them; a model of transformers returns "
+        "its cache unless `config.use_cache = False` or kwargs={'use_cache': False}"
     )
 
 
