@@ -32,7 +32,7 @@ def group_levels(topology: Topology, steps: Sequence[tuple[int, int]]) -> tuple[
         for count, stride in steps:
             joined *= count if whole else max(1, min(count, (span or 1) // stride))
         if joined > inside:
-            levels.append((joined // inside, link))
+            levels.append((-(-joined // inside), link))  # a level that joins groups of unequal sizes joins two
             inside = joined
         if whole:
             break

@@ -153,21 +153,37 @@ def _flowing(graph: Graph, strategy: Strategy) -> Lying:
     lying: Lying = {value: ((),) * value.type.rank for value in graph.values}
     lying.update((value, lay.dims) for value, lay in zip(graph.outputs, strategy.result_layouts, strict=True))
     lying.update((value, lay.dims) for value, lay in zip(graph.inputs, strategy.operand_layouts, strict=True))
-    fixed, grown = {*graph.inputs, *graph.outputs}, True
-    while grown:
-        grown = False
+    fixed, touching = {*graph.inputs, *graph.outputs}, _touching(graph)
+    due = set(graph.nodes)
+    while due:
         for node in (*graph.nodes, *reversed(graph.nodes)):
-            rule, axes = node.rule, _axes(node, lying, strategy)
-            spread = Strategy(rule, strategy.mesh, axes)
-            sides = (
-                *zip(node.operands, spread.operand_layouts, strict=True),
-                *zip(node.results, spread.result_layouts, strict=True),
-            )
-            for value, layout in sides:
-                more = tuple(old or new for old, new in zip(lying[value], layout.dims, strict=True))
+            if node not in due:
+                continue
+            due.discard(node)
+            values = (*node.operands, *node.results)
+            around = tuple([lying[value] for value in values])
+            for value, dims in zip(values, _dims_of(node.rule, strategy.mesh, around), strict=True):
+                more = tuple([old or new for old, new in zip(lying[value], dims, strict=True)])
                 if value not in fixed and more != lying[value] and _disjoint(more):
-                    lying[value], grown = more, True
+                    lying[value] = more
+                    due.update(touching[value])
     return lying
+
+
+def _touching(graph: Graph) -> dict[Value, list[Node]]:
+    """Per value the nodes that make or use it."""
+    found: dict[Value, list[Node]] = {value: [] for value in graph.values}
+    for node in graph.nodes:
+        for value in (*node.operands, *node.results):
+            found[value].append(node)
+    return found
+
+
+@lru_cache(maxsize=1 << 14)
+def _dims_of(rule: Rule, mesh: Mesh, lying: tuple[tuple[Refs, ...], ...]) -> tuple[tuple[Refs, ...], ...]:
+    """How the dims of a node's values lie once its factors are split as they put it."""
+    spread = Strategy(rule, mesh, _axes_of(rule, mesh, lying))
+    return tuple(layout.dims for layout in (*spread.operand_layouts, *spread.result_layouts))
 
 
 def _axes(node: Node, lying: Lying, strategy: Strategy) -> tuple[Refs, ...]:

@@ -45,12 +45,17 @@ def propagate(problem: Problem) -> Plan:
     Raises:
         StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
     """
-    return _Propagation(problem).run()
+    return propagated(problem, compared=True)
+
+
+def propagated(problem: Problem, compared: bool) -> Plan:
+    """The plan of `propagate`; every decision comes with runners-up only where they are to be `compared`."""
+    return _Propagation(problem, compared).run()
 
 
 class _Propagation:
-    def __init__(self, problem: Problem) -> None:
-        self.problem, self.graph = problem, problem.graph
+    def __init__(self, problem: Problem, compared: bool) -> None:
+        self.problem, self.graph, self.compared = problem, problem.graph, compared
         self.chooser = chooser(problem.mesh, problem.hardware)
         self.prices = self.chooser.prices
         self.layouts: dict[Value, Layout] = dict(problem.input_layouts)
@@ -141,7 +146,7 @@ class _Propagation:
             return
         operands = tuple(map(self._held, node.operands))
         wanted = tuple(tuple(self._wanted(value)) for value in node.results)
-        best, others = self.chooser.choose(node, operands, wanted)
+        best, others = self.chooser.choose(node, operands, wanted, self.compared)
         self._settle(node, Decision(best, Cause(cause, tuple(self._neighbours(node))), others))
         self._spread(node)
 

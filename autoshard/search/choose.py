@@ -15,8 +15,9 @@ The order, from first to last:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,14 +32,16 @@ from autoshard.search.candidates import joined, suggested
 from autoshard.search.listing import Listing, listing
 from autoshard.search.prices import Prices, local_bytes, local_nbytes
 from autoshard.strategy import Strategy
+from autoshard.tensortype import TensorType
 from costmodel import Hardware
 
+AtLeast = Callable[[Layout, Layout, TensorType], float]
 Held = Sequence[tuple[Layout, ...]]
 """Per operand, the layout it is left in and those of the copies that decided users have; () where it is open."""
 
 ALTERNATIVES = 3
 MOST_PRICED = 32
-"""Strategies priced exactly, beyond those of neighbours, where none is free of communication."""
+"""Strategies that may be priced exactly, beyond those of neighbours, where none is free of communication."""
 
 
 @lru_cache(maxsize=16)
@@ -56,32 +59,43 @@ class Chooser:
         self._followed: dict[tuple, Option] = {}
 
     def choose(
-        self, node: Node, operands: Held, wanted: Sequence[tuple[Layout, ...]]
+        self, node: Node, operands: Held, wanted: Sequence[tuple[Layout, ...]], compared: bool = True
     ) -> tuple[Option, tuple[Option, ...]]:
         """The best option and the runners-up.
 
         Args:
             operands: the layouts in which operands can be had.
             wanted: per result, the layouts that decided users want.
+            compared: look for runners-up where the choice is made without.
         """
-        key = (node.key, tuple(operands), tuple(wanted))
+        key = (node.key, tuple(operands), tuple(wanted), compared)
         if key not in self._known:
-            self._known[key] = self._judge(node, operands, wanted)
+            self._known[key] = self._judge(node, operands, wanted, compared)
         return self._known[key]
 
-    def _judge(self, node: Node, operands: Held, wanted: Sequence) -> tuple[Option, tuple[Option, ...]]:
+    def _judge(self, node: Node, operands: Held, wanted: Sequence, compared: bool) -> tuple[Option, tuple[Option, ...]]:
         first = suggested(node, self.mesh, operands, wanted)
-        free = [strategy for strategy in first if self._is_free(strategy, operands, wanted)]
-        options = [self.option(node, strategy, operands, wanted) for strategy in free]
-        if not options:
-            options = self._priced(node, first, operands, wanted)
-        elif len(options) <= ALTERNATIVES:
-            options += self._runners_up(node, first, free, operands, wanted)
-        if not options:
+        ways = [self._way(node, one, operands, wanted) for one in first if self._is_free(one, operands, wanted)]
+        if not ways:
+            ways = self._priced(node, first, operands, wanted, ALTERNATIVES if compared else 0)
+        elif compared and len(ways) <= ALTERNATIVES:
+            ways += self._runners_up(node, first, ways, operands, wanted)
+        if not ways:
             raise PlanError(f"{node.label} ({node.op.name}){where(node.source)} has no strategy on mesh '{self.mesh}'")
-        ranked = sorted(range(len(options)), key=lambda i: _rank(node, options[i], operands, i))
-        chosen = [options[i] for i in ranked[: ALTERNATIVES + 1]]
+        chosen = [self._told(node, one) for one in self._ranked(node, ways, operands)]
         return chosen[0], tuple(chosen[1:])
+
+    def _ranked(self, node: Node, ways: Sequence[_Way], operands: Held) -> list[_Way]:
+        """The best ways, best first; the work is asked for only where it may decide."""
+        keys = [_rank(node, way, operands) for way in ways]
+        last = sorted(keys)[: ALTERNATIVES + 1][-1]
+        near = [i for i, key in enumerate(keys) if key <= last]
+
+        def rank(i: int) -> tuple:
+            strategy = ways[i].strategy
+            return (*keys[i], _rounded(self.prices.work(node, strategy)), local_bytes(node, strategy), i)
+
+        return [ways[i] for i in sorted(near, key=rank)[: ALTERNATIVES + 1]]
 
     def _is_free(self, strategy: Strategy, operands: Held, wanted: Sequence) -> bool:
         """Whether no edge to a decided neighbour needs communication."""
@@ -92,58 +106,80 @@ class Chooser:
         return all(have is need or is_cut(have, need) for have, needs in out for need in needs)
 
     def _runners_up(
-        self, node: Node, suggestions: Sequence[Strategy], free: Sequence[Strategy], operands: Held, wanted: Sequence
-    ) -> list[Option]:
+        self, node: Node, suggestions: Sequence[Strategy], free: Sequence[_Way], operands: Held, wanted: Sequence
+    ) -> list[_Way]:
         """What would come next where few strategies are free of communication: the neighbours' own splits, then further
         suggested ones, so that a decision can be compared with something."""
-        known = set(free)
+        known = {way.strategy for way in free}
         others = dict.fromkeys((*joined(node, self.mesh, operands, wanted), *suggestions))
         rest = [strategy for strategy in others if strategy not in known]
-        return [self.option(node, strategy, operands, wanted) for strategy in rest[: 2 * ALTERNATIVES]]
+        return [self._way(node, strategy, operands, wanted) for strategy in rest[: 2 * ALTERNATIVES]]
 
-    def _priced(self, node: Node, suggestions: Iterable[Strategy], operands: Held, wanted: Sequence) -> list[Option]:
-        """Options where none is free of communication: for all that neighbours have or want, and for further suggested
-        and enumerated strategies, the most promising by a bound first, until the bound or MOST_PRICED ends it."""
+    def _priced(
+        self, node: Node, suggestions: Iterable[Strategy], operands: Held, wanted: Sequence, others: int
+    ) -> list[_Way]:
+        """The best way and at least so many others where none is free of communication: of all that neighbours have or
+        want, and of further suggested and enumerated strategies, the most promising by a bound first."""
         near = joined(node, self.mesh, operands, wanted)
-        options = [self.option(node, strategy, operands, wanted) for strategy in near]
-        best = min((option.edge_seconds for option in options), default=math.inf)
-        for bound, strategy in self._promising(node, suggestions, set(near), operands, wanted):
-            if bound > best:
+        more = self._promising(node, suggestions, set(near), operands, wanted)
+        found = [(self._bound(node, one, operands, wanted), i, one) for i, one in enumerate((*near, *more))]
+        ways: dict[int, _Way] = {}
+        best = math.inf
+        for bound, i, strategy in sorted(found, key=lambda way: way[:2]):
+            if bound > best and len(ways) > others:
                 break
-            options.append(self.option(node, strategy, operands, wanted))
-            best = min(best, options[-1].edge_seconds)
-        return options
+            way = ways[i] = self._way(node, strategy, operands, wanted)
+            best = min(best, way.edge_seconds)
+        return [ways[i] for i in sorted(ways)]
 
     def _promising(
         self, node: Node, suggestions: Iterable[Strategy], known: set[Strategy], operands: Held, wanted: Sequence
-    ) -> list[tuple[float, Strategy]]:
-        """Of suggested and enumerated strategies that are not known yet MOST_PRICED with the least bounds, and these;
-        in the order of the bounds, then of the strategies."""
+    ) -> list[Strategy]:
+        """Of suggested and enumerated strategies that are not known yet MOST_PRICED with the least bounds; in the order
+        of the bounds, then of the strategies."""
         first = [one for one in dict.fromkeys(suggestions) if one not in known]
-        found = [(self._bound(node, one, operands, wanted), i, one) for i, one in enumerate(first)]
+        at_least = self.prices.at_least
+        found = [(self._bound(node, one, operands, wanted, at_least), i, one) for i, one in enumerate(first)]
         listed = listing(node.rule, self.mesh)
         seconds = self._bounds(node, listed, operands, wanted)
         skipped = [listed.places[one] for one in known.union(first) if one in listed.places]
         seconds[skipped] = math.inf
         least = np.argsort(seconds, kind="stable")[: min(MOST_PRICED, len(seconds) - len(skipped))].tolist()
         found += [(float(seconds[i]), len(first) + i, listed.strategies[i]) for i in least]
-        return [(bound, one) for bound, _, one in sorted(found, key=lambda way: way[:2])[:MOST_PRICED]]
+        return [one for _, _, one in sorted(found, key=lambda way: way[:2])[:MOST_PRICED]]
 
     def option(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> Option:
         """Price one strategy."""
+        return self._told(node, self._way(node, strategy, operands, wanted))
+
+    def _told(self, node: Node, way: _Way) -> Option:
+        work = self.prices.work(node, way.strategy)
+        return Option(way.strategy, way.edge_seconds, way.completion_seconds, work, way.collectives)
+
+    def _way(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> _Way:
         prices, edges, asked, count = self.prices, 0.0, False, 0
         for held, need, of in zip(operands, strategy.operand_layouts, node.operand_types, strict=True):
             if held and need not in held:
-                nearest = min(held, key=lambda have: prices.redistribution(have, need, of))
-                edges += prices.redistribution(nearest, need, of)
+                nearest, seconds = self._nearest(held, need, of)
+                edges += seconds
                 count += prices.collectives(nearest, need, of)
         for have, needs, of in zip(strategy.result_layouts, wanted, node.result_types, strict=True):
             for need in needs:
                 asked = True
                 edges += prices.redistribution(have, need, of)
                 count += prices.collectives(have, need, of)
-        completion = 0.0 if asked else prices.completion(node, strategy)
-        return Option(strategy, edges, completion, prices.work(node, strategy), count)
+        return _Way(strategy, edges, 0.0 if asked else prices.completion(node, strategy), count)
+
+    def _nearest(self, held: Sequence[Layout], need: Layout, of: TensorType) -> tuple[Layout, float]:
+        """The copy from which a layout is had in least time, the first of them, and that time."""
+        prices, nearest, least = self.prices, held[0], math.inf
+        for have in held:
+            if len(held) > 1 and prices.surely(have, need, of) >= least:
+                continue
+            seconds = prices.redistribution(have, need, of)
+            if seconds < least:
+                nearest, least = have, seconds
+        return nearest, least
 
     def following(self, node: Node, strategy: Strategy, held: Sequence[Layout]) -> Option:
         """`option` of a node whose operands lie so, where nothing is wanted of its results yet; remembered."""
@@ -154,9 +190,12 @@ class Chooser:
             known = self._followed[key] = self.option(node, strategy, lie, free)
         return known
 
-    def _bound(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> float:
-        """A bound below the edges' time of a strategy, without planning any redistribution."""
-        at_least, entering, leaving = self.prices.at_least, 0.0, 0.0
+    def _bound(
+        self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence, at_least: AtLeast | None = None
+    ) -> float:
+        """A bound below the edges' time of a strategy, without planning any redistribution; `at_least` bounds one."""
+        entering, leaving = 0.0, 0.0
+        at_least = at_least or self.prices.surely
         for held, need, of in zip(operands, strategy.operand_layouts, node.operand_types, strict=True):
             if held and need not in held:
                 entering += min([at_least(have, need, of) for have in held])
@@ -175,22 +214,29 @@ class Chooser:
         return entering + leaving
 
 
-def _rank(node: Node, option: Option, operands: Held, place: int) -> tuple:
-    strategy = option.strategy
+class _Way(NamedTuple):
+    """A strategy, and what its edges take; the fields are those of `Option`."""
+
+    strategy: Strategy
+    edge_seconds: float
+    completion_seconds: float
+    collectives: int
+
+
+def _rank(node: Node, way: _Way, operands: Held) -> tuple:
+    """What decides first, up to the work."""
+    strategy = way.strategy
     open_bytes = sum(
         local_nbytes(of, layout)
         for of, layout, held in zip(node.operand_types, strategy.operand_layouts, operands, strict=True)
         if not held
     )
     return (
-        _rounded(option.edge_seconds),
-        _rounded(option.completion_seconds),
+        _rounded(way.edge_seconds),
+        _rounded(way.completion_seconds),
         -strategy.work_split,
-        option.collectives,
+        way.collectives,
         open_bytes,
-        _rounded(option.work_seconds),
-        local_bytes(node, strategy),
-        place,
     )
 
 

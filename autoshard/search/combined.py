@@ -25,7 +25,7 @@ from autoshard.plan import Plan
 from autoshard.propagate.collector import paused
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.batch import batch_parallel
-from autoshard.search.bfs import propagate
+from autoshard.search.bfs import propagate, propagated
 from autoshard.search.candidates import splits_further
 from autoshard.search.choose import chooser
 from autoshard.search.draft import Choice, Draft, Pricing
@@ -53,6 +53,8 @@ MOST_TRIES = 3000
 """The most of either: on graphs of thousands of operators improvement takes no longer than all else."""
 CERTAINTY = 0.05
 """What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""
+HOPE = 1.05
+"""Above this many times what it may cost a draft is not improved further."""
 BY_HAND = ("zero3", "megatron_sp")
 """Named plans that are looked at, too, where memory is short."""
 
@@ -165,11 +167,11 @@ class _Combination:
     def _starts(self) -> Iterator[Start]:
         if self.rules is not None:
             yield Start("rules alone", self.rules, True)
-        spread = propagate(self.problem)
+        spread = propagated(self.problem, compared=False)
         yield Start("breadth-first propagation", spread, True)
         if any(spread.strategy(node) != strategy for node, strategy in self.settled.items()):
             fixed = {**self.problem.fixed, **self.settled}
-            yield Start("rules and prices", propagate(replace(self.problem, fixed=fixed)))
+            yield Start("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
         yield Start("batch parallelism", batch_parallel(self.problem))
 
     # -- improvement
@@ -180,16 +182,23 @@ class _Combination:
         drafts = [self._draft(pricing, start, fixed) for start in self.starts]
         known = {node: tuple(dict.fromkeys(draft.chosen[node] for draft in drafts)) for node in self.graph.nodes}
         improve = _Improvement(self.problem, known)
-        best = self._polished(improve.best(drafts, fixed))
-        chosen = best.draft.chosen
-        if any(chosen[node].strategy != strategy for node, strategy in self.settled.items()):
+        best = self._polished(improve.best(drafts, fixed)).draft
+        if any(best.chosen[node].strategy != strategy for node, strategy in self.settled.items()):
             pure = [draft.seconds for start, draft in zip(self.starts, drafts, strict=True) if start.is_pure]
-            fixed = {**fixed, **self.settled}
-            kept = improve.best([self._draft(pricing, start, fixed) for start in self.starts], fixed)
-            kept = self._polished(kept)
-            if kept.draft.seconds <= min(*pure, best.draft.seconds * (1 + CERTAINTY)):
-                best = kept
-        return best.draft
+            most = min(*pure, best.seconds * (1 + CERTAINTY))
+            kept = self._kept(pricing, best, improve, most)
+            best = best if kept is None else kept
+        return best
+
+    def _kept(self, pricing: Pricing, best: Draft, improve: _Improvement, most: float) -> Draft | None:
+        """The best that is found with everything as rules settle it, if it costs no more than `most`."""
+        fixed = {**self.problem.configured, **self.settled}
+        near = Draft(pricing, {node: fixed.get(node) or one for node, one in best.strategies.items()})
+        kept = improve.best([near, self._draft(pricing, self.starts[0], fixed)], fixed)
+        if kept.draft.seconds > most * HOPE:
+            return None
+        draft = self._polished(kept).draft
+        return draft if draft.seconds <= most else None
 
     def _polished(self, improver: Improver) -> Improver:
         free = len(improver.free)

@@ -8,8 +8,9 @@ counts as often as it runs.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,22 +22,40 @@ from autoshard.search.problem import Problem
 from autoshard.strategy import Strategy
 from autoshard.tensortype import TensorType
 
+WIDER = 1 + 1e-12
+"""What sums in another order may differ by."""
+ROUNDED = 1e-15
+"""Seconds by which an input's price is rounded."""
+
 Wants = frozenset[Layout]
 Use = tuple[Node, int]
 """A node and which of its operands or results."""
 Ends = tuple[tuple[Layout, Wants], ...]
+Spread = Callable[[Layout, Iterable[Layout], TensorType], float]
 Kept = tuple[tuple[Layout, float], ...]
 """Layouts in which a value is wanted, each with what a byte of a copy costs that is kept for it."""
 
 
 @dataclass(eq=False, slots=True)
 class Choice:
-    """A strategy of a node (and of all that are equal to it): its work in seconds, and the layouts around it."""
+    """A strategy of a node (and of all that are equal to it), the layouts around it, and its work in seconds.
+
+    Attributes:
+        least: the work as far as it is known: what a rank computes, and all of it once it was asked for.
+        rest: what tells the rest of the work, which ranks exchange meanwhile; None if none is missing.
+    """
 
     strategy: Strategy
-    work: float
+    least: float
     operands: tuple[Layout, ...]
     results: tuple[Layout, ...]
+    rest: Callable[[], float] | None
+
+    @property
+    def work(self) -> float:
+        if self.rest is not None:
+            self.least, self.rest = self.least + self.rest(), None
+        return self.least
 
 
 @dataclass(eq=False, slots=True)
@@ -95,6 +114,7 @@ class Pricing:
         self._bounds: dict[tuple, float] = like._bounds if like else {}
         self._made: dict[tuple, float] = like._made if like else {}
         self._inputs: dict[tuple, tuple[float, Layout]] = {}
+        self._input_bounds: dict[tuple, float] = {}
         self.class_of = {node: self._class(node) for node in self.graph.nodes}
         self.terms = [self._priced(term) for term in like.terms] if like else list(self._terms())
         self.around: dict[Node, list[int]] = like.around if like else self._around()
@@ -168,13 +188,23 @@ class Pricing:
         key = (self.class_of[node], strategy)
         known = self._choices.get(key)
         if known is None:
-            left = self.problem.left(node, strategy)
-            work = self.nbytes.scratch(node, strategy)
-            work += self.problem.runs.get(node, 1) * self.prices.work(node, strategy)
-            for before, after, of in zip(strategy.result_layouts, left, node.result_types, strict=True):
-                work += self.prices.redistribution(before, after, of)
-            known = self._choices[key] = Choice(strategy, work, strategy.operand_layouts, left)
+            known = self._choices[key] = self._made_choice(node, strategy)
         return known
+
+    def _made_choice(self, node: Node, strategy: Strategy) -> Choice:
+        prices, runs, left = self.prices, self.problem.runs.get(node, 1), self.problem.left(node, strategy)
+        changed = [
+            (before, after, of)
+            for before, after, of in zip(strategy.result_layouts, left, node.result_types, strict=True)
+            if before is not after
+        ]
+
+        def rest() -> float:
+            return runs * prices.exchange(node, strategy) + sum(prices.redistribution(*one) for one in changed)
+
+        least = self.nbytes.scratch(node, strategy) + runs * prices.local_work(node, strategy)
+        more = rest if changed or prices.exchanges(node, strategy) else None
+        return Choice(strategy, least, strategy.operand_layouts, left, more)
 
     # -- terms
 
@@ -193,9 +223,7 @@ class Pricing:
         if known is None:
             known = self._bounds.get(key)
         if known is None:
-            of = term.value.type
-            known = term.times * sum([self.prices.surely(left, one, of) for one in wanted if one is not left])
-            self._bounds[key] = known
+            known = self._bounds[key] = term.times * self._spread_at_least(left, wanted, term.value.type)
         return known
 
     def _asked(self, term: Term, left: Layout, wants: Wants) -> tuple[tuple, Wants]:
@@ -209,6 +237,9 @@ class Pricing:
     def _spread(self, left: Layout, wanted: Iterable[Layout], of: TensorType) -> float:
         """Seconds to bring a value to all layouts in which it is wanted, summed in an order that does not change."""
         return sum(sorted(self.prices.redistribution(left, one, of) for one in wanted if one is not left))
+
+    def _spread_at_least(self, left: Layout, wanted: Iterable[Layout], of: TensorType) -> float:
+        return sum([self.prices.surely(left, one, of) for one in wanted if one is not left])
 
     def of_bytes(self, term: Term, left: Layout, kept: Kept) -> float:
         """What a value's bytes cost, as it is left and in copies, where bytes have a price."""
@@ -224,25 +255,65 @@ class Pricing:
         Args:
             ends: per value that replaces it, how that is left, and the layouts in which its users want it.
         """
-        key = (term.kind, term.times, term.fixed, term.outs, wants, ends, term.held, kept)
+        key = _input_key(term, wants, ends, kept)
         known = self._inputs.get(key)
         if known is None:
-            best = min(self._ways(term, wants, ends, kept), key=lambda way: way[:3])
-            known = self._inputs[key] = best[0], best[3]
+            known = self._inputs[key] = self._lying(term, wants, ends, kept)
         return known
 
-    def _ways(self, term: Term, wants: Wants, ends: Ends, kept: Kept) -> Iterator[tuple]:
-        """Layouts of an input, each with (seconds, bytes on a rank, its text, itself)."""
+    def input_at_least(self, term: Term, wants: Wants, ends: Ends, kept: Kept = ()) -> float:
+        """A bound below `of_input` that plans no redistribution; the same where that is known."""
+        key = _input_key(term, wants, ends, kept)
+        known = self._inputs.get(key)
+        if known is not None:
+            return known[0]
+        bound = self._input_bounds.get(key)
+        if bound is None:
+            bound = min([self._lies_at_least(term, one, wants, ends, kept) for one in self._open(term, wants, ends)])
+            self._input_bounds[key] = bound
+        return bound
+
+    def _lying(self, term: Term, wants: Wants, ends: Ends, kept: Kept) -> tuple[float, Layout]:
+        """What `of_input` remembers: the cheapest layout, then the one of fewest bytes; those whose bound is above the
+        best are not priced."""
+        found = self._open(term, wants, ends)
+        if len(found) > 1:
+            bounds = {one: self._lies_at_least(term, one, wants, ends, kept) for one in found}
+            found = sorted(found, key=lambda one: (bounds[one], str(one)))
+        best: tuple | None = None
+        for layout in found:
+            if best is not None and bounds[layout] > best[0] * (1 + ROUNDED) + ROUNDED:
+                break
+            seconds = round(self._lies_for(term, layout, wants, ends, kept), 15)
+            way = seconds, local_nbytes(term.value.type, layout), str(layout), layout
+            best = way if best is None else min(best, way, key=lambda one: one[:3])
+        assert best is not None
+        return best[0], best[3]
+
+    def _open(self, term: Term, wants: Wants, ends: Ends) -> Collection[Layout]:
+        """The layouts in which an input may lie."""
+        if term.fixed:
+            return (term.fixed,)
+        whole = Layout.whole(self.problem.mesh, term.value.type.rank)
+        return {one for one in wants if not one.partial} | ({left.final() for left, _ in ends} or {whole})
+
+    def _lies_for(self, term: Term, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
+        """Seconds of an input's term if it lies so."""
+        return self._lies(term, layout, wants, ends, kept, self._spread)
+
+    def _lies_at_least(self, term: Term, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
+        return self._lies(term, layout, wants, ends, kept, self._spread_at_least)
+
+    def _lies(self, term: Term, layout: Layout, wants: Wants, ends: Ends, kept: Kept, spread: Spread) -> float:
         of = term.value.type
-        whole = Layout.whole(self.problem.mesh, of.rank)
-        open_ones = {one for one in wants if not one.partial} | ({left.final() for left, _ in ends} or {whole})
-        for layout in [term.fixed] if term.fixed else open_ones:
-            wanted = wants.union([self.problem.leaving(i, layout) for i in term.outs])
-            seconds = self._spread(layout, wanted, of)
-            for left, again in ends:
-                seconds += self._spread(left, again | {layout}, of)
-            seconds = term.times * seconds + self.of_bytes(term, layout, kept)
-            yield round(seconds, 15), local_nbytes(of, layout), str(layout), layout
+        seconds = spread(layout, wants.union([self.problem.leaving(i, layout) for i in term.outs]), of)
+        for left, again in ends:
+            seconds += spread(left, again | {layout}, of)
+        return term.times * seconds + self.of_bytes(term, layout, kept)
+
+
+def _input_key(term: Term, wants: Wants, ends: Ends, kept: Kept) -> tuple:
+    return term.kind, term.times, term.fixed, term.outs, wants, ends, term.held, kept
 
 
 class Draft:
@@ -363,31 +434,74 @@ class Seat:
     def price(self, choice: Choice, limit: float = math.inf) -> float:
         """Seconds of the node's work and its terms with that choice; infinite if that is at least `limit`, which is
         found out without planning any redistribution where a bound tells."""
-        pricing, seconds = self.pricing, choice.work
-        ends, bound = [], seconds
-        for term, left, place, wants, own, copies in self.made:
-            end = term, choice.results[place] if left is None else left, _with(wants, own, choice)
-            ends.append(end)
-            nbytes = pricing.of_bytes(term, end[1], _kept(copies, choice))
-            seconds += nbytes
-            bound += nbytes + pricing.made_at_least(*end)
+        around = self._around(choice, limit)
+        return math.inf if around is None else self._price(around, limit)
+
+    def cheapest(
+        self, choices: Iterable[Choice], count: int = 1, limit: float = math.inf
+    ) -> list[tuple[float, Choice]]:
+        """The `count` cheapest of the choices that take less than `limit`, with their seconds, cheapest first; those of
+        the least bounds are priced first."""
+        every = [self._around(choice, limit) for choice in choices]
+        best: list[tuple[float, int, Choice]] = []
+        for bound, i, around in sorted([(one.bound, i, one) for i, one in enumerate(every) if one is not None]):
             if bound >= limit:
-                return math.inf
+                break
+            seconds = self._price(around, limit)
+            if seconds < limit:
+                best = sorted([*best, (seconds, i, around.choice)], key=lambda one: one[:2])[:count]
+                limit = best[-1][0] if len(best) == count else limit
+        return [(seconds, choice) for seconds, _, choice in best]
+
+    def _around(self, choice: Choice, limit: float) -> _Around | None:
+        """The node's terms with that choice, and bounds of what they cost; None if they come to the limit."""
+        pricing, nbytes, total = self.pricing, 0.0, choice.least
+        made, inputs, bounds = [], [], []
+        for term, left, place, wants, own, copies in self.made:
+            if total >= limit:
+                return None
+            end = term, choice.results[place] if left is None else left, _with(wants, own, choice)
+            paid, bound = pricing.of_bytes(term, end[1], _kept(copies, choice)), pricing.made_at_least(*end)
+            made.append(end)
+            bounds.append(bound)
+            nbytes, total = nbytes + paid, total + paid + bound
         for term, wants, own, updates, copies in self.inputs:
+            if total >= limit:
+                return None
             last = tuple(
                 [
                     (choice.results[place] if left is None else left, _with(again, mine, choice))
                     for left, place, again, mine in updates
                 ]
             )
-            seconds += pricing.of_input(term, _with(wants, own, choice), last, _kept(copies, choice))[0]
-            if seconds >= limit:
+            one = term, _with(wants, own, choice), last, _kept(copies, choice)
+            bound = pricing.input_at_least(*one)
+            inputs.append(one)
+            bounds.append(bound)
+            total += bound
+        return _Around(total, choice, nbytes, made, inputs, bounds)
+
+    def _price(self, around: _Around, limit: float) -> float:
+        pricing, seconds, missing = self.pricing, around.choice.work + around.nbytes, sum(around.bounds)
+        made = (pricing.of_made(*one) for one in around.made)
+        inputs = (pricing.of_input(*one)[0] for one in around.inputs)
+        for bound, price in zip(around.bounds, itertools.chain(made, inputs), strict=True):
+            seconds, missing = seconds + price, missing - bound
+            if seconds + missing >= limit * WIDER:
                 return math.inf
-        for end in ends:
-            seconds += pricing.of_made(*end)
-            if seconds >= limit:
-                return math.inf
-        return seconds
+        return seconds if seconds < limit else math.inf
+
+
+@dataclass(eq=False, slots=True)
+class _Around:
+    """A choice, its terms, bounds of what these cost, what its bytes cost, and a bound of all together."""
+
+    bound: float
+    choice: Choice
+    nbytes: float
+    made: list[tuple]
+    inputs: list[tuple]
+    bounds: list[float]
 
 
 def _with(wants: Wants, own: tuple[int, ...], choice: Choice) -> Wants:

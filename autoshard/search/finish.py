@@ -102,14 +102,15 @@ class _Finish:
         return Decision(judged.chosen, self._cause(node, chosen, judged.instead), judged.alternatives)
 
     def _others(self, node: Node) -> tuple[Choice, ...]:
-        """What the starts chose or had beside; the same tuple for equal nodes of which starts say the same."""
+        """What the starts chose or had beside, and what improvement tried; the same tuple for equal nodes of which
+        starts say the same."""
         pricing, decisions = self.draft.pricing, [start.plan.decisions[node] for start in self.starts]
         key = (pricing.class_of[node], *[(id(one.chosen), id(one.alternatives)) for one in decisions])
         known = self.options.get(key)
         if known is None:
             options = (option for one in decisions for option in (one.chosen, *one.alternatives))
-            known = tuple(dict.fromkeys(pricing.choice(node, one.strategy) for one in options))
-            self.options[key] = known
+            told = dict.fromkeys(pricing.choice(node, one.strategy) for one in options)
+            known = self.options[key] = tuple(told | pricing.listed.get(pricing.class_of[node], {}))
         return known
 
     def _cause(self, node: Node, chosen: Choice, instead: str) -> Cause:
@@ -153,10 +154,9 @@ class _Judged:
 
 def _judged(chosen: Choice, seat: Seat, others: Sequence[Choice]) -> _Judged:
     now = seat.price(chosen)
-    priced = [(seat.price(one), i, one) for i, one in enumerate(others) if one is not chosen]
-    ranked = sorted(priced, key=lambda way: way[:2])
-    alternatives = tuple([_option(one, seconds) for seconds, _, one in ranked[:ALTERNATIVES]])
-    instead = f"{ranked[0][2].strategy.told}, which costs {_more(ranked[0][0] - now)}" if ranked else ""
+    ranked = seat.cheapest([one for one in others if one is not chosen], ALTERNATIVES)
+    alternatives = tuple([_option(one, seconds) for seconds, one in ranked])
+    instead = f"{ranked[0][1].strategy.told}, which costs {_more(ranked[0][0] - now)}" if ranked else ""
     return _Judged(_option(chosen, now), alternatives, instead)
 
 

@@ -18,13 +18,14 @@ from autoshard.layout.mesh import Mesh
 from autoshard.search.asking import permits
 from autoshard.search.candidates import joined
 from autoshard.search.draft import Choice, Draft, Seat
+from autoshard.search.strategies import atoms_of
 from autoshard.strategy import some_strategies
 
 LEAST_GAIN = 1e-9
 """What an improvement must save, as a share of the draft's cost; less may be rounding."""
 MOST_VISITS = 12
 """How often a sweep visits an operator, on average."""
-WORTH = 0.3
+WORTH = 0.6
 """Chains and joint moves begin where more is paid than this share of what an operator takes in the mean: what they can
 save is hardly ever more than what is paid there."""
 MOST_LISTED = 80
@@ -51,6 +52,7 @@ class Improver:
     ) -> None:
         self.draft, self.mesh, self.pricing = draft, mesh, draft.pricing
         self.free, self.known, self.answers = dict.fromkeys(free), known, answers
+        self.atoms = atoms_of(mesh, self.pricing.graph)
         self.least = LEAST_GAIN * draft.seconds
         self._near: dict[Node, tuple[Node, ...]] = {}
 
@@ -89,17 +91,26 @@ class Improver:
     def answer(self, node: Node) -> tuple[float, Choice]:
         """The best choice while all else stays, and what it costs more than the present one: less than 0, or 0 with
         the present one."""
-        now, seat = self.draft.chosen[node], Seat(self.draft, node)
+        now = self.draft.chosen[node]
+        if self._at_best(node, now):
+            return 0.0, now
+        seat = Seat(self.draft, node)
         key = (now, self.known.get(node), seat.key)
         if key not in self.answers:
-            base = best = seat.price(now)
-            found = now
-            for choice in self.candidates(node):
-                seconds = seat.price(choice, best - self.least)
-                if seconds < best:
-                    best, found = seconds, choice
-            self.answers[key] = best - base, found
+            base = seat.price(now)
+            others = [choice for choice in self.candidates(node) if choice is not now]
+            best = seat.cheapest(others, limit=base - self.least)
+            self.answers[key] = (best[0][0] - base, best[0][1]) if best else (0.0, now)
         return self.answers[key]
+
+    def _at_best(self, node: Node, now: Choice) -> bool:
+        """Whether it shows at once that no choice is better: with what is paid around it, this one takes no more than
+        any takes for its work alone."""
+        listed = self._listed(node)
+        if not listed:
+            return False
+        paid = now.work + sum([self.draft.costs[term] for term in self.pricing.of_node[node]])
+        return paid - self.least <= min([one.least for one in (*listed, *self.known.get(node, ()))])
 
     def candidates(self, node: Node) -> dict[Choice, None]:
         """Choices that neighbours' layouts suggest, the known ones, and all where they are not many; sums are passed on
@@ -118,7 +129,7 @@ class Improver:
         key = self.pricing.class_of[node]
         known = self.pricing.listed.get(key)
         if known is None:
-            listed = some_strategies(node.rule, self.mesh)
+            listed = [one for one in some_strategies(node.rule, self.mesh) if self.atoms.make(one)]
             few = listed if len(listed) <= MOST_LISTED else ()
             known = {self.pricing.choice(node, one): None for one in few if permits(node, one)}
             self.pricing.listed[key] = known
@@ -168,14 +179,8 @@ class Improver:
     def _ranked(self, node: Node) -> list[tuple[float, Choice]]:
         """The WIDTH best candidates but the present one with what a change to each would cost more, best first."""
         now, seat = self.draft.chosen[node], Seat(self.draft, node)
-        base, best = seat.price(now), []
-        for i, choice in enumerate(self.candidates(node)):
-            if choice is now:
-                continue
-            seconds = seat.price(choice, best[-1][0] if len(best) == WIDTH else math.inf)
-            if seconds < math.inf:
-                best = sorted([*best, (seconds, i, choice)], key=lambda one: one[:2])[:WIDTH]
-        return [(seconds - base, choice) for seconds, _, choice in best]
+        base, others = seat.price(now), [choice for choice in self.candidates(node) if choice is not now]
+        return [(seconds - base, choice) for seconds, choice in seat.cheapest(others, WIDTH)]
 
     def _chain(self, start: Node, choice: Choice, cost: float) -> list[Node]:
         moved = {start: self.draft.chosen[start]}

@@ -16,7 +16,7 @@ from autoshard.layout.layout import Layout
 from autoshard.search.draft import Choice, Seat
 from autoshard.search.improve import Improver
 
-MOST_LAYOUTS = 5
+MOST_LAYOUTS = 3
 """How many layouts that are not in use are tried for one value."""
 MOST_TOUCHING = 24
 """Values with more operators around them are left as they are."""
@@ -113,7 +113,7 @@ class _Joint:
             if not fitting or now in fitting:
                 continue
             seat = Seat(self.draft, node)
-            price, _, best = min((seat.price(one), i, one) for i, one in enumerate(fitting))
+            ((price, best),) = seat.cheapest(fitting)
             cost += price - seat.price(now)
             before[node] = now
             self.draft.change(node, best)

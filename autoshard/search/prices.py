@@ -16,6 +16,7 @@ from autoshard.partition.manual import is_together
 from autoshard.partition.program import Bundle
 from autoshard.partition.together import TogetherStep
 from autoshard.partition.windows import exchange_steps
+from autoshard.redistribute.digits import apart
 from autoshard.redistribute.planner import evened, is_cut, plan_steps
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
@@ -36,6 +37,7 @@ class Prices:
         self._exchanges: dict[tuple, float] = {}
         self._works: dict[tuple, float] = {}
         self._least: dict[tuple[Layout, Layout, TensorType], float] = {}
+        self._sure: dict[tuple[Layout, Layout, TensorType], float] = {}
         self._fastest = max(link.bandwidth for _, link in hardware.topology.levels)
         self._nearest = min(0.0 if link.curves else link.latency for _, link in hardware.topology.levels)
 
@@ -93,7 +95,7 @@ class Prices:
 
     def exchange(self, node: Node, strategy: Strategy) -> float:
         """Seconds of the collectives that belong to the operator itself: what its blocks need of other ranks."""
-        if not strategy.exchanges and not is_together(node):
+        if not self.exchanges(node, strategy):
             return 0.0
         key = (node.key, strategy)
         known = self._exchanges.get(key)
@@ -101,6 +103,10 @@ class Prices:
             known = sum(self.step(step, of) for step, of in exchange_steps(node, strategy))
             self._exchanges[key] = known
         return known
+
+    def exchanges(self, node: Node, strategy: Strategy) -> bool:
+        """Whether `exchange` may be more than 0."""
+        return strategy.exchanges or is_together(node)
 
     def local_work(self, node: Node, strategy: Strategy) -> float:
         """Seconds that a rank computes for the operator; the regions of a loop or branch are nodes of their own."""
@@ -142,6 +148,8 @@ class Prices:
         return known
 
     def _at_least(self, before: Layout, after: Layout, of: TensorType) -> float:
+        if after.partial and before.partial and before.reduction != after.reduction:
+            return 0.0
         if any(not any(term.contains(ref) for term in before.partial) for ref in after.partial):
             return 0.0  # terms may begin where the values are
         missing = math.prod(after.local_shape(of.shape))
@@ -150,11 +158,15 @@ class Prices:
         return self.receiving(missing, of)
 
     def surely(self, before: Layout, after: Layout, of: TensorType) -> float:
-        """`at_least`, or, where blocks are even and there must be a message, its latency if that is more."""
-        least = self.at_least(before, after, of)
-        if 0.0 < least < self._nearest and before.divides(of.shape) and after.divides(of.shape):
-            return self._nearest
-        return least
+        """`at_least`, and, where blocks are even, the latency of messages that must follow each other."""
+        key = (before, after, of)
+        known = self._sure.get(key)
+        if known is None:
+            known = self.at_least(before, after, of)
+            if known > 0.0 and before.divides(of.shape) and after.divides(of.shape):
+                known += self._nearest * rounds_at_least(before, after)
+            self._sure[key] = known
+        return known
 
     def receiving(self, elements: Numbers, of: TensorType) -> Numbers:
         """Seconds in which a rank receives so many elements at best."""
@@ -175,6 +187,16 @@ def _held(before: Layout, after: Layout, of: TensorType) -> int:
     for old, new in zip(before.dims, after.dims, strict=True):
         held //= lost(old, new)
     return held
+
+
+@lru_cache(maxsize=1 << 16)
+def rounds_at_least(before: Layout, after: Layout) -> int:
+    """How many messages must follow each other where any must be sent: each at most doubles the number of ranks on
+    which a block can depend, and a block depends on as many as have different parts or terms of it."""
+    ranks = size_of(apart(before.partial, after.partial))
+    for old, new in zip(before.parts, after.parts, strict=True):
+        ranks *= -(-old // new)
+    return max(1, (ranks - 1).bit_length())
 
 
 @lru_cache(maxsize=1 << 16)

@@ -47,6 +47,16 @@ class Atoms:
     def __len__(self) -> int:
         return len(self.pieces)
 
+    @cached_property
+    def _whole(self) -> frozenset[AxisRef]:
+        """The axes that are used whole."""
+        return frozenset(refs[0] for refs in self.pieces if refs in [(axis,) for axis in self.mesh.all_axes])
+
+    def make(self, strategy: Strategy) -> bool:
+        """Whether a strategy uses no part of what is used whole."""
+        names = {ref.name for ref in self._whole}
+        return all(ref in self._whole for ref in strategy.used if ref.name in names)
+
     def bundles(self, count: int) -> Iterable[Atoms]:
         """All ways to join neighbouring atoms into `count` ones."""
         for cuts in itertools.combinations(range(1, len(self)), count - 1):
