@@ -115,6 +115,28 @@ class Folded:
             found[out.variable] = known[key]
         return tuple(found)
 
+    def marginals(self, reduced: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """For each variable of the tables, by how much a bound rises at least if a choice is made.
+
+        Args:
+            reduced: the same for what is left. What was taken out costs above its least what it costs around it, and
+                at least as much as the choices of its neighbours.
+        """
+        found: list[np.ndarray] = [np.zeros(0)] * len(self._sizes)
+        for variable, one in zip(self.variables, reduced, strict=True):
+            found[variable] = one
+        for out in reversed(self._out):
+            total, kinds = self._summed(out)
+            least = np.zeros([1] * total.ndim)
+            for dim, (other, which) in enumerate(zip(out.others, kinds, strict=True), start=1):
+                rise = np.full(total.shape[dim], np.inf)
+                np.minimum.at(rise, which, found[other])
+                least = np.maximum(least, rise.reshape([-1 if at == dim else 1 for at in range(total.ndim)]))
+            lowest = total.min(axis=0)
+            above = np.subtract(total, lowest, out=np.full(total.shape, np.inf), where=np.isfinite(total))
+            found[out.variable] = (above + least).min(axis=tuple(range(1, total.ndim)))
+        return found
+
     # -- taking out
 
     def _enter(self, price: Joined) -> None:
@@ -171,6 +193,11 @@ class Folded:
 
     def _least(self, out: _Out) -> tuple[np.ndarray, list[np.ndarray]]:
         """The least of a variable and its prices by the kinds of each of the others, and what kind each choice is."""
+        total, kinds = self._summed(out)
+        return total.min(axis=0), kinds
+
+    def _summed(self, out: _Out) -> tuple[np.ndarray, list[np.ndarray]]:
+        """[choices, kinds of each of the others] the sum of a variable and its prices, and what kind each choice is."""
         kinds, some = [], {out.variable: np.arange(len(out.unary))}
         for other in out.others:
             mine = [_kinds(price.shared, price.scope.index(other)) for price, _ in out.places if other in price.scope]
@@ -184,7 +211,7 @@ class Folded:
             dense = dense.transpose(sorted(range(dense.ndim), key=lambda dim, scope=price.scope: order[scope[dim]]))
             shape = [len(some[v]) if v in price.scope else 1 for v in order]
             total = total + dense.reshape(shape)
-        return total.min(axis=0), kinds
+        return total, kinds
 
 
 def _zeros(unary: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray]:

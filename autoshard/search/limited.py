@@ -85,13 +85,15 @@ def _settle_large(tables: Tables, rows: MemoryRows, limit: int, time_limit: floa
         raise _least_of(least, rows, limit, time_limit)
     search = RowsSearch(rows, limit, time.monotonic() + 2 / 3 * time_limit)
     search.bound = known
+    for choice in least.choices:
+        search.know(choice)
     search.run()
     if search.best is None:
         refused = _least_of(least, rows, limit, time_limit)
         if least.best is None or int(rows.at(least.best).max()) > limit:
             raise refused
         search.end = end
-        search.consider(least.best)
+        search.know(least.best)
         search.improve()
     assert search.best is not None
     stats = {f"limit {name}": number for name, number in search.stats.items()}

@@ -8,6 +8,7 @@ largest body does at once.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from autoshard.partition.program import (
     Register,
     Start,
     Wait,
-    endings,
     parts_of,
     walk,
 )
@@ -31,42 +31,72 @@ from autoshard.redistribute.window import WindowStep
 from autoshard.search.memory import Held, MemoryUse, kind_of, runtime_bytes
 from costmodel import live_bytes, peak
 
+_ONE = ("activation",)
+
 
 def program_memory(program: Program, graph: Graph | None) -> MemoryUse:
     """What one rank holds during each instruction of a program, which was made of `graph` (None: kinds are not told).
 
     What a started collective makes lies in memory from its start.
     """
-    replaced = {program.inputs[into] for into in program.updates.values()}
-    stay = [one for one in program.inputs if one not in replaced]
-    held = list(_held(program.inputs, program.instructions, (*program.outputs, *stay), graph))
+    spans = list(_program_spans(program, graph))
+    held = [Held(_called(one.what), *one[1:]) for one in spans]
     end = max(len(program.instructions) - 1, 0)
-    arrays = live_bytes([(one.first, one.last, 1) for one in held if one.kind != "scratch"], end + 1)
-    plain = sum(isinstance(one, Compute | Collective) for one in program.instructions)
-    others = (one for one in program.instructions if not isinstance(one, Compute | Collective))
-    count = plain + sum(not parts_of(one) for one in walk(others))
-    held.append(Held("the interpreter", "runtime", 0, end, runtime_bytes(int(arrays.max(initial=0)), count)))
+    held.append(Held("the interpreter", "runtime", 0, end, _interpreter(program, spans)))
     return MemoryUse(tuple(held), end + 1, lambda moment: _describe(program, moment))
 
 
-def _held(
+def program_peak(program: Program) -> int:
+    """`program_memory(program, None).peak`, in less time."""
+    spans = list(_program_spans(program, None))
+    steps = max(len(program.instructions), 1)
+    return int(live_bytes([one[2:] for one in spans], steps).max(initial=0)) + _interpreter(program, spans)
+
+
+def _program_spans(program: Program, graph: Graph | None) -> Iterator[Span]:
+    replaced = {program.inputs[into] for into in program.updates.values()}
+    stay = [one for one in program.inputs if one not in replaced]
+    return _spans(program.inputs, program.instructions, (*program.outputs, *stay), graph)
+
+
+def _interpreter(program: Program, spans: Sequence[Span]) -> int:
+    """Bytes that Python itself takes."""
+    steps = max(len(program.instructions), 1)
+    arrays = live_bytes([(one.first, one.last, 1) for one in spans if one.kind != "scratch"], steps)
+    others = [one for one in program.instructions if not isinstance(one, Compute | Collective)]
+    count = len(program.instructions) - len(others) + sum(not parts_of(one) for one in walk(others))
+    return runtime_bytes(int(arrays.max(initial=0)), count)
+
+
+class Span(NamedTuple):
+    """A register, or what an instruction takes while it runs: `nbytes` at the moments first..last."""
+
+    what: Register | Instruction
+    kind: str
+    first: int
+    last: int
+    nbytes: int
+
+
+def _spans(
     inputs: Sequence[Register],
     instructions: Sequence[Instruction],
     kept: Collection[Register],
     graph: Graph | None = None,
     fixed: Collection[Register] = (),
-) -> Iterator[Held]:
+) -> Iterator[Span]:
     """What a block of instructions holds of its own: `kept` to its end, other registers to their last use.
 
     In the memory of those that are `fixed` no result is made, for somebody else holds them. `graph` is for the whole
     program: its values tell of what kind the registers are.
     """
     own, strided = _owners(inputs, instructions)
-    last = _last_uses(instructions, own, kept)
-    given = dict(_given(instructions, own, last, (*kept, *fixed)))
+    read = _moments(instructions)
+    last = _last_uses(read, own, kept, max(len(instructions) - 1, 0))
+    given = dict(_given(instructions, own, read, last, (*kept, *fixed)))
     kinds = graph.roles if graph else ("activation",) * len(inputs)
     for one, kind in zip(inputs, kinds, strict=True):
-        yield _block(one, kind, 0, last.get(one, max(len(instructions) - 1, 0)))
+        yield Span(one, kind, 0, last.get(one, max(len(instructions) - 1, 0)), one.local.nbytes)
     begun = {one: moment for moment, one in enumerate(instructions) if isinstance(one, Start)}
     for moment, instruction in enumerate(instructions):
         first = begun[instruction.start] if isinstance(instruction, Wait) else moment
@@ -74,25 +104,26 @@ def _held(
             # Until it has run, the memory that a result is made in counts as that of the operand that gave it.
             begins = first + (one in given)
             if own[one] is one and begins <= last[one]:
-                yield _block(one, kind, begins, last[one])
+                yield Span(one, kind, begins, last[one], one.local.nbytes)
         if nbytes := _scratch(instruction, strided):
-            yield Held(_label(instruction), "scratch", moment, moment, nbytes)
+            yield Span(instruction, "scratch", moment, moment, nbytes)
 
 
 def _given(
     instructions: Sequence[Instruction],
     own: dict[Register, Register],
+    read: dict[Register, int],
     last: dict[Register, int],
     fixed: Collection[Register],
 ) -> Iterator[tuple[Register, Register]]:
     """Results that are made in the memory of a register that ends there, as operators say (`Compute.givers`)."""
-    ending = endings(instructions, fixed)
-    held = {own.get(one, one) for one in fixed}
+    stays, held = set(fixed), {own.get(one, one) for one in fixed}
     for moment, instruction in enumerate(instructions):
         if not isinstance(instruction, Compute) or not instruction.op.over:
             continue
         taken: set[Register] = set()
-        for result, places in zip(instruction.results, instruction.givers(ending[moment]), strict=False):
+        ending = {one for one in instruction.operands if read[one] == moment and one not in stays}
+        for result, places in zip(instruction.results, instruction.givers(ending), strict=False):
             owners = (own.get(instruction.operands[i]) for i in places)
             for owner in owners:
                 if owner is None or owner in held or owner in taken or last[owner] != moment:
@@ -103,20 +134,28 @@ def _given(
                     break
 
 
-def _kinds(instruction: Instruction, graph: Graph | None) -> list[str]:
+def _moments(instructions: Sequence[Instruction]) -> dict[Register, int]:
+    """Where each register is last read, or made."""
+    found: dict[Register, int] = {}
+    for moment, instruction in enumerate(instructions):
+        for one in instruction.operands:
+            found[one] = moment
+        for one in instruction.results:
+            found[one] = moment
+    return found
+
+
+def _kinds(instruction: Instruction, graph: Graph | None) -> Sequence[str]:
     """Of what kind the results of an instruction are."""
     if graph is None:
-        return ["activation"] * len(instruction.results)
+        count = len(instruction.results)
+        return _ONE if count == 1 else _ONE * count
     if isinstance(instruction, Collective | Bundle | Start | Wait):
         return ["copy"] * len(instruction.results)
     if isinstance(instruction, Compute) and len(instruction.results) != len(instruction.node.results):
         return ["copy"] * len(instruction.results)  # what is done beside the node's own operator
     values = instruction.node.results
     return [kind_of(graph, value) for value in values]
-
-
-def _block(register: Register, kind: str, first: int, last: int) -> Held:
-    return Held(register.name, kind, first, last, register.local.nbytes)
 
 
 def _owners(
@@ -127,20 +166,24 @@ def _owners(
     own = {register: register for register in inputs}
     strided: set[Register] = set()
     for instruction in instructions:
-        view = instruction.op.view if isinstance(instruction, Compute) and instruction.operands else ""
-        first = instruction.operands[0] if view else None
-        if first is None or view == "reshape" and first in strided:
-            own.update((register, register) for register in instruction.results)
-        else:
-            own.update((register, own.get(first, first)) for register in instruction.results)
+        operands, results = instruction.operands, instruction.results
+        if not isinstance(instruction, Compute) or not operands:
+            for register in results:
+                own[register] = register
+            continue
+        view, first = instruction.op.view, operands[0]
+        turned = first in strided
+        holder = own.get(first, first) if view and not (turned and view == "reshape") else None
+        for register in results:
+            own[register] = holder or register
         if (
             view == "strided"
-            or view == "same"
-            and first in strided
-            or isinstance(instruction, Compute)
+            or turned
+            and view == "same"
+            or not strided.isdisjoint(operands)
             and _keeps_order(instruction, own, strided)
         ):
-            strided.update(instruction.results)
+            strided.update(results)
     return own, strided
 
 
@@ -153,13 +196,13 @@ def _keeps_order(instruction: Compute, own: dict[Register, Register], strided: s
 
 
 def _last_uses(
-    instructions: Sequence[Instruction], own: dict[Register, Register], kept: Collection[Register]
+    read: dict[Register, int], own: dict[Register, Register], kept: Collection[Register], end: int
 ) -> dict[Register, int]:
-    end = max(len(instructions) - 1, 0)
     last = {own.get(register, register): end for register in kept}
-    for moment in reversed(range(len(instructions))):
-        for register in (*instructions[moment].operands, *instructions[moment].results):
-            last.setdefault(own.get(register, register), moment)
+    for register, moment in read.items():
+        owner = own.get(register, register)
+        if last.get(owner, -1) < moment:
+            last[owner] = moment
     return last
 
 
@@ -168,7 +211,7 @@ def _scratch(instruction: Instruction, strided: set[Register]) -> int:
         return instruction.call_bytes
     if isinstance(instruction, Nest):
         blocks = [
-            list(_held(body.args, body.instructions, body.outputs, fixed=(*body.args, *body.captured)))
+            list(_spans(body.args, body.instructions, body.outputs, fixed=(*body.args, *body.captured)))
             for body in instruction.bodies
         ]
         return max((_peak(held) for held in blocks), default=0)
@@ -183,9 +226,12 @@ def _scratch(instruction: Instruction, strided: set[Register]) -> int:
     return staging_bytes(instruction.step, instruction.operand.whole, instruction.operand in strided)
 
 
-def _peak(held: Sequence[Held]) -> int:
-    rows = np.asarray([(one.first, one.last, one.nbytes) for one in held], np.int64).reshape(-1, 3)
-    return peak(rows)[0]
+def _peak(spans: Sequence[Span]) -> int:
+    return peak(np.asarray([one[2:] for one in spans], np.int64).reshape(-1, 3))[0]
+
+
+def _called(what: Register | Instruction) -> str:
+    return what.name if isinstance(what, Register) else _label(what)
 
 
 def _label(instruction: Instruction) -> str:

@@ -70,13 +70,18 @@ def keeps_limit(name: str) -> bool:
     return name in _KEEPS_LIMIT
 
 
+def mode_options(name: str) -> tuple[str, ...]:
+    """The names of the options that a mode has."""
+    return _OPTIONS.get(name, ())
+
+
 def check_options(name: str, given: Iterable[str]) -> None:
     """That a mode has all options of these names.
 
     Raises:
         PlanError: one that it does not have.
     """
-    known = _OPTIONS.get(name, ())
+    known = mode_options(name)
     for option in given:
         if option not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"

@@ -7,16 +7,17 @@ held by what is sure from two of them; what it takes beyond that is told by `at`
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.memory import Held, MemoryUse, Term, Variable, memory_model
-from autoshard.search.rows_copies import Copies, Want, copies_of, possible
+from autoshard.search.rows_copies import Copies, CopySizes, Want, copies_of
+from autoshard.search.rows_spanned import scaled
 from autoshard.search.sharing import Shared
 from autoshard.search.strategies import Menu
 from autoshard.search.tables import Price, Tables
@@ -39,13 +40,21 @@ class Bytes:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """At least these bytes at the moments first..last; `term` is the number of the term that says so."""
+    """At least these bytes at the moments first..last; `term` is the number of the term that says so.
+
+    Its table is made when it is first asked for: most moments never bind, and what lies there only for one of them (a
+    buffer, say) need not be sized.
+    """
 
     term: int
     first: int
     last: int
     scope: tuple[int, ...]
-    table: Bytes
+    make: Callable[[], Bytes]
+
+    @cached_property
+    def table(self) -> Bytes:
+        return self.make()
 
 
 class MemoryRows:
@@ -62,7 +71,7 @@ class MemoryRows:
         self.wider: list[int] = []
         self._known: dict[tuple, Bytes] = {}
         self._listed: dict[int, Sequence[Strategy | Layout]] = {}
-        known: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
+        known: dict[tuple, CopySizes] = {}
         schedule = self.model.schedule
         found = (copies_of(tables, price, schedule, known, self.choices) for price in tables.prices)
         self.copies = [one for one in found if one is not None]
@@ -82,16 +91,14 @@ class MemoryRows:
             if sure is None:
                 continue
             scope = tuple(tables.position[variable] for variable in sure.variables)
-            table = self._table(sure, scope)
-            if table.nbytes.any():
-                self.pieces.append(Piece(number, term.first, term.last, scope, table))
+            self.pieces.append(Piece(number, term.first, term.last, scope, partial(self._table, sure, scope)))
         self.constants = live_bytes(fixed, self.model.moments).astype(np.int64)
 
     @property
     def largest(self) -> int:
         """Bytes that are of the order of a plan's."""
-        pieces = max((int(piece.table.nbytes.max()) for piece in self.pieces), default=0)
-        return max(1, 2 * int(self.constants.max(initial=0)), 2 * pieces)
+        values = max((value.type.nbytes for value in self.tables.graph.values), default=0)
+        return max(1, 2 * int(self.constants.max(initial=0)), 2 * values)
 
     def _is_of(self, copies: Copies, number: int, term: Term) -> bool:
         """Whether the copies of a value, and their buffers, tell of this term."""
@@ -182,18 +189,18 @@ class MemoryRows:
 
     # -- moments priced
 
-    def priced(self, prices: np.ndarray, work: bool = True) -> Tables:
+    def priced(self, prices: np.ndarray, work: float = 1.0) -> Tables:
         """Tables whose costs have the bytes of pieces added, at `prices` [moments] per byte.
 
         Args:
-            work: whether time counts; else only what is impossible stays so.
+            work: how much a second counts, above 0.
         """
         total = np.concatenate([[0.0], np.cumsum(prices)])
         alone: dict[int, list[tuple[float, Bytes]]] = {}
         joint: dict[tuple[int, ...], list[tuple[float, Bytes]]] = {}
         for piece in self.pieces:
             weight = float(total[piece.last + 1] - total[piece.first])
-            if weight > 0:
+            if weight > 0 and piece.table.nbytes.any():
                 if len(piece.scope) == 1:
                     alone.setdefault(piece.scope[0], []).append((weight, piece.table))
                 else:
@@ -203,14 +210,14 @@ class MemoryRows:
         tables.prices = self._joint(joint, total, work)
         return tables
 
-    def _alone(self, alone: dict[int, list[tuple[float, Bytes]]], work: bool) -> list[np.ndarray]:
+    def _alone(self, alone: dict[int, list[tuple[float, Bytes]]], work: float) -> list[np.ndarray]:
         made: dict[tuple, np.ndarray] = {}
         found = []
         for place, costs in enumerate(self.tables.unary):
             parts = alone.get(place, [])
             key = (id(costs) if len(costs) else None, *((weight, id(table)) for weight, table in parts))
             if key not in made:
-                base = costs if work or not len(costs) else np.where(np.isinf(costs), np.inf, 0.0)
+                base = costs if work == 1.0 else work * costs
                 made[key] = base
                 if parts:
                     priced = sum(weight * table.spread for weight, table in parts)
@@ -219,7 +226,7 @@ class MemoryRows:
         return found
 
     def _joint(
-        self, joint: dict[tuple[int, ...], list[tuple[float, Bytes]]], total: np.ndarray, work: bool
+        self, joint: dict[tuple[int, ...], list[tuple[float, Bytes]]], total: np.ndarray, work: float
     ) -> list[Price]:
         joint, copies = dict(joint), {id(one.price): one for one in self.copies}
         made: dict[tuple, Shared] = {}
@@ -230,7 +237,7 @@ class MemoryRows:
             weights = mine.weights(total) if mine else ()
             key = (id(price.shared), mine and id(mine.nbytes), weights, *((weight, id(of)) for weight, of in parts))
             if key not in made:
-                shared = price.shared if work else possible(price.shared)
+                shared = price.shared if work == 1.0 else scaled(price.shared, work)
                 shared = mine.priced(shared, weights) if mine else shared
                 made[key] = _merged(shared, parts) if parts else shared
             found.append(Price(price.value, price.scope, made[key]))

@@ -6,22 +6,22 @@ memory over the group's span of moments, whose price per byte the messages add.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.search.bounds import Bounds
 from autoshard.search.memory import change_bytes
 from autoshard.search.prices import local_nbytes
+from autoshard.search.rows_spanned import Spanned
 from autoshard.search.schedule import Schedule, Use
-from autoshard.search.shared_messages import LARGE, MOST, SharedMessages
+from autoshard.search.shared_messages import MOST
 from autoshard.search.sharing import Shared
 from autoshard.search.tables import Price, Tables
+from autoshard.tensortype import TensorType
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,41 @@ class Want:
 
 
 @dataclass(frozen=True, eq=False)
+class CopySizes:
+    """[kinds of the maker, layouts] bytes of copies, and of buffers while one is made; what equal values share.
+
+    Attributes:
+        left: per kind of the maker, how it leaves the value.
+        wanted: layouts by their number, as far as some user wants them.
+        possible: [kinds, layouts], which redistributions there are.
+    """
+
+    of: TensorType
+    strided: bool
+    left: tuple[Layout, ...]
+    wanted: dict[int, Layout]
+    possible: np.ndarray
+
+    @cached_property
+    def nbytes(self) -> np.ndarray:
+        found = np.zeros(self.possible.shape, np.int64)
+        for column, layout in self.wanted.items():
+            nbytes = local_nbytes(self.of, layout)
+            found[:, column] = [0 if layout is own else nbytes for own in self.left]
+        return found
+
+    @cached_property
+    def moving(self) -> np.ndarray:
+        """Made only when asked for: of many values no buffer ever lies there at a moment that binds."""
+        found = np.zeros(self.possible.shape, np.int64)
+        for row, own in enumerate(self.left):
+            for column, layout in self.wanted.items():
+                if self.possible[row, column]:
+                    found[row, column] = change_bytes(self.of, self.strided, own, layout)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
 class Copies:
     """All copies of one value: [kinds of the maker, layouts] bytes, and who wants one when.
 
@@ -46,9 +81,16 @@ class Copies:
     """
 
     price: Price
-    nbytes: np.ndarray
-    moving: np.ndarray
+    sizes: CopySizes
     wants: tuple[Want, ...]
+
+    @property
+    def nbytes(self) -> np.ndarray:
+        return self.sizes.nbytes
+
+    @property
+    def moving(self) -> np.ndarray:
+        return self.sizes.moving
 
     @property
     def scope(self) -> tuple[int, ...]:
@@ -87,7 +129,7 @@ class Copies:
     def brought(self) -> list[tuple[int, ...]]:
         """Per set of users, the moments at which one of them surely has a copy made that it shares with the set."""
         shared, found = self.price.shared, []
-        single = [user for user, wants in enumerate(shared.users) if wants.shape[1] == 1]
+        single = [user for user, wants in enumerate(shared.users[:MOST]) if wants.shape[1] == 1]
         for bits in range(1 << min(len(shared.users), MOST)):
             mine = (want for want in self.wants if want.user in single and bits >> want.user & 1)
             alone = (want for want in mine if want.behind is not None and want.behind[0] in single)
@@ -116,85 +158,8 @@ class Copies:
         if not any(map(any, weights)):
             return shared
         parts = (shared.seconds, shared.base, shared.maker, shared.users, shared.kinds)
-        return Spanned(*parts, self.nbytes, self.moving, weights)
-
-
-@dataclass(frozen=True, eq=False)
-class Spanned(Shared):
-    """A price where a copy shared by a set of users also costs `weights` of the set for its bytes and its buffers'."""
-
-    nbytes: np.ndarray
-    moving: np.ndarray
-    weights: tuple[tuple[float, float], ...]
-
-
-class SpannedMessages(SharedMessages):
-    """Messages where what a copy costs depends on who shares it."""
-
-    def __init__(self, shared: Spanned) -> None:
-        super().__init__(shared)
-        self._priced = {
-            (lying, moving): np.minimum(shared.seconds + lying * shared.nbytes + moving * shared.moving, LARGE)
-            for lying, moving in set(shared.weights)
-        }
-        self.weights = shared.weights
-
-    def served(self, users: list[np.ndarray], which: Sequence[int] | None = None) -> np.ndarray:
-        """As in the plain messages; `which` tells the numbers of the users if these are not all."""
-        sums, sets = self._summed(users, which or range(len(users)), 0)
-        alone = np.stack(
-            [self._least(one, self._priced[self.weights[bits]]) for one, bits in zip(sums, sets, strict=True)]
-        )
-        alone[0] = 0.0
-        served = alone.copy()
-        for subset in range(1, len(sums)):
-            low = subset & -subset
-            part = (subset - 1) & subset
-            while part:
-                if part & low:
-                    np.minimum(served[subset], alone[part] + served[subset ^ part], out=served[subset])
-                part = (part - 1) & subset
-        return served
-
-    def _wanting(self, user: int, maker: np.ndarray, users: list[np.ndarray]) -> np.ndarray:
-        which = [i for i in range(len(users)) if i != user]
-        others = [users[i] for i in which]
-        sums, sets = self._summed(others, which, 1 << user)
-        rest = self.served(others, which)[::-1] if others else np.zeros((1, *maker.shape))
-        found = [
-            self._least(maker + left, self._priced[self.weights[bits]].T) + one
-            for one, bits, left in zip(sums, sets, rest, strict=True)
-        ]
-        return np.minimum.reduce(found)
-
-    def _summed(self, users: list[np.ndarray], which: Sequence[int], bits: int) -> tuple[list[np.ndarray], list[int]]:
-        """Per subset of the users, [values, layouts] what they pay to want a layout, and all their numbers as bits."""
-        values = len(users[0]) if users else 1
-        sums, sets = [np.zeros((values, self.seconds.shape[1]))], [bits]
-        for one, number in zip(users, which, strict=True):
-            sums += [before + one for before in sums]
-            sets += [before | 1 << number for before in sets]
-        return sums, sets
-
-    @staticmethod
-    def _least(prices: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-        return (prices[:, None, :] + seconds).min(axis=2)
-
-
-class RowsBounds(Bounds):
-    """Bounds of tables some of whose prices are spanned."""
-
-    def __init__(self, tables: Tables) -> None:
-        super().__init__(tables)
-        for bunch in self.bunches:
-            if isinstance(bunch.messages.shared, Spanned):
-                bunch.messages = SpannedMessages(bunch.messages.shared)
-
-
-def possible(shared: Shared) -> Shared:
-    """The same without seconds: only what is impossible stays so."""
-    seconds, base = (np.where(np.isinf(one), np.inf, 0.0) for one in (shared.seconds, shared.base))
-    return replace(shared, seconds=seconds, base=base)
+        moving = self.moving if any(moving for _, moving in weights) else np.zeros_like(self.nbytes)
+        return Spanned(*parts, self.nbytes, moving, weights)
 
 
 def copies_of(tables: Tables, price: Price, schedule: Schedule, known: dict, listed) -> Copies | None:
@@ -205,9 +170,8 @@ def copies_of(tables: Tables, price: Price, schedule: Schedule, known: dict, lis
     wants = tuple(_wants(tables, price, schedule))
     key = (value.type, id(shared), value in schedule.strided, *(id(tables.choices[place]) for place in price.scope))
     if key not in known:
-        known[key] = _nbytes(tables, price, wants, listed, schedule)
-    nbytes, moving = known[key]
-    return Copies(price, nbytes, moving, wants)
+        known[key] = _sizes(tables, price, wants, listed, schedule)
+    return Copies(price, known[key], wants)
 
 
 def _wants(tables: Tables, price: Price, schedule: Schedule):
@@ -233,27 +197,21 @@ def _wants(tables: Tables, price: Price, schedule: Schedule):
         yield Want(user, use, max(one.begin for one in mine), min(one.end for one in mine), before)
 
 
-def _nbytes(
-    tables: Tables, price: Price, wants: Sequence[Want], listed, schedule: Schedule
-) -> tuple[np.ndarray, np.ndarray]:
+def _sizes(tables: Tables, price: Price, wants: Sequence[Want], listed, schedule: Schedule) -> CopySizes:
     value, shared = price.value, price.shared
-    found, moving = np.zeros(shared.seconds.shape, np.int64), np.zeros(shared.seconds.shape, np.int64)
-    left = [_left(tables, value, listed(price.scope[0])[c]) for c in np.unique(shared.maker, return_index=True)[1]]
-    rows = np.unique(shared.maker)
-    places = _places(tables, price)
+    kinds, first = np.unique(shared.maker, return_index=True)
+    made = listed(price.scope[0])
+    left = {int(kind): _left(tables, value, made[choice]) for kind, choice in zip(kinds, first, strict=True)}
+    own = tuple(left[row] for row in range(len(shared.seconds)))
+    places, wanted = _places(tables, price), {}
     for want in wants:
         at = price.scope[want.user + 1]
-        kinds, first = np.unique(shared.kinds[want.user], return_index=True)
-        for kind, choice in zip(kinds.tolist(), first.tolist(), strict=True):
-            column = int(shared.users[want.user][kind, want.use])
-            one = listed(at)[choice]
+        choices = listed(at)
+        for kind, choice in zip(*np.unique(shared.kinds[want.user], return_index=True), strict=True):
+            one = choices[choice]
             layout = one if isinstance(one, Layout) else one.operand_layouts[places[at][want.use]]
-            nbytes = local_nbytes(value.type, layout)
-            for row, own in zip(rows.tolist(), left, strict=True):
-                found[row, column] = 0 if layout is own else nbytes
-                if math.isfinite(shared.seconds[row, column]):
-                    moving[row, column] = change_bytes(value.type, value in schedule.strided, own, layout)
-    return found, moving
+            wanted[int(shared.users[want.user][kind, want.use])] = layout
+    return CopySizes(value.type, value in schedule.strided, own, wanted, np.isfinite(shared.seconds))
 
 
 def _places(tables: Tables, price: Price) -> dict[int, list[int]]:

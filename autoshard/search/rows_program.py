@@ -1,80 +1,23 @@
-"""Some choices of each variable, their prices and rows as one linear program, whole-numbered or relaxed, for HiGHS.
+"""Some choices of each variable, their prices and the rows of some moments as one program in whole numbers.
 
-One 0/1 column per choice. Prices and bytes depend on choices through their kinds only, so tables become columns over
-pairs of kinds whose marginals must be the choices (Schlesinger's local polytope); a layout that several users of a
-value can want is paid once by a column that is at least what each of them takes. Rows are added as they are needed.
+A row sums what lies in memory at a moment: bytes over pairs of kinds, copies that several users share from the first to
+the last of them, and what was found to be needed besides. Rows are added as they are needed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from autoshard.search.rows import MemoryRows, Piece
+from autoshard.search.rows_columns import PricedColumns, Uses
 from autoshard.search.rows_copies import Copies, Want
-from autoshard.search.sharing import Shared
-from autoshard.search.tables import Price
+from autoshard.search.rows_lines import Answer
 
 
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Kinds of a variable's choices, ascending, with a column for each; no columns: there is just one kind."""
-
-    kinds: np.ndarray
-    columns: np.ndarray | None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What HiGHS says: columns (None: nothing found), a bound, whether nothing is possible; prices per moment."""
-
-    columns: np.ndarray | None
-    bound: float
-    impossible: bool
-    prices: dict[int, float] = field(default_factory=dict)
-    excess: float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class _Uses:
-    """Who uses a value: the maker's group and the numbers of its kinds, per use a group and the pairs, and which use
-    has which number."""
-
-    maker: Group
-    rows: np.ndarray
-    each: list[tuple[Group, np.ndarray | None]]
-    number: dict[tuple[int, int], int]
-
-
-class _Lines:
-    """Rows of a sparse matrix while they are collected."""
-
-    def __init__(self) -> None:
-        self.rows: list[np.ndarray] = []
-        self.columns: list[np.ndarray] = []
-        self.numbers: list[np.ndarray] = []
-        self.right: list[float] = []
-
-    def add(self, columns: Sequence[int] | np.ndarray, numbers: Sequence[float] | np.ndarray, right: float) -> None:
-        self.rows.append(np.full(len(columns), len(self.right)))
-        self.columns.append(np.asarray(columns, int))
-        self.numbers.append(np.asarray(numbers, float))
-        self.right.append(right)
-
-    def matrix(self, width: int):
-        from scipy.sparse import coo_array  # only here: the import takes long
-
-        if not self.right:
-            return None
-        parts = (np.concatenate(one) for one in (self.numbers, self.rows, self.columns))
-        numbers, rows, columns = parts
-        return coo_array((numbers, (rows, columns)), shape=(len(self.right), width)).tocsr()
-
-
-class RowsProgram:
+class RowsProgram(PricedColumns):
     """The program of the choices `keep`; the rows of no moment are in it at first.
 
     With `work` the sum of prices is minimized, and bytes above `limit` cost `excess` seconds per `limit` of them;
@@ -82,152 +25,16 @@ class RowsProgram:
     """
 
     def __init__(self, rows: MemoryRows, keep: Sequence[np.ndarray], limit: int, excess: float, work: bool) -> None:
-        self.rows, self.keep, self.limit, self.work = rows, keep, limit, work
+        super().__init__(rows.tables, keep, work)
+        self.rows, self.limit = rows, limit
         self.allowed = limit if work else 0
-        self.cost: list[float] = []
-        self.upper: list[float] = []
-        self.constant = 0.0
-        self.equal, self.below = _Lines(), _Lines()
         self.moments: dict[int, int] = {}
         self.extra: dict[tuple, tuple[int, int, int]] = {}
-        self._groups: dict[tuple, Group] = {}
-        self._pairs: dict[tuple, np.ndarray] = {}
-        self._uses: dict[int, _Uses] = {}
         self._live: dict[tuple, list[tuple[int, int]]] = {}
-        self._fine: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
-        self.first = np.concatenate([[0], np.cumsum([len(kept) for kept in keep])]).astype(int)
-        self.choices = int(self.first[-1])
-        self._columns(self.choices)
-        for v, kept in enumerate(keep):
-            self.equal.add(np.arange(self.first[v], self.first[v] + len(kept)), np.ones(len(kept)), 1.0)
-        self.one = int(self._columns(1)[0])
-        self.equal.add([self.one], [1.0], 1.0)
-        self.excess = int(self._columns(1, math.inf)[0])
+        self.excess = int(self.columns(1, math.inf)[0])
         self.cost[self.excess] = excess if work else 1.0
-        for v, costs in enumerate(rows.tables.unary):
-            if len(costs):
-                self._pay_alone(v, costs)
-        for price in rows.tables.prices:
-            self._price(price)
-
-    # -- columns
-
-    def _columns(self, count: int, upper: float = 1.0) -> np.ndarray:
-        start = len(self.cost)
-        self.cost += [0.0] * count
-        self.upper += [upper] * count
-        return np.arange(start, start + count)
-
-    def group(self, v: int, labels: np.ndarray) -> Group:
-        """Columns for the kinds of a variable's kept choices."""
-        key = (v, labels.tobytes())
-        if key not in self._groups:
-            kinds, which = np.unique(labels, return_inverse=True)
-            which, own = which.reshape(-1), np.arange(self.first[v], self.first[v + 1])
-            if len(kinds) == 1:
-                self._groups[key] = Group(kinds, None)
-            elif len(kinds) == len(labels):
-                self._groups[key] = Group(kinds, own[np.argsort(which)])
-            else:
-                columns = self._columns(len(kinds))
-                for kind, column in enumerate(columns):
-                    members = own[which == kind]
-                    self.equal.add([*members, column], [*np.ones(len(members)), -1.0], 0.0)
-                self._groups[key] = Group(kinds, columns)
-        return self._groups[key]
-
-    def pair(self, one: Group, other: Group) -> np.ndarray | None:
-        """[kinds of one, of the other] columns; None if both have just one kind."""
-        if one.columns is None or other.columns is None:
-            if one.columns is None and other.columns is None:
-                return None
-            return other.columns[None, :] if other.columns is not None else np.asarray(one.columns)[:, None]
-        key = (id(one), id(other))
-        if key not in self._pairs:
-            table = self._columns(len(one.kinds) * len(other.kinds)).reshape(len(one.kinds), -1)
-            for members, column in zip(table, one.columns, strict=True):
-                self.equal.add([*members, column], [*np.ones(len(members)), -1.0], 0.0)
-            for members, column in zip(table.T, other.columns, strict=True):
-                self.equal.add([*members, column], [*np.ones(len(members)), -1.0], 0.0)
-            self._pairs[key] = table
-        return self._pairs[key]
-
-    # -- prices
-
-    def _pay(self, columns: np.ndarray | None, costs: np.ndarray) -> None:
-        """Costs of columns; those of inf are impossible."""
-        if columns is None:
-            self.constant += float(costs.sum()) if self.work or np.isinf(costs).any() else 0.0
-            return
-        for column, cost in zip(columns.ravel().tolist(), costs.ravel().tolist(), strict=True):
-            if math.isinf(cost):
-                self.upper[column] = 0.0
-            elif self.work:
-                self.cost[column] += cost
-
-    def _pay_alone(self, v: int, costs: np.ndarray) -> None:
-        self._pay(np.arange(self.first[v], self.first[v + 1]), costs[self.keep[v]])
-
-    def _price(self, price: Price) -> None:
-        kinds_of_maker = np.unique(price.shared.maker[self.keep[price.scope[0]]])
-        shared = _restricted(price.shared, [self.keep[v] for v in price.scope])
-        maker = self.group(price.scope[0], shared.maker)
-        if shared.base.any():
-            self._pay_alone_at(price.scope[0], shared.base[shared.maker])
-        if not shared.users:
-            return
-        if len(shared.users) == 1:
-            user = self.group(price.scope[1], shared.kinds[0])
-            table = self.pair(maker, user)
-            costs = shared.by_kinds - shared.base[:, None]
-            self._pay(table, costs)
-            self._note(price.scope[0], price.scope[1], shared.maker, shared.kinds[0], table)
-            return
-        uses: list[tuple[Group, np.ndarray | None]] = []
-        self._uses[id(price)] = _Uses(maker, kinds_of_maker, uses, {})
-        for user, (v, wants, kinds) in enumerate(zip(price.scope[1:], shared.users, shared.kinds, strict=True)):
-            for use in range(wants.shape[1]):
-                labels = wants[kinds, use]
-                group = self.group(v, labels)
-                self._uses[id(price)].number[user, use] = len(uses)
-                uses.append((group, self.pair(maker, group)))
-                self._note(price.scope[0], v, shared.maker, labels, uses[-1][1])
-        for layout in np.unique(np.concatenate([group.kinds for group, _ in uses])).tolist():
-            self._copies(uses, layout, shared.seconds[:, layout])
-
-    def _pay_alone_at(self, v: int, costs: np.ndarray) -> None:
-        self._pay(np.arange(self.first[v], self.first[v + 1]), costs)
-
-    def _copies(self, uses: list[tuple[Group, np.ndarray | None]], layout: int, seconds: np.ndarray) -> None:
-        """What it takes to have a layout for whichever users want it."""
-        wanting = [
-            None if table is None else table[:, int(np.searchsorted(group.kinds, layout))]
-            for group, table in uses
-            if layout in group.kinds
-        ]
-        if any(one is None for one in wanting):
-            self._pay(None, seconds)
-            return
-        if len(wanting) == 1:
-            self._pay(wanting[0], seconds)
-            return
-        for kind, cost in enumerate(seconds.tolist()):
-            if math.isinf(cost):
-                for one in wanting:
-                    assert one is not None
-                    self.upper[int(one[kind])] = 0.0
-            elif cost > 0 and self.work:
-                column = int(self._columns(1)[0])
-                self.cost[column] = cost
-                for one in wanting:
-                    assert one is not None
-                    self.below.add([int(one[kind]), column], [1.0, -1.0], 0.0)
 
     # -- rows
-
-    def _note(self, v: int, u: int, by_maker: np.ndarray, by_user: np.ndarray, table: np.ndarray | None) -> None:
-        if table is not None:
-            self._fine.setdefault((v, u), []).append((by_maker, by_user, table))
 
     def _bytes(self, piece: Piece) -> tuple[np.ndarray | None, np.ndarray]:
         """Columns of a piece and the bytes of each."""
@@ -236,7 +43,7 @@ class RowsProgram:
             v = piece.scope[0]
             return np.arange(self.first[v], self.first[v + 1]), piece.table.spread[kept[0]]
         labels = [kinds[one] for kinds, one in zip(piece.table.kinds, kept, strict=True)]
-        for by_maker, by_user, table in self._fine.get((piece.scope[0], piece.scope[1]), ()):
+        for by_maker, by_user, table in self.fine.get((piece.scope[0], piece.scope[1]), ()):
             sides = [_read(fine, coarse) for fine, coarse in zip((by_maker, by_user), labels, strict=True)]
             if sides[0] is not None and sides[1] is not None:
                 return table, piece.table.nbytes[np.ix_(sides[0], sides[1])]
@@ -277,7 +84,7 @@ class RowsProgram:
             return []
         key = (id(copies), *(tuple((want.user, want.use) for want in side) for side in sides))
         if key not in self._live:
-            uses = self._uses[id(copies.price)]
+            uses = self.uses[id(copies.price)]
             self._live[key] = []
             for row, kind in enumerate(uses.rows.tolist()):
                 for layout in np.flatnonzero(copies.nbytes[kind]).tolist():
@@ -291,7 +98,7 @@ class RowsProgram:
 
     def _moving(self, copies: Copies, moment: int) -> list[tuple[int, int]]:
         """Columns for the buffers of users behind others that have a value brought at a moment, and their bytes."""
-        found, uses = [], self._uses[id(copies.price)]
+        found, uses = [], self.uses[id(copies.price)]
         for want in copies.wants:
             if want.begin != moment or want.behind is None:
                 continue
@@ -302,13 +109,13 @@ class RowsProgram:
                     other = self._wanting(uses, before, row, layout)
                     if mine is None or mine == other:
                         continue
-                    column = mine if other is None else int(self._columns(1)[0])
+                    column = mine if other is None else self.column()
                     if other is not None:
                         self.below.add([mine, other, column], [1.0, -1.0, -1.0], 0.0)
                     found.append((column, int(copies.moving[kind, layout])))
         return found
 
-    def _wanting(self, uses: _Uses, want: Want, row: int, layout: int) -> int | None:
+    def _wanting(self, uses: Uses, want: Want, row: int, layout: int) -> int | None:
         """The column of: the maker is of kind number `row` and the user wants the layout; None if it never does."""
         group, table = uses.each[uses.number[want.user, want.use]]
         place = int(np.searchsorted(group.kinds, layout))
@@ -323,11 +130,11 @@ class RowsProgram:
             return None
         if not (before and after) and len(set(now)) == 1:
             return now[0]
-        column = int(self._columns(1)[0])
+        column = self.column()
         for one in set(now):
             self.below.add([one, column], [1.0, -1.0], 0.0)
         if before and after:
-            first, last = self._any(before), self._any(after)
+            first, last = self.any_of(before), self.any_of(after)
             if first == last:
                 self.below.add([first, column], [1.0, -1.0], 0.0)
             elif maker == self.one:
@@ -335,34 +142,6 @@ class RowsProgram:
             else:
                 self.below.add([first, last, maker, column], [1.0, 1.0, -1.0, -1.0], 0.0)
         return column
-
-    def _any(self, columns: list[int]) -> int:
-        if len(set(columns)) == 1:
-            return columns[0]
-        column = int(self._columns(1)[0])
-        for one in set(columns):
-            self.below.add([one, column], [1.0, -1.0], 0.0)
-        return column
-
-    def expect(self, copies: Copies, columns: np.ndarray, change: np.ndarray) -> None:
-        """Add the bytes that copies take in a relaxed answer to `change` [moments + 1], from where on it changes."""
-        uses = self._uses[id(copies.price)]
-        last: dict[tuple[int, int], tuple[int, float]] = {}
-        for want in copies.wants:
-            group, table = uses.each[uses.number[want.user, want.use]]
-            part = np.ones((1, 1)) if table is None else columns[table]
-            for row, place in zip(*np.nonzero(part > 1e-6), strict=True):
-                spot = int(uses.rows[row]), int(group.kinds[place])
-                nbytes = float(copies.nbytes[spot])
-                end, share = last.get(spot, (want.begin - 1, 0.0))
-                kept = min(share, float(part[row, place])) * nbytes
-                change[min(end + 1, want.begin)] += kept
-                change[want.begin] -= kept
-                start = max(want.begin, end + 1)
-                if start <= want.end:
-                    change[start] += float(part[row, place]) * nbytes
-                    change[want.end + 1] -= float(part[row, place]) * nbytes
-                last[spot] = max(want.end, end), max(share, float(part[row, place]))
 
     def add_spot(self, number: int, more: int, choice: Sequence[int]) -> bool:
         """From now on a term that pieces do not tell completely takes `more` bytes besides where its variables choose
@@ -379,7 +158,7 @@ class RowsProgram:
         key = (number, more, tuple(spot))
         if key in self.extra:
             return False
-        column = int(self._columns(1)[0])
+        column = self.column()
         self.extra[key] = term.first, term.last, column
         columns = [column] + [int(self.first[v]) + i for v, like in spot for i in like]
         self.below.add(columns, [-1.0] + [1.0] * (len(columns) - 1), len(spot) - 1.0)
@@ -395,87 +174,11 @@ class RowsProgram:
         places = [int(self.first[v] + np.searchsorted(self.keep[v], choice[v])) for v in variables]
         self.below.add(places, [1.0] * len(places), len(places) - 1.0)
 
-    # -- solving
-
-    @property
-    def size(self) -> int:
-        return len(self.cost)
-
-    def relaxed(self, seconds: float) -> Answer:
-        """The program without whole numbers."""
-        from scipy.optimize import linprog  # only here: the import takes long
-
-        if math.isinf(self.constant):
-            return Answer(None, math.inf, True)
-        scale, width = self._scale(), self.size
-        below = self.below.matrix(width)
-        found = linprog(
-            np.array(self.cost) / scale,
-            A_ub=below,
-            b_ub=self.below.right or None,
-            A_eq=self.equal.matrix(width),
-            b_eq=self.equal.right,
-            bounds=np.column_stack([np.zeros(width), self.upper]),
-            method="highs",
-            options={"time_limit": max(0.05, seconds)},
-        )
-        if found.x is None or found.status != 0:
-            return Answer(None, -math.inf, found.status == 2)
-        prices = {
-            moment: max(0.0, -float(found.ineqlin.marginals[row])) * scale / self.limit
-            for moment, row in self.moments.items()
-        }
-        return Answer(found.x, found.fun * scale + self.constant, False, prices, float(found.x[self.excess]))
-
     def whole(self, seconds: float, hard: bool) -> Answer:
-        """The program; `hard`: nothing above the limit."""
-        from scipy.optimize import Bounds, LinearConstraint, milp  # only here: the import takes long
-
-        if math.isinf(self.constant):
-            return Answer(None, math.inf, True)
-        scale, width = self._scale(), self.size
+        """The best choice; `hard`: nothing above the limit."""
         upper = np.array(self.upper)
         upper[self.excess] = 0.0 if hard and self.work else np.inf
-        equal, below = np.array(self.equal.right), np.array(self.below.right)
-        limits = [LinearConstraint(self.equal.matrix(width), equal, equal)]  # pyright: ignore[reportArgumentType]
-        if self.below.right:
-            matrix = self.below.matrix(width)
-            limits.append(LinearConstraint(matrix, -np.inf, below))  # pyright: ignore[reportArgumentType]
-        found = milp(
-            np.array(self.cost) / scale,
-            integrality=np.arange(width) < self.choices,
-            bounds=Bounds(0, upper),  # pyright: ignore[reportArgumentType] scipy's stubs know numbers only
-            constraints=limits,
-            options={"time_limit": max(0.05, seconds), "mip_rel_gap": 0.0},
-        )
-        if found.status == 2:
-            return Answer(None, math.inf, True)
-        bound = -math.inf if found.mip_dual_bound is None else float(found.mip_dual_bound) * scale + self.constant
-        return Answer(found.x, bound, False)
-
-    def _scale(self) -> float:
-        """HiGHS stops within 1e-6 of its objective: the largest cost as 1000 puts that at 1e-9 of it."""
-        return (max(map(abs, self.cost)) or 1.0) / 1000
-
-    def choice(self, columns: np.ndarray) -> tuple[int, ...]:
-        """The choice that has the largest column of each variable."""
-        return tuple(int(kept[columns[self.first[v] : self.first[v + 1]].argmax()]) for v, kept in enumerate(self.keep))
-
-    def support(self, columns: np.ndarray) -> list[np.ndarray]:
-        """Per variable, the choices that a relaxed answer uses."""
-        parts = (columns[self.first[v] : self.first[v + 1]] for v in range(len(self.keep)))
-        return [kept[part > min(1e-6, part.max() / 2)] for kept, part in zip(self.keep, parts, strict=True)]
-
-
-def _restricted(shared: Shared, keep: Sequence[np.ndarray]) -> Shared:
-    """The same with only some choices; layouts keep their numbers."""
-    rows, maker = np.unique(shared.maker[keep[0]], return_inverse=True)
-    users, kinds = [], []
-    for wants, kind, kept in zip(shared.users, shared.kinds, keep[1:], strict=True):
-        used, which = np.unique(kind[kept], return_inverse=True)
-        users.append(wants[used])
-        kinds.append(which)
-    return Shared(shared.seconds[rows], shared.base[rows], maker, tuple(users), tuple(kinds))
+        return self.solved(upper, seconds)
 
 
 def _read(fine: np.ndarray, coarse: np.ndarray) -> np.ndarray | None:

@@ -1,9 +1,10 @@
 """The least time within a memory limit, or the least memory, for tables too large to write out.
 
-A linear program over the choices seen so far prices the bytes of the moments that bind. At any prices, message passing
-bounds everything (Lagrangian relaxation), and says of each choice how much the bound rises if it is made: what hardly
-raises it joins the program, until prices and bound stay. The program in whole numbers then gives plans; among all
-choices that no better plan can do without, it proves the optimum. What was left out without proof is in the bound.
+Prices of the bytes at moments that bind turn the limit into costs (Lagrangian relaxation): at any prices message
+passing bounds everything (`rows_priced.py`), and choices that are best there are plans, or nearly. Prices follow the
+cutting planes of all choices seen (Kelley, 1960). Plans that keep the limit take over from faster ones that do not what
+still fits (`rows_relink.py`). At the end a program in whole numbers looks among all choices that no better plan can do
+without, and proves the optimum where it can look at all of them. What was left out without proof is in the bound.
 """
 
 from __future__ import annotations
@@ -14,29 +15,34 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autoshard.search.exact.dual import Plane, model
 from autoshard.search.rows import MemoryRows
-from autoshard.search.rows_copies import RowsBounds
-from autoshard.search.rows_program import Answer, RowsProgram
+from autoshard.search.rows_priced import PricedSearch
+from autoshard.search.rows_program import RowsProgram
+from autoshard.search.rows_relink import Relink
 
 EQUAL = 1e-9
-SWEEPS = 60
-ROUNDS = 16
+ROUNDS = 24
 """Prices that are tried at most."""
-ASCENT = 0.4
+STILL = 6
+"""Prices tried one after another that gain nothing, after which it is enough."""
+GAINED = 1e-4
+"""A bound that rises by less, relatively, is no gain."""
+BEGIN = 0.05
+"""The share of the cost that what is over the limit may cost at first; highest prices rise where they are reached."""
+SAME = 1e-3
+"""Prices that differ by less, relatively, are the same."""
+ASCENT = 0.7
 """Of the time, for prices."""
-STEADY = 1e-6
-"""A bound that rises by less, relatively, is enough."""
-MOST = 1
-"""New choices per variable that join the program at each prices, on average."""
-DEARER = (1.5, 4.0, 32.0)
-"""What prices are raised by, one after another, for choices that need less, while no plan is known."""
-NEAR = 1e-2
-"""Choices that raise the bound by more, relatively, do not join."""
+POLISH = (100, 1e-5)
+"""Sweeps at the best prices, and the gain of one that is worth another."""
+THOROUGH = (12, 1e-4)
+"""Choices of a variable, and how much they raise the bound, for a last plan at the best prices."""
+TIES = 1e-5
+"""What all seconds together weigh at most against the least memory, as a part of it: of equal bytes the faster."""
 COLUMNS = 60_000
 """The largest program that is tried in whole numbers."""
-WINDOW = 12
-"""Of moments that follow each other so closely, one row is added at a time."""
-WIDER = (1.5, 2.5, 5.0, 20.0, math.inf)
+WIDER = (1.5, 2.5, 5.0, 8.0, 12.0, 20.0, math.inf)
 """How many choices per variable are searched completely in the end, one after another."""
 
 
@@ -46,42 +52,42 @@ class RowsSearch:
     def __init__(self, rows: MemoryRows, limit: int, end: float, work: bool = True) -> None:
         self.rows, self.limit, self.end, self.work = rows, limit, end, work
         self.tables = rows.tables
-        self.sizes = self.tables.sizes
         self.bound, self.value = -math.inf, math.inf
         self.best: tuple[int, ...] | None = None
-        self.impossible = False
-        self.seen = [np.zeros(size, bool) for size in self.sizes]
-        self.used = [np.zeros(size, bool) for size in self.sizes]
-        self.active: list[int] = []
+        self.prices = np.zeros(rows.model.moments)
+        self.planes: list[Plane] = []
+        self.choices: list[tuple[int, ...]] = []
+        self.near: PricedSearch | None = None
+        self.relink = Relink(rows, limit)
+        self.weight = 1.0 if work else TIES / max(_dearest(self.tables), 1e-300)
         self.at_prices = -math.inf
+        self.polished: PricedSearch | None = None
         self.reduced: list[np.ndarray] = []
-        self.prices: dict[int, float] = {}
         self.stats: dict[str, float] = {"prices tried": 0, "programs": 0}
 
     def run(self) -> None:
         """Prices, then plans, then the proof, as far as time allows."""
         self._ascend()
-        for factor in DEARER:
-            if self.best is not None or self.impossible or self.left < 0:
-                break
-            self._bounded({moment: factor * price for moment, price in self.prices.items()})
-            self._relaxed_and_whole(20 * max(self.bound, 1e-9))
+        self._polish()
         self.improve()
 
     def glance(self) -> float:
-        """A first bound, at equal prices for all moments."""
-        self._bounded({} if self.work else dict.fromkeys(range(self.rows.model.moments), 1.0))
+        """A first bound: at no price, or that of the moment at which the fastest choice needs most."""
+        if self.work:
+            self._evaluate(self.prices)
+            return self.bound
+        fastest = PricedSearch(self.tables, self.end).choice()
+        if fastest is not None:
+            self.know(fastest)
+        self._evaluate(np.ones(len(self.prices)) if fastest is None else _only(self.rows.at(fastest)))
         return self.bound
 
     def improve(self) -> None:
         """Look for better plans than the best, among ever more choices, until there is none or time is over."""
+        self.stats.pop("kept", None)
         for most in WIDER:
-            if self.closed or self.best is None or self.left < 0:
+            if self.closed or self.best is None or self.left < 0 or not self._prove(most):
                 break
-            self._prove(most)
-
-    def _chosen(self) -> list[np.ndarray]:
-        return [np.flatnonzero(one) for one in self.seen]
 
     @property
     def closed(self) -> bool:
@@ -99,128 +105,152 @@ class RowsSearch:
 
     def consider(self, choice: Sequence[int]) -> np.ndarray:
         """[moments] bytes of a choice; it is kept if it is the best."""
-        nbytes, value = self.rows.at(choice), self.tables.seconds(choice)
+        nbytes, seconds = self.rows.at(choice), self.tables.seconds(choice)
         if not self.work:
-            value = int(nbytes.max()) / self.limit if math.isfinite(value) else math.inf
-        if value < self.value and (not self.work or int(nbytes.max()) <= self.limit):
+            value = int(nbytes.max()) / self.limit if math.isfinite(seconds) else math.inf
+        else:
+            value = seconds if int(nbytes.max()) <= self.limit else math.inf
+        if value < self.value:
             self.value, self.best = value, tuple(choice)
-            self.note(choice)
         return nbytes
 
-    def note(self, choice: Sequence[int]) -> None:
-        """Programs have what this choice makes from now on."""
-        for seen, used, one in zip(self.seen, self.used, choice, strict=True):
-            seen[one] = used[one] = True
+    def _offer(self, choice: Sequence[int]) -> np.ndarray:
+        """The same, and what this choice and the best have in common."""
+        nbytes = self.consider(choice)
+        if self.work and self.best is not None and tuple(choice) != self.best:
+            for found in self.relink.between(self.best, choice):
+                self.consider(found)
+        return nbytes
 
     # -- prices
 
     def _ascend(self) -> None:
-        """Raise the bound by better prices; plans come from what the relaxed programs use."""
-        until, raised, last = time.monotonic() + ASCENT * self.left, False, 0.0
-        if not self.stats["prices tried"]:
+        """Raise the bound by better prices; the choices that are best there may be plans."""
+        until, still = time.monotonic() + ASCENT * self.left, 0
+        if not self.planes:
             self.glance()
-        penalty = 20 * max(self.bound, 1e-9)
+        if not self.planes:
+            return
+        box, tried = self._box(), [self.prices] if not self.work else []
         for turn in range(ROUNDS):
-            answer = self._relaxed_and_whole(penalty)
-            if answer.columns is None or self.closed or time.monotonic() > until:
-                self.impossible = answer.impossible
+            if self.closed or still >= STILL or time.monotonic() > until:
                 break
-            before = self.bound
-            # Half way to the best prices every other time: those of a restricted program swing around them.
-            half = answer.excess <= 1e-9 and turn % 2 == 1
-            self._bounded(_middle(self.prices, answer.prices) if half else answer.prices)
-            near = answer.bound - self.bound <= STEADY * abs(answer.bound)
-            still = abs(last - answer.bound) <= 10 * STEADY * abs(answer.bound)
-            if near or (still and self.bound - before <= STEADY * abs(self.bound)):
-                if not self.work or answer.excess <= 1e-9 or raised:
-                    break
-                penalty, raised = 100 * penalty, True
-            last = answer.bound
+            target, _ = model(self.planes, box, simplex=not self.work)
+            at_edge = self.work and target >= 0.999 * box
+            box = np.where(at_edge, 4 * box, box)
+            step = 1.0 if turn % 4 == 3 or np.any(at_edge) or not self.work and turn < 2 else 0.5
+            prices, before, value = self.prices + step * (target - self.prices), self.bound, self.value
+            if any(np.allclose(prices, one, rtol=SAME, atol=0.0) for one in tried):
+                break  # no other prices promise more: what is left is between the bound and the choices there
+            tried.append(prices)
+            if not self._evaluate(prices):
+                break
+            gained = self.bound - before > GAINED * abs(self.bound) or self.value < value * (1 - GAINED)
+            still = 0 if gained else still + 1
 
-    def _relaxed_and_whole(self, penalty: float) -> Answer:
-        """The relaxed program, and in whole numbers that over all that relaxed ones have used."""
-        program, answer = self._relaxed(penalty)
-        if answer.columns is not None:
-            for used, now in zip(self.used, program.support(answer.columns), strict=True):
-                used[now] = True
-            if not self.closed and self.left > 0:
-                self._whole([np.flatnonzero(one) for one in self.used], 0.1 * self.left)
-        return answer
+    def _box(self) -> np.ndarray:
+        """The highest prices to begin with: BEGIN of the cost for an excess like the first one."""
+        first = self.planes[0]
+        if not self.work:
+            return np.ones(len(self.prices))
+        excess = np.maximum(first.excess, 0.02)
+        return BEGIN * abs(first.cost) / excess
 
-    def _relaxed(self, penalty: float) -> tuple[RowsProgram, Answer]:
-        """The program over what was seen, with all rows that bind in it."""
-        program = RowsProgram(self.rows, self._chosen(), self.limit, penalty, self.work)
-        for moment in self.active:
-            program.add_row(moment)
-        while True:
-            answer = program.relaxed(self.left)
-            if answer.columns is None:
-                return program, answer
-            nbytes = self._expected(program, answer.columns)
-            most = program.allowed + (answer.excess + 1e-7) * self.limit
-            added = [moment for moment in _peaks(nbytes, most) if moment not in program.moments]
-            if not added or self.left < 0:
-                return program, answer
-            for moment in added:
-                program.add_row(moment)
-            self.active += [moment for moment in added if moment not in self.active]
-
-    def _expected(self, program: RowsProgram, columns: np.ndarray) -> np.ndarray:
-        """[moments] bytes of a relaxed answer, as if variables chose independently of each other."""
-        parts = []
-        for v, kept in enumerate(program.keep):
-            chances = np.zeros(self.sizes[v])
-            chances[kept] = columns[program.first[v] : program.first[v + 1]]
-            parts.append(chances)
-        change = np.zeros(self.rows.model.moments + 1)
-        for piece in self.rows.pieces:
-            sides = [
-                np.bincount(kinds, parts[v], count)
-                for v, kinds, count in zip(piece.scope, piece.table.kinds, piece.table.nbytes.shape, strict=True)
-            ]
-            nbytes = sides[0] @ piece.table.nbytes @ sides[1] if len(sides) == 2 else sides[0] @ piece.table.nbytes
-            change[piece.first] += nbytes
-            change[piece.last + 1] -= nbytes
-        for copies in self.rows.copies:
-            program.expect(copies, columns, change)
-        return self.rows.constants + np.cumsum(change[:-1])
-
-    def _bounded(self, prices: dict[int, float]) -> None:
-        """The bound at these prices; what hardly raises it is seen from now on."""
+    def _evaluate(self, prices: np.ndarray) -> bool:
+        """The bound at prices (seconds per `limit` bytes) and a choice there; False if time was too short for one."""
         self.stats["prices tried"] += 1
-        weights = np.zeros(self.rows.model.moments)
-        for moment, price in prices.items():
-            weights[moment] = price
-        if not self.work and weights.any():
-            weights /= weights.sum() * self.limit
-        bounds = RowsBounds(self.rows.priced(weights, self.work))
-        bounds.tighten(SWEEPS, time.monotonic() + 0.1 * max(self.left, 0.0), STEADY)
-        allowed = self.limit if self.work else 0
-        bound = bounds.lower + float(weights @ (self.rows.constants - allowed))
-        reduced = bounds.reduced()
-        if bound > self.at_prices:
-            self.at_prices, self.reduced, self.prices = bound, reduced, prices
-        self.bound = max(self.bound, bound)
-        self._see(reduced)
+        prices = np.where(prices < 1e-6 * prices.max(initial=0.0), 0.0, prices)
+        if not self.work:
+            prices = prices / prices.sum()
+        priced = self.rows.priced(prices / self.limit, self.weight)
+        self.near = PricedSearch(priced, min(self.end, time.monotonic() + max(1.0, 0.2 * self.left)), self.near)
+        self._raise(prices, self.near)
+        return self.know(self.near.choice(others=self._promising(prices)))
 
-    def _see(self, reduced: Sequence[np.ndarray]) -> None:
-        """Of the choices not seen yet, those that raise the bound least join; for each variable its best does."""
-        new = np.concatenate([one[~seen] for one, seen in zip(reduced, self.seen, strict=True)])
-        count = min(MOST * len(reduced), len(new) - 1)
-        most = min(float(np.partition(new, count)[count]), NEAR * abs(self.bound)) if len(new) else 0.0
-        for seen, one in zip(self.seen, reduced, strict=True):
-            near = np.flatnonzero(~seen & (one <= max(most, float(one.min()))))
-            seen[near[np.argsort(one[near], kind="stable")[: 4 * MOST]]] = True
+    def _raise(self, prices: np.ndarray, search: PricedSearch) -> None:
+        bound = self._bound_of(prices, search.lower)
+        if bound > self.at_prices:
+            self.at_prices, self.prices = bound, prices
+        self.bound = max(self.bound, bound)
+
+    def _bound_of(self, prices: np.ndarray, lower: float) -> float:
+        """What the least sum with priced bytes says of seconds, or of the largest row."""
+        constants = self.rows.constants - (self.limit if self.work else 0)
+        return lower + float(prices @ constants) / self.limit - (0.0 if self.work else TIES)
+
+    def know(self, choice: tuple[int, ...] | None) -> bool:
+        """Look at a choice, which may be a plan, and tells what prices are worth trying; False if there is none."""
+        if choice is None:
+            return False
+        nbytes = self._offer(choice)
+        cost = self.tables.seconds(choice) if self.work else 0.0
+        excess = (nbytes - (self.limit if self.work else 0)) / self.limit
+        self.planes.append(Plane(cost, excess, self.bound))
+        self.choices.append(tuple(choice))
+        return True
+
+    def _promising(self, prices: np.ndarray) -> list[tuple[int, ...]]:
+        """Of the choices seen, the one that is least at these prices, and the best plan."""
+        known = [] if self.best is None else [self.best]
+        if self.planes:
+            costs = [plane.cost + float(prices @ plane.excess) for plane in self.planes]
+            known.append(self.choices[int(np.argmin(costs))])
+        return known
+
+    def _polish(self) -> None:
+        """A tighter bound, and a better plan, at the best prices."""
+        if self.closed or self.near is None or self.left < 0:
+            return
+        priced = self.rows.priced(self.prices / self.limit, self.weight)
+        search = PricedSearch(priced, self.end, self.near)
+        search.tighten(*POLISH)
+        self._raise(self.prices, search)
+        self.polished = search
+        for few, near in ((4, THOROUGH[1]), THOROUGH):
+            if not self.closed and self.left > 0:
+                self.know(search.choice(few, near, self._promising(self.prices)))
 
     # -- whole numbers
 
+    def _prove(self, most: float) -> bool:
+        """The best among the choices that raise the bound least, `most` per variable on average; False if these are too
+        many."""
+        if not self.reduced:
+            self.reduced = self._reduced()
+        reduced = self.reduced
+        every = np.sort(np.concatenate(reduced))
+        beyond = self.value - self.at_prices + EQUAL * abs(self.value)
+        beyond = min(beyond, float(every[int(min(most * len(reduced), len(every) - 1))]))
+        keep = [np.flatnonzero(one <= max(beyond, one.min())) for one in reduced]
+        assert self.best is not None
+        keep = [np.union1d(kept, [one]) for kept, one in zip(keep, self.best, strict=True)]
+        count = sum(map(len, keep))
+        if count == self.stats.get("kept"):
+            return True  # nothing new to look at
+        self.stats["kept"] = count
+        bound = self._whole(keep, 0.5 * self.left)
+        left_out = min(
+            float(np.delete(one, kept).min(initial=math.inf)) for one, kept in zip(reduced, keep, strict=True)
+        )
+        self.bound = max(self.bound, min(bound, self.at_prices + left_out, self.value))
+        return math.isfinite(bound)
+
+    def _reduced(self) -> list[np.ndarray]:
+        """By how much the best bound rises for each choice, at least."""
+        search = self.polished
+        if search is None:
+            return [np.zeros(size) for size in self.tables.sizes]
+        # By how much the best bound is above this one is known for all choices.
+        higher = self.at_prices - self._bound_of(self.prices, search.lower)
+        return [np.maximum(one - higher, 0.0) for one in search.folded.marginals(search.bounds.reduced())]
+
     def _whole(self, keep: Sequence[np.ndarray], seconds: float) -> float:
-        """The best plan among these choices becomes known; a bound for all of them."""
+        """The best plan among these choices becomes known; a bound for all of them, -inf if they are too many."""
         self.stats["programs"] += 1
         until = min(self.end, time.monotonic() + seconds)
         penalty = 20 * max(abs(self.bound), 1e-9)
         program = RowsProgram(self.rows, keep, self.limit, penalty, self.work)
-        for moment in self.active:
+        for moment in np.flatnonzero(self.prices).tolist():
             program.add_row(moment)
         bound = -math.inf
         while program.size <= COLUMNS and time.monotonic() < until:
@@ -232,7 +262,7 @@ class RowsSearch:
             nbytes = self.consider(choice)
             allowed = self.limit if self.work else self.value * self.limit
             most = self.limit if self.work else (float(answer.columns[program.excess]) + 1e-9) * self.limit
-            over = _peaks(nbytes, most)
+            over = peaks(nbytes, most)
             if not over or (not self.work and bound * self.limit >= allowed * (1 - EQUAL)):
                 break
             self._explain(program, choice, over)
@@ -244,7 +274,6 @@ class RowsSearch:
         new = [moment for moment in over if moment not in program.moments]
         for moment in new:
             program.add_row(moment)
-        self.active += [moment for moment in new if moment not in self.active]
         told = bool(new)
         for moment in over:
             for number, more in self.rows.spots(choice, moment):
@@ -252,26 +281,12 @@ class RowsSearch:
         if not told:
             program.exclude(choice, [v for v, kept in enumerate(program.keep) if len(kept) > 1])
 
-    def _prove(self, most: float) -> None:
-        """The best among the choices that raise the bound least, `most` per variable on average."""
-        if not self.reduced or self.best is None:
-            return
-        every = np.sort(np.concatenate(self.reduced))
-        beyond = self.value - self.at_prices + EQUAL * abs(self.value)
-        beyond = min(beyond, float(every[int(min(most * len(self.sizes), len(every) - 1))]))
-        keep = [np.flatnonzero(one <= max(beyond, one.min())) for one in self.reduced]
-        keep = [np.union1d(kept, np.flatnonzero(used)) for kept, used in zip(keep, self.used, strict=True)]
-        self.stats["kept"] = sum(map(len, keep))
-        bound = self._whole(keep, 0.5 * self.left)
-        self.bound = max(self.bound, min(bound, self.at_prices + beyond, self.value))
+
+WINDOW = 12
+"""Of moments that follow each other so closely, one row is added at a time."""
 
 
-def _middle(some: dict[int, float], others: dict[int, float]) -> dict[int, float]:
-    """Half way between prices: those of a restricted program swing widely around the best ones."""
-    return {moment: (some.get(moment, 0.0) + others.get(moment, 0.0)) / 2 for moment in sorted({*some, *others})}
-
-
-def _peaks(nbytes: np.ndarray, most: float) -> list[int]:
+def peaks(nbytes: np.ndarray, most: float) -> list[int]:
     """Moments above `most`, the highest first, that do not lie close to each other; three at most."""
     left, found = nbytes.astype(float), []
     while len(found) < 3:
@@ -281,3 +296,25 @@ def _peaks(nbytes: np.ndarray, most: float) -> list[int]:
         found.append(moment)
         left[max(0, moment - WINDOW) : moment + WINDOW + 1] = -1.0
     return found
+
+
+def _only(nbytes: np.ndarray) -> np.ndarray:
+    """The price 1 at the moment with the most bytes."""
+    prices = np.zeros(len(nbytes))
+    prices[int(nbytes.argmax())] = 1.0
+    return prices
+
+
+def _dearest(tables) -> float:
+    """At most what any choice costs, in seconds."""
+    total = sum(_most(costs) for costs in tables.unary)
+    return total + sum(_most(price.shared.base) + float(_rows(price.shared.seconds)) for price in tables.prices)
+
+
+def _most(costs: np.ndarray) -> float:
+    return float(np.max(costs, where=np.isfinite(costs), initial=0.0))
+
+
+def _rows(seconds: np.ndarray) -> float:
+    """The largest sum of a row: all layouts at once."""
+    return float(np.where(np.isfinite(seconds), seconds, 0.0).sum(axis=1).max(initial=0.0))

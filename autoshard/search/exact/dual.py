@@ -50,7 +50,7 @@ def climb(
     dual = Dual(start, first.bound, [first])
     box = box.copy()
     for round_ in range(rounds):
-        target, height = _model(dual.planes, box, simplex)
+        target, height = model(dual.planes, box, simplex)
         grown = not simplex and bool((target >= 0.999 * box).any())
         if grown:
             box = np.where(target >= 0.999 * box, 4 * box, box)
@@ -69,7 +69,7 @@ def climb(
     return dual
 
 
-def _model(planes: list[Plane], box: np.ndarray, simplex: bool) -> tuple[np.ndarray, float]:
+def model(planes: list[Plane], box: np.ndarray, simplex: bool) -> tuple[np.ndarray, float]:
     """The prices where the least of the planes is highest, and that height."""
     from scipy.optimize import linprog  # only here: the import takes longer than most searches
 

@@ -29,11 +29,11 @@ def named_plans() -> tuple[str, ...]:
 
 
 def _register(recipe: Recipe) -> None:
-    @search_mode(recipe.name)
     def made(problem: Problem) -> Plan:
         return named_plan(problem, recipe, problem.options.get("axes"))
 
     made.__doc__ = f"{recipe.words[0].upper()}{recipe.words[1:]}, as written by hand."
+    search_mode(recipe.name)(made)
 
 
 for _recipe in RECIPES.values():
