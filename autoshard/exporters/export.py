@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autoshard.errors import PlanError
 from autoshard.exporters.json_text import json_text
 from autoshard.exporters.mindspore import shard_lines, to_checkpoint
-from autoshard.exporters.placements import module_plan, to_data
+from autoshard.exporters.placements import module_plan, modules_around, to_data
 from autoshard.exporters.plan_file import plan_data
 from autoshard.propagate.collector import paused
 
@@ -57,8 +57,7 @@ def _json(planned: Planned) -> dict[str, Any]:
 
 
 def _dtensor(planned: Planned) -> dict[str, Any]:
-    labels = (node.label.split(".")[:-1] for node in planned.graph.nodes)
-    paths = dict.fromkeys(".".join(words[:end]) for words in labels for end in range(1, len(words) + 1))
+    paths = dict.fromkeys(path for node in planned.graph.nodes for path in modules_around(node))
     return to_data(module_plan(planned.plan, tuple(paths)))
 
 

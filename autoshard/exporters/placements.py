@@ -7,9 +7,9 @@ Where a dim is split by a later axis before an earlier one, the earlier one's is
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from autoshard.exporters.pieces import Pieces, pieces_of
@@ -109,9 +109,10 @@ def module_plan(plan: Plan, paths: tuple[str, ...]) -> ModulePlan:
     stored = {value for value in graph.inputs if graph.role_of[value] != DATA}
     entering, leaving = {}, {}
     inside, ends = _inside(graph.nodes, paths), set(graph.outputs)
+    wanted = {node: _wanted(plan, node) for node in graph.nodes}
     for path, nodes in inside.items():
         made, own = dict.fromkeys(value for node in nodes for value in node.results), set(nodes)
-        outside = [pair for node in nodes for pair in _wanted(plan, node) if pair[0] not in made]
+        outside = [pair for node in nodes for pair in wanted[node] if pair[0] not in made]
         taken = [pair for pair in outside if pair[0] not in stored and not pair[1].partial]
         entering[path] = Border(tuple(said(*pair) for pair in taken))
         left = [value for value in made if value in ends or any(user not in own for user, _ in graph.users[value])]
@@ -132,17 +133,24 @@ def _inside(nodes: tuple[Node, ...], paths: tuple[str, ...]) -> dict[str, list[N
     found: dict[str, list[Node]] = {}
     known = set(paths)
     for node in nodes:
-        words = node.label.split(".")
-        for end in range(1, len(words)):
-            path = ".".join(words[:end])
+        for path in modules_around(node):
             if path in known:
                 found.setdefault(path, []).append(node)
     return found
 
 
-def _wanted(plan: Plan, node: Node) -> Iterator[tuple[Value, Layout]]:
-    if not is_nest(node):
-        yield from zip(node.operands, plan.strategy(node).operand_layouts, strict=True)
+def modules_around(node: Node) -> tuple[str, ...]:
+    """The paths of the modules that a node is in, outermost first, as its label says."""
+    return _up_to(node.label.rpartition(".")[0])
+
+
+@lru_cache(maxsize=1 << 14)
+def _up_to(path: str) -> tuple[str, ...]:
+    return (*_up_to(path.rpartition(".")[0]), path) if path else ()
+
+
+def _wanted(plan: Plan, node: Node) -> list[tuple[Value, Layout]]:
+    return [] if is_nest(node) else [*zip(node.operands, plan.strategy(node).operand_layouts, strict=True)]
 
 
 def to_data(plan: ModulePlan) -> dict[str, Any]:

@@ -5,6 +5,7 @@ A dim has its true size where it is whole, and its padded size where it is split
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from autoshard.layout.layout import Layout
@@ -38,6 +39,7 @@ class Way(NamedTuple):
     moved: float
 
 
+@lru_cache(maxsize=1 << 16)
 def padded_steps(start: Form, end: Form, shape: Shape) -> Way:
     """How a value of true `shape` gets from one form to another.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from autoshard.ir.graph import Node
@@ -40,7 +40,7 @@ class Register:
     @cached_property
     def local(self) -> TensorType:
         """Type of the block a rank holds, padding included."""
-        return self.whole.with_shape(self.layout.local_shape(self.whole.shape))
+        return _block(self.whole, self.layout)
 
     @cached_property
     def true(self) -> TensorType:
@@ -49,6 +49,12 @@ class Register:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.local}"
+
+
+@lru_cache(maxsize=1 << 16)
+def _block(whole: TensorType, layout: Layout) -> TensorType:
+    """The type of a rank's block, one for all registers alike."""
+    return whole.with_shape(layout.local_shape(whole.shape))
 
 
 @dataclass(frozen=True, eq=False)

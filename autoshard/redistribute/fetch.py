@@ -28,6 +28,9 @@ Cell = tuple[tuple[int, int], ...]
 Unit = tuple[Cell, Shape, int]
 """A cell, which block of the layout before holds it, and a term of it."""
 
+Dealing = tuple[int, int, Cell, bool]
+"""A source, the rank that gets a cell from it, the cell, and whether it is combined with what lies there already."""
+
 # Ranks between which boxes are told one by one at most.
 MANY = 256
 
@@ -122,8 +125,7 @@ class Fetch:
     @cached_property
     def messages(self) -> int:
         """From how many others a rank receives at most."""
-        rows = _schedule(self, self._shape)
-        return max(len({piece.source for piece in row} - {rank}) for rank, row in enumerate(rows))
+        return max(map(len, _Scheduler(self, self._shape).sources()))
 
     @cached_property
     def _shape(self) -> Shape:
@@ -239,51 +241,69 @@ class _Scheduler:
         self.term = along(mesh, places, one.ended).tolist()
         # Of several holders a rank takes one that it hears of anyway; different ranks begin with different ones.
         self.heard: list[set[int]] = [set() for _ in self.old]
-        self.holders: dict[tuple[Shape, int, int], list[int]] = {}
-        for rank, index in enumerate(self.old):
-            self.holders.setdefault((index, self.term[rank], self.near[rank]), []).append(rank)
+        self.held = list(zip(self.old, self.term, self.replica, strict=True))
+        self.holders: dict[tuple[tuple[Shape, int, int], int], list[int]] = {}
+        for rank, held in enumerate(self.held):
+            self.holders.setdefault((held, self.near[rank]), []).append(rank)
+        self.spans: dict[tuple[int, int], list[tuple[tuple[int, int], int]]] = {}
         self.marks = [cell_marks(one.before, one.after, dim, shape[dim], self.size[dim]) for dim in range(len(shape))]
 
     def rows(self) -> tuple[tuple[Piece, ...], ...]:
+        """Per rank the pieces of its new block."""
         rows: list[list[Piece]] = [[] for _ in self.old]
-        groups = self.one.before.mesh.groups(self.one.begun)
-        for rank in range(len(rows)):
-            members = groups.members(rank).tolist()
-            if members[0] == rank:
-                self._group(members, rows)
+        for source, rank, cell, adds in self._dealings():
+            rows[rank].append(self._piece(source, rank, cell, adds))
         return tuple(map(tuple, rows))
 
-    def _group(self, members: list[int], rows: list[list[Piece]]) -> None:
-        """Give each member of a group that shares a block its part of it; the terms of a box one after the other."""
+    def sources(self) -> list[set[int]]:
+        """Per rank those from which it receives pieces, without a look at where these lie."""
+        for _ in self._dealings():
+            pass
+        return self.heard
+
+    def _dealings(self) -> Iterator[Dealing]:
+        groups = self.one.before.mesh.groups(self.one.begun)
+        for rank in range(len(self.old)):
+            members = groups.members(rank).tolist()
+            if members[0] == rank:
+                yield from self._group(members)
+
+    def _group(self, members: list[int]) -> Iterator[Dealing]:
+        """What each member of a group that shares a block gets of it; the terms of a box one after the other."""
         lacked: list[Unit] = []
-        replica = self.replica[members[0]]
-        for cell, term in itertools.product(self._cells(self.new[members[0]]), range(self.terms)):
-            index = tuple(start // size for (start, _), size in zip(cell, self.local[0], strict=True))
+        replica, alone = self.replica[members[0]], len(members) == 1
+        for spans, term in itertools.product(self._cells(self.new[members[0]]), range(self.terms)):
+            cell, index = tuple([span for span, _ in spans]), tuple([place for _, place in spans])
             held = (index, term, replica)
-            keeper = next((i for i in members if (self.old[i], self.term[i], self.replica[i]) == held), None)
+            keeper = next((i for i in members if self.held[i] == held), None)
             if keeper is not None:
-                rows[keeper].append(self._piece(keeper, keeper, cell, len(members) > 1 or term > 0))
-            elif len(members) == 1:
-                self._take(rows, members[0], (cell, index, term), replica, term > 0)
+                yield keeper, keeper, cell, not alone or term > 0
+            elif alone:
+                yield self._source(members[0], held), members[0], cell, term > 0
             else:
                 lacked.append((cell, index, term))
-        for part, unit in _dealt(lacked, len(members)):
-            self._take(rows, members[part], unit, replica, True)
+        for part, (cell, index, term) in _dealt(lacked, len(members)):
+            yield self._source(members[part], (index, term, replica)), members[part], cell, True
 
-    def _take(self, rows: list[list[Piece]], rank: int, unit: Unit, replica: int, adds: bool) -> None:
-        cell, index, term = unit
-        sources = [one for one in self.holders[index, term, self.near[rank]] if self.replica[one] == replica]
-        source = next((one for one in sources if one in self.heard[rank]), sources[rank % len(sources)])
-        self.heard[rank].add(source)
-        rows[rank].append(self._piece(source, rank, cell, adds))
+    def _source(self, rank: int, held: tuple[Shape, int, int]) -> int:
+        """From whom a rank takes what others hold."""
+        sources, heard = self.holders[held, self.near[rank]], self.heard[rank]
+        source = next((one for one in sources if one in heard), sources[rank % len(sources)])
+        heard.add(source)
+        return source
 
-    def _cells(self, index: Shape) -> Iterator[Cell]:
-        """The cells of a block, as (start, stop) per dim."""
-        spans = []
-        for marks, place, size in zip(self.marks, index, self.local[1], strict=True):
-            inside = [mark for mark in marks if place * size <= mark <= (place + 1) * size]
-            spans.append(list(itertools.pairwise(inside)))
-        return itertools.product(*spans)
+    def _cells(self, index: Shape) -> Iterator[tuple[tuple[tuple[int, int], int], ...]]:
+        """The cells of a block: per dim (start, stop), and which block of the layout before that lies in."""
+        return itertools.product(*[self._spans(dim, place) for dim, place in enumerate(index)])
+
+    def _spans(self, dim: int, place: int) -> list[tuple[tuple[int, int], int]]:
+        found = self.spans.get((dim, place))
+        if found is None:
+            size, before = self.local[1][dim], self.local[0][dim]
+            inside = [mark for mark in self.marks[dim] if place * size <= mark <= (place + 1) * size]
+            found = [((start, stop), start // before) for start, stop in itertools.pairwise(inside)]
+            self.spans[dim, place] = found
+        return found
 
     def _piece(self, source: int, rank: int, cell: Cell, adds: bool) -> Piece:
         taken, placed = _within(cell, self.old[source], self.local[0]), _within(cell, self.new[rank], self.local[1])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import io
 import re
 from typing import Any
 
@@ -139,6 +142,24 @@ def test_a_program_can_be_run_and_torch_is_as_before() -> None:
     wanted = module(**inputs)
     for run in (early, with_code(found).module()(**inputs)):
         torch.testing.assert_close(run.logits, wanted.logits)
+
+
+def test_code_is_made_when_it_is_read() -> None:
+    module, inputs = MODELS["in place"]()
+    wanted = module(**inputs)
+    with quick_capture(), known_results():
+        assert not gc.isenabled()
+        found = torch.export.export(module, (), inputs)
+        again = torch.export.export(module, (), inputs)
+    assert gc.isenabled()
+    held = io.BytesIO()
+    torch.export.save(with_code(found), held)
+    assert "_code" not in vars(with_code(again).graph_module)
+    for one in (copy.deepcopy(again), torch.export.load(io.BytesIO(held.getvalue())), again.run_decompositions({})):
+        torch.testing.assert_close(one.module()(**inputs), wanted)
+    code = again.graph_module.code
+    assert "def forward(self" in code and vars(again.graph_module)["_code"] == code
+    assert with_code(again).graph_module.code == code
 
 
 def test_what_does_not_fit_is_refused_as_ever() -> None:

@@ -6,7 +6,12 @@ import pytest
 
 from autoshard.partition.lower import lower
 from autoshard.partition.passes import PASSES, optimize
+from autoshard.partition.passes.block import without_dead
+from autoshard.partition.passes.costs import Costs
+from autoshard.partition.passes.timeline import step_seconds, timeline
+from autoshard.partition.program import Program, walk
 from autoshard.partition.verify import verify_program
+from autoshard.search.program_memory import program_memory
 from costmodel import preset
 from tests.oracle import test_programs as programs
 from tests.oracle.check import assert_same
@@ -26,7 +31,22 @@ def test_random_programs(seed, monkeypatch):
     for one in savings:
         assert one.nbytes > -1e-6 and one.collectives >= 0 and one.after.peak <= savings[0].before.peak, one
         assert one.after.overlapped_seconds <= one.before.overlapped_seconds * (1 + 1e-9), one
+    for one in (program, made):
+        check_costs(one)
+    assert without_dead(without_dead(made)) is without_dead(made)
     check_equals_whole(made, graph, feeds)
+
+
+def check_costs(program: Program) -> None:
+    """Prices are the same whatever was priced before, and short cuts give what the long ways give."""
+    hardware = preset("cpu").for_ranks(program.mesh.devices)
+    costs = Costs(hardware)
+    for one in walk(program.instructions):
+        assert costs.of(one) == Costs(hardware).of(one)
+    total = costs.total(program.instructions)
+    assert costs.moved(program.instructions) == (round(total.nbytes, 3), total.collectives)
+    assert step_seconds(program, costs) == timeline(program, costs).seconds
+    assert costs.peak(program) == program_memory(program, None).peak
 
 
 @pytest.mark.parametrize("seed", range(100, 106))
@@ -37,6 +57,7 @@ def test_random_nests(seed):
     mode = ("factor", "bfs", "sharding_propagation", "batch")[seed % 4]
     planned = checked(drawn, inputs, str(drawn.mesh), search=mode, passes=tuple(PASSES))
     assert planned.savings[-1].after.peak <= planned.savings[0].before.peak
+    check_costs(planned.program)
     again, _ = optimize(planned.program, planned.hardware, ["share"])
     verify_program(again)
 

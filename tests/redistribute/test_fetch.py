@@ -66,6 +66,8 @@ def test_who_sends_what_is_agreed(change):
         for source in set(range(devices)) - {rank}:
             assert tuple(awaited[source]) == one.wanted(source, shape).get(rank, ())
             assert not awaited[source] or source in ranks.group(step.before.mesh, rank, step.axes)
+    told = [{piece.source for piece in one.pieces(rank, one._shape)} - {rank} for rank in range(devices)]
+    assert one.messages == max(map(len, told))
     for number in range(step.rounds):
         assert sorted(step.round(number).sources) == list(range(devices))
 

@@ -1,8 +1,8 @@
 """torch.export in less time: while a module is captured, no code is generated that nobody runs.
 
 torch.fx writes Python code for a graph module whenever its graph changes, some thirty times for an export, and asks the
-interpreter for the whole stack at each node. Here a graph module gets its code when it is first called, and each line
-of a stack is looked up once. The exported program is the same.
+interpreter for the whole stack at each node. Here a graph module gets its code when it is first called or its code is
+read, each line of a stack is looked up once, and Python's garbage collector waits. The exported program is the same.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from threading import get_ident
 from types import CodeType
 from typing import Any
+
+from autoshard.propagate.collector import paused
 
 
 @contextmanager
@@ -30,7 +32,8 @@ def quick_capture() -> Iterator[None]:
     if stacks is not None:
         setattr(proxy, "CapturedTraceback", _Stack)  # noqa: B010
     try:
-        yield
+        with paused():
+            yield
     finally:
         GraphModule.recompile = at_once  # type: ignore[method-assign]
         if stacks is not None:
@@ -38,9 +41,23 @@ def quick_capture() -> Iterator[None]:
 
 
 def with_code(program: Any) -> Any:
-    """The exported program, its graph module with the code that torch would have given it."""
-    program.graph_module.recompile()
+    """The exported program, its graph module with the code that torch would have given it, made when it is read."""
+    module = program.graph_module
+    if "_code" in vars(module):  # it has been called meanwhile, and may have changed since
+        module.recompile()
+    else:
+        type(module)._code = _Code()  # each graph module has a class of its own
     return program
+
+
+class _Code:
+    """Stands for the code of a graph module that has none yet."""
+
+    def __get__(self, module: Any, owner: type) -> Any:
+        if module is None:
+            return self
+        module.recompile()  # from here on the module has its own
+        return vars(module)["_code"]
 
 
 def _later(module: Any, recompile: Any) -> None:

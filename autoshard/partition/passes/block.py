@@ -8,7 +8,7 @@ has to be told; only where a value turns out to be held already its readers are 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoshard.ir.flow import manual_axes
@@ -38,16 +38,24 @@ class Block:
         self.end = len(self.instructions)
         self.makers: dict[Register, int] = {}
         self._users: defaultdict[Register, list[int]] = defaultdict(list)
+        makers, users = self.makers, self._users
         for i, one in enumerate(self.instructions):
-            self.makers.update(dict.fromkeys(one.results, i))
-            for register in dict.fromkeys(one.operands):
-                self._users[register].append(i)
+            for register in one.results:
+                makers[register] = i
+            operands = one.operands
+            for register in operands if len(operands) < 2 else dict.fromkeys(operands):
+                users[register].append(i)
         for register in dict.fromkeys(self.outputs):
             self._users[register].append(self.end)
 
     def users(self, register: Register) -> list[int]:
         """Positions of the instructions that read it, in order; `end` if the block hands it on."""
         return self._users.get(register, [])
+
+    @property
+    def read(self) -> KeysView[Register]:
+        """All registers that something reads."""
+        return self._users.keys()
 
     def maker(self, register: Register) -> Instruction | None:
         """What makes it; None for what comes from outside."""
@@ -183,13 +191,15 @@ def final(register: Register, names: Names) -> Register:
 
 def renamed(one: Instruction, names: Names) -> Instruction:
     """The instruction reading other registers; the same one if it reads none of those that have new names."""
-    if not names or not any(register in names for register in one.operands):
+    if not names or names.keys().isdisjoint(one.operands):
         return one
     operands = tuple(final(register, names) for register in one.operands)
-    if isinstance(one, Compute | Together):
+    if isinstance(one, Compute):
+        return Compute(one.op, operands, one.results, one.attrs, one.node, one.composite)
+    if isinstance(one, Together):
         return replace(one, operands=operands)
     if isinstance(one, Collective):
-        return replace(one, operand=operands[0])
+        return Collective(one.step, operands[0], one.result, one.serves)
     if isinstance(one, Bundle):
         return Bundle(tuple(replace(part, operand=final(part.operand, names)) for part in one.parts))
     assert not isinstance(one, Start | Wait), "no pass changes what a started collective reads"
@@ -206,10 +216,13 @@ def renamed(one: Instruction, names: Names) -> Instruction:
 
 def swept(program: Program, sweep: Sweep, most: int = 40) -> Program:
     """Sweeps until nothing changes, and away with what nobody reads."""
-    for _ in range(most):
-        before, program = program, without_dead(rewritten(program, sweep))
-        if program is before:
+    for number in range(most):
+        changed = rewritten(program, sweep)
+        if not number or changed is not program:  # else nothing can have died
+            changed = without_dead(changed)
+        if changed is program:
             break
+        program = changed
     return program
 
 
@@ -217,11 +230,8 @@ def without_dead(program: Program) -> Program:
     """The program without instructions that make only what nobody reads."""
 
     def sweep(block: Block) -> list[Change]:
-        unread = [
-            i
-            for i, one in enumerate(block.instructions)
-            if is_pure(one) and not any(block.users(register) for register in one.results)
-        ]
+        read = block.read
+        unread = [i for i, one in enumerate(block.instructions) if read.isdisjoint(one.results) and is_pure(one)]
         return [Change("", dying(block, unread, ()), {})] if unread else []
 
     return rewritten(program, sweep)

@@ -21,11 +21,12 @@ from autoshard.partition.program import (
     Nest,
     Program,
     Start,
+    Together,
     Wait,
 )
 from autoshard.redistribute.step import Step
 from autoshard.search.evaluate import prices_for
-from autoshard.search.program_memory import program_memory
+from autoshard.search.program_memory import program_peak
 from autoshard.tensortype import TensorType
 from costmodel import Hardware, operator_seconds
 
@@ -52,6 +53,9 @@ class Price(NamedTuple):
         return self.computing + self.talking
 
 
+_FREE = Price()
+
+
 class BundleSize(NamedTuple):
     """The bytes that links are priced by, and those that are copied into the common buffer and out of it."""
 
@@ -69,6 +73,7 @@ class Costs:
         self.hardware, self.prices = hardware, prices_for(hardware)
         self._known: dict[Instruction, Price] = {}
         self._works: dict[tuple, float] = {}
+        self._steps: dict[tuple, tuple[Collective, Price]] = {}
         self._sizes: dict[Collective, BundleSize] = {}
         self._peaks: dict[int, tuple[Program, int]] = {}
 
@@ -90,13 +95,23 @@ class Costs:
             talking += price.talking
         return Price(nbytes, collectives, computing, talking)
 
+    def moved(self, instructions: Iterable[Instruction]) -> tuple[float, float]:
+        """The bytes (to a thousandth) and collectives of all together, without a look at what they compute."""
+        nbytes = collectives = 0.0
+        for one in instructions:
+            if not isinstance(one, Compute):
+                price = self.of(one)
+                nbytes += price.nbytes
+                collectives += price.collectives
+        return round(nbytes, 3), collectives
+
     def _price(self, one: Instruction) -> Price:
         if isinstance(one, Compute):
             return Price(computing=self._work(one))
         if isinstance(one, Start):
             return self.of(one.of)
         if isinstance(one, Wait):
-            return Price()
+            return _FREE
         if isinstance(one, Bundle):
             size = BundleSize()
             for part in one.parts:
@@ -105,7 +120,18 @@ class Costs:
         if isinstance(one, Nest):
             return Price().plus(self._inside(one), one.trips)
         if not one.step.communicates:
-            return Price()
+            return _FREE
+        return self._talk(one) if isinstance(one, Collective) else self._talking(one)
+
+    def _talk(self, one: Collective) -> Price:
+        # Steps are found by identity, for their hashes take long; the one that is kept holds its own.
+        key = id(one.step), one.operand.whole, one.result.whole
+        known = self._steps.get(key)
+        if known is None:
+            known = self._steps[key] = one, self._talking(one)
+        return known[1]
+
+    def _talking(self, one: Collective | Together) -> Price:
         return Price(one.nbytes_moved, 1, 0.0, self.prices.step(one.step, one.of))
 
     def _inside(self, nest: Nest) -> Price:
@@ -155,7 +181,7 @@ class Costs:
         """Bytes that a rank holds at most; remembered, as a pass asks and then what it saved."""
         known = self._peaks.get(id(program))
         if known is None:
-            known = self._peaks[id(program)] = program, program_memory(program, None).peak
+            known = self._peaks[id(program)] = program, program_peak(program)
         return known[1]
 
 

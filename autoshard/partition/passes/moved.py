@@ -27,9 +27,10 @@ def movable(one: Instruction | None) -> Compute | None:
         return None
     if len(one.results) != 1 or len(one.operands) != len(one.node.operands) or one.node.regions:
         return None
-    same = zip((*one.operands, *one.results), (*one.node.operand_types, *one.node.result_types), strict=True)
-    if any(register.size is not None or register.whole != of for register, of in same):
-        return None
+    types = (*one.node.operand_types, *one.node.result_types)
+    for register, of in zip((*one.operands, *one.results), types, strict=True):
+        if register.size is not None or register.whole is not of and register.whole != of:
+            return None
     exchanging = [i for i, factor in enumerate(one.node.rule.factors) if factor.exchange]
     if not exchanging:
         return one

@@ -17,7 +17,7 @@ from autoshard.partition.passes.costs import Costs, Setting
 from autoshard.partition.passes.move import move
 from autoshard.partition.passes.overlap import overlap
 from autoshard.partition.passes.share import share
-from autoshard.partition.passes.timeline import timeline
+from autoshard.partition.passes.timeline import step_seconds
 from autoshard.partition.program import Program
 from autoshard.propagate.collector import paused
 from costmodel import Hardware
@@ -134,7 +134,7 @@ def check_passes(names: Iterable[str]) -> tuple[str, ...]:
 def measure(program: Program, costs: Costs) -> Measure:
     """What the program takes."""
     total = costs.total(program.instructions)
-    ahead = timeline(program, costs).seconds
+    ahead = step_seconds(program, costs)
     return Measure(total.nbytes, round(total.collectives), costs.peak(program), total.seconds, ahead)
 
 

@@ -35,14 +35,34 @@ class _Known:
 
     def __init__(self, setting: Setting, around: _Known | None = None) -> None:
         self.setting = setting
-        self.values: dict[Register, Hashable] = dict(around.values) if around else {}
+        self.values: dict[Register, Register] = dict(around.values) if around else {}
         self.held: dict[Hashable, Register] = dict(around.held) if around else {}
+        # Numbers stand for what is long to compare: equal ones for equal forms, and for equal applications.
+        self.forms: dict[Register, int] = around.forms if around else {}
+        self.numbers: dict[Hashable, int] = around.numbers if around else {}
 
-    def value(self, register: Register) -> Hashable:
+    def value(self, register: Register) -> Register:
         """The value that a register holds, whatever its layout: the register itself where it was first made."""
-        found = self.values.setdefault(register, register)
-        self.held.setdefault(_place(found, register), register)
+        found = self.values.get(register)
+        if found is None:
+            found = self.hold(register, register)
         return found
+
+    def hold(self, register: Register, value: Register) -> Register:
+        """Note that the register holds that value."""
+        self.values[register] = value
+        self.held.setdefault((value, self.form(register)), register)
+        return value
+
+    def form(self, register: Register) -> int:
+        """The same for registers of one layout, type and held size."""
+        found = self.forms.get(register)
+        if found is None:
+            found = self.forms[register] = self.number((register.layout, register.whole, register.size))
+        return found
+
+    def number(self, of: Hashable) -> int:
+        return self.numbers.setdefault(of, len(self.numbers))
 
     def block(self, instructions: Sequence[Instruction]) -> tuple[tuple[Instruction, ...], Names]:
         found: list[Instruction] = []
@@ -51,7 +71,7 @@ class _Known:
             one = renamed(one, names)
             if isinstance(one, Nest):
                 one = self.inside(one)
-            key = _key(one)
+            key = self.key(one)
             others = self.others(one, key)
             if others is not None and all(self.setting.ok(register.name) for register in one.results):
                 names.update(zip(one.results, others, strict=True))
@@ -73,37 +93,29 @@ class _Known:
         changed = any(new.instructions != old.instructions for new, old in zip(bodies, nest.bodies, strict=True))
         return replace(nest, bodies=tuple(bodies)) if changed and not manual_axes(nest.node) else nest
 
-    def others(self, one: Instruction, key: Hashable) -> tuple[Register, ...] | None:
+    def key(self, one: Instruction) -> int | None:
+        """Equal for operators that compute the same of the same registers; None where that is not known."""
+        if isinstance(one, Collective):
+            return self.number((one.step, one.operand)) if isinstance(one.step, WindowStep) else None
+        if not isinstance(one, Compute) or not is_pure(one):
+            return None
+        return None if one.function is None else self.number((one.function, one.operands))
+
+    def others(self, one: Instruction, key: int | None) -> tuple[Register, ...] | None:
         """Registers that hold the results already; None if not all are held."""
         if isinstance(one, Collective) and not isinstance(one.step, WindowStep):
-            known = self.held.get(_place(self.value(one.operand), one.result))
+            known = self.held.get((self.value(one.operand), self.form(one.result)))
             return None if known is None else (known,)
         if key is None:
             return None
-        found = tuple(self.held.get((key, i, _form(register))) for i, register in enumerate(one.results))
+        found = tuple([self.held.get((key, i, self.form(register))) for i, register in enumerate(one.results)])
         return None if None in found else found  # type: ignore[return-value]
 
-    def keep(self, one: Instruction, key: Hashable) -> None:
+    def keep(self, one: Instruction, key: int | None) -> None:
+        if isinstance(one, Collective) and not isinstance(one.step, WindowStep):
+            self.hold(one.result, self.value(one.operand))
+            return
         for i, register in enumerate(one.results):
-            if isinstance(one, Collective) and not isinstance(one.step, WindowStep):
-                self.values[register] = self.value(one.operand)
             self.value(register)
             if key is not None:
-                self.held[key, i, _form(register)] = register
-
-
-def _form(register: Register) -> Hashable:
-    return register.layout, register.whole, register.size
-
-
-def _place(value: Hashable, register: Register) -> Hashable:
-    return value, _form(register)
-
-
-def _key(one: Instruction) -> Hashable | None:
-    """Equal for operators that compute the same of the same registers; None where that is not known."""
-    if isinstance(one, Collective) and isinstance(one.step, WindowStep):
-        return one.step, one.operand
-    if not isinstance(one, Compute) or not is_pure(one):
-        return None
-    return None if one.function is None else (one.function, one.operands)
+                self.held[key, i, self.form(register)] = register

@@ -25,6 +25,11 @@ from costmodel.timeline import Task, Timeline, simulate
 _COMPUTE = ""
 
 
+def step_seconds(program: Program, costs: Costs) -> float:
+    """The seconds of `timeline(program, costs)`."""
+    return _seconds(program.instructions, costs, True)
+
+
 def timeline(program: Program, costs: Costs, overlap: bool = True) -> Timeline:
     """The timeline of one step of a program."""
     return _timeline(program.instructions, costs, overlap)
@@ -52,9 +57,19 @@ def _timeline(instructions: Sequence[Instruction], costs: Costs, overlap: bool) 
     return simulate(tasks, overlap)
 
 
+def _seconds(instructions: Sequence[Instruction], costs: Costs, overlap: bool) -> float:
+    """The seconds of a timeline, which need none where no collective is started apart: one waits for the other."""
+    if any(isinstance(one, Start) for one in instructions):
+        return _timeline(instructions, costs, overlap).seconds
+    ends = 0.0
+    for one in instructions:
+        ends += _nested(one, costs, overlap) if isinstance(one, Nest) else costs.of(one).seconds
+    return ends
+
+
 def _nested(nest: Nest, costs: Costs, overlap: bool) -> float:
     """One body of a branch, or all bodies of a loop as often as it runs."""
-    bodies = [_timeline(body.instructions, costs, overlap).seconds for body in nest.bodies]
+    bodies = [_seconds(body.instructions, costs, overlap) for body in nest.bodies]
     if nest.node.op.name == "Case":
         return max(bodies, default=0.0) * nest.trips
     return sum(bodies) * nest.trips
