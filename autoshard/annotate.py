@@ -26,7 +26,7 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.spec import Axis, DimSpec, Spec
 from autoshard.layout.tensor_map import matrix_axes
-from autoshard.trace.function import Annotation, Traced
+from autoshard.trace.function import Annotation, known_trace
 from autoshard.trace.specs import Specs
 
 FORMAT = "autoshard annotations 1"
@@ -76,8 +76,8 @@ def annotate(target: Any, patterns: Mapping[str, Any], mesh: Mesh | str | None =
     if is_module(target):
         return _module(target, patterns, over)
     patterns = target.patterns(patterns) if hasattr(target, "patterns") else patterns
-    traced = target if isinstance(target, Traced) else getattr(target, "traced", None)
-    if not isinstance(traced, Traced):
+    traced = known_trace(target)
+    if traced is None:
         raise ShardingError(f"annotate takes something traced or imported, not {type(target).__name__}; trace it first")
     values, nodes = _found(traced.graph, patterns, over)
     for value, spec in values.items():
@@ -125,6 +125,11 @@ def _module(target: Any, patterns: Mapping[str, Any], mesh: Mesh | None) -> Any:
 def _found(
     graph: Graph, patterns: Mapping[str, Any], mesh: Mesh | None
 ) -> tuple[dict[Value, Spec], dict[Node, tuple[Any, ...]]]:
+    if not isinstance(patterns, Mapping):
+        raise ShardingError(
+            f"annotate takes a dict from patterns to what they ask, such as {{'layers.*.up': ('tp', None)}}, not "
+            f"{patterns!r} ({type(patterns).__name__})"
+        )
     tensors = {value.name: value for value in graph.inputs}
     operators = {node.label: node for node in walk(graph.nodes)}
     values: dict[Value, Spec] = {}

@@ -39,7 +39,7 @@ from autoshard.search.problem import Problem
 from autoshard.search.registry import check_options
 from autoshard.search.rings import with_rings
 from autoshard.session import Session
-from autoshard.trace.function import Traced, trace
+from autoshard.trace.function import Traced, known_trace, trace
 from autoshard.transform.moves import merge_moves
 from autoshard.transform.plannable import plannable
 from costmodel import Hardware, preset
@@ -88,7 +88,8 @@ def plan(
             module with several meshes, or with operations that cannot be planned.
         AutoshardError: what tracing, a strategy or the search finds wrong.
     """
-    known = hardware if isinstance(hardware, Hardware) else _preset(hardware)
+    _check_request(search, options)
+    known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     chosen = check_passes((DEFAULT if passes else ()) if isinstance(passes, bool) else passes)
     if is_module(target):
         _check_module(inputs, dataset_strategy)
@@ -311,16 +312,30 @@ def _mesh(mesh: Mesh | str | None, devices: int | None) -> Mesh:
     return chosen or Mesh.flat(int(devices or get_group_size()))
 
 
-def _preset(name: Any) -> Hardware:
+def _check_request(search: Any, options: Any) -> None:
+    if search is not None and not isinstance(search, str):
+        raise PlanError(f"plan: search is {search!r}; it is the name of a mode, or the FILE.json of a saved plan")
+    if not isinstance(options, Mapping):
+        raise PlanError(
+            f"plan: options is {options!r}; give a dict by the options' names, such as {{'time_limit': 30}}"
+        )
+
+
+def known_hardware(name: Any) -> Hardware:
+    """The hardware of that name: a preset of costmodel, "calibrated" or a FILE.json.
+
+    Raises:
+        PlanError: there is none.
+    """
     try:
         return preset(name)
     except (KeyError, ValueError, TypeError) as error:
-        raise PlanError(f"plan: hardware {name!r}: {error.args[0] if error.args else error}") from None
+        raise PlanError(f"hardware {name!r}: {error.args[0] if error.args else error}") from None
 
 
 def _traced(target: Any, inputs: Any) -> Traced:
-    traced = target if isinstance(target, Traced) else getattr(target, "traced", None)
-    if isinstance(traced, Traced):
+    traced = known_trace(target)
+    if traced is not None:
         if len(inputs):
             raise PlanError(f"plan: {traced.graph.name!r} is traced already, its inputs are known; leave inputs out")
         return traced

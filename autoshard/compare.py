@@ -19,7 +19,7 @@ from autoshard.search import Cost, evaluate_plan, search_modes
 from autoshard.search.limit import read_limit
 from autoshard.search.named import named_plans
 from autoshard.search.registry import keeps_limit
-from autoshard.trace.function import Traced, trace
+from autoshard.trace.function import Traced, known_trace, trace
 from costmodel import Hardware
 
 
@@ -89,12 +89,10 @@ def compare(
 
 
 def _traced(target: Any, inputs: Any) -> Traced:
-    known = target if isinstance(target, Traced) else getattr(target, "traced", None)
-    return (
-        known
-        if isinstance(known, Traced)
-        else trace(target, *(inputs if isinstance(inputs, tuple | list) else (inputs,)))
-    )
+    known = known_trace(target)
+    if known is not None:
+        return known
+    return trace(target, *(inputs if isinstance(inputs, tuple | list) else (inputs,)))
 
 
 def _contender(

@@ -67,7 +67,13 @@ class Feed:
         Raises:
             DataError: rows that hold no numbers or NaN; ranks whose rows differ in number, shape or type.
         """
-        rows = iter(dataset)
+        try:
+            rows = iter(dataset)
+        except TypeError:
+            raise DataError(
+                f"{self.when}: the dataset is {dataset!r} ({type(dataset).__name__}); it must give rows one after the "
+                "other, tuples or dicts of arrays"
+            ) from None
         for self.step in itertools.count(1):
             row = self._read(next(rows, None))
             if self.separate:

@@ -44,10 +44,11 @@ from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import default_comm
 from autoshard.session import Session
 from autoshard.tensortype import type_of
+from autoshard.trace.arguments import check_count
 from autoshard.trace.function import Traced, trace
 from autoshard.trace.structure import flatten
 from autoshard.transform.train import train_step
-from costmodel import preset
+from costmodel import format_count, preset
 
 MAX_DUMPED_RANKS = 64
 """Ranks that one process dumps; beyond that only rank 0's files are written."""
@@ -93,7 +94,7 @@ class Model:
             TrainingError: no optimizer, or arguments of the wrong kind.
             DataError: rows that do not fit the program, or differ between ranks where they must not.
         """
-        self._check_training(epoch, dataset_sink_mode)
+        self._check_training(epoch, dataset_sink_mode, resume)
         listeners = as_callbacks(callbacks)
         self.network.set_train(True)
         done = self._position if resume else Position()
@@ -204,7 +205,7 @@ class Model:
 
     # -- training
 
-    def _check_training(self, epoch: int, dataset_sink_mode: bool) -> None:
+    def _check_training(self, epoch: int, dataset_sink_mode: bool, resume: bool) -> None:
         if self.optimizer is None:
             raise TrainingError(
                 "train: the Model has no optimizer; give one, such as Momentum(net.trainable_params(), 0.01, 0.9)"
@@ -214,6 +215,10 @@ class Model:
         if dataset_sink_mode:
             raise TrainingError(
                 "train: dataset_sink_mode=True needs a device queue, which CPU ranks have not; leave it False"
+            )
+        if not isinstance(resume, bool):
+            raise TrainingError(
+                f"train: resume is {resume!r}; it must be True or False; load(directory) takes up a checkpoint before"
             )
 
     def _train_epoch(self, dataset: Any, listeners: tuple[Callback, ...], progress: Progress) -> Progress:
@@ -285,6 +290,8 @@ class Model:
             if self.loss_fn is None:
                 return self.network(*columns)
             *inputs, label = columns
+            columns_told = format_count(len(columns), "column")
+            check_count(self.network, len(inputs), f"a row of the dataset has {columns_told}, the last is the label")
             return self.loss_fn(self.network(*inputs), label)
 
         objective.__name__ = type(self.network).__name__.lower()

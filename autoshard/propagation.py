@@ -31,7 +31,7 @@ from autoshard.propagate.traced import work_of
 from autoshard.propagate.values import get_sharding
 from autoshard.propagate.work import Val, Work, from_graph
 from autoshard.source import Source
-from autoshard.trace.function import Traced, trace
+from autoshard.trace.function import Traced, known_trace, trace
 
 if TYPE_CHECKING:
     from autoshard.frontends.stablehlo.imported import Imported
@@ -236,7 +236,7 @@ def _run(work: Work, which: str, options: Options, record: Record) -> Log:
 
 
 def _read(target: Any, inputs: Any, mesh: Mesh | str | None) -> Imported | Traced:
-    traced = target if isinstance(target, Traced) else getattr(target, "traced", None)
+    traced = known_trace(target)
     if traced is None and callable(target):
         args = inputs if isinstance(inputs, tuple | list) else (inputs,)
         traced = trace(target, *args)

@@ -48,7 +48,7 @@ def report(planned: Planned, *, width: int = UNLIMITED, alternatives: bool = Fal
 def print_report(planned: Planned, console: Console, *, alternatives: bool = False, full: bool = False) -> None:
     """Print the report to a console."""
     summary = summarize(planned)
-    console.print(_header(planned), soft_wrap=True)
+    console.print(_header(planned, min(console.width, _TEXT_WIDTH)), soft_wrap=True)
     fold = _each if full else fold_rows
     moves = fold([_move(one) for one in summary.moves], name=1, apart=(0,))
     numbers = {i + 1: one.cells[0] for one in moves for i in one.stands_for}
@@ -72,10 +72,10 @@ def print_report(planned: Planned, console: Console, *, alternatives: bool = Fal
     console.print("\n".join(totals(planned)), soft_wrap=True)
 
 
-def _header(planned: Planned) -> str:
+def _header(planned: Planned, width: int) -> str:
     plan = planned.plan
     title = f"{plan.graph.name} on mesh {plan.mesh} ({plan.mesh.devices} devices, {planned.hardware.name})"
-    origin = textwrap.wrap(f"{plan.search}: {plan.started_from}", _TEXT_WIDTH, subsequent_indent="  ")
+    origin = textwrap.wrap(f"{plan.search}: {plan.started_from}", width, subsequent_indent="  ")
     return "\n".join((title, *origin))
 
 

@@ -56,7 +56,8 @@ def _memory(use: MemoryUse) -> Iterator[str]:
     shown = ", ".join(f"{kind} {format_bytes(nbytes)}" for kind, nbytes in sorted(kinds.items(), key=lambda kv: -kv[1]))
     yield f"  most at {use.peak_at}: {shown}"
     largest = ", ".join(_largest([one for one in held if one.kind != "runtime"]))
-    yield f"  largest then: {largest}"
+    if largest:
+        yield f"  largest then: {largest}"
 
 
 def _largest(held: Sequence[Held]) -> Iterator[str]:

@@ -7,6 +7,7 @@ tries others each time.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any
@@ -18,6 +19,18 @@ hypothesis.settings.register_profile(
     "autoshard", derandomize=os.environ.get("AUTOSHARD_RANDOM_TESTS") != "1", deadline=None
 )
 hypothesis.settings.load_profile("autoshard")
+
+# Each of the many small functions that are compared with JAX is compiled, and run once: what XLA's optimizations take
+# is never got back. Read when JAX is first imported, by child processes too.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+# What importing and collecting makes stays to the end: looking through it for garbage again and again finds nothing.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

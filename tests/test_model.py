@@ -10,7 +10,7 @@ from autoshard import Model, Parameter, nn, ops
 from autoshard.callbacks import TrainingError
 from autoshard.checkpoint import CheckpointError
 from autoshard.dataset import DataError, NumpySlicesDataset
-from autoshard.errors import AutoshardError, ContextError, StrategyError
+from autoshard.errors import AutoshardError, ContextError, GraphError, StrategyError
 
 AUTO = {"parallel_mode": "auto_parallel", "full_batch": True}
 
@@ -330,8 +330,14 @@ def test_refusals(tmp_path):
         model.train(0, data())
     with pytest.raises(TrainingError, match="dataset_sink_mode=True"):
         model.train(1, data(), dataset_sink_mode=True)
+    with pytest.raises(TrainingError, match=r"resume is 'folder'; it must be True or False; load\(directory\) takes"):
+        model.train(1, data(), resume="folder")  # type: ignore[arg-type]
     with pytest.raises(TrainingError, match="is no Callback"):
         model.train(1, data(), callbacks=[print])
+    with pytest.raises(DataError, match=r"epoch 1: the dataset is 5 \(int\); it must give rows one after the other"):
+        model.train(1, 5)
+    with pytest.raises(GraphError, match="a row of the dataset has 1 column, the last is the label: "):
+        model.train(1, [np.ones((4, 6), np.float32)])
     with pytest.raises(TrainingError, match="no rows in epoch 1"):
         model.train(1, [])
     with pytest.raises(TrainingError, match="no rows in epoch 2"):

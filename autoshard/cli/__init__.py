@@ -1,7 +1,7 @@
 """The command `autoshard`: `main` is its entry. Each command is a function in a module of this folder.
 
-An error that autoshard raises on purpose is one message and exit code 2; AUTOSHARD_DEBUG=1 adds the
-traceback.
+An error that autoshard raises on purpose is one message and exit code 2. One that a script raises is told with the
+script's lines, and exit code 1. AUTOSHARD_DEBUG=1 shows the whole traceback of both.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from autoshard.cli.redistributing import redistribute
 from autoshard.cli.running import RunCommand, run
 from autoshard.cli.showing import hardware, layout, modes, operators
 from autoshard.errors import AutoshardError
+from autoshard.source import told_to_user
 
 __all__ = ["app", "main"]
 
@@ -46,7 +47,17 @@ def main() -> None:
     try:
         app()
     except AutoshardError as error:
-        if os.environ.get("AUTOSHARD_DEBUG", "0") not in ("", "0"):
+        if _debugging():
             raise
         print(f"autoshard: {error}", file=sys.stderr)
         sys.exit(2)
+    except Exception as error:
+        told = told_to_user(error, until=False)
+        if _debugging() or told is None and not isinstance(error, OSError):
+            raise
+        print("\n".join(told or [f"autoshard: {error}"]), file=sys.stderr)
+        sys.exit(1 if told else 2)
+
+
+def _debugging() -> bool:
+    return os.environ.get("AUTOSHARD_DEBUG", "0") not in ("", "0")

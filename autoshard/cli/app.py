@@ -48,8 +48,8 @@ def read_mesh(devices: int | None, mesh: str | None) -> Mesh:
         MeshError: neither or both were given, or the mesh cannot exist.
     """
     if (devices is None) == (mesh is None):
-        given = "neither" if mesh is None else "both"
-        raise MeshError(f"the devices are named by -n N or by --mesh dp=2,tp=4; {given} was given, give one")
+        given = "neither is" if mesh is None else "both are"
+        raise MeshError(f"the devices are named by -n N or by --mesh dp=2,tp=4; {given} given, give one")
     return Mesh.parse(mesh) if mesh is not None else Mesh.flat(devices or 0)
 
 

@@ -12,6 +12,9 @@ from autoshard.cli.app import console
 if TYPE_CHECKING:
     from costmodel.fit import Comparison
 
+# A median error of a group of measurements beyond which a busy machine is suspected.
+_DOUBTFUL = 0.4
+
 
 def calibrate(
     ranks: Annotated[int, typer.Option("-n", "--ranks", metavar="N", help="The most ranks that jobs will have.")],
@@ -36,8 +39,13 @@ def calibrate(
     if path.suffix != ".json":
         raise TargetError(f"cannot save to {path}: hardware is known by the ending .json of its file")
     found = measure(ranks, quick=quick, threads=threads, tell=lambda line: typer.echo(line, err=True))
-    for title, comparisons in found.comparisons:
-        _show(title, comparisons)
+    middles = [_show(title, comparisons) for title, comparisons in found.comparisons]
+    if max(middles, default=0.0) > _DOUBTFUL:
+        typer.echo(
+            f"what was measured is far from any model, by {max(middles):.0%} in the median: was something else "
+            "running? Measure again when the machine is idle",
+            err=True,
+        )
     try:
         save(found.hardware, path)
     except OSError as error:
@@ -46,7 +54,8 @@ def calibrate(
     typer.echo(f"saved to {path}; plan with --hardware {name}")
 
 
-def _show(title: str, comparisons: tuple[Comparison, ...]) -> None:
+def _show(title: str, comparisons: tuple[Comparison, ...]) -> float:
+    """Print how far what was measured is from the model; the median of the median errors."""
     import statistics
 
     from rich import box
@@ -65,3 +74,4 @@ def _show(title: str, comparisons: tuple[Comparison, ...]) -> None:
     console().print(table)
     middle = statistics.median(one.median_error for one in comparisons)
     typer.echo(f"median of the median errors: {middle:.0%}\n")
+    return middle

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autoshard.cli.output import check_file
 from autoshard.errors import CheckpointError
-from costmodel import format_bytes
+from costmodel import format_bytes, format_count
 
 if TYPE_CHECKING:
     from autoshard.runtime.checkpoint import Index
@@ -49,8 +50,8 @@ def show(
     if as_json:
         typer.echo(json.dumps(_told(folder, index), indent=2))
         return
-    typer.echo(f"{folder}: step {index.step}, {len(index.tensors)} tensors, {format_bytes(index.nbytes)}")
-    typer.echo(f"saved on mesh {index.mesh}, in {len(index.files)} files")
+    typer.echo(f"{folder}: step {index.step}, {_tensors(index)}, {format_bytes(index.nbytes)}")
+    typer.echo(f"saved on mesh {index.mesh}, in {format_count(len(index.files), 'file')}")
     if folder != directory:
         typer.echo(f"checkpoints, oldest first: {', '.join(checkpoints(directory))}")
     for key, value in index.metadata.items():
@@ -97,7 +98,7 @@ def verify(directory: Directory, step: Step = None) -> None:
         wrong += 1
     if wrong:
         raise typer.Exit(1)
-    typer.echo(f"{folder}: {len(index.tensors)} tensors in {len(index.files)} files, all as they were written")
+    typer.echo(f"{folder}: {_tensors(index)} in {format_count(len(index.files), 'file')}, all as they were written")
 
 
 @checkpoint.command("export")
@@ -112,8 +113,9 @@ def export_(
     """Write a checkpoint's tensors, whole, into one safetensors file that any framework reads."""
     from autoshard.runtime.checkpoint import export_file
 
+    check_file(file, making=True)
     names = export_file(directory, file, step, _renaming(rename, only), states)
-    typer.echo(f"{file}: {len(names)} tensors, {format_bytes(file.stat().st_size)}")
+    typer.echo(f"{file}: {format_count(len(names), 'tensor')}, {format_bytes(file.stat().st_size)}")
 
 
 @checkpoint.command("import")
@@ -129,7 +131,11 @@ def import_(
 
     folder = import_files(files, to, step, _renaming(rename, only))
     index = read_index(folder)
-    typer.echo(f"{folder}: {len(index.tensors)} tensors, {format_bytes(index.nbytes)}")
+    typer.echo(f"{folder}: {_tensors(index)}, {format_bytes(index.nbytes)}")
+
+
+def _tensors(index: Index) -> str:
+    return format_count(len(index.tensors), "tensor")
 
 
 def _renaming(texts: list[str] | None, only: str) -> Callable[[str], str | None]:

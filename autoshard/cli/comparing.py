@@ -49,7 +49,10 @@ def compare(
     from autoshard.compare import compare as contenders_of
     from autoshard.compare import ranked
     from autoshard.context import set_auto_parallel_context
+    from autoshard.search import find_mode
 
+    for one in (*(mode or ()), *(name for name in plan or () if not name.endswith(".json"))):
+        find_mode(one)
     meshes = _meshes(target, devices, mesh or [])
     settings = {"hardware": hardware, "memory": memory, "dataset_strategy": dataset_strategy}
     if is_module(target):
@@ -73,15 +76,15 @@ def _meshes(target: str, devices: int | None, texts: list[str]) -> list[Mesh | N
     found: list[Mesh | None] = [Mesh.flat(devices)] if devices is not None else []
     found += [Mesh.parse(text) for text in texts]
     if not found and not is_module(target):
-        raise MeshError("the devices are named by -n N or by --mesh dp=2,tp=4; neither was given")
+        raise MeshError("the devices are named by -n N or by --mesh dp=2,tp=4; neither is given")
     return found or [None]
 
 
 def _table(found: tuple[Contender, ...], limited: bool) -> Table:
     axes = list(dict.fromkeys(cost.axes for one in found if one.cost for cost in one.cost.axes))
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("plan", "mesh"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for name in ("step", "compute", *(f"over {name}" for name in axes), "bytes", "peak memory"):
         table.add_column(name, justify="right")
     if limited:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from autoshard.cli.app import Devices, MeshText
+from autoshard.cli.output import check_file
 from autoshard.cli.planned import (
     DATASET,
     HARDWARE,
@@ -47,6 +48,7 @@ def export(
     from autoshard.exporters.export import check_form
 
     check_form(to)
+    check_file(output)
     text = planned_target(
         target, devices, mesh, option,
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,

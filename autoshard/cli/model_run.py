@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from autoshard.api import Planned, plan
-from autoshard.cli.agreement import Agreement, compare
-from autoshard.cli.module_run import SEED, random_inputs, told
+from autoshard.cli.agreement import Agreement, Arrays, compare
+from autoshard.cli.module_run import SEED, is_narrow, random_inputs, told
+from autoshard.cli.rounding import moved_by_rounding
 from autoshard.cli.target import TargetError, load_target
 from autoshard.communication import get_rank
 from autoshard.context import set_auto_parallel_context
@@ -49,12 +50,15 @@ class Prepared:
     wanted: Wanted | None
 
 
-def prepare(target: str, mesh: Mesh, search: str | None, check: bool, folder: Path) -> Path:
+def prepare(target: str, mesh: Mesh, search: str | None, check: bool, folder: Path, **settings: Any) -> Path:
     """Plan the model of a target and write it to a file in `folder`; the file.
 
     A PyTorch or JAX model is compared with what its framework makes of outputs, parameters and buffers: in a step of
     training by the framework's own derivatives and optimizer. Any other model, and one that draws random numbers, is
     compared with its own unsplit run. A model without example inputs gets seeded random ones.
+
+    Args:
+        settings: what else `autoshard.plan` takes by name.
 
     Raises:
         TargetError: a target that leads to no model.
@@ -64,7 +68,7 @@ def prepare(target: str, mesh: Mesh, search: str | None, check: bool, folder: Pa
     set_auto_parallel_context(device_num=mesh.devices)
     seed_torch(SEED)  # models that draw their own weights draw the same in every run
     model, inputs = load_target(target)
-    planned = plan(model, inputs, mesh, search=search)
+    planned = plan(model, inputs, mesh, search=search, **settings)
     inputs = _inputs(planned, model, inputs)
     for parameter in planned.traced.parameters.values():
         if not isinstance(parameter.pending, Stored):
@@ -99,6 +103,7 @@ def run_prepared(path: Path) -> int:
     prepared: Prepared = pickle.loads(path.read_bytes())
     planned, wanted = prepared.planned, prepared.wanted
     before = _values(planned, wanted)
+    given = [np.array(one) for one in planned.traced.inputs(*prepared.inputs)] if before and get_rank() == 0 else []
     begun = perf_counter()
     outputs = arrays_in(planned.run(*prepared.inputs))
     seconds = perf_counter() - begun
@@ -107,12 +112,23 @@ def run_prepared(path: Path) -> int:
     print(told(planned, outputs))
     agreed = None
     if wanted is not None:
-        agreed = compare(outputs, wanted.outputs, before, _values(planned, wanted), wanted.updated)
+        agreed = _compared(planned, wanted, outputs, before, given)
         for line in agreed.wrong:
             print(f"differs from {wanted.whose}: {line}", file=sys.stderr)
         print(f"{agreed}" if agreed.wrong else f"{agreed}\nequal to {wanted.whose}")
     path.with_suffix(".json").write_text(json.dumps(outcome(planned, agreed, seconds)), encoding="utf-8")
     return 1 if agreed is not None and agreed.wrong else 0
+
+
+def _compared(
+    planned: Planned, wanted: Wanted, outputs: list[np.ndarray], before: Arrays, given: Sequence[np.ndarray]
+) -> Agreement:
+    after, narrow = _values(planned, wanted), is_narrow(planned.traced.graph)
+    agreed = compare(outputs, wanted.outputs, before, after, wanted.updated, narrow=narrow)
+    if not agreed.wrong_updates:
+        return agreed
+    loose = moved_by_rounding(planned.traced, given, agreed.wrong_updates)
+    return compare(outputs, wanted.outputs, before, after, wanted.updated, loose, narrow)
 
 
 def outcome(planned: Planned, agreed: Agreement | None, seconds: float) -> dict[str, Any]:

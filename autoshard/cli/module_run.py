@@ -1,19 +1,26 @@
-"""What each rank of `autoshard run MODULE.mlir` does: plan the module, run it on random inputs, compare if asked to."""
+"""`autoshard run MODULE.mlir`: the launching process reads and plans the module and writes the plan down; each rank
+runs it on random inputs, and compares if asked to.
+
+So the module is read once, and ranks need no JAX.
+"""
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from autoshard.api import Planned, plan
-from autoshard.communication import get_group_size, get_rank, under_launcher
+from autoshard.communication import get_rank
 from autoshard.ir.graph import Graph, walk
 from autoshard.ir.run import TOKEN_VALUE
 from autoshard.tensortype import TOKEN, TensorType
-from autoshard.trace.evaluate import evaluate
+from autoshard.trace.evaluate import check_known, evaluate
 from costmodel import format_count
 
 SEED = 0
@@ -22,9 +29,26 @@ _TOLERANCE, _NARROW_TOLERANCE = 1e-4, 2e-2
 _SMALL = 4
 
 
-def run_module(path: Path, check: bool) -> int:
-    """Run the module on the ranks that are there; the exit code: 1 if `check` finds outputs that differ, else 0."""
-    planned = plan(path, devices=get_group_size() if under_launcher() else None)
+def prepare(module: Path, ranks: int, folder: Path, **settings: Any) -> Path:
+    """Plan a module for so many ranks and write it to a file in `folder`; the file.
+
+    Args:
+        settings: what else `autoshard.plan` takes by name.
+
+    Raises:
+        AutoshardError: what reading or planning it finds wrong.
+    """
+    # Ranks need the plan alone: what JAX has read stays here.
+    planned = replace(plan(module, devices=ranks, **settings), module=None)
+    check_known(planned.traced.graph)
+    planned.program  # noqa: B018  (worked out once, here)
+    path = folder / f"{module.stem}.pickle"
+    path.write_bytes(pickle.dumps(planned))
+    return path
+
+
+def run_planned(planned: Planned, check: bool) -> int:
+    """Run it on the ranks that are there; the exit code: 1 if `check` finds outputs that differ, else 0."""
     inputs = random_inputs(planned.graph, SEED)
     outputs = planned.run(*inputs)
     if get_rank():
@@ -32,7 +56,8 @@ def run_module(path: Path, check: bool) -> int:
     print(told(planned, outputs))
     if not check:
         return 0
-    different = differences(outputs, evaluate(planned.traced.graph, inputs))
+    graph = planned.traced.graph
+    different = differences(outputs, evaluate(graph, inputs), is_narrow(graph))
     for line in different:
         print(f"differs from the unsplit run: {line}", file=sys.stderr)
     if not different:
@@ -60,19 +85,29 @@ def _random(of: TensorType, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(rng.integers(least, min(_SMALL, 2 ** (of.dtype.bits - 1)), of.shape)).astype(of.dtype.numpy)
 
 
-def differences(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[str]:
-    """For each output that differs, in words how: floats by more than a small share of the largest, others at all."""
+def is_narrow(graph: Graph) -> bool:
+    """Whether numbers of two bytes or less, such as bfloat16, take part: results are then exact to their digits."""
+    results = (value for node in walk(graph.nodes) for value in node.results)
+    return any(value.type.dtype.is_float and value.type.dtype.bits <= 16 for value in (*graph.inputs, *results))
+
+
+def differences(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray], narrow: bool = False) -> list[str]:
+    """For each output that differs, in words how: floats by more than a small share of the largest, others at all.
+
+    Args:
+        narrow: allow what numbers of two bytes on the way lead to, see `is_narrow`.
+    """
     told = []
     for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
         if other is TOKEN_VALUE:
             continue
-        far, most = _distance(one, other)
+        far, most = _distance(one, other, narrow)
         if far > most:
             told.append(f"output {i}, {one.dtype}{list(one.shape)}, by up to {far:.3g}; up to {most:.3g} is rounding")
     return told
 
 
-def _distance(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+def _distance(one: np.ndarray, other: np.ndarray, narrow: bool) -> tuple[float, float]:
     """The largest difference, and the largest that rounding explains."""
     if other.dtype.kind in "biu":
         return float(np.any(one != other)), 0.0
@@ -82,7 +117,7 @@ def _distance(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     finite = np.isfinite(a) & np.isfinite(b)
     if not np.all(same | finite):
         return float("inf"), 0.0
-    tolerance = _TOLERANCE if other.dtype.itemsize > 2 else _NARROW_TOLERANCE
+    tolerance = _NARROW_TOLERANCE if narrow or other.dtype.itemsize <= 2 else _TOLERANCE
     far = np.abs(np.where(finite, a, 0) - np.where(finite, b, 0))
     return float(np.max(far, initial=0.0)), tolerance * float(np.max(np.abs(np.where(finite, b, 0)), initial=0.0))
 
@@ -99,4 +134,4 @@ def told(planned: Planned, outputs: Sequence[np.ndarray]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_module(Path(sys.argv[1]), "--check" in sys.argv[2:]))
+    sys.exit(run_planned(pickle.loads(Path(sys.argv[1]).read_bytes()), "--check" in sys.argv[2:]))

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from autoshard.cli.app import Devices, MeshText, console
+from autoshard.cli.output import check_file, check_folder
 from autoshard.cli.planned import (
     DATASET,
     HARDWARE,
@@ -50,6 +51,7 @@ def plan(
     from autoshard.exporters.plan_json import to_json
     from autoshard.report import print_report, report
 
+    check_file(save)
     planned = planned_target(
         target, devices, mesh, option,
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
@@ -81,6 +83,7 @@ def dump(
     option: ModeOptions = None,
 ) -> None:
     """Plan a model and write its IR dumps: as decided, after partitioning, and as every rank runs it."""
+    check_folder(output)
     planned = planned_target(
         target, devices, mesh, option, search=search, hardware=hardware, dataset_strategy=dataset_strategy
     )

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from autoshard.cli.app import Devices, MeshText, console, read_mesh
+from autoshard.cli.output import check_file
 from autoshard.cli.target import TargetError, load_target
 from autoshard.errors import ContextError, MeshError
 
@@ -61,7 +62,7 @@ def propagate(
     if not _is_module(target):
         _check_script(out, keep_rules)
     elif out is not None:
-        _check_out(out)
+        check_file(out)
     elif keep_rules and as_json:
         raise ContextError("--keep-rules is for the module that is written, but --json without -o FILE writes none")
     spread = _run(target, devices, mesh, which, conservative, driver)
@@ -140,13 +141,6 @@ def _check_script(out: Path | None, keep_rules: bool) -> None:
     for option, given in (("-o", out is not None), ("--keep-rules", keep_rules)):
         if given:
             raise ContextError(f"{option} is for StableHLO modules; the model of a script cannot be written as one")
-
-
-def _check_out(out: Path) -> None:
-    if out.is_dir():
-        raise ContextError(f"cannot write {out}: it is a directory; name a file")
-    if not out.absolute().parent.is_dir():
-        raise ContextError(f"cannot write {out}: there is no directory {out.parent}")
 
 
 def _run(target: str, devices: int | None, mesh: str | None, which: str, conservative: bool, driver: str) -> Propagated:

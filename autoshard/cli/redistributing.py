@@ -14,7 +14,7 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.show import MAX_BLOCKS, show_layout
 from autoshard.tensortype import TensorType
-from costmodel import format_bytes, format_seconds, preset
+from costmodel import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from autoshard.redistribute.reshape import Leg
@@ -65,9 +65,10 @@ def redistribute(
     one rank receives and its time, the sum with the least that any plan must receive, and a picture of who holds which
     block before, between and after.
     """
+    from autoshard.api import known_hardware
     from autoshard.search.prices import Prices
 
-    over, prices = read_mesh(devices, mesh), Prices(preset(hardware))
+    over, prices = read_mesh(devices, mesh), Prices(known_hardware(hardware))
     asked = read_change(change, over)
     if asked.new != asked.of:
         _reshape(asked, prices, as_json)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -9,8 +11,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from autoshard.cli.planned import (
+    DATASET,
+    HARDWARE,
+    DatasetStrategy,
+    HardwareName,
+    Memory,
+    ModeOptions,
+    Search,
+    read_options,
+)
 from autoshard.cli.target import TargetError, in_script, is_module
+from autoshard.layout.mesh import Mesh
 from autoshard.runtime.launch import launch
+
+_RANKS = re.compile(r"-n\d*|--ranks(=.*)?")
 
 
 class RunCommand(TyperCommand):
@@ -19,7 +34,19 @@ class RunCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         target = next((one for one in args if one.endswith(".py") or in_script(one) or is_module(one)), "")
         ctx.allow_interspersed_args = in_script(target) or is_module(target)
+        if target and not ctx.allow_interspersed_args:
+            _check_order(args, target)
         return super().parse_args(ctx, args)
+
+
+def _check_order(args: list[str], script: str) -> None:
+    """That the number of ranks does not stand behind a script only, where options are the script's own."""
+    i = args.index(script)
+    before, behind = ([one for one in some if _RANKS.fullmatch(one)] for some in (args[:i], args[i + 1 :]))
+    if behind and not before:
+        raise TargetError(
+            f"{behind[0]} stands behind {script}, where options are the script's own; write autoshard run -n N {script}"
+        )
 
 
 def run(
@@ -55,17 +82,23 @@ def run(
         bool,
         typer.Option(
             "--check",
-            help="Of a model or module: also run it unsplit (a PyTorch model in PyTorch); the exit code is 1 if the "
-            "outputs differ, else 0.",
+            help="Of a model or module: also run it unsplit (a PyTorch or JAX model in its framework); the exit code "
+            "is 1 if the outputs differ, else 0.",
         ),
     ] = False,
     mesh: Annotated[
         str | None,
-        typer.Option("--mesh", metavar="AXES", help="Of a model: the mesh, 'dp=2,tp=4'. Default: one axis of N ranks."),
+        typer.Option(
+            "--mesh",
+            metavar="AXES",
+            help="Of a model or module: the mesh, 'dp=2,tp=4'. Default: one axis of N ranks, or what the module names.",
+        ),
     ] = None,
-    search: Annotated[
-        str | None, typer.Option(metavar="MODE", help="Of a model: how strategies are found; see `autoshard modes`.")
-    ] = None,
+    search: Search = None,
+    hardware: HardwareName = HARDWARE,
+    dataset_strategy: DatasetStrategy = DATASET,
+    memory: Memory = None,
+    option: ModeOptions = None,
 ) -> None:
     """Run a Python script, a model on its example inputs, or a StableHLO module on random inputs, on N MPI ranks.
 
@@ -74,48 +107,61 @@ def run(
     `autoshard plan`.
     """
     options = {"hosts": hosts, "rank_table": rank_table, "threads": threads, "timeout": timeout}
+    settings = {"search": search, "hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
     given = [str(script), *(arguments or [])]
-    if in_script(script):
-        raise typer.Exit(_run_model(given, ranks, check, mesh, search, options))
-    if mesh is not None or search is not None:
-        raise TargetError(f"--mesh and --search go with a model (SCRIPT.py:NAME), not with {script}")
-    if is_module(script):
-        given = _module_program(script, ranks, arguments, check)
-    elif check:
+    if not in_script(script) and not is_module(script):
+        _check_script(script, check, {**settings, "mesh": mesh, "option": option})
+        raise typer.Exit(launch(given, ranks, **options))
+    settings["options"] = read_options(option or ())
+    if len(given) > 1:
+        kind = "module" if is_module(script) else "model"
+        raise TargetError(f"{script} is a {kind} and takes no arguments, but got {' '.join(given[1:])}")
+    prepare = _prepared_module if is_module(script) else _prepared_model
+    # Other hosts have to see the folder; they see that of the script or module.
+    remote = hosts is not None or rank_table is not None
+    near = Path(str(script).rpartition(":")[0] or script).resolve().parent if remote else None
+    with TemporaryDirectory(prefix="autoshard_", dir=near) as folder:
+        raise typer.Exit(launch(prepare(script, ranks, mesh, check, Path(folder), settings), ranks, **options))
+
+
+def _check_script(script: Path, check: bool, given: Mapping[str, Any]) -> None:
+    """That nothing is asked of a script which only a model or a module can do."""
+    usual = {"hardware": HARDWARE, "dataset_strategy": DATASET}
+    wrong = [f"--{name.replace('_', '-')}" for name, value in given.items() if value != usual.get(name)]
+    if wrong:
+        raise TargetError(
+            f"{' and '.join(wrong)}: for a model (SCRIPT.py:NAME) or a module (.mlir), not for {script}, which plans "
+            "itself"
+        )
+    if check:
         raise TargetError(
             f"--check goes with a model (SCRIPT.py:NAME) or a module (.mlir), not with {script}; a script checks itself"
         )
-    raise typer.Exit(launch(given, ranks, **options))
 
 
-def _module_program(module: Path, ranks: int, arguments: list[str] | None, check: bool) -> list[str]:
-    """The script, with its arguments, by which each rank runs the module, which has been found to fit."""
+def _prepared_module(
+    module: Path, ranks: int, mesh: str | None, check: bool, folder: Path, settings: dict[str, Any]
+) -> list[str]:
+    """The script, with its arguments, by which each rank runs the module."""
     from autoshard.cli import module_run
-    from autoshard.frontends.planning import planning
-    from autoshard.trace.evaluate import check_known
 
-    if arguments:
-        raise TargetError(f"{module} is a module and takes no arguments, but got {' '.join(arguments)}")
-    check_known(planning(module, devices=ranks).traced.graph)
-    return [module_run.__file__, str(module), *["--check"] * check]
+    over = _mesh(mesh, ranks) if mesh is not None else None
+    path = module_run.prepare(module, ranks, folder, mesh=over, **settings)
+    return [module_run.__file__, str(path), *["--check"] * check]
 
 
-def _run_model(
-    given: list[str], ranks: int, check: bool, mesh: str | None, search: str | None, options: dict[str, Any]
-) -> int:
-    """Prepare a model and run it on all ranks; the exit code."""
+def _prepared_model(
+    target: Path, ranks: int, mesh: str | None, check: bool, folder: Path, settings: dict[str, Any]
+) -> list[str]:
+    """The script, with its arguments, by which each rank runs the model."""
     from autoshard.cli import model_run
-    from autoshard.layout.mesh import Mesh
 
-    target, *arguments = given
-    if arguments:
-        raise TargetError(f"{target} is a model and takes no arguments, but got {' '.join(arguments)}")
-    chosen = Mesh.flat(ranks) if mesh is None else Mesh.parse(mesh)
-    if chosen.devices != ranks:
-        raise TargetError(f"mesh '{chosen}' has {chosen.devices} devices, but -n starts {ranks} ranks")
-    # Other hosts have to see the folder; they see that of the script.
-    remote = options["hosts"] is not None or options["rank_table"] is not None
-    near = Path(target.rpartition(":")[0]).resolve().parent if remote else None
-    with TemporaryDirectory(prefix="autoshard_", dir=near) as folder:
-        path = model_run.prepare(target, chosen, search, check, Path(folder))
-        return launch([model_run.__file__, str(path)], ranks, **options)
+    over = _mesh(mesh or str(ranks), ranks)
+    return [model_run.__file__, str(model_run.prepare(str(target), over, check=check, folder=folder, **settings))]
+
+
+def _mesh(text: str, ranks: int) -> Mesh:
+    found = Mesh.parse(text)
+    if found.devices != ranks:
+        raise TargetError(f"mesh '{found}' has {found.devices} devices, but -n starts {ranks} ranks")
+    return found

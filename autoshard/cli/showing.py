@@ -79,12 +79,14 @@ def operators(
 
 
 def modes() -> None:
-    """List the search modes."""
+    """List the search modes, named plans among them, with the options that each takes by --option NAME=VALUE."""
     from autoshard.search import find_mode, search_modes
+    from autoshard.search.registry import mode_options
 
-    table = Table("mode", "what it does", box=box.SIMPLE_HEAD, show_edge=False)
+    table = Table("mode", "what it does", "options", box=box.SIMPLE_HEAD, show_edge=False)
     for mode in search_modes():
-        table.add_row(mode, (find_mode(mode).__doc__ or "").strip().partition("\n")[0])
+        words = (find_mode(mode).__doc__ or "").strip().partition("\n")[0]
+        table.add_row(mode, words, ", ".join(mode_options(mode)))
     console().print(table)
 
 
@@ -96,8 +98,10 @@ def hardware() -> None:
 
 
 def _signature(op: Any) -> str:
+    from autoshard.ops.positional import attribute_order
+
     operands = ("*xs",) if op.variadic else op.operand_names
-    return ", ".join((*operands, *op.attributes))
+    return ", ".join((*operands, *attribute_order(op)))
 
 
 def _rule_text(op: Any) -> str:

@@ -5,6 +5,7 @@ returns; or the path of a module.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -46,7 +47,21 @@ def load_target(text: str) -> tuple[Any, tuple]:
             f"cannot read the target {text!r}; write SCRIPT.py:function, e.g. train.py:forward, or MODULE.mlir"
         )
     found = _named(_load(Path(path)), name, path)
-    return _check(found if _is_given(found) else found(), text)
+    return _check(found if _is_given(found) else _called(found, text), text)
+
+
+def _called(function: Any, text: str) -> Any:
+    try:
+        inspect.signature(function).bind()
+    except ValueError:
+        pass  # nobody knows its arguments
+    except TypeError:
+        wants = inspect.signature(function)
+        raise TargetError(
+            f"{text} takes the arguments {wants}; a function without arguments is needed, which returns "
+            "(model, example inputs)"
+        ) from None
+    return function()
 
 
 def _is_given(found: Any) -> bool:

@@ -19,12 +19,15 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.utils import _pytree as pytree
 
 from autoshard.errors import PlanError, RuntimeSetupError
-from autoshard.exporters.dtensor_local import LOCAL, gathered_call
+from autoshard.exporters.dtensor_local import LOCAL, gathered_call, some_empty
 from autoshard.exporters.placements import PARTIAL, SHARD, Border, ModulePlan, Placement, Placements, module_plan
 from autoshard.layout.layout import Layout
+from autoshard.plan import Plan
 
 # What DTensor raises where it has no rule, or one that refuses the placements.
 _REFUSALS = (RuntimeError, NotImplementedError, ValueError, AssertionError, IndexError, TypeError, KeyError)
+# What reading and setting attributes of tensors is called.
+_ATTRIBUTES = ("__get__", "__set__")
 # DTensor's names for reductions where they are not ours.
 _REDUCTIONS = {"prod": "product"}
 
@@ -48,10 +51,15 @@ def parallelize(
         gather_outputs: return whole plain tensors; else DTensors that lie as the plan leaves the outputs.
 
     Raises:
-        PlanError: the plan is for another module.
+        PlanError: no plan, or one for another module.
         RuntimeSetupError: there is another number of ranks than the plan's.
     """
     plan = getattr(plan, "plan", plan)
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"parallelize takes a Plan, or what autoshard.plan returned, not {type(plan).__name__}; a saved plan is "
+            "read by autoshard.plan(model, mesh, search='plan.json')"
+        )
     told = module_plan(plan, tuple(path for path, _ in module.named_modules() if path))
     mesh = device_mesh(plan) if mesh is None else mesh
     layouts = {value.name: plan.layouts[value] for value in plan.graph.inputs if value.name in told.tensors}
@@ -235,6 +243,14 @@ class _Filled(torch.overrides.TorchFunctionMode):
     def _lifted(self, one: Any) -> Any:
         return self.whole(one) if isinstance(one, torch.Tensor) and not isinstance(one, DTensor) else one
 
+    def _filled(self, one: Any) -> Any:
+        """A tensor of which some rank would have nothing whole: a function that refuses an empty block would do so on
+        that rank alone, which would then wait for ever for others to gather.
+        """
+        if isinstance(one, DTensor) and some_empty(one):
+            return one.redistribute(self.mesh, [Replicate()] * self.mesh.ndim)
+        return one
+
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not any(isinstance(one, DTensor) for one in pytree.tree_leaves((args, kwargs))):
@@ -244,10 +260,10 @@ class _Filled(torch.overrides.TorchFunctionMode):
         if not changes:
             # Backward passes run outside of `implicit_replication`, so that what they need has to be distributed here.
             args, kwargs = pytree.tree_map(self._lifted, (args, kwargs))
-        if name in LOCAL:
-            return LOCAL[name](func, self.mesh, *args, **kwargs)
+            if name not in _ATTRIBUTES:
+                args, kwargs = pytree.tree_map(self._filled, (args, kwargs))
         try:
-            return func(*args, **kwargs)
+            return LOCAL[name](func, self.mesh, *args, **kwargs) if name in LOCAL else func(*args, **kwargs)
         except _REFUSALS:
             if changes:
                 raise  # what it changes in place would be a copy

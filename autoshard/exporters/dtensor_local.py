@@ -5,8 +5,10 @@ DTensor's rule for convolutions ignores how the weight is split, and attention o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -26,6 +28,29 @@ def gathered_call(func: Callable, mesh: DeviceMesh, args: tuple, kwargs: Mapping
 
     args, kwargs = pytree.tree_map(plain, (args, dict(kwargs)))
     return pytree.tree_map(wrapped, func(*args, **kwargs))
+
+
+def some_empty(one: DTensor) -> bool:
+    """Whether some rank has an empty block of a tensor that is not empty, as of 3 rows split twice in 2."""
+    sizes = [one.device_mesh.size(axis) for axis in range(one.device_mesh.ndim)]
+    return all(one.shape) and not all(smallest_block(one.shape, one.placements, sizes))
+
+
+def smallest_block(shape: Sequence[int], placements: Sequence[Placement], sizes: Sequence[int]) -> list[int]:
+    """The least size that a block has of each dim, when dims are split one mesh axis after another as by torch.chunk.
+
+    Not always the last block has it: of 7 rows 4 and 3, and of the 4 in three parts 2, 2 and none.
+    """
+    found = [{size} for size in shape]
+    for placement, parts in zip(placements, sizes, strict=True):
+        if isinstance(placement, Shard):
+            found[placement.dim] = {part for size in found[placement.dim] for part in _chunks(size, parts)}
+    return list(map(min, found))
+
+
+def _chunks(size: int, parts: int) -> set[int]:
+    full = -(-size // parts)
+    return {max(0, min(full, size - full * i)) for i in range(parts)}
 
 
 def _distributed(one: torch.Tensor, mesh: DeviceMesh) -> DTensor:
@@ -124,9 +149,20 @@ def _of_mask(mask: torch.Tensor, placement: Placement) -> Placement:
     return Shard(placement.dim - (4 - mask.ndim)) if isinstance(placement, Shard) else placement
 
 
+def _multi_head(func: Callable, mesh: DeviceMesh, *args: Any, **kwargs: Any) -> Any:
+    """The function behind torch.nn.MultiheadAttention. No mode sees what it calls inside, so that the attention there
+    is put in its place for this call.
+    """
+    functional = torch.nn.functional
+    local = functools.partial(_attention, functional.scaled_dot_product_attention, mesh)
+    with mock.patch.object(functional, "scaled_dot_product_attention", local):
+        return func(*args, **kwargs)
+
+
 LOCAL: Mapping[str, Callable] = {
     "conv1d": _convolution,
     "conv2d": _convolution,
     "conv3d": _convolution,
     "scaled_dot_product_attention": _attention,
+    "multi_head_attention_forward": _multi_head,
 }

@@ -29,7 +29,10 @@ from autoshard.plan import Plan
 if TYPE_CHECKING:
     from autoshard.frontends.jax.model import JaxModel
 
-_PRODUCT = {"dot_general": "DotGeneral", "conv_general_dilated": "Convolution"}
+# What JAX lowers each of its products to; one of ragged groups is a product with masked rows.
+_PRODUCT = {
+    "dot_general": "DotGeneral", "ragged_dot_general": "DotGeneral", "conv_general_dilated": "Convolution",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -238,10 +241,9 @@ def _check_leaves(leaves: Sequence[Any], plan: Plan) -> None:
 
 
 def _products(jaxpr: Any, plan: Plan, told: JaxShardings) -> list[PartitionSpec]:
-    own = [(eqn.primitive.name, tuple(eqn.outvars[0].aval.shape)) for eqn in _equations(jaxpr)]
-    names = {op: primitive for primitive, op in _PRODUCT.items()}
-    nodes = [node for node in plan.graph.nodes if node.op.name in names]
-    theirs = [(names[node.op.name], node.results[0].type.shape) for node in nodes]
+    own = [(_PRODUCT[eqn.primitive.name], tuple(eqn.outvars[0].aval.shape)) for eqn in _equations(jaxpr)]
+    nodes = [node for node in plan.graph.nodes if node.op.name in _PRODUCT.values()]
+    theirs = [(node.op.name, node.results[0].type.shape) for node in nodes]
     if own != theirs:
         raise PlanError(f"the plan is for another function: it has the products {theirs}, the function {own}")
     return [told.values[node.results[0].name] for node in nodes]

@@ -152,7 +152,7 @@ def _standardize(x: np.ndarray, begin: int, epsilon: float, center: bool) -> tup
     axes = _norm_axes(begin, x.ndim)
     x = widened(x)
     made = x - x.mean(axes, keepdims=True) if center else x
-    flat = made.reshape(*x.shape[: axes[0]], -1)
+    flat = made.reshape(*x.shape[: axes[0]], math.prod(x.shape[axes[0] :]))
     rstd = np.einsum("...n,...n->...", flat, flat)
     rstd = 1 / np.sqrt(rstd / flat.shape[-1] + epsilon)
     rstd = rstd.reshape(*x.shape[: axes[0]], *(1,) * len(axes))

@@ -9,16 +9,14 @@ builds the node of a call which primitive made it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
 from typing import Any, ClassVar
 
-import numpy as np
-
 from autoshard.checks import positive
-from autoshard.errors import ShapeError, StrategyError, at
+from autoshard.errors import StrategyError, at
 from autoshard.layout.layout import Layout
+from autoshard.ops.positional import by_name, sort_arguments
 from autoshard.ops.registry import Operator
 from autoshard.source import Source, caller
 
@@ -45,7 +43,7 @@ class Primitive:
 
     def __init__(self, *args: Any, **attrs: Any) -> None:
         order = [name for name in self.operator.attributes if name not in self.operator.call_attributes]
-        self.attrs: dict[str, Any] = _by_name(self.operator, order, args, attrs)
+        self.attrs: dict[str, Any] = by_name(self.operator, order, args, attrs)
         self.name = ""
         self.in_strategy: Given | None = None
         self.out_strategy: Given | None = None
@@ -72,15 +70,13 @@ class Primitive:
         return self
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
-        """Apply the operator to operands (one sequence, if it takes any number) and call attributes."""
-        operands, rest, order = _take_operands(self.operator, args)
-        if len(rest) > len(order):
-            names = ", ".join(self.operator.operand_names)
-            raise ShapeError(
-                f"{self.operator.name}{at(caller())}: {len(args)} arguments for the operands ({names}); {len(rest)} "
-                f"attributes given by position; there are {len(order)}: {', '.join(order) or 'none'}"
-            )
-        given = _by_name(self.operator, order, rest, attrs)
+        """Apply the operator to operands (one sequence, if it takes any number) and call attributes.
+
+        Raises:
+            ShapeError: operands or attributes that it cannot take.
+        """
+        order = [name for name in self.operator.call_attributes if name not in self.operator.operand_names]
+        operands, given = sort_arguments(self.operator, args, attrs, order)
         token = _CURRENT.set(self)
         try:
             return self.operator(*operands, **{**self.attrs, **given})
@@ -94,50 +90,6 @@ def primitive_class(operator: Operator) -> type[Primitive]:
     # The module that hands the classes out by name; pickle finds them there.
     namespace = {"operator": operator, "__doc__": operator.__doc__, "__module__": "autoshard.ops"}
     return type(operator.name, (Primitive,), namespace)
-
-
-def _take_operands(operator: Operator, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[str]]:
-    """Positional arguments of a call: operands, values that are left, attributes they may be."""
-    call = operator.call_attributes
-    if operator.variadic:
-        packed = bool(args) and isinstance(args[0], tuple | list)
-        return (args[0], args[1:], call) if packed else (args, (), call)
-    if set(operator.operand_names) & set(call):
-        return _take_mixed(operator, args)
-    count = len(operator.operand_names)
-    return args[:count], args[count:], call
-
-
-def _take_mixed(operator: Operator, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[str]]:
-    """Where `call` lists operands too, it is the order of all: MindSpore's GatherD()(x, dim, index)."""
-    call = operator.call_attributes
-    order = [name for name in call if name not in operator.operand_names]
-    if len(args) <= len(operator.operand_names):
-        return args, (), order
-    named = dict(zip(call, args, strict=False))
-    operands = [named[name] for name in operator.operand_names if name in named]
-    return operands, [named[name] for name in order if name in named] + list(args[len(call) :]), order
-
-
-def _by_name(operator: Operator, order: Sequence[str], args: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes given by position and by name, as one mapping of plain values."""
-    if len(args) > len(order):
-        names = ", ".join(order) or "none"
-        raise ShapeError(f"{operator.name}: {len(args)} attributes given by position; there are {len(order)}: {names}")
-    given = dict(zip(order, args, strict=False))
-    for name, value in attrs.items():
-        if name not in operator.attributes:
-            known = ", ".join(operator.attributes) or "none"
-            raise ShapeError(f"{operator.name} has no attribute {name!r}; it has: {known}")
-        if name in given:
-            raise ShapeError(f"{operator.name}: attribute {name!r} is given by position and by name")
-        given[name] = value
-    return {name: _plain(value) for name, value in given.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Arrays without dims, such as MindSpore's Tensor(1.0) for OneHot's on_value, as numbers."""
-    return value.item() if isinstance(value, np.ndarray | np.generic) and value.ndim == 0 else value
 
 
 def _checked_form(given: Any, which: str, what: str) -> Given | None:

@@ -10,6 +10,7 @@
 
 Positional parameters are operands (a `*xs` parameter takes any number), keyword-only ones are attributes, all but
 `regions`, the bodies of a node, and `out`: memory for the result (for several a tuple), None if there is none to give.
+In a call attributes may follow the operands by position, see `autoshard/ops/positional.py`.
 Called with arrays, `relu(x)` computes; called with symbolic tensors it builds a node, through the hook
 `__autoshard_apply__` that such tensors supply. So gradients and decompositions are written once, as plain calls.
 """
@@ -20,17 +21,20 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from autoshard.errors import RuleError, ShapeError, UnknownNameError
+from autoshard.errors import RuleError, ShapeError, UnknownNameError, at
 from autoshard.ops.attributes import Place, Types, hashable
 from autoshard.ops.laid import Laid
+from autoshard.ops.options import Options
+from autoshard.ops.positional import sort_call
 from autoshard.ops.windows import Exchange
 from autoshard.rule import REPLICATE, Rule, bind
+from autoshard.source import caller
 from autoshard.tensortype import DType, TensorType, promote, type_of
 
 _REGISTRY: dict[str, Operator] = {}
@@ -39,7 +43,7 @@ _REGISTRY: dict[str, Operator] = {}
 class Operator:
     """What autoshard knows of one kind of operator; see the module's text for how to make one."""
 
-    def __init__(self, name: str, run: Callable, options: _Options) -> None:
+    def __init__(self, name: str, run: Callable, options: Options) -> None:
         self.name = name
         self.run = run
         self.options = options
@@ -66,7 +70,12 @@ class Operator:
         return lookup, (self.name,)
 
     def __call__(self, *operands: Any, **attrs: Any) -> Any:
-        attrs = self.check_attributes(attrs)
+        if self._is_mixed(operands):
+            operands, attrs = sort_call(self, operands, attrs)
+        try:
+            attrs = self.check_attributes(attrs)
+        except ShapeError as error:
+            raise ShapeError(f"{error}{at(caller())}") from None
         for operand in operands:
             hook = getattr(operand, "__autoshard_apply__", None)
             if hook is not None:
@@ -74,6 +83,12 @@ class Operator:
         arrays = [np.asarray(operand) for operand in operands]
         results = self.evaluate(arrays, attrs)
         return results[0] if len(results) == 1 else results
+
+    def _is_mixed(self, arguments: Sequence[Any]) -> bool:
+        """Whether the positional arguments of a call are not just the operands one by one."""
+        if self.variadic:
+            return bool(arguments) and isinstance(arguments[0], tuple | list | str)
+        return len(arguments) != len(self.operand_names)
 
     # -- declarations that follow the definition
 
@@ -374,37 +389,6 @@ class Operator:
         return self._memo[key]
 
 
-@dataclass(frozen=True)
-class _Options:
-    rule: Any
-    shape: Callable | None
-    dtype: Any
-    linear: tuple[tuple[int, ...], ...]
-    flops: float | Callable | None
-    call: tuple[str, ...]
-    spread: str | None
-    constant: str
-    effects: bool | Callable
-    edges: Callable | None
-    foreign: bool
-    view: str
-    scratch: float | Callable | None
-    neutral: str
-    fills: Mapping[int, float]
-    over: tuple[tuple[int, ...], ...] | None
-
-
-# How eagerly shardings spread through an operator, most eager first: elementwise operators; those that only move
-# elements (reshape, transpose); dynamic slices (forwards only at first); the rest; broadcasts, which give to their
-# operand but take from it last. The levels of Shardy's op-priority propagation are made of these.
-SPREADS = ("pointwise", "move", "slice", "", "broadcast")
-
-
-# How a result can lie in the memory of the first operand: just as it; under another shape, which takes a copy where the
-# operand's elements do not lie one behind the other; or turned, in part, or repeated, so that they do not.
-VIEWS = ("same", "reshape", "strided")
-
-
 def operator(
     name: str,
     *,
@@ -456,7 +440,7 @@ def operator(
         if name in _REGISTRY:
             raise UnknownNameError(f"operator {name!r} is already defined; choose another name")
         sets = tuple(tuple(indices) for indices in linear)
-        options = _Options(
+        options = Options(
             rule, shape, dtype, sets, flops, tuple(call), spread, constant, effects, edges, foreign, view, scratch,
             neutral, fills or {}, None if over is None else tuple(tuple(indices) for indices in over),
         )  # fmt: skip

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.errors import UnknownNameError
-from autoshard.ops.registry import SPREADS, Operator, lookup
+from autoshard.ops.options import SPREADS
+from autoshard.ops.registry import Operator, lookup
 from autoshard.propagate.step import BACKWARD, BOTH, FORWARD, NONE, Direction, flags_of
 
 
@@ -19,7 +20,7 @@ class Level:
     """What one level allows.
 
     Attributes:
-        spreads: directions by spread class, see `ops.registry.SPREADS`.
+        spreads: directions by spread class, see `ops.options.SPREADS`.
         operators: directions by operator name, which come before those of the class.
         others: direction of what neither mentions.
         single_use: holds only where each operand that is no scalar has no other use.

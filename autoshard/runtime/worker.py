@@ -22,11 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from autoshard.errors import RuntimeSetupError
+from autoshard.errors import AutoshardError, RuntimeSetupError
 from autoshard.runtime.mpi import import_mpi
 from autoshard.runtime.progress import ENDED, FAILING, FOLDER, of_this_rank
 from autoshard.runtime.reports import MARK
 from autoshard.runtime.watch import ASK_STACK, LIFELINE
+from autoshard.source import told_to_user
 
 _DRAIN_SECONDS = 0.2
 _ORPHANED = 1
@@ -99,9 +100,15 @@ def _print_whole_lines() -> None:
 
 
 def fail(error: BaseException, script: str | None = None) -> NoReturn:
-    """Report `error` with its traceback (from `script` on) as the failure of this rank, and end all ranks."""
+    """Report `error` with its traceback (from `script` on) as the failure of this rank, and end all ranks.
+
+    Of an error that autoshard raises on purpose only the script's own lines are shown, unless AUTOSHARD_DEBUG=1.
+    """
     trace = _from_script(error.__traceback__, script)
-    lines = "".join(traceback.format_exception(type(error), error, trace)).splitlines()
+    plain = isinstance(error, AutoshardError) and os.environ.get("AUTOSHARD_DEBUG", "0") in ("", "0")
+    lines = told_to_user(error, until=True) if plain else None
+    if lines is None:
+        lines = "".join(traceback.format_exception(type(error), error, trace)).splitlines()
     message = str(error)
     report(*lines, f"rank {_rank()} failed: {type(error).__name__}{': ' if message else ''}{message}")
     end_all(1)

@@ -55,6 +55,7 @@ class Improver:
         self.atoms = atoms_of(mesh, self.pricing.graph)
         self.least = LEAST_GAIN * draft.seconds
         self._near: dict[Node, tuple[Node, ...]] = {}
+        self._least_work: dict[Node, float] = {}
 
     def near(self, node: Node) -> tuple[Node, ...]:
         """The other free nodes that a change of this one touches."""
@@ -106,11 +107,19 @@ class Improver:
     def _at_best(self, node: Node, now: Choice) -> bool:
         """Whether it shows at once that no choice is better: with what is paid around it, this one takes no more than
         any takes for its work alone."""
-        listed = self._listed(node)
-        if not listed:
+        least = self._least_work.get(node)
+        if least is None:
+            listed = self._listed(node)
+            choices = (*listed, *self.known.get(node, ())) if listed else ()
+            least = self._least_work[node] = min([one.least for one in choices], default=-math.inf)
+        paid = now.work - self.least
+        if paid > least:
             return False
-        paid = now.work + sum([self.draft.costs[term] for term in self.pricing.of_node[node]])
-        return paid - self.least <= min([one.least for one in (*listed, *self.known.get(node, ()))])
+        for term in self.pricing.of_node[node]:
+            paid += self.draft.costs[term]
+            if paid > least:
+                return False
+        return True
 
     def candidates(self, node: Node) -> dict[Choice, None]:
         """Choices that neighbours' layouts suggest, the known ones, and all where they are not many; sums are passed on

@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autoshard.errors import ShardingError, at
+from autoshard.errors import GraphError, ShardingError, at
 from autoshard.source import caller
 from autoshard.trace.cell import Cell
+from costmodel import format_count
 
 
 def argument_names(fn: Any, leaves: Sequence[tuple[str, Any]]) -> list[str]:
@@ -28,6 +29,25 @@ def _positional_names(fn: Any, count: int) -> list[str]:
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "input")
     plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return [*plain[:count], *(f"{rest}{i}" for i in range(len(plain), count))]
+
+
+def check_count(fn: Any, count: int, what: str) -> None:
+    """That `fn` can be called with so many arguments, as far as that is known.
+
+    Raises:
+        GraphError: it cannot.
+    """
+    target = fn.construct if isinstance(fn, Cell) else fn
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        name = f"{type(fn).__name__}.construct" if isinstance(fn, Cell) else getattr(fn, "__name__", repr(fn))
+        given = format_count(count, "input")
+        raise GraphError(f"{what}: {name} takes {signature}, but gets {given}: {error}") from None
 
 
 def by_position(given: Any, fn: Any, count: int, what: str) -> Any:

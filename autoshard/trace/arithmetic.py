@@ -101,13 +101,48 @@ def _sizes(sizes: tuple) -> tuple[int, ...]:
     return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
 
 
+# Numpy's functions that are Python's operators: the method of the left operand, and that of the right one.
+_SAME = {name: (f"__{name}__", f"__r{name}__") for name in ("add", "matmul")}
+_OPERATORS = _SAME | {
+    "subtract": ("__sub__", "__rsub__"),
+    "multiply": ("__mul__", "__rmul__"),
+    "divide": ("__truediv__", "__rtruediv__"),
+    "true_divide": ("__truediv__", "__rtruediv__"),
+    "floor_divide": ("__floordiv__", "__rfloordiv__"),
+    "remainder": ("__mod__", "__rmod__"),
+    "power": ("__pow__", "__rpow__"),
+    "bitwise_and": ("__and__", "__rand__"),
+    "bitwise_or": ("__or__", "__ror__"),
+    "bitwise_xor": ("__xor__", "__rxor__"),
+    "equal": ("__eq__", "__eq__"),
+    "not_equal": ("__ne__", "__ne__"),
+    "less": ("__lt__", "__gt__"),
+    "less_equal": ("__le__", "__ge__"),
+    "greater": ("__gt__", "__lt__"),
+    "greater_equal": ("__ge__", "__le__"),
+}
+
+
 class Arithmetic:
     """Operators and methods; a subclass has `shape`, `dtype` and the hook `__autoshard_apply__`."""
 
-    __array_ufunc__ = None  # numpy arrays on the left leave the operation to us
     __hash__ = object.__hash__
     shape: tuple[int, ...]
     dtype: DType
+
+    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Any:
+        """Python's operators with a numpy array on the left are ours; numpy's functions need numbers."""
+        own = _OPERATORS.get(function.__name__)
+        if own is not None and method == "__call__" and not settings:
+            left, right = inputs
+            ours = isinstance(left, Arithmetic)
+            return getattr(left, own[0])(right) if ours else getattr(right, own[1])(left)
+        arrays = [one.to_numpy(function.__name__) if isinstance(one, Arithmetic) else one for one in inputs]
+        return getattr(function, method)(*arrays, **settings)
+
+    def to_numpy(self, function: str) -> np.ndarray:
+        """The numbers, for numpy's function of that name."""
+        return np.asarray(self)
 
     __add__ = __radd__ = _with_number("Add", _shift)
     __sub__ = _with_number("Sub", lambda x, n: _shift(x, -n))

@@ -19,13 +19,13 @@ from autoshard.ops.primitive import current_primitive
 from autoshard.ops.registry import Operator, lookup
 from autoshard.source import Source, caller
 from autoshard.tensortype import TOKEN, TensorType, type_of
-from autoshard.trace.arguments import argument_names, by_position
+from autoshard.trace.arguments import argument_names, by_position, check_count
 from autoshard.trace.asking import constrained
 from autoshard.trace.cell import Cell
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.parameter import Entry, Parameter, activate
 from autoshard.trace.specs import Requests, Specs
-from autoshard.trace.structure import flatten, unflatten
+from autoshard.trace.structure import flatten, shown, unflatten
 from autoshard.trace.tensor import Recorder, Tensor, snake
 
 
@@ -67,8 +67,11 @@ class Traced:
         """
         leaves, structure = flatten(args, _is_tensor)
         if structure != self.arguments:
+            data = (value for value in self.graph.inputs if value not in self.parameters)
+            wanted = shown(self.arguments, [f"{value.name}: {value.type}" for value in data])
             raise RuntimeSetupError(
-                f"calling {self.graph.name!r}: the arguments must have the structure {self.arguments}, not {structure}"
+                f"calling {self.graph.name!r}: the arguments must be arrays nested as in {wanted}, not "
+                f"{shown(structure, [str(type_of(np.asarray(one))) for _, one in leaves])}"
             )
         arrays = iter(leaves)
         return [
@@ -112,6 +115,7 @@ def trace(
         ShapeError: operands that do not fit; the message names the instance, the types and the source line.
     """
     recorder = TraceRecorder(Builder(name or _name_of(fn)))
+    check_count(fn, len(example_args), f"tracing {recorder.builder.name!r}")
     leaves, arguments = flatten(example_args, _is_tensor)
     names = argument_names(fn, leaves)
     tensors = [recorder.data(one, label) for label, (_, one) in zip(names, leaves, strict=True)]
@@ -323,6 +327,18 @@ class TraceRecorder(Recorder):
         # A new value lies as the parameter does.
         asked = self.requests.specs(len(outputs), [met.value for met in changed])
         return Traced(graph, self.annotations, parameters, arguments, results, asked)
+
+
+def known_trace(target: Any) -> Traced | None:
+    """What is traced already, or what traces itself, as imported models do; None of anything else.
+
+    An AttributeError on the way is an error of what is traced, and does not mean that there is no trace.
+    """
+    if isinstance(target, Traced):
+        return target
+    if not hasattr(type(target), "traced") and "traced" not in getattr(target, "__dict__", {}):
+        return None
+    return target.traced if isinstance(target.traced, Traced) else None
 
 
 def _is_tensor(part: object) -> bool:

@@ -238,10 +238,18 @@ def _group(entry: Mapping[str, Any], rate: Rate, weight_decay: float, what: str)
     if unknown or "params" not in entry:
         raise ContextError(f"{what}: a group has 'params', 'lr' and 'weight_decay', not {', '.join(map(str, entry))}")
     own = entry.get("lr", rate)
-    lowest = own if isinstance(own, int | float) else 0.0 if callable(own) else min(own, default=-1.0)
-    if lowest < 0:
+    own = own.item() if isinstance(own, np.number) else own
+    if not _is_rate(own):
         raise ContextError(f"{what}: learning rate {own!r}; it is a number of at least 0, a sequence or a function")
     return Group(tuple(entry["params"]), own, float(entry.get("weight_decay", weight_decay)))
+
+
+def _is_rate(rate: Any) -> bool:
+    """Whether it is a function, a number of at least 0, or a sequence of such."""
+    numbers = [rate] if isinstance(rate, int | float) else rate
+    if callable(rate) or not isinstance(numbers, Sequence | np.ndarray) or not len(numbers):
+        return callable(rate)
+    return all(isinstance(one, int | float | np.number) and one >= 0 for one in numbers)
 
 
 def _in_range(what: str, name: str, value: float, low: float, high: float) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+_LONG = 200
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -36,6 +38,21 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     if isinstance(structure, Leaf):
         return leaves[structure.index]
     return _rebuild(structure, lambda _, item: unflatten(item, leaves))
+
+
+def shown(structure: Any, leaves: Sequence[Any]) -> str:
+    """The structure as Python writes it, with what stands for its leaves; long ones are cut."""
+    text = repr(unflatten(structure, [_Word(leaf) for leaf in leaves]))
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
+
+
+class _Word(str):
+    """Text that is written without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def _rebuild(part: Any, change: Callable[[Any, Any], Any]) -> Any:

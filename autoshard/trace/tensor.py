@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+import autoshard.ops
 from autoshard.errors import GraphError, ShapeError, at
 from autoshard.ir.graph import Builder, Node, Region, Value, walk
 from autoshard.layout.mesh import Mesh
@@ -79,8 +80,12 @@ class Tensor(Arithmetic):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         self._unknown("a conversion to numpy")
 
+    def to_numpy(self, function: str) -> NoReturn:
+        near = f"autoshard.ops.{function}" if function in vars(autoshard.ops) else "autoshard.ops"
+        self._unknown(f"numpy.{function} ({near} is for tensors)")
+
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
-        self._unknown(f"numpy.{function.__name__} (autoshard.ops has operators for tensors)")
+        self.to_numpy(function.__name__)
 
 
 @dataclass(frozen=True)
@@ -180,12 +185,23 @@ class Recorder:
     def constant(self, data: Any) -> Tensor:
         """A tensor with the numbers of an array; one of equal numbers needs no array."""
         array = np.asarray(data)
+        if array.dtype.kind == "V" and array.dtype.names is None and dtype(array.dtype).extended:
+            return self._of_extended(array)
         if array.dtype.kind not in "fiub":
             raise ShapeError(f"an operand is {data!r} ({type(data).__name__}), which is no tensor{at(caller())}")
         if array.size and (array == array.flat[0]).all():
             return self.fill(array.shape, array.flat[0].item(), dtype(array.dtype))
         constant = lookup("Constant")
         return self.apply(constant, (), constant.check_attributes({"value": Literal(array)}))
+
+    def _of_extended(self, array: np.ndarray) -> Tensor:
+        """A constant of a type that numpy lacks, such as bf16: its numbers as f32, made that type in the graph."""
+        known = dtype(array.dtype)
+        wide = array.astype(np.float32)
+        if wide.size and (wide == wide.flat[0]).all():
+            return self.fill(wide.shape, wide.flat[0].item(), known)
+        cast = lookup("Cast")
+        return self.apply(cast, (self.constant(wide),), cast.check_attributes({"dtype": known.name}))
 
     # -- regions
 
@@ -268,9 +284,9 @@ class Recorder:
 
 
 def snake(name: str) -> str:
-    """`ReduceSum` -> `reduce_sum`, `GeLUGrad` -> `gelu_grad`; MatMul is one word."""
+    """`ReduceSum` -> `reduce_sum`, `GeLUGrad` -> `gelu_grad`, `GatherD` -> `gather_d`; MatMul and ViT are one word."""
     name = name.replace("MatMul", "Matmul")
-    return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z]$)", "_", name).lower()
+    return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z][a-z])|(?<=[a-z]{2})(?=[A-Z]$)", "_", name).lower()
 
 
 def _fill_attributes(shape: Sequence[int], number: Any, element: DType) -> dict[str, Any]:

@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoshard import Parameter, nn, ops, trace
 from autoshard.cli import model_run
 from autoshard.cli.agreement import Agreement, compare
+from autoshard.cli.module_run import is_narrow
+from autoshard.cli.rounding import moved_by_rounding
 from autoshard.layout.mesh import Mesh
+from autoshard.transform.train import train_step
 
 
 def compared(outputs=(), wanted=(), before=None, after=None, updated=None) -> Agreement:
@@ -74,6 +78,46 @@ def test_whole_numbers_are_equal_or_not_and_nan_is_nan() -> None:
     assert not compared((odd,), (odd,)).wrong and compared((odd,), (odd,)).difference == 0
     lost = compared(before={"w": np.zeros(2)}, after={"w": np.full(2, np.nan)}, updated={"w": np.ones(2)})
     assert lost.wrong and lost.step_difference == np.inf
+
+
+def test_elements_that_rounding_moves_are_no_difference_and_are_counted() -> None:
+    before, updated = {"w": np.zeros(4), "bias": np.zeros(3)}, {"w": np.full(4, 1e-2), "bias": np.float64([1e-2, 0, 0])}
+    after = {"w": np.full(4, 1e-2), "bias": np.float64([1e-2, 3e-3, -2e-3])}
+    strict = compared(before=before, after=after, updated=updated)
+    assert strict.wrong_updates == ("bias",) and strict.loose == 0
+    loose = {"bias": np.float64([0.0, 1e-3, 1e-3])}
+    agreed = compare([], [], before, after, updated, loose)
+    assert not agreed.wrong and agreed.loose == 2 and agreed.step_difference < 1e-3
+    assert str(agreed).endswith("; rounding decides 2 elements more")
+    moved = {**after, "bias": np.float64([2e-2, 3e-3, -2e-3])}
+    assert compare([], [], before, moved, updated, loose).wrong_updates == ("bias",)
+
+
+def test_narrow_numbers_on_the_way_allow_more() -> None:
+    outputs, wanted = [np.float32([1.0, 2.001])], [np.float32([1.0, 2.0])]
+    assert compare(outputs, wanted, {}, {}, {}).wrong and not compare(outputs, wanted, {}, {}, {}, narrow=True).wrong
+    far = [np.float32([1.0, 2.1])]
+    assert compare(far, wanted, {}, {}, {}, narrow=True).wrong
+    x = np.ones((4, 6), np.float32)
+    assert is_narrow(trace(lambda x: x.astype("bf16").astype("f32"), x).graph)
+    assert not is_narrow(trace(lambda x: x * 2, x).graph)
+
+
+def test_rounding_moves_what_adam_makes_of_a_gradient_that_is_zero() -> None:
+    """The softmax of x + b does not change with b, so that the gradient of b is rounding."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 5)).astype(np.float32)
+    bias, weight = (Parameter(rng.normal(size=5).astype(np.float32), name=name) for name in ("bias", "weight"))
+
+    def loss(x):
+        every = ops.reduce_sum(bias, keep_dims=True)
+        return (ops.softmax(x * weight + every) * x).sum()
+
+    step = train_step(loss, nn.Adam([bias, weight], 0.01), x)
+    given = [np.array(one) for one in step.traced.inputs(x)]
+    moved = moved_by_rounding(step.traced, given, ["bias", "weight", "unknown"])
+    assert set(moved) == {"bias", "weight"}
+    assert np.all(moved["weight"] < 1e-5) and np.all(moved["bias"] > 1e-4)
 
 
 SCRIPT = """

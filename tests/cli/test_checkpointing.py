@@ -57,6 +57,11 @@ def test_verify(cli, saved):
     assert cli("checkpoint", "verify", str(saved), "--step", "10")[0] == 0
 
 
+def test_export_needs_a_file_that_can_be_written(cli, saved):
+    code, _, err = cli("checkpoint", "export", str(saved), ".")
+    assert code == 2 and "it is a directory; name a file" in err
+
+
 def test_export_and_import(cli, saved, tmp_path):
     file = tmp_path / "out" / "plain.safetensors"
     code, out, _ = cli("checkpoint", "export", str(saved), str(file), "--rename", r"^net\.=model.")

@@ -80,7 +80,7 @@ def test_nothing_that_fits_is_an_error(cli):
     code, out, _ = cli("compare", FORWARD, "--mesh", "dp=7", "--plan", "megatron")
     assert code == 1 and "needs a tensor axis" in out
     code, _, err = cli("compare", FORWARD)
-    assert code == 2 and "neither was given" in err
+    assert code == 2 and "neither is given" in err
 
 
 def test_a_plan_over_the_limit_is_refused(cli):

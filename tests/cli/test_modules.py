@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoshard.api import Planned
-from autoshard.cli.module_run import differences, random_inputs, run_module
+from autoshard.api import Planned, plan
+from autoshard.cli.module_run import differences, random_inputs, run_planned
 from autoshard.frontends import from_stablehlo
 
 pytestmark = pytest.mark.jax
@@ -82,7 +82,8 @@ def test_run_on_ranks(cli, path):
 
 def test_check_tells_what_differs(path, monkeypatch, capsys):
     """In this process, with a run that is wrong in one number."""
-    assert run_module(path, check=True) == 0
+    planned = plan(path)
+    assert run_planned(planned, check=True) == 0
     true_run = Planned.run
 
     def wrong(self, *inputs):
@@ -91,9 +92,9 @@ def test_check_tells_what_differs(path, monkeypatch, capsys):
         return outputs
 
     monkeypatch.setattr(Planned, "run", wrong)
-    assert run_module(path, check=True) == 1
+    assert run_planned(planned, check=True) == 1
     assert "differs from the unsplit run: output 1, int32[8, 6]" in capsys.readouterr().err
-    assert run_module(path, check=False) == 0
+    assert run_planned(planned, check=False) == 0
 
 
 def test_differences():

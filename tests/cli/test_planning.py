@@ -120,8 +120,8 @@ def test_options_of_the_mode(cli):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ((FORWARD,), "neither was given"),
-        ((FORWARD, "-n", "8", "--mesh", "8"), "both was given"),
+        ((FORWARD,), "neither is given"),
+        ((FORWARD, "-n", "8", "--mesh", "8"), "both are given"),
         ((FORWARD, "-n", "8", "--search", "guess"), "'guess'; known are"),
         ((FORWARD, "-n", "8", "--hardware", "abacus"), "'abacus'"),
         ((FORWARD, "-n", "8", "--dataset-strategy", "half"), "'half'"),
@@ -156,7 +156,7 @@ def test_message_names_the_users_line(cli):
 
 def test_debug_shows_the_traceback(cli, monkeypatch):
     monkeypatch.setenv("AUTOSHARD_DEBUG", "1")
-    with pytest.raises(AutoshardError, match="neither was given"):
+    with pytest.raises(AutoshardError, match="neither is given"):
         cli("plan", FORWARD)
 
 

@@ -71,7 +71,11 @@ def test_own_models_run_equal_to_their_unsplit_run(cli, scripts, name):
         (("own.py:dense", "-n", "2", "--mesh", "dp=2 tp=2"), "mesh 'dp=2 tp=2' has 4 devices, but -n starts 2 ranks"),
         (("own.py:dense", "-n", "2", "more"), "is a model and takes no arguments, but got more"),
         (("own.py:none", "-n", "2"), "has no function 'none'"),
-        (("-n", "2", "--mesh", "tp=2", "own.py"), "--mesh and --search go with a model (SCRIPT.py:NAME), not with"),
+        (("-n", "2", "--mesh", "tp=2", "own.py"), "--mesh: for a model (SCRIPT.py:NAME) or a module (.mlir), not for"),
+        (("own.py", "-n", "2"), "-n stands behind"),
+        (("own.py:dense", "-n", "2", "--search", "nonsense"), "unknown search mode 'nonsense'"),
+        (("own.py:dense", "-n", "2", "--memory", "1 KiB"), "over the memory limit"),
+        (("own.py:dense", "-n", "2", "--option", "depth=3"), "no option 'depth'"),
     ],
 )
 def test_what_cannot_be_run(cli, scripts, arguments, words):

@@ -62,7 +62,7 @@ def test_layout_with_terms(cli):
         (("f32[64]", "dp, tp", "--mesh", "dp=2,tp=4"), "has 2 dims"),
         (("f32[64, 24]", "dp, xp", "--mesh", "dp=2,tp=4"), "xp"),
         (("f32(64)", "dp", "--mesh", "dp=2"), "cannot read tensor type"),
-        (("f32[64]", "d"), "neither was given"),
+        (("f32[64]", "d"), "neither is given"),
     ],
 )
 def test_layout_errors(cli, arguments, words):
@@ -110,7 +110,10 @@ def test_operator_errors(cli, arguments, words):
 
 def test_modes_and_hardware(cli):
     _, out, _ = cli("modes")
-    assert all(mode in out for mode in search_modes())
+    rows = {line.split()[0]: line for line in out.splitlines()[2:]}
+    assert set(rows) == set(search_modes())
+    assert all(len(row.split()) > 3 for row in rows.values()), "each mode says what it does"
+    assert "time_limit, recompute" in rows["optimal"]
     _, out, _ = cli("hardware")
     assert all(f"{name}: " in out for name in presets())
     assert "source: " in out

@@ -48,6 +48,7 @@ ASKED = {
         "lm_head": ("d:(2)2", None),
     },
     ("odd", "dp=2 tp=2"): {"up": (("tp", "dp"), None), "down": ("tp", None), "x": ("dp", None)},
+    ("rows", "dp=2 tp=2"): {"x": ("dp", None, None), "up": COLUMNS, "up.bias": ("tp",)},
     ("resnet", "dp=2 tp=2"): {"pixel_values": ("dp", None, None, None), "**.convolution": ("tp", None, None, None)},
 }
 """What is asked of a model on a mesh, where a search by itself would split nothing so small."""
@@ -65,10 +66,25 @@ class Odd(torch.nn.Module):
         return {"logits": self.down(hidden) + torch.cdist(hidden, self.down.weight)}
 
 
+class Rows(torch.nn.Module):
+    """Torch's own module of attention, whose gradient DTensor has no rule for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.attend = torch.nn.Linear(6, 8), torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        rows = self.up(x)
+        return {"logits": self.attend(rows, rows, rows, need_weights=False)[0]}
+
+
 def sample(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     if name == "odd":
         torch.manual_seed(3)
         return Odd(), {"x": torch.randn(4, 6)}
+    if name == "rows":
+        torch.manual_seed(3)
+        return Rows(), {"x": torch.randn(4, 5, 6)}
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.manual_seed(3)
     module, kwargs = runpy.run_path(str(SAMPLES))[name]()

@@ -197,3 +197,26 @@ def test_only_some_are_trained() -> None:
     ash.plan(model, mesh="dp=2 tp=2").run(X)
     np.testing.assert_array_equal(model.state()["count"], params["count"])
     assert (model.state()["w"] != params["w"])[1:].all()
+
+
+class Halves(linen.Module):
+    """Parameters in f32, computed with in bf16; strided convolutions and cut tensors have gradients with padding."""
+
+    @linen.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = linen.Conv(6, (3,), strides=2, dtype=jnp.bfloat16)(x)
+        return linen.Dense(4, dtype=jnp.bfloat16)(jax.nn.gelu(y)[:, 0, 1:]).astype(jnp.float32)
+
+
+def test_mixed_precision_is_trained() -> None:
+    x, module = floats(5, 6, 9, 3), Halves()
+    variables = module.init(jax.random.key(0), x)
+
+    def loss(found: jax.Array, _: jax.Array) -> jax.Array:
+        return jnp.square(found - 1).mean()
+
+    model = ash.from_jax(module, x, params=variables, loss=loss, optimizer=optax.sgd(1.0))
+    ash.plan(model, mesh="dp=3").run(x)
+    gradient = jax.grad(lambda params: loss(module.apply(params, x), x))(variables)
+    moved = jax.tree.map(lambda one, step: np.asarray(one - step), variables, gradient)
+    jax.tree.map(lambda one, want: np.testing.assert_allclose(one, want, rtol=0.03, atol=0.02), model.params, moved)

@@ -14,7 +14,16 @@ import torch
 import torch.distributed as dist
 
 import autoshard as ash
-from autoshard.errors import AutoshardError, MeshError, PlanError, ShardingError, UnknownNameError
+from autoshard.errors import (
+    AutoshardError,
+    GraphError,
+    MeshError,
+    ParseError,
+    PlanError,
+    ShapeError,
+    ShardingError,
+    UnknownNameError,
+)
 from autoshard.exporters.dtensor import parallelize
 
 pytestmark = pytest.mark.torch
@@ -120,3 +129,52 @@ def test_a_script_whose_packages_are_missing_says_which_extra_brings_them(
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stderr.startswith(f"autoshard: cannot load {script}: {words}"), done.stderr
+
+
+# -- what a step of training is asked with
+
+
+def squared(found: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    return (found**2).mean()
+
+
+@pytest.mark.parametrize(
+    "asked, message",
+    [
+        ({"loss": 5}, "from_torch: loss is 5, but has to be a path into the result, such as 'loss', or a function"),
+        ({"loss": squared, "optimizer": "adam"}, "from_torch: optimizer is 'adam', but has to be a function of the"),
+        ({"loss": squared, "optimizer": torch.optim.Adam}, "an optimizer of autoshard.nn, such as lambda params:"),
+        ({"loss": squared, "optimizer": len}, "from_torch: optimizer makes a int, but has to be"),
+    ],
+)
+def test_a_loss_and_an_optimizer_are_of_known_kinds(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(GraphError, match=re.escape(message)):
+        ash.from_torch(net(), (torch.ones(4, 6),), **asked)
+
+
+def test_patterns_are_a_dict() -> None:
+    with pytest.raises(ShardingError, match=re.escape("annotate takes a dict from patterns to what they ask")):
+        ash.annotate(imported(), ["0"])  # type: ignore[arg-type]
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x.max().item()
+
+
+def test_a_number_out_of_a_tensor_is_named_as_what_cannot_be_imported() -> None:
+    model = ash.from_torch(Scaled(), (torch.ones(4, 6),))
+    with pytest.raises(ShapeError, match=r"aten\._local_scalar_dense\.default \(once at .*test_torch_bad_input\.py"):
+        ash.plan(model, mesh="dp=2")
+
+
+def test_a_model_that_fails_in_torch_cannot_be_compared() -> None:
+    model = ash.from_torch(net().half(), (torch.ones(4, 6),))
+    with pytest.raises(GraphError, match=r"Sequential cannot be compared with PyTorch, .*same dtype.* at .*\.py:\d+"):
+        model.reference()
+
+
+def test_torch_logs_nothing_of_the_errors_that_are_raised(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ParseError, match="torch.export cannot capture Sequential"):
+        ash.from_torch(net(), (torch.ones(4, 7),))
+    assert "Traceback" not in "".join(capfd.readouterr())

@@ -232,3 +232,24 @@ def test_training_transformers_equals_torch(samples: Any, name: str) -> None:
     loss = ash.plan(model, mesh="dp=2 tp=4").run(*model.example_arrays)
     np.testing.assert_allclose(loss, model.reference()[0], rtol=1e-4)
     same_state(model, wanted)
+
+
+class Parts(torch.nn.Module):
+    """Buffers that are parts of one tensor, and a parameter beside the transpose of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        both, weight = torch.arange(6.0).reshape(2, 3) + 1, torch.arange(12.0).reshape(3, 4) / 7
+        self.register_buffer("scale", both[0])
+        self.register_buffer("shift", both[1])
+        self.into, self.back = torch.nn.Parameter(weight), torch.nn.Parameter(weight.t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.scale + self.shift) @ self.into @ self.back
+
+
+def test_parts_of_one_tensor_are_different_parameters() -> None:
+    module, x = Parts(), torch.ones(2, 3)
+    model = ash.from_torch(module, (x,))
+    assert [one.name for one in model.get_parameters()] == ["into", "back", "scale", "shift"]
+    np.testing.assert_allclose(ash.plan(model, mesh="tp=2").run(x.numpy()), module(x).detach().numpy(), rtol=1e-6)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import autoshard as ash
+from autoshard import nn
+from autoshard.errors import ShapeError
 from tests.frontends.torch_functions import check, check_gradients
 
 pytestmark = pytest.mark.torch
@@ -360,3 +364,38 @@ def test_windows(drawn: tuple[int, int, int, int]) -> None:
         },
         x,
     )
+
+
+class Masked(torch.nn.Module):
+    """Attention with a mask of numbers, and torch's softmax for it: some queries see no key."""
+
+    def __init__(self, query: torch.Tensor) -> None:
+        super().__init__()
+        self.query = torch.nn.Parameter(query)
+
+    def forward(self, mask: torch.Tensor) -> torch.Tensor:
+        found = F.scaled_dot_product_attention(self.query, self.query, self.query, attn_mask=mask)
+        return (found**2).sum() + (torch.ops.aten._safe_softmax(mask, -1) ** 2).sum()
+
+
+def test_queries_that_see_no_key() -> None:
+    mask = torch.zeros(2, 1, 5, 5)
+    mask[:, :, 2] = mask[1, :, 1, 3:] = -torch.inf
+    module = Masked(normal(2, 3, 5, 4))
+    model = ash.from_torch(module, (mask,), loss="output", optimizer=lambda params: nn.SGD(params, 1.0))
+    loss = ash.plan(model, mesh="tp=3").run(mask.numpy())
+    wanted = module(mask)
+    wanted.backward()
+    np.testing.assert_allclose(loss, wanted.detach().numpy(), rtol=1e-5)
+    moved = (module.query - module.query.grad).detach()
+    np.testing.assert_allclose(model.state()["query"], moved, rtol=1e-4, atol=1e-5)
+
+
+def test_a_variance_of_one_element_is_no_number() -> None:
+    check({"var": lambda x: x.var(0), "of all": lambda x: x[:1, 0, 0].std()}, normal(1, 2, 3))
+
+
+def test_averages_of_whole_numbers_are_refused() -> None:
+    model = ash.from_torch(torch.nn.AvgPool2d(2), (torch.ones(1, 1, 4, 4, dtype=torch.long),))
+    with pytest.raises(ShapeError, match="averages of whole numbers, which torch rounds"):
+        ash.plan(model, mesh="dp=2")

@@ -18,9 +18,13 @@ RANKS = communication.get_group_size()
 EFFORT = Effort((2**8, 2**12), (8, 12), 2e-4, 5e-4, 2)
 
 
-def test_all_ranks_measure_alike():
+@pytest.fixture(scope="module")
+def found():
+    return measure(MpiComm(), EFFORT, operators=True)
+
+
+def test_all_ranks_measure_alike(found):
     comm = MpiComm()
-    found = measure(comm, EFFORT, operators=True)
     sizes = [one for one in range(2, RANKS + 1) if RANKS % one == 0]
     assert [(one.kind, one.ranks) for one in found.collectives] == [
         (kind, size) for size in sizes for _ in EFFORT.nbytes for kind in KINDS
@@ -31,8 +35,7 @@ def test_all_ranks_measure_alike():
 
 
 @pytest.mark.skipif(RANKS < 2, reason="one rank sends nothing")
-def test_what_ranks_measure_can_be_fitted():
-    found = measure(MpiComm(), EFFORT, operators=True)
+def test_what_ranks_measure_can_be_fitted(found):
     link = fit_link("MPI", found.collectives, "a test")
     device = fit_programs(fit_device("host", found.operators, 2**34, "a test"), found.programs)
     for kind in KINDS:

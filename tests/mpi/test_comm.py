@@ -21,13 +21,17 @@ LOCAL = LocalComm(COMM.world)
 
 
 def all_groups(world: int) -> list[Groups]:
-    """The whole world, and rows, columns and swapped order of the most square grid; also against the rank
-    order."""
+    """The whole world, and rows, columns and swapped order of the most square grid; also against the rank order. What
+    two of them alike are on few ranks is there once."""
     rows = max(size for size in range(1, int(world**0.5) + 1) if world % size == 0)
     grid = Mesh(dp=rows, tp=world // rows)
     turned = Mesh([("dp", rows), ("tp", world // rows)], order=list(reversed(range(world))))
     dp, tp = grid.axis("dp"), grid.axis("tp")
-    return [grid.groups(axes) for axes in ([dp, tp], [tp], [dp], [tp, dp], [])] + [turned.groups([tp])]
+    found = [grid.groups(axes) for axes in ([dp, tp], [tp], [dp], [tp, dp], [])] + [turned.groups([tp])]
+    first: dict[tuple, Groups] = {}
+    for groups in found:
+        first.setdefault(tuple(tuple(map(int, groups.members(rank))) for rank in range(world)), groups)
+    return list(first.values())
 
 
 GROUPS = all_groups(COMM.world)

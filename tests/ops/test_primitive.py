@@ -56,7 +56,7 @@ def test_variadic_primitives_take_a_sequence_or_operands() -> None:
 
 
 def test_wrong_attributes_are_named() -> None:
-    with pytest.raises(ShapeError, match="MatMul has no attribute 'transpose_c'; it has: transpose_a, transpose_b"):
+    with pytest.raises(ShapeError, match=r"MatMul at \S+ has no attribute 'transpose_c'; it has: transpose_a, tr"):
         ops.MatMul(transpose_c=True)
     with pytest.raises(ShapeError, match="3 attributes given by position; there are 2: transpose_a, transpose_b"):
         ops.MatMul(True, False, True)
@@ -64,12 +64,44 @@ def test_wrong_attributes_are_named() -> None:
         ops.MatMul(True, transpose_a=True)
     with pytest.raises(ShapeError, match="Reshape needs the attribute 'shape'"):
         ops.Reshape()(X)
-    with pytest.raises(ShapeError, match="1 attributes given by position; there are 0: none"):
+    with pytest.raises(ShapeError, match=r"MatMul at \S+: 1 attribute given by position; there are 0: none"):
         ops.MatMul()(X, W, True)
-    with pytest.raises(ShapeError, match="Transpose has no attribute 'order'"):
+    with pytest.raises(ShapeError, match=r"Transpose at \S+ has no attribute 'order'"):
         ops.Transpose()(X, order=(1, 0))
     with pytest.raises(ShapeError, match="takes 2 operands"):
         ops.MatMul()(X)
+
+
+def test_functions_take_attributes_behind_the_operands() -> None:
+    index = np.array([[0, 5], [1, 1], [2, 0], [3, 3]])
+    np.testing.assert_array_equal(ops.reshape(X, (8, -1)), X.reshape(8, 3))
+    np.testing.assert_array_equal(ops.reduce_sum(X, 1, True), X.sum(1, keepdims=True))
+    np.testing.assert_array_equal(ops.stack([X, X + 1], 1), np.stack([X, X + 1], 1))
+    np.testing.assert_array_equal(ops.concat((X, X), axis=1), np.concatenate([X, X], 1))
+    np.testing.assert_allclose(ops.einsum("ab,cb->ca", X, W), W @ X.T)
+    np.testing.assert_allclose(ops.einsum("ab,cb->ca", [X, W]), W @ X.T)
+    np.testing.assert_array_equal(ops.gather_d(X, 1, index), np.take_along_axis(X, index, 1))
+    np.testing.assert_array_equal(ops.one_hot(np.array([1, 0]), 2, 5.0), [[0, 5], [5, 0]])
+
+
+def test_functions_take_operands_by_name() -> None:
+    np.testing.assert_array_equal(ops.gather(W, indices=np.array([3, 1]), axis=0), W[[3, 1]])
+    np.testing.assert_array_equal(ops.matmul(w=W, x=X, transpose_b=True), X @ W.T)
+    with pytest.raises(ShapeError, match=r"MatMul at \S+ takes 2 operands \(x, w\); w is missing"):
+        ops.matmul(x=X)
+    with pytest.raises(ShapeError, match=r"MatMul at \S+: operand 'x' is given by position and by name"):
+        ops.matmul(X, x=W)
+
+
+def test_wrong_calls_of_functions_say_where() -> None:
+    with pytest.raises(ShapeError, match=r"Add at \S+ takes 2 operands \(x, y\), not 3"):
+        ops.add(X, X, X)
+    with pytest.raises(ShapeError, match=r"Softmax at \S+: 2 attributes given by position; there are 1: axis"):
+        ops.softmax(X, 0, 1)
+    with pytest.raises(ShapeError, match=r"Reshape needs the attribute 'shape' at .*test_primitive\.py:\d+"):
+        ops.reshape(X)
+    with pytest.raises(ShapeError, match=r"Concat at \S+: attribute 'axis' is given by position and by name"):
+        ops.concat([X, X], 1, axis=0)
 
 
 def test_shard_stores_what_was_given_and_where() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from autoshard import ops
 from autoshard.ops.hlo_collective import COLLECTIVES
-from autoshard.ops.registry import VIEWS
+from autoshard.ops.options import VIEWS
 from autoshard.tensortype import type_of
 from tests.oracle.samples import SAMPLES
 from tests.oracle.samples.sample import Sample

@@ -23,6 +23,7 @@ from autoshard.tensortype import type_of
 from autoshard.trace.evaluate import evaluate
 from autoshard.transform.grad import gradient
 from costmodel import preset
+from tests.partition.uneven_plans import random_plan
 
 EIGHT, SIX = ("8", "2x4", "2x2x2"), ("6",)
 
@@ -100,16 +101,20 @@ def check_gradient(
     share: int = 0,
     of: int = 1,
 ) -> int:
-    """Fix the operator to one strategy after another, let the search plan its gradient around it, and compare.
+    """Fix the operator to one strategy after another, plan its gradient around it, and compare.
 
-    Of the differing strategies each `of`-th is taken, from `share` on; returns how many.
+    A search plans around the first; around the others operators are split, and tensors laid, in any way: programs that
+    no search would pick. Of the differing strategies each `of`-th is taken, from `share` on; returns how many.
     """
     comm = comm or LocalComm(mesh.devices)
     graph, node, feeds = _with_gradient(op, arrays, attrs)
     whole = evaluate(graph, feeds)
     strategies = differing(enumerate_strategies(node.rule, mesh), share, of)
-    for strategy in strategies:
-        plan = find_mode("bfs")(Problem(graph, mesh, preset("cpu"), fixed={node: strategy}))
+    for i, strategy in enumerate(strategies):
+        if i == 0:
+            plan = find_mode("bfs")(Problem(graph, mesh, preset("cpu"), fixed={node: strategy}))
+        else:
+            plan = random_plan(graph, mesh, np.random.default_rng([i, 5]), fixed={node: strategy})
         run_and_compare(plan, feeds, whole, comm, rtol, f"gradient of {op.name} {attrs} by {strategy}")
     return len(strategies)
 

@@ -7,6 +7,7 @@ Seed `n` always makes the same program, so that virtual and MPI ranks run the sa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -52,6 +53,7 @@ def mesh_of(seed: int) -> Mesh:
     return Mesh.parse(MESHES[seed % len(MESHES)])
 
 
+@cache
 def case(seed: int) -> Case:
     """Even seeds are whole programs, odd ones programs with their gradients; two of four have uneven sizes."""
     rng = np.random.default_rng([seed, 31])

@@ -1,7 +1,7 @@
 """Every registered operator, split in every way, on four meshes: equals the whole, forward, gradient and partial sums.
 
-Ways are numbers of parts per factor. Each is run on one of the three meshes of 8 devices, and on 6 devices; a search
-plans gradients around it.
+Ways are numbers of parts per factor. Each is run on one of the three meshes of 8 devices, and on 6 devices; gradients
+are planned around it by a search, and at random.
 """
 
 from __future__ import annotations

@@ -1,17 +1,23 @@
 """Shardy's own passes in jaxlib and ours on the same module text, both giving text.
 
 Shardy's run in a process of their own, because on some modules the released ones crash or never end. Run as a script
-this file is that process: a line of JSON in, [module text, pipelines]; a line out per pipeline, [text, error].
+this file is that process: a line of JSON in, [module text, pipelines]; a line out per pipeline, [text, error, 0]. It
+imports what it needs, and forks the process that does the work: where that one ends it says by which signal, ["", "",
+code] for the pipeline, and forks the next.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import resource
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from functools import lru_cache
-from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from autoshard.errors import AutoshardError
@@ -21,8 +27,10 @@ if TYPE_CHECKING:
 
 EDGES, SINK = "sdy-add-data-flow-edges", "func.func(sdy-sink-data-flow-edges)"
 PASSES = ("basic", "aggressive", "op-priority", "user-priority", "full")
-# How long Shardy may take for a module; they take milliseconds.
-PATIENCE = 10
+# Seconds of computing that Shardy may take for a module, of which it needs milliseconds; and seconds that may go by,
+# however busy the machine is.
+MOST_WORK, MOST_WAIT = 3, 300
+_ENDLESS = (-signal.SIGXCPU, -signal.SIGALRM)
 
 
 class ShardyFailed(Exception):
@@ -79,15 +87,10 @@ class _Shardy:
         self.process.stdin.flush()
         found: list[str | ShardyFailed] = []
         for _ in pipelines:
-            watch = Timer(PATIENCE, self.process.kill)
-            watch.start()
-            answer = self.process.stdout.readline()
-            watch.cancel()
-            if not answer:
-                code = self.process.wait()
-                _shared.cache_clear()
-                return [*found, ShardyFailed("it does not end" if code == -9 else f"the process died ({code})")]
-            module, error = json.loads(answer)
+            module, error, code = json.loads(self.process.stdout.readline())
+            if code:
+                failed = "it does not end" if code in _ENDLESS else f"the process died ({code})"
+                return [*found, ShardyFailed(failed)]
             found.append(ShardyFailed(error) if error else module)
         return found
 
@@ -148,6 +151,19 @@ def _ours(
 
 
 def _serve() -> None:
+    """Import once, and have forked processes work until there is nothing more to read."""
+    from jax._src.interpreters import mlir  # noqa: F401  (what the forked processes would each import)
+    from jaxlib.mlir import passmanager  # noqa: F401
+
+    while pid := os.fork():
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if not code:
+            return
+        print(json.dumps(["", "", code]), flush=True)
+    _work()
+
+
+def _work() -> None:
     from jax._src.interpreters import mlir as jax_mlir
     from jaxlib.mlir import ir
     from jaxlib.mlir.passmanager import PassManager
@@ -158,13 +174,22 @@ def _serve() -> None:
             # With several threads, the one that reports an error can wait for Python for ever.
             context.enable_multithreading(False)
             for passes in pipelines:
+                _limit_time()
                 try:
                     module = ir.Module.parse(text)
                     PassManager.parse(f"builtin.module({','.join(passes)})").run(module.operation)
-                    answer = [str(module), ""]
+                    answer = [str(module), "", 0]
                 except Exception as error:
-                    answer = ["", str(error)[:2000]]
+                    answer = ["", str(error)[:2000], 0]
                 print(json.dumps(answer), flush=True)
+        signal.alarm(0)  # waiting for the next module is no work
+
+
+def _limit_time() -> None:
+    """Have the system end this process when a pipeline takes too long."""
+    most = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time()) + MOST_WORK, most))
+    signal.alarm(MOST_WAIT)
 
 
 if __name__ == "__main__":

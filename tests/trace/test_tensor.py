@@ -190,7 +190,24 @@ def test_what_is_no_tensor_is_refused() -> None:
 @pytest.mark.parametrize(
     "name, want",
     [("MatMul", "matmul"), ("BatchMatMul", "batch_matmul"), ("ReLU", "relu"), ("GeLUGrad", "gelu_grad")]
-    + [("ReduceSum", "reduce_sum"), ("AddN", "add_n"), ("LayerNormParamGrad", "layer_norm_param_grad")],
+    + [
+        ("ReduceSum", "reduce_sum"),
+        ("AddN", "add_n"),
+        ("GatherD", "gather_d"),
+        ("ViT", "vit"),
+        ("LayerNormParamGrad", "layer_norm_param_grad"),
+    ],
 )
 def test_snake(name, want) -> None:
     assert snake(name) == want
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("values", [np.zeros(()), np.full((2, 3), 0.25), np.arange(6.0).reshape(2, 3)], ids=str)
+def test_constants_of_half_precision(values) -> None:
+    import ml_dtypes
+
+    array = values.astype(ml_dtypes.bfloat16)
+    traced = trace(lambda x: ops.add(ops.cast(x, dtype="bf16"), array), np.ones((2, 3), np.float32))
+    assert str(traced.graph.outputs[0].type) == "bf16[2, 3]"
+    np.testing.assert_array_equal(np.asarray(traced(np.ones((2, 3), np.float32)), np.float32), np.ones((2, 3)) + values)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autoshard.errors import GraphError
 from autoshard.frontends.extra import need_jax
 from autoshard.frontends.stablehlo.load import from_stablehlo
+from autoshard.frontends.training import check_loss
 
 if TYPE_CHECKING:
     from autoshard.frontends.jax.model import JaxModel
@@ -54,7 +55,8 @@ def from_jax(
     Raises:
         RuntimeSetupError: jax is not installed.
         ShapeError: the function's shapes are not all known.
-        GraphError: an optimizer without a loss; parameters that are missing, or given twice.
+        GraphError: an optimizer without a loss; a loss or an optimizer of another kind; parameters that are missing,
+            or given twice.
     """
     need_jax("importing a JAX function")
     from autoshard.frontends.jax.sources import is_module
@@ -86,8 +88,7 @@ def _model(
     from autoshard.frontends.jax.model import GRADIENTS, JaxModel
     from autoshard.frontends.jax.sources import source_of
 
-    if optimizer is not None and loss is None:
-        raise GraphError("from_jax: an optimizer needs a loss: a path such as 'loss', 'output' for all, or a function")
+    check_loss(loss, optimizer, "from_jax")
     if gradients not in GRADIENTS:
         raise GraphError(f"from_jax: gradients is {gradients!r}; it can be {' or '.join(map(repr, GRADIENTS))}")
     return JaxModel(source_of(function, params), args, kwargs, loss, optimizer, gradients, name)

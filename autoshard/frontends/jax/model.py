@@ -28,6 +28,7 @@ from autoshard.frontends.jax.replay import Replay
 from autoshard.frontends.jax.sources import Source, argument_names, subtree
 from autoshard.frontends.jax.trees import array_of, bare, clad, is_array, named_leaves, plain, type_of_leaf, values_of
 from autoshard.frontends.results import check_count, picked
+from autoshard.frontends.training import made_optimizer
 from autoshard.ir.graph import Value
 from autoshard.tensortype import TensorType
 from autoshard.trace.cell import Cell
@@ -104,7 +105,7 @@ class JaxModel(Cell):
         if optimizer is None:
             return None
         if not is_optax(optimizer):
-            return optimizer(self.trainable_params())
+            return made_optimizer(optimizer, self.trainable_params(), "from_jax", ", or an optimizer of optax")
         tree = subtree(self.source.params, self.source.collection)
         inside = [self._parameters[name] for name in self.optimized]
         return OptaxOptimizer(optimizer, tree, [one if one.requires_grad else None for one in inside])

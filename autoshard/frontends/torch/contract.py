@@ -104,14 +104,17 @@ def _(
     mask = _causal(scores.shape) if is_causal else attn_mask
     if isinstance(mask, np.ndarray) and mask.dtype == bool and mask.all():
         mask = None
+    sees = None
     if mask is not None and dtype(mask.dtype).name != "bool":
-        scores, mask = do(ops.add, scores, cast(mask, call.dtype)), None
+        added, sees = _added(call, mask)
+        scores = do(ops.add, scores, cast(added, call.dtype))
     elif mask is not None:
         least = float(np.finfo(np.float16 if call.dtype.name == "f16" else np.float32).min)
         scores = do(ops.masked_fill, scores, call.once(ops.logical_not, mask), value=least / 2)
+        sees = None if is_causal else _seeing(call, mask)
     weights = do(ops.softmax, scores, axis=-1)
-    if mask is not None and not is_causal:
-        weights = _without_blind(call, weights, mask)
+    if sees is not None:
+        weights = do(ops.select, sees, weights, number(0, dtype(weights.dtype)))
     if dropout_p:
         weights = do(ops.dropout, weights, call.counter(), rate=dropout_p, seed=call.seed)
     return do(ops.batch_matmul, weights, value)
@@ -132,12 +135,27 @@ def _causal(scores: tuple[int, ...]) -> Any:
     return do(ops.greater_equal, do(ops.expand_dims, rows, axis=1), columns)
 
 
-def _without_blind(call: Call, weights: Any, mask: Any) -> Any:
-    """The weights, zeros for a query whose mask hides all keys."""
+def _seeing(call: Call, mask: Any) -> Any:
+    """Which queries see a key by a mask of truths; None: all of them."""
     sees = call.once(ops.reduce_any, mask, axis=-1, keep_dims=True)
-    if isinstance(sees, np.ndarray) and sees.all():
-        return weights
-    return do(ops.select, sees, weights, number(0, dtype(weights.dtype)))
+    return None if isinstance(sees, np.ndarray) and sees.all() else sees
+
+
+def _added(call: Call, mask: Any) -> tuple[Any, Any]:
+    """What a mask of numbers adds to the scores, and which queries see a key; None: all of them.
+
+    Minus infinity for all keys of a query would make a softmax that is no number. There nothing is added. One for all
+    calls with the same mask.
+    """
+    key = ("added", id(mask))
+    if key not in call.memo:
+        most = do(ops.reduce_max, mask, axis=-1, keep_dims=True)
+        sees = do(ops.greater, most, number(-math.inf, dtype(mask.dtype)))
+        if isinstance(sees, np.ndarray) and sees.all():
+            call.memo[key] = mask, (mask, None)
+        else:
+            call.memo[key] = mask, (do(ops.masked_fill, mask, do(ops.logical_not, sees), value=0.0), sees)
+    return call.memo[key][1]
 
 
 @translates("aten.cdist.default", "aten._cdist_forward.default")

@@ -17,11 +17,13 @@ from autoshard.frontends.torch.functional import SET_GRAD, node_ready, nodes_at_
 from autoshard.frontends.torch.known_results import known_results
 from autoshard.frontends.torch.locations import source_line
 from autoshard.frontends.torch.quick import quick_capture, with_code
+from autoshard.frontends.torch.quiet import quiet
 from autoshard.frontends.torch.table import load_translators
 
 # Composites that stay whole: operators of the registry mean the same, or say it with fewer of them.
 KEPT = (
     "linear", "matmul", "scaled_dot_product_attention", "silu", "rms_norm", "einsum", "softplus", "one_hot",
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
 )  # fmt: skip
 
 
@@ -63,7 +65,8 @@ def exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], traini
             f"cannot train this program: {troubles[0].target}{at(source_line(troubles[0]))} has to be decomposed, and "
             "decompositions forget where gradients stop (torch.no_grad, detach); say it with other functions of torch"
         )
-    return program.run_decompositions(_decompositions())
+    with quiet():
+        return program.run_decompositions(_decompositions())
 
 
 def _stops_gradients(program: Any) -> bool:
@@ -92,7 +95,7 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
             f"from_torch takes a torch.nn.Module, an ExportedProgram or a .pt2 file, not {type(target).__name__}"
         )
     try:
-        with quick_capture(), known_results():
+        with quiet(), quick_capture(), known_results():
             found = torch.export.export(target, tuple(args), dict(kwargs))
         return with_code(found)
     except Exception as error:  # torch raises errors of many kinds for what it cannot capture
@@ -127,7 +130,8 @@ def _loaded(path: Path) -> Any:
     if not path.is_file():
         raise ParseError(f"cannot read {path}: there is no such file")
     try:
-        return torch.export.load(path)
+        with quiet():
+            return torch.export.load(path)
     except Exception as error:  # whatever the zip archive or its contents are wrong in
         raise ParseError(f"cannot read {path} as an exported program (.pt2): {_told(error)}") from error
 

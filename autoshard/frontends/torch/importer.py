@@ -151,7 +151,11 @@ class Importer:
         except ShapeError:
             self.tell()
             raise
-        return made if isinstance(node.meta.get("val"), tuple | list) else made[0]
+        if isinstance(node.meta.get("val"), tuple | list):
+            return made
+        if made[0] is None:
+            self.tell()  # a number, for which there is no zero that what follows could go on with
+        return made[0]
 
     def tell(self) -> None:
         """Raises ShapeError with all troubles so far, if there are any."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoshard.errors import GraphError
 from autoshard.frontends.torch.export import exported, need_torch
+from autoshard.frontends.training import check_loss
 
 if TYPE_CHECKING:
     from autoshard.frontends.torch.model import TorchModel
@@ -52,13 +53,12 @@ def from_torch(
         RuntimeSetupError: torch is not installed.
         ParseError: something else, or what torch.export cannot capture.
         ShapeError: dynamic shapes; or operators that autoshard has not, all of which are listed.
-        GraphError: an optimizer without a loss.
+        GraphError: an optimizer without a loss; a loss or an optimizer of another kind.
     """
     need_torch("importing a PyTorch model")
     from autoshard.frontends.torch.model import TorchModel
 
-    if optimizer is not None and loss is None:
-        raise GraphError("from_torch: an optimizer needs a loss: a path such as 'output.loss', or a function")
+    check_loss(loss, optimizer, "from_torch")
     wrapped = ""
     if callable(loss):
         module, wrapped, loss = _with_loss(module, loss), _WRAPPED, "loss"

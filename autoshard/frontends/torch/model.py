@@ -21,6 +21,7 @@ from autoshard.frontends.torch.importer import Importer
 from autoshard.frontends.torch.reference import outputs_in_torch, state_in_torch
 from autoshard.frontends.torch.table import lifted
 from autoshard.frontends.torch.tensors import array_of, tensor_of, type_of_tensor, values_of
+from autoshard.frontends.training import made_optimizer
 from autoshard.tensortype import TensorType
 from autoshard.trace.cell import Cell
 from autoshard.trace.function import Traced, trace
@@ -64,7 +65,9 @@ class TorchModel(Cell):
         self.module: Any = None
         self.example: tuple[tuple, dict[str, Any]] = program.example_inputs or ((), {})
         self._read_signature()
-        self.optimizer = None if optimizer is None else optimizer(self.trainable_params())
+        self.optimizer = None
+        if optimizer is not None:
+            self.optimizer = made_optimizer(optimizer, self.trainable_params(), "from_torch")
 
     # -- the signature
 
@@ -73,7 +76,7 @@ class TorchModel(Cell):
 
         signature = self.program.graph_signature
         changed = set(signature.buffers_to_mutate.values())
-        seen: dict[int, Parameter] = {}
+        seen: dict[tuple, Parameter] = {}
         fakes = {node.name: node.meta.get("val") for node in self.program.graph.nodes if node.op == "placeholder"}
         for spec in signature.input_specs:
             if spec.kind is InputKind.USER_INPUT:
@@ -107,9 +110,11 @@ class TorchModel(Cell):
                 return held[target]
         raise UnknownNameError(f"the exported program has no tensor for {target!r}")
 
-    def _parameter(self, target: str, tensor: Any, trained: bool, seen: dict[int, Parameter]) -> Parameter:
+    def _parameter(self, target: str, tensor: Any, trained: bool, seen: dict[tuple, Parameter]) -> Parameter:
         """The parameter of a name; tensors that are one in torch are one here, under the first name."""
-        key = id(tensor) if not tensor._is_view() else id(tensor._base)
+        # Tied weights may come as several views of one tensor, and different tensors as parts of one: what says that
+        # two are the same is where their elements lie.
+        key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         if key not in seen:
             name = target.removeprefix(f"{self.wrapped}.") if self.wrapped else target
             values = values_of(tensor, name)

@@ -15,9 +15,19 @@ from autoshard.frontends.torch.table import Call, axis, cast, do, number, transl
 from autoshard.tensortype import dtype
 
 
-@translates("aten._softmax.default", "aten.softmax.int", "aten._safe_softmax.default")
+@translates("aten._softmax.default", "aten.softmax.int")
 def _(call: Call, x: Any, dim: int, *args: Any, **options: Any) -> Any:
     return do(ops.softmax, call.cast(x), axis=axis(dim, len(x.shape)))
+
+
+@translates("aten._safe_softmax.default")
+def _(call: Call, x: Any, dim: int, *args: Any, **options: Any) -> Any:
+    """The softmax, which is zero where all are minus infinity, as for queries that see no key."""
+    dim = axis(dim, len(x.shape))
+    x = call.cast(x)
+    blind = do(ops.equal, do(ops.reduce_max, x, axis=(dim,), keep_dims=True), number(-math.inf, call.dtype))
+    found = do(ops.softmax, do(ops.masked_fill, x, blind, value=0.0), axis=dim)
+    return do(ops.masked_fill, found, blind, value=0.0)
 
 
 @translates("aten._log_softmax.default", "aten.log_softmax.int")

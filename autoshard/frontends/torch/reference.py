@@ -6,14 +6,16 @@ A step of training is that of torch's autograd and of the optimizer of torch.opt
 from __future__ import annotations
 
 import copy
+import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autoshard.errors import GraphError
+from autoshard.errors import GraphError, at
 from autoshard.frontends.results import picked, plain
 from autoshard.frontends.torch.tensors import array_of
+from autoshard.source import shown
 from autoshard.trace.optim import SGD, Adam, AdamW, Momentum, Optimizer
 
 if TYPE_CHECKING:
@@ -21,7 +23,11 @@ if TYPE_CHECKING:
 
 
 def outputs_in_torch(model: TorchModel) -> list[np.ndarray]:
-    """What torch returns for the example, without gradients: all tensors in it in order, or the loss."""
+    """What torch returns for the example, without gradients: all tensors in it in order, or the loss.
+
+    Raises:
+        GraphError: the module fails on it.
+    """
     import torch
     from torch.utils import _pytree as pytree
 
@@ -34,7 +40,7 @@ def state_in_torch(model: TorchModel) -> dict[str, np.ndarray]:
     """The model's parameters and buffers, by name, after torch ran the example once, or did one step of training.
 
     Raises:
-        GraphError: an optimizer to which none of torch.optim is equal.
+        GraphError: an optimizer to which none of torch.optim is equal; or the module fails.
     """
     import torch
 
@@ -56,7 +62,14 @@ def _module(model: TorchModel) -> Any:
 
 def _result(model: TorchModel, module: Any) -> Any:
     args, kwargs = copy.deepcopy(model.example)
-    found = module(*args, **kwargs)
+    try:
+        found = module(*args, **kwargs)
+    except Exception as error:  # of any kind: it is the module's own
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise GraphError(
+            f"{model.name} cannot be compared with PyTorch, which fails on the example: {type(error).__name__}: "
+            f"{error}{at(f'{shown(last.filename)}:{last.lineno}')}"
+        ) from error
     return found if model.loss is None else picked(plain(found), model.loss)
 
 

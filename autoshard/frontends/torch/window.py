@@ -13,7 +13,7 @@ from autoshard.frontends.torch.resample import covered, shares
 from autoshard.frontends.torch.shapes import reshaped
 from autoshard.frontends.torch.table import Call, do, translates
 from autoshard.ops.body import Body
-from autoshard.tensortype import dtype
+from autoshard.tensortype import DType, dtype
 
 
 def _each(value: Any, count: int) -> tuple[int, ...]:
@@ -186,6 +186,8 @@ def _pools(count: int) -> None:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Any:
+        if not call.dtype.is_float:
+            call.refuse("averages of whole numbers, which torch rounds")
         sizes = _each(size, count)
         strides, pads = _each(stride or sizes, count), _each(padding, count)
         sums = _sums(x, sizes, strides, pads, ceil_mode)
@@ -206,14 +208,27 @@ for _count in (1, 2, 3):
 
 
 def _nearest(count: int) -> None:
-    @translates(f"aten.upsample_nearest{count}d.vec", f"aten.upsample_nearest{count}d.default")
-    def _(call: Call, x: Any, *sizes: Any) -> Any:
-        """Every place looks up the element that it lies over: number i * old / new, rounded down."""
+    def translated(call: Call, x: Any, factors: Sequence[float | None]) -> Any:
         lead = len(x.shape) - count
-        for dim in range(lead, len(x.shape)):
-            old, new = x.shape[dim], call.shape[dim]
-            x = do(ops.gather, x, np.arange(new) * old // new, axis=dim)
+        for dim, factor in enumerate(factors, lead):
+            x = do(ops.gather, x, _lies_over(call.shape[dim], x.shape[dim], factor, call.dtype), axis=dim)
         return x
+
+    @translates(f"aten.upsample_nearest{count}d.vec")
+    def _(call: Call, x: Any, size: Any, factors: Any = None) -> Any:
+        return translated(call, x, factors or (None,) * count)
+
+    @translates(f"aten.upsample_nearest{count}d.default")
+    def _(call: Call, x: Any, size: Any, *factors: float | None) -> Any:
+        return translated(call, x, factors or (None,) * count)
+
+
+def _lies_over(new: int, old: int, factor: float | None, of: DType) -> np.ndarray:
+    """The element that each place looks up: its number divided by the factor (new / old if none was given), rounded
+    down; reckoned in the digits that torch reckons in, of which it depends on which side of a border a place lies."""
+    kind = np.float64 if of.name == "f64" else np.float32
+    step = kind(1 / factor if factor else kind(old) / kind(new))
+    return np.minimum(np.floor(np.arange(new, dtype=kind) * step).astype(np.int64), old - 1)
 
 
 for _count in (1, 2, 3):

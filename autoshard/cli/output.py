@@ -1,0 +1,43 @@
+"""Files and folders that commands write: looked at before anything is planned, which may take long."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from autoshard.errors import ContextError
+
+
+def check_file(path: Path | None, making: bool = False) -> None:
+    """That a file can be written; None is no file.
+
+    Args:
+        making: whether its own directory will be made if it is not there.
+
+    Raises:
+        ContextError: it is a directory, its own directory is not there, or one of both must not be written.
+    """
+    if path is None:
+        return
+    parent = path.absolute().parent
+    if path.is_dir():
+        raise ContextError(f"cannot write {path}: it is a directory; name a file")
+    if making:
+        check_folder(parent)
+    elif not parent.is_dir():
+        raise ContextError(f"cannot write {path}: there is no directory {path.parent}")
+    if parent.exists() and not os.access(path if path.exists() else parent, os.W_OK):
+        raise ContextError(f"cannot write {path}: permission denied")
+
+
+def check_folder(path: Path) -> None:
+    """That files can be written into a folder, which is made if it is not there.
+
+    Raises:
+        ContextError: it, or what it would be made in, is a file or must not be written.
+    """
+    near = next(one for one in (path.absolute(), *path.absolute().parents) if one.exists())
+    if not near.is_dir():
+        raise ContextError(f"cannot write into {path}: {near} is a file")
+    if not os.access(near, os.W_OK):
+        raise ContextError(f"cannot write into {path}: permission denied")
