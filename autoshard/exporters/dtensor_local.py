@@ -1,6 +1,7 @@
 """Functions of torch that run on the blocks of DTensors, as DTensor has no rule for them or one that ignores splits.
 
-DTensor's rule for convolutions ignores how the weight is split, and attention on CPUs has none.
+DTensor's rule for convolutions ignores how the weight is split, that for group norms mistakes a rank's part of the
+batch for all of it, and attention on CPUs and the gradients of some poolings have none.
 """
 
 from __future__ import annotations
@@ -65,28 +66,37 @@ def _block(one: DTensor, mesh: DeviceMesh, placements: Sequence[Placement], grad
 
 
 def _convolution(
-    func: Callable, mesh: DeviceMesh, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any
+    func: Callable,
+    mesh: DeviceMesh,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    *args: Any,
+    channels: tuple[int, int] = (0, 1),
+    **kwargs: Any,
 ) -> Any:
     """A convolution with each mesh axis along the batch, the output channels, the input channels (which leaves terms of
     a sum), or nothing; splits of the image are gathered.
+
+    `channels` are the weight's dims of output and of input channels.
     """
     x, w = _distributed(input, mesh), _distributed(weight, mesh)
     groups = kwargs.get("groups", args[3] if len(args) > 3 else 1)
+    makes, takes = Shard(channels[0]), Shard(channels[1])
     ways = []
-    left = {"batch": x.shape[0], "out": w.shape[0], "in": w.shape[1]}
+    left = {"batch": x.shape[0], "out": w.shape[makes.dim], "in": w.shape[takes.dim]}
     for axis in range(mesh.ndim):
-        way = _way(x.placements[axis], w.placements[axis], groups)
+        way = _way(x.placements[axis], w.placements[axis], makes, takes, groups)
         if way and left[way] % mesh.size(axis):
             way = ""
         if way:
             left[way] //= mesh.size(axis)
         ways.append(way)
-    whole, term = Replicate(), Partial()
-    batch, channel = Shard(0), Shard(1)
+    whole, term, batch, channel = Replicate(), Partial(), Shard(0), Shard(1)
     places = {  # the input, the weight, what comes out; their gradients
         "batch": (batch, whole, batch, batch, term),
-        "out": (whole, batch, channel, term, batch),
-        "in": (channel, channel, term, channel, channel),
+        "out": (whole, makes, channel, term, makes),
+        "in": (channel, takes, term, channel, takes),
         "": (whole,) * 5,
     }
     xs, ws, outs, x_grads, w_grads = zip(*(places[way] for way in ways), strict=True)
@@ -98,14 +108,64 @@ def _convolution(
     return final + _distributed(bias, mesh).reshape(1, -1, *[1] * (x.ndim - 2))
 
 
-def _way(x: Placement, w: Placement, groups: int) -> str:
+def _way(x: Placement, w: Placement, makes: Shard, takes: Shard, groups: int) -> str:
     if x == Shard(0):
         return "batch"
     if groups > 1:
         return ""
-    if w == Shard(0):
+    if w == makes:
         return "out"
-    return "in" if x == Shard(1) or w == Shard(1) else ""
+    return "in" if x == Shard(1) or w == takes else ""
+
+
+_transposed_convolution = functools.partial(_convolution, channels=(1, 0))
+
+
+def _group_norm(
+    func: Callable,
+    mesh: DeviceMesh,
+    input: Any,
+    groups: int,
+    weight: Any = None,
+    bias: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Normalization of groups of channels with each mesh axis along the batch or nothing; DTensor's own backward takes
+    the whole batch for a rank's.
+    """
+    x = _distributed(input, mesh)
+    places = _evenly(x, mesh, 1)
+    whole, grads = [Replicate()] * mesh.ndim, [Partial() if isinstance(one, Shard) else one for one in places]
+    of_channels = [
+        None if one is None else _block(_distributed(one, mesh), mesh, whole, grads) for one in (weight, bias)
+    ]
+    found = func(_block(x, mesh, places, places), groups, *of_channels, *args, **kwargs)
+    return DTensor.from_local(found, mesh, places, run_check=False)
+
+
+def _planes(func: Callable, mesh: DeviceMesh, input: Any, *args: Any, space: int = 0, **kwargs: Any) -> Any:
+    """A function of each plane of an image by itself, with each mesh axis along the batch, the channels or nothing.
+
+    `space` counts the dims of a plane; else it is all behind the first two.
+    """
+    x = _distributed(input, mesh)
+    places = _evenly(x, mesh, x.ndim - space if space else 2)
+    found = func(_block(x, mesh, places, places), *args, **kwargs)
+    return pytree.tree_map(lambda one: DTensor.from_local(one, mesh, places, run_check=False), found)
+
+
+def _evenly(x: DTensor, mesh: DeviceMesh, dims: int) -> list[Placement]:
+    """The splits of the first dims as they are, where blocks are equal."""
+    left, places = list(x.shape[:dims]), []
+    for axis, placement in enumerate(x.placements):
+        dim = placement.dim if isinstance(placement, Shard) else dims
+        if dim < dims and left[dim] % mesh.size(axis) == 0:
+            left[dim] //= mesh.size(axis)
+            places.append(placement)
+        else:
+            places.append(Replicate())
+    return places
 
 
 def _attention(func: Callable, mesh: DeviceMesh, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -163,6 +223,16 @@ LOCAL: Mapping[str, Callable] = {
     "conv1d": _convolution,
     "conv2d": _convolution,
     "conv3d": _convolution,
+    "conv_transpose1d": _transposed_convolution,
+    "conv_transpose2d": _transposed_convolution,
+    "conv_transpose3d": _transposed_convolution,
+    "group_norm": _group_norm,
+    "interpolate": _planes,
+    **{
+        f"{kind}_pool{space}d": functools.partial(_planes, space=space)
+        for kind in ("avg", "max", "adaptive_avg", "adaptive_max")
+        for space in (1, 2, 3)
+    },
     "scaled_dot_product_attention": _attention,
     "multi_head_attention_forward": _multi_head,
 }

@@ -49,6 +49,7 @@ ASKED = {
     },
     ("odd", "dp=2 tp=2"): {"up": (("tp", "dp"), None), "down": ("tp", None), "x": ("dp", None)},
     ("rows", "dp=2 tp=2"): {"x": ("dp", None, None), "up": COLUMNS, "up.bias": ("tp",)},
+    ("image", "dp=2 tp=2"): {"x": ("dp", None, None, None), "wider.weight": (None, "tp", None, None)},
     ("resnet", "dp=2 tp=2"): {"pixel_values": ("dp", None, None, None), "**.convolution": ("tp", None, None, None)},
 }
 """What is asked of a model on a mesh, where a search by itself would split nothing so small."""
@@ -78,6 +79,20 @@ class Rows(torch.nn.Module):
         return {"logits": self.attend(rows, rows, rows, need_weights=False)[0]}
 
 
+class Image(torch.nn.Module):
+    """Functions of images that DTensor runs with other splits than they have, on a batch that does not divide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wider = torch.nn.ConvTranspose2d(6, 8, 2, stride=2)
+        self.norm, self.last = torch.nn.GroupNorm(2, 8), torch.nn.Conv2d(8, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        functional = torch.nn.functional
+        made = self.norm(functional.avg_pool2d(self.wider(x), 2, ceil_mode=True))
+        return {"logits": self.last(functional.interpolate(made, size=(7, 9), mode="bilinear"))}
+
+
 def sample(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     if name == "odd":
         torch.manual_seed(3)
@@ -85,6 +100,9 @@ def sample(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     if name == "rows":
         torch.manual_seed(3)
         return Rows(), {"x": torch.randn(4, 5, 6)}
+    if name == "image":
+        torch.manual_seed(3)
+        return Image(), {"x": torch.randn(3, 6, 5, 7)}
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.manual_seed(3)
     module, kwargs = runpy.run_path(str(SAMPLES))[name]()

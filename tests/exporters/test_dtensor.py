@@ -32,8 +32,9 @@ CASES = (
     "llama/d=4/factor",
     "odd/dp=2,tp=2/factor",
     "rows/dp=2,tp=2/factor",
+    "image/dp=2,tp=2/factor",
 )
-EXPECTED = {"odd": (["cdist"], 4), "rows": ([], 2)}
+EXPECTED = {"odd": (["cdist"], 4), "rows": ([], 2), "image": ([], 1)}
 """What DTensor cannot do split, and how many parameters are split at least; of other models nothing, and 4."""
 
 
