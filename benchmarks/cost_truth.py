@@ -77,7 +77,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--hardware", default="", help="saved hardware instead of a new calibration")
     parser.add_argument("--ranks", default="2,4,8", help="numbers of ranks, like 2,4,8")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds of steps; the quickest counts")
+    parser.add_argument("--rounds", type=int, default=24, help="rounds of steps; the quickest counts")
     parser.add_argument("--quick", action="store_true", help="smaller models, and a quick calibration")
     parser.add_argument("--plot", type=Path, default=None, help="where the scatter plot goes (needs matplotlib)")
     parser.add_argument("--out", type=Path, default=None, help="a .json file for the figures; the plot goes beside it")
