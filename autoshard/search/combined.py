@@ -49,7 +49,7 @@ CHAIN_TRIES = 2
 """Changes that chains may try, per operator that is free."""
 JOINT_TRIES = 4
 """The same for joint moves."""
-MOST_TRIES = 3000
+MOST_TRIES = 12_000
 """The most of either: on graphs of thousands of operators improvement takes no longer than all else."""
 CERTAINTY = 0.05
 """What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""

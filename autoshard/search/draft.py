@@ -110,7 +110,7 @@ class Pricing:
         self._kinds: dict[TensorType, int] = like._kinds if like else {}
         self._classes: dict[tuple, int] = {}
         self._choices: dict[tuple, Choice] = {}
-        self.listed: dict[int, dict[Choice, None]] = {}
+        self.listed: dict[tuple[int, bool], dict[Choice, None]] = {}
         self._bounds: dict[tuple, float] = like._bounds if like else {}
         self._made: dict[tuple, float] = like._made if like else {}
         self._inputs: dict[tuple, tuple[float, Layout]] = {}

@@ -110,7 +110,7 @@ class _Finish:
         if known is None:
             options = (option for one in decisions for option in (one.chosen, *one.alternatives))
             told = dict.fromkeys(pricing.choice(node, one.strategy) for one in options)
-            known = self.options[key] = tuple(told | pricing.listed.get(pricing.class_of[node], {}))
+            known = self.options[key] = tuple(told | pricing.listed.get((pricing.class_of[node], True), {}))
         return known
 
     def _cause(self, node: Node, chosen: Choice, instead: str) -> Cause:

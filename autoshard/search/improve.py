@@ -8,6 +8,7 @@ of choices). Order and limits are fixed numbers of steps, so equal problems have
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -122,23 +123,26 @@ class Improver:
         return True
 
     def candidates(self, node: Node) -> dict[Choice, None]:
-        """Choices that neighbours' layouts suggest, the known ones, and all where they are not many; sums are passed on
-        where operands are left as such."""
+        """The known choices; all if they are few, on whole axes unless neighbours use parts of them; and what neighbours'
+        layouts suggest where there are no others, or where operands are left as sums."""
         found = dict.fromkeys(self.known.get(node, ()))
         operands, wanted = self._around(node)
-        listed = self._listed(node)
-        if not listed or node.op.linear and any(layout.partial for layouts in operands for layout in layouts):
+        around = dict.fromkeys(itertools.chain(*operands, *wanted))
+        listed = self._listed(node, all([self.atoms.make(layout.used) for layout in around]))
+        if not listed or node.op.linear and any([layout.partial for layouts in operands for layout in layouts]):
             suggested = joined(node, self.mesh, operands, wanted)
             found.update((self.pricing.choice(node, one), None) for one in suggested if permits(node, one))
         found.update(listed)
         return found
 
-    def _listed(self, node: Node) -> dict[Choice, None]:
-        """All choices of a node, if they are not many; remembered by what equal nodes share."""
-        key = self.pricing.class_of[node]
+    def _listed(self, node: Node, whole: bool = True) -> dict[Choice, None]:
+        """All choices of a node, or those on whole axes, if they are not many; remembered by what equal nodes share."""
+        key = self.pricing.class_of[node], whole
         known = self.pricing.listed.get(key)
         if known is None:
-            listed = [one for one in some_strategies(node.rule, self.mesh) if self.atoms.make(one)]
+            listed = some_strategies(node.rule, self.mesh)
+            if whole:
+                listed = [one for one in listed if self.atoms.make(one.used)]
             few = listed if len(listed) <= MOST_LISTED else ()
             known = {self.pricing.choice(node, one): None for one in few if permits(node, one)}
             self.pricing.listed[key] = known

@@ -52,10 +52,13 @@ class Atoms:
         """The axes that are used whole."""
         return frozenset(refs[0] for refs in self.pieces if refs in [(axis,) for axis in self.mesh.all_axes])
 
-    def make(self, strategy: Strategy) -> bool:
-        """Whether a strategy uses no part of what is used whole."""
-        names = {ref.name for ref in self._whole}
-        return all(ref in self._whole for ref in strategy.used if ref.name in names)
+    def make(self, used: Refs) -> bool:
+        """Whether no part is among what is used of what is to be used whole."""
+        return all([ref in self._whole for ref in used if ref.name in self._names])
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(ref.name for ref in self._whole)
 
     def bundles(self, count: int) -> Iterable[Atoms]:
         """All ways to join neighbouring atoms into `count` ones."""

@@ -87,7 +87,10 @@ def test_training_needs_a_loss_that_is_there() -> None:
     x = (torch.randn(6, 4),)
     sgd = lambda params: nn.SGD(params, 0.1)  # noqa: E731
     told = message(GraphError, torch.nn.Linear(4, 3), x, optimizer=sgd)
-    assert told == "from_torch: an optimizer needs a loss: a path such as 'loss', 'output' for the whole result, or a function"
+    assert (
+        told
+        == "from_torch: an optimizer needs a loss: a path such as 'loss', 'output' for the whole result, or a function"
+    )
     told = message(UnknownNameError, torch.nn.Linear(4, 3), x, loss="output.loss", optimizer=sgd)
     assert "loss 'output.loss': the model's result has no 'loss'; it has: Tensor" in told
 

@@ -14,7 +14,7 @@ from autoshard.search.draft import Draft, Pricing, Seat
 from autoshard.search.improve import Improver
 from autoshard.search.problem import Problem
 from autoshard.search.strategies import atoms_of
-from autoshard.strategy import Strategy, some_strategies
+from autoshard.strategy import some_strategies
 from autoshard.trace.function import trace
 from costmodel import preset
 from tests.search.plans import array
@@ -83,11 +83,10 @@ def test_atoms_make_strategies_of_whole_axes(pricing):
     atoms = atoms_of(MESH, pricing.graph)
     for node in pricing.graph.nodes:
         for strategy in some_strategies(node.rule, MESH):
-            assert atoms.make(strategy) == all(ref in MESH.all_axes for ref in strategy.used)
+            assert atoms.make(strategy.used) == all(ref in MESH.all_axes for ref in strategy.used)
 
 
 def test_atoms_of_a_flat_mesh_make_all(pricing):
     flat = Mesh.flat(8)
     node = next(node for node in pricing.graph.nodes if node.op.name == "MatMul")
-    strategies: tuple[Strategy, ...] = tuple(some_strategies(node.rule, flat))
-    assert all(map(atoms_of(flat, pricing.graph).make, strategies))
+    assert all(atoms_of(flat, pricing.graph).make(one.used) for one in some_strategies(node.rule, flat))
