@@ -123,8 +123,8 @@ class Improver:
         return True
 
     def candidates(self, node: Node) -> dict[Choice, None]:
-        """The known choices; all if they are few, on whole axes unless neighbours use parts of them; and what neighbours'
-        layouts suggest where there are no others, or where operands are left as sums."""
+        """The known choices; all if they are few, on whole axes unless neighbours use parts of them; and what the
+        layouts around suggest where there are no others, or where operands are left as sums."""
         found = dict.fromkeys(self.known.get(node, ()))
         operands, wanted = self._around(node)
         around = dict.fromkeys(itertools.chain(*operands, *wanted))
