@@ -16,17 +16,19 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from autoshard.util import moved
+
 __version__ = "0.1.0"
 
 _HOME = {
     "autoshard.annotate": ("Ask", "annotate"),
     "autoshard.api": ("Planned", "plan"),
-    "autoshard.callbacks": (
+    "autoshard.mindspore.callbacks": (
         "Callback", "CheckpointConfig", "History", "LossMonitor", "ModelCheckpoint", "Progress",
         "ShardedCheckpoint", "TimeMonitor",
     ),
-    "autoshard.checkpoint": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
-    "autoshard.context": (
+    "autoshard.mindspore.checkpoint": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
+    "autoshard.mindspore.context": (
         "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "get_auto_parallel_context", "get_context",
         "reset_auto_parallel_context", "reset_context", "set_auto_parallel_context", "set_context",
     ),
@@ -34,19 +36,22 @@ _HOME = {
     "autoshard.layout.layout": ("Layout",),
     "autoshard.layout.mesh": ("Mesh",),
     "autoshard.layout.show": ("show_layout",),
-    "autoshard.model": ("Model",),
+    "autoshard.mindspore.model": ("Model",),
     "autoshard.layout.sharding": ("Sharding",),
     "autoshard.ops.registry": ("operator",),
-    "autoshard.propagation": ("Propagated", "propagate"),
+    "autoshard.propagate.api": ("Propagated", "propagate"),
     "autoshard.search": ("search_mode",),
-    "autoshard.tensortype": ("TensorType",),
+    "autoshard.core.tensortype": ("TensorType",),
     "autoshard.trace.cell": ("Cell", "CellList", "SequentialCell"),
     "autoshard.trace.evaluate": ("evaluate",),
     "autoshard.trace.function": ("trace",),
     "autoshard.trace.initializer": ("initializer", "set_seed"),
     "autoshard.trace.parameter": ("Parameter",),
 }  # fmt: skip
-_MODULES = ("communication", "context", "dataset", "errors", "nn", "ops")
+_MODULES = {
+    "communication": "mindspore.communication", "context": "mindspore.context", "dataset": "mindspore.dataset",
+    "errors": "util.errors", "nn": "nn", "ops": "ops",
+}  # fmt: skip
 _DTYPES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "int64": "i64", "int32": "i32", "int16": "i16",
     "int8": "i8", "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool_": "bool",
@@ -65,7 +70,7 @@ def Tensor(data: Any, dtype: Any = None) -> Any:
     """
     import numpy as np
 
-    from autoshard.tensortype import dtype as element
+    from autoshard.core.tensortype import dtype as element
 
     array = np.array(data)
     if dtype is None:
@@ -78,9 +83,9 @@ def __getattr__(name: str) -> Any:
     if name in _WHERE:
         value = getattr(import_module(_WHERE[name]), name)
     elif name in _MODULES:
-        value = import_module(f"autoshard.{name}")
+        value = import_module(f"autoshard.{_MODULES[name]}")
     elif name in _DTYPES:
-        value = import_module("autoshard.tensortype").dtype(_DTYPES[name])
+        value = import_module("autoshard.core.tensortype").dtype(_DTYPES[name])
     else:
         raise AttributeError(f"module 'autoshard' has no attribute {name!r}")
     globals()[name] = value
@@ -103,3 +108,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+moved.install()

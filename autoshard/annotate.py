@@ -18,7 +18,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from autoshard.errors import AutoshardError, MeshError, ParseError, ShardingError, UnknownNameError
 from autoshard.frontends.planning import is_module
 from autoshard.ir.asked import Asked
 from autoshard.ir.graph import Graph, Node, Value, walk
@@ -28,6 +27,7 @@ from autoshard.layout.spec import Axis, DimSpec, Spec
 from autoshard.layout.tensor_map import matrix_axes
 from autoshard.trace.function import Annotation, known_trace
 from autoshard.trace.specs import Specs
+from autoshard.util.errors import AutoshardError, MeshError, ParseError, ShardingError, UnknownNameError
 
 FORMAT = "autoshard annotations 1"
 _PLACEMENT = re.compile(r"(?:S|Shard)\((?:dim=)?(-?\d+)\)|(R|Replicate\(\))")

@@ -16,32 +16,32 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from autoshard.checks import positive
-from autoshard.communication import get_group_size
-from autoshard.context import DATA_PARALLEL, FULL_BATCH, DatasetStrategy, check_dataset_strategy
-from autoshard.errors import AutoshardError, PlanError
 from autoshard.frontends.planning import is_module, planning
 from autoshard.ir.graph import DATA, Graph, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.show import show_layout as draw
 from autoshard.layout.tensor_map import matrix_axes, onto
+from autoshard.mindspore.communication import get_group_size
+from autoshard.mindspore.context import DATA_PARALLEL, FULL_BATCH, DatasetStrategy, check_dataset_strategy
 from autoshard.partition.lower import lower
 from autoshard.partition.passes import DEFAULT, Saving, optimize
 from autoshard.partition.passes.pipeline import check_passes
 from autoshard.partition.program import Program
-from autoshard.plan import CONFIGURED, Plan
+from autoshard.plan.plan import CONFIGURED, Plan
 from autoshard.propagate.traced import asked_on, work_of
 from autoshard.runtime.mpi import default_comm
+from autoshard.runtime.session import Session
 from autoshard.search import Cost, evaluate, find_mode
 from autoshard.search.limit import MEMORY, check_limit, read_limit
 from autoshard.search.problem import Problem
 from autoshard.search.registry import check_options
 from autoshard.search.rings import with_rings
-from autoshard.session import Session
 from autoshard.trace.function import Traced, known_trace, trace
 from autoshard.transform.moves import merge_moves
 from autoshard.transform.plannable import plannable
+from autoshard.util.checks import positive
+from autoshard.util.errors import AutoshardError, PlanError
 from costmodel import Hardware, preset
 
 DEFAULT_SEARCH = "sharding_propagation"
@@ -235,7 +235,7 @@ class Planned:
 
     def report(self, full: bool = False) -> str:
         """Tables of strategies, causes, redistributions and costs; equal layers are one row unless `full`."""
-        from autoshard.report import report
+        from autoshard.report.plan import report
 
         return report(self, full=full)
 

@@ -29,7 +29,7 @@ from autoshard.api import plan
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import walk
 from autoshard.partition.traffic import bytes_moved, traffic_of
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from benchmarks.jax_programs import PROGRAMS
 
 DEVICES = 8

@@ -12,19 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoshard.api import Planned
-from autoshard.errors import AutoshardError
+from autoshard.core.strategy import Strategy, enumerate_strategies
 from autoshard.ir.graph import Node
 from autoshard.layout.mesh import Mesh
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import work_of
 from autoshard.search import evaluate_plan, find_mode
 from autoshard.search.named import named_plans
 from autoshard.search.named.completion import Completion
 from autoshard.search.named.structure import Structure
 from autoshard.search.problem import Problem
-from autoshard.strategy import Strategy, enumerate_strategies
 from autoshard.trace.function import Traced
 from autoshard.transform.plannable import plannable
+from autoshard.util.errors import AutoshardError
 from costmodel import Hardware
 
 PICK = "optimal"

@@ -99,7 +99,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def programs(quick: bool) -> dict[str, Callable[[tuple[int, int] | None], Any]]:
     """Training steps by name; each is made for parts (of the batch, of the weights) that annotate it, or none."""
     from autoshard import nn
-    from autoshard.tensortype import TensorType
+    from autoshard.core.tensortype import TensorType
     from autoshard.transform.train import train_step
     from benchmarks.models import transformer_step
 
@@ -184,7 +184,7 @@ def measure(options: argparse.Namespace) -> list[Pair]:
 
 def step_of(planned: Any, comm: Any = None) -> Callable[[], object]:
     """A training step on this rank's blocks, its parameters loaded and its data drawn at random."""
-    from autoshard.session import Session
+    from autoshard.runtime.session import Session
 
     session = planned.session if comm is None else Session(planned, comm)
     session.load()
@@ -230,7 +230,7 @@ def peak_of(planned: Any, comm: Any = None) -> int:
 
     Arrays are counted from where the parameters are loaded; one step before that leaves behind what is made only once.
     """
-    from autoshard.session import Session
+    from autoshard.runtime.session import Session
 
     session = planned.session if comm is None else Session(planned, comm)
     session.load()
@@ -366,7 +366,7 @@ def collect(options: argparse.Namespace, hardware: str) -> list[Pair]:
 
 def main(arguments: list[str]) -> int:
     """Calibrate if need be, start the ranks, and report; or on a rank measure. The exit code."""
-    from autoshard.communication import get_rank, under_launcher
+    from autoshard.mindspore.communication import get_rank, under_launcher
 
     options = parse(arguments)
     if under_launcher():
@@ -391,7 +391,7 @@ def main(arguments: list[str]) -> int:
 
 def calibrated(ranks: int, quick: bool, folder: Path) -> str:
     """Measure this machine; the file in the folder that its hardware is saved to."""
-    from autoshard.calibrate import calibrate
+    from autoshard.runtime.calibrate import calibrate
     from costmodel import save
 
     found = calibrate(ranks, quick=quick, tell=lambda line: print(line, file=sys.stderr))

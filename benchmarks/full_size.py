@@ -31,9 +31,9 @@ def measure(name: str, mesh_text: str, mode: str, hardware: str, memory: str) ->
     """What each part took for one model and mesh, and what came out."""
     import autoshard as ash
     from autoshard import nn
-    from autoshard.errors import AutoshardError
     from autoshard.layout.mesh import Mesh
     from autoshard.search.limit import read_limit
+    from autoshard.util.errors import AutoshardError
     from benchmarks.full_models import MODELS, training_graph
 
     model, mesh, times = MODELS[name], Mesh.parse(mesh_text), {}
@@ -95,8 +95,8 @@ def _plan_row(name: str, mesh: str, cost: Any) -> dict[str, Any]:
 def _by_hand(step: Any, mesh: Any, hardware: str) -> Iterator[dict[str, Any]]:
     """The named plans, priced in the same way (programs included)."""
     import autoshard as ash
-    from autoshard.errors import AutoshardError
     from autoshard.search.named import RECIPES
+    from autoshard.util.errors import AutoshardError
 
     for name in HAND:
         over = str(mesh) if RECIPES[name].tensor else f"dp={mesh.devices}"

@@ -41,7 +41,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def step_on(layers: int, mesh: Any) -> Any:
     """The training step, its layers annotated for the mesh's axes: batch, columns, sequence."""
     from autoshard import nn
-    from autoshard.tensortype import TensorType
+    from autoshard.core.tensortype import TensorType
     from autoshard.transform.train import train_step
     from benchmarks.models import Transformer
 

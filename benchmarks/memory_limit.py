@@ -22,7 +22,6 @@ QUICK = [(1, "2x4")]
 
 def measure(layers: int, mesh_text: str, parts: list[float], seconds: float) -> list[dict]:
     """One size: a row without limit, one for the least, and one per part."""
-    from autoshard.errors import PlanError
     from autoshard.layout.mesh import Mesh
     from autoshard.search.evaluate import prices_for
     from autoshard.search.limited import settle_within
@@ -33,6 +32,7 @@ def measure(layers: int, mesh_text: str, parts: list[float], seconds: float) -> 
     from autoshard.search.rows_search import RowsSearch
     from autoshard.search.settle import settle
     from autoshard.search.tables import Tables
+    from autoshard.util.errors import PlanError
     from benchmarks.models import transformer_step
     from costmodel import preset
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoshard import nn
-from autoshard.tensortype import TensorType
+from autoshard.core.tensortype import TensorType
 from autoshard.transform.train import TrainStep, train_step
 
 

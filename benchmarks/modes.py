@@ -91,10 +91,10 @@ def _forked(mode: str, problem: Any) -> dict[str, Any]:
 def _plan(mode: str, problem: Any, answer: Connection) -> None:
     import gc
 
-    from autoshard.errors import AutoshardError
     from autoshard.search import find_mode
     from autoshard.search.evaluate import plan_seconds
     from autoshard.search.prices import Prices
+    from autoshard.util.errors import AutoshardError
 
     forget()
     gc.collect()

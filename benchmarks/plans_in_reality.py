@@ -260,7 +260,7 @@ def collect(options: argparse.Namespace, hardware: str, home: Path) -> list[Outc
 
 def main(arguments: list[str]) -> int:
     """Calibrate if need be, plan, start the ranks, and report; or on a rank measure. The exit code."""
-    from autoshard.communication import get_rank, under_launcher
+    from autoshard.mindspore.communication import get_rank, under_launcher
     from benchmarks.cost_truth import calibrated
 
     options = parse(arguments)

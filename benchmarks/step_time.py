@@ -199,7 +199,7 @@ def show(options: argparse.Namespace, figures: dict[str, Any]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Start the ranks, or on a rank measure; the exit code."""
-    from autoshard.communication import get_rank, under_launcher
+    from autoshard.mindspore.communication import get_rank, under_launcher
     from autoshard.runtime.launch import launch
 
     options = parse(arguments)

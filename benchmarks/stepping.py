@@ -16,9 +16,9 @@ import numpy as np
 
 from autoshard import Callback, Model, Parameter, nn, ops, set_auto_parallel_context
 from autoshard.api import Planned, plan
+from autoshard.core.tensortype import TensorType
 from autoshard.runtime.array import cut
-from autoshard.session import Session
-from autoshard.tensortype import TensorType
+from autoshard.runtime.session import Session
 from autoshard.transform.train import train_step
 
 MOMENTUM = 0.9

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoshard import nn, ops
-from autoshard.tensortype import TensorType
+from autoshard.core.tensortype import TensorType
 from autoshard.trace import trace
 from autoshard.trace.initializer import deferred
 from autoshard.transform.train import train_step

@@ -49,7 +49,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def default_settings():
     """Settings are those of a fresh process; where no test has imported them there is nothing to reset."""
     yield
-    context = sys.modules.get("autoshard.context")
+    context = sys.modules.get("autoshard.mindspore.context")
     if context is not None:
         context.reset_context()
         context.reset_auto_parallel_context()

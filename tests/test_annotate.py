@@ -11,9 +11,9 @@ import pytest
 from autoshard import nn, ops
 from autoshard.annotate import Ask, annotate, load_annotations
 from autoshard.api import plan
-from autoshard.errors import MeshError, ParseError, ShardingError, UnknownNameError
 from autoshard.layout import Layout, Mesh
 from autoshard.trace.function import trace
+from autoshard.util.errors import MeshError, ParseError, ShardingError, UnknownNameError
 
 X = np.ones((24, 12), np.float32)
 MESH = Mesh(dp=2, tp=4)

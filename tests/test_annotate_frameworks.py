@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 
 import autoshard as ash
-from autoshard.errors import MeshError, ShardingError
+from autoshard.util.errors import MeshError, ShardingError
 
 pytestmark = [pytest.mark.torch, pytest.mark.jax]
 P = jax.sharding.PartitionSpec

@@ -13,8 +13,9 @@ import pytest
 
 import autoshard as ash
 from autoshard import Layout, Parameter, nn, ops
-from autoshard.dataset import NumpySlicesDataset
-from autoshard.errors import (
+from autoshard.mindspore.dataset import NumpySlicesDataset
+from autoshard.search import search_modes
+from autoshard.util.errors import (
     AutoshardError,
     ContextError,
     LayoutError,
@@ -24,7 +25,6 @@ from autoshard.errors import (
     StrategyError,
     UnknownNameError,
 )
-from autoshard.search import search_modes
 
 NAMED = Layout((2, 4), ("dp", "tp"))
 

@@ -94,7 +94,7 @@ def test_a_rank_that_raises_ends_all(tmp_path):
     """The others would sleep for ten minutes, but the run is over within its 60 s, and says once why."""
     script = tmp_path / "raises.py"
     script.write_text(
-        "import time\nfrom autoshard.communication import get_rank\n"
+        "import time\nfrom autoshard.mindspore.communication import get_rank\n"
         "if get_rank() == 2:\n    raise ValueError('the labels of part 7 are missing')\n"
         "time.sleep(600)\n"
     )

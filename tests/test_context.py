@@ -7,9 +7,9 @@ import pytest
 
 import autoshard as ash
 from autoshard import communication
-from autoshard.context import ENVIRONMENT, parallel_settings, settings
-from autoshard.errors import ContextError, MemoryLimitError
 from autoshard.layout.mesh import Mesh
+from autoshard.mindspore.context import ENVIRONMENT, parallel_settings, settings
+from autoshard.util.errors import ContextError, MemoryLimitError
 
 
 def test_defaults():

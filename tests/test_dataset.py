@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.dataset import DataError, GeneratorDataset, NumpySlicesDataset
+from autoshard.mindspore.dataset import DataError, GeneratorDataset, NumpySlicesDataset
 
 
 def rows(count: int):

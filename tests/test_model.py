@@ -7,10 +7,10 @@ import pytest
 
 import autoshard as ash
 from autoshard import Model, Parameter, nn, ops
-from autoshard.callbacks import TrainingError
-from autoshard.checkpoint import CheckpointError
-from autoshard.dataset import DataError, NumpySlicesDataset
-from autoshard.errors import AutoshardError, ContextError, GraphError, StrategyError
+from autoshard.mindspore.callbacks import TrainingError
+from autoshard.mindspore.checkpoint import CheckpointError
+from autoshard.mindspore.dataset import DataError, NumpySlicesDataset
+from autoshard.util.errors import AutoshardError, ContextError, GraphError, StrategyError
 
 AUTO = {"parallel_mode": "auto_parallel", "full_batch": True}
 

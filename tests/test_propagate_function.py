@@ -9,12 +9,12 @@ import pytest
 
 import autoshard
 from autoshard import Mesh, propagate
-from autoshard.errors import ContextError, PlanError, RuntimeSetupError, ShardingError, UnknownNameError
+from autoshard.propagate.api import PASSES, write_whole
 from autoshard.propagate.levels import Level
 from autoshard.propagate.step import BOTH
-from autoshard.propagation import PASSES, write_whole
-from autoshard.report_propagation import to_json
+from autoshard.report.propagation import to_json
 from autoshard.trace.function import trace
+from autoshard.util.errors import ContextError, PlanError, RuntimeSetupError, ShardingError, UnknownNameError
 from tests.cli.shardings import Net, net
 
 X = np.ones((48, 10), np.float32)
@@ -184,5 +184,5 @@ def test_disagreeing_groups_are_a_warning():
 
 @pytest.mark.jax
 def test_a_dynamic_shape_in_a_text():
-    with pytest.raises(autoshard.errors.ShapeError, match=r"^cannot import tensor<\?x12xf32>"):
+    with pytest.raises(autoshard.util.errors.ShapeError, match=r"^cannot import tensor<\?x12xf32>"):
         propagate(TEXT.replace("8x12", "?x12").replace('{"x"}', "{}").replace('{"y"}', "{}"))

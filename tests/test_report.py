@@ -11,9 +11,9 @@ import pytest
 import autoshard.ops as ops
 from autoshard.api import plan
 from autoshard.exporters.plan_json import to_json
-from autoshard.report import report
-from autoshard.report_totals import picture
-from autoshard.summary import summarize
+from autoshard.report.plan import report
+from autoshard.report.summary import summarize
+from autoshard.report.totals import picture
 from autoshard.trace.cell import Cell
 from costmodel import format_count
 

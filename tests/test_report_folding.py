@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import autoshard
 from autoshard import nn
-from autoshard.report import report
-from autoshard.report_folding import FEWEST, fold_rows
+from autoshard.report.folding import FEWEST, fold_rows
+from autoshard.report.plan import report
 
 
 def rows(*lines):

@@ -8,12 +8,12 @@ from safetensors.numpy import load_file, save_file
 
 import autoshard as ash
 from autoshard import Model, nn, ops
-from autoshard.callbacks import TrainingError
-from autoshard.dataset import NumpySlicesDataset
-from autoshard.errors import CheckpointError
-from autoshard.resume import Position
+from autoshard.mindspore.callbacks import TrainingError
+from autoshard.mindspore.dataset import NumpySlicesDataset
+from autoshard.mindspore.resume import Position
 from autoshard.runtime.checkpoint import checkpoints, export_file, find, read_index
-from autoshard.stored import Stored
+from autoshard.runtime.stored import Stored
+from autoshard.util.errors import CheckpointError
 
 
 class Net(nn.Cell):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.errors import RuleError
-from autoshard.rule import PASS, PERMUTATION, REDUCTION, REPLICATE, Factor, Rule, bind
+from autoshard.core.rule import PASS, PERMUTATION, REDUCTION, REPLICATE, Factor, Rule, bind
+from autoshard.util.errors import RuleError
 
 SIZES = st.sampled_from([1, 2, 3, 4, 6, 10])
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from jax._src.interpreters import mlir
 from jaxlib.mlir import ir
 
-from autoshard.errors import RuleError
-from autoshard.rule import PASS, PERMUTATION, REDUCTION, REPLICATE, Dim, Factor, Rule, bind
-from autoshard.rule_sdy import completed, parse_sdy_rule, show_sdy, verify_rule
+from autoshard.core.rule import PASS, PERMUTATION, REDUCTION, REPLICATE, Dim, Factor, Rule, bind
+from autoshard.core.rule_sdy import completed, parse_sdy_rule, show_sdy, verify_rule
+from autoshard.util.errors import RuleError
 
 pytestmark = pytest.mark.jax
 CONTEXT = mlir.make_ir_context()

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoshard.errors import LayoutError, StrategyError
-from autoshard.layout import Layout, Mesh
-from autoshard.rule import Rule, bind
-from autoshard.strategy import (
+from autoshard.core.rule import Rule, bind
+from autoshard.core.strategy import (
     Strategy,
     divisors,
     enumerate_strategies,
@@ -27,6 +25,8 @@ from autoshard.strategy import (
     some_strategies,
     whole,
 )
+from autoshard.layout import Layout, Mesh
+from autoshard.util.errors import LayoutError, StrategyError
 
 MATMUL = bind("m k, k n -> m n", [(24, 12), (12, 40)])
 SHAPES = [(24, 12), (12, 40)]

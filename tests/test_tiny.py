@@ -7,7 +7,7 @@ import pytest
 
 import autoshard as ash
 from autoshard import Model, Parameter, nn, ops
-from autoshard.errors import StrategyError
+from autoshard.util.errors import StrategyError
 
 X = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(6, 12)).astype(np.float32)

@@ -24,8 +24,8 @@ from autoshard.nn import Cell, Momentum
 import autoshard.ops as ops
 from autoshard import Model
 from autoshard.nn import SoftmaxCrossEntropyWithLogits
-import autoshard.dataset as ds
-import autoshard.communication as D
+import autoshard.mindspore.dataset as ds
+import autoshard.mindspore.communication as D
 from autoshard import LossMonitor, ModelCheckpoint
 
 step_per_epoch = 4

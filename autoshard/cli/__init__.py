@@ -20,8 +20,8 @@ from autoshard.cli.propagating import explain, propagate
 from autoshard.cli.redistributing import redistribute
 from autoshard.cli.running import RunCommand, run
 from autoshard.cli.showing import hardware, layout, modes, operators
-from autoshard.errors import AutoshardError
-from autoshard.source import told_to_user
+from autoshard.util.errors import AutoshardError
+from autoshard.util.source import told_to_user
 
 __all__ = ["app", "main"]
 

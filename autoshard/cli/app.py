@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from autoshard.errors import MeshError
 from autoshard.layout.mesh import Mesh
+from autoshard.util.errors import MeshError
 
 app = typer.Typer(
     name="autoshard",
@@ -55,7 +55,7 @@ def read_mesh(devices: int | None, mesh: str | None) -> Mesh:
 
 def console() -> Console:
     """Where tables go: coloured in a terminal; elsewhere plain, as wide as need be or COLUMNS allows."""
-    from autoshard.report import UNLIMITED
+    from autoshard.report.plan import UNLIMITED
 
     found = Console(highlight=False, markup=False)
     if found.is_terminal:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autoshard.cli.output import check_file
-from autoshard.errors import CheckpointError
+from autoshard.util.errors import CheckpointError
 from costmodel import format_bytes, format_count
 
 if TYPE_CHECKING:

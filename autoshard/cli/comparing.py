@@ -13,12 +13,12 @@ from rich.table import Table
 from autoshard.cli.app import console
 from autoshard.cli.planned import DATASET, HARDWARE, DatasetStrategy, HardwareName, Memory, Target
 from autoshard.cli.target import is_module, load_target
-from autoshard.errors import MeshError
 from autoshard.layout.mesh import Mesh
+from autoshard.util.errors import MeshError
 from costmodel import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from autoshard.compare import Contender
+    from autoshard.report.compare import Contender
 
 
 def compare(
@@ -46,9 +46,9 @@ def compare(
     Without --mode and --plan these are all search modes and all named plans (data parallel, ZeRO, Megatron, ...). The
     fastest that keeps the memory limit comes first.
     """
-    from autoshard.compare import compare as contenders_of
-    from autoshard.compare import ranked
-    from autoshard.context import set_auto_parallel_context
+    from autoshard.mindspore.context import set_auto_parallel_context
+    from autoshard.report.compare import compare as contenders_of
+    from autoshard.report.compare import ranked
     from autoshard.search import find_mode
 
     for one in (*(mode or ()), *(name for name in plan or () if not name.endswith(".json"))):

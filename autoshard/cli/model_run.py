@@ -21,12 +21,12 @@ from autoshard.cli.agreement import Agreement, Arrays, compare
 from autoshard.cli.module_run import SEED, is_narrow, random_inputs, told
 from autoshard.cli.rounding import moved_by_rounding
 from autoshard.cli.target import TargetError, load_target
-from autoshard.communication import get_rank
-from autoshard.context import set_auto_parallel_context
 from autoshard.frontends.torch.export import seed_torch
 from autoshard.ir.graph import DATA, Value, walk
 from autoshard.layout.mesh import Mesh
-from autoshard.stored import Stored
+from autoshard.mindspore.communication import get_rank
+from autoshard.mindspore.context import set_auto_parallel_context
+from autoshard.runtime.stored import Stored
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.parameter import Parameter
 from autoshard.trace.structure import flatten, unflatten

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from autoshard.api import Planned, plan
-from autoshard.communication import get_rank
+from autoshard.core.tensortype import TOKEN, TensorType
 from autoshard.ir.graph import Graph, walk
 from autoshard.ir.run import TOKEN_VALUE
-from autoshard.tensortype import TOKEN, TensorType
+from autoshard.mindspore.communication import get_rank
 from autoshard.trace.evaluate import check_known, evaluate
 from costmodel import format_count
 

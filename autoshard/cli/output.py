@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from autoshard.errors import ContextError
+from autoshard.util.errors import ContextError
 
 
 def check_file(path: Path | None, making: bool = False) -> None:

@@ -74,7 +74,7 @@ def planned_target(
         AutoshardError: as `autoshard.plan`.
     """
     from autoshard.api import plan
-    from autoshard.context import set_auto_parallel_context
+    from autoshard.mindspore.context import set_auto_parallel_context
 
     settings["options"] = read_options(options or ())
     if is_module(target):

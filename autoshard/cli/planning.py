@@ -49,7 +49,7 @@ def plan(
     predicted, for one step of one device; bytes are those that one device sends.
     """
     from autoshard.exporters.plan_json import to_json
-    from autoshard.report import print_report, report
+    from autoshard.report.plan import print_report, report
 
     check_file(save)
     planned = planned_target(

@@ -12,10 +12,10 @@ from rich.console import Console
 from autoshard.cli.app import Devices, MeshText, console, read_mesh
 from autoshard.cli.output import check_file
 from autoshard.cli.target import TargetError, load_target
-from autoshard.errors import ContextError, MeshError
+from autoshard.util.errors import ContextError, MeshError
 
 if TYPE_CHECKING:
-    from autoshard.propagation import Propagated
+    from autoshard.propagate.api import Propagated
 
 Target = Annotated[
     str,
@@ -72,7 +72,7 @@ def propagate(
 
 
 def _print(spread: Propagated, out: Path | None, keep_rules: bool, as_json: bool) -> None:
-    from autoshard.report_propagation import print_notes, print_report, to_json
+    from autoshard.report.propagation import print_notes, print_report, to_json
 
     if as_json:
         typer.echo(json.dumps(to_json(spread), indent=2))
@@ -117,7 +117,7 @@ def _is_module(target: str) -> bool:
 
 
 def _check(target: str, devices: int | None, mesh: str | None, which: str, driver: str) -> None:
-    from autoshard.propagation import options_of
+    from autoshard.propagate.api import options_of
 
     options_of(which, driver=driver)
     if not _is_module(target):
@@ -144,7 +144,7 @@ def _check_script(out: Path | None, keep_rules: bool) -> None:
 
 
 def _run(target: str, devices: int | None, mesh: str | None, which: str, conservative: bool, driver: str) -> Propagated:
-    from autoshard.propagation import propagate as spread
+    from autoshard.propagate.api import propagate as spread
 
     if _is_module(target):
         return spread(Path(target), which=which, conservative=conservative, driver=driver)

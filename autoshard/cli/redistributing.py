@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from autoshard.cli.app import Devices, MeshText, read_mesh
-from autoshard.errors import LayoutError
+from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.show import MAX_BLOCKS, show_layout
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import LayoutError
 from costmodel import format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from rich import box
 from rich.table import Table
 
 from autoshard.cli.app import Devices, MeshText, console, read_mesh
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.show import show_layout
 from autoshard.layout.tensor_map import TensorMap
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import ShapeError
 from costmodel import Hardware, Link, calibrated_path, format_bytes, format_seconds, load, preset, presets
 
 
@@ -120,7 +120,7 @@ def _show_call(op: Any, call: list[str], over: Mesh | None) -> None:
 
 
 def _show_strategies(rule: Any, over: Mesh) -> None:
-    from autoshard.strategy import enumerate_strategies, show_parts
+    from autoshard.core.strategy import enumerate_strategies, show_parts
 
     typer.echo(f"\nstrategies on mesh {over}")
     table = Table("in_strategy", "results", "work split", box=box.SIMPLE_HEAD, show_edge=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autoshard.errors import AutoshardError
+from autoshard.util.errors import AutoshardError
 
 _EXTRAS = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "ml_dtypes": "jax"}
 """Packages that an extra of this one brings."""

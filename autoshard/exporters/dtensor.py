@@ -18,11 +18,11 @@ from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.utils import _pytree as pytree
 
-from autoshard.errors import PlanError, RuntimeSetupError
 from autoshard.exporters.dtensor_local import LOCAL, gathered_call, some_empty
 from autoshard.exporters.placements import PARTIAL, SHARD, Border, ModulePlan, Placement, Placements, module_plan
 from autoshard.layout.layout import Layout
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
+from autoshard.util.errors import PlanError, RuntimeSetupError
 
 # What DTensor raises where it has no rule, or one that refuses the placements.
 _REFUSALS = (RuntimeError, NotImplementedError, ValueError, AssertionError, IndexError, TypeError, KeyError)

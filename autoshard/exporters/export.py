@@ -9,12 +9,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoshard.errors import PlanError
 from autoshard.exporters.json_text import json_text
 from autoshard.exporters.mindspore import shard_lines, to_checkpoint
 from autoshard.exporters.placements import module_plan, modules_around, to_data
 from autoshard.exporters.plan_file import plan_data
 from autoshard.propagate.collector import paused
+from autoshard.util.errors import PlanError
 
 if TYPE_CHECKING:
     from autoshard.api import Planned

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from autoshard.errors import PlanError
+from autoshard.core.strategy import Parts
+from autoshard.core.tensortype import DType, TensorType
 from autoshard.exporters.ir_parse import (
     Attr,
     Dump,
@@ -32,9 +33,8 @@ from autoshard.exporters.ir_steps import REDUCTIONS, Attrs, number_of, primitive
 from autoshard.ir.graph import DATA, Node, Source, Value
 from autoshard.ops.attributes import Literal, resolve
 from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Nest, Program, Start, Wait
-from autoshard.plan import CONFIGURED, Plan
-from autoshard.strategy import Parts
-from autoshard.tensortype import DType, TensorType
+from autoshard.plan.plan import CONFIGURED, Plan
+from autoshard.util.errors import PlanError
 
 MONAD = DumpType("UMonad")
 INDENT = " " * 8

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from autoshard.errors import ParseError
+from autoshard.core.strategy import Parts, show_parts
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.scan import Scanner, quote
-from autoshard.strategy import Parts, show_parts
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import ParseError
 
 ELISIONS = ("...", "…")
 _TYPE = re.compile(r"<(.+?)(?:, \(([\d, ]*)\))?>")

@@ -19,12 +19,12 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from autoshard.errors import PlanError, RuntimeSetupError
 from autoshard.exporters.pieces import Pieces, pieces_of
 from autoshard.frontends.jax.trees import named_leaves
 from autoshard.ir.graph import Value
 from autoshard.layout.layout import Layout
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
+from autoshard.util.errors import PlanError, RuntimeSetupError
 
 if TYPE_CHECKING:
     from autoshard.frontends.jax.model import JaxModel

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoshard.errors import LayoutError, ParseError, PlanError
+from autoshard.core.strategy import Parts, show_parts
 from autoshard.ir.graph import DATA, walk
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.tensor_map import MapEntry, TensorMap
-from autoshard.plan import Plan
-from autoshard.strategy import Parts, show_parts
+from autoshard.plan.plan import Plan
+from autoshard.util.errors import LayoutError, ParseError, PlanError
 
 _STRATEGIES, _LAYOUTS = "parallel_strategy_item", "parallel_layout_item"
 _SHARD = re.compile(r"(?P<name>\S+)\.shard\((?P<given>.*?)\)\s*(?:#.*)?")

@@ -11,10 +11,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from autoshard.errors import PlanError
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Mesh
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
+from autoshard.util.errors import PlanError
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from autoshard.exporters.pieces import Pieces, pieces_of
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import DATA, Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 
 REPLICATE, SHARD, PARTIAL = "R", "S", "P"
 

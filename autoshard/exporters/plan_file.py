@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoshard.errors import AutoshardError, PlanError
+from autoshard.core.strategy import Strategy, is_runnable
 from autoshard.exporters.json_text import json_text
 from autoshard.ir.flow import Boundary, is_nest
 from autoshard.ir.graph import Graph, Node, Value, walk
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.plan import Cause, Decision, Option, Plan
-from autoshard.plan_diff import signature
-from autoshard.strategy import Strategy, is_runnable
+from autoshard.plan.diff import signature
+from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.transform.recompute import made_as
+from autoshard.util.errors import AutoshardError, PlanError
 
 FORMAT = "autoshard plan 1"
 

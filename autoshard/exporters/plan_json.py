@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from autoshard.plan import Cause, Conflict, Option
+from autoshard.core.strategy import Parts
+from autoshard.plan.plan import Cause, Conflict, Option
+from autoshard.report.summary import InputRow, Move, OperatorRow, summarize
 from autoshard.search.evaluate import Cost
 from autoshard.search.memory import MemoryUse
-from autoshard.strategy import Parts
-from autoshard.summary import InputRow, Move, OperatorRow, summarize
 
 if TYPE_CHECKING:
     from autoshard.api import Planned

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from autoshard.errors import PlanError
 from autoshard.exporters.sdy import to_module
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.ir.asked import Asked
@@ -16,9 +15,10 @@ from autoshard.ir.graph import Graph, Value, inner_values
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import DimSharding, Sharding
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.propagate.work import Op, Val, Work, from_graph
 from autoshard.transform.inline import inline_placed
+from autoshard.util.errors import PlanError
 
 if TYPE_CHECKING:
     from autoshard.api import Planned

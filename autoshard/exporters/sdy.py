@@ -14,7 +14,8 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from autoshard.errors import PlanError
+from autoshard.core.rule_sdy import show_sdy
+from autoshard.core.tensortype import TOKEN, DType, TensorType
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.frontends.stablehlo.table import TABLE
 from autoshard.layout.layout import Refs
@@ -23,8 +24,7 @@ from autoshard.layout.sdy_text import show_axis, show_mesh, show_per_value, show
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import lookup
 from autoshard.propagate.work import Block, Op, Val, Work
-from autoshard.rule_sdy import show_sdy
-from autoshard.tensortype import TOKEN, DType, TensorType
+from autoshard.util.errors import PlanError
 
 _CONSTANT = "stablehlo.constant"
 _VALUE = re.compile(r"<\{value = (.*)\}> ?(?:\{.*\} )?: \(\) -> ")

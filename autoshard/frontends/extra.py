@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from autoshard.errors import RuntimeSetupError
+from autoshard.util.errors import RuntimeSetupError
 
 
 def need_jax(what: str) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoshard.errors import MeshError, PlanError, at
 from autoshard.frontends.stablehlo.load import from_stablehlo
 from autoshard.ir.graph import Graph, Node, Value, walk
 from autoshard.layout.layout import Layout
@@ -27,6 +26,7 @@ from autoshard.transform.invariant import capture_invariants
 from autoshard.transform.moves import merge_moves
 from autoshard.transform.plannable import plannable, rewritten
 from autoshard.transform.simplify import prune
+from autoshard.util.errors import MeshError, PlanError, at
 
 if TYPE_CHECKING:
     from autoshard.frontends.stablehlo.imported import Imported

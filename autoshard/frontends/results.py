@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from autoshard.errors import GraphError, UnknownNameError
+from autoshard.util.errors import GraphError, UnknownNameError
 
 
 def check_count(name: str, takes: Mapping[str, Any], tensors: tuple) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoshard.errors import GraphError
 from autoshard.trace.optim import Optimizer
+from autoshard.util.errors import GraphError
 
 _FITTING = "a function of the list of parameters that makes an optimizer of autoshard.nn, such as {example}"
 

@@ -10,11 +10,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.control import ARG, OPERAND, RESULT, YIELD, Edge, Links, Sizes, Spot, apart, links
-from autoshard.strategy import Strategy
 
 
 @dataclass(frozen=True)

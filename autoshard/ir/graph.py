@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
-from autoshard.errors import GraphError
+from autoshard.core.rule import Rule
+from autoshard.core.tensortype import TensorType
 from autoshard.ops.control import apart
 from autoshard.ops.registry import Operator
-from autoshard.rule import Rule
-from autoshard.source import Source
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import GraphError
+from autoshard.util.source import Source
 
 DATA, PARAMETER, STATE = "data", "parameter", "state"
 ROLES = (DATA, PARAMETER, STATE)

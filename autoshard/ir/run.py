@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.core.tensortype import TOKEN, TensorType
 from autoshard.ir.graph import Graph, Node, Region, Value
 from autoshard.ops.registry import Operator
-from autoshard.tensortype import TOKEN, TensorType
 
 # Stands for a token: it orders effects and has no contents.
 TOKEN_VALUE = None

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from autoshard.errors import ParseError
+from autoshard.util.errors import ParseError
 
 T = TypeVar("T")
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')

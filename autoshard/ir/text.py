@@ -33,14 +33,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autoshard.errors import AutoshardError, GraphError, ParseError
+from autoshard.core.rule import Rule
+from autoshard.core.rule_sdy import parse_sdy_rule, show_sdy
 from autoshard.ir.graph import ROLES, Graph, Node, Region, Source, Value, given
 from autoshard.ir.scan import Scanner, quote
 from autoshard.ir.text_values import SMALL_LITERAL, WORD, read_name, read_type, read_value, show_name, show_value
 from autoshard.ir.verify import check_node, verify
 from autoshard.ops.registry import lookup
-from autoshard.rule import Rule
-from autoshard.rule_sdy import parse_sdy_rule, show_sdy
+from autoshard.util.errors import AutoshardError, GraphError, ParseError
 
 _MORE = re.compile(r"(?=\S)")
 # Bare, these words are never names.

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import AutoshardError, GraphError, ShapeError
+from autoshard.core.rule import Rule
+from autoshard.core.rule_sdy import parse_sdy_rule, show_sdy
+from autoshard.core.tensortype import DType, TensorType, dtype, type_of
 from autoshard.ir.scan import Scanner, quote
 from autoshard.layout.sdy_text import parse_sharding, show_sharding
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.attributes import Literal
 from autoshard.ops.body import Body
-from autoshard.rule import Rule
-from autoshard.rule_sdy import parse_sdy_rule, show_sdy
-from autoshard.tensortype import DType, TensorType, dtype, type_of
+from autoshard.util.errors import AutoshardError, GraphError, ShapeError
 
 SMALL_LITERAL = 16
 WORD = re.compile(r"%?[^\W\d][\w./-]*|%\d[\w./#-]*")

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autoshard.errors import GraphError, ShapeError, at
 from autoshard.ir.graph import DATA, ROLES, Graph, Node, Region, Value, walk
 from autoshard.ir.run import CALLS
 from autoshard.ir.verify_regions import check_regions
+from autoshard.util.errors import GraphError, ShapeError, at
 
 
 def verify(graph: Graph) -> None:

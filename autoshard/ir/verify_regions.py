@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from autoshard.errors import GraphError
+from autoshard.core.tensortype import TensorType, dtype
 from autoshard.ir.flow import value_at
 from autoshard.ir.graph import Node
 from autoshard.ir.run import CALLS
 from autoshard.ops.control import Sizes
-from autoshard.tensortype import TensorType, dtype
+from autoshard.util.errors import GraphError
 
 _COUNTS = {"While": 2, "If": 2, "ManualComputation": 1, "NamedComputation": 1, **dict.fromkeys(CALLS, 0)}
 # Regions of these see only a part of each tensor, or take and yield whatever they like.

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import cast
 
-from autoshard.errors import LayoutError, MeshError
 from autoshard.layout.mesh import AxisRef, Groups, Mesh, merge_refs, size_of
+from autoshard.util.errors import LayoutError, MeshError
 
 REDUCTIONS = ("sum", "max", "min", "prod")
 Refs = tuple[AxisRef, ...]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoshard.errors import MeshError
+from autoshard.util.errors import MeshError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REF = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::\((\d+)\)(\d+))?")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
 
-from autoshard.errors import AutoshardError, ParseError
+from autoshard.util.errors import AutoshardError, ParseError
 
 T = TypeVar("T")
 INT64 = 2**63

@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from autoshard.errors import LayoutError
 from autoshard.layout.layout import Layout
+from autoshard.util.errors import LayoutError
 
 MAX_BLOCKS = 4096
 

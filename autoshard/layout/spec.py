@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from autoshard.errors import ParseError, ShardingError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.layout.mlir_text import Cursor, quoted
 from autoshard.layout.sdy_text import parse_sharding, read_parts, show_mesh
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.layout.verify_sharding import verify_sharding
+from autoshard.util.errors import ParseError, ShardingError
 
 _AXIS = re.compile(r"([^\s:]+)(?::\((\d+)\)(\d+))?")
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

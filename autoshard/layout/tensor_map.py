@@ -18,9 +18,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from autoshard.errors import LayoutError, MeshError
 from autoshard.layout.layout import Layout, free_refs
 from autoshard.layout.mesh import AxisRef, Mesh
+from autoshard.util.errors import LayoutError, MeshError
 
 MapEntry = int | tuple[int, ...]
 

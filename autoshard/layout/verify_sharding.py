@@ -11,9 +11,9 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 
-from autoshard.errors import MeshError, ShardingError
 from autoshard.layout.mesh import AxisRef, Mesh, size_of
 from autoshard.layout.sharding import UNREDUCED_KINDS, DimSharding, Sharding
+from autoshard.util.errors import MeshError, ShardingError
 
 Shape = tuple[int, ...]
 

@@ -12,10 +12,10 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from autoshard.errors import UnknownNameError
 from autoshard.ops.hlo_custom import custom_call_rule, custom_call_run
 from autoshard.ops.primitive import Primitive, current_primitive, primitive_class
 from autoshard.ops.registry import Operator, lookup, operator, operators
+from autoshard.util.errors import UnknownNameError
 
 
 def _collect() -> dict[str, Operator]:

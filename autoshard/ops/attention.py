@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import DType
 from autoshard.ops.attention_blocks import (
     AUTO,
     BLOCK,
@@ -31,7 +31,7 @@ from autoshard.ops.attention_blocks import (
 from autoshard.ops.attributes import Place
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange
-from autoshard.tensortype import DType
+from autoshard.util.errors import ShapeError
 
 
 def _rule(q: Shape, k: Shape, v: Shape, *, sequence: str, **_: object) -> str:

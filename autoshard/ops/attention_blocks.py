@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.core.tensortype import DType
 from autoshard.ops.attributes import Place
 from autoshard.ops.registry import Operator
 from autoshard.ops.windows import Exchange, Ring, Varying, along, common_parts
-from autoshard.tensortype import DType
 
 Shape = tuple[int, ...]
 State = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import DType
 from autoshard.ops.attention import attention
 from autoshard.ops.attention_blocks import (
     BLOCK,
@@ -37,7 +37,7 @@ from autoshard.ops.pointwise import mul
 from autoshard.ops.reduce import reduce_sum
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange
-from autoshard.tensortype import DType
+from autoshard.util.errors import ShapeError
 
 Pair = tuple[np.ndarray, np.ndarray]
 

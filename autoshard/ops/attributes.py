@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.core.tensortype import TensorType, type_of
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.ops.windows import Varying
-from autoshard.tensortype import TensorType, type_of
 
 Types = tuple[TensorType, ...]
 

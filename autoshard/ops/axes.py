@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from autoshard.errors import ShapeError
-from autoshard.rule import Rule
+from autoshard.core.rule import Rule
+from autoshard.util.errors import ShapeError
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 

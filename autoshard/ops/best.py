@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.core.tensortype import DType
 from autoshard.ops.attributes import Place
 from autoshard.ops.registry import Operator, lookup, operator
 from autoshard.ops.windows import Exchange, Totals
-from autoshard.tensortype import DType
 
 Shape = tuple[int, ...]
 

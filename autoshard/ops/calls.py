@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.core.rule import Rule
+from autoshard.core.tensortype import TensorType
 from autoshard.ops.registry import Operator
-from autoshard.rule import Rule
-from autoshard.tensortype import TensorType
 
 Types = tuple[TensorType, ...]
 

@@ -13,10 +13,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from autoshard.errors import ShapeError
 from autoshard.ops.axes import words
 from autoshard.ops.reduce import spread, sum_to
 from autoshard.ops.registry import operator
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 _EACH_OF_TWO = ((0,), (1,))

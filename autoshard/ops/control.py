@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import REPLICATE, Dim, Factor, Rule
+from autoshard.core.tensortype import TensorType
 from autoshard.ops.registry import Operator, operator
-from autoshard.rule import REPLICATE, Dim, Factor, Rule
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import ShapeError
 
 OPERAND, RESULT, ARG, YIELD = "operand", "result", "arg", "yield"
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from autoshard.errors import RuleError
+from autoshard.core.rule import PASS, REDUCTION, REPLICATE, Factor, Rule
 from autoshard.ops.axes import letters
 from autoshard.ops.windows import common_parts
-from autoshard.rule import PASS, REDUCTION, REPLICATE, Factor, Rule
+from autoshard.util.errors import RuleError
 
 
 class FactorBuilder:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autoshard.core.tensortype import dtype
 from autoshard.ops.body import Body
-from autoshard.tensortype import dtype
 
 Arrays = tuple[np.ndarray, ...]
 _UFUNCS: dict[str, np.ufunc] = {

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import DType
 from autoshard.ops.attributes import Place
 from autoshard.ops.registry import operator
-from autoshard.tensortype import DType
+from autoshard.util.errors import ShapeError
 
 Shape = Sequence[int]
 _EACH_OF_TWO = ((0,), (1,))

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import PASS, REPLICATE, Rule
 from autoshard.ops.axes import axis_index
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import widened
 from autoshard.ops.registry import operator
-from autoshard.rule import PASS, REPLICATE, Rule
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 

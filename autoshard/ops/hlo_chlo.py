@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import REPLICATE, Rule
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops import whole
 from autoshard.ops.best import best_exchange
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.unary import BOOL, native
-from autoshard.rule import REPLICATE, Rule
-from autoshard.tensortype import dtype as element_type
+from autoshard.util.errors import ShapeError
 
 
 def _special(name: str) -> Callable:

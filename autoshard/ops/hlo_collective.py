@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import REPLICATE, Rule, source_rule
+from autoshard.core.tensortype import TensorType
 from autoshard.ops.control import typed
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.registry import operator
-from autoshard.rule import REPLICATE, Rule, source_rule
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import ShapeError
 
 Types = tuple[TensorType, ...]
 

@@ -12,13 +12,13 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import REDUCTION, Rule
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.axes import axis_indices, words
 from autoshard.ops.contract import parse_equation
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.registry import operator
-from autoshard.rule import REDUCTION, Rule
-from autoshard.tensortype import dtype as element_type
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 Dims = tuple[int, ...]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import PERMUTATION, REDUCTION, Rule
 from autoshard.ops.attributes import Place
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import widened
@@ -22,7 +22,7 @@ from autoshard.ops.hlo_window import Window, dilated, windows
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Slide, along, block_starts, common_parts, slid
 from autoshard.ops.windows import Window as Fetched
-from autoshard.rule import PERMUTATION, REDUCTION, Rule
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 Dims = tuple[int, ...]

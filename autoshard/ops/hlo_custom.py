@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError, UnknownNameError
+from autoshard.core.tensortype import TensorType
 from autoshard.ops.attributes import Place
 from autoshard.ops.control import typed
 from autoshard.ops.registry import Operator, operator
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import ShapeError, UnknownNameError
 
 Shapes = tuple[tuple[int, ...], ...]
 Config = tuple[tuple[str, Any], ...]

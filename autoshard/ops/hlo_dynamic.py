@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import PASS, REPLICATE, Rule
+from autoshard.core.tensortype import DType
 from autoshard.ops.attributes import Place
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.registry import operator
-from autoshard.rule import PASS, REPLICATE, Rule
-from autoshard.tensortype import DType
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import REDUCTION, REPLICATE, Rule
+from autoshard.core.tensortype import DType
 from autoshard.ops.axes import axis_indices
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.hlo_dynamic import start_index
 from autoshard.ops.registry import operator
-from autoshard.rule import REDUCTION, REPLICATE, Rule
-from autoshard.tensortype import DType
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 Dims = tuple[int, ...]

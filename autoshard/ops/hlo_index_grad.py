@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.core.tensortype import dtype
 from autoshard.ops.hlo_chlo import chlo_top_k
 from autoshard.ops.hlo_gather import gather_slices
 from autoshard.ops.hlo_pointwise import bitwise_and
@@ -19,7 +20,6 @@ from autoshard.ops.hlo_shape_grad import zeros
 from autoshard.ops.index import gather_d_grad
 from autoshard.ops.pointwise import greater_equal, less_equal, maximum, minimum, select
 from autoshard.ops.reduce import reduce_all
-from autoshard.tensortype import dtype
 
 
 def _bounds(indices: Any, index_map: tuple[int, ...], vector: int, last: tuple[int, ...]) -> np.ndarray:

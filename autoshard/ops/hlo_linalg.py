@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import PASS, REPLICATE, Rule
+from autoshard.core.tensortype import DType
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import widened
 from autoshard.ops.registry import operator
-from autoshard.rule import PASS, REPLICATE, Rule
-from autoshard.tensortype import DType
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from autoshard.core.tensortype import DType
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops import whole
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.unary import BOOL, magnitude, native
-from autoshard.tensortype import DType
-from autoshard.tensortype import dtype as element_type
 
 _COMPLEX_OF = {element_type("f32"): element_type("c64"), element_type("f64"): element_type("c128")}
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from autoshard.core.tensortype import dtype
 from autoshard.ops.hlo_chlo import (
     acos,
     acosh,
@@ -42,7 +43,6 @@ from autoshard.ops.registry import Operator
 from autoshard.ops.source import fill, ones_like
 from autoshard.ops.unary import abs as absolute
 from autoshard.ops.unary import exp, floor, neg, reciprocal, rsqrt, scalar_add, scalar_mul, sign, square
-from autoshard.tensortype import dtype
 
 
 def _slope(op: Operator, slope: Callable) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import REPLICATE, Rule
+from autoshard.core.tensortype import DType, dtype
 from autoshard.ops.attributes import Place
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.random import random_bits
 from autoshard.ops.registry import operator
 from autoshard.ops.source import sizes_of
-from autoshard.rule import REPLICATE, Rule
-from autoshard.tensortype import DType, dtype
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 _U32, _U64 = np.uint32, np.uint64

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import PASS, REDUCTION, Rule
+from autoshard.core.tensortype import DType
 from autoshard.ops.attributes import Place
 from autoshard.ops.axes import axis_indices
 from autoshard.ops.body import Body
@@ -21,8 +22,7 @@ from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import combine, fold
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Totals
-from autoshard.rule import PASS, REDUCTION, Rule
-from autoshard.tensortype import DType
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 ADD = Body("add")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from autoshard.errors import ShapeError
 from autoshard.ops.hlo_reduce import reduce_add, reduce_with
 from autoshard.ops.pointwise import div, equal, mul, select_grad
 from autoshard.ops.reduce import extreme_grad, reduce_prod_grad, reduce_sum, spread
+from autoshard.util.errors import ShapeError
 
 
 @reduce_add.gradient

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoshard.core.tensortype import DType
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.layout.layout import Layout
 from autoshard.ops.body import Body
 from autoshard.ops.folding import combine, fold, fold_windows
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Totals, along
-from autoshard.tensortype import DType
-from autoshard.tensortype import dtype as element_type
 
 
 @operator(

@@ -13,15 +13,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import REDUCTION, REPLICATE, Rule
+from autoshard.core.tensortype import DType
 from autoshard.ops.attributes import Place
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.hlo_gather import ABSENT, CUT, DROPPED, IMPLICIT, VECTOR, IndexDims, Link, Slices
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange
-from autoshard.rule import REDUCTION, REPLICATE, Rule
-from autoshard.tensortype import DType
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 Dims = tuple[int, ...]

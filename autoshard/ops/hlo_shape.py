@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import PERMUTATION, REPLICATE, Rule, source_rule
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.attributes import Place
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.joint import joined_boxes, joined_windows, placed
 from autoshard.ops.laid import Laid, box
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Slide, Window, along, block_starts, common_parts, picked, slid
-from autoshard.rule import PERMUTATION, REPLICATE, Rule, source_rule
-from autoshard.tensortype import dtype as element_type
+from autoshard.util.errors import ShapeError
 
 Sizes = Sequence[int]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.hlo_dynamic import dynamic_slice, dynamic_update_slice
 from autoshard.ops.hlo_shape import broadcast_in_dim, concatenate, hlo_pad, slice_in_dims
 from autoshard.ops.pointwise import sub
 from autoshard.ops.reduce import reduce_sum
 from autoshard.ops.shape import transpose
 from autoshard.ops.source import fill
-from autoshard.tensortype import dtype as element_type
 
 Shape = Sequence[int]
 

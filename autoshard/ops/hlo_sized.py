@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import DType
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.axes import axis_index, letters, words
 from autoshard.ops.hlo_dynamic import start_index
 from autoshard.ops.hlo_gather import gather_slices
 from autoshard.ops.registry import operator
-from autoshard.tensortype import DType
-from autoshard.tensortype import dtype as element_type
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import REPLICATE, Rule
 from autoshard.ops.axes import axis_index
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import each, widened
 from autoshard.ops.registry import operator
-from autoshard.rule import REPLICATE, Rule
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 # Whether the elements of each row at the first indices come before those at the second; indices are [place, row].

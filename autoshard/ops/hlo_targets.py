@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import REPLICATE, Rule
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import widened
 from autoshard.ops.hlo_custom import CustomCall, custom_call_rule, custom_call_run
-from autoshard.rule import REPLICATE, Rule
+from autoshard.util.errors import ShapeError
 
 _SAME = ("annotate_device_placement", "InspectSharding", "LayoutConstraint", "MoveToDevice", "MoveToHost")
 _ELEMENTWISE = (*_SAME, "mhlo.erf", "X64SplitHigh", "X64SplitLow")

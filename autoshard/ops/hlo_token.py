@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from autoshard.core.tensortype import TOKEN
 from autoshard.ops.registry import operator
-from autoshard.tensortype import TOKEN
 
 
 @operator("CreateToken", rule=None, shape=lambda: ((),), dtype=TOKEN)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import PASS, PERMUTATION, REPLICATE, Rule
+from autoshard.core.tensortype import DType
 from autoshard.ops.attributes import Place
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
@@ -21,8 +22,7 @@ from autoshard.ops.hlo_scan import scan_exchange
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Numbers, Run, Slide, along, block_starts, common_parts, numbers, slid
 from autoshard.ops.windows import Window as Fetched
-from autoshard.rule import PASS, PERMUTATION, REPLICATE, Rule
-from autoshard.tensortype import DType
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autoshard.errors import ShapeError
 from autoshard.ops.body import Body
 from autoshard.ops.hlo_convolution import convolution
 from autoshard.ops.hlo_window import Window, reduce_window, select_and_scatter, windows
 from autoshard.ops.shape import reshape, transpose
 from autoshard.ops.slices import flip
 from autoshard.ops.source import fill
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import DType
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.axes import axis_index, letters, words
 from autoshard.ops.best import best_exchange
 from autoshard.ops.registry import operator
-from autoshard.tensortype import DType
-from autoshard.tensortype import dtype as element_type
+from autoshard.util.errors import ShapeError
 
 Bound = tuple[str, dict[str, int]]
 

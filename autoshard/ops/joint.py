@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import Rule
 from autoshard.ops.attributes import Place
 from autoshard.ops.axes import axis_index, letters, sized, whole_numbers, words
 from autoshard.ops.laid import Laid, box
 from autoshard.ops.registry import operator
 from autoshard.ops.source import zeros_like
 from autoshard.ops.windows import Exchange, Run, Varying, Window, along, block_starts, common_parts, numbers, picked
-from autoshard.rule import Rule
+from autoshard.util.errors import ShapeError
 
 
 def _joined_rule(shape: Sequence[int], axis: int, parts: Sequence[int], operands: int, results: int) -> Rule:

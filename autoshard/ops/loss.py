@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import DType
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.attributes import Place
 from autoshard.ops.axes import letters, words
 from autoshard.ops.norm import log_softmax, shifted, softmax, softmax_grad
@@ -19,8 +20,7 @@ from autoshard.ops.pointwise import add, mul, sub
 from autoshard.ops.reduce import reduce_sum, spread
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.unary import cast, exp, into, log, neg
-from autoshard.tensortype import DType
-from autoshard.tensortype import dtype as element_type
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 

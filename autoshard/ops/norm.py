@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
 from autoshard.ops.axes import axis_index, letters, words
 from autoshard.ops.folding import widened
 from autoshard.ops.pointwise import add, div, mul, sub
 from autoshard.ops.reduce import reduce_max, reduce_mean, reduce_sum
 from autoshard.ops.registry import operator
 from autoshard.ops.unary import exp, log, real, rsqrt, scalar_add, square, stop_gradient
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 

@@ -7,9 +7,9 @@ outside counts as used.
 
 from __future__ import annotations
 
-from autoshard.errors import ShapeError
 from autoshard.ops.control import typed
 from autoshard.ops.registry import operator
+from autoshard.util.errors import ShapeError
 
 
 @operator("Opaque", **typed(), effects=lambda attrs: attrs["effects"])

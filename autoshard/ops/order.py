@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import DType
 from autoshard.ops.axes import axis_index, letters, words
 from autoshard.ops.registry import operator
-from autoshard.tensortype import DType
+from autoshard.util.errors import ShapeError
 
 Shape = Sequence[int]
 

@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
+from autoshard.core.tensortype import DType
 from autoshard.ops.registry import operator
-from autoshard.tensortype import DType
 
 
 @operator("MaskPadding", rule=None, shape=lambda x, **_: (x,), dtype=lambda x, **_: x, flops=0)

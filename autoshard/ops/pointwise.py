@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.core.tensortype import promote
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.unary import BOOL, fit, flat, into, neg, real, signed, wants
-from autoshard.tensortype import promote
 
 
 def _binary(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError, at
-from autoshard.source import caller
+from autoshard.util.errors import ShapeError, at
+from autoshard.util.source import caller
 from costmodel import format_count
 
 if TYPE_CHECKING:

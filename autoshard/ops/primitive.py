@@ -13,12 +13,12 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any, ClassVar
 
-from autoshard.checks import positive
-from autoshard.errors import StrategyError, at
 from autoshard.layout.layout import Layout
 from autoshard.ops.positional import by_name, sort_arguments
 from autoshard.ops.registry import Operator
-from autoshard.source import Source, caller
+from autoshard.util.checks import positive
+from autoshard.util.errors import StrategyError, at
+from autoshard.util.source import Source, caller
 
 Given = tuple[tuple[int, ...] | Layout, ...]
 _CURRENT: ContextVar[Primitive | None] = ContextVar("current_primitive", default=None)

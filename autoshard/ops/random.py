@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import Rule, source_rule
+from autoshard.core.tensortype import DType
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.attributes import Place
 from autoshard.ops.axes import letters, words
 from autoshard.ops.registry import operator
 from autoshard.ops.source import sizes_of
-from autoshard.rule import Rule, source_rule
-from autoshard.tensortype import DType
-from autoshard.tensortype import dtype as element_type
+from autoshard.util.errors import ShapeError
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import DType, dtype
 from autoshard.ops.attributes import Place
 from autoshard.ops.axes import axis_index, axis_indices, letters, words
 from autoshard.ops.best import best_exchange
@@ -20,7 +20,7 @@ from autoshard.ops.folding import widened
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.source import sizes_of
 from autoshard.ops.windows import Exchange, Totals, Window, along, picked
-from autoshard.tensortype import DType, dtype
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
 

@@ -27,15 +27,15 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import RuleError, ShapeError, UnknownNameError, at
+from autoshard.core.rule import REPLICATE, Rule, bind
+from autoshard.core.tensortype import DType, TensorType, promote, type_of
 from autoshard.ops.attributes import Place, Types, hashable
 from autoshard.ops.laid import Laid
 from autoshard.ops.options import Options
 from autoshard.ops.positional import sort_call
 from autoshard.ops.windows import Exchange
-from autoshard.rule import REPLICATE, Rule, bind
-from autoshard.source import caller
-from autoshard.tensortype import DType, TensorType, promote, type_of
+from autoshard.util.errors import RuleError, ShapeError, UnknownNameError, at
+from autoshard.util.source import caller
 
 _REGISTRY: dict[str, Operator] = {}
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import Rule
 from autoshard.ops.axes import axis_indices, letters, whole_numbers, words
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.registry import operator
-from autoshard.rule import Rule
+from autoshard.util.errors import ShapeError
 
 Bound = tuple[str, dict[str, int]]
 

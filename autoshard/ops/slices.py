@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import Rule, source_rule
 from autoshard.ops.attributes import Place
 from autoshard.ops.axes import axis_index, axis_indices, letters, sized, whole_numbers, words
 from autoshard.ops.laid import Laid, box
@@ -29,7 +29,7 @@ from autoshard.ops.windows import (
     picked,
     slid,
 )
-from autoshard.rule import Rule, source_rule
+from autoshard.util.errors import ShapeError
 
 Ends = Sequence[int | None]
 

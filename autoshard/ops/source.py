@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule import Rule, source_rule
+from autoshard.core.tensortype import DType
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.attributes import Literal, Place
 from autoshard.ops.axes import whole_numbers
 from autoshard.ops.registry import operator
-from autoshard.rule import Rule, source_rule
-from autoshard.tensortype import DType
-from autoshard.tensortype import dtype as element_type
+from autoshard.util.errors import ShapeError
 
 
 def sizes_of(shape: object, what: str) -> tuple[int, ...]:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import DType, TensorType, promote
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.reduce import sum_to
 from autoshard.ops.registry import Operator, operator
-from autoshard.tensortype import DType, TensorType, promote
-from autoshard.tensortype import dtype as element_type
+from autoshard.util.errors import ShapeError
 
 _F32, BOOL = element_type("f32"), element_type("bool")
 _COMPLEX = {element_type("c64"): _F32, element_type("c128"): element_type("f64")}

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import DType, TensorType
 from autoshard.ops.axes import letters, words
 from autoshard.ops.registry import operator
-from autoshard.tensortype import DType, TensorType
+from autoshard.util.errors import ShapeError
 
 
 def _rule(name: str, tensors: int, scalars: int, results: int) -> Callable[..., str]:

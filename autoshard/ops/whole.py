@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.unary import native
-from autoshard.tensortype import dtype as element_type
 
 
 def _bits(x: np.ndarray) -> int:

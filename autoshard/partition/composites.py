@@ -15,20 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import GraphError
+from autoshard.core.rule import Rule
+from autoshard.core.strategy import Strategy, is_runnable, project
+from autoshard.core.tensortype import DType, TensorType, dtype
 from autoshard.ir.graph import Builder, Graph, Node, Value, walk
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Mesh, size_of
 from autoshard.ops.attributes import Literal
 from autoshard.ops.calls import call_bytes
 from autoshard.ops.registry import Operator, lookup
-from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
+from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.redistribute.buffers import staging_bytes
 from autoshard.redistribute.planner import evened, plan_steps
 from autoshard.redistribute.step import Step
-from autoshard.rule import Rule
-from autoshard.strategy import Strategy, is_runnable, project
-from autoshard.tensortype import DType, TensorType, dtype
+from autoshard.util.errors import GraphError
 
 Lying = dict[Value, tuple[Refs, ...]]
 Steps = Iterable[tuple[Any, TensorType]]

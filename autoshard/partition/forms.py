@@ -8,11 +8,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Register
 from autoshard.redistribute.planner import moved, program_steps
 from autoshard.redistribute.step import Step
-from autoshard.tensortype import TensorType
 
 Shape = tuple[int, ...]
 

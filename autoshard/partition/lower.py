@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from autoshard.errors import RedistributeError
+from autoshard.core.rule import Rule
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node, Value, walk
 from autoshard.layout.layout import Layout
@@ -26,10 +26,10 @@ from autoshard.partition.padding import padding_of
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
 from autoshard.partition.regions import lower_nest
 from autoshard.partition.windows import Gathered, Rounds, exchanged
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.propagate.collector import paused
 from autoshard.redistribute.window import WindowStep
-from autoshard.rule import Rule
+from autoshard.util.errors import RedistributeError
 
 
 @paused()

@@ -10,7 +10,8 @@ import math
 from functools import lru_cache
 from itertools import combinations
 
-from autoshard.errors import PlanError, at
+from autoshard.core.strategy import Strategy, divisors
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, Grouping, GroupList, Groups, Mesh
@@ -18,8 +19,7 @@ from autoshard.ops.body import Body
 from autoshard.ops.hlo_collective import crosses_partitions, device_groups
 from autoshard.partition.program import Register, Together
 from autoshard.partition.together import TogetherStep
-from autoshard.strategy import Strategy, divisors
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import PlanError, at
 
 KINDS = {
     "AllReduce": "all_reduce",

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from autoshard.errors import StrategyError
-from autoshard.errors import at as where
+from autoshard.core.rule import Rule
 from autoshard.ir.graph import Node
 from autoshard.ops.attributes import Valid
 from autoshard.ops.padding import neutral_element
 from autoshard.partition.program import Register
-from autoshard.rule import Rule
+from autoshard.util.errors import StrategyError
+from autoshard.util.errors import at as where
 
 
 def masks(node: Node, rule: Rule, operands: Sequence[Register]) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -13,15 +13,15 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from fractions import Fraction
 
-from autoshard.errors import StrategyError
-from autoshard.errors import at as where
+from autoshard.core.rule import Rule
+from autoshard.core.strategy import Strategy
 from autoshard.ir.flow import is_nest, manual_axes, node_links, value_at
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.ops.control import Edge
-from autoshard.plan import Plan
-from autoshard.rule import Rule
-from autoshard.strategy import Strategy
+from autoshard.plan.plan import Plan
+from autoshard.util.errors import StrategyError
+from autoshard.util.errors import at as where
 
 Shape = tuple[int, ...]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Grouping, Mesh
@@ -21,7 +22,6 @@ from autoshard.ops.registry import Operator
 from autoshard.partition.together import TogetherStep
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
-from autoshard.tensortype import TensorType
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from autoshard.partition.program import Body, Nest
 
 if TYPE_CHECKING:
     from autoshard.partition.lower import _Lowering
-    from autoshard.plan import Plan
+    from autoshard.plan.plan import Plan
 
 LOOPS = ("While",)
 

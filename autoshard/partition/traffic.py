@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoshard.errors import at
 from autoshard.ir.graph import Node
 from autoshard.partition.program import Collective, Program, Together, timed
+from autoshard.util.errors import at
 
 KINDS = {
     "all_gather": "all-gather",

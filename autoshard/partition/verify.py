@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoshard.errors import GraphError, LayoutError, ShapeError
 from autoshard.ir.verify import describe
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs
@@ -31,6 +30,7 @@ from autoshard.redistribute.fetch import fetch
 from autoshard.redistribute.keep import keep
 from autoshard.redistribute.step import KINDS, Step, relabel_pairs
 from autoshard.redistribute.window import WindowStep
+from autoshard.util.errors import GraphError, LayoutError, ShapeError
 
 
 def verify_program(program: Program) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from autoshard.errors import GraphError
 from autoshard.partition.program import Bundle, Collective, Instruction, Start, Wait
 from autoshard.redistribute.window import WindowStep
+from autoshard.util.errors import GraphError
 
 BUNDLED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Kinds of collectives that can work on a common buffer."""

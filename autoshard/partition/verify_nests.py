@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoshard.errors import GraphError
 from autoshard.ir.flow import inside, manual_axes
 from autoshard.ir.verify import describe
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Body, Collective, Nest, Register, Together, walk
 from autoshard.redistribute.step import Step
+from autoshard.util.errors import GraphError
 
 
 def check_nest(nest: Nest) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from autoshard.core.strategy import Strategy
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.ops.attributes import Place
@@ -18,8 +20,6 @@ from autoshard.partition.manual import is_together, steps_together
 from autoshard.partition.together import TogetherStep
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
-from autoshard.strategy import Strategy
-from autoshard.tensortype import TensorType
 
 
 class Fetch(NamedTuple):

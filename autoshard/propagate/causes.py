@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from autoshard.core.rule import Rule
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef
 from autoshard.layout.sharding import Sharding
@@ -20,7 +21,6 @@ from autoshard.propagate.record import MANUAL_IN, Output, Place, Record, Request
 from autoshard.propagate.run import Log
 from autoshard.propagate.step import Placed, Step
 from autoshard.propagate.work import Op, Val
-from autoshard.rule import Rule
 
 ASKED, STEP, FLOW, RETURNED, GROUP, CALL, RESHARD = "asked", "step", "flow", "returned", "group", "call", "reshard"
 

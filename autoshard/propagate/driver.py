@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
+from autoshard.core.tensortype import TensorType, dtype
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import ARG, OPERAND, YIELD, Spot, data_flow_edge, function, module, return_, yield_
 from autoshard.ops.registry import lookup
@@ -21,7 +22,6 @@ from autoshard.propagate.levels import Level, Mode
 from autoshard.propagate.step import Step, flags_of
 from autoshard.propagate.values import edge_op, holder, set_held, set_sharding
 from autoshard.propagate.work import Op, Use, Val, Work
-from autoshard.tensortype import TensorType, dtype
 
 _TERMINATORS = (return_, yield_)
 _new_tuple = tuple.__new__

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from autoshard.errors import GraphError
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import Edge, data_flow_edge
 from autoshard.ops.registry import Operator
 from autoshard.propagate.values import edge_of_target, edge_op, get_sharding, set_held, store_outer
 from autoshard.propagate.work import Op, Val, Work, find
+from autoshard.util.errors import GraphError
 
 
 def add_edges(work: Work) -> None:

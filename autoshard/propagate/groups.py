@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autoshard.errors import GraphError
 from autoshard.layout.sdy_text import show_sharding
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import sharding_constraint, sharding_group
 from autoshard.propagate.edges import insert_after
 from autoshard.propagate.values import get_sharding, set_sharding
 from autoshard.propagate.work import Op, Val, Work, find
+from autoshard.util.errors import GraphError
 
 
 class Groups:

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from autoshard.core.rule import PASS, Factor, Rule
+from autoshard.core.rule_sdy import completed, spread
+from autoshard.core.tensortype import TOKEN
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import INTO, data_flow_edge, propagation_barrier
 from autoshard.ops.registry import Operator
@@ -14,9 +17,6 @@ from autoshard.propagate.levels import Level, Mode, flags
 from autoshard.propagate.step import Direction, Step, flags_of, step_of
 from autoshard.propagate.views import inside, outside
 from autoshard.propagate.work import Op, is_rare
-from autoshard.rule import PASS, Factor, Rule
-from autoshard.rule_sdy import completed, spread
-from autoshard.tensortype import TOKEN
 
 Key = tuple[Sharding | None, ...]
 # A step and its changes: (index into `Op.held`, sharding to keep there, sharding as the step has it).

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoshard.errors import UnknownNameError
 from autoshard.ops.options import SPREADS
 from autoshard.ops.registry import Operator, lookup
 from autoshard.propagate.step import BACKWARD, BOTH, FORWARD, NONE, Direction, flags_of
+from autoshard.util.errors import UnknownNameError
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from autoshard.core.rule import PASS, Dim, Rule
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.layout.sharding import OPEN, DimSharding, Sharding
-from autoshard.rule import PASS, Dim, Rule
 
 
 class Row(NamedTuple):

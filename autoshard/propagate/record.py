@@ -17,7 +17,7 @@ from autoshard.propagate.edges import of_edge_op
 from autoshard.propagate.infos import Info
 from autoshard.propagate.values import holder
 from autoshard.propagate.work import Block, Op, Val, Work
-from autoshard.source import Source
+from autoshard.util.source import Source
 
 ARGUMENT, RESULT, OUTPUT = "argument", "result", "output"
 CONSTRAINT, BARRIER, EDGE, MANUAL_IN, MANUAL_OUT = "constraint", "barrier", "edge", "manual in", "manual out"

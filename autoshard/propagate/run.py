@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoshard.errors import ContextError
 from autoshard.propagate.driver import Event, Spreader
 from autoshard.propagate.infos import Infos
 from autoshard.propagate.levels import ANY, ORDER, Level, Mode
@@ -18,6 +17,7 @@ from autoshard.propagate.priorities import hold_back, release
 from autoshard.propagate.values import store
 from autoshard.propagate.work import Op, Work
 from autoshard.propagate.worklist import EvenSpreader
+from autoshard.util.errors import ContextError
 
 STRATEGIES = {"basic": (False,), "aggressive": (True,), "basic-then-aggressive": (False, True)}
 DRIVERS = {"shardy": Spreader, "worklist": EvenSpreader}

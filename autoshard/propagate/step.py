@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from autoshard.core.rule import Rule
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.aggressive import source_of, spread_aggressive
 from autoshard.propagate.basic import Table, agreed, clear_of, is_strict_prefix, remainder, spread_basic
 from autoshard.propagate.project import Row, Wiring, from_factors, to_factors, wiring
-from autoshard.rule import Rule
 
 Shardings = tuple[Sharding | None, ...]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from autoshard.errors import ShardingError, at
 from autoshard.ir.asked import Asked
 from autoshard.ir.graph import Graph, Value
 from autoshard.ir.verify import describe
@@ -17,7 +16,8 @@ from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
 from autoshard.layout.spec import Spec
 from autoshard.propagate.work import Block, Op, Work, from_graph
-from autoshard.source import Source
+from autoshard.util.errors import ShardingError, at
+from autoshard.util.source import Source
 
 _MESH = "mesh"
 

@@ -30,7 +30,7 @@ from autoshard.propagate.record import (
 )
 from autoshard.propagate.step import Direction
 from autoshard.propagate.work import Block, Op, Val
-from autoshard.source import Source
+from autoshard.util.source import Source
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
-from autoshard.errors import GraphError
+from autoshard.core.tensortype import TOKEN, TensorType
 from autoshard.ir.asked import Asked
 from autoshard.ir.graph import Graph, Node, Region, Value
 from autoshard.layout.mesh import Mesh
@@ -20,7 +20,7 @@ from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import ARG, OPERAND, RESULT, Links, Sizes, Spot, links
 from autoshard.ops.registry import Operator, lookup
 from autoshard.propagate.views import inside
-from autoshard.tensortype import TOKEN, TensorType
+from autoshard.util.errors import GraphError
 
 Use = tuple["Op", int]
 # Stands for the blocks of the many ops that have none.

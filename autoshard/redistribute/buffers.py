@@ -12,11 +12,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.redistribute.fetch import Piece
 from autoshard.redistribute.planner import evened, program_steps
 from autoshard.redistribute.step import Step
-from autoshard.tensortype import TensorType
 
 
 def staging_bytes(step: Step, of: TensorType, strided: bool = False) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from autoshard.errors import RedistributeError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import size_of
 from autoshard.redistribute.bound import fewest_elements
@@ -21,6 +20,7 @@ from autoshard.redistribute.direct import is_cut
 from autoshard.redistribute.orders import quickest
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.ways import Steps, Ways, best, moved, plain, sized_ways, solve, step_shape, ways
+from autoshard.util.errors import RedistributeError
 
 __all__ = ["Steps", "evened", "is_cut", "moved", "plan_steps", "program_steps", "step_shape"]
 

@@ -14,10 +14,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from autoshard.errors import RedistributeError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, size_of
 from autoshard.redistribute.planner import Steps, moved, plan_steps
+from autoshard.util.errors import RedistributeError
 
 Shape = tuple[int, ...]
 

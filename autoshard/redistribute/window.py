@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from autoshard.errors import LayoutError
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Groups, size_of
 from autoshard.ops.windows import Run, Window
+from autoshard.util.errors import LayoutError
 
 HALO = "halo"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import RuntimeSetupError
+from autoshard.core.tensortype import DType
 from autoshard.ir.graph import Node, walk
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import (
@@ -31,7 +31,7 @@ from autoshard.partition.program import (
     Wait,
 )
 from autoshard.runtime.comm import Comm, show_ranks
-from autoshard.tensortype import DType
+from autoshard.util.errors import RuntimeSetupError
 
 _DIGEST = 16
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from autoshard.errors import RuntimeSetupError
+from autoshard.core.tensortype import TOKEN, DType
 from autoshard.layout.layout import Layout
 from autoshard.redistribute.planner import plan_steps
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.padded import fit
 from autoshard.runtime.steps import run_step
-from autoshard.tensortype import TOKEN, DType
+from autoshard.util.errors import RuntimeSetupError
 
 
 def array_dtype(of: DType) -> np.dtype:

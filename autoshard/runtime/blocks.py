@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autoshard.errors import RuntimeSetupError, at
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import Nest
 from autoshard.runtime.comm import Comm, show_ranks
+from autoshard.util.errors import RuntimeSetupError, at
 
 Parts = list[np.ndarray]
 Run = Callable[[list, Sequence[Parts]], list[Parts]]

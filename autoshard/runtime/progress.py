@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from autoshard.runtime.processes import birth
-from autoshard.source import shown
+from autoshard.util.source import shown
 
 FOLDER = "AUTOSHARD_PROGRESS"
 """The variable that names the folder."""

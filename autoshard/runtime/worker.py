@@ -22,12 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from autoshard.errors import AutoshardError, RuntimeSetupError
 from autoshard.runtime.mpi import import_mpi
 from autoshard.runtime.progress import ENDED, FAILING, FOLDER, of_this_rank
 from autoshard.runtime.reports import MARK
 from autoshard.runtime.watch import ASK_STACK, LIFELINE
-from autoshard.source import told_to_user
+from autoshard.util.errors import AutoshardError, RuntimeSetupError
+from autoshard.util.source import told_to_user
 
 _DRAIN_SECONDS = 0.2
 _ORPHANED = 1

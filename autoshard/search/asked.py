@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from autoshard.errors import PlanError
 from autoshard.ir.flow import node_links, value_at
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.ops.control import INTO, OPERAND, RESULT, Links, Spot
-from autoshard.plan import PROPAGATED
+from autoshard.plan.plan import PROPAGATED
 from autoshard.propagate.edges import of_edge_op
 from autoshard.propagate.pipeline import IMPORT
 from autoshard.propagate.run import Log, propagate
@@ -22,6 +21,7 @@ from autoshard.propagate.values import get_sharding, holder
 from autoshard.propagate.work import Block, Op, Val, Work
 from autoshard.search.follow import ANY, Wish
 from autoshard.search.problem import Path, Place, Problem
+from autoshard.util.errors import PlanError
 
 ASKED = "asked"
 

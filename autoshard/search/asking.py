@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh, merge_refs
 from autoshard.layout.sharding import Sharding
 from autoshard.layout.spec import Spec
 from autoshard.search.follow import ANY, fitting, follow
-from autoshard.strategy import Strategy
 
 # Operators whose one purpose is that their result lies as asked.
 ASKING = ("ShardingConstraint",)

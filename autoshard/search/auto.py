@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from autoshard.errors import PlanError
+from autoshard.core.strategy import divisors
 from autoshard.ir.graph import walk
 from autoshard.layout.mesh import Mesh
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.search.asking import asks
 from autoshard.search.choose import chooser
 from autoshard.search.evaluate import plan_seconds
@@ -24,7 +24,7 @@ from autoshard.search.limit import MEMORY
 from autoshard.search.memory import peak_memory
 from autoshard.search.problem import Problem
 from autoshard.search.registry import find_mode, search_mode
-from autoshard.strategy import divisors
+from autoshard.util.errors import PlanError
 from costmodel import format_seconds
 
 NAME, MODE, AXES = "auto", "mode", "axes"

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 
-from autoshard.errors import LayoutError
+from autoshard.core.strategy import Strategy, is_legal, place_parts, project, whole
 from autoshard.ir.graph import DATA, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import size_of
-from autoshard.plan import ADOPTED, CONFIGURED, GIVEN, Cause, Decision, Plan
+from autoshard.plan.plan import ADOPTED, CONFIGURED, GIVEN, Cause, Decision, Plan
 from autoshard.search.choose import chooser
 from autoshard.search.flat import CARRIED
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
-from autoshard.strategy import Strategy, is_legal, place_parts, project, whole
+from autoshard.util.errors import LayoutError
 
 BATCH, FOLLOWED = "batch parallel", "followed"
 Chosen = tuple[Strategy, str, int | None]

@@ -14,10 +14,10 @@ import heapq
 from collections import deque
 from collections.abc import Iterable
 
-from autoshard.errors import StrategyError
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.plan import (
+from autoshard.plan.plan import (
     ADOPTED,
     CONFIGURED,
     GIVEN,
@@ -35,7 +35,7 @@ from autoshard.search.choose import chooser
 from autoshard.search.flat import CARRIED
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
-from autoshard.strategy import Strategy
+from autoshard.util.errors import StrategyError
 
 
 @search_mode("bfs")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node, Value
 from autoshard.partition.composites import call_scratch
 from autoshard.search.schedule import Schedule
-from autoshard.strategy import Strategy
 
 FREE = (0.0, ())
 

@@ -12,11 +12,11 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from autoshard.core.rule import Dim, Rule
+from autoshard.core.strategy import Strategy, is_legal, project
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout, Refs, free_refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
-from autoshard.rule import Dim, Rule
-from autoshard.strategy import Strategy, is_legal, project
 
 Axes = tuple[Refs, ...]
 

@@ -21,18 +21,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoshard.errors import PlanError
-from autoshard.errors import at as where
+from autoshard.core.strategy import Strategy
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.plan import Option
+from autoshard.plan.plan import Option
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.candidates import joined, suggested
 from autoshard.search.listing import Listing, listing
 from autoshard.search.prices import Prices, local_bytes, local_nbytes
-from autoshard.strategy import Strategy
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import PlanError
+from autoshard.util.errors import at as where
 from costmodel import Hardware
 
 AtLeast = Callable[[Layout, Layout, TensorType], float]

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from autoshard.errors import PlanError
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.propagate.collector import paused
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.batch import batch_parallel
@@ -40,7 +40,7 @@ from autoshard.search.memory import peak_memory
 from autoshard.search.problem import Problem
 from autoshard.search.registry import find_mode, search_mode
 from autoshard.search.within import SPARE, MemoryOf, held_as, keep_within
-from autoshard.strategy import Strategy
+from autoshard.util.errors import PlanError
 
 NAME = "sharding_propagation"
 NEAR, MOST_DRAFTS = 1.3, 2

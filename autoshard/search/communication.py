@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from autoshard.partition.lower import lower
 from autoshard.partition.traffic import bytes_moved, traffic_of
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.search.combined import combined
 from autoshard.search.evaluate import evaluate_plan
 from autoshard.search.factor import factor

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoshard.errors import PlanError
-from autoshard.errors import at as where
 from autoshard.ir.graph import Node
-from autoshard.plan import CONFIGURED, PRICED, Cause, Plan
+from autoshard.plan.plan import CONFIGURED, PRICED, Cause, Plan
 from autoshard.search.asked import ASKED
 from autoshard.search.asking import asks, permits
 from autoshard.search.choose import chooser
@@ -25,6 +23,8 @@ from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
 from autoshard.search.strategies import atoms_of
 from autoshard.search.tables import Tables
+from autoshard.util.errors import PlanError
+from autoshard.util.errors import at as where
 
 NAME = "dynamic_programming"
 

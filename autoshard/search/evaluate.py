@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from autoshard.core.strategy import Strategy
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node, walk
 from autoshard.layout.layout import Layout
@@ -22,7 +24,7 @@ from autoshard.partition.program import Bundle, Collective, Compute, Program, To
 from autoshard.partition.program import walk as walk_program
 from autoshard.partition.together import TogetherStep
 from autoshard.partition.windows import exchange_steps
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.propagate.collector import paused
 from autoshard.redistribute.planner import evened, is_cut, plan_steps
 from autoshard.redistribute.step import Step
@@ -30,8 +32,6 @@ from autoshard.redistribute.window import WindowStep
 from autoshard.search.memory import MemoryUse, memory_of
 from autoshard.search.prices import Prices
 from autoshard.search.program_memory import program_memory
-from autoshard.strategy import Strategy
-from autoshard.tensortype import TensorType
 from costmodel import Hardware
 
 Move = tuple[Layout, Layout, TensorType, int]

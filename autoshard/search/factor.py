@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from autoshard.errors import PlanError
+from autoshard.core.strategy import Strategy
 from autoshard.ir.flow import Boundary, borders, is_nest, manual_axes
 from autoshard.ir.graph import Node, Value, inner_values, region_values, walk
 from autoshard.layout.layout import Layout
 from autoshard.layout.sharding import Sharding, divisible
-from autoshard.plan import CONFIGURED, GIVEN, Cause, Decision, Plan
+from autoshard.plan.plan import CONFIGURED, GIVEN, Cause, Decision, Plan
 from autoshard.search.asked import Spread, shortened
 from autoshard.search.choose import chooser
 from autoshard.search.follow import ANY, Wish, fitting, follow
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
-from autoshard.strategy import Strategy
+from autoshard.util.errors import PlanError
 
 # Operators whose one purpose is that their result lies as asked.
 _ASKING = ("ShardingConstraint",)

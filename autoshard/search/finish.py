@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.plan import ADOPTED, CONFIGURED, GIVEN, IMPROVED, PRICED, PROPAGATED, Cause, Decision, Option, Plan
+from autoshard.plan.plan import ADOPTED, CONFIGURED, GIVEN, IMPROVED, PRICED, PROPAGATED, Cause, Decision, Option, Plan
 from autoshard.search.asked import ASKED
 from autoshard.search.choose import ALTERNATIVES
-from autoshard.search.draft import Choice, Draft, Seat
+from autoshard.search.draft import Choice, Draft
 from autoshard.search.problem import Problem
-from autoshard.strategy import Strategy
+from autoshard.search.seat import Seat
 from costmodel import format_seconds
 
 

@@ -25,15 +25,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from autoshard.errors import PlanError
 from autoshard.ir.flow import Boundary, is_nest
 from autoshard.ir.graph import Graph, Node, Value, inner_values, walk
 from autoshard.ir.trips import runs
 from autoshard.layout.layout import Layout
 from autoshard.ops.control import apart
 from autoshard.ops.registry import lookup
-from autoshard.plan import Cause, Decision, Option, Plan
+from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.search.problem import Place, Problem
+from autoshard.util.errors import PlanError
 
 CARRIED = "carried"
 """The role of an input of a flat graph that keeps a tie."""

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from autoshard.core.rule import PERMUTATION, REDUCTION, REPLICATE, Factor, Rule
+from autoshard.core.rule_sdy import completed
+from autoshard.core.strategy import Strategy, divisors, is_runnable
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.passes.common_axes import find_common_axes
 from autoshard.propagate.project import Row, TensorFactors, to_factors, wiring
 from autoshard.redistribute.planner import evened, plan_steps
-from autoshard.rule import PERMUTATION, REDUCTION, REPLICATE, Factor, Rule
-from autoshard.rule_sdy import completed
 from autoshard.search.moving import moved_axes
-from autoshard.strategy import Strategy, divisors, is_runnable
 
 ANY = "any"
 """Stands for the sharding of a tensor that can be had in any layout without communication, such as a constant."""

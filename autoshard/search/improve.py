@@ -13,14 +13,15 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from autoshard.core.strategy import some_strategies
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.search.asking import permits
 from autoshard.search.candidates import joined
-from autoshard.search.draft import Choice, Draft, Seat
+from autoshard.search.draft import Choice, Draft
+from autoshard.search.seat import Seat
 from autoshard.search.strategies import atoms_of
-from autoshard.strategy import some_strategies
 
 LEAST_GAIN = 1e-9
 """What an improvement must save, as a share of the draft's cost; less may be rounding."""

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.search.draft import Choice, Seat
+from autoshard.search.draft import Choice
 from autoshard.search.improve import Improver
+from autoshard.search.seat import Seat
 
 MOST_LAYOUTS = 3
 """How many layouts that are not in use are tried for one value."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoshard.errors import MemoryLimitError, PlanError
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.search.exact import CostProblem, Row, least_memory, solve
@@ -22,7 +22,7 @@ from autoshard.search.rows_search import RowsSearch
 from autoshard.search.settle import Settled
 from autoshard.search.strategies import Menu
 from autoshard.search.tables import Tables
-from autoshard.strategy import Strategy
+from autoshard.util.errors import MemoryLimitError, PlanError
 from costmodel import format_bytes
 
 SMALL, WRITTEN = 100_000, 2_000_000

@@ -12,12 +12,12 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from autoshard.core.rule import Dim, Rule
+from autoshard.core.strategy import Strategy, some_strategies
+from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Mesh, merge_refs, size_of
-from autoshard.rule import Dim, Rule
 from autoshard.search.prices import Prices, lost
-from autoshard.strategy import Strategy, some_strategies
-from autoshard.tensortype import TensorType
 
 
 @dataclass(frozen=True, eq=False)

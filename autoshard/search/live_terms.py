@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autoshard.errors import RedistributeError
+from autoshard.util.errors import RedistributeError
 from costmodel import live_bytes
 
 if TYPE_CHECKING:

@@ -20,20 +20,20 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from autoshard.errors import RedistributeError
+from autoshard.core.strategy import Strategy
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.flow import borders, is_nest
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.partition.composites import call_scratch
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.propagate.collector import paused
 from autoshard.redistribute.buffers import transient_bytes
 from autoshard.search.live_terms import LiveTerms
 from autoshard.search.prices import local_nbytes
 from autoshard.search.problem import Problem
 from autoshard.search.schedule import Schedule, Use
-from autoshard.strategy import Strategy
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import RedistributeError
 from costmodel import live_bytes
 
 Variable = Node | Value

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from autoshard.core.rule import PASS, Rule
+from autoshard.core.strategy import is_legal
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, merge_refs, size_of
-from autoshard.rule import PASS, Rule
-from autoshard.strategy import is_legal
 
 Axes = tuple[Refs, ...]
 

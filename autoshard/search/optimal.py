@@ -17,10 +17,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from autoshard.errors import MemoryLimitError, PlanError
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.plan import CONFIGURED, GIVEN, Cause, Decision, Option, Plan
+from autoshard.plan.plan import CONFIGURED, GIVEN, Cause, Decision, Option, Plan
 from autoshard.search.choose import ALTERNATIVES
 from autoshard.search.evaluate import prices_for
 from autoshard.search.limit import MEMORY
@@ -33,6 +32,7 @@ from autoshard.search.settle import EQUAL, Settled, settle, settle_below
 from autoshard.search.strategies import Atoms, atoms_of, count_bound
 from autoshard.search.tables import Tables, needs_detours
 from autoshard.search.transfers import Transfers
+from autoshard.util.errors import MemoryLimitError, PlanError
 from costmodel import Hardware
 
 NAME = "optimal"

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from autoshard.core.strategy import Strategy
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout, Refs
@@ -20,8 +22,6 @@ from autoshard.redistribute.digits import apart
 from autoshard.redistribute.planner import evened, is_cut, plan_steps
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
-from autoshard.strategy import Strategy
-from autoshard.tensortype import TensorType
 from costmodel import Hardware, group_levels, grouped_seconds, operator_seconds
 
 Numbers = TypeVar("Numbers", float, np.ndarray)

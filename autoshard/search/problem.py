@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-from autoshard.errors import LayoutError, StrategyError
-from autoshard.errors import at as where
+from autoshard.core.strategy import Strategy, parse_strategy, show_given
 from autoshard.ir.graph import DATA, Graph, Node, Source, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -20,7 +19,8 @@ from autoshard.layout.sharding import Sharding
 from autoshard.layout.tensor_map import onto
 from autoshard.propagate.work import Work
 from autoshard.search.asking import asked_of, asks, fitted, satisfies, strategy_of
-from autoshard.strategy import Strategy, parse_strategy, show_given
+from autoshard.util.errors import LayoutError, StrategyError
+from autoshard.util.errors import at as where
 from costmodel import Hardware
 
 Path = tuple[Node, ...]

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from functools import partial, update_wrapper
 
-from autoshard.errors import PlanError, UnknownNameError
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.search.flat import plan_flat
 from autoshard.search.problem import Problem
+from autoshard.util.errors import PlanError, UnknownNameError
 
 Search = Callable[[Problem], Plan]
 _MODES: dict[str, Search] = {}

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.memory import Held, MemoryUse, Term, Variable, memory_model
@@ -21,7 +22,6 @@ from autoshard.search.rows_spanned import scaled
 from autoshard.search.sharing import Shared
 from autoshard.search.strategies import Menu
 from autoshard.search.tables import Price, Tables
-from autoshard.strategy import Strategy
 from costmodel import live_bytes
 
 

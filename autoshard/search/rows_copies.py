@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.memory import change_bytes
@@ -21,7 +22,6 @@ from autoshard.search.schedule import Schedule, Use
 from autoshard.search.shared_messages import MOST
 from autoshard.search.sharing import Shared
 from autoshard.search.tables import Price, Tables
-from autoshard.tensortype import TensorType
 
 
 @dataclass(frozen=True)

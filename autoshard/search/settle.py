@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.errors import PlanError
 from autoshard.search.bounds import Bounds
 from autoshard.search.exact import CostProblem, Factor, Nearest, least_sum, solve
 from autoshard.search.folded import Folded, Summed
 from autoshard.search.nearby import TooMany
 from autoshard.search.shared_messages import LARGE
 from autoshard.search.tables import Tables
+from autoshard.util.errors import PlanError
 
 Choice = tuple[int, ...]
 

@@ -16,11 +16,11 @@ from functools import cached_property
 
 import numpy as np
 
+from autoshard.core.rule import Dim, Rule
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Graph, Node
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
-from autoshard.rule import Dim, Rule
-from autoshard.strategy import Strategy
 
 UNUSED, CARRIED, SPLITS = 0, 1, 2
 """What an atom does for an operator: UNUSED, CARRIED, or SPLITS + i for factor i. For a tensor: SPLITS + dim."""

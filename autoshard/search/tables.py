@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.errors import PlanError, at
+from autoshard.core.rule import PASS, REDUCTION
+from autoshard.core.strategy import Strategy
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.rule import PASS, REDUCTION
 from autoshard.search.exact import Factor
 from autoshard.search.flat import CARRIED
 from autoshard.search.prices import Prices
@@ -25,8 +26,7 @@ from autoshard.search.problem import Problem
 from autoshard.search.sharing import Shared
 from autoshard.search.strategies import Atoms, Lister, Menu, encode, terms_reached
 from autoshard.search.transfers import Transfers
-from autoshard.strategy import Strategy
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import PlanError, at
 
 Variable = Node | Value
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.errors import RedistributeError
+from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.redistribute.planner import plan_steps
 from autoshard.redistribute.step import Step
 from autoshard.search.prices import Prices
 from autoshard.search.strategies import CARRIED, SPLITS, Atoms, decode, encode, to_digits, to_layout
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import RedistributeError
 
 Steps = tuple[Step, ...]
 Terms = tuple[tuple[int, float], ...]

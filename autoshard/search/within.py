@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.search.asking import permits
 from autoshard.search.byte_prices import byte_prices
 from autoshard.search.candidates import suggested
@@ -25,7 +26,6 @@ from autoshard.search.live_terms import LiveTerms
 from autoshard.search.memory import MemoryModel, memory_model, note_peak
 from autoshard.search.prices import Prices
 from autoshard.search.problem import Problem
-from autoshard.strategy import Strategy
 
 Strategies = Mapping[Node, Strategy]
 

@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autoshard.errors import GraphError, ShardingError, at
-from autoshard.source import caller
 from autoshard.trace.cell import Cell
+from autoshard.util.errors import GraphError, ShardingError, at
+from autoshard.util.source import caller
 from costmodel import format_count
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import autoshard.ops  # noqa: F401  (registers the operators that the methods look up)
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import DType, dtype
 from autoshard.ops.registry import lookup
-from autoshard.tensortype import DType, dtype
 from autoshard.trace.indexing import take
+from autoshard.util.errors import ShapeError
 
 Axis = int | Sequence[int] | None
 

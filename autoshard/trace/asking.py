@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import GraphError, ShapeError, ShardingError, at
 from autoshard.layout.spec import Spec
 from autoshard.ops.registry import lookup
-from autoshard.source import caller
 from autoshard.trace.arithmetic import Arithmetic, is_number
 from autoshard.trace.parameter import Parameter, active
 from autoshard.trace.structure import Leaf, flatten, unflatten
 from autoshard.trace.tensor import Recorder, Tensor
+from autoshard.util.errors import GraphError, ShapeError, ShardingError, at
+from autoshard.util.source import caller
 
 _DIRECTIONS = ("forward", "backward", "none")
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
-from autoshard.errors import ShapeError
-from autoshard.tensortype import dtype
+from autoshard.core.tensortype import dtype
 from autoshard.trace.cell import Cell
 from autoshard.trace.layers import Dense, Dropout, LayerNorm, RMSNorm, get_activation
+from autoshard.util.errors import ShapeError
 
 
 class MultiHeadAttention(Cell):

@@ -9,12 +9,12 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from autoshard.checks import positive
-from autoshard.errors import GraphError, StrategyError, at
 from autoshard.layout.layout import Layout
 from autoshard.ops.primitive import Primitive
-from autoshard.source import Source, caller
 from autoshard.trace.parameter import Entry, Owned, Parameter, active
+from autoshard.util.checks import positive
+from autoshard.util.errors import GraphError, StrategyError, at
+from autoshard.util.source import Source, caller
 
 Given = Sequence[int] | Layout | None
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError, at
 from autoshard.ir.graph import Node
 from autoshard.ops.hlo_collective import crosses_partitions, device_groups
+from autoshard.util.errors import ShapeError, at
 
 COLLECTIVES: dict[str, Callable[[Any, Node, list[list]], Sequence[list]]] = {}
 

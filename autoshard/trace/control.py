@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autoshard.errors import GraphError, ShapeError, at
+from autoshard.core.tensortype import TensorType, dtype, type_of
 from autoshard.ir.graph import Region, Value
 from autoshard.ops.registry import lookup
-from autoshard.source import caller
-from autoshard.tensortype import TensorType, dtype, type_of
 from autoshard.trace.arithmetic import is_number
 from autoshard.trace.asking import is_tensor, recorder_of
 from autoshard.trace.parameter import Parameter
 from autoshard.trace.structure import flatten, unflatten
 from autoshard.trace.tensor import Recorder, Tensor, number_type
+from autoshard.util.errors import GraphError, ShapeError, at
+from autoshard.util.source import caller
 
 _BOOL = TensorType((), dtype("bool"))
 

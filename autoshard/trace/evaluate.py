@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import RuntimeSetupError, ShapeError, at
+from autoshard.core.tensortype import TOKEN, type_of
 from autoshard.ir.graph import Graph, Node, Value, walk
 from autoshard.ir.run import TOKEN_VALUE, Held, Runner
 from autoshard.ops.hlo_custom import unknown_target
-from autoshard.tensortype import TOKEN, type_of
 from autoshard.trace.manual import Team
+from autoshard.util.errors import RuntimeSetupError, ShapeError, at
 
 Inputs = Mapping[Value, np.ndarray] | Sequence[np.ndarray]
 

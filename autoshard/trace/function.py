@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import GraphError, RuntimeSetupError, ShapeError, at
+from autoshard.core.tensortype import TOKEN, TensorType, type_of
 from autoshard.ir.graph import DATA, PARAMETER, STATE, Builder, Graph, Node, Value
 from autoshard.ops.primitive import current_primitive
 from autoshard.ops.registry import Operator, lookup
-from autoshard.source import Source, caller
-from autoshard.tensortype import TOKEN, TensorType, type_of
 from autoshard.trace.arguments import argument_names, by_position, check_count
 from autoshard.trace.asking import constrained
 from autoshard.trace.cell import Cell
@@ -27,6 +25,8 @@ from autoshard.trace.parameter import Entry, Parameter, activate
 from autoshard.trace.specs import Requests, Specs
 from autoshard.trace.structure import flatten, shown, unflatten
 from autoshard.trace.tensor import Recorder, Tensor, snake
+from autoshard.util.errors import GraphError, RuntimeSetupError, ShapeError, at
+from autoshard.util.source import Source, caller
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import dtype
 from autoshard.ops.registry import lookup
-from autoshard.tensortype import dtype
+from autoshard.util.errors import ShapeError
 
 
 def take(x: Any, index: Any) -> Any:

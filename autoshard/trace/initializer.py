@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from autoshard.errors import ShapeError, UnknownNameError
-from autoshard.tensortype import DType, TensorType
+from autoshard.core.tensortype import DType, TensorType
+from autoshard.util.errors import ShapeError, UnknownNameError
 
 _STREAM = [np.random.default_rng(0)]
 _SEEDS = [itertools.count(1)]

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
-from autoshard.errors import ShapeError, UnknownNameError
 from autoshard.trace.cell import Cell
 from autoshard.trace.initializer import deferred, next_seed
 from autoshard.trace.parameter import Parameter
+from autoshard.util.errors import ShapeError, UnknownNameError
 
 
 class Dense(Cell):

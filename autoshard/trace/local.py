@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from autoshard.errors import GraphError, ShapeError, ShardingError, at
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Value
 from autoshard.layout.mesh import AxisRef, Mesh, size_of
 from autoshard.layout.sharding import Sharding
@@ -18,12 +18,12 @@ from autoshard.layout.spec import Spec
 from autoshard.layout.verify_sharding import verify_manual
 from autoshard.ops.body import REDUCTIONS, Body
 from autoshard.ops.registry import lookup
-from autoshard.source import caller
-from autoshard.tensortype import TensorType
 from autoshard.trace.asking import entries, is_tensor, recorder_of
 from autoshard.trace.function import trace
 from autoshard.trace.structure import flatten, unflatten
 from autoshard.trace.tensor import Enclosure, Recorder, Tensor
+from autoshard.util.errors import GraphError, ShapeError, ShardingError, at
+from autoshard.util.source import caller
 
 _BODIES = {reduction: name for name, reduction in REDUCTIONS.items()}
 # JAX, too, lets all collectives of a program share one channel: it only says that groups list devices.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from autoshard import ops
-from autoshard.errors import ShapeError
-from autoshard.tensortype import dtype
+from autoshard.core.tensortype import dtype
 from autoshard.trace.cell import Cell
+from autoshard.util.errors import ShapeError
 
 _REDUCTIONS = {"none": None, "mean": "ReduceMean", "sum": "ReduceSum"}
 

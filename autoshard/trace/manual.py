@@ -11,12 +11,12 @@ from functools import cached_property
 
 import numpy as np
 
-from autoshard.errors import ShapeError, at
 from autoshard.ir.graph import Graph, Node, walk
 from autoshard.ir.run import CALLS, Held, Runner, cast
 from autoshard.layout.mesh import AxisRef, Mesh, size_of
 from autoshard.layout.sharding import Sharding
 from autoshard.trace.collectives import COLLECTIVES
+from autoshard.util.errors import ShapeError, at
 
 Parts = list
 # What a position can tell by itself.

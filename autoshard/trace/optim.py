@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import ContextError, GraphError
 from autoshard.ops.primitive import primitive_class
 from autoshard.ops.registry import lookup
 from autoshard.trace.initializer import deferred
 from autoshard.trace.parameter import Parameter
+from autoshard.util.errors import ContextError, GraphError
 
 Rate = float | Sequence[float] | Callable[[Any], Any]
 

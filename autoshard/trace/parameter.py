@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import GraphError, ShapeError, at
+from autoshard.core.tensortype import DType, TensorType, dtype, type_of
 from autoshard.layout.layout import Layout
 from autoshard.layout.spec import Spec
 from autoshard.ops.registry import Operator
-from autoshard.source import Source, caller
-from autoshard.tensortype import DType, TensorType, dtype, type_of
 from autoshard.trace.arithmetic import Arithmetic
 from autoshard.trace.initializer import Deferred
+from autoshard.util.errors import GraphError, ShapeError, at
+from autoshard.util.source import Source, caller
 
 Entry = tuple[int, ...] | Layout | None
 _ACTIVE: ContextVar[Any] = ContextVar("active_recorder", default=None)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoshard.errors import at
 from autoshard.ir.graph import Value
 from autoshard.layout.spec import Spec
-from autoshard.source import Source, caller
 from autoshard.trace.asking import entries
+from autoshard.util.errors import at
+from autoshard.util.source import Source, caller
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,15 +16,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 import autoshard.ops
-from autoshard.errors import GraphError, ShapeError, at
+from autoshard.core.tensortype import DType, TensorType, dtype
 from autoshard.ir.graph import Builder, Node, Region, Value, walk
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.attributes import Literal
 from autoshard.ops.registry import Operator, lookup
-from autoshard.source import Source, caller
-from autoshard.tensortype import DType, TensorType, dtype
 from autoshard.trace.arithmetic import Arithmetic, is_number
 from autoshard.trace.parameter import Parameter
+from autoshard.util.errors import GraphError, ShapeError, at
+from autoshard.util.source import Source, caller
 
 
 class Tensor(Arithmetic):

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from autoshard.errors import GraphError, at
+from autoshard.core.tensortype import DType, dtype
 from autoshard.ir.graph import Builder, Graph, Node, Value
 from autoshard.ops.registry import Operator, lookup
-from autoshard.source import Source
-from autoshard.tensortype import DType, dtype
 from autoshard.trace.tensor import Recorder, Tensor, snake
 from autoshard.transform.simplify import live_nodes, with_nodes
+from autoshard.util.errors import GraphError, at
+from autoshard.util.source import Source
 
 
 def gradient(graph: Graph, of: Value, wrt: Sequence[Value]) -> tuple[Graph, dict[Value, Value]]:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Graph, Node, Region, Value
 from autoshard.ops.laid import Box, Laid, box, cut, elements, renamed
 from autoshard.ops.registry import lookup
-from autoshard.tensortype import TensorType
 from autoshard.transform.simplify import live_nodes, with_nodes
 
 Call = tuple[str, tuple[Value, ...], dict[str, Any]]

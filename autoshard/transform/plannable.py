@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from autoshard.errors import PlanError, at
+from autoshard.core.tensortype import TensorType, dtype
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Graph, Node, Region, Value
 from autoshard.ops.registry import lookup
-from autoshard.tensortype import TensorType, dtype
+from autoshard.util.errors import PlanError, at
 
 Rewrite = Callable[[Node], tuple[Node, ...]]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from autoshard.errors import GraphError
 from autoshard.ir.graph import PARAMETER, Graph, Node, Value
 from autoshard.ops.registry import lookup
+from autoshard.util.errors import GraphError
 
 AGAIN = ".again"
 """What the names of values end in that are made again."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoshard.errors import GraphError
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.trace.function import Traced, TraceRecorder, trace
 from autoshard.trace.optim import Optimizer
@@ -16,6 +15,7 @@ from autoshard.transform.grad import gradient
 from autoshard.transform.recompute import backward_begins, cheap
 from autoshard.transform.recompute import recompute as again
 from autoshard.transform.recompute import regather as apart
+from autoshard.util.errors import GraphError
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 import autoshard as ash
-import autoshard.communication as comm
+import autoshard.mindspore.communication as comm
 from autoshard import Model, Parameter, Tensor, nn, ops, set_auto_parallel_context, set_context
-from autoshard.dataset import NumpySlicesDataset
+from autoshard.mindspore.dataset import NumpySlicesDataset
 from costmodel import format_bytes, format_seconds
 
 RANKS = comm.get_group_size() if comm.get_group_size() > 1 else 8

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from autoshard.core.tensortype import type_of
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
 from autoshard.runtime.checkpoint import Held, Placed, save
 from autoshard.runtime.local import LocalComm
-from autoshard.tensortype import type_of
 
 W = np.arange(54, dtype=np.float32).reshape(6, 9)
 

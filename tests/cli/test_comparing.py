@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from autoshard.compare import compare, default_modes, ranked
-from autoshard.errors import PlanError
 from autoshard.layout import Mesh
+from autoshard.report.compare import compare, default_modes, ranked
 from autoshard.search import search_modes
 from autoshard.search.named import named_plans
+from autoshard.util.errors import PlanError
 from tests.search.plans import array
 from tests.search.test_search_evaluate import training
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoshard.errors import AutoshardError
+from autoshard.util.errors import AutoshardError
 
 MODELS = Path(__file__).with_name("models.py")
 FORWARD = f"{MODELS}:forward"

@@ -17,7 +17,7 @@ RUN = ROOT / "sample_code" / "sharding_propagation" / "run.sh"
 def test_run_passes_options_behind_the_script(cli, tmp_path):
     script = tmp_path / "show.py"
     script.write_text(
-        "import sys\nfrom autoshard.communication import get_group_size, get_rank\n"
+        "import sys\nfrom autoshard.mindspore.communication import get_group_size, get_rank\n"
         "print(get_rank(), 'of', get_group_size(), *sys.argv[1:])\n"
     )
     code, out, _ = cli("run", "-n", "2", "--timeout", "60", str(script), "--epochs", "3", "-n", "5")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from autoshard.core.strategy import parse_strategy
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import PARAMETER, Builder, Graph, Source, Value
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import lookup
-from autoshard.plan import CONFIGURED, PROPAGATED, Cause, Decision, Option, Plan
-from autoshard.strategy import parse_strategy
-from autoshard.tensortype import TensorType
+from autoshard.plan.plan import CONFIGURED, PROPAGATED, Cause, Decision, Option, Plan
 
 MATMUL = Source("train.py", 33, "x = self.matmul(x, self.weight)")
 ADD = Source("train.py", 34, "x = self.add(x, self.bias)")

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Shard
 
 import autoshard as ash
-from autoshard.errors import PlanError, RuntimeSetupError
 from autoshard.exporters.dtensor import device_mesh, parallelize, torch_placements
 from autoshard.exporters.dtensor_local import smallest_block
 from autoshard.exporters.pieces import Pieces
 from autoshard.exporters.placements import placements
 from autoshard.layout import Layout, Mesh
+from autoshard.util.errors import PlanError, RuntimeSetupError
 
 pytestmark = pytest.mark.torch
 SCRIPT = Path(__file__).with_name("dtensor_ranks.py")

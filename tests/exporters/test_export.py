@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 from autoshard import nn
 from autoshard.api import plan
 from autoshard.cli import app
-from autoshard.errors import PlanError
 from autoshard.exporters.export import FORMS, plan_schema
 from autoshard.exporters.mindspore import parse_lines
 from autoshard.exporters.plan_file import load_plan
 from autoshard.layout import Layout, Mesh
 from autoshard.transform import train_step
+from autoshard.util.errors import PlanError
 from tests.search.plans import FFN, array
 
 X, LABEL = array(24, 12), array(24, 8)

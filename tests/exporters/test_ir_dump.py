@@ -10,7 +10,8 @@ import golden
 import numpy as np
 import pytest
 
-from autoshard.errors import PlanError
+from autoshard.core.strategy import Strategy
+from autoshard.core.tensortype import TensorType
 from autoshard.exporters.ir_dump import dump_begin, dump_program, save_graphs
 from autoshard.exporters.ir_parse import DumpNode, DumpReturn, parse_dump, show_dump
 from autoshard.ir.graph import PARAMETER, STATE, Builder, Graph
@@ -21,12 +22,11 @@ from autoshard.ops.attributes import Literal
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Collective, Program, Register
 from autoshard.partition.verify import verify_program
-from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
+from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.redistribute.step import Step
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.strategy import Strategy
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import PlanError
 
 EIGHT = Mesh.flat(8)
 PLAN = ffn_case.plan_by_hand(ffn_case.ffn(), EIGHT, ffn_case.TUTORIAL, ["dense1.matmul"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.errors import ParseError
+from autoshard.core.tensortype import TensorType
 from autoshard.exporters.ir_parse import (
     Dump,
     DumpNode,
@@ -23,7 +23,7 @@ from autoshard.exporters.ir_parse import (
     show_dump,
 )
 from autoshard.ir.scan import Scanner
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import ParseError
 
 
 @pytest.mark.parametrize("name", ["tutorial_step_parallel_begin.ir", "tutorial_validate.ir"])

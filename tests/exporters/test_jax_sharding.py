@@ -14,8 +14,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import autoshard as ash
-from autoshard.errors import PlanError, RuntimeSetupError
 from autoshard.exporters.jax_sharding import jax_shardings, jit, jit_model
+from autoshard.util.errors import PlanError, RuntimeSetupError
 
 pytestmark = pytest.mark.jax
 SCRIPT = Path(__file__).with_name("jax_devices.py")
@@ -62,11 +62,11 @@ def _axes(entry) -> tuple[str, ...]:
 
 
 def test_axes_that_do_not_divide_are_left_out() -> None:
+    from autoshard.core.tensortype import TensorType, dtype
     from autoshard.exporters.jax_sharding import _spec
     from autoshard.exporters.pieces import Pieces
     from autoshard.ir.graph import Value
     from autoshard.layout import Layout, Mesh
-    from autoshard.tensortype import TensorType, dtype
 
     mesh = Mesh(dp=2, tp=4)
     layout = Layout.parse("dp.tp, -", mesh)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from autoshard.api import plan
-from autoshard.errors import LayoutError, ParseError
 from autoshard.exporters.mindspore import (
     differences,
     from_checkpoint,
@@ -19,6 +18,7 @@ from autoshard.exporters.mindspore import (
     to_checkpoint,
 )
 from autoshard.layout import Mesh
+from autoshard.util.errors import LayoutError, ParseError
 from tests.search.plans import FFN
 
 X = np.ones((24, 12), np.float32)

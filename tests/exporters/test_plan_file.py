@@ -9,10 +9,10 @@ import pytest
 
 from autoshard import nn, ops
 from autoshard.api import plan
-from autoshard.errors import PlanError
 from autoshard.exporters.plan_file import load_plan, plan_data
 from autoshard.layout import Mesh
 from autoshard.transform import train_step
+from autoshard.util.errors import PlanError
 from tests.search.plans import FFN, array
 
 X, LABEL = array(24, 12), array(24, 8)

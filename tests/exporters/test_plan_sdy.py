@@ -12,9 +12,9 @@ from jaxlib.mlir.passmanager import PassManager
 
 import autoshard as ash
 from autoshard.annotate import annotate
-from autoshard.errors import PlanError
 from autoshard.exporters.plan_sdy import plan_module
 from autoshard.frontends.stablehlo.load import from_stablehlo
+from autoshard.util.errors import PlanError
 
 pytestmark = pytest.mark.jax
 ARGS = ({"up": np.ones((12, 16), np.float32), "down": np.ones((16, 6), np.float32)}, np.ones((24, 12), np.float32))

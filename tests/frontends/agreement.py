@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from autoshard.core.tensortype import dtype
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
-from autoshard.tensortype import dtype
 from autoshard.trace.evaluate import evaluate
 
 # Compiling is what takes the time; nothing runs for long.

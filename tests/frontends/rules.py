@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from jaxlib.mlir.passmanager import PassManager
 
+from autoshard.core.rule_sdy import show_sdy
 from autoshard.frontends.stablehlo.attributes import tensor_type
 from autoshard.frontends.stablehlo.reader import load_translators, parse_module
 from autoshard.frontends.stablehlo.table import TABLE
 from autoshard.ops.registry import lookup
-from autoshard.rule_sdy import show_sdy
 
 _RULE = "sdy.sharding_rule"
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from jaxlib.mlir import ir
 
-from autoshard.errors import AutoshardError, ParseError, RuntimeSetupError, ShapeError, ShardingError
+from autoshard.core.tensortype import TensorType
 from autoshard.frontends import extra, from_jax, from_stablehlo
 from autoshard.frontends.stablehlo.reader import check_results, parse_module, read_module
 from autoshard.ir.graph import Node, Value
 from autoshard.ops.registry import lookup
-from autoshard.tensortype import TensorType
 from autoshard.trace.evaluate import evaluate
+from autoshard.util.errors import AutoshardError, ParseError, RuntimeSetupError, ShapeError, ShardingError
 from tests.frontends.jax_models import floats
 
 pytestmark = pytest.mark.jax

@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import autoshard as ash
-from autoshard.errors import GraphError, RuntimeSetupError, UnknownNameError
+from autoshard.util.errors import GraphError, RuntimeSetupError, UnknownNameError
 
 pytestmark = pytest.mark.jax
 

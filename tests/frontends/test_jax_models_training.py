@@ -14,7 +14,7 @@ import pytest
 
 import autoshard as ash
 from autoshard import nn
-from autoshard.errors import GraphError
+from autoshard.util.errors import GraphError
 
 pytestmark = pytest.mark.jax
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from autoshard.errors import ShapeError
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
 from autoshard.ir.graph import Graph
 from autoshard.trace.evaluate import evaluate
+from autoshard.util.errors import ShapeError
 from tests.frontends.agreement import assert_close, assert_same_numbers
 
 pytestmark = pytest.mark.jax

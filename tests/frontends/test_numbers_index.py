@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from autoshard.errors import ShapeError
-from autoshard.tensortype import dtype
+from autoshard.core.tensortype import dtype
+from autoshard.util.errors import ShapeError
 from tests.frontends.index_cases import (
     BODIES,
     PAIRS,

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from autoshard.errors import ShapeError
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
 from autoshard.ops.hlo_linalg import fft
 from autoshard.ops.hlo_random import philox, rng, rng_bit_generator, threefry
 from autoshard.trace.evaluate import evaluate
+from autoshard.util.errors import ShapeError
 from tests.frontends.hlo_text import operation, shapes, tensor
 from tests.frontends.test_rules_linalg import ALGORITHMS, KINDS, TRANSPOSES, bits, transform, triangular
 from tests.frontends.xla import assert_same_numbers, random_array, run_on_xla, run_ours

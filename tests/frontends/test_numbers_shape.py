@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from autoshard.errors import ShapeError
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
 from autoshard.trace.evaluate import evaluate
+from autoshard.util.errors import ShapeError
 from tests.frontends.agreement import assert_same_numbers
 
 pytestmark = pytest.mark.jax

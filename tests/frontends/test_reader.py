@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-from autoshard.errors import ParseError
 from autoshard.frontends import from_jax, from_stablehlo
 from autoshard.frontends.stablehlo.bodies import read_body
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
@@ -21,6 +20,7 @@ from autoshard.layout.sdy_text import show_sharding
 from autoshard.ops.body import Body
 from autoshard.propagate.work import from_graph
 from autoshard.trace.evaluate import evaluate
+from autoshard.util.errors import ParseError
 from tests.frontends.jax_models import floats
 
 pytestmark = pytest.mark.jax

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.errors import ShapeError, UnknownNameError
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
 from autoshard.ops.hlo_custom import custom_call_rule, custom_call_run, forget_custom_call
 from autoshard.trace.evaluate import evaluate
+from autoshard.util.errors import ShapeError, UnknownNameError
 from tests.frontends.hlo_text import SIZES, operation, shapes, tensor
 from tests.frontends.rules import assert_equal_rules, rules_of
 

@@ -10,13 +10,13 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from autoshard.errors import ShapeError
 from autoshard.frontends import from_jax, from_stablehlo
 from autoshard.ir.text import parse, show, show_value
 from autoshard.ir.verify import verify
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import CLOSED, DimSharding, Sharding
 from autoshard.trace.evaluate import evaluate
+from autoshard.util.errors import ShapeError
 from tests.frontends.jax_manual import COLLECTIVES, MESH, manual
 from tests.frontends.jax_models import floats
 

@@ -12,7 +12,6 @@ from jax.sharding import PartitionSpec as P
 
 from autoshard.api import plan
 from autoshard.cli.module_run import differences, random_inputs
-from autoshard.errors import PlanError, ShapeError
 from autoshard.frontends import from_jax, from_stablehlo
 from autoshard.ir.graph import walk
 from autoshard.partition.program import Together
@@ -21,6 +20,7 @@ from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.trace.evaluate import evaluate
+from autoshard.util.errors import PlanError, ShapeError
 from tests.frontends.jax_manual import COLLECTIVES, MESH, manual
 
 pytestmark = pytest.mark.jax

@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 import autoshard as ash
-from autoshard.errors import (
+from autoshard.exporters.dtensor import parallelize
+from autoshard.util.errors import (
     AutoshardError,
     GraphError,
     MeshError,
@@ -24,7 +25,6 @@ from autoshard.errors import (
     ShardingError,
     UnknownNameError,
 )
-from autoshard.exporters.dtensor import parallelize
 
 pytestmark = pytest.mark.torch
 

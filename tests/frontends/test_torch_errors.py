@@ -13,7 +13,14 @@ import torch.nn.functional as F
 
 import autoshard as ash
 from autoshard import nn
-from autoshard.errors import AutoshardError, GraphError, ParseError, RuntimeSetupError, ShapeError, UnknownNameError
+from autoshard.util.errors import (
+    AutoshardError,
+    GraphError,
+    ParseError,
+    RuntimeSetupError,
+    ShapeError,
+    UnknownNameError,
+)
 
 pytestmark = pytest.mark.torch
 

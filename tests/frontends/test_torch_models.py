@@ -13,7 +13,7 @@ import torch
 
 import autoshard as ash
 from autoshard import nn
-from autoshard.errors import RuntimeSetupError
+from autoshard.util.errors import RuntimeSetupError
 
 pytestmark = pytest.mark.torch
 SAMPLES = Path(ash.__file__).parents[1] / "sample_code" / "07_torch_models" / "samples.py"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import autoshard as ash
 from autoshard import nn
-from autoshard.errors import ShapeError
+from autoshard.util.errors import ShapeError
 from tests.frontends.torch_functions import check, check_gradients
 
 pytestmark = pytest.mark.torch

@@ -12,7 +12,7 @@ import torch
 
 import autoshard as ash
 from autoshard import nn
-from autoshard.errors import GraphError
+from autoshard.util.errors import GraphError
 
 pytestmark = pytest.mark.torch
 

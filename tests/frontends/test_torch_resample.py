@@ -12,7 +12,7 @@ from torch._higher_order_ops.while_loop import while_loop
 
 import autoshard as ash
 from autoshard import nn
-from autoshard.errors import GraphError
+from autoshard.util.errors import GraphError
 from tests.frontends.torch_functions import check, check_gradients
 
 pytestmark = pytest.mark.torch

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from jaxlib import xla_client
 
+from autoshard.core.tensortype import dtype
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
-from autoshard.tensortype import dtype
 from autoshard.trace.evaluate import evaluate
 
 

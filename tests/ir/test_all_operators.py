@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autoshard.core.strategy import enumerate_strategies
 from autoshard.exporters.ir_dump import dump_begin, dump_program
 from autoshard.exporters.ir_parse import parse_dump, show_dump
 from autoshard.ir.text import parse, show
@@ -12,7 +13,6 @@ from autoshard.ir.verify import verify
 from autoshard.layout import Mesh
 from autoshard.partition.lower import lower
 from autoshard.partition.verify import verify_program
-from autoshard.strategy import enumerate_strategies
 from tests.oracle.check import plan_with, single
 from tests.oracle.samples import SAMPLES
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.errors import GraphError, ParseError, ShapeError
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import DATA, Graph, Node, Region, Value, walk
 from autoshard.ir.run import elementwise
 from autoshard.ir.scan import Scanner
@@ -21,9 +21,9 @@ from autoshard.layout.sharding import CLOSED, DimSharding, Sharding
 from autoshard.ops.attributes import Literal
 from autoshard.ops.body import Body
 from autoshard.ops.registry import lookup
-from autoshard.tensortype import TensorType
 from autoshard.trace.evaluate import evaluate
 from autoshard.transform.inline import inline
+from autoshard.util.errors import GraphError, ParseError, ShapeError
 
 TEXT = """\
 graph main(x: f32[4, 6] data, n: i32[] data)

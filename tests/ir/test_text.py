@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from autoshard.errors import GraphError, ParseError
+from autoshard.core.tensortype import TensorType, dtype
 from autoshard.ir.graph import PARAMETER, ROLES, STATE, Builder, Graph, Source
 from autoshard.ir.scan import Scanner
 from autoshard.ir.text import SMALL_LITERAL, parse, read_value, show, show_value
 from autoshard.layout import Mesh
 from autoshard.ops.attributes import Literal, Offset
 from autoshard.ops.registry import lookup
-from autoshard.tensortype import TensorType, dtype
+from autoshard.util.errors import GraphError, ParseError
 
 TEXT = """\
 graph net(x: f32[4, 6] data, dense.w: f32[6, 10] parameter, "steps done": i32[] state)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.errors import GraphError, ParseError
 from autoshard.ir.graph import Graph
 from autoshard.ir.text import parse, show
 from autoshard.ir.verify import verify
 from autoshard.transform.train import train_step
+from autoshard.util.errors import GraphError, ParseError
 from tests.transformer import batches, build
 
 

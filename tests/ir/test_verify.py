@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from autoshard.errors import GraphError
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import DATA, PARAMETER, STATE, Builder, Graph, Node, Source, Value
 from autoshard.ir.verify import verify
 from autoshard.ops.registry import lookup
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import GraphError
 
 HERE = Source("train.py", 33, "y = matmul(x, w)")
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.errors import GraphError, RedistributeError
+from autoshard.core.strategy import enumerate_strategies, parse_strategy
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import PARAMETER, Builder, Source
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.attributes import Literal
@@ -17,11 +18,10 @@ from autoshard.ops.registry import lookup
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Collective, Compute, Program, Register
 from autoshard.partition.verify import verify_program
-from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
+from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.redistribute.planner import plan_steps
 from autoshard.redistribute.step import Step
-from autoshard.strategy import enumerate_strategies, parse_strategy
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import GraphError, RedistributeError
 
 MESH = Mesh(a=2, b=3)
 HERE = Source("train.py", 33, "y = matmul(x, w)")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.errors import LayoutError, MeshError
 from autoshard.layout import AxisRef, Layout, Mesh
 from autoshard.layout.tensor_map import TensorMap, onto
+from autoshard.util.errors import LayoutError, MeshError
 from tests.redistribute import virtual_ranks as ranks
 
 MESH = Mesh(dp=2, tp=4)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.errors import MeshError
 from autoshard.layout import AxisRef, Mesh
+from autoshard.util.errors import MeshError
 from tests.redistribute import virtual_ranks as ranks
 
 SHAPES = [(1,), (6,), (3, 2), (2, 1, 3), (1, 6), (4, 3, 2), (2, 2, 2), (3, 1, 1, 4)]

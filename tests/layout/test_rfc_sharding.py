@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 
-from autoshard.errors import ShardingError
 from autoshard.layout import Mesh
 from autoshard.layout.sdy_text import parse_mesh, parse_sharding, show_sharding
 from autoshard.layout.sharding import Sharding, common_mesh, divisible
 from autoshard.layout.verify_sharding import verify_sharding
+from autoshard.util.errors import ShardingError
 
 
 def read(mesh: Mesh, text: str) -> Sharding:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from jax._src.interpreters import mlir
 from jaxlib.mlir import ir
 
-from autoshard.errors import MeshError, ParseError
 from autoshard.layout import AxisRef, Mesh
 from autoshard.layout.mlir_text import quoted
 from autoshard.layout.sdy_text import (
@@ -22,6 +21,7 @@ from autoshard.layout.sdy_text import (
     show_sharding,
 )
 from autoshard.layout.sharding import DimSharding, Sharding
+from autoshard.util.errors import MeshError, ParseError
 from tests.layout import asked
 
 pytestmark = pytest.mark.jax

@@ -13,7 +13,6 @@ from jax._src.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.passmanager import PassManager
 
-from autoshard.errors import MeshError, ParseError, ShardingError
 from autoshard.layout import AxisRef, Layout, Mesh
 from autoshard.layout.sdy_text import parse_sharding, show_mesh
 from autoshard.layout.sharding import (
@@ -27,6 +26,7 @@ from autoshard.layout.sharding import (
     without_sub_axes,
 )
 from autoshard.layout.verify_sharding import verify_manual, verify_mesh, verify_per_value, verify_sharding
+from autoshard.util.errors import MeshError, ParseError, ShardingError
 from tests.layout import asked
 
 pytestmark = pytest.mark.jax

@@ -7,8 +7,8 @@ import importlib
 
 import pytest
 
-from autoshard.errors import LayoutError
 from autoshard.layout import Layout, Mesh, show_layout
+from autoshard.util.errors import LayoutError
 
 
 def picture(shape: tuple[int, ...], text: str, on: Mesh) -> list[str]:

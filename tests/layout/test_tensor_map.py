@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.errors import LayoutError
+from autoshard.core.rule import bind
+from autoshard.core.strategy import parse_strategy
 from autoshard.layout import Layout, Mesh, TensorMap
 from autoshard.layout.tensor_map import matrix_axes
-from autoshard.rule import bind
-from autoshard.strategy import parse_strategy
+from autoshard.util.errors import LayoutError
 from tests.redistribute import virtual_ranks as ranks
 
 

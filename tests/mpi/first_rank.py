@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from autoshard.communication import get_group_size, get_rank
+from autoshard.mindspore.communication import get_group_size, get_rank
 
 
 def by_first(make: Callable[[], Any]) -> Any:

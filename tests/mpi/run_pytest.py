@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from autoshard.communication import get_rank
+from autoshard.mindspore.communication import get_rank
 
 # Ranks would overwrite each other's cache; and to each its output is a terminal, wherever it goes in the end.
 _FLAGS = ["-x", "-p", "no:cacheprovider", "--color=no"]

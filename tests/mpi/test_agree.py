@@ -13,13 +13,13 @@ import pytest
 
 import autoshard as ash
 from autoshard import ops
-from autoshard.errors import RuntimeSetupError
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import Program
 from autoshard.runtime.agree import check_alike, describe, label
 from autoshard.runtime.comm import show_ranks
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import MpiComm
+from autoshard.util.errors import RuntimeSetupError
 
 COMM = MpiComm()
 WORLD, ODD = COMM.world, COMM.rank == COMM.world - 1

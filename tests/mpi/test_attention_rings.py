@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.communication import get_group_size
+from autoshard.core.strategy import Strategy
 from autoshard.layout import Mesh
+from autoshard.mindspore.communication import get_group_size
 from autoshard.ops.registry import lookup
 from autoshard.partition.lower import lower
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.mpi import default_comm
-from autoshard.strategy import Strategy
 from tests.oracle.check import assert_same, plan_with, single
 
 WORLD = get_group_size()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from autoshard.api import plan
-from autoshard.communication import get_group_size
 from autoshard.layout.mesh import Mesh
+from autoshard.mindspore.communication import get_group_size
 from autoshard.partition.passes import PASSES, optimize
 from autoshard.partition.program import Bundle, Start, walk
 from autoshard.runtime.comm import CommError

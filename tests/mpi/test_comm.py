@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.errors import RuntimeSetupError
 from autoshard.layout.mesh import Groups, Mesh
 from autoshard.runtime.comm import CommError
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import MpiComm, default_comm
+from autoshard.util.errors import RuntimeSetupError
 
 DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint16", "bool", "complex64"]
 COMM = MpiComm()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.communication import get_group_size
 from autoshard.layout.mesh import Mesh
+from autoshard.mindspore.communication import get_group_size
 from autoshard.ops.body import Body
 from autoshard.runtime.comm import CommError
 from autoshard.runtime.local import LocalComm

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.communication import get_group_size
 from autoshard.layout import Layout, Mesh
+from autoshard.mindspore.communication import get_group_size
 from autoshard.redistribute.fetch import fetch
 from autoshard.redistribute.step import Step
 from autoshard.runtime.local import LocalComm

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import autoshard as ash
-from autoshard.communication import get_group_size
+from autoshard.mindspore.communication import get_group_size
 
 pytestmark = pytest.mark.jax
 WORLD = get_group_size()

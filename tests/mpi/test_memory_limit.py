@@ -15,10 +15,10 @@ import pytest
 
 from autoshard import communication, nn
 from autoshard.api import Planned, plan
-from autoshard.errors import MemoryLimitError
+from autoshard.core.tensortype import TensorType
 from autoshard.search.memory import peak_memory
-from autoshard.tensortype import TensorType
 from autoshard.transform import train_step
+from autoshard.util.errors import MemoryLimitError
 from benchmarks import cost_truth
 from benchmarks.models import transformer_step
 from costmodel import format_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.communication import get_group_size
 from autoshard.layout import Mesh
+from autoshard.mindspore.communication import get_group_size
 from autoshard.runtime.mpi import default_comm
 from tests.oracle.check import check_forward, check_gradient
 from tests.oracle.samples import SAMPLES

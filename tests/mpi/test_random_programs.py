@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.communication import get_group_size
+from autoshard.mindspore.communication import get_group_size
 from autoshard.runtime.mpi import default_comm
 from tests.oracle.many import case, check, mesh_of
 

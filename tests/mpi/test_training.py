@@ -10,7 +10,7 @@ import pytest
 
 import autoshard as ash
 from autoshard import Model, Parameter, communication, nn, ops
-from autoshard.dataset import DataError, NumpySlicesDataset
+from autoshard.mindspore.dataset import DataError, NumpySlicesDataset
 
 communication.init()
 RANK, RANKS = communication.get_rank(), communication.get_group_size()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoshard.api import plan
-from autoshard.communication import get_group_size
+from autoshard.mindspore.communication import get_group_size
 from autoshard.transform.train import train_step
 from tests.mpi.first_rank import by_first
 from tests.transformer import batches, build

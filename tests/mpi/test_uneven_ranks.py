@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.communication import get_group_size
 from autoshard.layout import Mesh
+from autoshard.mindspore.communication import get_group_size
 from autoshard.partition.lower import lower
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.mpi import default_comm

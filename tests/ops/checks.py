@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autoshard.core.strategy import Strategy, enumerate_strategies
+from autoshard.core.tensortype import type_of
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.attributes import Place, resolve
 from autoshard.ops.registry import Operator
 from autoshard.ops.windows import Exchange
-from autoshard.strategy import Strategy, enumerate_strategies
-from autoshard.tensortype import type_of
 from tests.oracle.check import differing
 
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard import ops
-from autoshard.errors import ShapeError
+from autoshard.core.strategy import parse_strategy
+from autoshard.core.tensortype import TensorType, type_of
 from autoshard.layout import Mesh
 from autoshard.ops.contract import parse_equation
-from autoshard.strategy import parse_strategy
-from autoshard.tensortype import TensorType, type_of
+from autoshard.util.errors import ShapeError
 from tests.ops.checks import check_gradient
 
 RNG = np.random.default_rng(12)

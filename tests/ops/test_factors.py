@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.errors import RuleError
+from autoshard.core.rule import PERMUTATION, REDUCTION, REPLICATE, Rule
+from autoshard.core.rule_sdy import show_sdy
+from autoshard.core.tensortype import TensorType
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.registry import lookup, operator, remove
-from autoshard.rule import PERMUTATION, REDUCTION, REPLICATE, Rule
-from autoshard.rule_sdy import show_sdy
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import RuleError
 
 
 def test_factors_stand_in_the_order_of_creation_and_are_minor_to_those_before():

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard import ops
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import TensorType
 from autoshard.layout import Mesh
 from autoshard.ops.body import Body
 from autoshard.ops.registry import lookup
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import ShapeError
 from tests.ops.checks import check_gradient, check_linear, check_split
 from tests.oracle.samples import grouped, order
 from tests.oracle.samples.sample import Sample

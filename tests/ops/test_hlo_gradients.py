@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.errors import ShapeError
 from autoshard.ops import hlo_chlo, hlo_dynamic, hlo_gather, hlo_pointwise, hlo_reduce, hlo_scatter, hlo_shape
 from autoshard.ops.body import Body
+from autoshard.util.errors import ShapeError
 from tests.ops.checks import check_gradient
 
 RNG = np.random.default_rng(0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.errors import ShapeError
+from autoshard.core.rule_sdy import show_sdy
+from autoshard.core.tensortype import TensorType
 from autoshard.layout import Mesh
 from autoshard.ops.body import Body
 from autoshard.ops.hlo_contract import dot_general
@@ -13,8 +14,7 @@ from autoshard.ops.hlo_dynamic import dynamic_slice, dynamic_update_slice
 from autoshard.ops.hlo_gather import gather_slices
 from autoshard.ops.hlo_scatter import REPLACE, scatter_add_slices, scatter_slices
 from autoshard.ops.registry import Operator
-from autoshard.rule_sdy import show_sdy
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import ShapeError
 from tests.ops.checks import check_gradient
 from tests.oracle.check import check_forward
 

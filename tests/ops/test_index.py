@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard import ops
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import type_of
 from autoshard.layout import Mesh
-from autoshard.tensortype import type_of
+from autoshard.util.errors import ShapeError
 from tests.ops.checks import check_gradient, check_linear, check_split
 from tests.oracle.samples.index import SAMPLES
 from tests.oracle.samples.sample import Sample

@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 
 from autoshard import ops
-from autoshard.errors import ShapeError
+from autoshard.util.errors import ShapeError
 from tests.ops.checks import check_gradient
 
 RNG = np.random.default_rng(15)

@@ -7,8 +7,8 @@ import pytest
 from scipy import special
 
 from autoshard import ops
-from autoshard.errors import ShapeError
-from autoshard.tensortype import type_of
+from autoshard.core.tensortype import type_of
+from autoshard.util.errors import ShapeError
 
 RNG = np.random.default_rng(14)
 X = RNG.normal(size=(4, 6, 10)) * 2 + 1

@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import mutually_broadcastable_shapes
 from scipy import special, stats
 
 from autoshard import ops
-from autoshard.errors import ShapeError
-from autoshard.tensortype import type_of
+from autoshard.core.tensortype import type_of
+from autoshard.util.errors import ShapeError
 
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(4, 6)) * 3

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from autoshard import ops
-from autoshard.errors import ShapeError, StrategyError
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import operator, operators, remove
+from autoshard.util.errors import ShapeError, StrategyError
 
 X = np.arange(24, dtype=np.float32).reshape(4, 6)
 W = np.arange(60, dtype=np.float32).reshape(10, 6)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from autoshard import ops
-from autoshard.errors import ShapeError
 from autoshard.ops.random import random_bits
+from autoshard.util.errors import ShapeError
 
 MANY = (400, 250)
 

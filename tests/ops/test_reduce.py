@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import broadcastable_shapes
 
 from autoshard import ops
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import TensorType, type_of
 from autoshard.ops.reduce import sum_to
-from autoshard.tensortype import TensorType, type_of
+from autoshard.util.errors import ShapeError
 from tests.ops.checks import check_gradient
 
 RNG = np.random.default_rng(13)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from autoshard import ops
+from autoshard.core.tensortype import type_of
 from autoshard.ops.hlo_collective import COLLECTIVES
 from autoshard.ops.options import VIEWS
-from autoshard.tensortype import type_of
 from tests.oracle.samples import SAMPLES
 from tests.oracle.samples.sample import Sample
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard import ops
-from autoshard.errors import ShapeError
+from autoshard.core.rule import PASS
+from autoshard.core.tensortype import type_of
 from autoshard.layout import Mesh
 from autoshard.ops.shape import full_shape, reshape_rule
-from autoshard.rule import PASS
-from autoshard.tensortype import type_of
+from autoshard.util.errors import ShapeError
 from tests.ops.checks import check_gradient, check_linear, check_split
 from tests.oracle.samples.sample import Sample
 from tests.oracle.samples.shape import SAMPLES

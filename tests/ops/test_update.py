@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoshard import ops
-from autoshard.errors import ShapeError
+from autoshard.util.errors import ShapeError
 
 RNG = np.random.default_rng(16)
 PARAM = RNG.normal(size=(4, 6))

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from autoshard.core.strategy import Strategy, enumerate_strategies
+from autoshard.core.tensortype import type_of
 from autoshard.ir.graph import Builder, Graph, Node
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import Operator, lookup
 from autoshard.partition.lower import lower
-from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
+from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.redistribute.planner import plan_steps
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.steps import run_step
 from autoshard.search import Problem, find_mode
-from autoshard.strategy import Strategy, enumerate_strategies
-from autoshard.tensortype import type_of
 from autoshard.trace.evaluate import evaluate
 from autoshard.transform.grad import gradient
 from costmodel import preset

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autoshard.core.tensortype import TensorType, type_of
 from autoshard.ir.graph import DATA, Graph, Node, Region, Value
 from autoshard.ops.body import Body
 from autoshard.ops.hlo_collective import COLLECTIVES
 from autoshard.ops.registry import lookup
-from autoshard.tensortype import TensorType, type_of
 from tests.oracle import test_programs as programs
 from tests.oracle.samples import SAMPLES
 from tests.oracle.test_programs import BINARY, MOST_ELEMENTS, UNARY, Program, with_gradient

@@ -11,6 +11,7 @@ from functools import cache
 
 import numpy as np
 
+from autoshard.core.tensortype import DType
 from autoshard.ir.graph import Graph
 from autoshard.ir.text import show
 from autoshard.ir.verify import verify
@@ -18,10 +19,9 @@ from autoshard.layout import Mesh
 from autoshard.partition.lower import lower
 from autoshard.partition.passes import DEFAULT, optimize
 from autoshard.partition.verify import verify_program
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Executor
-from autoshard.tensortype import DType
 from autoshard.trace.evaluate import evaluate
 from costmodel import preset
 from tests.oracle.grown import Made, grown

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import autoshard.ops as ops
+from autoshard.core.strategy import Strategy
 from autoshard.layout import AxisRef, Layout, Mesh
 from autoshard.ops.body import Body
 from autoshard.ops.hlo_reduce import reduce_with
 from autoshard.partition.lower import lower
-from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
+from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.strategy import Strategy
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.function import trace
 from autoshard.transform.grad import gradient

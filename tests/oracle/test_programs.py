@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autoshard.core.strategy import Strategy, enumerate_strategies
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import DATA, PARAMETER, Builder, Graph, Node, Value
 from autoshard.ir.text import parse, show
 from autoshard.ir.verify import verify
@@ -24,8 +26,6 @@ from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.search import Problem, find_mode
-from autoshard.strategy import Strategy, enumerate_strategies
-from autoshard.tensortype import TensorType
 from autoshard.trace.evaluate import evaluate
 from autoshard.transform.grad import gradient
 from costmodel import preset

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import autoshard.ops  # noqa: F401  (registers the operators)
+from autoshard.core.strategy import enumerate_strategies
 from autoshard.layout import Mesh
 from autoshard.ops.registry import lookup
 from autoshard.partition.lower import lower
@@ -14,7 +15,6 @@ from autoshard.redistribute.window import WindowStep
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.strategy import enumerate_strategies
 from tests.oracle.check import assert_same, plan_with, single
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.core.strategy import Strategy, project
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Builder, Node
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import lookup
@@ -15,11 +17,9 @@ from autoshard.partition.passes.costs import Costs, Setting
 from autoshard.partition.passes.pipeline import Run, measure
 from autoshard.partition.program import Body, Bundle, Collective, Compute, Instruction, Nest, Program, Start, Wait
 from autoshard.partition.verify import verify_program
-from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
+from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.strategy import Strategy, project
-from autoshard.tensortype import TensorType
 from costmodel import preset
 
 Step = tuple[str, str, Sequence[str], Mapping[str, Any], Sequence[str]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import autoshard.ops as ops
 from autoshard import nn
 from autoshard.api import Planned, plan
-from autoshard.errors import ShapeError
+from autoshard.core.strategy import Strategy
 from autoshard.layout import Mesh
 from autoshard.ops.attention_grad import attention_key_grad, attention_query_grad
 from autoshard.ops.registry import lookup
@@ -19,8 +19,8 @@ from autoshard.partition.verify import verify_program
 from autoshard.redistribute.window import HALO
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.strategy import Strategy
 from autoshard.transform.train import TrainStep, train_step
+from autoshard.util.errors import ShapeError
 from tests.oracle.check import plan_with, single
 from tests.partition.exchanging import drawn, exchanging
 from tests.search.plans import array, assert_runs_as_whole

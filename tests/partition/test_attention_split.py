@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import autoshard.ops as ops
 from autoshard.api import plan
-from autoshard.errors import ShapeError
+from autoshard.core.strategy import Strategy
 from autoshard.layout import Mesh
 from autoshard.ops.registry import lookup
 from autoshard.partition.lower import lower
@@ -17,8 +17,8 @@ from autoshard.partition.verify import verify_program
 from autoshard.redistribute.window import HALO
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.strategy import Strategy
 from autoshard.trace.cell import Cell
+from autoshard.util.errors import ShapeError
 from tests.oracle.check import plan_with, single
 from tests.partition.exchanging import drawn, exchanging
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoshard import nn, ops
 from autoshard.api import plan
-from autoshard.errors import ShapeError, StrategyError
+from autoshard.core.strategy import Strategy, enumerate_strategies, parse_strategy
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import lookup, operator, remove
 from autoshard.partition.composites import composite_scratch, parts_of
@@ -18,15 +18,15 @@ from autoshard.partition.lower import lower
 from autoshard.partition.program import Collective
 from autoshard.partition.verify import verify_program
 from autoshard.partition.windows import exchange_steps
-from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
+from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.search.evaluate import evaluate, evaluate_plan
 from autoshard.search.memory import memory_of
 from autoshard.search.program_memory import program_memory
-from autoshard.strategy import Strategy, enumerate_strategies, parse_strategy
 from autoshard.trace.evaluate import evaluate as run_whole
 from autoshard.transform import train_step
+from autoshard.util.errors import ShapeError, StrategyError
 from benchmarks.models import Transformer
 from costmodel import preset
 from tests.oracle.check import assert_same, check_gradient, check_linear, plan_with, single

@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autoshard.ops  # noqa: F401  (registers the operators)
+from autoshard.core.rule import Rule
+from autoshard.core.rule_sdy import show_sdy
+from autoshard.core.strategy import Strategy, is_runnable
 from autoshard.layout import Mesh
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.body import Body
 from autoshard.ops.registry import lookup
 from autoshard.partition.lower import lower
 from autoshard.partition.verify import verify_program
-from autoshard.rule import Rule
-from autoshard.rule_sdy import show_sdy
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.search.follow import follow
-from autoshard.strategy import Strategy, is_runnable
 from tests.oracle.check import assert_same, plan_with, single
 from tests.partition.exchanging import drawn, exchanging
 

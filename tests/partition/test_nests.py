@@ -9,7 +9,6 @@ import pytest
 
 from autoshard import Parameter, nn, ops
 from autoshard.api import plan
-from autoshard.errors import GraphError, PlanError, RuntimeSetupError
 from autoshard.exporters.ir_dump import dump_begin, dump_program
 from autoshard.exporters.ir_parse import parse_dump, show_dump
 from autoshard.ir.flow import borders, is_nest
@@ -26,6 +25,7 @@ from autoshard.runtime.local import LocalComm
 from autoshard.search.flat import CARRIED, flat
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.function import trace
+from autoshard.util.errors import GraphError, PlanError, RuntimeSetupError
 from tests.search.plans import array, checked
 
 MODES = ("factor", "bfs", "batch", "sharding_propagation")

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from autoshard.api import plan
-from autoshard.errors import GraphError, PlanError
 from autoshard.layout import Layout
 from autoshard.partition.passes import PASSES, optimize
 from autoshard.partition.passes.chains import chains
@@ -20,7 +19,8 @@ from autoshard.partition.passes.share import share
 from autoshard.partition.passes.timeline import timeline
 from autoshard.partition.program import Bundle, Compute, Program, Start, Wait
 from autoshard.partition.verify import verify_program
-from autoshard.plan import CONFIGURED
+from autoshard.plan.plan import CONFIGURED
+from autoshard.util.errors import GraphError, PlanError
 from costmodel import preset
 from tests.partition.passing import passed, program_of, text
 from tests.search.plans import FFN, array, checked

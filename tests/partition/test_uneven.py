@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.errors import StrategyError
 from autoshard.ir.graph import DATA
 from autoshard.layout import Mesh
 from autoshard.partition.lower import lower
@@ -16,6 +15,7 @@ from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.search import Problem, find_mode
 from autoshard.search.evaluate import evaluate_plan
+from autoshard.util.errors import StrategyError
 from costmodel import preset
 from tests.oracle import test_programs as programs
 from tests.oracle.check import assert_same, single

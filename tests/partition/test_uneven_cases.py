@@ -9,7 +9,9 @@ import pytest
 
 from autoshard import nn, ops
 from autoshard.api import plan
-from autoshard.errors import GraphError, StrategyError
+from autoshard.core.strategy import Strategy
+from autoshard.core.tensortype import TensorType
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ir.graph import Builder
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.attributes import Offset, Place, Valid
@@ -18,15 +20,13 @@ from autoshard.ops.registry import lookup, operator, remove
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Register
 from autoshard.partition.verify import verify_program
-from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
+from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.strategy import Strategy
-from autoshard.tensortype import TensorType
-from autoshard.tensortype import dtype as element_type
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.initializer import set_seed
 from autoshard.transform.train import train_step
+from autoshard.util.errors import GraphError, StrategyError
 
 MESH = Layout((2, 4), ("dp", "tp"))
 

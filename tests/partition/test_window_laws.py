@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import autoshard.ops  # noqa: F401  (registers the operators)
-from autoshard.errors import GraphError, RuleError, ShapeError
+from autoshard.core.rule import Rule
+from autoshard.core.rule_sdy import show_sdy
+from autoshard.core.strategy import Strategy, enumerate_strategies
 from autoshard.exporters.ir_dump import dump_program
 from autoshard.exporters.ir_parse import parse_dump, show_dump
 from autoshard.layout import Layout, Mesh
@@ -21,12 +23,10 @@ from autoshard.partition.verify import verify_program
 from autoshard.partition.windows import exchange_steps
 from autoshard.redistribute.planner import plan_steps
 from autoshard.redistribute.window import WindowStep
-from autoshard.rule import Rule
-from autoshard.rule_sdy import show_sdy
 from autoshard.search import Problem, find_mode
 from autoshard.search.evaluate import evaluate_plan
 from autoshard.search.prices import Prices
-from autoshard.strategy import Strategy, enumerate_strategies
+from autoshard.util.errors import GraphError, RuleError, ShapeError
 from costmodel import preset
 from tests.oracle.check import plan_with, single
 

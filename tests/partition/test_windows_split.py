@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autoshard.ops  # noqa: F401  (registers the operators)
+from autoshard.core.strategy import Strategy, enumerate_strategies, is_runnable
 from autoshard.layout import Mesh
 from autoshard.ops.body import Body
 from autoshard.ops.registry import lookup
@@ -16,7 +17,6 @@ from autoshard.partition.program import Collective
 from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.strategy import Strategy, enumerate_strategies, is_runnable
 from tests.oracle.check import assert_same, plan_with, single
 from tests.partition.exchanging import drawn, exchanging, multiple
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from autoshard.core.strategy import Strategy, is_runnable, size_of
 from autoshard.ir.flow import Boundary, borders, is_nest, node_links
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.ir.text import show
@@ -16,10 +17,9 @@ from autoshard.layout import AxisRef, Layout, Mesh
 from autoshard.ops.control import OPERAND, RESULT
 from autoshard.partition.program import Program
 from autoshard.partition.verify import verify_program
-from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
+from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.strategy import Strategy, is_runnable, size_of
 from autoshard.trace.evaluate import evaluate
 from tests.oracle import test_programs as programs
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from autoshard.errors import AutoshardError
+from autoshard.util.errors import AutoshardError
 from tests.propagate.shardy import PASSES, ShardyFailed
 
 SINGLE = PASSES[:4]

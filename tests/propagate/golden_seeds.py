@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from autoshard.core.rule import Rule
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sdy_text import parse_sharding, show_sharding
 from autoshard.layout.sharding import Sharding
@@ -18,7 +19,6 @@ from autoshard.propagate.project import Row, to_factors, wiring
 from autoshard.propagate.step import step
 from autoshard.propagate.values import get_sharding
 from autoshard.propagate.work import Block, Val, Work
-from autoshard.rule import Rule
 
 FOLDER = Path(__file__).parent.parent / "golden" / "seeds"
 REWRITE = os.environ.get("AUTOSHARD_REWRITE_GOLDEN") == "1"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from autoshard.api import Planned
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import walk
 from autoshard.ir.verify import verify
 from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.tensortype import TensorType
 
 
 def feed(of: TensorType, rng: np.random.Generator) -> np.ndarray:

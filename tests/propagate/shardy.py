@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from autoshard.errors import AutoshardError
+from autoshard.util.errors import AutoshardError
 
 if TYPE_CHECKING:
     from autoshard.frontends.stablehlo.imported import Imported

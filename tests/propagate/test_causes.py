@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.errors import AutoshardError
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate import conflicts as reasons
+from autoshard.propagate.api import PASSES, Propagated, propagate
 from autoshard.propagate.causes import (
     ASKED,
     CALL,
@@ -33,7 +33,7 @@ from autoshard.propagate.step import FORWARD
 from autoshard.propagate.values import get_sharding
 from autoshard.propagate.words import dim_text, level_words
 from autoshard.propagate.work import Val
-from autoshard.propagation import PASSES, Propagated, propagate
+from autoshard.util.errors import AutoshardError
 from tests.propagate.generate.module import random_module
 
 pytestmark = pytest.mark.jax

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoshard.errors import AutoshardError
 from autoshard.frontends.stablehlo.reader import load_translators
 from autoshard.frontends.stablehlo.structures import STRUCTURES
 from autoshard.frontends.stablehlo.table import TABLE
 from autoshard.ops.hlo_custom import has_custom_call_rule
+from autoshard.util.errors import AutoshardError
 from tests.propagate.faults import FAULTS, SINGLE, Fault, fault_of
 from tests.propagate.generate.coverage import counts, drawn
 from tests.propagate.generate.custom import POINTWISE

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from random_modules import Features, random_module
 
-from autoshard.errors import ContextError
 from autoshard.propagate.edges import add_edges
 from autoshard.propagate.run import Options, propagate
+from autoshard.util.errors import ContextError
 
 pytestmark = pytest.mark.jax
 HEAD = 'module { sdy.mesh @mesh = <["a"=2, "b"=2, "c"=4]> sdy.mesh @other = <["x"=2]> '

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from against_shardy import check, facts, released, work_of
 
-from autoshard.errors import GraphError
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.asked import Asked
 from autoshard.ir.graph import Graph, Node, Region, Value
 from autoshard.layout.mesh import Mesh
@@ -16,7 +16,7 @@ from autoshard.propagate.edges import add_edges, sink_edges
 from autoshard.propagate.run import propagate, run_basic
 from autoshard.propagate.values import outer_shardings
 from autoshard.propagate.work import Op, from_graph
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import GraphError
 
 pytestmark = pytest.mark.jax
 HEAD = 'module { sdy.mesh @mesh = <["a"=2, "b"=2, "c"=4]> '

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from against_shardy import check, propagated, work_of
 
-from autoshard.errors import GraphError
 from autoshard.propagate.groups import Groups
+from autoshard.util.errors import GraphError
 
 pytestmark = pytest.mark.jax
 A, OPEN_B = '[{"a", ?}, {?}]', '[{?}, {?}], replicated={"b"}'

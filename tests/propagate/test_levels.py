@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from against_shardy import check, propagated
 
-from autoshard.errors import UnknownNameError
 from autoshard.propagate.levels import ORDER, Level
 from autoshard.propagate.step import BACKWARD, BOTH, FORWARD
+from autoshard.util.errors import UnknownNameError
 
 pytestmark = pytest.mark.jax
 HEAD = 'module { sdy.mesh @mesh = <["a"=2, "b"=2, "c"=4]> '

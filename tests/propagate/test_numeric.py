@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from autoshard.api import plan
-from autoshard.errors import ParseError, PlanError, ShapeError
 from autoshard.frontends import from_stablehlo
 from autoshard.ir.graph import Graph
 from autoshard.trace.evaluate import evaluate
+from autoshard.util.errors import ParseError, PlanError, ShapeError
 from tests.propagate.generate import module, scope
 from tests.propagate.numeric import assert_equal, assert_runs, feed, split
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.errors import GraphError, ShardingError
 from autoshard.layout.mesh import Mesh
 from autoshard.propagate.passes.boundaries import even_boundaries, whole_axes_at_main
 from autoshard.propagate.passes.manual_axes import clean_manual_axes
 from autoshard.propagate.passes.meshes import close_shardings, lift_meshes, remove_size_one_axes
 from autoshard.propagate.work import Work
+from autoshard.util.errors import GraphError, ShardingError
 from tests.propagate.compare import check, load, module_text
 
 pytestmark = pytest.mark.jax

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from autoshard.errors import GraphError
 from autoshard.propagate.passes.calls_in import flatten_calls, import_calls, results_to_calls
 from autoshard.propagate.passes.calls_out import (
     export_named_computations,
@@ -17,6 +16,7 @@ from autoshard.propagate.passes.calls_out import (
 from autoshard.propagate.passes.functions import Symbols, callers_first, drop_unused_functions
 from autoshard.propagate.passes.reshards import insert_reshards
 from autoshard.propagate.work import Work
+from autoshard.util.errors import GraphError
 from tests.propagate.compare import check, load, module_text
 
 pytestmark = pytest.mark.jax

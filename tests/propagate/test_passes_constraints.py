@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.errors import ShardingError
 from autoshard.propagate.passes.constraints import apply_constraints, constraints_to_reshards
 from autoshard.propagate.passes.groups import drop_groups, unify_groups
+from autoshard.util.errors import ShardingError
 from tests.propagate.compare import check, load, module_text
 
 pytestmark = pytest.mark.jax

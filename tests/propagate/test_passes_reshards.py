@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.errors import ShardingError
 from autoshard.propagate.passes.cleanup import drop_dead
 from autoshard.propagate.passes.reshards import insert_reshards
 from autoshard.propagate.passes.unreduced import cancel_sums
 from autoshard.propagate.work import Work
+from autoshard.util.errors import ShardingError
 from tests.propagate.compare import check, load, module_text
 
 pytestmark = pytest.mark.jax

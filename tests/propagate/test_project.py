@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoshard.core.rule import Rule
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import Mesh, merge_refs, size_of
 from autoshard.layout.sharding import CLOSED, OPEN, DimSharding, Sharding
 from autoshard.propagate.basic import is_strict_prefix
 from autoshard.propagate.project import Row, TensorFactors, from_factors, to_factors, wiring
-from autoshard.rule import Rule
 
 MESH = Mesh(x=4, y=2, z=3, w=6)
 

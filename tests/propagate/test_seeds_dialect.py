@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from golden_seeds import by_name, check, read_asked, sections, show_work
 
+from autoshard.core.rule import source_rule
 from autoshard.ir.asked import Asked
 from autoshard.ir.graph import Node, Value
 from autoshard.ir.graph import walk as nodes_in
@@ -20,7 +21,6 @@ from autoshard.propagate.pipeline import run_pipeline
 from autoshard.propagate.run import run_op_priority
 from autoshard.propagate.step import BOTH
 from autoshard.propagate.work import Work, from_graph
-from autoshard.rule import source_rule
 
 FILE = "own_operators.txt"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from golden_seeds import check, sections
 
-from autoshard.errors import ParseError, ShardingError
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sdy_text import parse_sharding, show_mesh
 from autoshard.layout.verify_sharding import verify_sharding
+from autoshard.util.errors import ParseError, ShardingError
 
 FILE = "invariants.txt"
 TITLES = [title.removesuffix(": in") for title in sections(FILE) if title.endswith(": in")]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from golden_seeds import check, mesh_text, read_asked, sections, table
 
-from autoshard.errors import RuleError
+from autoshard.core.rule import Rule
+from autoshard.core.rule_sdy import parse_sdy_rule, show_sdy
 from autoshard.propagate.step import step
-from autoshard.rule import Rule
-from autoshard.rule_sdy import parse_sdy_rule, show_sdy
+from autoshard.util.errors import RuleError
 
 FILE = "factor_tables.txt"
 TITLES = [title for title in sections(FILE) if title.endswith(": in")]

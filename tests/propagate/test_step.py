@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoshard.core.rule import Rule
 from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.propagate.step import (
@@ -22,7 +23,6 @@ from autoshard.propagate.step import (
     step,
     step_of,
 )
-from autoshard.rule import Rule
 
 MESH = Mesh(a=2, b=2, c=4, d=2, e=2, f=2, g=2)
 MATMUL = Rule.parse("i k, k j -> i j {i=8, j=6, k=16}")

@@ -17,11 +17,11 @@ from jax._src.interpreters.mlir import make_ir_context
 from jaxlib.mlir import ir
 from jaxlib.mlir.passmanager import PassManager
 
+from autoshard.core.rule import PERMUTATION, REDUCTION, REPLICATE, Factor, Rule
+from autoshard.core.rule_sdy import show_sdy
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.propagate.step import BACKWARD, FORWARD, Direction, step
-from autoshard.rule import PERMUTATION, REDUCTION, REPLICATE, Factor, Rule
-from autoshard.rule_sdy import show_sdy
 
 pytestmark = pytest.mark.jax
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoshard.core.tensortype import TensorType
 from autoshard.ops.control import data_flow_edge, named_computation, sharding_group
 from autoshard.ops.registry import lookup
 from autoshard.propagate.collector import paused
 from autoshard.propagate.passes.edit import inside_out, named
 from autoshard.propagate.work import Block, Op, Work, find, is_rare
-from autoshard.tensortype import TensorType
 
 _TYPE = TensorType.of((6, 4))
 _KINDS = ("Neg", "ShardingGroup", "NamedComputation")

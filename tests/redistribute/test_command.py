@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from autoshard.cli import app
 from autoshard.cli.redistributing import read_change
-from autoshard.errors import LayoutError, RedistributeError
 from autoshard.layout import Mesh
+from autoshard.util.errors import LayoutError, RedistributeError
 
 
 def told(*args: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autoshard.core.tensortype import TensorType
 from autoshard.exporters.ir_dump import dump_program
 from autoshard.exporters.ir_parse import DumpNode, parse_dump, show_dump
 from autoshard.layout import Layout, Mesh
@@ -20,7 +21,6 @@ from autoshard.redistribute.planner import evened, plan_steps
 from autoshard.redistribute.step import Step
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.steps import run_step
-from autoshard.tensortype import TensorType
 
 Places = tuple[int, ...]
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.errors import LayoutError, RedistributeError
 from autoshard.layout import AxisRef, Layout, Mesh
 from autoshard.layout.tensor_map import TensorMap
 from autoshard.redistribute.bound import fewest_elements
@@ -21,6 +20,7 @@ from autoshard.redistribute.digits import cutter, digits_of
 from autoshard.redistribute.direct import direct_steps
 from autoshard.redistribute.planner import is_cut, plan_steps
 from autoshard.redistribute.step import Step
+from autoshard.util.errors import LayoutError, RedistributeError
 from tests.redistribute import virtual_ranks as ranks
 
 MESH = Mesh(dp=2, tp=4)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoshard.errors import RedistributeError
 from autoshard.layout import Layout, Mesh
 from autoshard.redistribute.reshape import Reshaping, finer, on_finer, reshape_steps
+from autoshard.util.errors import RedistributeError
 from tests.redistribute import virtual_ranks as ranks
 
 SHAPES = [(24,), (4, 6), (2, 12), (12, 2), (2, 2, 6), (3, 8), (4, 1, 6), (2, 3, 4)]

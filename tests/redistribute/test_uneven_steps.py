@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoshard.core.tensortype import TensorType
 from autoshard.layout import Layout, Mesh
 from autoshard.partition.forms import Form, padded_steps
 from autoshard.partition.program import Collective
@@ -19,7 +20,6 @@ from autoshard.runtime.array import cut, join
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.moving import step_runner
 from autoshard.runtime.padded import fit
-from autoshard.tensortype import TensorType
 from tests.redistribute import virtual_ranks as ranks
 
 JUNK = -(1 << 40)

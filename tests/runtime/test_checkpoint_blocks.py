@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from autoshard.errors import CheckpointError
+from autoshard.core.tensortype import TensorType, type_of
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
 from autoshard.runtime.checkpoint import (
@@ -30,7 +30,7 @@ from autoshard.runtime.checkpoint import (
 from autoshard.runtime.checkpoint.index import Block, tiles
 from autoshard.runtime.checkpoint.placed import first_owners, touched
 from autoshard.runtime.local import LocalComm
-from autoshard.tensortype import TensorType, type_of
+from autoshard.util.errors import CheckpointError
 from tests.redistribute.virtual_ranks import layouts, meshes
 
 DTYPES = ("float32", "int8", "bool", "float64", "uint16", "complex64")

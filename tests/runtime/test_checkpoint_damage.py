@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from autoshard.errors import CheckpointError
+from autoshard.core.tensortype import TensorType, type_of
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
 from autoshard.runtime.checkpoint import Held, Placed, checkpoints, damage, import_files, load, read_index, save
 from autoshard.runtime.checkpoint.index import _digest
 from autoshard.runtime.local import LocalComm
-from autoshard.tensortype import TensorType, type_of
+from autoshard.util.errors import CheckpointError
 
 MESH = Mesh(dp=2, tp=2)
 LAYOUTS = {"wide": "dp, tp", "rows": "tp, -", "count": "()"}

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autoshard.core.tensortype import TensorType
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
 from autoshard.runtime.checkpoint import Held, Placed, checkpoints, damage, find, load, save
 from autoshard.runtime.local import LocalComm
-from autoshard.tensortype import TensorType
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from autoshard.core.tensortype import TensorType
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.checkpoint import Held, Placed, checkpoints, damage, find, load, save
 from autoshard.runtime.launch import launch
 from autoshard.runtime.local import LocalComm
-from autoshard.tensortype import TensorType
 
 pytestmark = [
     pytest.mark.mpi,
@@ -26,7 +26,7 @@ from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
 from autoshard.runtime.checkpoint import Held, Placed, load, save
 from autoshard.runtime.mpi import default_comm
-from autoshard.tensortype import type_of
+from autoshard.core.tensortype import type_of
 
 rng = np.random.default_rng(11)
 ARRAYS = {

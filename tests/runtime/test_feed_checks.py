@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.dataset import DataError
-from autoshard.feed import Feed, checksum
 from autoshard.layout import Mesh
+from autoshard.mindspore.dataset import DataError
+from autoshard.mindspore.feed import Feed, checksum
 from autoshard.runtime.local import LocalComm
 
 DTYPES = ["float64", "float32", "float16", "int32", "uint8", "bool"]

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from autoshard.errors import RuntimeSetupError
 from autoshard.runtime import job as running
 from autoshard.runtime import launch as launcher
 from autoshard.runtime.launch import Mpiexec, find_mpiexec, launch, place_ranks
 from autoshard.runtime.processes import runs
+from autoshard.util.errors import RuntimeSetupError
 
 needs_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py and mpiexec")
 

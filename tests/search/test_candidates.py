@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autoshard.core.strategy import enumerate_strategies, is_legal
 from autoshard.ir.graph import Builder
 from autoshard.layout import Layout, Mesh
 from autoshard.partition.lower import lower
-from autoshard.plan import CONFIGURED, Cause, Decision, Option, Plan
+from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.redistribute.planner import is_cut
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.search.candidates import suggested
-from autoshard.strategy import enumerate_strategies, is_legal
 from tests.oracle.check import assert_same
 from tests.oracle.samples import SAMPLES
 

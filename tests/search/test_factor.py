@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 import autoshard as ash
 from autoshard import Parameter, nn, ops
-from autoshard.errors import PlanError, ShardingError
+from autoshard.core.rule import Rule
+from autoshard.core.strategy import is_runnable
 from autoshard.layout import Layout
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs
 from autoshard.layout.sharding import DimSharding, Sharding
-from autoshard.rule import Rule
 from autoshard.search import Problem, find_mode
 from autoshard.search.follow import ANY, follow
-from autoshard.strategy import is_runnable
 from autoshard.trace import trace
 from autoshard.trace.function import Traced
 from autoshard.transform import train_step
+from autoshard.util.errors import PlanError, ShardingError
 from costmodel import preset
 from tests.search.plans import FFN, array, assert_runs_as_whole, kind_of_cause, kinds, strategies
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import autoshard as ash
-from autoshard.errors import MeshError, PlanError, ShapeError
 from autoshard.frontends import from_stablehlo
 from autoshard.frontends.planning import planning
 from autoshard.layout.mesh import Mesh
-from autoshard.propagation import propagate
+from autoshard.propagate.api import propagate
 from autoshard.search.asked import Spread
 from autoshard.search.follow import ANY
 from autoshard.search.problem import Problem
+from autoshard.util.errors import MeshError, PlanError, ShapeError
 from costmodel import preset
 from tests.propagate.generate.module import random_module
 from tests.search.plans import assert_runs_as_whole, kinds

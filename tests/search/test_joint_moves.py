@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autoshard import ops
+from autoshard.core.strategy import parse_strategy
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.propagate.traced import asked_on
@@ -15,7 +16,6 @@ from autoshard.search.draft import Draft, Pricing
 from autoshard.search.improve import Improver
 from autoshard.search.joint import move_values
 from autoshard.search.problem import Problem
-from autoshard.strategy import parse_strategy
 from autoshard.trace.function import trace
 from tests.search.plans import array
 

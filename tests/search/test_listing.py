@@ -5,13 +5,13 @@ import random
 
 import pytest
 
+from autoshard.core.rule import bind
+from autoshard.core.strategy import enumerate_strategies, is_legal, some_strategies
+from autoshard.core.tensortype import TensorType
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.registry import lookup
-from autoshard.rule import bind
 from autoshard.search.listing import listing
 from autoshard.search.prices import Prices
-from autoshard.strategy import enumerate_strategies, is_legal, some_strategies
-from autoshard.tensortype import TensorType
 from costmodel import preset
 
 PRICES = Prices(preset("h100"))

@@ -9,7 +9,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from autoshard.errors import MemoryLimitError
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan
 from autoshard.search.evaluate import prices_for
@@ -23,6 +22,7 @@ from autoshard.search.rows_written import RowsBounds
 from autoshard.search.settle import Settled, settle
 from autoshard.search.strategies import atoms_of
 from autoshard.search.tables import Tables
+from autoshard.util.errors import MemoryLimitError
 from benchmarks.models import transformer_step
 from costmodel import preset
 

@@ -9,19 +9,19 @@ import pytest
 
 from autoshard import nn, ops
 from autoshard.api import plan
-from autoshard.errors import MemoryLimitError, PlanError
+from autoshard.core.strategy import enumerate_strategies
 from autoshard.ir.graph import Node
 from autoshard.layout import Layout, Mesh
-from autoshard.plan import Cause, Decision, Option, Plan
+from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.runtime.local import LocalComm
 from autoshard.search.evaluate import evaluate_plan
 from autoshard.search.limit import read_limit
 from autoshard.search.memory import memory_model, memory_of, peak_memory
 from autoshard.search.problem import Problem
 from autoshard.search.schedule import Schedule
-from autoshard.strategy import enumerate_strategies
 from autoshard.trace.function import trace
 from autoshard.transform import train_step
+from autoshard.util.errors import MemoryLimitError, PlanError
 from benchmarks import cost_truth
 from benchmarks.models import transformer_step
 from costmodel import preset

@@ -10,20 +10,21 @@ import pytest
 
 import autoshard as ash
 from autoshard import Parameter, nn, ops
-from autoshard.errors import PlanError
+from autoshard.core.strategy import enumerate_strategies
 from autoshard.layout.mesh import Mesh
-from autoshard.plan import CONFIGURED, IMPROVED, PRICED, PROPAGATED
+from autoshard.plan.plan import CONFIGURED, IMPROVED, PRICED, PROPAGATED
 from autoshard.search import Problem, find_mode, search_mode, search_modes
 from autoshard.search.auto import shapes
 from autoshard.search.choose import chooser
-from autoshard.search.draft import Draft, Pricing, Seat
+from autoshard.search.draft import Draft, Pricing
 from autoshard.search.eliminate import CostGraph
 from autoshard.search.evaluate import plan_seconds
 from autoshard.search.finish import plan_of
 from autoshard.search.registry import _MODES, _OPTIONS
-from autoshard.strategy import enumerate_strategies
+from autoshard.search.seat import Seat
 from autoshard.trace import trace
 from autoshard.transform import train_step
+from autoshard.util.errors import PlanError
 from benchmarks.targets import PYTHON_TARGETS
 from costmodel import preset
 from tests.search.plans import FFN, array, assert_runs_as_whole, checked, kind_of_cause, strategies

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from autoshard.core.rule import Rule
 from autoshard.layout import Mesh
 from autoshard.layout.mesh import AxisRef
 from autoshard.layout.sharding import Sharding
-from autoshard.rule import Rule
 from autoshard.search.follow import follow
 from autoshard.search.moving import moved_axes
 

@@ -7,7 +7,6 @@ import pytest
 
 from autoshard import Parameter, nn, ops
 from autoshard.api import plan
-from autoshard.errors import PlanError
 from autoshard.ir.graph import PARAMETER, STATE
 from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
@@ -18,6 +17,7 @@ from autoshard.search.problem import Problem
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.function import trace
 from autoshard.transform import train_step
+from autoshard.util.errors import PlanError
 from benchmarks.models import Transformer
 from costmodel import preset
 from tests.search.plans import FFN, array, assert_runs_as_whole

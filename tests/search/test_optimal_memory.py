@@ -9,7 +9,6 @@ import pytest
 
 import autoshard as ash
 from autoshard import Parameter, nn, ops
-from autoshard.errors import MemoryLimitError
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan, find_mode
 from autoshard.search.evaluate import prices_for
@@ -21,6 +20,7 @@ from autoshard.search.strategies import atoms_of
 from autoshard.search.tables import Tables
 from autoshard.trace.function import trace
 from autoshard.transform import train_step
+from autoshard.util.errors import MemoryLimitError
 from costmodel import preset
 from tests.search.plans import array
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from autoshard import ops
-from autoshard.errors import MemoryLimitError
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan, find_mode, optimal
 from autoshard.search.evaluate import prices_for
@@ -17,6 +16,7 @@ from autoshard.search.optimal import atoms_for, plan_of_choice, search_ways
 from autoshard.search.settle import settle, settle_below
 from autoshard.search.tables import Tables
 from autoshard.trace.function import trace
+from autoshard.util.errors import MemoryLimitError
 from costmodel import preset
 from tests.search.plans import array
 

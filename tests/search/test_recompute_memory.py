@@ -7,13 +7,13 @@ import pytest
 
 from autoshard import Parameter, nn, ops
 from autoshard.api import plan
-from autoshard.errors import MemoryLimitError, PlanError
 from autoshard.ir.verify import verify
 from autoshard.partition.verify import verify_program
 from autoshard.search.memory import peak_memory
 from autoshard.search.recomputing import carried
 from autoshard.transform import train_step
 from autoshard.transform.recompute import kept, recompute, recomputed
+from autoshard.util.errors import MemoryLimitError, PlanError
 from tests.search.plans import array
 
 X, Y = array(240, 12), array(240, 6)

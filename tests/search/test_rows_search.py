@@ -9,7 +9,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from autoshard.errors import MemoryLimitError
 from autoshard.search.limited import settle_within
 from autoshard.search.rows import MemoryRows
 from autoshard.search.rows_priced import PricedSearch
@@ -17,6 +16,7 @@ from autoshard.search.rows_relink import Relink
 from autoshard.search.rows_search import RowsSearch
 from autoshard.search.settle import settle
 from autoshard.search.tables import Tables
+from autoshard.util.errors import MemoryLimitError
 from tests.search.test_optimal_memory import forward
 
 LONG = 600.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import autoshard as ash
-from autoshard.errors import UnknownNameError
+from autoshard.core.strategy import whole
 from autoshard.layout import Layout
-from autoshard.plan import Cause, Decision, Option, Plan
+from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.search import find_mode, registry, search_modes
 from autoshard.search.problem import Problem
-from autoshard.strategy import whole
+from autoshard.util.errors import UnknownNameError
 from tests.search.plans import FFN, array, assert_runs_as_whole, kinds, strategies
 
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from autoshard import ops
+from autoshard.core.strategy import some_strategies
 from autoshard.layout.mesh import Mesh
 from autoshard.search.choose import chooser
-from autoshard.search.draft import Draft, Pricing, Seat
+from autoshard.search.draft import Draft, Pricing
 from autoshard.search.improve import Improver
 from autoshard.search.problem import Problem
+from autoshard.search.seat import Seat
 from autoshard.search.strategies import atoms_of
-from autoshard.strategy import some_strategies
 from autoshard.trace.function import trace
 from costmodel import preset
 from tests.search.plans import array

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.search.evaluate import prices_for
 from autoshard.search.strategies import CARRIED, SPLITS, Atoms, encode, to_layout
 from autoshard.search.transfers import Transfers
-from autoshard.tensortype import TensorType
 from costmodel import preset
 
 PRICES = prices_for(preset("h100"))

@@ -8,7 +8,6 @@ from functools import cache
 import pytest
 
 from autoshard.api import plan
-from autoshard.errors import MemoryLimitError
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.composites import call_scratch
 from autoshard.search.batch import batch_parallel
@@ -19,6 +18,7 @@ from autoshard.search.memory import memory_of, peak_memory
 from autoshard.search.problem import Problem
 from autoshard.search.schedule import Schedule
 from autoshard.search.within import MemoryOf, keep_within, worst_moments
+from autoshard.util.errors import MemoryLimitError
 from benchmarks.models import transformer_step
 from costmodel import preset
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import autoshard as ash
 from autoshard import nn, ops
-from autoshard.errors import GraphError, ParseError, ShapeError, ShardingError
 from autoshard.ir.text import parse, show
 from autoshard.ir.verify import verify
 from autoshard.layout import Layout, Mesh
@@ -21,6 +20,7 @@ from autoshard.layout.spec import Axis, DimSpec, Spec
 from autoshard.propagate.traced import asked_on, work_of
 from autoshard.trace import Cell, Parameter, trace
 from autoshard.transform import merge_equal, prune, train_step
+from autoshard.util.errors import GraphError, ParseError, ShapeError, ShardingError
 from tests.trace.checks import settled
 
 MESH = Mesh(dp=2, tp=4, pp=3)

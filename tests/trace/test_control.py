@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from autoshard import nn, ops
-from autoshard.errors import AutoshardError, GraphError
 from autoshard.ir.graph import walk
 from autoshard.ir.verify import verify
 from autoshard.layout import Mesh
 from autoshard.trace import Cell, Parameter, Traced, trace
 from autoshard.transform import merge_equal, train_step
+from autoshard.util.errors import AutoshardError, GraphError
 from tests.trace.checks import checked, settled
 
 MESH = Mesh(dp=2, tp=4)

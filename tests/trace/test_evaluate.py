@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from autoshard import ops
-from autoshard.errors import RuntimeSetupError
 from autoshard.ops.registry import operator, remove
 from autoshard.trace import evaluate, trace
+from autoshard.util.errors import RuntimeSetupError
 
 X = np.random.default_rng(0).normal(size=(12, 6))
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from autoshard import ops
-from autoshard.errors import GraphError, MeshError, ShapeError, ShardingError
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.verify import verify
 from autoshard.layout import Mesh
 from autoshard.propagate.traced import work_of
-from autoshard.tensortype import TensorType
 from autoshard.trace import Parameter, trace
+from autoshard.util.errors import GraphError, MeshError, ShapeError, ShardingError
 from tests.trace.checks import checked, settled
 
 MESH = Mesh(dp=2, tp=4)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from autoshard.errors import ShapeError, UnknownNameError
 from autoshard.trace import nn, set_seed, trace
+from autoshard.util.errors import ShapeError, UnknownNameError
 from tests.trace.models import Language
 
 RNG = np.random.default_rng(5)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard import ops
-from autoshard.errors import GraphError, ShapeError
-from autoshard.tensortype import TensorType
+from autoshard.core.tensortype import TensorType
 from autoshard.trace import Parameter, trace
 from autoshard.trace.tensor import snake
+from autoshard.util.errors import GraphError, ShapeError
 
 X = np.random.default_rng(0).normal(size=(4, 6, 10)).astype(np.float32)
 Y = np.random.default_rng(1).normal(size=(6, 10)).astype(np.float32)

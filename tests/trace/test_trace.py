@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from autoshard import ops
-from autoshard.errors import GraphError, RuntimeSetupError, ShapeError, StrategyError
+from autoshard.core.tensortype import TensorType
 from autoshard.layout import Layout, Mesh
-from autoshard.tensortype import TensorType
 from autoshard.trace import Annotation, Cell, CellList, Parameter, trace
+from autoshard.util.errors import GraphError, RuntimeSetupError, ShapeError, StrategyError
 from tests.trace.models import FFN, Language, Linear
 
 X = np.random.default_rng(0).normal(size=(12, 6))

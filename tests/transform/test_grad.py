@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard import ops
-from autoshard.errors import GraphError
 from autoshard.ir.graph import Graph, Value
 from autoshard.ops.registry import operator, remove
 from autoshard.trace import Parameter, evaluate, nn, trace
 from autoshard.transform import gradient
+from autoshard.util.errors import GraphError
 from tests.trace.models import FFN, Language
 
 RNG = np.random.default_rng(0)

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard import ops
+from autoshard.core.tensortype import TensorType
 from autoshard.frontends import from_stablehlo
 from autoshard.ir.graph import Builder, Graph, Value
 from autoshard.ir.verify import verify
 from autoshard.ops.registry import lookup
-from autoshard.tensortype import TensorType
 from autoshard.trace import evaluate, trace
 from autoshard.transform.inline import inline
 from autoshard.transform.moves import merge_moves

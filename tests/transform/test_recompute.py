@@ -7,13 +7,13 @@ import pytest
 
 from autoshard import nn
 from autoshard.api import plan
-from autoshard.errors import GraphError
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.verify import verify
 from autoshard.search.memory import memory_of
-from autoshard.tensortype import TensorType
 from autoshard.trace.initializer import set_seed
 from autoshard.transform import train_step
 from autoshard.transform.recompute import backward_begins, cheap, kept, recompute, regather
+from autoshard.util.errors import GraphError
 from benchmarks.models import Transformer
 
 TOKENS = np.random.default_rng(0).integers(0, 40, (8, 12)).astype(np.int32)

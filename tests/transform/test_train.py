@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from autoshard.errors import ContextError, GraphError
 from autoshard.trace import Parameter, evaluate, nn, set_seed, trace
 from autoshard.transform import gradient, train_step
+from autoshard.util.errors import ContextError, GraphError
 from tests.trace.models import FFN, Language
 
 RNG = np.random.default_rng(0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from autoshard.errors import GraphError
 from autoshard.frontends.extra import need_jax
 from autoshard.frontends.stablehlo.load import from_stablehlo
 from autoshard.frontends.training import check_loss
+from autoshard.util.errors import GraphError
 
 if TYPE_CHECKING:
     from autoshard.frontends.jax.model import JaxModel

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from autoshard.errors import GraphError
+from autoshard.core.tensortype import TensorType
 from autoshard.frontends.jax.capture import Captured, capture
 from autoshard.frontends.jax.optimizers import OptaxOptimizer, is_optax
 from autoshard.frontends.jax.patterns import patterns_of
@@ -30,13 +30,13 @@ from autoshard.frontends.jax.trees import array_of, bare, clad, is_array, named_
 from autoshard.frontends.results import check_count, picked
 from autoshard.frontends.training import made_optimizer
 from autoshard.ir.graph import Value
-from autoshard.tensortype import TensorType
 from autoshard.trace.cell import Cell
 from autoshard.trace.function import Traced, trace
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter, active
 from autoshard.trace.tensor import Tensor
 from autoshard.transform.train import TrainStep, train_step
+from autoshard.util.errors import GraphError
 
 GRADIENTS = ("autoshard", "jax")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from autoshard.errors import UnknownNameError
 from autoshard.frontends.jax.trees import named_leaves
+from autoshard.util.errors import UnknownNameError
 
 _NEAR = 3
 

@@ -12,7 +12,7 @@ from typing import Any
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.frontends.stablehlo.locations import Locations, innermost, name_text
 from autoshard.ir.graph import Node
-from autoshard.source import Source
+from autoshard.util.source import Source
 
 _WRAPPED = re.compile(r"(?:jvp|vmap|transpose|checkpoint|remat)\((.*)\)")
 _NAME = re.compile(r"[A-Za-z_][\w.]*")

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from autoshard.errors import GraphError
 from autoshard.frontends.jax.trees import is_array, named_leaves
+from autoshard.util.errors import GraphError
 
 _LINEN, _NNX = "flax.linen", "flax.nnx"
 

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from autoshard.errors import RuntimeSetupError
+from autoshard.core.tensortype import TensorType
 from autoshard.frontends import results
-from autoshard.tensortype import TensorType
 from autoshard.trace.initializer import Deferred
+from autoshard.util.errors import RuntimeSetupError
 
 
 def is_array(part: Any) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxlib.mlir import ir
 
-from autoshard.errors import ShapeError
-from autoshard.tensortype import TOKEN, DType, TensorType, dtype
+from autoshard.core.tensortype import TOKEN, DType, TensorType, dtype
+from autoshard.util.errors import ShapeError
 
 _ELEMENTS = {"i1": "bool", "complex<f32>": "c64", "complex<f64>": "c128", "f4E2M1FN": "f4e2m1fn"}
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from jaxlib.mlir import ir
 
-from autoshard.errors import ShapeError
+from autoshard.core.tensortype import DType, TensorType
 from autoshard.frontends.stablehlo.attributes import tensor_type
-from autoshard.tensortype import DType, TensorType
+from autoshard.util.errors import ShapeError
 
 _DENSE = re.compile(r'dense<(?:"0x([0-9A-Fa-f]*)"|(.*?))>\s*:\s*tensor<', re.DOTALL)
 _NUMBER = re.compile(r"true|false|[-+\w.]+")

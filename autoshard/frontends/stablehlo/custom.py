@@ -10,12 +10,12 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
+from autoshard.core.rule import Rule
+from autoshard.core.rule_sdy import parse_sdy_rule
+from autoshard.core.tensortype import TensorType
 from autoshard.frontends.stablehlo.attributes import attribute, tensor_type, value_of
 from autoshard.frontends.stablehlo.table import Translation, plain, translates
 from autoshard.ops.hlo_custom import has_custom_call_rule
-from autoshard.rule import Rule
-from autoshard.rule_sdy import parse_sdy_rule
-from autoshard.tensortype import TensorType
 
 _RULE = "sdy.sharding_rule"
 _MOVES = ("MoveToDevice", "MoveToHost")

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from autoshard.errors import ParseError
 from autoshard.frontends.stablehlo.attributes import attribute
 from autoshard.ir.graph import Graph, walk
 from autoshard.ir.run import CALLS
+from autoshard.util.errors import ParseError
 
 
 def public_of(functions: Mapping[str, Any]) -> tuple[str, ...]:

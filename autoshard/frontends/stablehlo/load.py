@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoshard.errors import ParseError
 from autoshard.frontends.extra import need_jax
+from autoshard.util.errors import ParseError
 
 if TYPE_CHECKING:
     from autoshard.frontends.stablehlo.imported import Imported

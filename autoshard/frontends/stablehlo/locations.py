@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from autoshard.source import Source, shown
+from autoshard.util.source import Source, shown
 
 # What MLIR calls text that came from no file.
 _NO_FILE = ("-", "")

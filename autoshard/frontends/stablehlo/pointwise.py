@@ -6,9 +6,9 @@ from typing import Any
 
 from jaxlib.mlir.dialects import stablehlo
 
-from autoshard.errors import ShapeError
 from autoshard.frontends.stablehlo.attributes import attribute, tensor_type
 from autoshard.frontends.stablehlo.table import Translation, plain, translates
+from autoshard.util.errors import ShapeError
 
 _STABLEHLO = {
     "abs": "Abs", "add": "Add", "and": "And", "atan2": "Atan2", "cbrt": "Cbrt", "ceil": "Ceil", "clamp": "Clamp",

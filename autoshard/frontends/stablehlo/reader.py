@@ -16,7 +16,9 @@ from typing import Any
 from jax.interpreters.mlir import make_ir_context
 from jaxlib.mlir import ir
 
-from autoshard.errors import AutoshardError, GraphError, ParseError, at
+from autoshard.core.rule import Rule
+from autoshard.core.rule_sdy import parse_sdy_rule
+from autoshard.core.tensortype import TOKEN, TensorType
 from autoshard.frontends.stablehlo.attributes import attribute, tensor_type
 from autoshard.frontends.stablehlo.bodies import CONSTRAINT
 from autoshard.frontends.stablehlo.functions import check_calls, entry_of, public_of, with_functions
@@ -32,10 +34,8 @@ from autoshard.layout.sharding import Sharding
 from autoshard.layout.verify_sharding import verify_sharding
 from autoshard.ops.registry import Operator, lookup
 from autoshard.propagate.collector import paused
-from autoshard.rule import Rule
-from autoshard.rule_sdy import parse_sdy_rule
-from autoshard.source import Source
-from autoshard.tensortype import TOKEN, TensorType
+from autoshard.util.errors import AutoshardError, GraphError, ParseError, at
+from autoshard.util.source import Source
 
 _HERE = __name__.rpartition(".")[0]
 _SHARDING, _RULE = "sdy.sharding", "sdy.sharding_rule"

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from jaxlib.mlir import ir
 
+from autoshard.core.tensortype import TensorType
 from autoshard.frontends.stablehlo.attributes import array_of, attribute, tensor_type
 from autoshard.frontends.stablehlo.bodies import read_body
 from autoshard.frontends.stablehlo.constants import constant_value
 from autoshard.frontends.stablehlo.table import Translation, plain, translates
 from autoshard.ops.attributes import Literal
-from autoshard.tensortype import TensorType
 
 plain({"stablehlo.replica_id": "ReplicaId", "stablehlo.partition_id": "PartitionId"})
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
+from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.pointwise import scaled
 from autoshard.frontends.torch.shapes import numbers, reshaped, spread
 from autoshard.frontends.torch.table import Call, cast, do, number, translates
-from autoshard.tensortype import dtype
 
 
 @translates("aten.mm.default")

@@ -12,13 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from autoshard.errors import ParseError, RuntimeSetupError, ShapeError, at
 from autoshard.frontends.torch.functional import SET_GRAD, node_ready, nodes_at_any_depth
 from autoshard.frontends.torch.known_results import known_results
 from autoshard.frontends.torch.locations import source_line
 from autoshard.frontends.torch.quick import quick_capture, with_code
 from autoshard.frontends.torch.quiet import quiet
 from autoshard.frontends.torch.table import load_translators
+from autoshard.util.errors import ParseError, RuntimeSetupError, ShapeError, at
 
 # Composites that stay whole: operators of the registry mean the same, or say it with fewer of them.
 KEPT = (

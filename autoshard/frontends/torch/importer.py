@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import AutoshardError, GraphError, ShapeError, at
+from autoshard.core.tensortype import TensorType, dtype
 from autoshard.frontends.torch.functional import COND, SET_GRAD, WHILE, changes_first, functional_name
 from autoshard.frontends.torch.locations import module_path, source_line
 from autoshard.frontends.torch.table import CHECKS, TABLE, Call, Refused, do, load_translators
 from autoshard.frontends.torch.tensors import type_of_tensor
 from autoshard.ops.registry import lookup
-from autoshard.tensortype import TensorType, dtype
 from autoshard.trace import control
 from autoshard.trace.parameter import active
+from autoshard.util.errors import AutoshardError, GraphError, ShapeError, at
 
 
 class Importer:

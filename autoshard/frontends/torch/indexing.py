@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
+from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.shapes import cut, reshaped, spread
 from autoshard.frontends.torch.table import Call, axis, cast, do, number, translates
-from autoshard.tensortype import dtype
 
 # Overloads whose results are positions, and those that keep whole numbers from becoming negative.
 _POSITIONS = {"argmax", "argmin", "argsort"}

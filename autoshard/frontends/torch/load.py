@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autoshard.errors import GraphError
 from autoshard.frontends.torch.export import exported, need_torch
 from autoshard.frontends.training import check_loss
+from autoshard.util.errors import GraphError
 
 if TYPE_CHECKING:
     from autoshard.frontends.torch.model import TorchModel

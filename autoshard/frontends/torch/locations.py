@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from autoshard.source import Source, shown
+from autoshard.util.source import Source, shown
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*\n(?:\s+(?P<text>[^\n]*))?')
 _PREFIX = "L__self__"

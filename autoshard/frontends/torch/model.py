@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import GraphError, ShapeError, UnknownNameError
+from autoshard.core.tensortype import TensorType
 from autoshard.frontends.results import check_count, picked, plain
 from autoshard.frontends.torch.importer import Importer
 from autoshard.frontends.torch.reference import outputs_in_torch, state_in_torch
 from autoshard.frontends.torch.table import lifted
 from autoshard.frontends.torch.tensors import array_of, tensor_of, type_of_tensor, values_of
 from autoshard.frontends.training import made_optimizer
-from autoshard.tensortype import TensorType
 from autoshard.trace.cell import Cell
 from autoshard.trace.function import Traced, trace
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter
 from autoshard.transform.train import TrainStep, train_step
+from autoshard.util.errors import GraphError, ShapeError, UnknownNameError
 
 
 class TorchModel(Cell):

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
+from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.reduce import variance
 from autoshard.frontends.torch.shapes import reshaped
 from autoshard.frontends.torch.table import Call, axis, cast, do, number, translates
-from autoshard.tensortype import dtype
 
 
 @translates("aten._softmax.default", "aten.softmax.int")

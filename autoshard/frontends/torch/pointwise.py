@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from autoshard import ops
+from autoshard.core.tensortype import DType, dtype
 from autoshard.frontends.torch.table import Call, cast, do, number, translates
 from autoshard.frontends.torch.tensors import element
-from autoshard.tensortype import DType, dtype
 
 
 def _is_number(x: Any) -> bool:

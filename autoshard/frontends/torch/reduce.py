@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
+from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.shapes import swapped
 from autoshard.frontends.torch.table import Call, axes, axis, cast, do, number, translates
-from autoshard.tensortype import dtype
 
 
 @translates("aten.sum.dim_IntList", "aten.sum.default")

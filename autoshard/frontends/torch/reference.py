@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autoshard.errors import GraphError, at
 from autoshard.frontends.results import picked, plain
 from autoshard.frontends.torch.tensors import array_of
-from autoshard.source import shown
 from autoshard.trace.optim import SGD, Adam, AdamW, Momentum, Optimizer
+from autoshard.util.errors import GraphError, at
+from autoshard.util.source import shown
 
 if TYPE_CHECKING:
     from autoshard.frontends.torch.model import TorchModel

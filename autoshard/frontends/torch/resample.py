@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
+from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.shapes import padded, reshaped
 from autoshard.frontends.torch.table import Call, axis, cast, do, translates
-from autoshard.tensortype import dtype
 
 Line = Callable[[int, int], np.ndarray]
 

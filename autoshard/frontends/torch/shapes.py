@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
+from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.table import FOLDED, Call, axis, cast, do, number, translates
-from autoshard.tensortype import dtype
 
 
 def reshaped(x: Any, shape: Sequence[int]) -> Any:

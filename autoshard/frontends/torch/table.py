@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from autoshard.errors import AutoshardError
+from autoshard.core.tensortype import DType, TensorType, dtype, type_of
 from autoshard.ops.registry import Operator, lookup
-from autoshard.tensortype import DType, TensorType, dtype, type_of
 from autoshard.trace.parameter import Parameter, active
 from autoshard.trace.tensor import Tensor
+from autoshard.util.errors import AutoshardError
 
 Translator = Callable[..., Any]
 TABLE: dict[str, Translator] = {}

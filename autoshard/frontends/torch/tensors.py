@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from autoshard.errors import RuntimeSetupError, ShapeError
-from autoshard.tensortype import DType, TensorType
-from autoshard.tensortype import dtype as element_type
+from autoshard.core.tensortype import DType, TensorType
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.trace.initializer import Deferred
+from autoshard.util.errors import RuntimeSetupError, ShapeError
 
 _NAMES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
+from autoshard.core.tensortype import DType, dtype
 from autoshard.frontends.torch.resample import covered, shares
 from autoshard.frontends.torch.shapes import reshaped
 from autoshard.frontends.torch.table import Call, do, translates
 from autoshard.ops.body import Body
-from autoshard.tensortype import DType, dtype
 
 
 def _each(value: Any, count: int) -> tuple[int, ...]:

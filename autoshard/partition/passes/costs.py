@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from autoshard.errors import AutoshardError
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Node
 from autoshard.ops.attributes import resolve
 from autoshard.partition.program import (
@@ -27,7 +27,7 @@ from autoshard.partition.program import (
 from autoshard.redistribute.step import Step
 from autoshard.search.evaluate import prices_for
 from autoshard.search.program_memory import program_peak
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import AutoshardError
 from costmodel import Hardware, operator_seconds
 
 

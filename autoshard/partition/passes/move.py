@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from autoshard.errors import RedistributeError
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.partition.passes.block import Accepted, Block, Change, Namer, dying, swept
@@ -19,7 +19,7 @@ from autoshard.partition.passes.chains import as_step, brought, gains
 from autoshard.partition.passes.costs import Costs, Setting
 from autoshard.partition.passes.moved import ends_terms, movable, placed, with_operand, with_result
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
-from autoshard.strategy import Strategy
+from autoshard.util.errors import RedistributeError
 
 _MOVING = ("move", "slice", "broadcast")
 """How operators spread that compute nothing."""

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from autoshard.errors import LayoutError
+from autoshard.core.rule import Rule
+from autoshard.core.strategy import Strategy, is_legal, project
+from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout, Refs
 from autoshard.ops.attributes import Place
 from autoshard.ops.registry import Operator
 from autoshard.partition.passes.block import is_pure
 from autoshard.partition.program import Compute, Instruction, Register
-from autoshard.rule import Rule
-from autoshard.strategy import Strategy, is_legal, project
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import LayoutError
 
 
 def movable(one: Instruction | None) -> Compute | None:

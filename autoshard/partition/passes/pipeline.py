@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from autoshard.errors import PlanError
 from autoshard.ir.graph import Node
 from autoshard.partition.passes.chains import chains
 from autoshard.partition.passes.combine import combine
@@ -20,6 +19,7 @@ from autoshard.partition.passes.share import share
 from autoshard.partition.passes.timeline import step_seconds
 from autoshard.partition.program import Program
 from autoshard.propagate.collector import paused
+from autoshard.util.errors import PlanError
 from costmodel import Hardware
 
 Run = Callable[[Program, Setting], Program]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autoshard.errors import GraphError
 from autoshard.layout.sharding import Sharding, divisible, without_sub_axes
 from autoshard.propagate.values import outer_shardings
 from autoshard.propagate.views import inside
 from autoshard.propagate.work import Op, Val, Work, find
+from autoshard.util.errors import GraphError
 
 _BOUNDARIES = ("Function", "Call", "ManualComputation")
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from autoshard.errors import GraphError
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import lookup
 from autoshard.propagate.passes.edit import clone_block, named
 from autoshard.propagate.work import Op, Work, find
+from autoshard.util.errors import GraphError
 
 _SYMBOL = re.compile(r"@([\w$.-]+)")
 # Operators with the name of a function in an attribute.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autoshard.errors import ShardingError
 from autoshard.propagate.passes.edit import named
 from autoshard.propagate.work import Op, Val, Work
+from autoshard.util.errors import ShardingError
 
 
 def unify_groups(work: Work) -> None:

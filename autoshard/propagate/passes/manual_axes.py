@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from autoshard.errors import ShardingError
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding, common_mesh
 from autoshard.propagate.passes.edit import named
 from autoshard.propagate.work import Op, Val, Work
+from autoshard.util.errors import ShardingError
 
 
 def clean_manual_axes(work: Work) -> None:

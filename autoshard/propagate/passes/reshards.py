@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 
+from autoshard.core.rule import REDUCTION
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding, common_mesh, is_equivalent
@@ -28,7 +29,6 @@ from autoshard.propagate.passes.unreduced import (
 from autoshard.propagate.project import Row, Wiring, from_factors, to_factors, wiring
 from autoshard.propagate.values import get_sharding, set_sharding
 from autoshard.propagate.work import Op, Val, Work
-from autoshard.rule import REDUCTION
 
 
 def insert_reshards(work: Work) -> None:

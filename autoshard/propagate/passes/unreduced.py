@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autoshard.errors import ShardingError
+from autoshard.core.rule import REDUCTION, Rule
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs
 from autoshard.layout.sharding import Sharding
@@ -18,7 +18,7 @@ from autoshard.propagate.project import to_factors, wiring
 from autoshard.propagate.values import get_sharding, outer_shardings
 from autoshard.propagate.views import inside
 from autoshard.propagate.work import Op, Val, Work
-from autoshard.rule import REDUCTION, Rule
+from autoshard.util.errors import ShardingError
 
 
 def has_unreduced(ops: Iterable[Op]) -> bool:

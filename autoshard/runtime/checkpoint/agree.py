@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from autoshard.errors import AutoshardError, CheckpointError
 from autoshard.layout.mesh import Mesh
 from autoshard.runtime.comm import Comm
+from autoshard.util.errors import AutoshardError, CheckpointError
 
 T = TypeVar("T")
 

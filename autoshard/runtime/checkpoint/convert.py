@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import CheckpointError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.runtime.array import array_dtype
@@ -20,6 +19,7 @@ from autoshard.runtime.checkpoint.plain import plain_index
 from autoshard.runtime.checkpoint.safefile import write_file
 from autoshard.runtime.checkpoint.save import save
 from autoshard.runtime.local import LocalComm
+from autoshard.util.errors import CheckpointError
 
 Rename = Callable[[str], str | None]
 STATES = "states"

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autoshard.errors import CheckpointError
 from autoshard.runtime.checkpoint.index import INDEX
 from autoshard.runtime.checkpoint.safefile import flush
+from autoshard.util.errors import CheckpointError
 
 LATEST = "latest"
 _SAVING, _REMOVING, _LOCK, _NEXT = ".saving-", ".removing-", ".lock", ".latest-next"

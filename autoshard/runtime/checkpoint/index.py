@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autoshard.errors import AutoshardError, CheckpointError
+from autoshard.core.tensortype import TensorType
 from autoshard.runtime.checkpoint.placed import Region
 from autoshard.runtime.checkpoint.safefile import CHUNK, checksum
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import AutoshardError, CheckpointError
 
 FORMAT, VERSION = "autoshard checkpoint", 1
 INDEX = "index.json"

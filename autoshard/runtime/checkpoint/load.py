@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import CheckpointError
 from autoshard.runtime.array import array_dtype
 from autoshard.runtime.checkpoint.agree import from_all, together
 from autoshard.runtime.checkpoint.folder import find
@@ -24,6 +23,7 @@ from autoshard.runtime.checkpoint.placed import Placed, Region, extent, overlap,
 from autoshard.runtime.checkpoint.plain import plain_index
 from autoshard.runtime.checkpoint.safefile import checksum
 from autoshard.runtime.comm import Comm
+from autoshard.util.errors import CheckpointError
 
 _MOST_OPEN = 64
 """Files that a reader has open at once: systems allow a process no more than some hundreds."""

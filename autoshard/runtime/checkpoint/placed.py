@@ -9,9 +9,9 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from autoshard.errors import CheckpointError
+from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
-from autoshard.tensortype import TensorType
+from autoshard.util.errors import CheckpointError
 
 Region = tuple[slice, ...]
 

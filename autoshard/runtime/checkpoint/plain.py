@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoshard.errors import CheckpointError
 from autoshard.runtime.checkpoint.index import Block, File, Index, Tensor
 from autoshard.runtime.checkpoint.safefile import Header, read_header
+from autoshard.util.errors import CheckpointError
 
 
 def plain_index(paths: Sequence[Path]) -> Index:

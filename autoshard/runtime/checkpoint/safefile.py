@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from autoshard.errors import CheckpointError
-from autoshard.tensortype import DType, TensorType, dtype
+from autoshard.core.tensortype import DType, TensorType, dtype
+from autoshard.util.errors import CheckpointError
 
 CHUNK = 1 << 20
 """Bytes that one checksum is of."""

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import CheckpointError
 from autoshard.runtime.array import array_dtype
 from autoshard.runtime.checkpoint.agree import from_all, together
 from autoshard.runtime.checkpoint.folder import commit, saving
@@ -23,6 +22,7 @@ from autoshard.runtime.checkpoint.index import INDEX, Block, File, Index, Tensor
 from autoshard.runtime.checkpoint.placed import Held, extent, first_owners
 from autoshard.runtime.checkpoint.safefile import flush, stored_name, write_file
 from autoshard.runtime.comm import Comm
+from autoshard.util.errors import CheckpointError
 
 Records = list[tuple[str, File, dict[str, Any]]]
 

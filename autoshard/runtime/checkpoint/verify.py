@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from autoshard.errors import CheckpointError
 from autoshard.runtime.checkpoint.index import File, Index, read_index
 from autoshard.runtime.checkpoint.load import Reader
 from autoshard.runtime.checkpoint.safefile import read_header
+from autoshard.util.errors import CheckpointError
 
 
 def damage(folder: Path) -> Iterator[str]:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoshard.errors import PlanError
 from autoshard.search.exact import milp
 from autoshard.search.exact.cut import cut_limits, merged
 from autoshard.search.exact.dual import Plane, climb
@@ -24,6 +23,7 @@ from autoshard.search.exact.moments import Moments, Priced
 from autoshard.search.exact.network import product
 from autoshard.search.exact.problem import CostProblem
 from autoshard.search.exact.scale import scaled
+from autoshard.util.errors import PlanError
 
 ROUNDS = 40
 # Problems with no more choices in all than this are listed outright.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.errors import PlanError
+from autoshard.util.errors import PlanError
 
 Scope = tuple[int, ...]
 Term = tuple[Scope, np.ndarray]

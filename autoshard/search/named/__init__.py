@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.search.named.plans import Recipe, named_plan
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode

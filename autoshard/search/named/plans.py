@@ -17,15 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from autoshard.errors import PlanError
+from autoshard.core.strategy import Strategy, project, whole
 from autoshard.ir.graph import DATA, PARAMETER, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Mesh, size_of
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.search.named.completion import Completion, split
 from autoshard.search.named.structure import Structure, WeightUse
 from autoshard.search.problem import Problem
-from autoshard.strategy import Strategy, project, whole
+from autoshard.util.errors import PlanError
 
 DATA_AXES, TENSOR_AXES, EXPERT_AXES = ("dp", "data", "fsdp"), ("tp", "mp", "tensor", "model"), ("ep", "expert")
 

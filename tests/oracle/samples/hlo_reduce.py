@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from autoshard import ops
+from autoshard.core.tensortype import TensorType
 from autoshard.ops import hlo_batch_norm as norm
 from autoshard.ops import hlo_custom as custom
 from autoshard.ops import hlo_linalg as linalg
@@ -18,7 +19,6 @@ from autoshard.ops.body import Body
 from autoshard.ops.hlo_convolution import convolution
 from autoshard.ops.hlo_sort import sort_along
 from autoshard.ops.registry import Operator
-from autoshard.tensortype import TensorType
 
 from .sample import Sample, scalar_function
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from autoshard.errors import PlanError
 from autoshard.search.exact import CostProblem, Factor, Row, Solution, least_memory, marginals, solve
+from autoshard.util.errors import PlanError
 from tests.search.exact.small_problems import Enumerated, enumerate_all, random_limit, random_problem
 
 # Tables of at most so many cells: all steps by elimination, few of them, none (bounds, labels and HiGHS do the rest).

@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from autoshard.layout.layout import Layout
-from autoshard.plan import Option, Plan
-from autoshard.report_folding import Cells, Row, fold_rows
-from autoshard.report_totals import totals
-from autoshard.report_whole import Gathering, gathered
-from autoshard.summary import InputRow, Move, OperatorRow, summarize
+from autoshard.plan.plan import Option, Plan
+from autoshard.report.folding import Cells, Row, fold_rows
+from autoshard.report.summary import InputRow, Move, OperatorRow, summarize
+from autoshard.report.totals import totals
+from autoshard.report.whole import Gathering, gathered
 from costmodel import format_bytes, format_seconds
 
 if TYPE_CHECKING:

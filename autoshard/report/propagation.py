@@ -14,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from autoshard.core.tensortype import TensorType
 from autoshard.layout.sdy_text import show_sharding
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.conflicts import Conflict, conflicts
@@ -21,10 +22,9 @@ from autoshard.propagate.record import ARGUMENT, Output
 from autoshard.propagate.values import get_sharding
 from autoshard.propagate.words import Words, axes_text, joined, operator_name
 from autoshard.propagate.work import Val
-from autoshard.tensortype import TensorType
 
 if TYPE_CHECKING:
-    from autoshard.propagation import Propagated
+    from autoshard.propagate.api import Propagated
 
 UNLIMITED = 1000
 """Columns of a report that goes to no terminal; long cells are wrapped in any case."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from autoshard.errors import RuleError
+from autoshard.core.rule import PASS, PERMUTATION, REDUCTION, REPLICATE, Dim, Factor, Rule
 from autoshard.layout.mlir_text import Cursor
-from autoshard.rule import PASS, PERMUTATION, REDUCTION, REPLICATE, Dim, Factor, Rule
+from autoshard.util.errors import RuleError
 
 _KINDS = ((REDUCTION, "reduction"), (REPLICATE, "need_replication"), (PERMUTATION, "permutation"))
 _BLOCKED = "blocked_propagation"

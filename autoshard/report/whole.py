@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import size_of
-from autoshard.plan import Decision
-from autoshard.summary import Move, OperatorRow
+from autoshard.plan.plan import Decision
+from autoshard.report.summary import Move, OperatorRow
 
 
 @dataclass(frozen=True, eq=False)

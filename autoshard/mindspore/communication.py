@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from autoshard.context import launched_rank, parallel_settings
+from autoshard.mindspore.context import launched_rank, parallel_settings
 from autoshard.runtime.mpi import import_mpi, started_ranks
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoshard.api import Planned, plan
-from autoshard.errors import AutoshardError
 from autoshard.frontends.planning import is_module
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Cost, evaluate_plan, search_modes
@@ -20,6 +19,7 @@ from autoshard.search.limit import read_limit
 from autoshard.search.named import named_plans
 from autoshard.search.registry import keeps_limit
 from autoshard.trace.function import Traced, known_trace, trace
+from autoshard.util.errors import AutoshardError
 from costmodel import Hardware
 
 

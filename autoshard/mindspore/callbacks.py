@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autoshard.checkpoint import save_checkpoint
-from autoshard.communication import get_rank
-from autoshard.errors import AutoshardError
+from autoshard.mindspore.checkpoint import save_checkpoint
+from autoshard.mindspore.communication import get_rank
+from autoshard.util.errors import AutoshardError
 
 
 class TrainingError(AutoshardError):

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from autoshard.errors import PlanError
+from autoshard.core.strategy import Strategy
 from autoshard.ir.flow import borders, is_nest
 from autoshard.ir.graph import Graph, Node, Value, inner_values, walk
 from autoshard.ir.trips import runs
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.strategy import Strategy
+from autoshard.util.errors import PlanError
 
 if TYPE_CHECKING:
-    from autoshard.plan_diff import PlanDiff
+    from autoshard.plan.diff import PlanDiff
 
 CONFIGURED, PROPAGATED, STARTED, RELEASED, ADOPTED, GIVEN, PRICED, IMPROVED = (
     "configured", "propagated", "started", "released", "adopted", "given", "priced", "improved",
@@ -143,7 +143,7 @@ class Plan:
 
     def diff(self, other: Plan) -> PlanDiff:
         """What is different in another plan of the same graph; PlanError if it is of another one."""
-        from autoshard.plan_diff import diff
+        from autoshard.plan.diff import diff
 
         return diff(self, other)
 

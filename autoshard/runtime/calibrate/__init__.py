@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from autoshard.api import plan
-from autoshard.errors import AutoshardError
+from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Node
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import Program
@@ -28,9 +28,9 @@ from autoshard.runtime.interpret import Executor
 from autoshard.runtime.launch import launch
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import MpiComm
-from autoshard.tensortype import TensorType
 from autoshard.trace import nn
 from autoshard.transform.train import TrainStep, train_step
+from autoshard.util.errors import AutoshardError
 from costmodel import Hardware, Topology
 from costmodel.fit import (
     Comparison,

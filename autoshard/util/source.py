@@ -13,7 +13,7 @@ import traceback
 from functools import lru_cache
 from typing import NamedTuple
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _COMMAND_LINE = os.path.join(_PACKAGE, "cli") + os.sep
 
 

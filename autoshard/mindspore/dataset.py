@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from autoshard.errors import AutoshardError
+from autoshard.util.errors import AutoshardError
 
 Row = tuple[np.ndarray, ...]
 

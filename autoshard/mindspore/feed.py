@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 
 from autoshard.api import data_layout
-from autoshard.context import DatasetStrategy
-from autoshard.dataset import DataError, Row
-from autoshard.errors import PlanError
+from autoshard.core.tensortype import TensorType, type_of
 from autoshard.layout.mesh import Mesh
+from autoshard.mindspore.context import DatasetStrategy
+from autoshard.mindspore.dataset import DataError, Row
 from autoshard.partition.program import Register
 from autoshard.runtime.array import cut
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Parts
 from autoshard.runtime.padded import fit
-from autoshard.session import from_first_rank
-from autoshard.tensortype import TensorType, type_of
+from autoshard.runtime.session import from_first_rank
+from autoshard.util.errors import PlanError
 
 
 class Feed:

@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoshard.errors import AutoshardError, ContextError, PlanError, RuntimeSetupError
 from autoshard.ir.graph import Graph, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
@@ -30,8 +29,9 @@ from autoshard.propagate.run import propagate as spread_work
 from autoshard.propagate.traced import work_of
 from autoshard.propagate.values import get_sharding
 from autoshard.propagate.work import Val, Work, from_graph
-from autoshard.source import Source
 from autoshard.trace.function import Traced, known_trace, trace
+from autoshard.util.errors import AutoshardError, ContextError, PlanError, RuntimeSetupError
+from autoshard.util.source import Source
 
 if TYPE_CHECKING:
     from autoshard.frontends.stablehlo.imported import Imported
@@ -109,7 +109,7 @@ class Propagated:
 
     def report(self, *, width: int | None = None) -> str:
         """The shardings of all values, conflicts and operators without a rule, as plain text."""
-        from autoshard.report_propagation import report
+        from autoshard.report.propagation import report
 
         return report(self) if width is None else report(self, width=width)
 
@@ -123,7 +123,7 @@ class Propagated:
         Raises:
             UnknownNameError: there is no such value; the message lists near ones.
         """
-        from autoshard.explain_propagation import explain
+        from autoshard.report.explain_propagation import explain
 
         return explain(self, value)
 

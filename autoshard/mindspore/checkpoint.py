@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.communication import get_rank
-from autoshard.errors import CheckpointError
+from autoshard.mindspore.communication import get_rank
+from autoshard.util.errors import CheckpointError
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from autoshard.errors import UnknownNameError
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.causes import PIECES, UNEVEN, Cause, Lost
 from autoshard.propagate.conflicts import Conflict
@@ -17,7 +16,7 @@ from autoshard.propagate.levels import ORDER
 from autoshard.propagate.record import Output, Place
 from autoshard.propagate.words import axes_text, joined, level_words
 from autoshard.propagate.work import Op, Val
-from autoshard.report_propagation import (
+from autoshard.report.propagation import (
     Row,
     all_conflicts,
     output_rows,
@@ -26,9 +25,10 @@ from autoshard.report_propagation import (
     value_rows,
     words_of,
 )
+from autoshard.util.errors import UnknownNameError
 
 if TYPE_CHECKING:
-    from autoshard.propagation import Propagated
+    from autoshard.propagate.api import Propagated
 
 _STEP, _NOTE = "  ", "       "
 

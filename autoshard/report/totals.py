@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoshard.plan import Plan
-from autoshard.report_folding import fold_rows
+from autoshard.plan.plan import Plan
+from autoshard.report.folding import fold_rows
 from autoshard.search.evaluate import Cost
 from autoshard.search.memory import Held, MemoryUse
 from costmodel import format_bytes, format_count, format_seconds

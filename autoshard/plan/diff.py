@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autoshard.errors import PlanError
 from autoshard.ir.graph import Graph, Value, walk
+from autoshard.util.errors import PlanError
 
 if TYPE_CHECKING:
-    from autoshard.plan import Plan
+    from autoshard.plan.plan import Plan
 
 
 @dataclass(frozen=True)

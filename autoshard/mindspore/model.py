@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 
 from autoshard.api import Planned, plan_traced, without_annotations
-from autoshard.callbacks import Callback, Progress, TrainingError, as_callbacks
-from autoshard.communication import get_group_size, get_rank
-from autoshard.context import (
+from autoshard.core.tensortype import type_of
+from autoshard.layout.mesh import Mesh
+from autoshard.mindspore.callbacks import Callback, Progress, TrainingError, as_callbacks
+from autoshard.mindspore.communication import get_group_size, get_rank
+from autoshard.mindspore.context import (
     FULL_BATCH,
     GRAPH_MODE,
     DatasetStrategy,
@@ -34,20 +36,18 @@ from autoshard.context import (
     parallel_settings,
     settings,
 )
-from autoshard.dataset import Row
-from autoshard.errors import ContextError
-from autoshard.feed import Feed
-from autoshard.layout.mesh import Mesh
-from autoshard.resume import Position, TrainingState
+from autoshard.mindspore.dataset import Row
+from autoshard.mindspore.feed import Feed
+from autoshard.mindspore.resume import Position, TrainingState
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import default_comm
-from autoshard.session import Session
-from autoshard.tensortype import type_of
+from autoshard.runtime.session import Session
 from autoshard.trace.arguments import check_count
 from autoshard.trace.function import Traced, trace
 from autoshard.trace.structure import flatten
 from autoshard.transform.train import train_step
+from autoshard.util.errors import ContextError
 from costmodel import format_count, preset
 
 MAX_DUMPED_RANKS = 64

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from autoshard.errors import RuleError
+from autoshard.util.errors import RuleError
 
 REDUCTIONS = ("sum", "max", "min", "prod")
 PASS, REDUCTION, REPLICATE, PERMUTATION = "pass", "reduction", "replicate", "permutation"

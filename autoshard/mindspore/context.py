@@ -14,12 +14,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import autoshard.search.batch  # noqa: F401  (registers its mode)
-from autoshard.checks import positive
-from autoshard.errors import AutoshardError, ContextError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.search import search_modes
 from autoshard.search.limit import read_limit
+from autoshard.util.checks import positive
+from autoshard.util.errors import AutoshardError, ContextError
 from costmodel import load, presets
 from costmodel.store import CALIBRATED, is_saved
 

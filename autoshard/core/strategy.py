@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.errors import LayoutError, StrategyError
+from autoshard.core.rule import Dim, Rule
 from autoshard.layout.layout import Layout, Refs, free_refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.layout.tensor_map import matrix_axes, onto
-from autoshard.rule import Dim, Rule
+from autoshard.util.errors import LayoutError, StrategyError
 
 Parts = tuple[tuple[int, ...], ...]
 _MOST_WAYS = 10_000

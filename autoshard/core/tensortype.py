@@ -10,7 +10,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from autoshard.errors import ParseError, ShapeError
+from autoshard.util.errors import ParseError, ShapeError
 
 
 @dataclass(frozen=True)

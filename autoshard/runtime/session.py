@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autoshard.errors import RuntimeSetupError
 from autoshard.ir.graph import DATA
 from autoshard.partition.program import Register
 from autoshard.runtime.array import array_dtype, cut, join
 from autoshard.runtime.checkpoint import Held, Placed
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Executor, Parts
-from autoshard.stored import Stored
+from autoshard.runtime.stored import Stored
 from autoshard.trace.parameter import Parameter
+from autoshard.util.errors import RuntimeSetupError
 
 if TYPE_CHECKING:
     from autoshard.api import Planned

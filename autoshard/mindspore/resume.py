@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from autoshard.errors import CheckpointError
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.primitive import Primitive
 from autoshard.runtime.checkpoint import STATES, Held, Placed, Reader, check_names, open_source, save
 from autoshard.runtime.comm import Comm
-from autoshard.session import Session
-from autoshard.stored import Stored
+from autoshard.runtime.session import Session
+from autoshard.runtime.stored import Stored
 from autoshard.trace.parameter import Parameter
+from autoshard.util.errors import CheckpointError
 
 _TRAINING, _RANDOM = "training", "random"
 

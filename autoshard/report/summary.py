@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Bundle, Collective, Nest, Program, Register, Start, Wait, timed, walk
-from autoshard.plan import GIVEN, Cause, Decision, Plan
+from autoshard.plan.plan import GIVEN, Cause, Decision, Plan
 from autoshard.search.evaluate import bundle_shares
 from autoshard.search.prices import Prices, local_nbytes
 

@@ -1,0 +1,1 @@
+"""The MindSpore face: Model, contexts, callbacks, datasets, communication, checkpoints."""

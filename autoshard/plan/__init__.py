@@ -1,0 +1,1 @@
+"""The plan beside the graph, and what two plans differ in."""

@@ -1,0 +1,1 @@
+"""Text for people: reports of plans and propagations, explanations, comparisons."""

@@ -1,0 +1,64 @@
+"""Modules that lie in other packages now: their old names still import, with a warning that names the new one."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+# Old name -> new name, both below autoshard. To be dropped with release 0.2.
+MOVED = {
+    "calibrate": "runtime.calibrate",
+    "callbacks": "mindspore.callbacks",
+    "checkpoint": "mindspore.checkpoint",
+    "checks": "util.checks",
+    "communication": "mindspore.communication",
+    "compare": "report.compare",
+    "context": "mindspore.context",
+    "dataset": "mindspore.dataset",
+    "errors": "util.errors",
+    "explain_propagation": "report.explain_propagation",
+    "feed": "mindspore.feed",
+    "model": "mindspore.model",
+    "plan_diff": "plan.diff",
+    "propagation": "propagate.api",
+    "report_folding": "report.folding",
+    "report_propagation": "report.propagation",
+    "report_totals": "report.totals",
+    "report_whole": "report.whole",
+    "resume": "mindspore.resume",
+    "rule": "core.rule",
+    "rule_sdy": "core.rule_sdy",
+    "session": "runtime.session",
+    "source": "util.source",
+    "stored": "runtime.stored",
+    "strategy": "core.strategy",
+    "summary": "report.summary",
+    "tensortype": "core.tensortype",
+}
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds a module under its old name: the very module of the new one, so that classes and settings are the same."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, name = fullname.partition(".")
+        return ModuleSpec(fullname, self) if package == "autoshard" and name in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        old = module.__name__
+        new = f"autoshard.{MOVED[old.removeprefix('autoshard.')]}"
+        warnings.warn(f"{old} is {new} now; the old name goes with release 0.2", DeprecationWarning, stacklevel=2)
+        sys.modules[old] = import_module(new)
+
+
+def install() -> None:
+    """Makes the old names importable; doing it again changes nothing."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())
