@@ -22,10 +22,10 @@ QUICK = [(1, "2x4")]
 
 def measure(layers: int, mesh_text: str, parts: list[float], seconds: float) -> list[dict]:
     """One size: a row without limit, one for the least, and one per part."""
+    from autoshard.cost.evaluate import prices_for
+    from autoshard.cost.memory import peak_memory
     from autoshard.layout.mesh import Mesh
-    from autoshard.search.evaluate import prices_for
     from autoshard.search.limited import settle_within
-    from autoshard.search.memory import peak_memory
     from autoshard.search.optimal import atoms_for, plan_of_choice
     from autoshard.search.problem import Problem
     from autoshard.search.rows import MemoryRows

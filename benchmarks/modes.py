@@ -91,9 +91,9 @@ def _forked(mode: str, problem: Any) -> dict[str, Any]:
 def _plan(mode: str, problem: Any, answer: Connection) -> None:
     import gc
 
+    from autoshard.cost.evaluate import plan_seconds
+    from autoshard.cost.prices import Prices
     from autoshard.search import find_mode
-    from autoshard.search.evaluate import plan_seconds
-    from autoshard.search.prices import Prices
     from autoshard.util.errors import AutoshardError
 
     forget()

@@ -17,9 +17,9 @@ from autoshard.util.errors import LayoutError
 from costmodel import format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from autoshard.cost.prices import Prices
     from autoshard.redistribute.reshape import Leg
     from autoshard.redistribute.step import Step
-    from autoshard.search.prices import Prices
 
 _TYPE = r"\w+\s*\[[^\]]*\]"
 _CHANGE = re.compile(rf"\s*({_TYPE})\s*(.*?)\s*->\s*({_TYPE})?\s*(.*?)\s*", re.DOTALL)
@@ -66,7 +66,7 @@ def redistribute(
     block before, between and after.
     """
     from autoshard.api import known_hardware
-    from autoshard.search.prices import Prices
+    from autoshard.cost.prices import Prices
 
     over, prices = read_mesh(devices, mesh), Prices(known_hardware(hardware))
     asked = read_change(change, over)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from autoshard.core.strategy import Parts
+from autoshard.cost.evaluate import Cost
+from autoshard.cost.memory import MemoryUse
 from autoshard.plan.plan import Cause, Conflict, Option
 from autoshard.report.summary import InputRow, Move, OperatorRow, summarize
-from autoshard.search.evaluate import Cost
-from autoshard.search.memory import MemoryUse
 
 if TYPE_CHECKING:
     from autoshard.api import Planned

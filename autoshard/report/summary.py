@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autoshard.cost.evaluate import bundle_shares
+from autoshard.cost.prices import Prices, local_nbytes
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Bundle, Collective, Nest, Program, Register, Start, Wait, timed, walk
 from autoshard.plan.plan import GIVEN, Cause, Decision, Plan
-from autoshard.search.evaluate import bundle_shares
-from autoshard.search.prices import Prices, local_nbytes
 
 if TYPE_CHECKING:
     from autoshard.api import Planned

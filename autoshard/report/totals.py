@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autoshard.cost.evaluate import Cost
+from autoshard.cost.memory import Held, MemoryUse
 from autoshard.plan.plan import Plan
 from autoshard.report.folding import fold_rows
-from autoshard.search.evaluate import Cost
-from autoshard.search.memory import Held, MemoryUse
 from costmodel import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """Searches: from problem to plan, by a named mode."""
 
+from autoshard.cost.evaluate import Cost, evaluate, evaluate_plan
 from autoshard.search import auto as _auto  # these register their modes
 from autoshard.search import batch as _batch
 from autoshard.search import bfs as _bfs
@@ -9,7 +10,6 @@ from autoshard.search import dynamic_programming as _dynamic_programming
 from autoshard.search import factor as _factor
 from autoshard.search import named as _named
 from autoshard.search import optimal as _optimal
-from autoshard.search.evaluate import Cost, evaluate, evaluate_plan
 from autoshard.search.problem import Problem
 from autoshard.search.registry import find_mode, search_mode, search_modes
 

@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from autoshard.core.strategy import divisors
+from autoshard.cost.evaluate import plan_seconds
+from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import walk
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import Plan
 from autoshard.search.asking import asks
 from autoshard.search.choose import chooser
-from autoshard.search.evaluate import plan_seconds
 from autoshard.search.limit import MEMORY
-from autoshard.search.memory import peak_memory
 from autoshard.search.problem import Problem
 from autoshard.search.registry import find_mode, search_mode
 from autoshard.util.errors import PlanError

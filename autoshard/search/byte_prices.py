@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.core.strategy import Strategy
+from autoshard.cost.schedule import Schedule
 from autoshard.ir.graph import Node, Value
 from autoshard.partition.composites import call_scratch
-from autoshard.search.schedule import Schedule
 
 FREE = (0.0, ())
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import Prices, local_bytes, local_nbytes
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -30,7 +31,6 @@ from autoshard.plan.plan import Option
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.candidates import joined, suggested
 from autoshard.search.listing import Listing, listing
-from autoshard.search.prices import Prices, local_bytes, local_nbytes
 from autoshard.util.errors import PlanError
 from autoshard.util.errors import at as where
 from costmodel import Hardware

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from autoshard.core.strategy import Strategy
+from autoshard.cost.evaluate import plan_seconds
+from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
@@ -29,14 +31,12 @@ from autoshard.search.bfs import propagate, propagated
 from autoshard.search.candidates import splits_further
 from autoshard.search.choose import chooser
 from autoshard.search.draft import Choice, Draft, Pricing
-from autoshard.search.evaluate import plan_seconds
 from autoshard.search.factor import factor
 from autoshard.search.finish import Start, finished
 from autoshard.search.flat import has_loops, plan_flat
 from autoshard.search.improve import Improver
 from autoshard.search.joint import move_values
 from autoshard.search.limit import MEMORY
-from autoshard.search.memory import peak_memory
 from autoshard.search.problem import Problem
 from autoshard.search.registry import find_mode, search_mode
 from autoshard.search.within import SPARE, MemoryOf, held_as, keep_within

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from autoshard.cost.evaluate import evaluate_plan
 from autoshard.partition.lower import lower
 from autoshard.partition.traffic import bytes_moved, traffic_of
 from autoshard.plan.plan import Plan
 from autoshard.search.combined import combined
-from autoshard.search.evaluate import evaluate_plan
 from autoshard.search.factor import factor
 from autoshard.search.flat import plan_flat
 from autoshard.search.problem import Problem

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import Prices, local_nbytes
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.byte_prices import NOTHING, BytePrices
-from autoshard.search.prices import Prices, local_nbytes
 from autoshard.search.problem import Problem
 
 ROUNDED = 1e-15

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from autoshard.cost.memory import Held, MemoryUse, memory_of, peak_memory
 from autoshard.plan.plan import Plan
-from autoshard.search.memory import Held, MemoryUse, memory_of, peak_memory
 from autoshard.util.errors import MemoryLimitError, PlanError
 from costmodel import format_bytes, parse_bytes
 

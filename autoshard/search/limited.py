@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoshard.core.strategy import Strategy
+from autoshard.cost.memory import MemoryModel, Variable
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.search.exact import CostProblem, Row, least_memory, solve
-from autoshard.search.memory import MemoryModel, Variable
 from autoshard.search.rows import MemoryRows
 from autoshard.search.rows_search import RowsSearch
 from autoshard.search.settle import Settled

@@ -15,9 +15,9 @@ import numpy as np
 from autoshard.core.rule import Dim, Rule
 from autoshard.core.strategy import Strategy, some_strategies
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import Prices, lost
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Mesh, merge_refs, size_of
-from autoshard.search.prices import Prices, lost
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,14 +17,14 @@ from functools import lru_cache
 
 import numpy as np
 
+from autoshard.cost.evaluate import prices_for
+from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import CONFIGURED, GIVEN, Cause, Decision, Option, Plan
 from autoshard.search.choose import ALTERNATIVES
-from autoshard.search.evaluate import prices_for
 from autoshard.search.limit import MEMORY
 from autoshard.search.limited import settle_within
-from autoshard.search.memory import peak_memory
 from autoshard.search.problem import Problem
 from autoshard.search.recomputing import RECOMPUTE, recomputing
 from autoshard.search.registry import search_mode

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from autoshard.cost.evaluate import plan_seconds, prices_for
+from autoshard.cost.memory import peak_memory
+from autoshard.cost.prices import local_nbytes
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.plan.plan import Plan
-from autoshard.search.evaluate import plan_seconds, prices_for
 from autoshard.search.limit import MEMORY
-from autoshard.search.memory import peak_memory
-from autoshard.search.prices import local_nbytes
 from autoshard.search.problem import Problem
 from autoshard.transform.recompute import backward_begins, kept, recomputed
 from autoshard.util.errors import MemoryLimitError, PlanError

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from autoshard.core.strategy import Strategy
+from autoshard.cost.prices import Prices, local_nbytes
 from autoshard.ir.graph import Node, Value, walk
 from autoshard.layout.layout import Layout, Refs
 from autoshard.ops.attention_blocks import AUTO, RING
 from autoshard.ops.attributes import Place
 from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.redistribute.planner import evened, plan_steps
-from autoshard.search.prices import Prices, local_nbytes
 from costmodel import Hardware, format_bytes, format_seconds
 
 SLACK = 0.05

@@ -14,9 +14,10 @@ from functools import cached_property, partial
 import numpy as np
 
 from autoshard.core.strategy import Strategy
+from autoshard.cost.memory import Held, MemoryUse, Term, Variable
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.search.memory import Held, MemoryUse, Term, Variable, memory_model
+from autoshard.search.memory_model import memory_model
 from autoshard.search.rows_copies import Copies, CopySizes, Want, copies_of
 from autoshard.search.rows_spanned import scaled
 from autoshard.search.sharing import Shared

@@ -13,12 +13,12 @@ from functools import cached_property
 import numpy as np
 
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.memory import change_bytes
+from autoshard.cost.prices import local_nbytes
+from autoshard.cost.schedule import Schedule, Use
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.search.memory import change_bytes
-from autoshard.search.prices import local_nbytes
 from autoshard.search.rows_spanned import Spanned
-from autoshard.search.schedule import Schedule, Use
 from autoshard.search.shared_messages import MOST
 from autoshard.search.sharing import Shared
 from autoshard.search.tables import Price, Tables

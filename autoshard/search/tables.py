@@ -17,11 +17,11 @@ import numpy as np
 from autoshard.core.rule import PASS, REDUCTION
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.exact import Factor
 from autoshard.search.flat import CARRIED
-from autoshard.search.prices import Prices
 from autoshard.search.problem import Problem
 from autoshard.search.sharing import Shared
 from autoshard.search.strategies import Atoms, Lister, Menu, encode, terms_reached

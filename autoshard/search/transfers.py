@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import Prices
 from autoshard.layout.layout import Layout
 from autoshard.redistribute.planner import plan_steps
 from autoshard.redistribute.step import Step
-from autoshard.search.prices import Prices
 from autoshard.search.strategies import CARRIED, SPLITS, Atoms, decode, encode, to_digits, to_layout
 from autoshard.util.errors import RedistributeError
 

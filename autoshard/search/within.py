@@ -14,6 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoshard.core.strategy import Strategy
+from autoshard.cost.live_terms import LiveTerms
+from autoshard.cost.memory import MemoryModel, note_peak
+from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
@@ -22,9 +25,7 @@ from autoshard.search.byte_prices import byte_prices
 from autoshard.search.candidates import suggested
 from autoshard.search.draft import Choice, Draft, Pricing
 from autoshard.search.improve import Improver
-from autoshard.search.live_terms import LiveTerms
-from autoshard.search.memory import MemoryModel, memory_model, note_peak
-from autoshard.search.prices import Prices
+from autoshard.search.memory_model import memory_model
 from autoshard.search.problem import Problem
 
 Strategies = Mapping[Node, Strategy]

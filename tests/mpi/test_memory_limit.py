@@ -16,7 +16,7 @@ import pytest
 from autoshard import communication, nn
 from autoshard.api import Planned, plan
 from autoshard.core.tensortype import TensorType
-from autoshard.search.memory import peak_memory
+from autoshard.cost.memory import peak_memory
 from autoshard.transform import train_step
 from autoshard.util.errors import MemoryLimitError
 from benchmarks import cost_truth

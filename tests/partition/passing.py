@@ -9,11 +9,11 @@ import numpy as np
 
 from autoshard.core.strategy import Strategy, project
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.instructions import Costs, Setting
 from autoshard.ir.graph import Builder, Node
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import lookup
 from autoshard.partition.lower import lower
-from autoshard.partition.passes.costs import Costs, Setting
 from autoshard.partition.passes.pipeline import Run, measure
 from autoshard.partition.program import Body, Bundle, Collective, Compute, Instruction, Nest, Program, Start, Wait
 from autoshard.partition.verify import verify_program

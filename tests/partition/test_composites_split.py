@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from autoshard import nn, ops
 from autoshard.api import plan
 from autoshard.core.strategy import Strategy, enumerate_strategies, parse_strategy
+from autoshard.cost.evaluate import evaluate, evaluate_plan
+from autoshard.cost.memory import memory_of
+from autoshard.cost.program_memory import program_memory
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import lookup, operator, remove
 from autoshard.partition.composites import composite_scratch, parts_of
@@ -21,9 +24,6 @@ from autoshard.partition.windows import exchange_steps
 from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.search.evaluate import evaluate, evaluate_plan
-from autoshard.search.memory import memory_of
-from autoshard.search.program_memory import program_memory
 from autoshard.trace.evaluate import evaluate as run_whole
 from autoshard.transform import train_step
 from autoshard.util.errors import ShapeError, StrategyError

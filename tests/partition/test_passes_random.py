@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from autoshard.cost.instructions import Costs
+from autoshard.cost.program_memory import program_memory
+from autoshard.cost.timeline import step_seconds, timeline
 from autoshard.partition.lower import lower
 from autoshard.partition.passes import PASSES, optimize
 from autoshard.partition.passes.block import without_dead
-from autoshard.partition.passes.costs import Costs
-from autoshard.partition.passes.timeline import step_seconds, timeline
 from autoshard.partition.program import Program, walk
 from autoshard.partition.verify import verify_program
-from autoshard.search.program_memory import program_memory
 from costmodel import preset
 from tests.oracle import test_programs as programs
 from tests.oracle.check import assert_same

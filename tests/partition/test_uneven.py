@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from autoshard.cost.evaluate import evaluate_plan
 from autoshard.ir.graph import DATA
 from autoshard.layout import Mesh
 from autoshard.partition.lower import lower
@@ -14,7 +15,6 @@ from autoshard.runtime import padded
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.search import Problem, find_mode
-from autoshard.search.evaluate import evaluate_plan
 from autoshard.util.errors import StrategyError
 from costmodel import preset
 from tests.oracle import test_programs as programs

@@ -12,6 +12,8 @@ import autoshard.ops  # noqa: F401  (registers the operators)
 from autoshard.core.rule import Rule
 from autoshard.core.rule_sdy import show_sdy
 from autoshard.core.strategy import Strategy, enumerate_strategies
+from autoshard.cost.evaluate import evaluate_plan
+from autoshard.cost.prices import Prices
 from autoshard.exporters.ir_dump import dump_program
 from autoshard.exporters.ir_parse import parse_dump, show_dump
 from autoshard.layout import Layout, Mesh
@@ -24,8 +26,6 @@ from autoshard.partition.windows import exchange_steps
 from autoshard.redistribute.planner import plan_steps
 from autoshard.redistribute.window import WindowStep
 from autoshard.search import Problem, find_mode
-from autoshard.search.evaluate import evaluate_plan
-from autoshard.search.prices import Prices
 from autoshard.util.errors import GraphError, RuleError, ShapeError
 from costmodel import preset
 from tests.oracle.check import plan_with, single

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import Prices
 from autoshard.layout import Layout, Mesh
 from autoshard.redistribute.bound import fewest_elements
 from autoshard.redistribute.orders import orders
 from autoshard.redistribute.planner import Steps, evened, moved, plan_steps, step_shape
 from autoshard.redistribute.step import Step
-from autoshard.search.prices import Prices
 from benchmarks.redistribution import right
 from costmodel import preset
 from tests.redistribute import virtual_ranks as ranks

@@ -8,10 +8,10 @@ import pytest
 from autoshard.core.rule import bind
 from autoshard.core.strategy import enumerate_strategies, is_legal, some_strategies
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import Prices
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.registry import lookup
 from autoshard.search.listing import listing
-from autoshard.search.prices import Prices
 from costmodel import preset
 
 PRICES = Prices(preset("h100"))

@@ -10,15 +10,16 @@ import pytest
 from autoshard import nn, ops
 from autoshard.api import plan
 from autoshard.core.strategy import enumerate_strategies
+from autoshard.cost.evaluate import evaluate_plan
+from autoshard.cost.memory import memory_of, peak_memory
+from autoshard.cost.schedule import Schedule
 from autoshard.ir.graph import Node
 from autoshard.layout import Layout, Mesh
 from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.runtime.local import LocalComm
-from autoshard.search.evaluate import evaluate_plan
 from autoshard.search.limit import read_limit
-from autoshard.search.memory import memory_model, memory_of, peak_memory
+from autoshard.search.memory_model import memory_model
 from autoshard.search.problem import Problem
-from autoshard.search.schedule import Schedule
 from autoshard.trace.function import trace
 from autoshard.transform import train_step
 from autoshard.util.errors import MemoryLimitError, PlanError

@@ -11,6 +11,7 @@ import pytest
 import autoshard as ash
 from autoshard import Parameter, nn, ops
 from autoshard.core.strategy import enumerate_strategies
+from autoshard.cost.evaluate import plan_seconds
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import CONFIGURED, IMPROVED, PRICED, PROPAGATED
 from autoshard.search import Problem, find_mode, search_mode, search_modes
@@ -18,7 +19,6 @@ from autoshard.search.auto import shapes
 from autoshard.search.choose import chooser
 from autoshard.search.draft import Draft, Pricing
 from autoshard.search.eliminate import CostGraph
-from autoshard.search.evaluate import plan_seconds
 from autoshard.search.finish import plan_of
 from autoshard.search.registry import _MODES, _OPTIONS
 from autoshard.search.seat import Seat

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import autoshard as ash
 from autoshard import nn, ops
+from autoshard.cost.evaluate import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan, find_mode
 from autoshard.search.bounds import Bounds
-from autoshard.search.evaluate import prices_for
 from autoshard.search.optimal import plan_of_choice
 from autoshard.search.settle import Settled, settle
 from autoshard.search.strategies import atoms_of

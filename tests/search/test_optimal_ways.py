@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from autoshard import ops
+from autoshard.cost.evaluate import prices_for
+from autoshard.cost.memory import peak_memory
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan, find_mode, optimal
-from autoshard.search.evaluate import prices_for
-from autoshard.search.memory import peak_memory
 from autoshard.search.optimal import atoms_for, plan_of_choice, search_ways
 from autoshard.search.settle import settle, settle_below
 from autoshard.search.tables import Tables

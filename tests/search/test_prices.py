@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 import autoshard.ops  # noqa: F401  (registers the operators)
 from autoshard.core.strategy import Strategy, enumerate_strategies
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import Prices, local_bytes, local_nbytes
 from autoshard.ir.graph import Builder
 from autoshard.layout import Layout, Mesh
 from autoshard.layout.mesh import AxisRef
 from autoshard.ops.registry import lookup
 from autoshard.redistribute.planner import is_cut, plan_steps
-from autoshard.search.prices import Prices, local_bytes, local_nbytes
 from costmodel import preset
 
 MESHES = tuple(map(Mesh.parse, ("8", "2x4", "2x2x2", "6", "3x2", "12")))

@@ -7,9 +7,9 @@ import pytest
 
 from autoshard import Parameter, nn, ops
 from autoshard.api import plan
+from autoshard.cost.memory import peak_memory
 from autoshard.ir.verify import verify
 from autoshard.partition.verify import verify_program
-from autoshard.search.memory import peak_memory
 from autoshard.search.recomputing import carried
 from autoshard.transform import train_step
 from autoshard.transform.recompute import kept, recompute, recomputed

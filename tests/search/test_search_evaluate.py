@@ -10,12 +10,12 @@ import pytest
 
 from autoshard import nn, ops
 from autoshard.api import plan
+from autoshard.cost.evaluate import evaluate_plan, moves_of, plan_seconds
+from autoshard.cost.memory import runtime_bytes
+from autoshard.cost.prices import Prices
 from autoshard.ops.calls import call_bytes
 from autoshard.partition.program import Compute
 from autoshard.redistribute.buffers import staging_bytes
-from autoshard.search.evaluate import evaluate_plan, moves_of, plan_seconds
-from autoshard.search.memory import runtime_bytes
-from autoshard.search.prices import Prices
 from autoshard.transform import train_step
 from tests.search.plans import FFN, array, checked
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from autoshard import nn, ops
+from autoshard.cost.evaluate import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem
 from autoshard.search.bounds import LIKE, Bounds
-from autoshard.search.evaluate import prices_for
 from autoshard.search.settle import settle
 from autoshard.search.strategies import atoms_of
 from autoshard.search.tables import Tables

@@ -8,15 +8,15 @@ from functools import cache
 import pytest
 
 from autoshard.api import plan
+from autoshard.cost.evaluate import plan_seconds, prices_for
+from autoshard.cost.memory import memory_of, peak_memory
+from autoshard.cost.schedule import Schedule
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.composites import call_scratch
 from autoshard.search.batch import batch_parallel
 from autoshard.search.byte_prices import byte_prices
 from autoshard.search.draft import Draft, Pricing
-from autoshard.search.evaluate import plan_seconds, prices_for
-from autoshard.search.memory import memory_of, peak_memory
 from autoshard.search.problem import Problem
-from autoshard.search.schedule import Schedule
 from autoshard.search.within import MemoryOf, keep_within, worst_moments
 from autoshard.util.errors import MemoryLimitError
 from benchmarks.models import transformer_step

@@ -8,8 +8,8 @@ import pytest
 from autoshard import nn
 from autoshard.api import plan
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.memory import memory_of
 from autoshard.ir.verify import verify
-from autoshard.search.memory import memory_of
 from autoshard.trace.initializer import set_seed
 from autoshard.transform import train_step
 from autoshard.transform.recompute import backward_begins, cheap, kept, recompute, regather

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autoshard.cost.instructions import Costs, Setting
 from autoshard.ir.graph import Node
 from autoshard.partition.forms import Form, padded_steps
 from autoshard.partition.passes.block import Accepted, Block, Change, Namer, dying, swept
-from autoshard.partition.passes.costs import Costs, Setting
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
 from autoshard.redistribute.window import WindowStep
 from autoshard.util.errors import RedistributeError

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from autoshard.cost.instructions import BundleSize, Costs, Setting
 from autoshard.partition.passes.block import Block, Change, rewritten
-from autoshard.partition.passes.costs import BundleSize, Costs, Setting
 from autoshard.partition.program import Bundle, Collective, Program
 from autoshard.partition.verify_bundles import bundle_key
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from autoshard.cost.instructions import Costs, Setting
 from autoshard.partition.passes.block import Block, Change, rewritten
-from autoshard.partition.passes.costs import Costs, Setting
 from autoshard.partition.program import (
     Bundle,
     Collective,

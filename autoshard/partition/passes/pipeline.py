@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from autoshard.cost.instructions import Costs, Setting
+from autoshard.cost.timeline import step_seconds
 from autoshard.ir.graph import Node
 from autoshard.partition.passes.chains import chains
 from autoshard.partition.passes.combine import combine
-from autoshard.partition.passes.costs import Costs, Setting
 from autoshard.partition.passes.move import move
 from autoshard.partition.passes.overlap import overlap
 from autoshard.partition.passes.share import share
-from autoshard.partition.passes.timeline import step_seconds
 from autoshard.partition.program import Program
 from autoshard.propagate.collector import paused
 from autoshard.util.errors import PlanError

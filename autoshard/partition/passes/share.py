@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
+from autoshard.cost.instructions import Setting
 from autoshard.ir.flow import manual_axes
 from autoshard.partition.passes.block import Names, final, is_pure, renamed, without_dead
-from autoshard.partition.passes.costs import Setting
 from autoshard.partition.program import Body, Collective, Compute, Instruction, Nest, Program, Register
 from autoshard.redistribute.window import WindowStep
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from autoshard.core.strategy import Strategy, is_legal, project
+from autoshard.cost.evaluate import prices_for
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, merge_refs, size_of
 from autoshard.plan.plan import GIVEN, Cause, Decision, Option, Plan
-from autoshard.search.evaluate import prices_for
 from autoshard.search.named.structure import Structure
 from autoshard.search.problem import Problem
 from autoshard.util.errors import PlanError

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.evaluate import prices_for
+from autoshard.cost.program_memory import program_peak
 from autoshard.ir.graph import Node
 from autoshard.ops.attributes import resolve
 from autoshard.partition.program import (
@@ -25,8 +27,6 @@ from autoshard.partition.program import (
     Wait,
 )
 from autoshard.redistribute.step import Step
-from autoshard.search.evaluate import prices_for
-from autoshard.search.program_memory import program_peak
 from autoshard.util.errors import AutoshardError
 from costmodel import Hardware, operator_seconds
 

@@ -16,6 +16,9 @@ from functools import lru_cache
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.memory import MemoryUse, memory_of
+from autoshard.cost.prices import Prices
+from autoshard.cost.program_memory import program_memory
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node, walk
 from autoshard.layout.layout import Layout
@@ -29,9 +32,6 @@ from autoshard.propagate.collector import paused
 from autoshard.redistribute.planner import evened, is_cut, plan_steps
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
-from autoshard.search.memory import MemoryUse, memory_of
-from autoshard.search.prices import Prices
-from autoshard.search.program_memory import program_memory
 from costmodel import Hardware
 
 Move = tuple[Layout, Layout, TensorType, int]

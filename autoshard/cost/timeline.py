@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoshard.partition.passes.costs import Costs
+from autoshard.cost.instructions import Costs
 from autoshard.partition.program import (
     Bundle,
     Collective,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoshard.cost.memory import Held, MemoryUse, kind_of, runtime_bytes
 from autoshard.ir.graph import Graph
 from autoshard.partition.program import (
     Bundle,
@@ -28,7 +29,6 @@ from autoshard.partition.program import (
 )
 from autoshard.redistribute.buffers import staging_bytes
 from autoshard.redistribute.window import WindowStep
-from autoshard.search.memory import Held, MemoryUse, kind_of, runtime_bytes
 from costmodel import live_bytes, peak
 
 _ONE = ("activation",)

@@ -15,7 +15,7 @@ from autoshard.util.errors import RedistributeError
 from costmodel import live_bytes
 
 if TYPE_CHECKING:
-    from autoshard.search.memory import MemoryModel, Term, Variable
+    from autoshard.cost.memory import MemoryModel, Term, Variable
 
 
 class LiveTerms:

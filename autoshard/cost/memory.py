@@ -22,6 +22,9 @@ import numpy as np
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.live_terms import LiveTerms
+from autoshard.cost.prices import local_nbytes
+from autoshard.cost.schedule import Schedule, Use
 from autoshard.ir.flow import borders, is_nest
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.layout import Layout
@@ -29,10 +32,6 @@ from autoshard.partition.composites import call_scratch
 from autoshard.plan.plan import Plan
 from autoshard.propagate.collector import paused
 from autoshard.redistribute.buffers import transient_bytes
-from autoshard.search.live_terms import LiveTerms
-from autoshard.search.prices import local_nbytes
-from autoshard.search.problem import Problem
-from autoshard.search.schedule import Schedule, Use
 from autoshard.util.errors import RedistributeError
 from costmodel import live_bytes
 
@@ -136,19 +135,6 @@ class MemoryModel:
         return self.schedule.moments
 
 
-def memory_model(problem: Problem) -> MemoryModel:
-    """The terms of a problem: a plan's peak is the largest row under the plan's choices."""
-
-    def left(node: Node, i: int) -> Part:
-        annotation = problem.annotations.get(node)
-        if annotation is None or annotation.out_strategy is None:
-            return _result(node, i)
-        return Part(node, lambda strategy: problem.left(node, strategy)[i], ("left", node, i))
-
-    pinned = {node for node, one in problem.annotations.items() if one.out_strategy is not None}
-    return _Model(problem.graph, left, None, pinned).build()
-
-
 def plan_model(plan: Plan) -> MemoryModel:
     """The terms of a plan's graph, with results left and outputs leaving as the plan says."""
 
@@ -164,7 +150,9 @@ def plan_model(plan: Plan) -> MemoryModel:
             for value, layout in zip(node.results, plan.strategy(node).result_layouts, strict=True)
         )
     }
-    return _Model(plan.graph, left, plan.outputs, pinned, {node: _inside(plan, node) for node in _nests(plan)}).build()
+    return ModelBuilder(
+        plan.graph, left, plan.outputs, pinned, {node: _inside(plan, node) for node in _nests(plan)}
+    ).build()
 
 
 def _nests(plan: Plan) -> list[Node]:
@@ -290,7 +278,7 @@ def _operand(node: Node, i: int) -> Part:
     return Part(node, lambda strategy: strategy.operand_layouts[i], ("operand", i))
 
 
-def _result(node: Node, i: int) -> Part:
+def result_part(node: Node, i: int) -> Part:
     return Part(node, lambda strategy: strategy.result_layouts[i], ("result", i))
 
 
@@ -302,7 +290,7 @@ def _fixed(variable: Variable, layout: Layout) -> Part:
     return Part(variable, lambda choice: layout, ("fixed", layout))
 
 
-class _Model:
+class ModelBuilder:
     def __init__(
         self,
         graph: Graph,
@@ -353,8 +341,8 @@ class _Model:
         for i, value in enumerate(node.results):
             if node in self.schedule.settles:
                 at = self.schedule.settles[node]
-                self._bytes(value, kind_of(self.graph, value), runs, at, _result(node, i))
-                self._change(value, at, _result(node, i), self.left[value])
+                self._bytes(value, kind_of(self.graph, value), runs, at, result_part(node, i))
+                self._change(value, at, result_part(node, i), self.left[value])
                 self._value(value, kind_of(self.graph, value), at)
             elif not is_view:
                 # What is made in an operand's memory counts as that operand until it is there.
