@@ -28,10 +28,10 @@ from autoshard.partition.program import walk as walk_program
 from autoshard.partition.together import TogetherStep
 from autoshard.partition.windows import exchange_steps
 from autoshard.plan.plan import Plan
-from autoshard.propagate.collector import paused
 from autoshard.redistribute.planner import evened, is_cut, plan_steps
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
+from autoshard.util.gc_paused import gc_paused
 from costmodel import Hardware
 
 Move = tuple[Layout, Layout, TensorType, int]
@@ -126,7 +126,7 @@ def _steps(before: Layout, after: Layout, of: TensorType) -> tuple[Step, ...]:
     return () if is_cut(before, after) else plan_steps(before, after, of.shape)
 
 
-@paused()
+@gc_paused()
 def evaluate(plan: Plan, program: Program, hardware: Hardware) -> Cost:
     """Price the program that `plan` was lowered to, and follow its registers (`program_memory`)."""
     prices = prices_for(hardware)

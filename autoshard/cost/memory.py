@@ -30,9 +30,9 @@ from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.partition.composites import call_scratch
 from autoshard.plan.plan import Plan
-from autoshard.propagate.collector import paused
 from autoshard.redistribute.buffers import transient_bytes
 from autoshard.util.errors import RedistributeError
+from autoshard.util.gc_paused import gc_paused
 from costmodel import live_bytes
 
 Variable = Node | Value
@@ -219,7 +219,7 @@ class MemoryUse:
         return tuple(sorted(found, key=lambda one: -one.nbytes))
 
 
-@paused()
+@gc_paused()
 def memory_of(plan: Plan) -> MemoryUse:
     """What a plan keeps in memory when, by the model."""
     model, choice = plan_model(plan), _choices(plan)
@@ -231,7 +231,7 @@ def peak_memory(plan: Plan) -> int:
     """The most bytes that a device needs at once: the largest row of the plan's model."""
     known = _PEAKS.get(plan)
     if known is None:
-        with paused():
+        with gc_paused():
             timeline = LiveTerms(plan_model(plan)).timeline(_choices(plan))
         known = _PEAKS[plan] = int(timeline.max(initial=0))
     return known
@@ -306,7 +306,7 @@ class ModelBuilder:
             self.left.update((value, left(node, i)) for i, value in enumerate(node.results))
         self.terms: list[Term] = []
 
-    @paused()
+    @gc_paused()
     def build(self) -> MemoryModel:
         """All terms."""
         tied = set(self.graph.tied.values())

@@ -13,14 +13,14 @@ from autoshard.exporters.json_text import json_text
 from autoshard.exporters.mindspore import shard_lines, to_checkpoint
 from autoshard.exporters.placements import module_plan, modules_around, to_data
 from autoshard.exporters.plan_file import plan_data
-from autoshard.propagate.collector import paused
 from autoshard.util.errors import PlanError
+from autoshard.util.gc_paused import gc_paused
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
 
 
-@paused()
+@gc_paused()
 def export(planned: Planned, to: str) -> str:
     """The text of a plan in one of the FORMS.
 

@@ -27,12 +27,12 @@ from autoshard.partition.program import Collective, Compute, Instruction, Progra
 from autoshard.partition.regions import lower_nest
 from autoshard.partition.windows import Gathered, Rounds, exchanged
 from autoshard.plan.plan import Plan
-from autoshard.propagate.collector import paused
 from autoshard.redistribute.window import WindowStep
 from autoshard.util.errors import RedistributeError
+from autoshard.util.gc_paused import gc_paused
 
 
-@paused()
+@gc_paused()
 def lower(plan: Plan) -> Program:
     """The per-rank program of a plan.
 

@@ -19,7 +19,6 @@ from autoshard.ir.graph import Graph, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.causes import History
-from autoshard.propagate.collector import paused
 from autoshard.propagate.edges import add_edges, sink_edges
 from autoshard.propagate.levels import Level
 from autoshard.propagate.pipeline import EXPORT, IMPORT
@@ -31,6 +30,7 @@ from autoshard.propagate.values import get_sharding
 from autoshard.propagate.work import Val, Work, from_graph
 from autoshard.trace.function import Traced, known_trace, trace
 from autoshard.util.errors import AutoshardError, ContextError, PlanError, RuntimeSetupError
+from autoshard.util.gc_paused import gc_paused
 from autoshard.util.source import Source
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def propagate(
     read = _read(target, inputs, mesh)
     imported, traced = (None, read) if isinstance(read, Traced) else (read, None)
     record = Record()
-    with paused():
+    with gc_paused():
         work = _traced_work(read, mesh) if isinstance(read, Traced) else _imported_work(read)
         started = time.perf_counter()
         log = _run(work, which, options, record)

@@ -24,7 +24,6 @@ from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
-from autoshard.propagate.collector import paused
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.batch import batch_parallel
 from autoshard.search.bfs import propagate, propagated
@@ -41,6 +40,7 @@ from autoshard.search.problem import Problem
 from autoshard.search.registry import find_mode, search_mode
 from autoshard.search.within import SPARE, MemoryOf, held_as, keep_within
 from autoshard.util.errors import PlanError
+from autoshard.util.gc_paused import gc_paused
 
 NAME = "sharding_propagation"
 NEAR, MOST_DRAFTS = 1.3, 2
@@ -60,7 +60,7 @@ BY_HAND = ("zero3", "megatron_sp")
 
 
 @search_mode(NAME, regions=True, keeps_limit=True)
-@paused()
+@gc_paused()
 def combined(problem: Problem) -> Plan:
     """Rules first, prices where they leave a choice, then local improvement.
 

@@ -25,6 +25,7 @@ MOVED = {
     "feed": "mindspore.feed",
     "model": "mindspore.model",
     "plan_diff": "plan.diff",
+    "propagate.collector": "util.gc_paused",
     "propagation": "propagate.api",
     "report_folding": "report.folding",
     "report_propagation": "report.propagation",

@@ -6,6 +6,10 @@ import copy
 import gc
 import io
 import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -14,8 +18,9 @@ import transformers
 from torch.fx import proxy
 from torch.utils._pytree import tree_leaves
 
-from autoshard.frontends.torch.known_results import known_results
+import autoshard as ash
 from autoshard.frontends.torch.quick import quick_capture, with_code
+from autoshard.util.gc_paused import gc_paused
 
 pytestmark = pytest.mark.torch
 
@@ -120,7 +125,7 @@ def _types(node: torch.fx.Node) -> list[Any]:
 def test_the_program_is_that_of_torch(name: str) -> None:
     module, inputs = MODELS[name]()
     wanted = _told(torch.export.export(module, (), inputs))
-    with quick_capture(), known_results():
+    with quick_capture():
         found = torch.export.export(module, (), inputs)
     for one, other in zip(_told(with_code(found)), wanted, strict=True):
         assert one == other
@@ -128,13 +133,13 @@ def test_the_program_is_that_of_torch(name: str) -> None:
 
 def patched() -> tuple[Any, ...]:
     """What of torch is another while a module is captured."""
-    return torch.fx.GraphModule.recompile, torch._ops.OpOverload.__call__, getattr(proxy, "CapturedTraceback", None)
+    return torch.fx.GraphModule.recompile, proxy.CapturedTraceback
 
 
 def test_a_program_can_be_run_and_torch_is_as_before() -> None:
     module, inputs = MODELS["llama"]()
     before = patched()
-    with quick_capture(), known_results():
+    with quick_capture():
         found = torch.export.export(module, (), inputs)
         assert not set(patched()) & set(before)
         early = found.module()(**inputs)  # code comes when it is asked for
@@ -147,7 +152,7 @@ def test_a_program_can_be_run_and_torch_is_as_before() -> None:
 def test_code_is_made_when_it_is_read() -> None:
     module, inputs = MODELS["in place"]()
     wanted = module(**inputs)
-    with quick_capture(), known_results():
+    with quick_capture():
         assert not gc.isenabled()
         found = torch.export.export(module, (), inputs)
         again = torch.export.export(module, (), inputs)
@@ -171,9 +176,74 @@ def test_what_does_not_fit_is_refused_as_ever() -> None:
     inputs = (torch.zeros(2, 4), torch.zeros(5, 4))
     with pytest.raises(RuntimeError, match="size mismatch|shapes|must match|have same reduction"):
         torch.export.export(Unfit(), inputs)
-    with (
-        pytest.raises(RuntimeError, match="size mismatch|shapes|must match|have same reduction"),
-        quick_capture(),
-        known_results(),
-    ):
+    with pytest.raises(RuntimeError, match="size mismatch|shapes|must match|have same reduction"), quick_capture():
         torch.export.export(Unfit(), inputs)
+
+
+class _Meeting:
+    """Two threads that are inside of something at once and leave it in the order in which they came."""
+
+    def __init__(self, inside: Callable[[], AbstractContextManager[None]]) -> None:
+        self.inside, self.seen = inside, []
+        self.first_in, self.second_in, self.first_out = threading.Event(), threading.Event(), threading.Event()
+
+    def run(self, look: Callable[[], Any]) -> list[Any]:
+        """What is to be seen by a third thread meanwhile, and by the second one when the first is out."""
+        threads = [threading.Thread(target=self.first), threading.Thread(target=self.second, args=(look,))]
+        for thread in threads:
+            thread.start()
+        assert self.second_in.wait(60)
+        for thread in threads:
+            thread.join(60)
+        return self.seen
+
+    def first(self) -> None:
+        with self.inside():
+            self.first_in.set()
+            self.second_in.wait(60)
+        self.first_out.set()
+
+    def second(self, look: Callable[[], Any]) -> None:
+        self.first_in.wait(60)
+        with self.inside():
+            self.second_in.set()
+            self.first_out.wait(60)
+            self.seen.append(look())
+
+
+def test_two_threads_may_capture_and_torch_is_as_before() -> None:
+    before = patched()
+    (during,) = _Meeting(quick_capture).run(patched)
+    assert patched() == before and not set(during) & set(before)
+
+
+def test_the_collector_waits_for_the_last_thread() -> None:
+    assert gc.isenabled()
+    assert _Meeting(gc_paused).run(gc.isenabled) == [False]
+    assert gc.isenabled()
+
+
+def test_other_threads_see_torch_as_it_is() -> None:
+    """While one thread captures, graph modules of others get their code at once."""
+    made = []
+
+    def other() -> None:
+        made.append(torch.fx.symbolic_trace(torch.nn.Linear(2, 3)))
+
+    with quick_capture():
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(60)
+    assert "_code" in vars(made[0]) and "linear" in made[0].code
+
+
+def test_threads_import_and_plan_at_once() -> None:
+    def work(width: int) -> None:
+        torch.manual_seed(width)
+        module, x = torch.nn.Sequential(torch.nn.Linear(width, 6), torch.nn.GELU()), torch.randn(8, width)
+        model = ash.from_torch(module, (x,))
+        found = ash.plan(model, mesh="x=2").run(x.numpy())
+        torch.testing.assert_close(torch.from_numpy(found), module(x).detach())
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(work, (3, 4, 5)))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from autoshard.core.tensortype import TensorType
 from autoshard.ops.control import data_flow_edge, named_computation, sharding_group
 from autoshard.ops.registry import lookup
-from autoshard.propagate.collector import paused
 from autoshard.propagate.passes.edit import inside_out, named
 from autoshard.propagate.work import Block, Op, Work, find, is_rare
+from autoshard.util.gc_paused import gc_paused
 
 _TYPE = TensorType.of((6, 4))
 _KINDS = ("Neg", "ShardingGroup", "NamedComputation")
@@ -90,7 +90,7 @@ def test_the_collector_is_as_before_also_after_an_error(before: bool):
     was = gc.isenabled()
     try:
         (gc.enable if before else gc.disable)()
-        with pytest.raises(ValueError, match="inside"), paused():
+        with pytest.raises(ValueError, match="inside"), gc_paused():
             assert not gc.isenabled()
             raise ValueError("inside")
         assert gc.isenabled() is before

@@ -33,8 +33,8 @@ from autoshard.layout.sdy_text import parse_mesh, parse_per_value, parse_shardin
 from autoshard.layout.sharding import Sharding
 from autoshard.layout.verify_sharding import verify_sharding
 from autoshard.ops.registry import Operator, lookup
-from autoshard.propagate.collector import paused
 from autoshard.util.errors import AutoshardError, GraphError, ParseError, at
+from autoshard.util.gc_paused import gc_paused
 from autoshard.util.source import Source
 
 _HERE = __name__.rpartition(".")[0]
@@ -85,7 +85,7 @@ def read_module(module: Any, file: str = "") -> Imported:
         GraphError: an operation whose result types autoshard's own operator does not make.
     """
     load_translators()
-    with module.context, paused():
+    with module.context, gc_paused():
         return _ModuleReader(module, file).read()
 
 

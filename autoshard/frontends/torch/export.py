@@ -10,10 +10,11 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
+from autoshard.frontends.torch.archive import load_archive
 from autoshard.frontends.torch.functional import SET_GRAD, node_ready, nodes_at_any_depth
-from autoshard.frontends.torch.known_results import known_results
 from autoshard.frontends.torch.locations import source_line
 from autoshard.frontends.torch.quick import quick_capture, with_code
 from autoshard.frontends.torch.quiet import quiet
@@ -45,6 +46,10 @@ def seed_torch(seed: int) -> None:
         torch.manual_seed(seed)
 
 
+_CAPTURING = RLock()
+"""torch.export keeps its state in globals: one thread captures at a time."""
+
+
 def exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool = False) -> Any:
     """The torch.export.ExportedProgram of a module, of a program, or of a .pt2 file, decomposed if need be.
 
@@ -54,6 +59,11 @@ def exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], traini
         ShapeError: the program has dynamic shapes; or it is to be trained and stops gradients (torch.no_grad, detach)
             beside what has to be decomposed, which forgets where.
     """
+    with _CAPTURING:
+        return _exported(target, args, kwargs, training)
+
+
+def _exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool) -> Any:
     program = _program(target, args, kwargs)
     check_static(program)
     load_translators()
@@ -95,7 +105,7 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
             f"from_torch takes a torch.nn.Module, an ExportedProgram or a .pt2 file, not {type(target).__name__}"
         )
     try:
-        with quiet(), quick_capture(), known_results():
+        with quiet(), quick_capture():
             found = torch.export.export(target, tuple(args), dict(kwargs))
         return with_code(found)
     except Exception as error:  # torch raises errors of many kinds for what it cannot capture
@@ -125,13 +135,13 @@ def _no_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], what: str) -> 
 
 
 def _loaded(path: Path) -> Any:
-    import torch
-
     if not path.is_file():
         raise ParseError(f"cannot read {path}: there is no such file")
     try:
         with quiet():
-            return torch.export.load(path)
+            return load_archive(path)
+    except ParseError:
+        raise
     except Exception as error:  # whatever the zip archive or its contents are wrong in
         raise ParseError(f"cannot read {path} as an exported program (.pt2): {_told(error)}") from error
 

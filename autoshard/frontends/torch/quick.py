@@ -9,35 +9,42 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import get_ident
+from functools import cache
 from types import CodeType
 from typing import Any
 
-from autoshard.propagate.collector import paused
+from autoshard.frontends.torch.patch import Patch
+from autoshard.util.gc_paused import gc_paused
 
 
 @contextmanager
 def quick_capture() -> Iterator[None]:
     """Capture so in this thread. Graph modules that come out of it lack their code until `with_code`."""
+    recompile, stacks = _patches()
+    with recompile.active(), stacks.active(), gc_paused():
+        yield
+
+
+@cache
+def _patches() -> tuple[Patch, Patch]:
     from torch.fx import GraphModule, proxy
 
-    at_once, stacks, thread = GraphModule.recompile, getattr(proxy, "CapturedTraceback", None), get_ident()
+    return Patch(GraphModule, "recompile", _recompile), Patch(proxy, "CapturedTraceback", _stacks)
 
-    def recompile(module: Any) -> Any:
-        return _later(module, at_once) if get_ident() == thread else at_once(module)
 
-    GraphModule.recompile = recompile  # type: ignore[method-assign]
-    if stacks is not None:
-        setattr(proxy, "CapturedTraceback", _Stack)  # noqa: B010
-    try:
-        with paused():
-            yield
-    finally:
-        GraphModule.recompile = at_once  # type: ignore[method-assign]
-        if stacks is not None:
-            setattr(proxy, "CapturedTraceback", stacks)  # noqa: B010
+def _recompile(at_once: Any, inside: Callable[[], bool]) -> Any:
+    return lambda module: _later(module, at_once) if inside() else at_once(module)
+
+
+def _stacks(own: Any, inside: Callable[[], bool]) -> Any:
+    """A class whose `extract` is ours for threads inside."""
+
+    def extract(*, skip: int = 0, **options: Any) -> Any:
+        return _Stack.extract() if inside() else own.extract(skip=skip + 1, **options)
+
+    return type("CapturedTraceback", (own,), {"extract": staticmethod(extract)})
 
 
 def with_code(program: Any) -> Any:
@@ -87,8 +94,8 @@ class _Stack:
         self.frames = frames
 
     @classmethod
-    def extract(cls, **_: Any) -> _Stack:
-        frames, frame, known = [], sys._getframe(1), cls._known
+    def extract(cls) -> _Stack:
+        frames, frame, known = [], sys._getframe(2), cls._known
         while frame is not None:
             code, line = frame.f_code, frame.f_lineno
             found = known.get((id(code), line))

@@ -16,6 +16,7 @@ _LOGGERS = (
 _WARNINGS = (
     (FutureWarning, r"`isinstance\(treespec, LeafSpec\)` is deprecated"),
     (UserWarning, r"The tensor attributes? .* (was|were) assigned during export"),
+    (UserWarning, r"Detected pickle protocol"),
 )
 
 

@@ -18,8 +18,8 @@ from autoshard.partition.passes.move import move
 from autoshard.partition.passes.overlap import overlap
 from autoshard.partition.passes.share import share
 from autoshard.partition.program import Program
-from autoshard.propagate.collector import paused
 from autoshard.util.errors import PlanError
+from autoshard.util.gc_paused import gc_paused
 from costmodel import Hardware
 
 Run = Callable[[Program, Setting], Program]
@@ -85,7 +85,7 @@ class Saving:
         return self.before.overlapped_seconds - self.after.overlapped_seconds
 
 
-@paused()
+@gc_paused()
 def optimize(
     program: Program,
     hardware: Hardware,
