@@ -152,8 +152,10 @@ def _clash(a: AxisRef, b: AxisRef) -> bool:
 
 
 def split(node: Node, factors: Mapping[int, Refs], strategy: Strategy) -> Strategy | None:
-    """The strategy with some factors split anew by these axes (whatever split by them before is whole); None if the
-    operator cannot run so."""
+    """The strategy with some factors split anew by these axes (whatever split by them before is whole); None if that
+    is the strategy, or the operator cannot run so."""
+    if all(strategy.axes[i] == refs for i, refs in factors.items()):
+        return None
     anew = {ref.name for refs in factors.values() for ref in refs}
     axes = [() if any(ref.name in anew for ref in refs) else refs for refs in strategy.axes]
     for i, refs in factors.items():

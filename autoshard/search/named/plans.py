@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,9 +21,10 @@ from functools import cached_property
 from autoshard.core.strategy import Strategy, project, whole
 from autoshard.ir.graph import DATA, PARAMETER, Node, Value
 from autoshard.layout.layout import Layout, Refs
-from autoshard.layout.mesh import Mesh, size_of
+from autoshard.layout.mesh import Mesh, merge_refs, size_of
 from autoshard.plan.plan import Plan
 from autoshard.search.named.completion import Completion, split
+from autoshard.search.named.heads import heads_of
 from autoshard.search.named.structure import Structure, WeightUse
 from autoshard.search.problem import Problem
 from autoshard.util.errors import PlanError
@@ -238,13 +240,13 @@ class _Maker:
     def _settle(self, value: Value, layout: Layout) -> Layout:
         """How a sum over the tensor axis ends: on all ranks, or, with split sequences, in parts along the sequence."""
         names = {ref.name for ref in self.axes.tensor}
-        if not self.recipe.sequence or not names or not names <= {ref.name for ref in layout.partial}:
+        over = tuple(ref for ref in layout.partial if ref.name in names)
+        if not self.recipe.sequence or not over:
             return layout.final()
         shape = value.type.shape
         for dim in (1, 0) if len(shape) > 2 else (0,):
-            parts = layout.parts[dim] if len(shape) > dim else 1
-            if len(shape) > 1 and shape[dim] % (parts * size_of(self.axes.tensor)) == 0:
-                dims = [(*refs, *self.axes.tensor) if i == dim else refs for i, refs in enumerate(layout.dims)]
+            if len(shape) > 1 and shape[dim] % (layout.parts[dim] * size_of(over)) == 0:
+                dims = [merge_refs((*refs, *over)) if i == dim else refs for i, refs in enumerate(layout.dims)]
                 return Layout(self.mesh, dims)
         return layout.final()
 
@@ -292,8 +294,23 @@ class _Maker:
         factors = use.node.rule.factors
         for i in use.kept:
             if factors[i].splittable and factors[i].size % size_of(self.axes.tensor) == 0:
-                return split(use.node, {i: self.axes.tensor}, strategy)
+                over = self._whole_heads(use.node, i)
+                return split(use.node, {i: over}, strategy) if over else None
         return None
+
+    def _whole_heads(self, node: Node, factor: int) -> Refs:
+        """The major part of the tensor axes over which whole heads of a product's columns can lie.
+
+        Keys and values of grouped queries may have fewer heads than there are tensor ranks: each is then on several.
+        """
+        heads = heads_of(self.graph, node, factor)
+        over: Refs = ()
+        for ref in self.axes.tensor:
+            common = ref.size if heads is None else math.gcd(heads // size_of(over), ref.size)
+            over += (ref,) if common == ref.size else ref.split(common)[:1] if common > 1 else ()
+            if common < ref.size:
+                break
+        return over
 
     def _experts(self, use: WeightUse, strategy: Strategy) -> Strategy | None:
         for i in use.batch:

@@ -1,0 +1,54 @@
+"""Into how many heads the columns of a product are taken apart behind it.
+
+A tensor axis may split columns only between heads: ranks would else hold parts of one, and every operator on heads would
+have to move them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoshard.ir.graph import Graph, Node, Value
+
+_MOST_NODES = 32
+"""So far behind a product its columns are followed: a bias, casts, a norm lie between it and the heads."""
+
+
+def heads_of(graph: Graph, node: Node, factor: int) -> int | None:
+    """The number of heads into which a factor of a node's result is taken apart; None if it is not.
+
+    Where several operators behind it take it apart (keys and values of one product), the largest number.
+    """
+    dims = zip(node.results, node.rule.results, strict=True)
+    ahead = [(value, i) for value, of in dims for i, factors in enumerate(of) if factors == (factor,)]
+    seen, found = set(ahead), []
+    for value, dim in ahead:
+        if len(seen) > _MOST_NODES:
+            break
+        for user, operand in graph.users[value]:
+            heads = _heads(user, operand, dim)
+            if heads is not None:
+                found.append(heads)
+                continue
+            more = [one for one in _same_dim(user, operand, dim) if one not in seen]
+            seen.update(more)
+            ahead += more
+    return max(found, default=None)
+
+
+def _heads(node: Node, operand: int, dim: int) -> int | None:
+    """How many blocks a reshape makes of a dim of its operand."""
+    if node.op.name != "Reshape":
+        return None
+    taken, made = node.operands[operand].type.shape, node.results[0].type.shape
+    if made == (*taken[:dim], 1, *taken[dim:]):
+        return 1
+    factors = [node.rule.factors[i].size for i in node.rule.operands[operand][dim]]
+    return next((size for size in factors if size > 1), None) if len(factors) > 1 else None
+
+
+def _same_dim(node: Node, operand: int, dim: int) -> Iterator[tuple[Value, int]]:
+    """The dims of a node's results that are a dim of its operand."""
+    factors = node.rule.operands[operand][dim]
+    for value, dims in zip(node.results, node.rule.results, strict=True):
+        yield from ((value, i) for i, of in enumerate(dims) if of == factors and len(factors) == 1)
