@@ -49,6 +49,7 @@ class Completion:
         whole = {value: Layout.whole(problem.mesh, value.type.rank) for value in self.graph.inputs}
         self.layouts: dict[Value, Layout] = {**whole, **inputs, **problem.given}
         self.decisions: dict[Node, Decision] = {}
+        self._passing: dict[Value, bool] = {}
         self._followed: dict[tuple, Strategy] = {}
 
     def plan(self, name: str, words: str) -> Plan:
@@ -126,12 +127,24 @@ class Completion:
             if any(refs for i, refs in enumerate(open_sums) if i not in members):
                 continue
             first = open_sums[members[0]]
+            if not all(self._passes(node.operands[i]) for i in members):
+                continue
             if first and all(open_sums[i] == first for i in members) and not any(ref.name in used for ref in first):
                 return first, members
         return (), ()
 
+    def _passes(self, value: Value) -> bool:
+        """Whether all that use a value are linear in it; else its sum is completed once, for all of them."""
+        if value not in self._passing:
+            self._passing[value] = all(_is_linear(node, i) for node, i in self.graph.users[value])
+        return self._passing[value]
+
     def _of(self, value: Value) -> Layout:
         return self.layouts[value]
+
+
+def _is_linear(node: Node, operand: int) -> bool:
+    return any(not carriers or operand in carriers for carriers in node.op.linear)
 
 
 def joined(node: Node, axes: Axes, more: Axes, taken: list[AxisRef]) -> Axes:

@@ -1,6 +1,6 @@
 """Into how many heads the columns of a product are taken apart behind it.
 
-A tensor axis may split columns only between heads: ranks would else hold parts of one, and every operator on heads would
+A tensor axis splits columns only between heads: ranks would else hold parts of one, and every operator on heads would
 have to move them.
 """
 

@@ -25,6 +25,7 @@ from autoshard.layout.mesh import Mesh, merge_refs, size_of
 from autoshard.plan.plan import Plan
 from autoshard.search.named.completion import Completion, split
 from autoshard.search.named.heads import heads_of
+from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs
 from autoshard.search.named.structure import Structure, WeightUse
 from autoshard.search.problem import Problem
 from autoshard.util.errors import PlanError
@@ -285,28 +286,44 @@ class _Maker:
     def _shown(self) -> str:
         return ".".join(map(self.mesh.show_ref, self.second))
 
+    @cached_property
+    def _pairs(self) -> Pairs:
+        return Pairs(self.structure, lambda use: self._dividing(use.node, use.kept) is not None)
+
+    def _dividing(self, node: Node, factors: Sequence[int]) -> int | None:
+        """The first of a node's factors that the tensor axis divides."""
+        parts = size_of(self.axes.tensor)
+        return next((i for i in factors if parts > 1 and node.rule.factors[i].even % parts == 0), None)
+
     def _tensor(self, use: WeightUse, strategy: Strategy) -> Strategy | None:
-        """Rows where the data comes in columns already, else columns."""
+        """Columns or rows, as the product stands in its pair; data that lies whole is cut for rows."""
+        kind = self._pairs.kinds.get(use.node)
+        if kind == COLUMNS:
+            factor = self._dividing(use.node, use.kept)
+            assert factor is not None, "pairs begin with what the axis divides"
+            over = self._whole_heads(use.node, factor)
+            return split(use.node, {factor: over}, strategy) if over else None
+        if kind != ROWS:
+            return None
+        self.rows += 1
         names = {ref.name for ref in self.axes.tensor}
         if any(ref.name in names for i in use.contracted for ref in strategy.axes[i]):
-            self.rows += 1
             return None
-        factors = use.node.rule.factors
-        for i in use.kept:
-            if factors[i].splittable and factors[i].size % size_of(self.axes.tensor) == 0:
-                over = self._whole_heads(use.node, i)
-                return split(use.node, {i: over}, strategy) if over else None
-        return None
+        factor = self._dividing(use.node, use.contracted)
+        return None if factor is None else split(use.node, {factor: self.axes.tensor}, strategy)
 
     def _whole_heads(self, node: Node, factor: int) -> Refs:
         """The major part of the tensor axes over which whole heads of a product's columns can lie.
 
         Keys and values of grouped queries may have fewer heads than there are tensor ranks: each is then on several.
+        Columns of which no heads can be made are split as they are, and redistributed behind.
         """
         heads = heads_of(self.graph, node, factor)
         over: Refs = ()
+        if heads is None or heads > 1 and math.gcd(heads, size_of(self.axes.tensor)) == 1:
+            return self.axes.tensor
         for ref in self.axes.tensor:
-            common = ref.size if heads is None else math.gcd(heads // size_of(over), ref.size)
+            common = math.gcd(heads // size_of(over), ref.size)
             over += (ref,) if common == ref.size else ref.split(common)[:1] if common > 1 else ()
             if common < ref.size:
                 break
