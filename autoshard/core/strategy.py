@@ -271,8 +271,22 @@ def _axis_choices(mesh: Mesh, name: str, size: int, rule: Rule, free: list[int])
 
 @lru_cache(maxsize=1024)
 def divisors(number: int) -> tuple[int, ...]:
-    """Divisors, largest first."""
-    return tuple(d for d in range(number, 0, -1) if number % d == 0)
+    """Divisors, largest first.
+
+    >>> divisors(12)
+    (12, 6, 4, 3, 2, 1)
+    """
+    found, left, prime = [1] if number > 0 else [], number, 2
+    while left > 1:
+        # What has no divisor up to its root is prime.
+        prime = prime if prime * prime <= left else left
+        powers = [1]
+        while left % prime == 0:
+            left //= prime
+            powers.append(powers[-1] * prime)
+        found = [one * power for one in found for power in powers]
+        prime += 1
+    return tuple(sorted(found, reverse=True))
 
 
 def project(rule: Rule, dims: tuple[Dim, ...], layout: Layout) -> tuple[Refs, ...]:

@@ -122,10 +122,13 @@ def save_graphs(
     Args:
         ranks: which ranks, by default all.
         serial: the number in the first file's name; the other two count on, as MindSpore's dumps do.
+
+    Raises:
+        MeshError: all of more ranks than can be listed.
     """
     begin = dump_begin(plan)
     paths: list[Path] = []
-    for rank in range(program.mesh.devices) if ranks is None else ranks:
+    for rank in program.mesh.listed("write dumps") if ranks is None else ranks:
         local = dump_program(program, rank, plan)
         place = Path(folder) / f"rank_{rank}"
         place.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ class Pieces:
     @property
     def ranks(self) -> np.ndarray:
         """Which rank stands where: an array with a dim for each axis."""
-        order = self.mesh.order or range(self.mesh.devices)
+        order = self.mesh.order or self.mesh.listed("make an array of devices")
         return np.array(order).reshape([size for _, size in self.axes])
 
     def split(self, refs: Refs) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Mesh: a named grid of ranks; AxisRef: one axis of it, or a piece of one (a sub-axis); Groups along axes.
 
-Nothing here is stored per rank, so a mesh of a million devices costs as much as one of eight.
+Nothing here is stored per rank but a custom device order, so a mesh of 10**12 devices costs as much as one of eight;
+`Mesh.listed` and `Groups.members` are the two doors to lists of ranks, and refuse lists that no process could hold.
 
 >>> mesh = Mesh(dp=2, tp=4)
 >>> mesh.groups([mesh.axis("tp")]).members(5)
@@ -19,8 +20,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoshard.util.errors import MeshError
+from autoshard.util.errors import MeshError, ParseError
+from autoshard.util.text import natural
 
+LISTED = 2**24
+"""Ranks that are listed one by one at most: 128 MiB of 64-bit numbers, and more than any machine has devices."""
+MOST_DEVICES = 2**63 - 1
+"""Devices of a mesh at most: ranks are 64-bit numbers, in numpy and in the sdy dialect."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REF = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::\((\d+)\)(\d+))?")
 
@@ -160,9 +166,7 @@ class Mesh:
 
     def __new__(cls, axes: Iterable[tuple[str, int]] = (), order: Sequence[int] | None = None, **sizes: int) -> Mesh:
         pairs = tuple((name, _size(name, size)) for name, size in (*axes, *sizes.items()))
-        ranks = None if order is None else tuple(map(int, order))
-        if pairs and ranks == tuple(range(math.prod(size for _, size in pairs))):
-            ranks = None
+        ranks = _order(order, pairs)
         known = cls._interned.get((pairs, ranks))
         if known is not None:
             return known
@@ -201,23 +205,14 @@ class Mesh:
     def parse(text: str) -> Mesh:
         """Read `dp=2 tp=4`, `dp=2,tp=4`, `2x4` (axes x0, x1) or `8`; `order=0.2.1.3` may follow."""
         words = [word for word in re.split(r"[,\s]+", text.strip()) if word]
-        if len(words) == 1 and words[0].isdigit():
-            return Mesh.flat(int(words[0]))
-        if len(words) == 1 and re.fullmatch(r"\d+(x\d+)+", words[0]):
-            return Mesh((f"x{i}", int(size)) for i, size in enumerate(words[0].split("x")))
-        axes, order = [], None
-        for word in words:
-            name, _, value = word.partition("=")
-            if name == "order" and re.fullmatch(r"\d+(\.\d+)*", value):
-                order = [int(rank) for rank in value.split(".")]
-            elif _NAME.fullmatch(name) and value.isdigit():
-                axes.append((name, int(value)))
-            else:
-                raise MeshError(f"cannot read {word!r} in mesh {text!r}; write e.g. 'dp=2,tp=4', '2x4' or '8'")
+        try:
+            axes, order = _parsed(words)
+        except ParseError as error:
+            raise MeshError(f"cannot read mesh {text!r}: {error}; write e.g. 'dp=2,tp=4', '2x4' or '8'") from None
         return Mesh(axes, order)
 
     def __str__(self) -> str:
-        text = " ".join(f"{name}={size}" for name, size in self.axes)
+        text = _shown(self.axes)
         return text if self.order is None else f"{text} order={'.'.join(map(str, self.order))}"
 
     def __repr__(self) -> str:
@@ -226,6 +221,16 @@ class Mesh:
     @cached_property
     def devices(self) -> int:
         return math.prod(size for _, size in self.axes)
+
+    def listed(self, doing: str) -> range:
+        """All ranks, for work that is done for each of them.
+
+        Raises:
+            MeshError: they are too many; the message says what was being done.
+        """
+        if self.devices > LISTED:
+            raise MeshError(f"cannot {doing} for each of the {self.devices} ranks of mesh '{self}'; {LISTED} at most")
+        return range(self.devices)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -260,8 +265,7 @@ class Mesh:
     def axis(self, name: str) -> AxisRef:
         """The whole axis `name`."""
         if name not in self.sizes:
-            known = " ".join(f"{axis}={size}" for axis, size in self.axes)
-            raise MeshError(f"unknown axis {name!r}; the mesh has {known}")
+            raise MeshError(f"unknown axis {name!r}; the mesh has {_shown(self.axes)}")
         return AxisRef(name, 1, self.sizes[name])
 
     @property
@@ -276,7 +280,7 @@ class Mesh:
         whole = self.axis(match[1])
         if match[2] is None:
             return whole
-        ref = AxisRef(match[1], int(match[2]), int(match[3]))
+        ref = AxisRef(match[1], natural(match[2], MeshError), natural(match[3], MeshError))
         self.check_ref(ref)
         return ref
 
@@ -346,11 +350,47 @@ class Mesh:
         return merge_refs(refs)
 
 
+def _parsed(words: list[str]) -> tuple[list[tuple[str, int]], list[int] | None]:
+    """Axes and device order of the words of a mesh."""
+    if len(words) == 1 and re.fullmatch(r"[0-9]+", words[0]):
+        return [("d", natural(words[0]))], None
+    if len(words) == 1 and re.fullmatch(r"[0-9]+(x[0-9]+)+", words[0]):
+        return [(f"x{i}", natural(size)) for i, size in enumerate(words[0].split("x"))], None
+    axes, order = [], None
+    for word in words:
+        name, _, value = word.partition("=")
+        if name == "order" and re.fullmatch(r"[0-9]+(\.[0-9]+)*", value):
+            order = [natural(rank) for rank in value.split(".")]
+        elif _NAME.fullmatch(name) and re.fullmatch(r"[0-9]+", value):
+            axes.append((name, natural(value)))
+        else:
+            raise ParseError(f"{word!r} is no axis")
+    return axes, order
+
+
 def _size(name: str, size: object) -> int:
     try:
-        return operator.index(size)  # type: ignore[arg-type]
+        number = operator.index(size)  # type: ignore[arg-type]
     except TypeError:
         raise MeshError(f"axis {name!r} has size {size!r}; sizes are whole numbers") from None
+    if number > MOST_DEVICES:
+        raise MeshError(f"axis {name!r} has a size of {number.bit_length()} bits; a mesh has fewer than 2**63 devices")
+    return number
+
+
+def _order(order: Sequence[int] | None, axes: tuple[tuple[str, int], ...]) -> tuple[int, ...] | None:
+    """The device order of a mesh, None if it is that of the grid; nothing is listed before its length is right."""
+    if order is None or not axes:
+        return None if order is None else tuple(map(int, order))
+    devices = math.prod(size for _, size in axes)
+    if len(order) != devices:
+        raise MeshError(f"the device order lists {len(order)} ranks; it must list each of the {devices} ranks once")
+    if isinstance(order, range) and order == range(devices):
+        return None
+    if devices > LISTED:
+        raise MeshError(f"a device order cannot list {devices} ranks; {LISTED} at most")
+    ranks = tuple(map(int, order))
+    return None if all(rank == place for place, rank in enumerate(ranks)) else ranks
 
 
 def _check(axes: tuple[tuple[str, int], ...], order: Sequence[int] | None) -> None:
@@ -367,8 +407,14 @@ def _check(axes: tuple[tuple[str, int], ...], order: Sequence[int] | None) -> No
         if size < 1:
             raise MeshError(f"axis {name!r} has size {size}; sizes are at least 1")
     devices = math.prod(size for _, size in axes)
+    if devices > MOST_DEVICES:
+        raise MeshError(f"the axes {_shown(axes)} make {devices} devices; a mesh has fewer than 2**63")
     if order is not None and sorted(order) != list(range(devices)):
-        raise MeshError(f"device order {list(order)} must list each of the {devices} ranks 0..{devices - 1} once")
+        raise MeshError(f"device order {list(order)} must list each of the {devices} ranks once: 0..{devices - 1}")
+
+
+def _shown(axes: Iterable[tuple[str, int]]) -> str:
+    return " ".join(f"{name}={size}" for name, size in axes)
 
 
 @dataclass(frozen=True)
@@ -400,7 +446,13 @@ class Groups:
         return offsets
 
     def members(self, rank: int) -> np.ndarray:
-        """The ranks of `rank`'s group in order."""
+        """The ranks of `rank`'s group in order.
+
+        Raises:
+            MeshError: they are more than LISTED.
+        """
+        if self.size > LISTED:
+            raise MeshError(f"cannot list the {self.size} ranks of a group along {self} of mesh '{self.mesh}'")
         base = self.mesh.position(rank) - sum(
             self.mesh.coordinate(rank, ref) * self.mesh.stride(ref) for ref in self.refs
         )
@@ -424,11 +476,6 @@ class GroupList:
     @property
     def size(self) -> int:
         return len(self.rows[0])
-
-    @cached_property
-    def _checked(self) -> set[AxisRef]:
-        """Pieces that were found to be pieces of this mesh."""
-        return set()
 
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:

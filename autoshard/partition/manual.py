@@ -90,8 +90,9 @@ def grouping(node: Node, mesh: Mesh) -> Grouping:
         return mesh.groups(_between(sources(node, mesh), mesh))
     if "groups" not in node.attrs:
         return mesh.groups(())
-    rows = tuple(map(tuple, device_groups(node.attrs, mesh.devices)))
-    if sorted(device for row in rows for device in row) != list(range(mesh.devices)):
+    ranks = mesh.listed("read the groups of a collective")
+    rows = tuple(map(tuple, device_groups(node.attrs, len(ranks))))
+    if sorted(device for row in rows for device in row) != list(ranks):
         raise PlanError(
             f"cannot plan {_told(node)}: its groups {list(map(list, rows))} do not have each of the "
             f"{mesh.devices} devices once; name all devices in groups"
@@ -106,7 +107,7 @@ def sources(node: Node, mesh: Mesh) -> dict[int, int]:
     pairs = {int(target): int(source) for source, target in node.attrs["pairs"]}
     if crosses_partitions(node.attrs):
         return pairs
-    return {rank: rank for rank in range(mesh.devices)} if pairs.get(0) == 0 else {}
+    return {rank: rank for rank in mesh.listed("list the sources of a permute")} if pairs.get(0) == 0 else {}
 
 
 def completed(pairs: dict[int, int], devices: int) -> list[int]:
@@ -174,7 +175,7 @@ def _check_apart(node: Node, layout: Layout, groups: Grouping) -> None:
     if not refs:
         return
     mesh = layout.mesh
-    for rank in range(mesh.devices):
+    for rank in mesh.listed("check the groups of a collective"):
         members = [int(member) for member in groups.members(rank)]
         places = {mesh.index(member, refs) for member in members}
         if len(places) > 1:

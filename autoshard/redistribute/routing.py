@@ -75,7 +75,7 @@ class Routing:
     @cached_property
     def _counted(self) -> float:
         """The same by counting: a rank may stand at the same place along pieces that clash."""
-        ranks = np.arange(self.mesh.devices)
+        ranks = np.arange(len(self.mesh.listed("count what moves")))
         others = sum((np.asarray(self.round(number).sources) != ranks).astype(int) for number in range(self.rounds))
         return float(np.max(others)) / self.rounds
 
@@ -120,7 +120,7 @@ class Routing:
     @cached_property
     def _ranks(self) -> np.ndarray:
         """The grid position of each rank."""
-        return np.array([self.mesh.position(rank) for rank in range(self.mesh.devices)])
+        return np.array([self.mesh.position(rank) for rank in self.mesh.listed("list the turns of an exchange")])
 
     def _index(self, refs: Iterable[AxisRef]) -> np.ndarray:
         index = np.zeros_like(self._ranks)

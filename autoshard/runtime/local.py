@@ -25,6 +25,9 @@ from autoshard.runtime.comm import (
     split_pieces,
 )
 
+MOST_RANKS = 2**16
+"""Ranks of one process at most: each has buffers of its own and takes its turn in one thread."""
+
 
 class LocalComm(Comm):
     """Hosts the ranks 0..world-1."""
@@ -32,6 +35,10 @@ class LocalComm(Comm):
     def __init__(self, world: int) -> None:
         if world < 1:
             raise CommError(f"LocalComm: a world has at least one rank, not {world}")
+        if world > MOST_RANKS:
+            raise CommError(
+                f"LocalComm: one process hosts at most {MOST_RANKS} ranks, not {world}; run on fewer devices"
+            )
         super().__init__(world, tuple(range(world)))
 
     def barrier(self) -> None:

@@ -231,7 +231,7 @@ def _groups(mesh: Mesh, refs: tuple[AxisRef, ...]) -> tuple[tuple[int, ...], ...
 
 def _rows(mesh: Mesh, refs: tuple[AxisRef, ...]) -> Iterator[tuple[int, ...]]:
     groups = mesh.groups(refs)
-    for rank in range(mesh.devices):
+    for rank in mesh.listed("list the groups of a collective"):
         if groups.position(rank) == 0:
             yield tuple(map(int, groups.members(rank)))
 

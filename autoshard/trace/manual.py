@@ -67,7 +67,7 @@ class Team(Runner):
             return [0]
         mesh, names = self.mesh, {ref.name for ref in self.axes}
         others = [mesh.axis(name) for name in mesh.names if name not in names]
-        ranks = [rank for rank in range(mesh.devices) if mesh.index(rank, others) == 0]
+        ranks = [rank for rank in mesh.listed("trace a manual computation") if mesh.index(rank, others) == 0]
         return sorted(ranks, key=self.position)
 
     @cached_property

@@ -5,9 +5,31 @@ A message says what was being done, the values, and what would be right; `at` ad
 
 from __future__ import annotations
 
+LONGEST = 1900
+"""Characters of an error's message at most: what stands in a file is not repeated at any length."""
+
+
+def shortened(text: str, most: int = LONGEST) -> str:
+    """The text, or its begin and its end with the number of characters between them that are left out.
+
+    Args:
+        most: characters of the answer at most, not fewer than 60.
+
+    >>> shortened("0123456789" * 10, 70)
+    '01234567890123456789 ... (70 characters left out) ... 0123456789'
+    """
+    if len(text) <= most:
+        return text
+    tail = (most - 40) // 3
+    head = 2 * tail
+    return f"{text[:head]} ... ({len(text) - head - tail} characters left out) ... {text[len(text) - tail :]}"
+
 
 class AutoshardError(Exception):
-    """Base of all errors that autoshard raises on purpose."""
+    """Base of all errors that autoshard raises on purpose; a message that is too long loses its middle."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(shortened(one) if isinstance(one, str) else one for one in args))
 
 
 class MeshError(AutoshardError):

@@ -86,7 +86,7 @@ def within(region: Region, origin: Sequence[int]) -> Region:
 def first_owners(layout: Layout) -> frozenset[int]:
     """Of the ranks that hold the same block, the first: each block has one, who writes it."""
     mesh = layout.mesh
-    ranks = np.arange(mesh.devices)
+    ranks = np.arange(len(mesh.listed("find the first owners of blocks")))
     places = ranks if mesh.order is None else np.argsort(np.asarray(mesh.order))
     block = np.zeros(mesh.devices, np.int64)
     for ref in (ref for refs in layout.dims for ref in refs):
