@@ -6,24 +6,19 @@ AUTOSHARD_CALIBRATION names, else autoshard/calibrated.json in the user's folder
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 from costmodel.curves import CollectiveCurve, OperatorCurve
 from costmodel.hardware import Device, Hardware, Link, Topology
+from costmodel.json_door import Natural, Record, read
+from costmodel.whole_file import write_whole
 
 CALIBRATED = "calibrated"
 FORMAT, VERSION = "autoshard hardware", 1
-_LARGEST = 2**26
-"""Bytes of the largest file that is read; a calibration has a few hundred kilobytes."""
-
-Record = TypeVar("Record", Device, Link, CollectiveCurve, OperatorCurve)
 
 
 def is_saved(name: str) -> bool:
@@ -46,20 +41,9 @@ def save(hardware: Hardware, path: str | Path) -> Path:
     Raises:
         OSError: the file cannot be written.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"format": FORMAT, "version": VERSION, "hardware": _plain(hardware)}, indent=1, allow_nan=False)
-    handle, scratch = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.chmod(scratch, 0o644)  # mkstemp lets the owner alone read
-        os.replace(scratch, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(scratch)
-        raise
-    return path
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    data = {"format": FORMAT, "version": VERSION, "hardware": _plain(hardware)}
+    return write_whole(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 def load(name: str | Path) -> Hardware:
@@ -70,18 +54,13 @@ def load(name: str | Path) -> Hardware:
     """
     path = calibrated_path() if name == CALIBRATED else Path(name)
     try:
-        with open(path, "rb") as file:
-            text = file.read(_LARGEST + 1)
+        return _hardware(read(path, File).hardware)
     except FileNotFoundError:
         hint = "`autoshard calibrate -n RANKS` makes it" if name == CALIBRATED else "save one by `autoshard calibrate`"
         raise ValueError(f"there is no hardware file {path}; {hint}") from None
     except OSError as error:
-        raise ValueError(f"cannot read the hardware file {path}: {error}") from None
-    try:
-        if len(text) > _LARGEST:
-            raise ValueError(f"it has more than {_LARGEST} bytes")
-        return _read(json.loads(text))
-    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"cannot read the hardware file {path}: {error.strerror or error}") from None
+    except ValueError as error:
         raise ValueError(f"{path} is no hardware file: {error}") from None
 
 
@@ -94,79 +73,84 @@ def _plain(hardware: Hardware) -> dict[str, Any]:
     }
 
 
-def _read(data: Any) -> Hardware:
-    outer = _mapping("the file", data, {"format", "version", "hardware"})
-    if outer["format"] != FORMAT or outer["version"] != VERSION:
-        found = f"{outer['format']!r}, version {outer['version']!r}"
-        raise ValueError(f"it says {found}; {FORMAT!r}, version {VERSION} can be read")
-    return _hardware("hardware", outer["hardware"])
+# -- what the file holds
 
 
-def _hardware(where: str, data: Any) -> Hardware:
-    parts = _mapping(where, data, {"name", "device", "topology", "by_ranks"})
-    levels = []
-    for i, (span, link) in enumerate(_pairs(f"{where}.topology", parts["topology"])):
-        if span is not None:
-            _expect(f"{where}.topology[{i}]: span", span, "int")
-        levels.append((span, _record(Link, f"{where}.topology[{i}]", link)))
-    others = []
-    for i, (ranks, one) in enumerate(_pairs(f"{where}.by_ranks", parts["by_ranks"])):
-        _expect(f"{where}.by_ranks[{i}]: ranks", ranks, "int")
-        others.append((ranks, _hardware(f"{where}.by_ranks[{i}]", one)))
-    _expect(f"{where}.name", parts["name"], "str")
-    device = _record(Device, f"{where}.device", parts["device"])
-    return Hardware(parts["name"], device, Topology(tuple(levels)), tuple(others))
+class CollectiveRecord(Record):
+    """A CollectiveCurve."""
+
+    kind: str
+    ranks: int
+    latency: float
+    per_byte: float
+    knee: float
+    per_byte_beyond: float
 
 
-def _record(kind: type[Record], where: str, data: Any) -> Record:
-    """A dataclass from a JSON object with exactly its fields, each of its type."""
-    given = dict(_mapping(where, data, {field.name for field in fields(kind)}))
-    for field in fields(kind):
-        value = given[field.name]
-        if field.name == "operators":
-            given[field.name] = _records(OperatorCurve, f"{where}.operators", value)
-        elif field.name == "curves":
-            given[field.name] = _records(CollectiveCurve, f"{where}.curves", value)
-        elif field.name == "peak_flops":
-            given[field.name] = tuple(_rates(f"{where}.{field.name}", value))
-        else:
-            _expect(f"{where}.{field.name}", value, str(field.type))
-    return kind(**given)
+class OperatorRecord(Record):
+    """An OperatorCurve."""
+
+    operator: str
+    dtype: str
+    launch: float
+    per_flop: float
+    per_byte: float
+    knee: float
+    per_byte_beyond: float
 
 
-def _records(kind: type[Record], where: str, data: Any) -> tuple[Record, ...]:
-    return tuple(_record(kind, f"{where}[{i}]", one) for i, one in enumerate(_list(where, data)))
+class DeviceRecord(Record):
+    """A Device."""
+
+    name: str
+    peak_flops: tuple[tuple[str, float], ...]
+    memory_bandwidth: float
+    memory_bytes: Natural
+    launch_seconds: float
+    compute_efficiency: float
+    memory_efficiency: float
+    source: str
+    operators: tuple[OperatorRecord, ...]
 
 
-def _rates(where: str, data: Any) -> list[tuple[str, float]]:
-    for dtype, rate in _pairs(where, data):
-        _expect(f"{where}: dtype", dtype, "str")
-        _expect(f"{where}: rate of {dtype}", rate, "float")
-    return [(dtype, rate) for dtype, rate in data]
+class LinkRecord(Record):
+    """A Link."""
+
+    name: str
+    latency: float
+    bandwidth: float
+    source: str
+    curves: tuple[CollectiveRecord, ...]
 
 
-def _mapping(where: str, data: Any, names: set[str]) -> Mapping[str, Any]:
-    if not isinstance(data, dict):
-        raise ValueError(f"{where} is {type(data).__name__}; an object is expected")
-    if set(data) != names:
-        raise ValueError(f"{where} has the entries {sorted(data)}; expected are {sorted(names)}")
-    return data
+class HardwareRecord(Record):
+    """A Hardware: the links with the ranks that each spans, and what was measured with other numbers of ranks."""
+
+    name: str
+    device: DeviceRecord
+    topology: tuple[tuple[Natural | None, LinkRecord], ...]
+    by_ranks: tuple[tuple[Natural, HardwareRecord], ...]
 
 
-def _list(where: str, data: Any) -> list[Any]:
-    if not isinstance(data, list):
-        raise ValueError(f"{where} is {type(data).__name__}; a list is expected")
-    return data
+class File(Record):
+    """The whole file."""
+
+    format: Literal["autoshard hardware"]
+    version: Literal[1]
+    hardware: HardwareRecord
 
 
-def _pairs(where: str, data: Any) -> list[Any]:
-    for one in _list(where, data):
-        if not isinstance(one, list) or len(one) != 2:
-            raise ValueError(f"{where} holds {one!r}; pairs are expected")
-    return data
+def _hardware(one: HardwareRecord) -> Hardware:
+    operators = tuple(OperatorCurve(**_fields(each)) for each in one.device.operators)
+    device = Device(**_fields(one.device) | {"operators": operators})
+    levels = tuple((span, _link(link)) for span, link in one.topology)
+    others = tuple((ranks, _hardware(each)) for ranks, each in one.by_ranks)
+    return Hardware(one.name, device, Topology(levels), others)
 
 
-def _expect(what: str, value: Any, kind: str) -> None:
-    kinds = {"str": str, "int": int, "float": (int, float)}
-    if isinstance(value, bool) or not isinstance(value, kinds[kind]):
-        raise ValueError(f"{what} is {value!r}; a {kind} is expected")
+def _link(one: LinkRecord) -> Link:
+    return Link(**_fields(one) | {"curves": tuple(CollectiveCurve(**_fields(each)) for each in one.curves)})
+
+
+def _fields(one: Record) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__struct_fields__}

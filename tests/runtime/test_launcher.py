@@ -288,6 +288,7 @@ def test_thread_limits_yield_to_the_user(monkeypatch) -> None:
         ("a\nb\n", 5, "aaabb"),
         ("a\nb\na\n", 6, "aaaabb"),
         ("a slots=2 max_slots=4\n", 2, "aa"),
+        ("a slots=20000000000\nb\n", 3, "aaa"),
     ],
 )
 def test_host_files(tmp_path: Path, text: str, ranks: int, expected: str) -> None:
@@ -299,6 +300,7 @@ def test_host_files(tmp_path: Path, text: str, ranks: int, expected: str) -> Non
     "text, message",
     [
         ("a slots=2\n", "has 2 slots, but 4 ranks were asked for"),
+        (f"a slots={'9' * 5000}\n", "has more than 18 digits"),
         ("a slots two\n", "cannot read line 1 .*'a slots two'"),
         ("# nobody\n", "names no host"),
     ],
@@ -353,10 +355,12 @@ def test_bad_rank_tables(tmp_path: Path, servers: dict, version: str, message: s
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("{", "is not JSON"),
-        ("[]", "has version None"),
-        ('{"version": "1.0"}', "incomplete .KeyError: 'server_list'"),
-        ('{"version": "1.0", "server_list": [{"server_id": "a"}]}', "incomplete .KeyError: 'device'"),
+        ("{", "Input data was truncated"),
+        ("[]", "Expected `object`, got `array`"),
+        ('{"version": "1.0"}', "missing required field `server_list`"),
+        ('{"version": "1.0", "server_list": [{"server_id": "a"}]}', r"missing required field `device` - at .*list\[0\]"),
+        ('{"version": "1.0", "server_list": [{"server_id": "a\\n-x", "device": []}]}', r"matching regex .*server_id"),
+        ('{"version": "1.0", "server_list": [{"server_id": "a", "device": [{"rank_id": "x"}]}]}', "'x' is no whole"),
     ],
 )
 def test_unreadable_rank_tables(tmp_path: Path, text: str, message: str) -> None:
