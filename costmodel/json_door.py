@@ -1,4 +1,4 @@
-"""JSON from files, by one door: `decode(data, kind)` and `read(path, kind)` give what `kind` says, or a short JsonError.
+"""JSON from files, by one door: `decode(data, kind)` and `read(path, kind)` give what `kind` says, or a JsonError.
 
 msgspec reads and checks in one go: a `Record` has the fields that an object must have, no others, each of its type.
 Sizes, depths and numbers are limited, so that no file can take more than a small multiple of its own size. The door
@@ -21,8 +21,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+import numpy as np
 
 T = TypeVar("T")
+R = TypeVar("R", bound="Record")
 MOST_BYTES = 2**26
 """Bytes of the largest file that is read: a plan of 100,000 operators has half as many."""
 MOST_DEPTH = 64
@@ -40,13 +42,18 @@ class JsonError(ValueError):
     """What is no JSON, or says something else than was expected; the message has the place, and is short."""
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """An object of JSON with exactly these fields; those with a default may be left out."""
 
 
 def described(kind: Any, description: str) -> Any:
     """The type with words about it in the schema."""
     return Annotated[kind, msgspec.Meta(description=description)]
+
+
+def with_schema(more: dict[str, Any]) -> Any:
+    """What to annotate a type with so that its schema says more, which the type checks by itself."""
+    return msgspec.Meta(extra_json_schema=more)
 
 
 def matching(pattern: str) -> Any:
@@ -100,7 +107,19 @@ def read(path: str | os.PathLike, kind: type[T] | Any = Any) -> T:
 
 def plain(data: Any) -> Any:
     """Records as the dicts and lists that JSON has; fields at their defaults are left out."""
-    return msgspec.to_builtins(data)
+    return msgspec.json.decode(msgspec.json.encode(data, enc_hook=_number))
+
+
+def _number(one: Any) -> Any:
+    """The number that a scalar of numpy is."""
+    if isinstance(one, np.generic):
+        return one.item()
+    raise TypeError(f"JSON has nothing for a {type(one).__name__}")
+
+
+def with_fields(one: R, **fields: Any) -> R:
+    """The Record with other values in some fields."""
+    return msgspec.structs.replace(one, **fields)
 
 
 def schema(kind: Any, title: str) -> dict[str, Any]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ from autoshard.exporters.mindspore import shard_lines, to_checkpoint
 from autoshard.exporters.placements import module_plan, modules_around, to_data
 from autoshard.exporters.plan_file import plan_data
 from autoshard.util.errors import PlanError
+from autoshard.util.files import write_whole
 from autoshard.util.gc_paused import gc_paused
 
 if TYPE_CHECKING:
@@ -41,15 +40,12 @@ def check_form(to: str) -> None:
 
 
 def save(planned: Planned, to: str, path: str | Path) -> Path:
-    """Write what `export` gives to a file; the path."""
-    path, text = Path(path), export(planned, to)
-    path.write_text(text, encoding="utf-8")
-    return path
+    """Write what `export` gives to a file, whole or not at all; the path.
 
-
-def plan_schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of plan files, form "json"."""
-    return json.loads(files("autoshard.exporters").joinpath("plan_schema.json").read_text(encoding="utf-8"))
+    Raises:
+        PlanError: as for `export`, or the file cannot be written.
+    """
+    return write_whole(path, export(planned, to), PlanError)
 
 
 def _json(planned: Planned) -> dict[str, Any]:

@@ -1,83 +1,126 @@
 """Plans as files: `save_plan(plan, path)` writes a plan as JSON, `load_plan(path, graph)` reads it for the same graph.
 
 The file holds what the graph's inputs and operators are, so that a plan for another model is refused with what differs.
+Its form is a PlanRecord; files of version 1 are read too.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from autoshard.core.strategy import Strategy, is_runnable
 from autoshard.exporters.json_text import json_text
+from autoshard.exporters.plan_records import (
+    FORMAT,
+    FORMAT_1,
+    VERSION,
+    Caused,
+    InputRecord,
+    OperatorRecord,
+    Plan1,
+    PlanRecord,
+    ValueRecord,
+)
 from autoshard.ir.flow import Boundary, is_nest
 from autoshard.ir.graph import Graph, Node, Value, walk
 from autoshard.layout.layout import Layout
-from autoshard.layout.mesh import Mesh
+from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.plan.diff import signature
 from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.transform.recompute import made_as
 from autoshard.util.errors import AutoshardError, PlanError
-
-FORMAT = "autoshard plan 1"
+from autoshard.util.files import parse_json, read_bytes, write_whole
+from costmodel.json_door import Record, plain
 
 
 def save_plan(plan: Plan, path: str | Path) -> Path:
-    """Write a plan to a file; the path."""
-    path = Path(path)
-    path.write_text(json_text(plan_data(plan)), encoding="utf-8")
-    return path
+    """Write a plan to a file, whole or not at all; the path.
+
+    Raises:
+        PlanError: the file cannot be written.
+    """
+    return write_whole(path, json_text(plan_data(plan)), PlanError)
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
     """A plan as dicts and lists of plain values."""
-    values = list(_values(plan.graph))
-    return {
-        "format": FORMAT,
-        "graph": plan.graph.name,
-        "mesh": str(plan.mesh),
-        "search": plan.search,
-        "started_from": plan.started_from,
-        "search_stats": dict(plan.search_stats),
-        "inputs": [f"{value.name}: {value.type}" for value in plan.graph.inputs],
-        "operators": [_operator(node, plan.decisions[node]) for node in walk(plan.graph.nodes)],
-        "layouts": {value.name: str(plan.layouts[value]) for value in values},
-        "input_causes": {value.name: _cause(cause) for value, cause in plan.input_causes.items()},
-        "outputs": [str(layout) for layout in plan.outputs],
-    }
+    return plain(plan_record(plan))
 
 
-def _values(graph: Graph) -> Any:
+def plan_record(plan: Plan) -> PlanRecord:
+    """A plan as the Record of plan files, without figures."""
+    graph = plan.graph
+    return PlanRecord(
+        format=FORMAT,
+        version=VERSION,
+        graph=graph.name,
+        mesh=str(plan.mesh),
+        devices=plan.mesh.devices,
+        search=plan.search,
+        started_from=plan.started_from,
+        # JSON has no infinite numbers: a bound of -inf is none.
+        search_stats={name: float(one) for name, one in plan.search_stats.items() if math.isfinite(one)},
+        inputs=tuple(_input(plan, value) for value in graph.inputs),
+        operators=tuple(_operator(node, plan.decisions[node]) for node in walk(graph.nodes)),
+        layouts={value.name: str(plan.layouts[value]) for value in _values(graph)},
+        outputs=tuple(_value(value, layout) for value, layout in zip(graph.outputs, plan.outputs, strict=True)),
+    )
+
+
+def _values(graph: Graph) -> Iterator[Value]:
     yield from graph.values
     for node in walk(graph.nodes):
         for region in node.regions:
             yield from region.values
 
 
-def _operator(node: Node, decision: Decision) -> dict[str, Any]:
-    strategy = decision.strategy
-    found: dict[str, Any] = {"name": node.label, "is": signature(node), "cause": _cause(decision.cause)}
+def _value(value: Value, layout: Layout) -> ValueRecord:
+    return ValueRecord(name=value.name, type=str(value.type), layout=str(layout))
+
+
+def _input(plan: Plan, value: Value) -> InputRecord:
+    cause = _cause(plan.input_causes.get(value, Cause("given")))
+    return InputRecord(name=value.name, type=str(value.type), layout=str(plan.layouts[value]), **cause)
+
+
+def _operator(node: Node, decision: Decision) -> OperatorRecord:
+    strategy, chosen = decision.strategy, decision.chosen
+    found: dict[str, Any] = {"name": node.label, "signature": signature(node), **_cause(decision.cause)}
     if isinstance(strategy, Boundary):
-        return {
-            **found,
-            "entering": [str(layout) for layout in strategy.entering],
-            "leaving": [str(layout) for layout in strategy.leaving],
-        }
-    found["axes"] = [_refs(strategy.mesh, refs) for refs in strategy.axes]
+        found["entering"] = tuple(map(str, strategy.entering))
+        found["leaving"] = tuple(map(str, strategy.leaving))
+        return OperatorRecord(**found)
+    found["axes"] = tuple(_refs(strategy.mesh, refs) for refs in strategy.axes)
     if strategy.carried:
-        found["carried"], found["carriers"] = _refs(strategy.mesh, strategy.carried), list(strategy.carriers)
-    found["seconds"] = [decision.chosen.edge_seconds, decision.chosen.completion_seconds, decision.chosen.work_seconds]
-    return found
+        found["carried"], found["carriers"] = _refs(strategy.mesh, strategy.carried), tuple(strategy.carriers)
+    seconds = chosen.edge_seconds, chosen.completion_seconds, chosen.work_seconds
+    return OperatorRecord(**found, decided=tuple(float(one) for one in seconds))
 
 
-def _refs(mesh: Mesh, refs: tuple) -> str:
+def _refs(mesh: Mesh, refs: tuple[AxisRef, ...]) -> str:
     return ".".join(map(mesh.show_ref, refs))
 
 
-def _cause(cause: Cause) -> list[Any]:
-    return [cause.kind, list(cause.neighbours), list(cause.lost), cause.instead]
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {
+        "cause": cause.kind,
+        "cause_from": tuple(cause.neighbours),
+        "left_out": tuple(cause.lost),
+        "instead": cause.instead,
+    }
+
+
+# -- reading
+
+
+class _Head(Record, forbid_unknown_fields=False):
+    """What tells the version of a file."""
+
+    format: str = ""
+    version: int = 1
 
 
 def load_plan(path: str | Path, graph: Graph, mesh: Mesh | None = None) -> Plan:
@@ -89,61 +132,78 @@ def load_plan(path: str | Path, graph: Graph, mesh: Mesh | None = None) -> Plan:
     Raises:
         PlanError: no such file, not a plan, or a plan for another model or mesh, with the first things that differ.
     """
-    data = _read(Path(path))
+    record = read_plan(path)
     where = f"the plan in {path}"
-    graph = made_as(graph, data.get("layouts", {}))  # a plan may make activations again
-    differing = list(_differences(data, graph))
+    graph = made_as(graph, record.layouts)  # a plan may make activations again
+    differing = _differences(record, graph)
     if differing:
         more = f"; and {len(differing) - 3} more differences" if len(differing) > 3 else ""
         raise PlanError(f"{where} is for another model than {graph.name!r}: {'; '.join(differing[:3])}{more}")
     try:
-        own = Mesh.parse(data["mesh"])
+        own = Mesh.parse(record.mesh)
         if mesh is not None and mesh is not own:
             raise PlanError(f"it is for mesh '{own}', not '{mesh}'")
-        return _plan(data, graph, own)
-    except (AutoshardError, KeyError, TypeError, ValueError) as error:
+        return _plan(record, graph, own)
+    except AutoshardError as error:
         raise PlanError(f"{where} cannot be used: {error}") from None
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PlanError(f"cannot read a plan from {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise PlanError(f"{path} is no plan: {error}") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        shown = data.get("format") if isinstance(data, dict) else type(data).__name__
+def read_plan(path: str | Path) -> PlanRecord:
+    """What a plan file says, whatever its version.
+
+    Raises:
+        PlanError: no such file, or not a plan; the message has the place.
+    """
+    data, where = read_bytes(path, "plan", PlanError), f"the plan {path}"
+    head = parse_json(data, _Head, where, PlanError)
+    if head.format == FORMAT_1:
+        return parse_json(data, Plan1, where, PlanError).now()
+    if head.format != FORMAT:
         raise PlanError(
-            f"{path} is no plan: its format is {shown!r}, not {FORMAT!r}; `autoshard plan --save` writes one"
+            f"{path} is no plan: its format is {head.format!r}, not {FORMAT!r}; `autoshard plan --save` writes one"
         )
-    return data
+    if head.version != VERSION:
+        raise PlanError(f"{path} is a plan of version {head.version}; versions 1 and {VERSION} can be read")
+    return parse_json(data, PlanRecord, where, PlanError)
 
 
-def _differences(data: Mapping[str, Any], graph: Graph) -> list[str]:
-    theirs = {"inputs": data.get("inputs", []), "operators": [one.get("is") for one in data.get("operators", [])]}
-    ours = {
-        "inputs": [f"{value.name}: {value.type}" for value in graph.inputs],
-        "operators": [signature(node) for node in walk(graph.nodes)],
+def _differences(record: PlanRecord, graph: Graph) -> list[str]:
+    pairs = {
+        "inputs": (
+            [f"{one.name}: {one.type}" for one in record.inputs],
+            [f"{value.name}: {value.type}" for value in graph.inputs],
+        ),
+        "operators": ([one.signature for one in record.operators], [signature(node) for node in walk(graph.nodes)]),
+        "outputs": ([""] * len(record.outputs), [""] * len(graph.outputs)),
     }
     found = []
-    for what, own in ours.items():
-        if len(own) != len(theirs[what]):
-            found.append(f"the file has {len(theirs[what])} {what}, the model {len(own)}")
-        pairs = enumerate(zip(theirs[what], own, strict=False))
-        found += [f"{what[:-1]} {i} is {old} in the file, {new} in the model" for i, (old, new) in pairs if old != new]
-    return found
+    for what, (theirs, ours) in pairs.items():
+        if len(ours) != len(theirs):
+            found.append(f"the file has {len(theirs)} {what}, the model {len(ours)}")
+        both = enumerate(zip(theirs, ours, strict=False))
+        found += [f"{what[:-1]} {i} is {old} in the file, {new} in the model" for i, (old, new) in both if old != new]
+    names = {value.name for value in _values(graph)}
+    missing = [name for name in names if name not in record.layouts]
+    return found + ([f"the file has no layout for {', '.join(sorted(missing)[:3])}"] if missing else [])
 
 
-def _plan(data: Mapping[str, Any], graph: Graph, mesh: Mesh) -> Plan:
-    layouts = {value: _layout(data["layouts"][value.name], mesh, value) for value in _values(graph)}
+def _plan(record: PlanRecord, graph: Graph, mesh: Mesh) -> Plan:
+    layouts = {value: _layout(record.layouts[value.name], mesh, value) for value in _values(graph)}
     nodes = list(walk(graph.nodes))
-    decisions = {node: _decision(one, node, mesh) for one, node in zip(data["operators"], nodes, strict=True)}
-    outputs = tuple(_layout(text, mesh, value) for text, value in zip(data["outputs"], graph.outputs, strict=True))
-    causes = {value: _made_cause(data["input_causes"].get(value.name, ["given", [], [], ""])) for value in graph.inputs}
-    made = graph, mesh, decisions, layouts, outputs, causes
-    stats = data["search_stats"]
-    return Plan(*made, started_from=data["started_from"], search=data["search"], search_stats=stats)
+    decisions = {node: _decision(one, node, mesh) for one, node in zip(record.operators, nodes, strict=True)}
+    outputs = tuple(_layout(one.layout, mesh, value) for one, value in zip(record.outputs, graph.outputs, strict=True))
+    causes = {value: _made_cause(one) for one, value in zip(record.inputs, graph.inputs, strict=True)}
+    return Plan(
+        graph,
+        mesh,
+        decisions,
+        layouts,
+        outputs,
+        causes,
+        started_from=record.started_from,
+        search=record.search,
+        search_stats=record.search_stats,
+    )
 
 
 def _layout(text: str, mesh: Mesh, value: Value) -> Layout:
@@ -152,30 +212,32 @@ def _layout(text: str, mesh: Mesh, value: Value) -> Layout:
     return layout
 
 
-def _decision(data: Mapping[str, Any], node: Node, mesh: Mesh) -> Decision:
-    seconds = data.get("seconds", [0.0, 0.0, 0.0])
-    return Decision(Option(_strategy(data, node, mesh), *seconds), _made_cause(data["cause"]))
+def _decision(one: OperatorRecord, node: Node, mesh: Mesh) -> Decision:
+    return Decision(Option(_strategy(one, node, mesh), *one.decided), _made_cause(one))
 
 
-def _strategy(data: Mapping[str, Any], node: Node, mesh: Mesh) -> Strategy:
+def _strategy(one: OperatorRecord, node: Node, mesh: Mesh) -> Strategy:
     if is_nest(node):
-        sides = [[Layout.parse(text, mesh) for text in data[side]] for side in ("entering", "leaving")]
+        sides = [[Layout.parse(text, mesh) for text in side or ()] for side in (one.entering, one.leaving)]
         return Boundary.of(node, mesh, *sides)
-    axes = tuple(_made_refs(text, mesh) for text in data["axes"])
+    axes = tuple(_made_refs(text, mesh) for text in one.axes or ())
     if len(axes) != len(node.rule.factors):
         raise PlanError(f"{node.label} has {len(node.rule.factors)} factors ({node.rule}), the file {len(axes)}")
-    strategy = Strategy(
-        node.rule, mesh, axes, _made_refs(data.get("carried", ""), mesh), tuple(data.get("carriers", ()))
-    )
+    strategy = Strategy(node.rule, mesh, axes, _made_refs(one.carried, mesh), one.carriers)
     if not is_runnable(node.rule, strategy.parts):
         raise PlanError(f"{node.label} ({node.op.name}) cannot be split as {strategy}")
+    every = tuple(range(len(node.operands)))
+    if strategy.carried and (
+        node.rule.reduction != "sum" or strategy.carriers not in [linear or every for linear in node.op.linear]
+    ):
+        raise PlanError(f"{node.label} ({node.op.name}) cannot run on terms of a sum in its operands {one.carriers}")
+    assert strategy.operand_layouts or strategy.result_layouts, "an operator has either"  # raises for axes used twice
     return strategy
 
 
-def _made_refs(text: str, mesh: Mesh) -> tuple:
+def _made_refs(text: str, mesh: Mesh) -> tuple[AxisRef, ...]:
     return tuple(mesh.ref(one) for one in text.split(".")) if text else ()
 
 
-def _made_cause(data: Any) -> Cause:
-    kind, neighbours, lost, instead = data
-    return Cause(kind, tuple(neighbours), tuple(lost), instead)
+def _made_cause(one: Caused) -> Cause:
+    return Cause(one.cause, one.cause_from, one.left_out, one.instead)

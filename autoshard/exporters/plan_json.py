@@ -1,18 +1,29 @@
-"""A plan as plain data for json: operators, redistributions, inputs, conflicts, and what it costs.
+"""A plan with its figures as plain data for JSON: the form of plan files, with what each part of it costs.
 
 Seconds and bytes are predictions for one step of one device; strategies are nested lists of parts per dim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autoshard.core.strategy import Parts
 from autoshard.cost.evaluate import Cost
 from autoshard.cost.memory import MemoryUse
-from autoshard.plan.plan import Cause, Conflict, Option
+from autoshard.exporters.plan_file import plan_record
+from autoshard.exporters.plan_records import (
+    ConflictRecord,
+    InputRecord,
+    MoveRecord,
+    OperatorRecord,
+    OptionRecord,
+    StepRecord,
+    ValueRecord,
+)
+from autoshard.ir.graph import walk
+from autoshard.plan.plan import Conflict, Option
 from autoshard.report.summary import InputRow, Move, OperatorRow, summarize
+from costmodel.json_door import plain, with_fields
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
@@ -21,110 +32,93 @@ if TYPE_CHECKING:
 def to_json(planned: Planned, *, alternatives: bool = False) -> dict[str, Any]:
     """The plan as dicts and lists of plain values; `alternatives` adds the runners-up of every decision."""
     plan, summary = planned.plan, summarize(planned)
-    return {
-        "graph": plan.graph.name,
-        "mesh": str(plan.mesh),
-        "devices": plan.mesh.devices,
-        "hardware": planned.hardware.name,
-        "search": plan.search,
-        "started_from": plan.started_from,
-        "inputs": [_input(row) for row in summary.inputs],
-        "operators": [_operator(row, alternatives) for row in summary.operators],
-        "redistributions": [_move(move) for move in summary.moves],
-        "conflicts": [_conflict(one) for one in plan.conflicts],
-        "outputs": [
-            {"name": value.name, "type": str(value.type), "layout": str(layout)}
-            for value, layout in zip(plan.graph.outputs, plan.outputs, strict=True)
-        ],
-        "cost": _cost(planned.cost),
-        "search_stats": dict(plan.search_stats),
-    }
+    record = plan_record(plan)
+    rows = {row.node: row for row in summary.operators}
+    inputs = {row.value: row for row in summary.inputs}
+    found = with_fields(
+        record,
+        hardware=planned.hardware.name,
+        inputs=tuple(_input(one, inputs[value]) for one, value in zip(record.inputs, plan.graph.inputs, strict=True)),
+        operators=tuple(
+            _operator(one, rows[node], alternatives) if node in rows else one
+            for one, node in zip(record.operators, walk(plan.graph.nodes), strict=True)
+        ),
+        redistributions=tuple(map(_move, summary.moves)),
+        conflicts=tuple(map(_conflict, plan.conflicts)),
+        cost=_cost(planned.cost),
+    )
+    return plain(found)
 
 
-def _operator(row: OperatorRow, alternatives: bool) -> dict[str, Any]:
+def _operator(one: OperatorRecord, row: OperatorRow, alternatives: bool) -> OperatorRecord:
     node, strategy = row.node, row.decision.strategy
-    found = {
-        "name": node.label,
-        "op": node.op.name,
-        "in_strategy": _lists(strategy.in_strategy),
-        "out_strategy": _lists([layout.parts for layout in row.layouts]),
-        **_cause(row.decision.cause),
-        "device_matrix": list(strategy.device_matrix),
-        "operands": [value.name for value in node.operands],
-        "results": [
-            {"name": value.name, "type": str(value.type), "layout": str(layout)}
+    return with_fields(
+        one,
+        op=node.op.name,
+        in_strategy=_tuples(strategy.in_strategy),
+        out_strategy=_tuples(layout.parts for layout in row.layouts),
+        device_matrix=tuple(strategy.device_matrix),
+        operands=tuple(value.name for value in node.operands),
+        results=tuple(
+            ValueRecord(name=value.name, type=str(value.type), layout=str(layout))
             for value, layout in zip(node.results, row.layouts, strict=True)
-        ],
-        "seconds": row.seconds,
-        "source": None if node.source is None else str(node.source),
-    }
-    if row.depth:
-        found |= {"depth": row.depth, "runs": row.times}
-    if alternatives:
-        found["alternatives"] = [_option(option) for option in row.decision.alternatives]
-    return found
+        ),
+        seconds=row.seconds,
+        source=None if node.source is None else str(node.source),
+        depth=row.depth,
+        runs=row.times,
+        alternatives=tuple(map(_option, row.decision.alternatives)) if alternatives else None,
+    )
 
 
-def _cause(cause: Cause) -> dict[str, Any]:
-    found: dict[str, Any] = {"cause": cause.kind, "cause_from": list(cause.neighbours)}
-    return {**found, "left_out": list(cause.lost)} if cause.lost else found
+def _option(option: Option) -> OptionRecord:
+    return OptionRecord(
+        in_strategy=_tuples(option.strategy.in_strategy),
+        redistribution_seconds=option.edge_seconds,
+        completion_seconds=option.completion_seconds,
+        seconds=option.work_seconds,
+    )
 
 
-def _option(option: Option) -> dict[str, Any]:
-    return {
-        "in_strategy": _lists(option.strategy.in_strategy),
-        "redistribution_seconds": option.edge_seconds,
-        "completion_seconds": option.completion_seconds,
-        "seconds": option.work_seconds,
-    }
+def _move(move: Move) -> MoveRecord:
+    steps = zip(move.collectives, move.step_seconds, strict=True)
+    return MoveRecord(
+        value=move.value.name,
+        from_=str(move.before),
+        to=str(move.after),
+        bytes=move.nbytes,
+        seconds=move.seconds,
+        runs=move.times,
+        users=tuple(move.users),
+        steps=tuple(
+            StepRecord(
+                kind=one.step.kind,
+                axes=str(one.step.groups),
+                ranks=one.step.groups.size,
+                dim=one.step.dim,
+                to_dim=one.step.to_dim,
+                bytes=one.nbytes_moved,
+                seconds=seconds,
+            )
+            for one, seconds in steps
+        ),
+    )
 
 
-def _move(move: Move) -> dict[str, Any]:
-    return {
-        "value": move.value.name,
-        "from": str(move.before),
-        "to": str(move.after),
-        "bytes": move.nbytes,
-        "seconds": move.seconds,
-        "runs": move.times,
-        "users": list(move.users),
-        "steps": [
-            {
-                "kind": one.step.kind,
-                "axes": str(one.step.groups),
-                "ranks": one.step.groups.size,
-                "dim": one.step.dim,
-                "to_dim": one.step.to_dim,
-                "bytes": one.nbytes_moved,
-                "seconds": seconds,
-            }
-            for one, seconds in zip(move.collectives, move.step_seconds, strict=True)
-        ],
-    }
+def _conflict(one: Conflict) -> ConflictRecord:
+    return ConflictRecord(
+        value=one.value,
+        producer=one.producer,
+        consumer=one.consumer,
+        from_=str(one.before),
+        to=str(one.after),
+        bytes=one.nbytes,
+        seconds=one.seconds,
+    )
 
 
-def _conflict(one: Conflict) -> dict[str, Any]:
-    return {
-        "value": one.value,
-        "producer": one.producer,
-        "consumer": one.consumer,
-        "from": str(one.before),
-        "to": str(one.after),
-        "bytes": one.nbytes,
-        "seconds": one.seconds,
-    }
-
-
-def _input(row: InputRow) -> dict[str, Any]:
-    return {
-        "name": row.value.name,
-        "role": row.role,
-        "type": str(row.value.type),
-        "layout": str(row.layout),
-        "parts": list(row.layout.parts),
-        **_cause(row.cause),
-        "bytes_per_device": row.nbytes,
-    }
+def _input(one: InputRecord, row: InputRow) -> InputRecord:
+    return with_fields(one, role=row.role, parts=tuple(row.layout.parts), bytes_per_device=int(row.nbytes))
 
 
 def _cost(cost: Cost) -> dict[str, Any]:
@@ -151,5 +145,5 @@ def _memory(use: MemoryUse) -> dict[str, Any]:
     return {"peak_at": use.peak_at, "peak_moment": use.peak_moment, "held": held, "timeline": use.timeline.tolist()}
 
 
-def _lists(parts: Parts | Sequence[tuple[int, ...]]) -> list[list[int]]:
-    return [list(one) for one in parts]
+def _tuples(parts: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, parts))

@@ -27,6 +27,8 @@ LISTED = 2**24
 """Ranks that are listed one by one at most: 128 MiB of 64-bit numbers, and more than any machine has devices."""
 MOST_DEVICES = 2**63 - 1
 """Devices of a mesh at most: ranks are 64-bit numbers, in numpy and in the sdy dialect."""
+_SHOWN = 64
+"""Ranks of a device order that a message repeats at most."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REF = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::\((\d+)\)(\d+))?")
 
@@ -208,7 +210,7 @@ class Mesh:
         try:
             axes, order = _parsed(words)
         except ParseError as error:
-            raise MeshError(f"cannot read mesh {text!r}: {error}; write e.g. 'dp=2,tp=4', '2x4' or '8'") from None
+            raise MeshError(f"cannot read {error} in mesh {text!r}; write e.g. 'dp=2,tp=4', '2x4' or '8'") from None
         return Mesh(axes, order)
 
     def __str__(self) -> str:
@@ -364,7 +366,7 @@ def _parsed(words: list[str]) -> tuple[list[tuple[str, int]], list[int] | None]:
         elif _NAME.fullmatch(name) and re.fullmatch(r"[0-9]+", value):
             axes.append((name, natural(value)))
         else:
-            raise ParseError(f"{word!r} is no axis")
+            raise ParseError(repr(word))
     return axes, order
 
 
@@ -384,7 +386,8 @@ def _order(order: Sequence[int] | None, axes: tuple[tuple[str, int], ...]) -> tu
         return None if order is None else tuple(map(int, order))
     devices = math.prod(size for _, size in axes)
     if len(order) != devices:
-        raise MeshError(f"the device order lists {len(order)} ranks; it must list each of the {devices} ranks once")
+        shown = list(order) if len(order) <= _SHOWN else f"of {len(order)} ranks"
+        raise MeshError(f"device order {shown} must list each of the {devices} ranks 0..{devices - 1} once")
     if isinstance(order, range) and order == range(devices):
         return None
     if devices > LISTED:
@@ -410,7 +413,7 @@ def _check(axes: tuple[tuple[str, int], ...], order: Sequence[int] | None) -> No
     if devices > MOST_DEVICES:
         raise MeshError(f"the axes {_shown(axes)} make {devices} devices; a mesh has fewer than 2**63")
     if order is not None and sorted(order) != list(range(devices)):
-        raise MeshError(f"device order {list(order)} must list each of the {devices} ranks once: 0..{devices - 1}")
+        raise MeshError(f"device order {list(order)} must list each of the {devices} ranks 0..{devices - 1} once")
 
 
 def _shown(axes: Iterable[tuple[str, int]]) -> str:

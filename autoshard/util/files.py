@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from autoshard.util.errors import AutoshardError, ParseError
 from costmodel.json_door import MOST_BYTES, JsonError, convert, decode
 from costmodel.whole_file import replacing as _replacing
-
-from autoshard.util.errors import AutoshardError, ParseError
 
 T = TypeVar("T")
 FilePath = str | os.PathLike

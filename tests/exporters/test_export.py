@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from autoshard import nn
 from autoshard.api import plan
 from autoshard.cli import app
-from autoshard.exporters.export import FORMS, plan_schema
+from autoshard.exporters.export import FORMS
 from autoshard.exporters.mindspore import parse_lines
 from autoshard.exporters.plan_file import load_plan
+from autoshard.exporters.plan_records import plan_schema
 from autoshard.layout import Layout, Mesh
 from autoshard.transform import train_step
 from autoshard.util.errors import PlanError
@@ -71,19 +72,26 @@ def _without(data, key):
     [
         lambda data: _without(data, "mesh"),
         lambda data: data.update(format="autoshard plan 0"),
+        lambda data: data.update(version=3),
         lambda data: data.update(more=1),
         lambda data: _without(data["operators"][0], "axes"),
-        lambda data: data["operators"][0].update(seconds=[1.0]),
-        lambda data: data["operators"][0]["cause"].pop(),
+        lambda data: data["operators"][0].update(decided=[1.0]),
+        lambda data: data["operators"][0].update(entering=["-"]),
+        lambda data: _without(data["operators"][0], "cause"),
         lambda data: data["layouts"].update(x=3),
         lambda data: data["operators"][0].update(carried="tp"),
     ],
 )
-def test_the_schema_refuses_what_is_no_plan(change):
-    data = json.loads(training().export("json"))
+def test_the_schema_and_the_reader_refuse_what_is_no_plan(tmp_path, change):
+    made = training()
+    data = json.loads(made.export("json"))
     wrong = deepcopy(data)
     change(wrong)
     assert checker().is_valid(data) and not checker().is_valid(wrong)
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps(wrong))
+    with pytest.raises(PlanError, match="cannot read the plan|is no plan|is a plan of version 3"):
+        load_plan(path, made.graph)
 
 
 def test_every_form_without_a_framework(tmp_path):
@@ -116,6 +124,6 @@ def test_the_command(tmp_path):
     assert done.exit_code == 0 and done.output.strip() == str(written)
     data = json.loads(written.read_text())
     checker().validate(data)
-    assert Layout.parse(data["outputs"][0], Mesh.parse(data["mesh"])).rank == 2
+    assert Layout.parse(data["outputs"][0]["layout"], Mesh.parse(data["mesh"])).rank == 2
     with pytest.raises(PlanError, match="cannot export a plan to 'torch'"):
         CliRunner().invoke(app, ["export", *target, "--to", "torch"], catch_exceptions=False)

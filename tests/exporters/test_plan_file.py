@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_plans_for_something_else_are_refused(tmp_path):
         load_plan(path, step.graph)
 
 
-BAD = [(None, "cannot read a plan"), ("{", "is no plan"), ('{"format": "1"}', "its format is '1'")]
+BAD = [(None, "cannot read the plan .*No such file"), ("{", "truncated"), ('{"format": "1"}', "its format is '1'")]
 
 
 @pytest.mark.parametrize("text, why", BAD)
@@ -105,3 +106,42 @@ def test_files_that_are_no_plan_are_refused(tmp_path, text, why):
         path.write_text(text)
     with pytest.raises(PlanError, match=why):
         load_plan(path, training().graph)
+
+
+def looping(x, w, v):
+    start = np.int32(0), x
+    y = ops.while_loop(lambda state: state[0] < 3, lambda state: (state[0] + 1, ops.matmul(state[1], w)), start)[1]
+    return ops.relu(ops.scalar_mul(ops.matmul(y, v), factor=2.0))
+
+
+def test_a_file_of_version_1_is_read():
+    """Written by release 0.1 for this model."""
+    old = Path(__file__).with_name("plan_of_version_1.json")
+    inputs = array(8, 16), array(16, 16), array(16, 6)
+    made = plan(looping, inputs, "dp=2 tp=4", search="bfs")
+    loaded = plan(looping, inputs, "dp=2 tp=4", search=str(old))
+    assert not made.plan.diff(loaded.plan)
+    causes = [[str(one.cause) for one in of.plan.decisions.values()] for of in (loaded, made)]
+    assert causes[0] == causes[1]
+    np.testing.assert_allclose(loaded.run(*inputs), made.run(*inputs), rtol=1e-6)
+
+
+def test_what_plan_prints_as_json_is_a_plan_file(tmp_path):
+    made = plan(looping, (array(8, 16), array(16, 16), array(16, 6)), "dp=2 tp=4", search="bfs")
+    path = tmp_path / "told.json"
+    path.write_text(json.dumps(made.to_json()))
+    assert not made.plan.diff(load_plan(path, made.graph))
+
+
+def test_terms_of_a_sum_are_carried_only_where_that_is_right(tmp_path):
+    """A file that asks for relu of the terms of a sum would give wrong numbers."""
+
+    def model(x, w):
+        return ops.relu(ops.matmul(x, w))
+
+    made = plan(model, (array(8, 16), array(16, 6)), "tp=4", search="bfs")
+    data = json.loads(made.save(tmp_path / "plan.json").read_text())
+    data["operators"][1] |= {"carried": "tp", "carriers": [0], "axes": ["", ""]}
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    with pytest.raises(PlanError, match="relu .ReLU. cannot run on terms of a sum"):
+        load_plan(tmp_path / "plan.json", made.graph)

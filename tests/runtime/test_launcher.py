@@ -358,7 +358,10 @@ def test_bad_rank_tables(tmp_path: Path, servers: dict, version: str, message: s
         ("{", "Input data was truncated"),
         ("[]", "Expected `object`, got `array`"),
         ('{"version": "1.0"}', "missing required field `server_list`"),
-        ('{"version": "1.0", "server_list": [{"server_id": "a"}]}', r"missing required field `device` - at .*list\[0\]"),
+        (
+            '{"version": "1.0", "server_list": [{"server_id": "a"}]}',
+            r"missing required field `device` - at .*list\[0\]",
+        ),
         ('{"version": "1.0", "server_list": [{"server_id": "a\\n-x", "device": []}]}', r"matching regex .*server_id"),
         ('{"version": "1.0", "server_list": [{"server_id": "a", "device": [{"rank_id": "x"}]}]}', "'x' is no whole"),
     ],

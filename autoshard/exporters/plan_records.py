@@ -1,0 +1,234 @@
+"""The one form of a plan as JSON, version 2: Records that `plan_file` fills and reads, and whose schema is published.
+
+What a plan is stands in fields without a default; figures, which `autoshard plan --json` adds, may be left out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from costmodel.json_door import Natural, Positive, Record, described, schema, with_schema
+
+FORMAT, VERSION = "autoshard plan", 2
+FORMAT_1 = "autoshard plan 1"
+
+Axes = described(str, "Axes, major first, joined by dots: 'dp.tp', 'd:(1)2'; empty for none.")
+LayoutText = described(str, "The axes that split each dim, then '+axes' for terms of a sum: 'dp, - +tp'.")
+Parts = tuple[tuple[Positive, ...], ...]
+
+
+class ValueRecord(Record):
+    """A value, its type, and how it is left by what makes it."""
+
+    name: str
+    type: str
+    layout: LayoutText
+
+
+class Caused(Record, kw_only=True):
+    """Why something is as it is: see autoshard.plan.Cause."""
+
+    cause: str
+    cause_from: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    instead: str = ""
+
+
+class InputRecord(Caused, kw_only=True):
+    """An input of the graph."""
+
+    name: str
+    type: str
+    layout: LayoutText
+    role: str | None = None
+    parts: tuple[Positive, ...] | None = None
+    bytes_per_device: Natural | None = None
+
+
+class OptionRecord(Record):
+    """A strategy that was weighed and not taken."""
+
+    in_strategy: Parts
+    redistribution_seconds: float
+    completion_seconds: float
+    seconds: float
+
+
+class OperatorRecord(Caused, kw_only=True):
+    """An operator: for each factor of its rule the axes that split it; or how values enter and leave, if it has bodies.
+
+    `signature` is the operator with its operands and results, by which another model is known. Along the `carried` axes
+    the operands `carriers` are terms of a sum while it runs. `decided` are the seconds of redistributions, of
+    completing partial results and of the work at the moment of decision.
+    """
+
+    name: str
+    signature: str
+    axes: tuple[Axes, ...] | None = None
+    carried: Axes = ""
+    carriers: tuple[Natural, ...] = ()
+    decided: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    entering: tuple[LayoutText, ...] | None = None
+    leaving: tuple[LayoutText, ...] | None = None
+    op: str = ""
+    in_strategy: Parts | None = None
+    out_strategy: Parts | None = None
+    device_matrix: tuple[Positive, ...] | None = None
+    operands: tuple[str, ...] | None = None
+    results: tuple[ValueRecord, ...] | None = None
+    seconds: float | None = None
+    source: str | None = None
+    depth: Natural = 0
+    runs: Natural = 1
+    alternatives: tuple[OptionRecord, ...] | None = None
+
+    def __post_init__(self) -> None:
+        bordered = self.entering is not None and self.leaving is not None
+        if (self.axes is None) != bordered or (self.axes is None) != (self.entering is not None):
+            raise ValueError(f"operator {self.name[:80]} has either axes, or entering and leaving")
+        if bool(self.carried) != bool(self.carriers):
+            raise ValueError(f"operator {self.name[:80]} has carried axes and carriers, or neither")
+
+
+_ONE_OR_OTHER = {
+    "oneOf": [{"required": ["axes"]}, {"required": ["entering", "leaving"]}],
+    "dependentRequired": {
+        "carried": ["carriers"],
+        "carriers": ["carried"],
+        "entering": ["leaving"],
+        "leaving": ["entering"],
+    },
+}
+
+
+class StepRecord(Record):
+    """A collective of a redistribution, its bytes on a device."""
+
+    kind: str
+    axes: str
+    ranks: Positive
+    dim: int | None
+    to_dim: int | None
+    bytes: float
+    seconds: float
+
+
+class MoveRecord(Record, rename={"from_": "from"}):
+    """A value that is redistributed; bytes and seconds of one time."""
+
+    value: str
+    from_: LayoutText
+    to: LayoutText
+    bytes: float
+    seconds: float
+    runs: Natural
+    users: tuple[str, ...]
+    steps: tuple[StepRecord, ...]
+
+
+class ConflictRecord(Record, rename={"from_": "from"}):
+    """Two configured operators that want one value in different layouts."""
+
+    value: str
+    producer: str
+    consumer: str
+    from_: LayoutText
+    to: LayoutText
+    bytes: float
+    seconds: float
+
+
+class PlanRecord(Record):
+    """The whole plan: how the values of a graph lie on a mesh of devices, and how its operators are split."""
+
+    format: Literal["autoshard plan"]
+    version: Literal[2]
+    graph: str
+    mesh: described(str, "The axes and their sizes, major first, such as 'dp=2 tp=4'.")
+    devices: Positive
+    search: described(str, "The mode that found the plan.")
+    started_from: described(str, "In words, where the search began.")
+    search_stats: described(dict[str, float], "What the mode knows of the plan as a whole, by name.")
+    inputs: tuple[InputRecord, ...]
+    operators: described(tuple[Annotated[OperatorRecord, with_schema(_ONE_OR_OTHER)], ...], "In order, inner ones too.")
+    layouts: described(dict[str, LayoutText], "By the name of each value, how it is left by what makes it.")
+    outputs: described(tuple[ValueRecord, ...], "How each output of the graph leaves the program.")
+    hardware: str | None = None
+    redistributions: tuple[MoveRecord, ...] | None = None
+    conflicts: tuple[ConflictRecord, ...] | None = None
+    cost: described(dict[str, Any] | None, "What a step costs: seconds, and bytes on one device.") = None
+
+
+def plan_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of a plan: of plan files, and of what `autoshard plan --json` prints."""
+    return schema(PlanRecord, f"{FORMAT}, version {VERSION}")
+
+
+# -- version 1
+
+
+Cause1 = tuple[str, tuple[str, ...], tuple[str, ...], str]
+
+
+class Operator1(Record, rename={"signature": "is"}):
+    """An operator of version 1: its cause is a list, and `seconds` what `decided` is now."""
+
+    name: str
+    signature: str
+    cause: Cause1
+    axes: tuple[str, ...] | None = None
+    carried: str = ""
+    carriers: tuple[Natural, ...] = ()
+    seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    entering: tuple[str, ...] | None = None
+    leaving: tuple[str, ...] | None = None
+
+    def now(self) -> OperatorRecord:
+        """The same in the present form."""
+        same = {name: getattr(self, name) for name in _SAME}
+        return OperatorRecord(**same, **_cause1(self.cause), decided=self.seconds)
+
+
+_SAME = ("name", "signature", "axes", "carried", "carriers", "entering", "leaving")
+
+
+class Plan1(Record):
+    """A plan file of version 1: inputs are 'name: type', outputs layouts."""
+
+    format: Literal["autoshard plan 1"]
+    graph: str
+    mesh: str
+    search: str
+    started_from: str
+    search_stats: dict[str, float]
+    inputs: tuple[str, ...]
+    operators: tuple[Operator1, ...]
+    layouts: dict[str, str]
+    input_causes: dict[str, Cause1]
+    outputs: tuple[str, ...]
+
+    def now(self) -> PlanRecord:
+        """The same in the present form."""
+        return PlanRecord(
+            format=FORMAT,
+            version=VERSION,
+            graph=self.graph,
+            mesh=self.mesh,
+            devices=1,
+            search=self.search,
+            started_from=self.started_from,
+            search_stats=self.search_stats,
+            inputs=tuple(map(self._input, self.inputs)),
+            operators=tuple(one.now() for one in self.operators),
+            layouts=self.layouts,
+            outputs=tuple(ValueRecord(name="", type="", layout=layout) for layout in self.outputs),
+        )
+
+    def _input(self, text: str) -> InputRecord:
+        name, _, of = text.rpartition(": ")
+        cause = self.input_causes.get(name, ("given", (), (), ""))
+        return InputRecord(name=name, type=of, layout=self.layouts.get(name, ""), **_cause1(cause))
+
+
+def _cause1(cause: Cause1) -> dict[str, Any]:
+    return dict(zip(("cause", "cause_from", "left_out", "instead"), cause, strict=True))
