@@ -4,7 +4,7 @@ msgspec reads and checks in one go: a `Record` has the fields that an object mus
 Sizes, depths and numbers are limited, so that no file can take more than a small multiple of its own size. The door
 lies here because costmodel reads files too, and knows nothing of autoshard.
 
->>> class Point(Record):
+>>> class Point(Record, frozen=True):
 ...     x: Natural
 >>> decode('{"x": 3}', Point)
 Point(x=3)
@@ -46,9 +46,9 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """An object of JSON with exactly these fields; those with a default may be left out."""
 
 
-def described(kind: Any, description: str) -> Any:
-    """The type with words about it in the schema."""
-    return Annotated[kind, msgspec.Meta(description=description)]
+def described(words: str) -> Any:
+    """What to annotate a type with so that its schema has words about it."""
+    return msgspec.Meta(description=words)
 
 
 def with_schema(more: dict[str, Any]) -> Any:

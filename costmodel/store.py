@@ -76,7 +76,7 @@ def _plain(hardware: Hardware) -> dict[str, Any]:
 # -- what the file holds
 
 
-class CollectiveRecord(Record):
+class CollectiveRecord(Record, frozen=True):
     """A CollectiveCurve."""
 
     kind: str
@@ -87,7 +87,7 @@ class CollectiveRecord(Record):
     per_byte_beyond: float
 
 
-class OperatorRecord(Record):
+class OperatorRecord(Record, frozen=True):
     """An OperatorCurve."""
 
     operator: str
@@ -99,7 +99,7 @@ class OperatorRecord(Record):
     per_byte_beyond: float
 
 
-class DeviceRecord(Record):
+class DeviceRecord(Record, frozen=True):
     """A Device."""
 
     name: str
@@ -113,7 +113,7 @@ class DeviceRecord(Record):
     operators: tuple[OperatorRecord, ...]
 
 
-class LinkRecord(Record):
+class LinkRecord(Record, frozen=True):
     """A Link."""
 
     name: str
@@ -123,7 +123,7 @@ class LinkRecord(Record):
     curves: tuple[CollectiveRecord, ...]
 
 
-class HardwareRecord(Record):
+class HardwareRecord(Record, frozen=True):
     """A Hardware: the links with the ranks that each spans, and what was measured with other numbers of ranks."""
 
     name: str
@@ -132,7 +132,7 @@ class HardwareRecord(Record):
     by_ranks: tuple[tuple[Natural, HardwareRecord], ...]
 
 
-class File(Record):
+class File(Record, frozen=True):
     """The whole file."""
 
     format: Literal["autoshard hardware"]
@@ -142,14 +142,15 @@ class File(Record):
 
 def _hardware(one: HardwareRecord) -> Hardware:
     operators = tuple(OperatorCurve(**_fields(each)) for each in one.device.operators)
-    device = Device(**_fields(one.device) | {"operators": operators})
+    device = Device(**{**_fields(one.device), "operators": operators})
     levels = tuple((span, _link(link)) for span, link in one.topology)
     others = tuple((ranks, _hardware(each)) for ranks, each in one.by_ranks)
     return Hardware(one.name, device, Topology(levels), others)
 
 
 def _link(one: LinkRecord) -> Link:
-    return Link(**_fields(one) | {"curves": tuple(CollectiveCurve(**_fields(each)) for each in one.curves)})
+    curves = tuple(CollectiveCurve(**_fields(each)) for each in one.curves)
+    return Link(**{**_fields(one), "curves": curves})
 
 
 def _fields(one: Record) -> dict[str, Any]:

@@ -96,8 +96,8 @@ def _operator(node: Node, decision: Decision) -> OperatorRecord:
     found["axes"] = tuple(_refs(strategy.mesh, refs) for refs in strategy.axes)
     if strategy.carried:
         found["carried"], found["carriers"] = _refs(strategy.mesh, strategy.carried), tuple(strategy.carriers)
-    seconds = chosen.edge_seconds, chosen.completion_seconds, chosen.work_seconds
-    return OperatorRecord(**found, decided=tuple(float(one) for one in seconds))
+    seconds = float(chosen.edge_seconds), float(chosen.completion_seconds), float(chosen.work_seconds)
+    return OperatorRecord(**found, decided=seconds)
 
 
 def _refs(mesh: Mesh, refs: tuple[AxisRef, ...]) -> str:
@@ -116,7 +116,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
 # -- reading
 
 
-class _Head(Record, forbid_unknown_fields=False):
+class _Head(Record, frozen=True, forbid_unknown_fields=False):
     """What tells the version of a file."""
 
     format: str = ""

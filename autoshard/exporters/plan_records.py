@@ -12,12 +12,12 @@ from costmodel.json_door import Natural, Positive, Record, described, schema, wi
 FORMAT, VERSION = "autoshard plan", 2
 FORMAT_1 = "autoshard plan 1"
 
-Axes = described(str, "Axes, major first, joined by dots: 'dp.tp', 'd:(1)2'; empty for none.")
-LayoutText = described(str, "The axes that split each dim, then '+axes' for terms of a sum: 'dp, - +tp'.")
+Axes = Annotated[str, described("Axes, major first, joined by dots: 'dp.tp', 'd:(1)2'; empty for none.")]
+LayoutText = Annotated[str, described("The axes that split each dim, then '+axes' for terms of a sum: 'dp, - +tp'.")]
 Parts = tuple[tuple[Positive, ...], ...]
 
 
-class ValueRecord(Record):
+class ValueRecord(Record, frozen=True):
     """A value, its type, and how it is left by what makes it."""
 
     name: str
@@ -25,7 +25,7 @@ class ValueRecord(Record):
     layout: LayoutText
 
 
-class Caused(Record, kw_only=True):
+class Caused(Record, frozen=True, kw_only=True):
     """Why something is as it is: see autoshard.plan.Cause."""
 
     cause: str
@@ -34,7 +34,7 @@ class Caused(Record, kw_only=True):
     instead: str = ""
 
 
-class InputRecord(Caused, kw_only=True):
+class InputRecord(Caused, frozen=True, kw_only=True):
     """An input of the graph."""
 
     name: str
@@ -45,7 +45,7 @@ class InputRecord(Caused, kw_only=True):
     bytes_per_device: Natural | None = None
 
 
-class OptionRecord(Record):
+class OptionRecord(Record, frozen=True):
     """A strategy that was weighed and not taken."""
 
     in_strategy: Parts
@@ -54,7 +54,7 @@ class OptionRecord(Record):
     seconds: float
 
 
-class OperatorRecord(Caused, kw_only=True):
+class OperatorRecord(Caused, frozen=True, kw_only=True):
     """An operator: for each factor of its rule the axes that split it; or how values enter and leave, if it has bodies.
 
     `signature` is the operator with its operands and results, by which another model is known. Along the `carried` axes
@@ -101,7 +101,7 @@ _ONE_OR_OTHER = {
 }
 
 
-class StepRecord(Record):
+class StepRecord(Record, frozen=True):
     """A collective of a redistribution, its bytes on a device."""
 
     kind: str
@@ -113,7 +113,7 @@ class StepRecord(Record):
     seconds: float
 
 
-class MoveRecord(Record, rename={"from_": "from"}):
+class MoveRecord(Record, frozen=True, rename={"from_": "from"}):
     """A value that is redistributed; bytes and seconds of one time."""
 
     value: str
@@ -126,7 +126,7 @@ class MoveRecord(Record, rename={"from_": "from"}):
     steps: tuple[StepRecord, ...]
 
 
-class ConflictRecord(Record, rename={"from_": "from"}):
+class ConflictRecord(Record, frozen=True, rename={"from_": "from"}):
     """Two configured operators that want one value in different layouts."""
 
     value: str
@@ -138,25 +138,27 @@ class ConflictRecord(Record, rename={"from_": "from"}):
     seconds: float
 
 
-class PlanRecord(Record):
+class PlanRecord(Record, frozen=True):
     """The whole plan: how the values of a graph lie on a mesh of devices, and how its operators are split."""
 
     format: Literal["autoshard plan"]
     version: Literal[2]
     graph: str
-    mesh: described(str, "The axes and their sizes, major first, such as 'dp=2 tp=4'.")
+    mesh: Annotated[str, described("The axes and their sizes, major first, such as 'dp=2 tp=4'.")]
     devices: Positive
-    search: described(str, "The mode that found the plan.")
-    started_from: described(str, "In words, where the search began.")
-    search_stats: described(dict[str, float], "What the mode knows of the plan as a whole, by name.")
+    search: Annotated[str, described("The mode that found the plan.")]
+    started_from: Annotated[str, described("In words, where the search began.")]
+    search_stats: Annotated[dict[str, float], described("What the mode knows of the plan as a whole, by name.")]
     inputs: tuple[InputRecord, ...]
-    operators: described(tuple[Annotated[OperatorRecord, with_schema(_ONE_OR_OTHER)], ...], "In order, inner ones too.")
-    layouts: described(dict[str, LayoutText], "By the name of each value, how it is left by what makes it.")
-    outputs: described(tuple[ValueRecord, ...], "How each output of the graph leaves the program.")
+    operators: Annotated[
+        tuple[Annotated[OperatorRecord, with_schema(_ONE_OR_OTHER)], ...], described("In order, inner ones too.")
+    ]
+    layouts: Annotated[dict[str, LayoutText], described("By the name of each value, how it is left by what makes it.")]
+    outputs: Annotated[tuple[ValueRecord, ...], described("How each output of the graph leaves the program.")]
     hardware: str | None = None
     redistributions: tuple[MoveRecord, ...] | None = None
     conflicts: tuple[ConflictRecord, ...] | None = None
-    cost: described(dict[str, Any] | None, "What a step costs: seconds, and bytes on one device.") = None
+    cost: Annotated[dict[str, Any] | None, described("What a step costs: seconds, and bytes on one device.")] = None
 
 
 def plan_schema() -> dict[str, Any]:
@@ -170,7 +172,7 @@ def plan_schema() -> dict[str, Any]:
 Cause1 = tuple[str, tuple[str, ...], tuple[str, ...], str]
 
 
-class Operator1(Record, rename={"signature": "is"}):
+class Operator1(Record, frozen=True, rename={"signature": "is"}):
     """An operator of version 1: its cause is a list, and `seconds` what `decided` is now."""
 
     name: str
@@ -192,7 +194,7 @@ class Operator1(Record, rename={"signature": "is"}):
 _SAME = ("name", "signature", "axes", "carried", "carriers", "entering", "leaving")
 
 
-class Plan1(Record):
+class Plan1(Record, frozen=True):
     """A plan file of version 1: inputs are 'name: type', outputs layouts."""
 
     format: Literal["autoshard plan 1"]

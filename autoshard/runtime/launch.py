@@ -257,20 +257,20 @@ _HOST = matching(r"^[A-Za-z0-9_][A-Za-z0-9_.:%-]*\Z")
 """Names and addresses of hosts: they are written into files that mpiexec reads, a line for each."""
 
 
-class RankedDevice(Record, forbid_unknown_fields=False):
+class RankedDevice(Record, frozen=True, forbid_unknown_fields=False):
     """A device of a rank table; of what else stands there nothing is needed."""
 
     rank_id: str | int
 
 
-class Server(Record, forbid_unknown_fields=False):
+class Server(Record, frozen=True, forbid_unknown_fields=False):
     """A host of a rank table."""
 
     server_id: Annotated[str, _HOST]
     device: tuple[RankedDevice, ...]
 
 
-class RankTable(Record, forbid_unknown_fields=False):
+class RankTable(Record, frozen=True, forbid_unknown_fields=False):
     """A MindSpore rank table."""
 
     version: str
