@@ -10,6 +10,8 @@
     fit         fit_device(samples), fit_link(samples): hardware from measurements
     store       save(hardware, path), load(path): hardware in files
     units       "9.8 us", "48 KiB", and back to bytes
+    json_door   decode(text, kind), read(path, kind): JSON of strangers, checked
+    whole_file  write_whole(path, text): files whole or not at all
 
 >>> hardware = preset("h100")
 >>> format_seconds(seconds("all_reduce", 2**20, 8, hardware.topology.link(8)))
