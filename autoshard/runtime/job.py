@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from autoshard.runtime.processes import descendants, kill_all
 from autoshard.runtime.progress import FAILING
-from autoshard.runtime.reports import StderrFilter
+from autoshard.runtime.reports import LEFT, StderrFilter
 from autoshard.runtime.watch import Watch
 
 TIMED_OUT = 124
@@ -107,7 +107,8 @@ class Job:
         if code < 0 and not filtered.told:
             _say(f"autoshard run: mpiexec was ended by {signal.Signals(-code).name}, all ranks ended")
         elif lost is not None and lost.state != FAILING and not filtered.told:
-            _say(*self._ranks.tell(lost.rank, f"rank {lost.rank} failed: it is gone"))
+            reason = LEFT if lost.rank in filtered.departed else "it is gone"
+            _say(*self._ranks.tell(lost.rank, f"rank {lost.rank} failed: {reason}"))
         if code < 0:
             return 128 - code
         return code or int(lost is not None)

@@ -2,7 +2,8 @@
 does.
 
 It finds mpiexec, knows the flags of Open MPI and MPICH, and reads host files and MindSpore rank tables; a `Job`
-then sees to it that all ranks end when one fails or the user presses Ctrl-C.
+then sees to it that all ranks end when one fails or the user presses Ctrl-C. Where all ranks of Open MPI are on this
+machine, an mpiexec of its own starts them, which listens on loopback alone.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import site
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby, islice, repeat
 from pathlib import Path
@@ -39,6 +41,8 @@ _THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 """Lets glibc keep the memory of arrays that are freed and made again in each step, instead of having the system
 zero it anew; 2**25 is the largest value that it takes for the first."""
+_PMIX_NAMES = ("libpmix.so.2", "libpmix.2.dylib")
+_MPIEXEC = Path(__file__).with_name("mpiexec.py")
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -76,8 +80,8 @@ def launch(
     _check_request(script_args, ranks, hosts, rank_table)
     mpi = find_mpiexec(env)
     places = place_ranks(ranks, hosts, rank_table)
-    variables = _environment(ranks, threads, env)
     local = _all_local(places)
+    variables = _environment(ranks, threads, env) | (_on_one_machine(mpi, env) if local else {})
     with tempfile.TemporaryDirectory(prefix="autoshard-") as scratch:
         variables |= {FOLDER: scratch if local else ""}
         command = _command(mpi, script_args, places, variables, Path(scratch))
@@ -102,10 +106,12 @@ def _check_request(script_args: list[str], ranks: int, hosts: Path | None, rank_
 
 @dataclass(frozen=True)
 class Mpiexec:
-    """An MPI launcher: its path, and `open_mpi` or (MPICH and what derives from it) not."""
+    """An MPI launcher: its path; `open_mpi` or (MPICH and what derives from it) not; the PMIx library of Open MPI 5,
+    if it is found and the user has not named this launcher."""
 
     path: str
     open_mpi: bool
+    pmix: str | None = None
 
 
 def find_mpiexec(env: Mapping[str, str] | None = None) -> Mpiexec:
@@ -125,22 +131,44 @@ def find_mpiexec(env: Mapping[str, str] | None = None) -> Mpiexec:
     path = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec", path=environment.get("PATH"))
     if path is None:
         raise RuntimeSetupError(f"there is no mpiexec in {beside} or on PATH; {INSTALL_HINT}")
-    return _identify(path)
+    return replace(_identify(path), pmix=_find_pmix(path))
 
 
 @cache
-def _identify(path: str) -> Mpiexec:
+def _version(path: str) -> str:
     try:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RuntimeSetupError(f"cannot ask {path} for its version: {error}; {INSTALL_HINT}") from error
-    text = answer.stdout + answer.stderr
+    return answer.stdout + answer.stderr
+
+
+def _identify(path: str) -> Mpiexec:
+    text = _version(path)
     if re.search(r"Open ?MPI|OpenRTE|prterun", text):
         return Mpiexec(path, open_mpi=True)
     if re.search(r"HYDRA|MPICH|Intel\(R\) MPI", text):
         return Mpiexec(path, open_mpi=False)
     first = text.strip().partition("\n")[0]
     raise RuntimeSetupError(f"{path} is neither Open MPI nor MPICH (it says {first!r}); set AUTOSHARD_MPIEXEC")
+
+
+def _find_pmix(path: str) -> str | None:
+    """The PMIx library in the installation of Open MPI 5 or later that `path` is the mpiexec of."""
+    found = re.search(r"Open MPI\) (\d+)", _version(path))
+    if found is None or int(found[1]) < 5:
+        return None
+    lib, several = Path(path).resolve().parents[1] / "lib", sysconfig.get_config_var("MULTIARCH") or "."
+    folders = (lib / "openmpi", lib, lib.with_name("lib64"), lib / several, lib / several / "pmix2" / "lib")
+    files = (folder / name for folder in folders for name in _PMIX_NAMES)
+    return next((str(file) for file in files if file.is_file()), None)
+
+
+def _on_one_machine(mpi: Mpiexec, env: Mapping[str, str] | None) -> dict[str, str]:
+    """The variables that have Open MPI's ranks share memory and listen nowhere, unless the user has set them."""
+    shared = {"OMPI_MCA_btl": "self,sm", "OMPI_MCA_pml": "ob1"} if mpi.pmix else {"OMPI_MCA_btl": "^tcp"}
+    given = {**os.environ, **(env or {})}
+    return {name: value for name, value in shared.items() if name not in given}
 
 
 def _environment(ranks: int, threads: int, env: Mapping[str, str] | None) -> dict[str, str]:
@@ -174,12 +202,15 @@ def _cores() -> int:
 def _command(
     mpi: Mpiexec, script_args: list[str], places: list[str], variables: Mapping[str, str], scratch: Path
 ) -> list[str]:
+    ranks = [sys.executable, *_WORKER, *script_args]
+    if mpi.pmix and _all_local(places):
+        return [sys.executable, "-I", str(_MPIEXEC), mpi.pmix, str(len(places)), str(scratch), *ranks]
     command = [mpi.path, "-n", str(len(places))]
     if mpi.open_mpi:
         command += _open_mpi_flags(places, variables, scratch)
     elif not _all_local(places):
         command += ["-f", _write(scratch / "hosts", (f"{host}:{count}" for host, count in _blocks(places)))]
-    return [*command, sys.executable, *_WORKER, *script_args]
+    return [*command, *ranks]
 
 
 def _open_mpi_flags(places: list[str], variables: Mapping[str, str], scratch: Path) -> list[str]:

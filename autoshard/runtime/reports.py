@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from autoshard.runtime.mpiexec import DEATH
+
 MARK = "\x1e"
 """Begins a line of a report, `MARK rank MARK text`: ASCII's record separator, not found in ordinary
 output."""
@@ -15,8 +17,8 @@ class StderrFilter:
 
     Everything passes at once except: reports, of which the first is shown in full and the others in one line
     each at the end; and banners of Open MPI and MPICH that only repeat that a rank has ended. When a rank could
-    not report (it was killed, or left with `os._exit`), it and the reason are taken from the banner; `tell` makes
-    the lines to show of them.
+    not report (it was killed, or left with `os._exit`), it and the reason are taken from the banner, or from the line
+    that our own mpiexec writes about every rank; `tell` makes the lines to show of them.
     """
 
     def __init__(self, tell: Callable[[int, str], list[str]] = lambda rank, text: [text]) -> None:
@@ -27,6 +29,8 @@ class StderrFilter:
         self._reporter: str | None = None
         self._failures: dict[str, str] = {}
         self._notes: dict[str, str] = {}
+        self.departed: set[int] = set()
+        """The ranks of which mpiexec has said that they ended with exit code 0."""
 
     def feed(self, chunk: bytes) -> bytes:
         """What to show after `chunk` has arrived. Incomplete lines that may become a mark or banner are
@@ -34,7 +38,7 @@ class StderrFilter:
         # Open MPI writes its banners with the NUL that ends a C string.
         *lines, rest = (self._partial + chunk.replace(b"\0", b"")).split(b"\n")
         shown = b"".join(self._line(line + b"\n") for line in lines)
-        hold = self._banner or MARK.encode() in rest or (not self._midline and rest[:1] == b"-")
+        hold = self._banner or MARK.encode() in rest or DEATH.encode() in rest or (not self._midline and rest[:1] == b"-")
         self._partial = rest if hold else b""
         if not hold and rest:
             self._midline = True
@@ -56,6 +60,8 @@ class StderrFilter:
         return bool(self._failures or self._notes)
 
     def _line(self, line: bytes) -> bytes:
+        if DEATH.encode() in line:
+            return self._death(line)
         if MARK.encode() in line:
             return self._report(line)
         if self._midline:
@@ -76,6 +82,17 @@ class StderrFilter:
         if text.startswith((f"rank {rank} failed", f"rank {rank} ended")):
             self._failures[rank] = text.rstrip("\n")
         return shown + text.encode() if rank == self._reporter else shown
+
+    def _death(self, line: bytes) -> bytes:
+        before, rank, reason = line.decode(errors="replace").rstrip("\n").split(DEATH, 2)
+        if reason:
+            self._notes.setdefault(rank, reason)
+        else:
+            self.departed.add(int(rank))
+        # The line of a rank that ended in the middle of one of its own.
+        shown = f"{before}\n".encode() if before or self._midline else b""
+        self._midline = False
+        return shown
 
     def _in_banner(self, line: bytes) -> bytes:
         self._banner.append(line)
@@ -119,6 +136,7 @@ def _reason(text: str) -> str:
     return text.partition(" failed")[2] or text.partition(" ended")[2]
 
 
+LEFT = "it left before its end, without an error"
 _LONGEST_BANNER = 30
 _RULE = re.compile(rb"-{60,}\s*")
 _BANNER = re.compile(
@@ -129,6 +147,6 @@ _STRAY = re.compile(rb"Abort\(\d+\) on node \d+ .*application called MPI_Abort\(
 _DEATHS = (
     (re.compile(r"process rank (\d+) .*exited on signal (\d+) \(([^)]*)\)"), "ended by signal {1} ({2})"),
     (re.compile(r"Process name: \[[^]]*,(\d+)\] Exit code: (\d+)"), "exit code {1}"),
-    (re.compile(r"due to process rank (\d+) with .*exiting improperly"), "it left before its end, without an error"),
+    (re.compile(r"due to process rank (\d+) with .*exiting improperly"), LEFT),
 )
 """How Open MPI tells of a rank that has died, and what we say of it."""
