@@ -46,6 +46,8 @@ class Comm(ABC):
         self.ranks = ranks
         self._trace = debug_level() >= 4
         self._progress: Progress | None = None
+        self._in_world: Sequence[int] = range(world)
+        """What number each rank has among all that were started."""
 
     # -- what the launcher is told, should this process die
 
@@ -242,7 +244,8 @@ class Comm(ABC):
             return known
         array = f" of {parts[0].dtype}{list(parts[0].shape)}" if parts else ""
         members = over.members(self.ranks[0]) if isinstance(over, Grouping) else range(self.world)
-        return progress.place(key, f"{name}{array} over {show_ranks(members)}")
+        started = [self._in_world[member] for member in members]
+        return progress.place(key, f"{name}{array} over {show_ranks(members)}", started)
 
     def _timed(self, name: str, size: int, parts: Parts, call: Callable, *args):
         start = time.perf_counter()

@@ -48,6 +48,8 @@ class Job:
                 timed_out = self._watch(timeout)
             self._ranks.look()
             kill_all(self._survivors())
+            if self._process.returncode:
+                self._kill_group()
             reader.join(timeout=GRACE_SECONDS)
         stopped = timed_out or self._signal is not None
         _emit(filtered.close(quiet=stopped))
@@ -60,9 +62,8 @@ class Job:
         while self._process.poll() is None:
             if self._signal is not None:
                 self._end()
-            elif self._ranks.lost_seconds > GRACE_SECONDS:
-                self._given_up = True
-                self._end()
+            elif self._ranks.lost_seconds > GRACE_SECONDS or self._ranks.absent:
+                self._give_up()
             elif deadline is not None and time.monotonic() > deadline:
                 self._told = self._ranks.stall()
                 self._end()
@@ -74,6 +75,13 @@ class Job:
                 self._ranks.look()
                 look = time.monotonic() + _LOOK_SECONDS
         return False
+
+    def _give_up(self) -> None:
+        """End the job because of a rank that does not come, and keep what is to be told of it."""
+        self._given_up = True
+        if self._ranks.absent and self._ranks.lost is None:
+            self._told = self._ranks.tell_absent(*self._ranks.absent)
+        self._end()
 
     def _survivors(self) -> dict[int, str]:
         """Ranks that outlive mpiexec, after some time to end by themselves; none if it was killed, as they know not."""
@@ -90,10 +98,14 @@ class Job:
             self._process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             started |= descendants(self._process.pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._kill_group()
         kill_all(started)
         self._process.wait()
+
+    def _kill_group(self) -> None:
+        """End mpiexec and what it, its ranks and theirs started and that has not left its group of processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _result(self, filtered: StderrFilter, timed_out: bool, timeout: float | None) -> int:
         if self._signal is not None:
@@ -104,6 +116,9 @@ class Job:
             return TIMED_OUT
         code = 1 if self._given_up else self._process.returncode
         lost = self._ranks.lost
+        if self._told and not filtered.told:
+            _say(*self._told)
+            return 1
         if code < 0 and not filtered.told:
             _say(f"autoshard run: mpiexec was ended by {signal.Signals(-code).name}, all ranks ended")
         elif lost is not None and lost.state != FAILING and not filtered.told:

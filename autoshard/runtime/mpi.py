@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cache
 from typing import Any
 
@@ -58,6 +58,7 @@ class MpiComm(Comm):
         self.rank: int = self._comm.Get_rank()
         super().__init__(self._comm.Get_size(), (self.rank,))
         self._progress = of_this_rank()
+        self._in_world = _ranks_in_world(self._comm)
         self._of_groups: dict[Grouping, Any] = {}
         self._of_members: dict[tuple[int, ...], Any] = {tuple(range(self.world)): self._comm}
 
@@ -248,7 +249,8 @@ class MpiComm(Comm):
         whole = self._comm.Get_group()
         chosen = whole.Incl(members)
         try:
-            return self._comm.Create_group(chosen)
+            with meeting("set-up of a group", (self._in_world[member] for member in members)):
+                return self._comm.Create_group(chosen)
         finally:
             chosen.Free()
             whole.Free()
@@ -364,7 +366,25 @@ def import_mpi():
 
 @cache
 def _private_world():
-    return import_mpi().COMM_WORLD.Dup()
+    world = import_mpi().COMM_WORLD
+    with meeting("set-up of all ranks", range(world.Get_size())):
+        return world.Dup()
+
+
+def _ranks_in_world(comm) -> tuple[int, ...]:
+    """Which rank of all that were started each rank of the communicator is."""
+    own, all_ranks = comm.Get_group(), import_mpi().COMM_WORLD.Get_group()
+    try:
+        return tuple(own.Translate_ranks(range(comm.Get_size()), all_ranks))
+    finally:
+        own.Free()
+        all_ranks.Free()
+
+
+def meeting(text: str, ranks: Iterable[int]) -> AbstractContextManager:
+    """Says to the launcher, if there is one, that this rank waits for these others in what `text` names."""
+    progress = of_this_rank()
+    return nullcontext() if progress is None else progress.meeting(text, ranks)
 
 
 def started_ranks() -> int:

@@ -1,9 +1,9 @@
 """An mpiexec for one machine: `python -I mpiexec.py LIBRARY RANKS FOLDER PROGRAM ARGS...` runs PROGRAM on all ranks.
 
-It is used in place of Open MPI's, which listens on all interfaces (see `pmix`, the file beside this one). As that one it
-hands its stdin to rank 0, ends all ranks when one fails or a signal asks it to, and has the exit code of the rank that
-failed first. Ranks write to its stdout and stderr themselves. What became of each rank it writes to stderr, as the text
-between two marks that `StderrFilter` knows.
+It is used in place of Open MPI's, which listens on all interfaces (see `pmix`, the file beside this one). As that one,
+it hands its stdin to rank 0, ends all ranks when one fails, when a signal asks for it or when its parent has gone, and
+has the exit code of the rank that failed first. Ranks write to its stdout and stderr themselves. What became of each
+rank it writes to stderr, in a line that `StderrFilter` knows by its marks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def main(library: str, ranks: int, folder: str, command: list[str]) -> int:
     try:
         server = pmix.Server(library, ranks, folder)
     except pmix.PmixError as error:
-        sys.stderr.write(f"cannot start {ranks} ranks: {error}\n")
+        hint = "name another mpiexec in AUTOSHARD_MPIEXEC"
+        sys.stderr.write(f"cannot start {ranks} ranks: {error}; {hint}\n")
         return _REFUSED
     with _Alarm() as alarm:
         job = _Ranks(command, [server.environment(rank) | _numbered(rank, ranks) for rank in range(ranks)])

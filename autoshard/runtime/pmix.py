@@ -4,8 +4,8 @@
     environments = [server.environment(rank) for rank in range(4)]     # with which processes are ranks 0..3 of one job
     server.close()
 
-Open MPI's own mpiexec serves the same from the same library, but listens on all interfaces of the machine, be the job on
-one machine only, and has no setting against it. This module needs nothing but the standard library, so that a program
+Open MPI's own mpiexec serves the same from the same library, but listens on all interfaces of the machine, even for a
+job on one machine, and has no setting against it. This module needs nothing but the standard library, so that a program
 that uses it starts at once.
 """
 
@@ -50,7 +50,7 @@ class Server:
 
     def __init__(self, library: str, ranks: int, folder: str) -> None:
         # Lists of ranks as plain text: compressed ones are no C strings.
-        os.environ["PMIX_MCA_preg"] = "raw"
+        os.environ["PMIX_MCA_preg"] = "raw"  # noqa: SIM112
         try:
             self._library = ctypes.CDLL(library)
             self._library.PMIx_Error_string.restype = ctypes.c_char_p

@@ -45,6 +45,11 @@ def runs(pid: int) -> bool:
     return True
 
 
+def stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process, as SIGSTOP and Ctrl-Z do; not if a debugger has."""
+    return _stat(pid)[:1] == ["T"]
+
+
 def send(pid: int, number: int, born: str) -> bool:
     """Send a signal to the process, if it still is the one that was born then; whether it was sent."""
     if birth(pid) != born:

@@ -38,7 +38,9 @@ class StderrFilter:
         # Open MPI writes its banners with the NUL that ends a C string.
         *lines, rest = (self._partial + chunk.replace(b"\0", b"")).split(b"\n")
         shown = b"".join(self._line(line + b"\n") for line in lines)
-        hold = self._banner or MARK.encode() in rest or DEATH.encode() in rest or (not self._midline and rest[:1] == b"-")
+        hold = (
+            self._banner or MARK.encode() in rest or DEATH.encode() in rest or (not self._midline and rest[:1] == b"-")
+        )
         self._partial = rest if hold else b""
         if not hold and rest:
             self._midline = True

@@ -12,11 +12,12 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from autoshard.runtime.comm import show_ranks
-from autoshard.runtime.processes import birth, runs, send
-from autoshard.runtime.progress import COLLECTIVE, ENDED, FAILING, Standing, read
+from autoshard.runtime.processes import birth, runs, send, stopped
+from autoshard.runtime.progress import COLLECTIVE, ENDED, FAILING, Standing, read, read_state
 
 LIFELINE = "launcher"
 """The pipe in the folder that is open for writing as long as the launcher lives: its ranks read its end."""
@@ -24,10 +25,32 @@ LIFELINE = "launcher"
 ASK_STACK = signal.SIGUSR2
 """At this signal a rank writes its Python stack."""
 
+MISSED_SECONDS = 3.0
+"""For how long ranks may be seen to wait for one that has ended: none can come, but what is read is a moment old."""
+STOPPED_SECONDS = 5.0
+"""For how long ranks may be seen to wait for one that a signal has stopped."""
+_LONGEST_LOOK = 1.0
+"""Seconds between two looks that are counted at most: the launcher itself may have been stopped in between."""
 _ANSWER_SECONDS = 1.0
 _LONGEST_STACK = 30
 _NOISE = re.compile(r"^Extension modules|<frozen runpy>|autoshard[/\\]runtime[/\\]worker\.py")
 """Lines of a stack that tell how Python and the worker started the script."""
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Rank `rank` does not come to where rank `waiting` waits, in its collective number `count` and turn `turn`."""
+
+    rank: int
+    stopped: bool
+    waiting: int
+    count: int
+    turn: int
+
+    @property
+    def most_seconds(self) -> float:
+        """For how long this may be seen."""
+        return STOPPED_SECONDS if self.stopped else MISSED_SECONDS
 
 
 class Watch:
@@ -37,6 +60,8 @@ class Watch:
         self._folder, self._ranks = folder, range(ranks if folder else 0)
         self._processes: dict[int, tuple[int, str]] = {}
         self._lost: tuple[Standing, float] | None = None
+        self._absences: dict[Absence, float] = {}
+        self._looked = time.monotonic()
 
     @contextlib.contextmanager
     def lifeline(self) -> Iterator[None]:
@@ -61,6 +86,43 @@ class Watch:
                 self._processes[rank] = standing.pid, standing.born
         if self._lost is None and (standing := next(self._gone(), None)):
             self._lost = standing, time.monotonic()
+        self._count_absences()
+
+    def _count_absences(self) -> None:
+        """For how many seconds each absence that is seen now has been seen without a break."""
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, _LONGEST_LOOK), now
+        seen = self._absences
+        self._absences = {one: seen[one] + passed if one in seen else 0.0 for one in self._absent()}
+
+    def _absent(self) -> Iterator[Absence]:
+        """Ranks that have ended or are stopped while others wait for them."""
+        states = {rank: read_state(self._folder, rank) for rank in self._ranks} if self._folder else {}
+        still = {rank for rank, (pid, born) in self._processes.items() if stopped(pid) and birth(pid) == born}
+        ended = {rank for rank, state in states.items() if state == ENDED}
+        waiting = [rank for rank, state in states.items() if state == COLLECTIVE and rank not in still]
+        if not waiting or not still | ended:
+            return
+        standings = {rank: one for rank in {*waiting, *ended} if (one := self.standing(rank))}
+        for one in (standings[rank] for rank in waiting if rank in standings):
+            missed = {rank for rank in ended if rank in standings and one.missed_by(standings[rank])}
+            for rank in sorted(missed | still.intersection(one.group)):
+                yield Absence(rank, rank in still, one.rank, one.count, one.turn)
+
+    @property
+    def absent(self) -> tuple[int, bool] | None:
+        """The first rank that others have waited for too long, and whether it is stopped; else it has ended."""
+        found = (one for one, seconds in self._absences.items() if seconds > one.most_seconds)
+        return next(((one.rank, one.stopped) for one in found), None)
+
+    def tell_absent(self, rank: int, is_stopped: bool) -> list[str]:
+        """That others wait for this rank in vain, and where."""
+        waiting = sorted({one.waiting for one in self._absences if one.rank == rank})
+        why = "a signal (SIGSTOP, SIGTSTP) has stopped it" if is_stopped else "it has ended"
+        first = self.standing(waiting[0])
+        where = f" (rank {first.rank} {first.doing})" if first else ""
+        wait = "waits" if len(waiting) == 1 else "wait"
+        return self.tell(rank, f"rank {rank} failed: {why}, while {show_ranks(waiting)} {wait} for it{where}")
 
     def _gone(self) -> Iterator[Standing]:
         for rank, (pid, born) in self._processes.items():

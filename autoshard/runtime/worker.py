@@ -8,6 +8,7 @@ launcher be ended, the rank notices and ends too.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import io
@@ -22,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from autoshard.runtime.mpi import import_mpi
+from autoshard.runtime.mpi import import_mpi, meeting
 from autoshard.runtime.progress import ENDED, FAILING, FOLDER, of_this_rank
 from autoshard.runtime.reports import MARK
 from autoshard.runtime.watch import ASK_STACK, LIFELINE
@@ -36,6 +37,8 @@ _ORPHANED = 1
 def main(arguments: list[str]) -> None:
     """Run the script `arguments[0]` with the remaining arguments on this rank."""
     script = arguments[0]
+    # The first that is registered is called last: what the script has called at its end may still communicate.
+    atexit.register(_note_end)
     _follow_launcher()
     _leave_traces()
     try:
@@ -44,7 +47,7 @@ def main(arguments: list[str]) -> None:
         _search_beside(script)
         _print_whole_lines()
         runpy.run_path(script, run_name="__main__")
-        _end_well()
+        _flush()
     except SystemExit as stop:
         _leave(stop)
     except KeyboardInterrupt:
@@ -78,8 +81,8 @@ def _leave_traces() -> None:
         faulthandler.register(ASK_STACK, progress.stack, all_threads=False)
 
 
-def _end_well() -> None:
-    _flush()
+def _note_end() -> None:
+    """Say to the launcher that this rank has ended well: where it does not, it ends without coming here."""
     if progress := of_this_rank():
         progress.end(ENDED)
 
@@ -141,7 +144,7 @@ def _leave(stop: SystemExit) -> None:
     """What `sys.exit` asked for: an ordinary end for None or 0, otherwise the end of all ranks with that
     code."""
     if stop.code is None or stop.code == 0:
-        _end_well()
+        _flush()
     elif isinstance(stop.code, int):
         report(f"rank {_rank()} ended with exit code {stop.code}")
         end_all(stop.code & 0xFF or 1)
@@ -152,7 +155,9 @@ def _leave(stop: SystemExit) -> None:
 
 def _check_world() -> None:
     """Raise RuntimeSetupError if the MPI library of mpi4py does not see the ranks that were started."""
-    expected, found = os.environ.get("AUTOSHARD_RANKS"), import_mpi().COMM_WORLD.Get_size()
+    expected = os.environ.get("AUTOSHARD_RANKS")
+    with meeting("start of MPI", range(int(expected or 0))):
+        found = import_mpi().COMM_WORLD.Get_size()
     if expected is None or int(expected) == found:
         return
     library = import_mpi().Get_library_version().splitlines()[0].rstrip("\0")
