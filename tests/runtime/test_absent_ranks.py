@@ -175,7 +175,7 @@ def run(tmp_path: Path, capfd):
     return start
 
 
-WAITED = r"while ranks \d, \d wait for it \(rank \d in .*, at .*script\.py:\d+\); process \d+ on \S+"
+WAITED = r"while ranks? \d(, \d)? waits? for it \(rank \d in .*, at .*script\.py:\d+\); process \d+ on \S+"
 
 
 @needs_mpi
