@@ -33,7 +33,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "AUTOSHARD_HARDWARE": "default of set_auto_parallel_context(hardware=...), a preset of costmodel, or a file",
     "AUTOSHARD_CALIBRATION": "the file that the hardware `calibrated` stands for",
     "AUTOSHARD_DEBUG": "1 shows tracebacks of the command line, 4 every collective at run time",
-    "AUTOSHARD_MPIEXEC": "the mpiexec that `autoshard run` uses",
+    "AUTOSHARD_MPIEXEC": "the mpiexec that `autoshard run` uses; of Open MPI's, one on this machine listens everywhere",
     "AUTOSHARD_PROGRESS": "set by `autoshard run` for its ranks: the folder in which they note what they are doing",
     "AUTOSHARD_LAUNCHED": "set by `autoshard run` for its ranks",
     "AUTOSHARD_RANKS": "set by `autoshard run` for its ranks: how many there are",
