@@ -15,7 +15,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication
-from torch.distributed.tensor.placement_types import _StridedShard
+from torch.distributed.tensor.placement_types import _MaskPartial, _StridedShard
 from torch.utils import _pytree as pytree
 
 from autoshard.exporters.dtensor_local import LOCAL, gathered_call, some_empty
@@ -251,6 +251,17 @@ class _Filled(torch.overrides.TorchFunctionMode):
             return one.redistribute(self.mesh, [Replicate()] * self.mesh.ndim)
         return one
 
+    def _summed(self, one: Any) -> Any:
+        """A tensor without terms of rows that ranks do not have, as a look-up in a split table leaves them: only the
+        sum right behind it knows which these are, other functions mistake them for terms of any sum. Its gradient comes
+        summed, too: DTensor cannot make such terms of others.
+        """
+        if not isinstance(one, DTensor) or not any(isinstance(each, _MaskPartial) for each in one.placements):
+            return one
+        of = [Replicate() if isinstance(each, Partial) else each for each in one.placements]
+        block = one.redistribute(self.mesh, of).to_local(grad_placements=of)
+        return DTensor.from_local(block, self.mesh, of, run_check=False, shape=one.shape, stride=one.stride())
+
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not any(isinstance(one, DTensor) for one in pytree.tree_leaves((args, kwargs))):
@@ -263,9 +274,10 @@ class _Filled(torch.overrides.TorchFunctionMode):
             if name not in _ATTRIBUTES:
                 args, kwargs = pytree.tree_map(self._filled, (args, kwargs))
         try:
-            return LOCAL[name](func, self.mesh, *args, **kwargs) if name in LOCAL else func(*args, **kwargs)
+            made = LOCAL[name](func, self.mesh, *args, **kwargs) if name in LOCAL else func(*args, **kwargs)
         except _REFUSALS:
             if changes:
                 raise  # what it changes in place would be a copy
             self.gathered[name] += 1
             return gathered_call(func, self.mesh, args, kwargs)
+        return made if changes or name in _ATTRIBUTES else pytree.tree_map(self._summed, made)

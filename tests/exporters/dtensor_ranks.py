@@ -67,6 +67,18 @@ class Odd(torch.nn.Module):
         return {"logits": self.down(hidden) + torch.cdist(hidden, self.down.weight)}
 
 
+class Table(torch.nn.Module):
+    """A look-up in a table in parts by rows, with a linear function, or one of whole rows, right behind it."""
+
+    def __init__(self, norm: bool) -> None:
+        super().__init__()
+        self.embed, self.norm = torch.nn.Embedding(12, 6), torch.nn.LayerNorm(6) if norm else torch.nn.Identity()
+        self.up, self.down = torch.nn.Linear(6, 8), torch.nn.Linear(8, 10)
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return {"logits": self.down(torch.tanh(self.up(self.norm(self.embed(ids)))))}
+
+
 class Rows(torch.nn.Module):
     """Torch's own module of attention, whose gradient DTensor has no rule for."""
 
@@ -97,6 +109,9 @@ def sample(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     if name == "odd":
         torch.manual_seed(3)
         return Odd(), {"x": torch.randn(4, 6)}
+    if name in ("table", "table_norm"):
+        torch.manual_seed(3)
+        return Table(name == "table_norm"), {"ids": torch.randint(0, 12, (4, 5))}
     if name == "rows":
         torch.manual_seed(3)
         return Rows(), {"x": torch.randn(4, 5, 6)}

@@ -33,8 +33,11 @@ CASES = (
     "odd/dp=2,tp=2/factor",
     "rows/dp=2,tp=2/factor",
     "image/dp=2,tp=2/factor",
+    "table/dp=2,tp=2/megatron",
+    "table_norm/dp=2,tp=2/megatron",
+    "table/dp=2,tp=2/optimal",
 )
-EXPECTED = {"odd": (["cdist"], 4), "rows": ([], 2), "image": ([], 1)}
+EXPECTED = {"odd": (["cdist"], 4), "rows": ([], 2), "image": ([], 1), "table": ([], 0), "table_norm": ([], 4)}
 """What DTensor cannot do split, and how many parameters are split at least; of other models nothing, and 4."""
 
 
