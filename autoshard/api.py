@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from autoshard.frontends.planning import is_module, planning
+from autoshard.frontends.targets import traced_target
 from autoshard.ir.graph import DATA, Graph, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -33,11 +34,12 @@ from autoshard.propagate.traced import asked_on, work_of
 from autoshard.runtime.mpi import default_comm
 from autoshard.runtime.session import Session
 from autoshard.search import Cost, evaluate, find_mode
+from autoshard.search.followed import unfollowed
 from autoshard.search.limit import MEMORY, check_limit, read_limit
 from autoshard.search.problem import Problem
 from autoshard.search.registry import check_options
 from autoshard.search.rings import with_rings
-from autoshard.trace.function import Traced, known_trace, trace
+from autoshard.trace.function import Traced
 from autoshard.transform.moves import merge_moves
 from autoshard.transform.plannable import plannable
 from autoshard.util.checks import positive
@@ -64,10 +66,12 @@ def plan(
     """Trace a model, or read a module; choose a strategy for each operator and a layout for each value.
 
     Args:
-        target: a Cell, a function of tensors, or what `trace` or `train_step` returned; or a StableHLO module: what
-            `from_stablehlo` returned, the path of a .mlir file, or what JAX lowered.
-        inputs: the target's example arguments: arrays or TensorTypes, or nested tuples, lists and dicts of
-            them. A module has its own.
+        target: a Cell, a function of tensors, a torch.nn.Module, or what `trace`, `train_step`, `from_torch` or
+            `from_jax` returned; or a StableHLO module: what `from_stablehlo` returned, the path of a .mlir file, or
+            what JAX lowered.
+        inputs: the target's example arguments: arrays or TensorTypes, or nested tuples, lists and dicts of them; of a
+            torch module its own tensors, in a dict those given by name. A StableHLO module has its own, as has what is
+            traced or imported.
         mesh: the devices as named axes, a Mesh or its text ("dp=2 tp=4"). A module mostly names its own.
         devices: instead of mesh, how many there are; by default as many as ranks were started.
         search: a registered search mode, or the FILE.json of a saved plan; by default `DEFAULT_SEARCH`.
@@ -95,7 +99,7 @@ def plan(
         _check_module(inputs, dataset_strategy)
         found = _plan_module(target, mesh, devices, search or DEFAULT_SEARCH, known, read_limit(memory), options)
         return replace(found, passes=chosen)
-    traced = _traced(target, inputs)
+    traced = traced_target(target, inputs)
     over, mode = _mesh(mesh, devices), search or DEFAULT_SEARCH
     found = plan_traced(traced, over, mode, known, dataset_strategy, read_limit(memory), options)
     return replace(found, passes=chosen)
@@ -115,7 +119,7 @@ def plan_traced(
     Raises:
         PlanError: a graph with loops, branches or manual computations, which cannot be planned yet.
     """
-    graph, hardware = merge_moves(plannable(traced.graph), traced.annotations), hardware.for_ranks(mesh.devices)
+    graph, hardware = merge_moves(plannable(traced.graph), traced.annotations), _joined(hardware, mesh)
 
     def problem_on(mesh: Mesh) -> Problem:
         given = data_layouts(traced.graph, mesh, dataset_strategy)
@@ -134,7 +138,8 @@ def plan_traced(
             elsewhere=problem_on,
         )
 
-    return Planned(traced, _searched(search, problem_on(mesh), memory), hardware)
+    found, ignored = _searched(search, problem_on(mesh), memory)
+    return Planned(traced, found, hardware, ignored=ignored)
 
 
 def _plan_module(
@@ -148,7 +153,7 @@ def _plan_module(
 ) -> Planned:
     ready = planning(target, None if mesh is None else _mesh(mesh, devices), devices)
     asked = ready.imported.asked
-    graph, hardware = ready.traced.graph, hardware.for_ranks(ready.mesh.devices)
+    graph, hardware = ready.traced.graph, _joined(hardware, ready.mesh)
 
     def problem_on(mesh: Mesh) -> Problem:
         return Problem(
@@ -163,22 +168,24 @@ def _plan_module(
             elsewhere=problem_on,
         )
 
-    return Planned(ready.traced, _searched(search, problem_on(ready.mesh), memory), hardware, module=ready.imported)
+    found, ignored = _searched(search, problem_on(ready.mesh), memory)
+    return Planned(ready.traced, found, hardware, module=ready.imported, ignored=ignored)
 
 
 def _options(memory: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, **({} if memory is None else {MEMORY: memory})}
 
 
-def _searched(search: str, problem: Problem, memory: int | None) -> Plan:
-    """The plan that a mode finds, or that lies in a file; refused if it needs more memory than there is."""
+def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, tuple[str, ...]]:
+    """The plan that a mode finds, or that lies in a file, and what was asked and is not followed by it; refused if it
+    needs more memory than there is."""
     from autoshard.exporters.plan_file import load_plan
 
     check_options(search, [name for name in problem.options if name != MEMORY])
     found = load_plan(search, problem.graph, problem.mesh) if search.endswith(".json") else find_mode(search)(problem)
     found = with_rings(found, problem.hardware)
     check_limit(found, memory)
-    return found
+    return found, unfollowed(problem, found)
 
 
 def _check_module(inputs: Any, strategy: DatasetStrategy) -> None:
@@ -200,6 +207,8 @@ class Planned:
     passes: tuple[str, ...] = DEFAULT
     module: Any = None
     """The imported StableHLO module that was planned, if it was one."""
+    ignored: tuple[str, ...] = ()
+    """What people asked for and the mode did not follow: operators that they configured, inputs and outputs."""
 
     @property
     def graph(self) -> Graph:
@@ -321,6 +330,22 @@ def _check_request(search: Any, options: Any) -> None:
         )
 
 
+def _joined(hardware: Hardware, mesh: Mesh) -> Hardware:
+    """The hardware as the devices of a mesh meet it.
+
+    Raises:
+        PlanError: its links join fewer devices.
+    """
+    found = hardware.for_ranks(mesh.devices)
+    most = found.topology.levels[-1][0]
+    if most is not None and most < mesh.devices:
+        raise PlanError(
+            f"hardware {found.name!r} joins {most} devices at most, and mesh '{mesh}' has {mesh.devices}; give its "
+            "topology a further level, whose span is None for any number"
+        )
+    return found
+
+
 def known_hardware(name: Any) -> Hardware:
     """The hardware of that name: a preset of costmodel, "calibrated" or a FILE.json.
 
@@ -331,18 +356,6 @@ def known_hardware(name: Any) -> Hardware:
         return preset(name)
     except (KeyError, ValueError, TypeError) as error:
         raise PlanError(f"hardware {name!r}: {error.args[0] if error.args else error}") from None
-
-
-def _traced(target: Any, inputs: Any) -> Traced:
-    traced = known_trace(target)
-    if traced is not None:
-        if len(inputs):
-            raise PlanError(f"plan: {traced.graph.name!r} is traced already, its inputs are known; leave inputs out")
-        return traced
-    if not callable(target):
-        raise PlanError(f"plan: {target!r} ({type(target).__name__}) is neither a model, a function, nor traced")
-    args = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    return trace(target, *args)
 
 
 # -- where data inputs lie -----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from autoshard.layout.layout import Layout
 from autoshard.ops.registry import remove
 from autoshard.transform import train_step
 from autoshard.util.errors import AutoshardError, PlanError, RuntimeSetupError
+from costmodel import Link, Topology, preset
 
 SAMPLES = Path(ash.__file__).parents[1] / "sample_code"
 
@@ -40,6 +42,7 @@ def array(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 X = array(10, 12)
+LINK = Link("wire", 1e-6, 1e9)
 
 
 # -- targets and results -------------------------------------------------------------------------------------
@@ -55,6 +58,26 @@ def test_cell_and_traced_and_one_bare_input():
         np.testing.assert_allclose(planned.run(X), net(X), rtol=1e-5, atol=1e-6)
         assert planned.graph.node("dense1.matmul").op.name == "MatMul"
         assert planned.cost.seconds > 0
+
+
+def test_what_is_evaluated_is_the_model_unsplit():
+    net = Mlp()
+    np.testing.assert_array_equal(ash.evaluate(net, X), net(X))
+    np.testing.assert_array_equal(ash.evaluate(ash.trace(net, X), (X,)), net(X))
+    found = ash.evaluate(lambda a, b: {"sum": a + b, "both": (a, b)}, (X, X * 2))
+    np.testing.assert_array_equal(found["sum"], X * 3)
+    graph = ash.trace(lambda a: ops.relu(a), X).graph
+    np.testing.assert_array_equal(ash.evaluate(graph, [X])[0], np.maximum(X, 0))
+
+
+def test_a_plan_says_what_it_does_not_follow():
+    assert ash.plan(Mlp(), X, "dp=2 tp=3").ignored == ()
+    alone = ash.plan(Mlp(), X, "dp=2 tp=3", search="data_parallel")
+    assert alone.ignored == ("dense1.matmul",) and alone.to_json()["ignored"] == ["dense1.matmul"]
+    assert "it does not follow what was asked of dense1.matmul\n" in alone.report()
+    sharded = ash.trace(ops.relu, X, in_shardings=((None, "tp"),))
+    assert ash.plan(sharded, mesh="dp=2 tp=3").ignored == ()
+    assert ash.plan(sharded, mesh="dp=2 tp=3", search="data_parallel").ignored == ("input operands0",)
 
 
 def test_function_with_nested_arguments_and_results():
@@ -231,7 +254,18 @@ def test_batch_search_never_changes_results(rows, devices, search):
             "hardware 'abacus': no hardware preset",
         ),
         (lambda: ash.plan(7, (X,), devices=6), "7 \\(int\\) is neither a model"),
-        (lambda: ash.plan(ash.trace(Mlp(), X), (X,), devices=6), "is traced already"),
+        (
+            lambda: ash.plan(ash.trace(Mlp(), X), (X[1:],), devices=6),
+            r"'mlp' is traced already, for \(x: f32\S+ \d+\]\), and the inputs are of shapes",
+        ),
+        (
+            lambda: ash.plan(Mlp(), (X,), devices=6, hardware=replace(preset("cpu"), topology=Topology(((4, LINK),)))),
+            "hardware 'cpu' joins 4 devices at most, and mesh 'd=6' has 6; give its topology a further level",
+        ),
+        (
+            lambda: ash.plan(Mlp(), (X,), devices=6, search="optimum"),
+            "unknown search mode 'optimum'; did you mean optimal\\?; known are auto",
+        ),
         (lambda: ash.plan(Mlp(), (array(10, 11),), devices=6), "dense1.matmul.*k|dense1.matmul.*11"),
         (lambda: ash.plan(Mlp(((2, 1), (1, 5))), (X,), devices=10), "dim 1 of operand 1 has size 12"),
     ],

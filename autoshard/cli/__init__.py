@@ -20,6 +20,7 @@ from autoshard.cli.propagating import explain, propagate
 from autoshard.cli.redistributing import redistribute
 from autoshard.cli.running import RunCommand, run
 from autoshard.cli.showing import hardware, layout, modes, operators
+from autoshard.cli.words import as_options
 from autoshard.util.errors import AutoshardError
 from autoshard.util.source import told_to_user
 
@@ -49,7 +50,7 @@ def main() -> None:
     except AutoshardError as error:
         if _debugging():
             raise
-        print(f"autoshard: {error}", file=sys.stderr)
+        print(f"autoshard: {as_options(str(error))}", file=sys.stderr)
         sys.exit(2)
     except Exception as error:
         told = told_to_user(error, until=False)

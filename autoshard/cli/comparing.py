@@ -13,6 +13,7 @@ from rich.table import Table
 from autoshard.cli.app import console
 from autoshard.cli.planned import DATASET, HARDWARE, DatasetStrategy, HardwareName, Memory, Target
 from autoshard.cli.target import is_module, load_target
+from autoshard.cli.words import as_options
 from autoshard.layout.mesh import Mesh
 from autoshard.util.errors import MeshError
 from costmodel import format_bytes, format_seconds
@@ -30,7 +31,9 @@ def compare(
     ] = None,
     mode: Annotated[
         list[str] | None,
-        typer.Option("--mode", metavar="MODE", help="A search mode; may be given again. Default: all of them."),
+        typer.Option(
+            "--mode", "--search", metavar="MODE", help="A search mode; may be given again. Default: all of them."
+        ),
     ] = None,
     plan: Annotated[
         list[str] | None,
@@ -44,11 +47,12 @@ def compare(
     """Plan a model in several ways and compare what they cost: time, bytes and memory of one step on one device.
 
     Without --mode and --plan these are all search modes and all named plans (data parallel, ZeRO, Megatron, ...). The
-    fastest that keeps the memory limit comes first.
+    fastest that keeps the memory limit comes first; the exit code is 1 if none does.
     """
     from autoshard.mindspore.context import set_auto_parallel_context
     from autoshard.report.compare import compare as contenders_of
     from autoshard.report.compare import ranked
+    from autoshard.report.plan import names_of
     from autoshard.search import find_mode
 
     for one in (*(mode or ()), *(name for name in plan or () if not name.endswith(".json"))):
@@ -63,12 +67,23 @@ def compare(
     found = tuple(ranked(contenders_of(model, inputs, meshes, (*(mode or ()), *(plan or ())), **settings)))
     if as_json:
         typer.echo(json.dumps({"plans": [one.to_json() for one in found]}, indent=2))
+        _check_some(found, memory)
         return
     console().print(_table(found, limited=memory is not None))
     for one in found:
         if one.cost is None:
-            typer.echo(f"{one.mode}: {one.why}")
+            typer.echo(f"{one.mode}: {as_options(one.why)}")
+        elif one.planned is not None and one.planned.ignored:
+            typer.echo(f"{one.mode}: does not follow what was asked of {names_of(one.planned.ignored)}")
+    _check_some(found, memory)
+
+
+def _check_some(found: tuple[Contender, ...], memory: str | None) -> None:
+    """End with exit code 1 where there is no plan, or none that keeps the memory limit."""
     if not any(one.cost for one in found):
+        raise typer.Exit(1)
+    if not any(one.fits for one in found):
+        typer.echo(f"no plan keeps the memory limit of {memory}", err=True)
         raise typer.Exit(1)
 
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoshard.cli.app import Devices, MeshText, console
-from autoshard.cli.planned import HARDWARE, HardwareName, ModeOptions, Target, planned_target
+from autoshard.cli.planned import (
+    DATASET,
+    HARDWARE,
+    DatasetStrategy,
+    HardwareName,
+    Memory,
+    ModeOptions,
+    Search,
+    Target,
+    planned_target,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,22 +29,15 @@ if TYPE_CHECKING:
     from autoshard.partition.passes import Saving
     from autoshard.partition.traffic import Traffic
 
-Mode = Annotated[
-    str,
-    typer.Option(
-        "--mode",
-        metavar="MODE",
-        help="How strategies are found; `autoshard modes` lists the modes. Or the FILE.json of a saved plan.",
-    ),
-]
-
 
 def partition(
     target: Target,
     devices: Devices = None,
     mesh: MeshText = None,
-    mode: Mode = "communication",
+    search: Search = None,
     hardware: HardwareName = HARDWARE,
+    dataset_strategy: DatasetStrategy = DATASET,
+    memory: Memory = None,
     option: ModeOptions = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the collectives as JSON and nothing else.")] = False,
     passes: Annotated[bool, typer.Option("--passes", help="Also tell what each pass over the program saved.")] = False,
@@ -52,7 +55,10 @@ def partition(
     """
     from autoshard.partition.traffic import to_json, traffic_of
 
-    planned = planned_target(target, devices, mesh, option, search=mode, hardware=hardware)
+    planned = planned_target(
+        target, devices, mesh, option,
+        search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
+    )  # fmt: skip
     planned = replace(planned, passes=() if plain else (*planned.passes, *(["overlap"] if overlap else [])))
     found = traffic_of(planned.program)
     if as_json:

@@ -26,6 +26,8 @@ Target = Annotated[
 Search = Annotated[
     str | None,
     typer.Option(
+        "--mode",
+        "--search",
         metavar="MODE",
         help="How strategies are found; `autoshard modes` lists the modes. Or the FILE.json of a saved plan. "
         "Default: sharding_propagation.",

@@ -34,7 +34,7 @@ def plan(
     memory: Memory = None,
     option: ModeOptions = None,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the plan to a file, for --search FILE.json.")
+        Path | None, typer.Option(metavar="FILE.json", help="Write the plan to a file, for --mode FILE.json.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON and nothing else.")] = False,
     alternatives: Annotated[
@@ -80,13 +80,15 @@ def dump(
     search: Search = None,
     hardware: HardwareName = HARDWARE,
     dataset_strategy: DatasetStrategy = DATASET,
+    memory: Memory = None,
     option: ModeOptions = None,
 ) -> None:
     """Plan a model and write its IR dumps: as decided, after partitioning, and as every rank runs it."""
     check_folder(output)
     planned = planned_target(
-        target, devices, mesh, option, search=search, hardware=hardware, dataset_strategy=dataset_strategy
-    )
+        target, devices, mesh, option,
+        search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
+    )  # fmt: skip
     for path in planned.dump(output, ranks=_read_ranks(ranks, planned.plan.mesh.devices)):
         typer.echo(str(path))
 

@@ -11,8 +11,10 @@ from rich.console import Console
 
 from autoshard.cli.app import Devices, MeshText, console, read_mesh
 from autoshard.cli.output import check_file
+from autoshard.cli.planned import ModeOptions, Search, planned_target
 from autoshard.cli.target import TargetError, load_target
-from autoshard.util.errors import ContextError, MeshError
+from autoshard.cli.words import as_options
+from autoshard.util.errors import AutoshardError, ContextError, MeshError
 
 if TYPE_CHECKING:
     from autoshard.propagate.api import Propagated
@@ -95,17 +97,48 @@ def explain(
     ],
     devices: Devices = None,
     mesh: MeshText = None,
-    which: Pass = "full",
+    search: Search = None,
+    option: ModeOptions = None,
+    which: Annotated[
+        str | None,
+        typer.Option("--pass", metavar="PASS", help="Tell what this pass of rules does alone, and of no plan."),
+    ] = None,
     conservative: Conservative = False,
     driver: Driver = "shardy",
 ) -> None:
-    """Tell step by step where the sharding of a value came from, and what stood against it at each conflict.
+    """Tell how a value lies in the plan, and step by step where the sharding that rules give it came from.
 
     Each axis of each dim has its story: first what somebody asked for, then a line for each step, with the operator
-    that it went through and its source line.
+    that it went through and its source line, and what stood against it at each conflict. The plan is that of
+    `autoshard plan`.
     """
-    _check(target, devices, mesh, which, driver)
-    typer.echo(_run(target, devices, mesh, which, conservative, driver).explain(value), nl=False)
+    _check(target, devices, mesh, which or "full", driver)
+    spread = _run(target, devices, mesh, which or "full", conservative, driver)
+    typer.echo(spread.explain(value), nl=False)
+    if which is None:
+        typer.echo(_in_plan(target, spread, value, devices, mesh, search, option), nl=False)
+
+
+def _in_plan(
+    target: str,
+    spread: Propagated,
+    name: str,
+    devices: int | None,
+    mesh: str | None,
+    search: str | None,
+    option: list[str] | None,
+) -> str:
+    """How a value lies in the plan; of a module that cannot be planned, why."""
+    from autoshard.report.explain_plan import explain_planned
+    from autoshard.report.explain_propagation import find
+
+    try:
+        planned = planned_target(target, devices, mesh, option, search=search)
+    except AutoshardError as error:
+        if search is not None or not _is_module(target):
+            raise
+        return f"\nno plan: {as_options(str(error))}\n"
+    return "\n" + "\n".join(explain_planned(planned, find(spread, name).at)) + "\n"
 
 
 # -- checks that need no work

@@ -69,10 +69,15 @@ def _is_given(found: Any) -> bool:
     return not callable(found) or hasattr(found, "traced") or _is_torch(found)
 
 
-def _is_torch(found: Any) -> bool:
-    """Whether this is a torch module; torch is not imported to find out."""
+def _is_tensor(one: Any) -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(found, torch.nn.Module)
+    return torch is not None and isinstance(one, torch.Tensor)
+
+
+def _is_torch(found: Any) -> bool:
+    from autoshard.frontends.targets import is_torch_model
+
+    return is_torch_model(found)
 
 
 def _load(path: Path) -> ModuleType:
@@ -105,13 +110,15 @@ def _named(module: ModuleType, name: str, path: str) -> Any:
 
 
 def _check(found: Any, text: str) -> tuple[Any, tuple]:
-    if hasattr(found, "graph") or hasattr(type(found), "traced"):
-        return found, ()
     if _is_torch(found[0] if isinstance(found, tuple) and found else found):
         return _from_torch(found, text), ()
+    if hasattr(found, "graph") or hasattr(type(found), "traced") or hasattr(found, "compiler_ir"):
+        return found, ()
     if isinstance(found, tuple) and len(found) == 2 and callable(found[0]):
         model, inputs = found
-        return model, tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
+        inputs = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
+        foreign = hasattr(model, "arrays") and any(_is_tensor(one) for one in inputs)
+        return model, model.arrays(*inputs) if foreign else inputs
     shown = f"a tuple of {len(found)}" if isinstance(found, tuple) else type(found).__name__
     raise TargetError(f"{text} must return (model, inputs) or something traced, but returned {shown}")
 
@@ -126,7 +133,7 @@ def _from_torch(found: Any, text: str) -> Any:
             kwargs = one
         else:
             args = tuple(one) if isinstance(one, list | tuple) else (one,)
-    if len(arguments) > 2 or not (args or kwargs):
+    if len(arguments) > 2 or not (args or kwargs or hasattr(module, "graph_signature")):
         raise TargetError(
             f"{text} gives a torch module, which needs its arguments: return (module, args), (module, kwargs) or "
             "(module, args, kwargs), args a tuple and kwargs a dict"

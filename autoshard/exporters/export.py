@@ -84,7 +84,7 @@ def _lines(planned: Planned) -> str:
 
 
 FORMS: Mapping[str, tuple[str, Callable[[Planned], Any]]] = {
-    "json": ("the whole plan, which `plan --search FILE.json` takes up again", _json),
+    "json": ("the whole plan, which `plan --mode FILE.json` takes up again", _json),
     "dtensor": ("placements of PyTorch's DTensor by qualified names, as JSON", _dtensor),
     "jax": ("PartitionSpecs of inputs, outputs and values, as JSON", _jax),
     "sdy": ("the StableHLO module with the plan as sdy shardings", _sdy),

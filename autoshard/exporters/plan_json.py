@@ -38,6 +38,7 @@ def to_json(planned: Planned, *, alternatives: bool = False) -> dict[str, Any]:
     found = with_fields(
         record,
         hardware=planned.hardware.name,
+        ignored=planned.ignored,
         inputs=tuple(_input(one, inputs[value]) for one, value in zip(record.inputs, plan.graph.inputs, strict=True)),
         operators=tuple(
             _operator(one, rows[node], alternatives) if node in rows else one

@@ -156,6 +156,7 @@ class PlanRecord(Record, frozen=True):
     layouts: Annotated[dict[str, LayoutText], described("By the name of each value, how it is left by what makes it.")]
     outputs: Annotated[tuple[ValueRecord, ...], described("How each output of the graph leaves the program.")]
     hardware: str | None = None
+    ignored: Annotated[tuple[str, ...] | None, described("What was asked and is not followed, by name.")] = None
     redistributions: tuple[MoveRecord, ...] | None = None
     conflicts: tuple[ConflictRecord, ...] | None = None
     cost: Annotated[dict[str, Any] | None, described("What a step costs: seconds, and bytes on one device.")] = None

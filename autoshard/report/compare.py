@@ -13,12 +13,12 @@ from typing import Any
 
 from autoshard.api import Planned, plan
 from autoshard.frontends.planning import is_module
+from autoshard.frontends.targets import traced_target
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Cost, evaluate_plan, search_modes
 from autoshard.search.limit import read_limit
 from autoshard.search.named import named_plans
 from autoshard.search.registry import keeps_limit
-from autoshard.trace.function import Traced, known_trace, trace
 from autoshard.util.errors import AutoshardError
 from costmodel import Hardware
 
@@ -52,6 +52,7 @@ class Contender:
             "bytes_per_device": self.cost.bytes_per_device,
             "peak_memory_bytes": self.cost.peak_memory_bytes,
             "fits": self.fits,
+            "ignored": list(self.planned.ignored) if self.planned is not None else [],
         }
 
 
@@ -81,18 +82,11 @@ def compare(
         settings: what else `plan` takes.
     """
     limit = read_limit(memory)
-    target, inputs = (target, inputs) if is_module(target) else (_traced(target, inputs), ())
+    target, inputs = (target, inputs) if is_module(target) else (traced_target(target, inputs, "compare"), ())
     ways = [(mode, mesh) for mesh in meshes for mode in modes or default_modes()]
     return tuple(
         _contender(target, inputs, mode, mesh, limit, {"hardware": hardware, **settings}) for mode, mesh in ways
     )
-
-
-def _traced(target: Any, inputs: Any) -> Traced:
-    known = known_trace(target)
-    if known is not None:
-        return known
-    return trace(target, *(inputs if isinstance(inputs, tuple | list) else (inputs,)))
 
 
 def _contender(

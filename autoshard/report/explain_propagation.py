@@ -127,7 +127,7 @@ class _Story:
         yield from self.head()
         row = self.row
         if row.sharding is None:
-            yield "nothing splits it: no sharding reached it, and none was asked of it"
+            yield "no rule splits it: no sharding reached it, and none was asked of it"
         else:
             for dim, spec in enumerate(row.sharding.dims):
                 yield ""

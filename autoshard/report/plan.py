@@ -32,6 +32,7 @@ UNLIMITED = 1000
 """Columns that no table needs, long lists being wrapped: the width of a report that goes to no terminal."""
 
 _TEXT_WIDTH = 110
+_MOST_NAMES = 8
 _INDENT = "  "
 """Before the names of operators inside of a loop, a branch or a manual computation."""
 
@@ -76,7 +77,14 @@ def _header(planned: Planned, width: int) -> str:
     plan = planned.plan
     title = f"{plan.graph.name} on mesh {plan.mesh} ({plan.mesh.devices} devices, {planned.hardware.name})"
     origin = textwrap.wrap(f"{plan.search}: {plan.started_from}", width, subsequent_indent="  ")
-    return "\n".join((title, *origin))
+    ignored = f"it does not follow what was asked of {names_of(planned.ignored)}" if planned.ignored else ""
+    return "\n".join((title, *origin, *textwrap.wrap(ignored, width, subsequent_indent="  ")))
+
+
+def names_of(names: Sequence[str]) -> str:
+    """The first of the names, and how many more there are."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 # Columns whose cells may be long, and where they are wrapped.

@@ -11,6 +11,7 @@ from strategies alone. How good it is, `evaluate_plan` tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from difflib import get_close_matches
 from functools import partial, update_wrapper
 
 from autoshard.plan.plan import Plan
@@ -61,7 +62,9 @@ def find_mode(name: str) -> Search:
         UnknownNameError: none has it.
     """
     if name not in _MODES:
-        raise UnknownNameError(f"unknown search mode {name!r}; known are {', '.join(search_modes())}")
+        near = get_close_matches(name, _MODES, n=3)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise UnknownNameError(f"unknown search mode {name!r}{meant}; known are {', '.join(search_modes())}")
     return _MODES[name]
 
 

@@ -131,6 +131,8 @@ class _Search:
         for _ in range(MOST_PRICES):
             if self._at(price):
                 high, fitted = price, fitted + 1
+                if not self.short:
+                    break  # nothing was ever over the limit: another price changes nothing
             else:
                 low = price
             if fitted > BISECTIONS or (fitted and self.swept > MOST_SWEPT):
@@ -145,8 +147,8 @@ class _Search:
         return min(found, key=lambda one: one.peak)
 
     def _at(self, price: float) -> bool:
-        """Improve for one price of a byte; whether something fits."""
-        each = price / math.sqrt(len(self.short))
+        """Improve for one price of a byte; whether something fits. Where all fits no byte has a price."""
+        each = price / math.sqrt(max(len(self.short), 1))
         nbytes = byte_prices(self.memory.model.schedule, dict.fromkeys(self.short, each))
         pricing, self.known = Pricing(self.problem, self.prices, nbytes, self.plain), {}
         known = {node: self._known(pricing, node) for node in self.free}

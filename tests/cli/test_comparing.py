@@ -76,6 +76,20 @@ def test_files_compete_and_rows_are_plain_data(cli, tmp_path):
     assert sum(first["axes"].values()) == pytest.approx(first["communication_seconds"])
 
 
+def test_what_a_plan_does_not_follow_is_told(cli):
+    code, out, _ = cli("compare", FORWARD, "--mesh", "dp=2,tp=4", "--mode", "bfs", "--plan", "data_parallel")
+    assert code == 0 and out.splitlines()[-1] == "data_parallel: does not follow what was asked of dense1.matmul"
+    assert "bfs: does not" not in out
+
+
+def test_nothing_that_keeps_the_limit_is_an_error(cli):
+    words = ("compare", FORWARD, "--mesh", "dp=2,tp=4", "--mode", "bfs", "--memory", "1 KiB")
+    code, out, err = cli(*words)
+    assert code == 1 and " no " in out and err == "no plan keeps the memory limit of 1 KiB\n"
+    code, out, _ = cli(*words, "--json")
+    assert code == 1 and not json.loads(out)["plans"][0]["fits"]
+
+
 def test_nothing_that_fits_is_an_error(cli):
     code, out, _ = cli("compare", FORWARD, "--mesh", "dp=7", "--plan", "megatron")
     assert code == 1 and "needs a tensor axis" in out

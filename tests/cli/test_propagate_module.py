@@ -112,7 +112,7 @@ def test_explain_names(cli, module, name):
 
 def test_a_value_that_nothing_reached(cli, module):
     _, out, _ = cli("explain", "model.mlir", "%1")
-    assert "nothing splits it: no sharding reached it" in out
+    assert "no rule splits it: no sharding reached it" in out
 
 
 # -- bad input

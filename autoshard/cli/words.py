@@ -1,0 +1,24 @@
+"""Messages of the library in the words of the command line: its options for the parameters of functions."""
+
+from __future__ import annotations
+
+import re
+
+_OPTIONS = {
+    "search": "--mode",
+    "memory": "--memory",
+    "mesh": "--mesh",
+    "devices": "-n",
+    "hardware": "--hardware",
+    "dataset_strategy": "--dataset-strategy",
+}
+"""The options of commands by the parameters of `autoshard.plan`."""
+
+_GIVEN = re.compile(rf"\b({'|'.join(_OPTIONS)})=('[^']*'|[\w.]+)")
+_NAMED = re.compile(r"\bdataset_strategy\b|^memory(?=:)")
+
+
+def as_options(message: str) -> str:
+    """The message with options where it names parameters: `--mode optimal` for `search='optimal'`."""
+    found = _GIVEN.sub(lambda match: f"{_OPTIONS[match[1]]} {match[2].strip(chr(39))}", message)
+    return _NAMED.sub(lambda match: _OPTIONS[match[0]], found)
