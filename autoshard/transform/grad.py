@@ -6,13 +6,14 @@ node to the first, once each (Linnainmaa 1970; Griewank and Walther, Evaluating 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from autoshard.core.tensortype import DType, dtype
-from autoshard.ir.graph import Builder, Graph, Node, Value
+from autoshard.ir.graph import Builder, Graph, Node, Region, Value
 from autoshard.ops.registry import Operator, lookup
 from autoshard.trace.tensor import Recorder, Tensor, snake
+from autoshard.transform.custom_gradient import CustomRule, copy_nodes, is_custom, without_custom_gradients
 from autoshard.transform.simplify import live_nodes, with_nodes
 from autoshard.util.errors import GraphError, at
 from autoshard.util.source import Source
@@ -31,8 +32,11 @@ def gradient(graph: Graph, of: Value, wrt: Sequence[Value]) -> tuple[Graph, dict
             gradient.
     """
     _check(graph, of, wrt)
-    recorder = _Reverse(Builder.after(graph, graph.name))
-    _sweep(graph, of, wrt, recorder)
+    graph, rules = without_custom_gradients(graph)
+    recorder = _Reverse(Builder.after(graph, graph.name), rules)
+    if of in _dependent(graph.nodes, wrt):
+        recorder.start(of)
+        recorder.sweep(graph.nodes, wrt)
     grads = {value: recorder.total(value) for value in wrt}
     grads = {value: recorder.zeros(value) if grad is None else grad for value, grad in grads.items()}
     outputs = (*graph.outputs, *(grads[value] for value in wrt))
@@ -41,34 +45,110 @@ def gradient(graph: Graph, of: Value, wrt: Sequence[Value]) -> tuple[Graph, dict
     return with_nodes(full, graph.nodes + live_nodes(made, outputs)), grads
 
 
-def _sweep(graph: Graph, of: Value, wrt: Sequence[Value], recorder: _Reverse) -> None:
-    """Visit the nodes on a path from `wrt` to `of` backwards and collect the cotangents of their operands."""
-    dependent = _dependent(graph, wrt)
-    if of not in dependent:
-        return
-    recorder.start(of)
-    for node in reversed(graph.nodes):
-        if not any(recorder.reached(value) for value in node.results):
+def reaching(graph: Graph, of: Value) -> set[Value]:
+    """The values that `of` depends on by paths that gradients take; a gradient may be zero everywhere, as a step's."""
+    found = {of}
+    _reach_back(graph.nodes, found)
+    return found
+
+
+def _reach_back(nodes: Sequence[Node], found: set[Value]) -> None:
+    for node in reversed(nodes):
+        real = [value for value in node.results if _continuous(value.type.dtype)]
+        if node.op.name in _STOPS or found.isdisjoint(real):
             continue
-        if node.regions and not dependent.isdisjoint(node.uses):
-            _refuse(node)
-        wanted = [i for i, value in enumerate(node.operands) if value in dependent]
-        if not wanted:
-            continue
-        for i, cotangent in zip(wanted, recorder.back(node, wanted), strict=True):
-            if cotangent is not None:
-                recorder.collect(node, i, cotangent)
+        for region in node.regions:
+            outer = zip(node.results, region.outputs, strict=False)
+            found.update(inner for result, inner in outer if result in found)
+            _reach_back(region.nodes, found)
+        found.update(CustomRule(node).inputs if is_custom(node) else node.operands)
+
+
+_STOPS = frozenset({"StopGradient", "FloorDiv"})
+"""Operators of real numbers that no gradient passes, not even one of zeros."""
 
 
 class _Reverse(Recorder):
     """Records gradient nodes, each named and placed after the forward node that it comes from."""
 
-    def __init__(self, builder: Builder) -> None:
+    def __init__(self, builder: Builder, rules: Mapping[Node, CustomRule]) -> None:
         super().__init__(builder)
+        self.rules = rules
         self._terms: dict[Value, list[Value]] = {}
         self._totals: dict[Value, Value] = {}
+        # Inside of branches, the values that stand for those of the forward pass.
+        self._known: dict[Value, Value] = {}
         self._stem = ""
         self._source: Source | None = None
+
+    def sweep(self, nodes: Sequence[Node], wrt: Sequence[Value]) -> None:
+        """Visit the nodes on a path from `wrt` backwards and collect the cotangents of their operands."""
+        dependent = _dependent(nodes, wrt)
+        for node in reversed(nodes):
+            rule = self.rules.get(node)
+            if rule is not None:
+                self.custom(rule, dependent)
+            elif any(self.reached(value) for value in node.results):
+                self.visit(node, dependent)
+
+    def visit(self, node: Node, dependent: set[Value]) -> None:
+        """Pass the cotangents of a node's results on to its operands."""
+        if node.regions:
+            if not dependent.isdisjoint(node.uses):
+                self.branches(node, [value for value in dict.fromkeys(node.uses) if value in dependent])
+            return
+        wanted = [i for i, value in enumerate(node.operands) if value in dependent]
+        for i, cotangent in zip(wanted, self.back(node, wanted) if wanted else (), strict=True):
+            if cotangent is not None:
+                self.collect(node, node.operands[i], cotangent)
+
+    def custom(self, rule: CustomRule, dependent: set[Value]) -> None:
+        """Record a backward pass that the model says itself."""
+        if not any(self.reached(value) for value in rule.outputs) or dependent.isdisjoint(rule.inputs):
+            return
+        rule.check()
+        self._at(rule.node.label, rule.node.source)
+        totals = [self.total(value) or self.zeros(value) for value in rule.outputs]
+        self._at(rule.node.label, rule.node.source)
+        known = {**self._known, **dict(zip(rule.cotangents, totals, strict=True))}
+        copy_nodes(rule.nodes, known, self)
+        for value, gradient in zip(rule.inputs, rule.gradients, strict=True):
+            if value in dependent:
+                self.collect(rule.node, value, self.tensor(known.get(gradient, gradient)))
+
+    def branches(self, node: Node, wanted: Sequence[Value]) -> None:
+        """Record the gradient of a choice: the same choice among the gradients of the branches.
+
+        Each branch computes again what it needs of its forward pass.
+        """
+        if node.op.name not in ("Case", "If"):
+            _refuse(node)
+        self._at(node.label, node.source)
+        totals = [self.total(value) for value in node.results]
+        self._at(node.label, node.source)
+        regions = tuple(self.branch(region, totals, wanted) for region in node.regions)
+        index = [self.tensor(self._known.get(value, value)) for value in node.operands]
+        made = self.add(node.op, index, {"types": tuple(value.type for value in wanted)}, regions)
+        for value, cotangent in zip(wanted, made, strict=True):
+            self.collect(node, value, cotangent)
+
+    def branch(self, region: Region, totals: Sequence[Value | None], wanted: Sequence[Value]) -> Region:
+        """The gradients of what a branch yields for the values that it uses."""
+
+        def body() -> list[Value]:
+            before = self._terms, self._totals, self._known
+            self._terms, self._totals, self._known = {}, {}, dict(self._known)
+            try:
+                copy_nodes(region.nodes, self._known, self)
+                for value, total in zip(region.outputs, totals, strict=True):
+                    if total is not None and _continuous(value.type.dtype):
+                        self._terms.setdefault(value, []).append(total)
+                self.sweep(region.nodes, wanted)
+                return [self.total(value) or self.zeros(value) for value in wanted]
+            finally:
+                self._terms, self._totals, self._known = before
+
+        return self.region(body, (), "case")
 
     def describe(self, op: Operator) -> tuple[str, Source | None]:
         return f"grad.{self._stem}.{snake(op.name)}", self._source
@@ -108,25 +188,25 @@ class _Reverse(Recorder):
         self._at(node.label, node.source)
         totals = [self.total(value) for value in node.results]
         g = tuple(None if total is None else Tensor(total, self) for total in totals)
-        y = tuple(Tensor(value, self) for value in node.results)
+        known = self._known
+        y = tuple(Tensor(known.get(value, value), self) for value in node.results)
         single = len(node.results) == 1
-        operands = [Tensor(value, self) for value in node.operands]
+        operands = [Tensor(known.get(value, value), self) for value in node.operands]
         grads = node.op.cotangents(g[0] if single else g, y[0] if single else y, operands, node.attrs)
         # A gradient that is None for all operands may be said once.
         grads = grads if len(grads) == len(operands) else (*grads, *[None] * (len(operands) - len(grads)))
         return [grads[i] for i in wanted]
 
-    def collect(self, node: Node, i: int, cotangent: Any) -> None:
-        """Add a term to the gradient of operand i.
+    def collect(self, node: Node, value: Value, cotangent: Any) -> None:
+        """Add a term to the gradient of a value that a node uses.
 
         Raises:
-            GraphError: the operator's gradient function gives another shape than the operand's.
+            GraphError: the operator's gradient function gives another shape than the value's.
         """
-        value = node.operands[i]
         lifted = self.tensor(self.lift(cotangent, [value.type.dtype]))
         if lifted.shape != value.type.shape:
             raise GraphError(
-                f"the gradient of {node.op.name} gives {lifted.type} for operand {i} of "
+                f"the gradient of {node.op.name} gives {lifted.type} for operand {value.name} of "
                 f"{node.label}{at(node.source)}, which is {value.type}; its gradient function must "
                 f"sum over broadcast dims"
             )
@@ -140,10 +220,10 @@ def _refuse(node: Node) -> NoReturn:
     )
 
 
-def _dependent(graph: Graph, wrt: Sequence[Value]) -> set[Value]:
+def _dependent(nodes: Sequence[Node], wrt: Sequence[Value]) -> set[Value]:
     """The values of real or complex numbers that depend on a value in `wrt` through such."""
     found = set(wrt)
-    for node in graph.nodes:
+    for node in nodes:
         if not found.isdisjoint(node.uses):
             found.update(value for value in node.results if _continuous(value.type.dtype))
     return found

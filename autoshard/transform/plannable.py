@@ -13,6 +13,7 @@ from autoshard.core.tensortype import TensorType, dtype
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Graph, Node, Region, Value
 from autoshard.ops.registry import lookup
+from autoshard.transform.custom_gradient import without_custom_gradients
 from autoshard.util.errors import PlanError, at
 
 Rewrite = Callable[[Node], tuple[Node, ...]]
@@ -24,7 +25,7 @@ def plannable(graph: Graph) -> Graph:
     Raises:
         PlanError: a node that has neither a rule nor regions that are known.
     """
-    return rewritten(graph, lambda node: _plain(node, graph))
+    return rewritten(without_custom_gradients(graph)[0], lambda node: _plain(node, graph))
 
 
 def rewritten(graph: Graph, rewrite: Rewrite) -> Graph:

@@ -11,7 +11,7 @@ from autoshard.trace.function import Traced, TraceRecorder, trace
 from autoshard.trace.optim import Optimizer
 from autoshard.trace.parameter import Parameter, activate
 from autoshard.trace.tensor import Tensor
-from autoshard.transform.grad import gradient
+from autoshard.transform.grad import gradient, reaching
 from autoshard.transform.recompute import backward_begins, cheap
 from autoshard.transform.recompute import recompute as again
 from autoshard.transform.recompute import regather as apart
@@ -23,7 +23,7 @@ class TrainStep:
     """One step of training: the graph's first outputs are what the model returned, the rest are new values.
 
     `gradients` maps the inputs of trained parameters to their gradients, which are values inside the graph;
-    `untouched` are parameters of the optimizer that the model does not use.
+    `untouched` are parameters of the optimizer that the model does not use, or that are left alone.
     """
 
     traced: Traced
@@ -47,6 +47,7 @@ def train_step(
     name: str | None = None,
     recompute: str | Callable[[Node], bool] | None = None,
     regather: bool = False,
+    leave_unreached: bool = False,
 ) -> TrainStep:
     """Trace a model that returns its loss (first), differentiate it, and add the optimizer's updates.
 
@@ -65,10 +66,16 @@ def train_step(
     graph = forward.graph
     loss = graph.outputs[0]
     inputs = {id(parameter): value for value, parameter in forward.parameters.items()}
+    if leave_unreached:
+        reached = reaching(graph, loss)
+        inputs = {key: value for key, value in inputs.items() if value in reached}
     wanted = [inputs[id(one)] for one in optimizer.parameters if id(one) in inputs]
     untouched = tuple(one for one in optimizer.parameters if id(one) not in inputs)
     if not wanted:
-        raise GraphError(f"training {graph.name!r}: it uses none of the parameters that the optimizer was given")
+        raise GraphError(
+            f"training {graph.name!r}: it uses none of the parameters that the optimizer was given, or only where no "
+            "gradient passes"
+        )
     full, gradients = gradient(graph, loss, wanted)
     recorder = TraceRecorder.resume(full, forward)
     with activate(recorder):

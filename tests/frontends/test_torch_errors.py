@@ -102,26 +102,6 @@ def test_training_needs_a_loss_that_is_there() -> None:
     assert "loss 'output.loss': the model's result has no 'loss'; it has: Tensor" in told
 
 
-def test_gradients_that_decompositions_would_forget_are_refused() -> None:
-    class Forgets(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = torch.nn.Parameter(torch.ones(4))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            with torch.no_grad():
-                y = x * self.w
-            z = (x * self.w).view(2, -1)
-            z[0] += 1
-            return (y + z.view(-1)).sum()
-
-    told = message(ShapeError, Forgets(), (torch.randn(4),), loss="output", optimizer=lambda p: nn.SGD(p, 0.1))
-    assert (
-        "cannot train this program: aten.add_.Tensor at " in told
-        and "where gradients stop (torch.no_grad, detach)" in told
-    )
-
-
 def test_a_model_takes_the_tensors_that_it_was_exported_for() -> None:
     model = ash.from_torch(torch.nn.Linear(4, 3), (torch.randn(6, 4),))
     with pytest.raises(GraphError, match=r"Linear takes 1 tensors \(input: f32\[6, 4\]\), but got 2"):

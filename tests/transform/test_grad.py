@@ -204,7 +204,7 @@ def test_a_wrong_gradient_function_is_found_out() -> None:
     try:
         traced = trace(lambda x, y: forgetful(x, y).sum(), X, X[0])
         with pytest.raises(
-            GraphError, match=r"gives f64\[12, 6\] for operand 1 of test_forgetful.*f64\[6\]; .* broadcast"
+            GraphError, match=r"gives f64\[12, 6\] for operand y of test_forgetful.*f64\[6\]; .* broadcast"
         ):
             gradient(traced.graph, traced.graph.outputs[0], list(traced.graph.inputs))
     finally:

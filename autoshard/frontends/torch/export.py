@@ -14,12 +14,13 @@ from threading import RLock
 from typing import Any
 
 from autoshard.frontends.torch.archive import load_archive
-from autoshard.frontends.torch.functional import SET_GRAD, node_ready, nodes_at_any_depth
-from autoshard.frontends.torch.locations import source_line
+from autoshard.frontends.torch.functional import node_ready, nodes_at_any_depth
+from autoshard.frontends.torch.functions import functions_with_gradients
 from autoshard.frontends.torch.quick import quick_capture, with_code
 from autoshard.frontends.torch.quiet import quiet
+from autoshard.frontends.torch.stops import with_stops
 from autoshard.frontends.torch.table import load_translators
-from autoshard.util.errors import ParseError, RuntimeSetupError, ShapeError, at
+from autoshard.util.errors import ParseError, RuntimeSetupError, ShapeError
 
 # Composites that stay whole: operators of the registry mean the same, or say it with fewer of them.
 KEPT = (
@@ -50,45 +51,28 @@ _CAPTURING = RLock()
 """torch.export keeps its state in globals: one thread captures at a time."""
 
 
-def exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool = False) -> Any:
+def exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The torch.export.ExportedProgram of a module, of a program, or of a .pt2 file, decomposed if need be.
 
     Raises:
         ParseError: not one of these, a file that torch cannot read, arguments for what is exported already, or a
             module that torch.export cannot capture; the message holds torch's reason.
-        ShapeError: the program has dynamic shapes; or it is to be trained and stops gradients (torch.no_grad, detach)
-            beside what has to be decomposed, which forgets where.
+        ShapeError: the program has dynamic shapes; or gradients stop where it cannot be said, see `with_stops`.
     """
     with _CAPTURING:
-        return _exported(target, args, kwargs, training)
+        return _exported(target, args, kwargs)
 
 
-def _exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], training: bool) -> Any:
+def _exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     program = _program(target, args, kwargs)
     check_static(program)
     load_translators()
-    troubles = [node for node in nodes_at_any_depth(program.graph_module) if not node_ready(node)]
-    if not troubles:
+    with quiet():
+        program = with_stops(program)
+    if all(node_ready(node) for node in nodes_at_any_depth(program.graph_module)):
         return program
-    if training and _stops_gradients(program):
-        raise ShapeError(
-            f"cannot train this program: {troubles[0].target}{at(source_line(troubles[0]))} has to be decomposed, and "
-            "decompositions forget where gradients stop (torch.no_grad, detach); say it with other functions of torch"
-        )
     with quiet():
         return program.run_decompositions(_decompositions())
-
-
-def _stops_gradients(program: Any) -> bool:
-    """Whether gradients stop at something that depends on parameters, so that it matters that they do."""
-    names = program.graph_signature.inputs_to_parameters
-    dependent = {node for node in program.graph.nodes if node.op == "placeholder" and node.name in names}
-    for node in program.graph.nodes:
-        if not dependent.isdisjoint(node.all_input_nodes):
-            if str(node.target) in (SET_GRAD, "aten.detach.default", "aten.detach_.default"):
-                return True
-            dependent.add(node)
-    return False
 
 
 def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -105,7 +89,7 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
             f"from_torch takes a torch.nn.Module, an ExportedProgram or a .pt2 file, not {type(target).__name__}"
         )
     try:
-        with quiet(), quick_capture():
+        with quiet(), quick_capture(), functions_with_gradients():
             found = torch.export.export(target, tuple(args), dict(kwargs))
         return with_code(found)
     except Exception as error:  # torch raises errors of many kinds for what it cannot capture

@@ -33,7 +33,7 @@ def node_ready(node: Any) -> bool:
     if node.op != "call_function":
         return node.op in ("placeholder", "output", "get_attr")
     name = str(node.target)
-    if node.target is operator.getitem or name in CHECKS or name in (SET_GRAD, COND, WHILE):
+    if node.target is operator.getitem or name in CHECKS or name in (COND, WHILE):
         return True
     if changes_first(node):
         return functional_name(node) in TABLE and _alone(node.args[0], node)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import TensorType, dtype
-from autoshard.frontends.torch.functional import COND, SET_GRAD, WHILE, changes_first, functional_name
+from autoshard.frontends.torch.functional import COND, WHILE, changes_first, functional_name
 from autoshard.frontends.torch.locations import module_path, source_line
 from autoshard.frontends.torch.table import CHECKS, TABLE, Call, Refused, do, load_translators
 from autoshard.frontends.torch.tensors import type_of_tensor
@@ -78,8 +78,6 @@ class Importer:
         name = str(node.target)
         if name in CHECKS:
             return None
-        if name == SET_GRAD:
-            return self.with_grad(*_filled(node.args, held))
         if name in (COND, WHILE):
             with self.placed(node):
                 return (self.chosen if name == COND else self.repeated)(*_filled(node.args, held))
@@ -101,14 +99,6 @@ class Importer:
                 raise type(error)(f"importing {name} ({node.name}){at(source_line(node))}: {error}") from None
         check_results(node, call.results, found)
         return found
-
-    def with_grad(self, enabled: bool, module: Any, *operands: Any) -> list[Any]:
-        """The outputs of a graph inside; where gradients are off, none passes through them."""
-        given = iter(operands)
-        outputs = self.graph(module, lambda _: next(given))
-        if enabled or not self.training:
-            return outputs
-        return [do(lookup("StopGradient"), one) if dtype(one.dtype).is_float else one for one in outputs]
 
     def chosen(self, holds: Any, yes: Any, no: Any, operands: Sequence[Any]) -> list[Any]:
         """torch.cond: the outputs of one of two graphs."""

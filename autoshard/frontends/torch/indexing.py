@@ -136,6 +136,8 @@ def _(call: Call, x: Any, indices: Sequence[Any]) -> Any:
 
 @translates("aten.index_put.default")
 def _(call: Call, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    if (masked := _masked(call, x, indices, values, accumulate)) is not None:
+        return masked
     dims, found = _split(call, x, indices)
     index, count = _linear(x, dims, found), math.prod(x.shape[dim] for dim in dims)
     front, order = _in_front(x, dims)
@@ -149,6 +151,23 @@ def _(call: Call, x: Any, indices: Sequence[Any], values: Any, accumulate: bool 
     made = reshaped(placed(flat, index, rows, accumulate), front.shape)
     back = tuple(order.index(i) for i in range(len(order)))
     return made if back == tuple(range(len(back))) else do(ops.transpose, made, perm=back)
+
+
+def _masked(call: Call, x: Any, indices: Sequence[Any], values: Any, accumulate: bool) -> Any:
+    """x with one number (or one row) wherever the only index, of bools, says so; None if it is another call."""
+    given = [(i, one) for i, one in enumerate(indices) if one is not None]
+    if len(given) != 1 or dtype(given[0][1].dtype).name != "bool":
+        return None
+    first, mask = given[0]
+    after = first + len(mask.shape)
+    if len(values.shape) > len(x.shape) - len(mask.shape) and math.prod(values.shape) != 1:
+        return None
+    if first and len(values.shape):
+        return None
+    mask = reshaped(mask, (*(1,) * first, *mask.shape, *(1,) * (len(x.shape) - after)))
+    values = cast(values, call.dtype)
+    values = do(ops.add, x, values) if accumulate else spread(values, tuple(x.shape))
+    return do(ops.select, spread(mask, tuple(x.shape)), values, x)
 
 
 def placed(x: Any, index: Any, rows: Any, accumulate: bool) -> Any:

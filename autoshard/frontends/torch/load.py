@@ -62,7 +62,7 @@ def from_torch(
     wrapped = ""
     if callable(loss):
         module, wrapped, loss = _with_loss(module, loss), _WRAPPED, "loss"
-    program = exported(module, args, kwargs or {}, training=optimizer is not None)
+    program = exported(module, args, kwargs or {})
     model = TorchModel(program, name or _name(module, wrapped), loss, optimizer, wrapped)
     if hasattr(module, "training"):
         model.module, model.example = module, (tuple(args), dict(kwargs or {}))

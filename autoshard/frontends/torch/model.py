@@ -172,7 +172,7 @@ class TorchModel(Cell):
         """
         if self.optimizer is None:
             raise GraphError(f"{self.name} is not trained; give from_torch a loss and an optimizer")
-        return train_step(self._objective(), self.optimizer, *self._data.values(), name=self.name)
+        return train_step(self._objective(), self.optimizer, *self._data.values(), name=self.name, leave_unreached=True)
 
     @cached_property
     def traced(self) -> Traced:

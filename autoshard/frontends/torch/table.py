@@ -44,6 +44,7 @@ class Refused(AutoshardError):
 
 _FAMILIES = (
     "pointwise", "shapes", "reduce", "indexing", "contract", "norm", "resample", "window", "composites", "complexes",
+    "markers",
 )  # fmt: skip
 
 
@@ -140,7 +141,7 @@ def _given(operand: Any) -> Any:
         return operand
     kind = dtype(operand.dtype)
     if operand.dtype.kind == "c":
-        parts = (np.ascontiguousarray(one) for one in (operand.real, operand.imag))
+        parts = (np.array(one, order="C") for one in (operand.real, operand.imag))
         return lookup("Complex")(*map(recorder.constant, parts))
     if not kind.extended:
         return operand

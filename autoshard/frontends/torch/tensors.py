@@ -63,7 +63,7 @@ def tensor_of(array: np.ndarray) -> Any:
     """The torch tensor with the numbers of an array."""
     import torch
 
-    array = np.ascontiguousarray(array)
+    array = np.ascontiguousarray(array).reshape(np.shape(array))  # numpy gives a scalar a dim
     if element_type(array.dtype).name == "bf16":
         return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(array.copy())

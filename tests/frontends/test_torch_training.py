@@ -1,0 +1,372 @@
+"""A step of training is torch's own step: where gradients stop, where functions say them, what is left alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import autoshard as ash
+from autoshard import nn
+from autoshard.util.errors import AutoshardError, GraphError, ShapeError
+
+pytestmark = pytest.mark.torch
+
+OPTIMIZERS: dict[str, tuple[Callable, Callable]] = {
+    "sgd": (lambda p: nn.SGD(p, 0.5, weight_decay=0.1), lambda p: torch.optim.SGD(p, 0.5, weight_decay=0.1)),
+    "adamw": (
+        lambda p: nn.AdamW(p, 0.1, eps=1e-4, weight_decay=0.5),
+        lambda p: torch.optim.AdamW(p, 0.1, eps=1e-4, weight_decay=0.5),
+    ),
+}
+
+
+def torch_step(module: torch.nn.Module, args: tuple[Any, ...], optimizer: str = "sgd", steps: int = 1) -> dict:
+    """State and loss of a copy of the module after some steps of torch."""
+    module = copy.deepcopy(module)
+    chosen = OPTIMIZERS[optimizer][1]([one for one in module.parameters() if one.requires_grad])
+    for _ in range(steps):
+        chosen.zero_grad()
+        loss = module(*args)["loss"]
+        loss.sum().backward()
+        chosen.step()
+    return {**module.state_dict(), "loss": loss.detach()}
+
+
+def check_step(
+    module: torch.nn.Module, args: tuple[Any, ...], optimizer: str = "sgd", steps: int = 1, mesh: str = ""
+) -> Any:
+    """Import, do steps of training whole (or on a mesh), and compare the loss and everything in the state."""
+    wanted = torch_step(module, args, optimizer, steps)
+    model = ash.from_torch(module, args, loss="loss", optimizer=OPTIMIZERS[optimizer][0])
+    run = ash.plan(model, mesh=mesh).run if mesh else model.traced
+    for _ in range(steps):
+        loss = run(*model.example_arrays)
+    np.testing.assert_allclose(loss, wanted["loss"], rtol=1e-4, atol=1e-6)
+    for name, found in model.state().items():
+        assert found.shape == wanted[name].shape, name
+        torch.testing.assert_close(
+            found, wanted[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    return model
+
+
+class Net(torch.nn.Module):
+    """A loss of x and weights [4, 3], [6, 3] and a scale without dims."""
+
+    def __init__(self, loss: Callable[..., Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.w = torch.nn.Parameter(torch.randn(4, 3))
+        self.v = torch.nn.Parameter(torch.randn(6, 3))
+        self.scale = torch.nn.Parameter(torch.tensor(0.7))
+        self.register_buffer("mean", torch.zeros(3))
+        self.loss = loss
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"loss": self.loss(self, x)}
+
+
+def example() -> Tensor:
+    torch.manual_seed(4)
+    return torch.randn(6, 4)
+
+
+# -- gradients that stop
+
+
+def _no_grad(net: Any, y: Tensor) -> Tensor:
+    with torch.no_grad():
+        scaled = y * net.scale
+        target = scaled.view(3, -1).softmax(-1).reshape(y.shape)
+    return target
+
+
+def _running(net: Any, y: Tensor) -> Tensor:
+    net.mean.mul_(0.9).add_(y.detach().mean(0), alpha=0.1)
+    return y - net.mean
+
+
+def _running_in_block(net: Any, y: Tensor) -> Tensor:
+    with torch.no_grad():
+        net.mean.mul_(0.9)
+        net.mean[1:].add_(y.mean(0)[1:] * 0.1)
+    return y - net.mean.clone()
+
+
+def _detached_in_place(net: Any, y: Tensor) -> Tensor:
+    z = y * 2
+    z.detach_()
+    z += 1
+    return y * z
+
+
+def _changed_before(net: Any, y: Tensor) -> Tensor:
+    z = F.relu(y * 2, inplace=True)
+    return y * z.detach() + z
+
+
+def _part_changes(net: Any, y: Tensor) -> Tensor:
+    """A change of a part, which has to be decomposed."""
+    with torch.no_grad():
+        fixed = y * net.scale
+    z = (y * net.v).view(3, -1)
+    z[0] += 1
+    return (fixed + z.view_as(y)).square()
+
+
+STOPS: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
+    "detach": lambda net, x, y: (y - y.detach() * 0.5).square().mean(),
+    "a part of a parameter": lambda net, x, y: (net.w[0].detach() * net.w[1]).sum() + y.sum(),
+    "a parameter": lambda net, x, y: (net.w.detach() * net.w).sum() + y.mean(),
+    "no_grad": lambda net, x, y: F.cross_entropy(y, _no_grad(net, y)),
+    "smooth_l1": lambda net, x, y: F.smooth_l1_loss(y, y.detach() * 0.3),
+    "huber": lambda net, x, y: F.huber_loss(y, _no_grad(net, y), delta=0.4),
+    "bce_with_logits": lambda net, x, y: F.binary_cross_entropy_with_logits(y, y.detach().sigmoid() * 0.8),
+    "kl_div": lambda net, x, y: F.kl_div(
+        F.log_softmax(y, -1), F.log_softmax(y.detach() * 2, -1), reduction="batchmean", log_target=True
+    ),
+    "cosine_similarity": lambda net, x, y: F.cosine_similarity(y, y.detach().roll(1, 0) + 1).sum(),
+    "logsumexp": lambda net, x, y: torch.logsumexp(y, 0).sum() + (net.v.detach() * net.v).sum(),
+    "logaddexp": lambda net, x, y: torch.logaddexp(y, y.detach() * 2).sum(),
+    "interpolate": lambda net, x, y: (
+        F.interpolate(y[None], scale_factor=2, mode="linear")[0, :, ::2] * y.detach()
+    ).sum(),
+    "constants": lambda net, x, y: (
+        (torch.tensor([1.0, 2, 3]) * y - y.detach()[:, torch.tensor([2, 0, 1])]).square().sum()
+    ),
+    "straight through": lambda net, x, y: ((y.round() - y).detach() + y).square().sum(),
+    "a running mean": lambda net, x, y: F.smooth_l1_loss(_running(net, y), x[:, :3]),
+    "a running mean in a block": lambda net, x, y: F.smooth_l1_loss(_running_in_block(net, y), x[:, :3]),
+    "a part changes": lambda net, x, y: _part_changes(net, y).sum(),
+    "detach in place": lambda net, x, y: F.smooth_l1_loss(_detached_in_place(net, y), x[:, :3]),
+    "changed before": lambda net, x, y: F.smooth_l1_loss(_changed_before(net, y), x[:, :3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_gradients_stop_where_they_do_in_torch(name: str) -> None:
+    check_step(Net(lambda net, x: STOPS[name](net, x, x @ net.w)), (example(),), steps=2)
+
+
+def _changed_after(net: Any, y: Tensor) -> Tensor:
+    z = y * 2
+    cut = z.detach()
+    z += 1
+    return y * cut
+
+
+def _changed_by_view(net: Any, y: Tensor) -> Tensor:
+    z = y * 2
+    z.detach()[0] += 1
+    return z * z
+
+
+@pytest.mark.parametrize("change", [_changed_after, _changed_by_view])
+def test_a_detached_tensor_that_changes_later_is_refused_by_its_line(change: Callable[[Any, Tensor], Tensor]) -> None:
+    net = Net(lambda net, x: F.smooth_l1_loss(change(net, x @ net.w), x[:, :3]))
+    with pytest.raises(ShapeError, match=r"gradients stop at .*test_torch_training.py:\d+ at a tensor that is changed"):
+        check_step(net, (example(),))
+
+
+# -- parameters that the loss does not depend on
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_parameters_without_a_gradient_are_left_alone(optimizer: str) -> None:
+    """Steps (round) have a gradient of zeros: there, decay goes on."""
+
+    def loss(net: Any, x: Tensor) -> Tensor:
+        order = torch.argsort(net.v[:, 0] * x[:, 0])
+        return (x @ net.w)[order].square().mean() + net.scale.round()
+
+    model = check_step(Net(loss), (example(),), optimizer, steps=2)
+    assert [one.name for one in model.step.untouched] == ["v"]
+    states = {one.of.name for one in model.traced.parameters.values() if hasattr(one, "of")}
+    assert states == (set() if optimizer == "sgd" else {"w", "scale"})
+
+
+def test_a_loss_without_any_gradient_is_refused() -> None:
+    net = Net(lambda net, x: (x @ net.w).detach().sum())
+    with pytest.raises(GraphError, match="only where no gradient passes"):
+        ash.from_torch(net, (example(),), loss="loss", optimizer=OPTIMIZERS["sgd"][0]).traced  # noqa: B018
+
+
+def test_scalars_stay_scalars() -> None:
+    model = check_step(Net(lambda net, x: (x @ net.w * net.scale.exp()).sum()), (example(),), "adamw", 2, "dp=2 tp=2")
+    assert model.state()["scale"].shape == () and model.parameters_dict()["scale"].data.shape == ()
+    module = copy.deepcopy(model.module)
+    module.load_state_dict(model.state())
+    torch.testing.assert_close(module.scale.detach(), model.state()["scale"])
+
+
+# -- functions that say their gradients
+
+
+class Rounded(torch.autograd.Function):
+    """Straight through where it is not clipped."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bound: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.bound = bound
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        grad = grad.clone()
+        grad[x.abs() > ctx.bound] = 0
+        return grad, None
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return -0.5 * grad
+
+
+class Clipped(torch.autograd.Function):
+    """Not linear in the gradient, in the new style, with an argument by name."""
+
+    @staticmethod
+    def forward(x: Tensor, limit: float = 1.0) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.limit = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.clamp(-ctx.limit, ctx.limit), None
+
+
+class Pair(torch.autograd.Function):
+    """Several inputs and results, one of which has no gradient; saves a result, and one input it does not look at."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, unused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y, top, rest = x @ w, (x @ w).argmax(-1), w.exp()
+        ctx.save_for_backward(x, w, rest)
+        ctx.mark_non_differentiable(top)
+        return y, top, rest
+
+    @staticmethod
+    def backward(ctx: Any, y: Tensor, top: Tensor, rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, w, kept = ctx.saved_tensors
+        return y @ w.t(), 3 * (x.t() @ y) + rest * kept, y.sum() * torch.ones(())
+
+
+class Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * float(grad.abs().max())
+
+
+def _pair(net: Any, x: Tensor) -> Tensor:
+    y, top, rest = Pair.apply(x, net.w.sin(), net.scale * 2)
+    return (y * F.one_hot(top, 3)).sum() + (rest * rest).mean() + (y * 0.1).exp().sum()
+
+
+FUNCTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "straight through": lambda net, x: (Rounded.apply(x @ net.w, 1.5) * net.v).square().mean(),
+    "beside decompositions": lambda net, x: F.smooth_l1_loss(Rounded.apply(x @ net.w, 1.5), net.v.detach()),
+    "reversed beside itself": lambda net, x: (
+        (Reversed.apply(net.w * net.scale) * x.t()[:, :3]).sum() + net.w.square().sum()
+    ),
+    "clipped": lambda net, x: (Clipped.apply(x @ net.w, limit=0.1) ** 2).sum() + Clipped.apply(net.v).sum(),
+    "several results": _pair,
+    "one in another": lambda net, x: Reversed.apply(Rounded.apply(x @ net.w, 2.0) * net.scale).square().sum(),
+    "on a parameter itself": lambda net, x: (x @ Rounded.apply(net.w, 1.0) - net.v).square().sum(),
+    "without gradients": lambda net, x: (Rounded.apply((x @ net.w).detach(), 1.0) * net.v).square().sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_keep_their_own_gradients(name: str) -> None:
+    model = check_step(Net(FUNCTIONS[name]), (example(),), steps=2)
+    names = {node.op.name for node in model.traced.graph.nodes}
+    assert names.isdisjoint({"Cotangent", "CustomGradient"})
+
+
+def test_functions_keep_their_gradients_when_split() -> None:
+    check_step(Net(FUNCTIONS["straight through"]), (example(),), "adamw", mesh="dp=2 tp=3")
+    check_step(Net(_pair), (example(),), mesh="x=2")
+
+
+def test_a_function_needs_no_gradient_to_be_run() -> None:
+    net, x = Net(lambda net, x: Broken.apply(x @ net.w) + Rounded.apply(x @ net.w, 1.0)), example()
+    model = ash.from_torch(net, (x,))
+    for found in (model(x.numpy()), ash.plan(model, mesh="x=3").run(x.numpy())):
+        np.testing.assert_allclose(found["loss"], net(x)["loss"].detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_backward_that_cannot_be_captured_is_refused_by_its_line() -> None:
+    net = Net(lambda net, x: Broken.apply(x @ net.w).sum())
+    with pytest.raises(AutoshardError, match=r"test_torch_training.py:\d+.*the backward of Broken cannot be captured"):
+        check_step(net, (example(),))
+
+
+def test_torch_has_its_own_functions_again() -> None:
+    before = vars(torch.autograd.Function)["apply"]
+    ash.from_torch(Net(FUNCTIONS["straight through"]), (example(),))
+    assert vars(torch.autograd.Function)["apply"] is before
+    x = torch.tensor([0.6, 3.0], requires_grad=True)
+    Rounded.apply(x, 1.0).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [1, 0]
+
+
+def test_an_imported_model_that_is_part_of_a_step_keeps_them_too() -> None:
+    """Imported without an optimizer, trained by `train_step`."""
+    net, x = Net(FUNCTIONS["beside decompositions"]), example()
+    wanted = torch_step(net, (x,))
+    model = ash.from_torch(net, (x,))
+    step = ash.transform.train.train_step(
+        lambda x: model(x)["loss"], OPTIMIZERS["sgd"][0](model.trainable_params()[:1]), x.numpy()
+    )
+    step(x.numpy())
+    torch.testing.assert_close(model.state()["w"], wanted["w"], rtol=1e-4, atol=1e-5)
+
+
+# -- branches
+
+
+BRANCHES: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "both": lambda net, x: torch.cond(
+        x.sum() > 0, lambda y, v: (y * v).sum(), lambda y, v: (y.sin() - v).square().sum(), (x @ net.w, net.v)
+    ),
+    "one uses less": lambda net, x: torch.cond(
+        x.sum() > 100, lambda y, v: (y * v).sum(0), lambda y, v: y.exp().sum(0), (x @ net.w, net.v)
+    ).square().sum(),
+    "nested": lambda net, x: torch.cond(
+        x.sum() < 100,
+        lambda y, v: torch.cond(y.sum() > 0, lambda y, v: y * v, lambda y, v: y - v * v, (y, v)) * 2,
+        lambda y, v: y * 1.0,
+        (x @ net.w, net.v),
+    ).square().mean(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_gradients_of_branches(name: str, sign: int) -> None:
+    check_step(Net(BRANCHES[name]), (sign * example(),), steps=1)
+
+
+def test_gradients_of_branches_split() -> None:
+    check_step(Net(BRANCHES["both"]), (example(),), mesh="x=2")
