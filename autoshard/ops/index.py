@@ -111,8 +111,8 @@ def gather_grad(g, indices, *, size, axis=0, offset=0):
     flat = g.reshape(g.shape[:axis] + (indices.size,) + g.shape[axis + indices.ndim :])
     slices = np.moveaxis(flat, axis, 0)
     rows, inside = (one.ravel() for one in _local(indices, size, offset))
-    # scipy's sparse matrices know no f16; the sum is better in f32 anyway.
-    wide = np.dtype(np.float32) if g.dtype == np.float16 else g.dtype
+    # scipy's sparse matrices know no f16 and none of the types that numpy lacks; the sum is better in f32 anyway.
+    wide = np.dtype(np.float32) if element_type(g.dtype).is_float and g.dtype.itemsize < 4 else g.dtype
     ends = np.concatenate(([0], np.cumsum(inside)))
     pick = csc_array((np.ones(ends[-1], wide), rows[inside], ends), shape=(size, rows.size))
     # A product with the 0/1 matrix of the picks, which is many times faster than np.add.at.

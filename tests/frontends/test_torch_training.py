@@ -370,3 +370,28 @@ def test_gradients_of_branches(name: str, sign: int) -> None:
 
 def test_gradients_of_branches_split() -> None:
     check_step(Net(BRANCHES["both"]), (example(),), mesh="x=2")
+
+
+# -- half precision
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_embeddings_in_half_precision_learn(dtype: torch.dtype) -> None:
+    class Words(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(5)
+            self.embed, self.head = torch.nn.Embedding(11, 6), torch.nn.Linear(6, 11)
+
+        def forward(self, ids: Tensor) -> dict[str, Tensor]:
+            return {"loss": F.cross_entropy(self.head(self.embed(ids)).flatten(0, 1).float(), ids.flatten())}
+
+    net, ids = Words().to(dtype), torch.tensor([[1, 5, 0, 7], [4, 4, 9, 10], [2, 1, 1, 3]])
+    wanted = torch_step(net, (ids,))
+    for mesh in ("", "x=2"):
+        model = ash.from_torch(net, (ids,), loss="loss", optimizer=OPTIMIZERS["sgd"][0])
+        (ash.plan(model, mesh=mesh).run if mesh else model.traced)(*model.example_arrays)
+        for name, found in model.state().items():
+            assert found.dtype == dtype
+            torch.testing.assert_close(found, wanted[name], rtol=0.02, atol=0.02)
+        assert not torch.equal(model.state()["embed.weight"], net.embed.weight)

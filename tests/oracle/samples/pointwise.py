@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autoshard.ops import pointwise as p
 from autoshard.ops import unary as u
+from autoshard.ops.custom_gradient import cotangent
 from autoshard.ops.registry import Operator
 
 from .sample import Sample
@@ -30,7 +31,7 @@ _SMOOTH = (
     u.exp, u.square, u.tanh, u.sigmoid, u.erf, u.relu, u.silu, u.softplus, u.sin, u.cos, u.abs, u.neg,
 )  # fmt: skip
 _POSITIVE = (u.log, u.log1p, u.sqrt, u.rsqrt, u.reciprocal)
-_STEPS = (u.sign, u.floor, u.ceil, u.round, u.stop_gradient)
+_STEPS = (u.sign, u.floor, u.ceil, u.round, u.stop_gradient, cotangent)
 _GRADIENTS = (
     u.exp_grad, u.log_grad, u.sin_grad, u.cos_grad, u.log1p_grad, u.sqrt_grad, u.rsqrt_grad, u.abs_grad,
     u.square_grad, u.tanh_grad, u.sigmoid_grad, u.erf_grad, u.relu_grad, u.silu_grad, u.softplus_grad,
