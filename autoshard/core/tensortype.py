@@ -80,6 +80,8 @@ _TABLE = [
 # What orders side effects: a value without contents, only in imported graphs.
 TOKEN = DType("token", "token", "Token", 0)
 _TABLE.append(TOKEN)
+# A size that is known at run time only, as MLIR marks it (ShapedType::kDynamic).
+DYNAMIC = -(2**63)
 _BY_NAME = {name: row for row in _TABLE for name in (row.name, row.numpy_name, row.long_name)}
 
 
@@ -134,14 +136,26 @@ class TensorType:
         return TensorType.of((int(size) for size in match[2].split(",") if size.strip()), match[1])
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.dtype}[{', '.join('?' if size == DYNAMIC else str(size) for size in self.shape)}]"
 
     @property
     def rank(self) -> int:
         return len(self.shape)
 
     @cached_property
+    def is_static(self) -> bool:
+        """Whether all sizes are known. Only graphs read for propagation have tensors of which some are not."""
+        return DYNAMIC not in self.shape
+
+    @cached_property
     def elements(self) -> int:
+        """Number of elements.
+
+        Raises:
+            ShapeError: a size is not known.
+        """
+        if not self.is_static:
+            raise ShapeError(f"cannot count the elements of {self}: its shape is dynamic; every size has to be known")
         return math.prod(self.shape)
 
     @cached_property

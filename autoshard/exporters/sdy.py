@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from jaxlib.mlir import ir
 
 from autoshard.core.rule_sdy import show_sdy
-from autoshard.core.tensortype import TOKEN, DType, TensorType
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.frontends.stablehlo.table import TABLE
 from autoshard.layout.layout import Refs
@@ -71,10 +71,9 @@ class _Writer:
         self.rules = rules
         self.full = full
         bodies = [op.operation for op in imported.module.body.operations if op.operation.name == "func.func"]
-        self.functions = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in bodies}
+        self.functions = {_symbol(op): op for op in bodies}
         self.values: dict[Val, Any] = {}
         self.parsed = lru_cache(maxsize=None)(ir.Attribute.parse)
-        self.types: dict[TensorType, Any] = {}
 
     def module(self, work: Work) -> Any:
         made = ir.Module.create()
@@ -85,20 +84,30 @@ class _Writer:
             self.meshes(work)
             for function in work.functions:
                 self.function(function)
+        if not self.full:
+            self.reorder(made)
         return made
 
+    def reorder(self, made: Any) -> None:
+        """Put functions and meshes in the order that the module has; single passes leave it as it is."""
+        found = {_symbol(op.operation): op.operation for op in made.body.operations}
+        named = (_symbol(op.operation) for op in self.imported.module.body.operations)
+        ordered = [found[name] for name in named if name in found]
+        for before, op in pairwise(ordered):
+            op.move_after(before)
+
     def meshes(self, work: Work) -> None:
-        """All that is no function, and before it the meshes that passes gave a symbol."""
+        """All that is no function, and behind it the meshes that passes gave a symbol."""
         others = [op.operation for op in self.imported.module.body.operations if op.operation.name != "func.func"]
-        known = {ir.StringAttr(op.attributes["sym_name"]).value for op in others if op.name == "sdy.mesh"}
+        known = {_symbol(op) for op in others if op.name == "sdy.mesh"}
+        for op in others:
+            name = _symbol(op)
+            if op.name != "sdy.mesh" or name in work.meshes:
+                self.note(op.clone(), work.meshes.get(name))
         for name, mesh in work.meshes.items():
             if name not in known:
                 attributes = {"sym_name": ir.StringAttr.get(name), "mesh": self.parsed(f"#sdy.mesh{show_mesh(mesh)}")}
                 self.note(ir.Operation.create("sdy.mesh", attributes=attributes), mesh)
-        for op in others:
-            name = ir.StringAttr(op.attributes["sym_name"]).value if "sym_name" in op.attributes else ""
-            if op.name != "sdy.mesh" or name in work.meshes:
-                self.note(op.clone(), work.meshes.get(name))
 
     def note(self, op: Any, mesh: Mesh | None) -> None:
         """Say what a mesh is in StableHLO's own terms too, as Shardy's pipeline does."""
@@ -193,10 +202,10 @@ class _Writer:
         self.mark_rule(op, attributes)
 
     def mark_results(self, op: Op, attributes: Any) -> None:
-        shardings = [value.sharding for value in op.results]
+        shardings = [value.sharding for value in op.results] if op.results else [op.devices]
         if any(sharding is not None for sharding in shardings):
             attributes[_SHARDING] = self.per_value(shardings)
-        elif _SHARDING in attributes:
+        elif _SHARDING in attributes and op.results:
             del attributes[_SHARDING]
 
     def mark_rule(self, op: Op, attributes: Any) -> None:
@@ -224,14 +233,14 @@ class _Writer:
         if op.name == "Call":
             self.mark_results(op, attributes)
         self.mark_rule(op, attributes)
-        types = [self.type(value.type) for value in op.results]
+        types = [value.type for value in (old.results if op.name == "Call" else operands)]
         location = old.location if old is not None else None
         return ir.Operation.create(name, types, operands, attributes, loc=location)
 
-    def type(self, of: TensorType) -> Any:
-        if of not in self.types:
-            self.types[of] = ir.Type.parse(mlir_type(of))
-        return self.types[of]
+
+def _symbol(op: Any) -> str:
+    """The name of a function or mesh."""
+    return ir.StringAttr(op.attributes["sym_name"]).value if "sym_name" in op.attributes else ""
 
 
 def _function_type(named: Any) -> Any:
@@ -367,23 +376,3 @@ _MADE: dict[str, Callable[[_Writer, Op], Made]] = {
     "ReplicatedToUnreduced": _sums("sdy.replicated_to_unreduced", "axes", per_dim=False),
     "ShardedToUnreduced": _sums("sdy.sharded_to_unreduced", "axes", per_dim=True),
 }
-
-
-@lru_cache(maxsize=65536)
-def mlir_type(of: TensorType) -> str:
-    """A tensor type as MLIR writes it, `tensor<8x16xf32>`."""
-    if of.dtype is TOKEN:
-        return "!stablehlo.token"
-    return f"tensor<{'x'.join(map(str, (*of.shape, mlir_element(of.dtype))))}>"
-
-
-_ELEMENTS = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}
-
-
-def mlir_element(of: DType) -> str:
-    """An element type as MLIR writes it: `f32`, `ui8`, `f8E4M3FN`, ..."""
-    if of.name in _ELEMENTS:
-        return _ELEMENTS[of.name]
-    if of.name[0] == "u":
-        return f"ui{of.name[1:]}"
-    return of.name[:2] + of.name[2:].upper() if of.extended and of.is_float and of.name != "bf16" else of.name

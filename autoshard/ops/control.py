@@ -267,6 +267,12 @@ def data_flow_edge(x, *, sharding=None):
     return x
 
 
+@operator("FuncDataFlowEdge", rule="... -> ...", spread="move", effects=True, view="same")
+def func_data_flow_edge(x):
+    """Stands for an argument of a function, or a result of a call, while shardings pass between calls and function."""
+    return x
+
+
 # -- what holds all of it, while a graph is worked on
 
 

@@ -252,7 +252,7 @@ def _read(target: Any, inputs: Any, mesh: Mesh | str | None) -> Imported | Trace
     if isinstance(target, Known):
         return target
     try:
-        return from_stablehlo(target)
+        return from_stablehlo(target, dynamic=True)
     except AutoshardError as error:
         file = _file_of(target)
         if file in str(error):

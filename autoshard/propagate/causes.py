@@ -16,6 +16,7 @@ from autoshard.layout.mesh import AxisRef
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import INTO
 from autoshard.propagate.driver import Event
+from autoshard.propagate.edges import is_edge
 from autoshard.propagate.project import Wiring, wiring
 from autoshard.propagate.record import MANUAL_IN, Output, Place, Record, Request
 from autoshard.propagate.run import Log
@@ -321,7 +322,7 @@ def _given(number: int, event: Event, placed: Placed, places: list[Place], of_ru
     how = STEP
     if event.output is not None:
         how = RETURNED
-    elif event.op.name == "DataFlowEdge":
+    elif is_edge(event.op.operator):
         how = FLOW
     tensors = placed.source, placed.tensor
     return _Given(number, how, into, placed.axes, places[placed.source], out_of, number - 1, tensors, placed.factor)

@@ -13,9 +13,22 @@ from typing import NamedTuple
 
 from autoshard.core.tensortype import TensorType, dtype
 from autoshard.layout.sharding import Sharding
-from autoshard.ops.control import ARG, OPERAND, YIELD, Spot, data_flow_edge, function, module, return_, yield_
+from autoshard.ops.control import (
+    ARG,
+    INTO,
+    OPERAND,
+    YIELD,
+    Spot,
+    call,
+    data_flow_edge,
+    function,
+    module,
+    return_,
+    yield_,
+)
 from autoshard.ops.registry import lookup
-from autoshard.propagate.edges import other_targets, sources
+from autoshard.propagate.edges import is_edge, of_edge_op, other_targets, sources
+from autoshard.propagate.function_edges import users_across
 from autoshard.propagate.groups import Groups
 from autoshard.propagate.infos import NOTHING, Found, Info, Infos, Key, Memo, Numbers, identity
 from autoshard.propagate.levels import Level, Mode
@@ -192,7 +205,9 @@ class Spreader:
                 set_held(value, kept)
             touched += self._near.get(value) or self.near(value)
             if groups and value in groups:
-                touched += self._spread_in_group(value, seen)
+                # Shardy gives members inside a body also the manual axes that only the outside knows; that is no
+                # module any more.
+                touched += self._spread_in_group(value, kept if _leads_into_a_body(op) else seen)
         return touched
 
     def _spread_in_group(self, value: Val, sharding: Sharding) -> list[Op]:
@@ -261,6 +276,10 @@ class Spreader:
                     outputs[i] = sharding
 
 
+def _leads_into_a_body(op: Op) -> bool:
+    return op.operator is data_flow_edge and of_edge_op(op)[1].crosses == INTO
+
+
 def visit(op: Op) -> tuple[Found | tuple[()], Key]:
     """What a step of the op would change at the present level, and the shardings that it finds."""
     info = op.info
@@ -293,9 +312,9 @@ def _push(touched: list[Op], by: Op, todo: bytearray, position: int, stack: list
 def _hold(op: Op) -> bool:
     """Note where an op with a rule finds shardings; returns whether one may change without touching the op."""
     operator = op.operator
-    aloof = operator is data_flow_edge or operator.edges is not None
+    aloof = is_edge(operator) or operator.edges is not None
     held: list[Val] = []
-    for value in sources(op) if operator is data_flow_edge else op.operands:
+    for value in sources(op) if is_edge(operator) else op.operands:
         owner = value.owner
         # As `holder`, for the results of ops without edges, which are nearly all values.
         if isinstance(owner, Op) and owner.operator.options.edges is None:
@@ -365,7 +384,12 @@ def _touched(value: Val, into_bodies: bool) -> Iterator[Op]:
 
 
 def _users(value: Val, into_bodies: bool) -> Iterator[Op]:
-    return (_touched_by_use(use, into_bodies) for use in value.users)
+    for use in value.users:
+        operator = use[0].operator
+        if operator is call or operator is return_:
+            yield from users_across(use)
+        else:
+            yield _touched_by_use(use, into_bodies)
 
 
 def _touched_by_use(use: Use, into_bodies: bool) -> Op:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from autoshard.layout.sharding import Sharding
-from autoshard.ops.control import Edge, data_flow_edge
+from autoshard.ops.control import Edge, data_flow_edge, func_data_flow_edge
 from autoshard.ops.registry import Operator
+from autoshard.propagate.function_edges import function_sources
 from autoshard.propagate.values import edge_of_target, edge_op, get_sharding, set_held, store_outer
 from autoshard.propagate.work import Op, Val, Work, find
 from autoshard.util.errors import GraphError
@@ -90,8 +91,15 @@ def of_edge_op(op: Op) -> tuple[Op, Edge]:
     return found
 
 
+def is_edge(operator: Operator) -> bool:
+    """Whether an op of that operator stands for a data-flow edge, within a function or between functions."""
+    return operator is data_flow_edge or operator is func_data_flow_edge
+
+
 def sources(op: Op) -> list[Val]:
-    """The values that flow into the edge of a DataFlowEdge op."""
+    """The values that flow into the edge of a DataFlowEdge or FuncDataFlowEdge op."""
+    if op.operator is func_data_flow_edge:
+        return function_sources(op)
     parent, edge = of_edge_op(op)
     return [parent.at(spot) for spot in edge.sources]
 

@@ -10,9 +10,9 @@ from autoshard.core.rule import PASS, Factor, Rule
 from autoshard.core.rule_sdy import completed, spread
 from autoshard.core.tensortype import TOKEN
 from autoshard.layout.sharding import Sharding
-from autoshard.ops.control import INTO, data_flow_edge, propagation_barrier
+from autoshard.ops.control import INTO, data_flow_edge, func_data_flow_edge, propagation_barrier
 from autoshard.ops.registry import Operator
-from autoshard.propagate.edges import of_edge_op, sources
+from autoshard.propagate.edges import is_edge, of_edge_op, sources
 from autoshard.propagate.levels import Level, Mode, flags
 from autoshard.propagate.step import Direction, Step, flags_of, step_of
 from autoshard.propagate.views import inside, outside
@@ -106,7 +106,7 @@ class Info:
 
     def _number(self, levels: Sequence[Level], mode: Mode, single: bool) -> int | None:
         assert self.operator is not None
-        if self.operator is data_flow_edge:
+        if is_edge(self.operator):
             mode = Mode(mode.aggressive)
         pointwise = self.operator.spread == "pointwise"
         if self.fixed is not None:
@@ -170,6 +170,8 @@ class Infos:
     def _find(self, op: Op) -> Info:
         if op.operator is data_flow_edge:
             return self._edge(op)
+        if op.operator is func_data_flow_edge:
+            return self._plain_edge(op)
         if op.operator is propagation_barrier:
             return self._barrier(op)
         rule = self._rule(op)
@@ -200,14 +202,18 @@ class Infos:
 
     def _edge(self, op: Op) -> Info:
         parent, edge = of_edge_op(op)
-        shape, count = op.results[0].type.shape, len(sources(op))
         if edge.crosses:
+            shape, count = op.results[0].type.shape, len(sources(op))
             view = _crossing(parent, edge.crosses, parent.at(edge.targets[0]).index)
             info = self.all[op] = Info(data_flow_edge, None, identity(shape, count), view=view)
             return info
-        key = data_flow_edge, shape, count
+        return self._plain_edge(op)
+
+    def _plain_edge(self, op: Op) -> Info:
+        shape, count = op.results[0].type.shape, len(sources(op))
+        key = op.operator, shape, count
         if key not in self.all:
-            self.all[key] = Info(data_flow_edge, None, identity(shape, count))
+            self.all[key] = Info(op.operator, None, identity(shape, count))
         return self.all[key]
 
     def _barrier(self, op: Op) -> Info:

@@ -49,7 +49,8 @@ class Val:
 
     @property
     def is_tensor(self) -> bool:
-        return self.type.dtype is not TOKEN
+        """Whether shardings spread to it; they do not to tokens and tensors of dynamic size."""
+        return self.type.dtype is not TOKEN and self.type.is_static
 
     @property
     def defining(self) -> Op | None:
@@ -81,6 +82,7 @@ class Op:
         "origin",
         "info",
         "held",
+        "devices",
     )
 
     def __init__(
@@ -109,6 +111,8 @@ class Op:
         # hold the shardings of the operands and then of the results. None until then.
         self.info: Any = None
         self.held: list[Val] | None = None
+        # Where an op without results runs, as far as that is asked: a sharding without dims.
+        self.devices: Sharding | None = None
 
     def __repr__(self) -> str:
         return f"<{self.operator.name} {', '.join(str(value.type) for value in self.results)}>"
@@ -396,6 +400,8 @@ def _fill(block: Block, nodes: Iterable[Node], known: dict[Value, Val], asked: A
             op.add_operand(known[value])
         if len(results) > 1 or is_rare(op.operator):
             _ask(op)
+        if not results:
+            op.devices = asked.effects.get(node)
 
 
 def _add_region(op: Op, region: Region, known: dict[Value, Val], asked: Asked) -> None:

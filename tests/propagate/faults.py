@@ -29,6 +29,7 @@ class Fault:
         needs: regular expressions that all occur in a module that it can fail on.
         ours: what our error says; '' where we may give a module.
         edges: whether edges are added to `text` first.
+        undefined: whether it reads memory that is no more, or not there: it may as well end well.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Fault:
     needs: tuple[str, ...] = ()
     ours: str = ""
     edges: bool = True
+    undefined: bool = False
 
     def explains(self, failed: ShardyFailed, text: str, which: str, ours: str | AutoshardError) -> bool:
         """Whether Shardy's failure on a module, and what we make of the module, are of this kind."""
@@ -91,6 +93,7 @@ FAULTS = [
         }""",
         which=("user-priority", "full"),
         needs=(r"\}p\d",),
+        undefined=True,
     ),
     Fault(
         "mesh_in_place",
@@ -101,6 +104,7 @@ FAULTS = [
           return %0 : tensor<8xf32>
         }""",
         needs=(r"mesh<\[",),
+        undefined=True,
     ),
     Fault(
         "two_groups",
@@ -161,6 +165,7 @@ FAULTS = [
           return %1 : tensor<8x4xf32>
         }""",
         needs=("sdy.manual_computation", r"(call @\w+).*\1\b"),
+        undefined=True,
     ),
     Fault(
         "maximal_mesh_of_another_result",
@@ -204,5 +209,98 @@ FAULTS = [
         }""",
         which=("full",),
         needs=("sdy.data_flow_edge",),
+    ),
+    Fault(
+        "dynamic_result",
+        "it takes tensors of dynamic size for arguments, but not for results; we spread around them",
+        "only supports ranked tensors with a static shape",
+        """func.func @main(%x: tensor<?x8xf32>) -> tensor<?x8xf32> {
+          %0 = stablehlo.negate %x : tensor<?x8xf32>
+          return %0 : tensor<?x8xf32>
+        }""",
+        which=PASSES,
+        needs=(r"tensor<\?x",),
+    ),
+    Fault(
+        "rule_of_a_dynamic_operand",
+        "single passes spread through an operation with a dynamic operand by a rule with a factor of size -2^63, which "
+        "its own verifier refuses; only the pipeline verifies it. We let such operations have no rule",
+        "operand 0 - expected a ranked tensor with a static shape",
+        """func.func @main(%x: tensor<8x?xf32>, %y: tensor<?x4xf32>) -> tensor<8x4xf32> {
+          %0 = stablehlo.dot %x, %y : (tensor<8x?xf32>, tensor<?x4xf32>) -> tensor<8x4xf32>
+          return %0 : tensor<8x4xf32>
+        }""",
+        which=("full",),
+        needs=(r"tensor<[x\d]*\?",),
+    ),
+    Fault(
+        "function_edge_in_the_pipeline",
+        "calls are written out in place, and the edges between functions are left on what is no call any more",
+        "sdy.func_data_flow_edge to be a result of call op",
+        """func.func private @f(%x: tensor<8xf32>) -> tensor<8xf32> {
+          return %x : tensor<8xf32>
+        }
+        func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+          %0 = func.call @f(%x) : (tensor<8xf32>) -> tensor<8xf32>
+          %1 = sdy.func_data_flow_edge %0 : tensor<8xf32>
+          return %1 : tensor<8xf32>
+        }""",
+        which=("full",),
+        needs=("sdy.func_data_flow_edge",),
+    ),
+    Fault(
+        "where_a_call_without_results_runs",
+        "it looks for the sharding of the first result, of which there is none",
+        "died",
+        """sdy.mesh @one = <[], device_ids=[1]>
+        func.func private @f(%x: tensor<8xf32>) {
+          return
+        }
+        func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+          func.call @f(%x) {sdy.sharding = #sdy.sharding_per_value<[<@one, []>]>} : (tensor<8xf32>) -> ()
+          return %x : tensor<8xf32>
+        }""",
+        which=("full",),
+        needs=(r"call @[^\n]*per_value[^\n]*-> \(\)",),
+        undefined=True,
+    ),
+    Fault(
+        "group_of_arguments_of_a_body",
+        "what an argument of a body gets from outside, the other members of its group get with the manual axes, which "
+        "mean nothing inside; we leave these out",
+        f"duplicate axis ref|{_TAKEN}",
+        _MESH
+        + """func.func @main(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", "y"}]>}, %y: tensor<8xf32>)
+            -> tensor<8xf32> {
+          %0 = sdy.manual_computation(%x, %y) in_shardings=[<@mesh, [{"x", ?}]>, <@mesh, [{"x", ?}]>]
+              out_shardings=[<@mesh, [{"x", ?}]>] manual_axes={"x"} (%a: tensor<4xf32>, %b: tensor<4xf32>) {
+            sdy.sharding_group %a group_id=0 : tensor<4xf32>
+            sdy.sharding_group %b group_id=0 : tensor<4xf32>
+            %1 = stablehlo.custom_call @sdy_testonly(%a, %b) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+            sdy.return %1 : tensor<4xf32>
+          } : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+          return %0 : tensor<8xf32>
+        }""",
+        which=PASSES,
+        needs=("sdy.manual_computation", "sdy.sharding_group"),
+    ),
+    Fault(
+        "group_of_a_result_of_a_body",
+        "a result of a manual computation gets the sharding of another member of its group, without its manual axes",
+        "must match|not divisible by the manual axes|duplicate axis ref",
+        _MESH
+        + """func.func @main(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<8xf32> {
+          %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"x"}]>] out_shardings=[<@mesh, [{?}]>]
+              manual_axes={"x"} (%a: tensor<4xf32>) {
+            %1 = stablehlo.custom_call @sdy_testonly(%a) : (tensor<4xf32>) -> tensor<8xf32>
+            sdy.return %1 : tensor<8xf32>
+          } : (tensor<8xf32>) -> tensor<8xf32>
+          sdy.sharding_group %x group_id=0 : tensor<8xf32>
+          sdy.sharding_group %0 group_id=0 : tensor<8xf32>
+          return %0 : tensor<8xf32>
+        }""",
+        which=PASSES,
+        needs=("sdy.manual_computation", "sdy.sharding_group"),
+        ours=_WRITE,
     ),
 ]

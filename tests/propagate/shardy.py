@@ -110,7 +110,7 @@ def ours_each(text: str, pipelines: Sequence[dict[str, Any]]) -> list[str | Auto
     """
     from autoshard.frontends.stablehlo.reader import parse_module, read_module
 
-    imported = read_module(parse_module(text))
+    imported = read_module(parse_module(text), dynamic=True)
     found: list[str | AutoshardError] = []
     for options in pipelines:
         try:

@@ -191,12 +191,17 @@ def test_every_operation_is_drawn() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_faults_of_shardy(fault: Fault) -> None:
-    """Shardy still fails, so the entry is still needed; we give a module that it accepts, or an error."""
+    """Shardy still fails, so the entry is still needed; we give a module that it accepts, or an error.
+
+    What reads memory that is no more may fail or not.
+    """
     which = fault.which[0]
     (theirs,) = shardy_each(fault.text, [pipeline(which, edges=fault.edges)])
-    assert isinstance(theirs, ShardyFailed), f"no fault any more ({fault.reason})"
     (ours,) = ours_each(fault.text, [{"which": which, "edges": fault.edges}])
-    assert fault.explains(theirs, fault.text, which, ours), f"{theirs}\nours: {ours}"
+    if isinstance(theirs, ShardyFailed):
+        assert fault.explains(theirs, fault.text, which, ours), f"{theirs}\nours: {ours}"
+    else:
+        assert fault.undefined, f"no fault any more ({fault.reason})"
     if isinstance(ours, str):
         (read,) = shardy_each(ours, [["symbol-dce"]])
         assert isinstance(read, str), str(read)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxlib.mlir import ir
 
-from autoshard.core.tensortype import TOKEN, DType, TensorType, dtype
+from autoshard.core.tensortype import DYNAMIC, TOKEN, DType, TensorType, dtype
 from autoshard.util.errors import ShapeError
 
 _ELEMENTS = {"i1": "bool", "complex<f32>": "c64", "complex<f64>": "c128", "f4E2M1FN": "f4e2m1fn"}
@@ -63,15 +63,22 @@ def tensor_type(text: str) -> TensorType:
     Raises:
         ShapeError: a dynamic shape, a tuple, or an element type that JAX does not emit.
     """
+    of = any_tensor_type(text)
+    if not of.is_static:
+        raise ShapeError(f"cannot import {text}: its shape is dynamic; every size has to be known")
+    return of
+
+
+@lru_cache(maxsize=65536)
+def any_tensor_type(text: str) -> TensorType:
+    """As `tensor_type`, but sizes may be DYNAMIC: `tensor<?x16xf32>`."""
     if text in ("!stablehlo.token", "!mhlo.token"):
         return TensorType((), TOKEN)
     if not text.startswith("tensor<"):
         raise ShapeError(f"cannot import a value of type {text}: only tensors of static shape and tokens are")
     body = text[len("tensor<") : -1].split(",", 1)[0].strip()
     *sizes, element = body.split("x") if "complex" not in body else _complex(body)
-    if "?" in sizes:
-        raise ShapeError(f"cannot import {text}: its shape is dynamic; every size has to be known")
-    return TensorType(tuple(map(int, sizes)), element_type(element))
+    return TensorType(tuple(DYNAMIC if size == "?" else int(size) for size in sizes), element_type(element))
 
 
 def _complex(body: str) -> list[str]:

@@ -23,27 +23,28 @@ _ROUND_TRIP = "xla.sdy.meshes"
 _ROUND_TRIP_IMPORT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
 
 
-def from_stablehlo(source: Any) -> Imported:
+def from_stablehlo(source: Any, *, dynamic: bool = False) -> Imported:
     """A StableHLO module as a graph that can be planned and run, with the shardings that it asks for.
 
     Args:
         source: MLIR text; the path of a file that ends in .mlir (text or bytecode); bytecode; what
             `jax.jit(f).lower(...)` or `jax.export.export(...)(...)` return; or an MLIR module.
+        dynamic: take tensors of dynamic size, too; such a graph can be propagated over, but neither planned nor run.
 
     Raises:
         RuntimeSetupError: jax is not installed.
         ParseError: MLIR cannot read it, or it is nothing of the above.
-        ShapeError: dynamic shapes, or types that are no tensors.
+        ShapeError: dynamic shapes where they are not taken, or types that are no tensors.
     """
     need_jax("reading a StableHLO module")
     from autoshard.frontends.stablehlo.reader import read_module
 
     if isinstance(source, os.PathLike) or (isinstance(source, str) and _is_path(source)):
         path = Path(source)
-        return read_module(_parsed(_contents(path), str(path)), str(path))
+        return read_module(_parsed(_contents(path), str(path)), str(path), dynamic=dynamic)
     if isinstance(source, str | bytes):
-        return read_module(_parsed(source, ""))
-    return read_module(_module_of(source))
+        return read_module(_parsed(source, ""), dynamic=dynamic)
+    return read_module(_module_of(source), dynamic=dynamic)
 
 
 def _is_path(text: str) -> bool:

@@ -19,7 +19,7 @@ from jaxlib.mlir import ir
 from autoshard.core.rule import Rule
 from autoshard.core.rule_sdy import parse_sdy_rule
 from autoshard.core.tensortype import TOKEN, TensorType
-from autoshard.frontends.stablehlo.attributes import attribute, tensor_type
+from autoshard.frontends.stablehlo.attributes import any_tensor_type, attribute, tensor_type
 from autoshard.frontends.stablehlo.bodies import CONSTRAINT
 from autoshard.frontends.stablehlo.functions import check_calls, entry_of, public_of, with_functions
 from autoshard.frontends.stablehlo.imported import Imported
@@ -72,21 +72,22 @@ def parse_module(text: str | bytes, file: str = "") -> Any:
             raise ParseError(f"cannot read {file or 'this'} as a StableHLO module: {told}") from None
 
 
-def read_module(module: Any, file: str = "") -> Imported:
+def read_module(module: Any, file: str = "", *, dynamic: bool = False) -> Imported:
     """The graphs and shardings of an MLIR module.
 
     Args:
         module: the module; sharding attributes of GSPMD (`mhlo.sharding`) are no sdy attributes and are not read.
         file: what to call its text in source lines; '' leaves out lines of the text itself.
+        dynamic: take tensors of dynamic size, too. What computes with them is Opaque, so shardings spread around them.
 
     Raises:
-        ShapeError: dynamic shapes, or types that are no tensors.
+        ShapeError: dynamic shapes where they are not taken, or types that are no tensors.
         ParseError: no function to start from, a function that calls itself, or attributes that cannot be read.
         GraphError: an operation whose result types autoshard's own operator does not make.
     """
     load_translators()
     with module.context, gc_paused():
-        return _ModuleReader(module, file).read()
+        return _ModuleReader(module, file, dynamic).read()
 
 
 def read_scalar_function(region: Any) -> Graph:
@@ -139,6 +140,7 @@ class Reader:
         self.meshes: dict[str, Mesh] = {}
         self.values: dict[Value, Sharding] = {}
         self.outputs: dict[str, tuple[Sharding | None, ...]] = {}
+        self.effects: dict[Node, Sharding] = {}
         self.operations: dict[Node, Any] = {}
         self.types: dict[Any, TensorType] = {}
         self.parsed: dict[Any, Any] = {}
@@ -147,6 +149,7 @@ class Reader:
         self.fitting: set[tuple[Sharding, TensorType]] = set()
         self.prefix = ""
         self.taken: dict[str, int] = {}
+        self.read_type = tensor_type
 
     # -- functions and blocks
 
@@ -218,7 +221,10 @@ class Reader:
             raise ParseError("it uses a value from outside the function that is read") from None
         found = op.results
         results = tuple([Value(self.type(value.type), self.named(value)) for value in found])
-        operator, attrs = self.translate(op, results)
+        if all(value.type.is_static for value in (*operands, *results)):
+            operator, attrs = self.translate(op, results)
+        else:
+            operator, attrs = self.translate_dynamic(op, results)
         regions: tuple[Region, ...] = ()
         if operator.takes_regions and len(op.regions):
             label = results[0].name if results else self.unique(op.name)
@@ -228,7 +234,7 @@ class Reader:
         known.update(zip(found, results, strict=True))
         self.check(node)
         self.operations[node] = op
-        self.ask_results(op, results)
+        self.ask_results(op, node)
         return node
 
     def translate(self, op: Any, results: tuple[Value, ...]) -> tuple[Operator, Mapping[str, Any]]:
@@ -237,9 +243,16 @@ class Reader:
         elif op.name in STRUCTURES:
             name, attrs = STRUCTURES[op.name](self, op, tuple(value.type for value in results))
         else:
-            types = tuple(value.type for value in results)
-            name, attrs = "Opaque", {"name": op.name, "types": types, "text": _text(op)}
+            name, attrs = _opaque(op, results)
         return self.complete(name, attrs)
+
+    def translate_dynamic(self, op: Any, results: tuple[Value, ...]) -> tuple[Operator, Mapping[str, Any]]:
+        """Translate what has an operand or a result of dynamic size: rules hold for known sizes only."""
+        if op.name in STRUCTURES:
+            operator, attrs = self.translate(op, results)
+            if not operator.has_rule:
+                return operator, attrs
+        return self.complete(*_opaque(op, results, op.name not in TABLE or attribute(op, "has_side_effect", False)))
 
     def complete(self, name: str, attrs: dict[str, Any]) -> tuple[Operator, Mapping[str, Any]]:
         """The operator, and all its attributes: one object for equal ones."""
@@ -267,10 +280,15 @@ class Reader:
         rule, custom = parse_sdy_rule(str(op.attributes[_RULE]))
         return given(rule), custom
 
-    def ask_results(self, op: Any, results: tuple[Value, ...]) -> None:
+    def ask_results(self, op: Any, node: Node) -> None:
         if _SHARDING not in op.attributes:
             return
-        for value, sharding in zip(results, self.per_value(op.attributes[_SHARDING]), strict=True):
+        shardings = self.per_value(op.attributes[_SHARDING])
+        if not node.results:
+            # MLIR's verifier takes at most one here, which has no dims.
+            self.effects.update((node, sharding) for sharding in shardings)
+            return
+        for value, sharding in zip(node.results, shardings, strict=True):
             self.ask(value, sharding)
 
     def ask(self, value: Value, sharding: Sharding) -> None:
@@ -303,7 +321,7 @@ class Reader:
     def type(self, of: Any) -> TensorType:
         found = self.types.get(of)
         if found is None:
-            found = self.types[of] = tensor_type(str(of))
+            found = self.types[of] = self.read_type(str(of))
         return found
 
     def sharding(self, attr: Any) -> Sharding:
@@ -336,10 +354,12 @@ class _ScalarReader(Reader):
 
 
 class _ModuleReader(Reader):
-    def __init__(self, module: Any, file: str) -> None:
+    def __init__(self, module: Any, file: str, dynamic: bool) -> None:
         state = ir.AsmState(module.operation)
         super().__init__(Locations(file), lambda value: value.get_name(state))
         self.module = module
+        if dynamic:
+            self.read_type = any_tensor_type
 
     def read(self) -> Imported:
         operations = [op.operation for op in self.module.body.operations]
@@ -354,7 +374,7 @@ class _ModuleReader(Reader):
         check_calls(graphs)
         entry = graphs.pop(entry_of(functions))
         entry = Graph(entry.name, entry.inputs, entry.nodes, entry.outputs, entry.roles, functions=graphs)
-        asked = Asked(self.meshes, self.values, self.outputs)
+        asked = Asked(self.meshes, self.values, self.outputs, self.effects)
         names = _result_names(functions[entry.name], len(entry.outputs))
         public = public_of(functions)
         return Imported(entry, asked, tuple(functions), self.module, self.operations, names, public)
@@ -373,6 +393,12 @@ def check_results(node: Node) -> None:
             f"internal error: the module's result types and those of autoshard's operator {node.op.name} differ: "
             f"{types}; operands {', '.join(map(str, node.operand_types))}, attributes {dict(node.attrs)}"
         )
+
+
+def _opaque(op: Any, results: tuple[Value, ...], effects: bool = True) -> tuple[str, dict[str, Any]]:
+    """What stands for an operation of which only the types of its results count."""
+    types = tuple(value.type for value in results)
+    return "Opaque", {"name": op.name, "types": types, "text": _text(op), "effects": effects}
 
 
 def _exact(value: Any) -> Any:

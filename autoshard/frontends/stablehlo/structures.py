@@ -50,6 +50,9 @@ def _edge(reader: Any, op: Any, types: Types) -> Translation:
     return "DataFlowEdge", {"sharding": found and reader.sharding(found)}
 
 
+STRUCTURES["sdy.func_data_flow_edge"] = lambda reader, op, types: ("FuncDataFlowEdge", {})
+
+
 @_structure("sdy.propagation_barrier")
 def _barrier(reader: Any, op: Any, types: Types) -> Translation:
     return "PropagationBarrier", {"direction": _DIRECTIONS[attribute(op, "allowed_direction")]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from autoshard.core.tensortype import TOKEN
 from autoshard.layout.sharding import Sharding, divisible, without_sub_axes
 from autoshard.propagate.values import outer_shardings
 from autoshard.propagate.views import inside
@@ -34,7 +35,7 @@ def even_boundaries(work: Work) -> None:
 
 
 def _even(value: Val, sharding: Sharding) -> Sharding:
-    return divisible(sharding, value.type.shape) if value.is_tensor else sharding
+    return sharding if value.type.dtype is TOKEN else divisible(sharding, value.type.shape)
 
 
 def _even_values(values: Iterable[Val]) -> None:

@@ -39,6 +39,7 @@ def flatten_calls(work: Work) -> None:
 
 def import_calls(work: Work) -> None:
     """Turn each call into a named computation that holds the function's body, with edges (sdy-import-func-calls)."""
+    _drop_edges(work)
     symbols = Symbols(work)
     moved: dict[Op, Block] = {}
     for function in callees_first(work):
@@ -47,6 +48,23 @@ def import_calls(work: Work) -> None:
     for function in moved:
         function.erase()
     add_edges(work)
+
+
+def _drop_edges(work: Work) -> None:
+    """Erase the edges between calls and functions, whose shardings what they stand on gets: the bodies get own ones.
+
+    Edges on functions that nobody calls stay; nothing passes them.
+    """
+    called = {call.attrs["callee"] for call in named(work.module, "Call")}
+    for function in work.functions:
+        for op in named(function, "FuncDataFlowEdge"):
+            (value,), (result,) = op.operands, op.results
+            if value.defining is None and function.attrs["name"] not in called:
+                continue
+            value.sharding = result.sharding or value.sharding
+            if value.defining is not None:
+                fill_open(value.defining.results)
+            replace_op(op, [value])
 
 
 def _import_call(call: Op, function: Op, moved: dict[Op, Block]) -> None:
@@ -59,7 +77,7 @@ def _import_call(call: Op, function: Op, moved: dict[Op, Block]) -> None:
         "types": call.attrs["types"],
     }
     inlined = Op(lookup("NamedComputation"), call.operands, (value.type for value in call.results), attrs)
-    inlined.origin = call.origin
+    inlined.origin, inlined.devices = call.origin, call.devices
     assert call.parent is not None
     call.parent.insert(inlined, call)
     if function in moved:

@@ -49,7 +49,7 @@ def _export(op: Op, symbols: Symbols) -> list[Val]:
     symbols.add(function)
     types = tuple(value.type for value in op.results)
     call = Op(lookup("Call"), op.operands, types, {"callee": function.attrs["name"], "types": types})
-    call.origin = op.origin
+    call.origin, call.devices = op.origin, op.devices
     assert op.parent is not None
     op.parent.insert(call, op)
     for old, new, sharding in zip(op.results, call.results, leaving, strict=True):

@@ -77,7 +77,7 @@ def clone_block(block: Block, owner: Op, values: dict[Val, Val]) -> Block:
 
 def _shell(op: Op, values: dict[Val, Val]) -> Op:
     copy = Op(op.operator, (), [value.type for value in op.results], op.attrs)
-    copy.origin = op.origin
+    copy.origin, copy.devices = op.origin, op.devices
     for old, new in zip(op.results, copy.results, strict=True):
         _same(old, new, values)
     return copy

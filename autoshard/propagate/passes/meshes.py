@@ -30,6 +30,8 @@ def change_shardings(work: Work, change: Change) -> None:
             continue
         for name in _asking(op.operator):
             op.attrs[name] = _changed(op.attrs[name], change)
+        if op.devices is not None:
+            op.devices = change(op.devices)
         for block in op.blocks:
             _change_values(block.args, change)
         _change_values(op.results, change)

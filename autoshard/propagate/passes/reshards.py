@@ -48,14 +48,15 @@ def insert_reshards(work: Work) -> None:
         if sums and not _settle(op):
             continue
         name = op.operator.name
+        fitted = False
         if name == "Call":
             _fit_call(op, symbols.callee(op))
         elif name == "Concatenate":
-            _fit_concatenation(op, infos)
+            fitted = _fit_concatenation(op, infos)
         elif name == "DotGeneral":
             _fit_product(op, infos, fitting)
-        if sums:
-            _settle_results(op, infos)
+        if sums or fitted:
+            _settle_results(op, infos, fitted)
 
 
 def _settle(op: Op) -> bool:
@@ -76,9 +77,12 @@ def _settle(op: Op) -> bool:
     return True
 
 
-def _settle_results(op: Op, infos: Infos) -> None:
+def _settle_results(op: Op, infos: Infos, fitted: bool) -> None:
+    """Sum up what an operation reduces, if its result is unreduced or all was moved to what its rule asks."""
     known = get_sharding(op.results[0]) if op.results else None
     if known is None or op.operator.name in ("Call", "Function") or op.operator.edges is not None:
+        return
+    if not known.unreduced and not fitted:
         return
     rule = None if _is_custom(op) else infos.find(op).rule
     if rule is not None:
@@ -158,19 +162,25 @@ def _most_common(shardings: Sequence[Sharding | None], default: tuple[Mesh, str]
     return best
 
 
-def _fit_concatenation(op: Op, infos: Infos) -> None:
-    """Let all operands and the result be split alike, and not along the joined dim."""
+def _fit_concatenation(op: Op, infos: Infos) -> bool:
+    """Let all operands and the result be split alike, and not along the joined dim.
+
+    Returns:
+        Whether they may have been split otherwise before.
+    """
     result = get_sharding(op.results[0])
-    if all(get_sharding(value) is result for value in op.operands):
-        return
+    has_own_rule = op.origin is not None and op.origin.given_rule is not None
+    if not has_own_rule and all(get_sharding(value) is result for value in op.operands):
+        return False
     table = _table(op, infos)
     if table is None:
-        return
+        return False
     sizes = [math.prod(value.type.shape) for value in table.values]
     common = find_common_axes(table.wired.rule, table.rows, sizes)
     for t, row in enumerate(table.rows):
         if _differs(row, common) or _on_other_devices(table, t):
             _move(table, t, common)
+    return True
 
 
 def _differs(row: Row, common: Sequence[Refs]) -> bool:

@@ -160,10 +160,9 @@ def settle_operands(op: Op) -> None:
 
 
 def settle_reduction(op: Op, rule: Rule, mesh: Mesh) -> None:
-    """Sum up the results along the axes that split what is reduced away, if they are unreduced along others."""
-    kept = get_sharding(op.results[0]) if op.results else None
-    if kept is None or not kept.unreduced:
-        return
+    """Sum up the results along the axes that split what is reduced away."""
+    kept = get_sharding(op.results[0])
+    unreduced = kept.unreduced if kept is not None else ()
     axes: list[AxisRef] = []
     wired = wiring(rule)
     rows = [to_factors(tensor, get_sharding(value)) for tensor, value in zip(wired.tensors, op.operands, strict=False)]
@@ -172,11 +171,11 @@ def settle_reduction(op: Op, rule: Rule, mesh: Mesh) -> None:
             found = {row.axes[f] for row in rows if row.axes[f] is not None}
             if len(found) != 1:
                 raise ShardingError(
-                    f"{op} is to stay unreduced along {_names(kept.unreduced)}, but its operands do not agree on what "
+                    f"{op} is to stay unreduced along {_names(unreduced)}, but its operands do not agree on what "
                     f"splits the reduced factor {factor.name}"
                 )
             axes += found.pop() or ()
-    summed = _sorted(_without(tuple(axes), kept.unreduced), mesh)
+    summed = _sorted(_without(tuple(axes), unreduced), mesh)
     for value in op.results if summed else ():
         assert op.parent is not None and value.sharding is not None
         made = op.parent.insert(_collective("SdyAllReduce", value, summed, value.sharding), op.next)

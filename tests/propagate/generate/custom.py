@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.propagate.generate.scope import F32, TOKEN, Scope, Value, tensor
+from tests.propagate.generate.scope import DYNAMIC, F32, TOKEN, Scope, Value, tensor
+from tests.propagate.generate.structure_table import structure
 from tests.propagate.generate.table import kind
 
 POINTWISE = (
@@ -96,3 +97,24 @@ def composite(scope: Scope) -> None:
         f"  {inside}r = stablehlo.tanh {inside} : {of}\n  return {inside}r : {of}\n}}"
     )
     scope.emit("stablehlo.composite", f'name = "own.{name}", decomposition = @{name}', [x], [(x.shape, F32)])
+
+
+@structure("dynamic")
+def dynamic(scope: Scope) -> None:
+    """An operation on a tensor of dynamic size; what makes one Shardy refuses, so that is rare."""
+    x = scope.dynamic(scope.random.choice((3, 4)))
+    if x is None:
+        return
+    drawn = scope.random.random()
+    if drawn < 0.03:
+        scope.emit("stablehlo.negate", "", [x], [(x.shape, DYNAMIC)])
+    elif drawn < 0.4:
+        scope.emit("stablehlo.get_dimension_size", "dimension = 0 : i64", [x], [((), "i32")])
+    elif drawn < 0.7:
+        custom_call(
+            scope, "nobody_knows_it", [x, scope.any()], [(scope.shape(), F32)], effects=scope.module.chance(0.5)
+        )
+    elif drawn < 0.85:
+        scope.line(f"sdy.sharding_group {x.name} group_id={scope.module.group_of((x.dims, scope.place))} : {x.type}")
+    else:
+        custom_call(scope, "sdy_testonly", [x], [], effects=True)

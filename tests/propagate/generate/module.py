@@ -40,10 +40,11 @@ FEATURES = (
     "meshes",
     "orders",
     "maximal",
+    "dynamic",
     "inlined",
 )
 # Not for the whole pipeline, which adds edges to these and then finds two on one value.
-ALONE = ("edges", "named")
+ALONE = ("edges", "named", "function_edges")
 MESHES = (
     {"x": 2, "y": 2, "z": 4},
     {"x": 2, "y": 4},
@@ -72,6 +73,8 @@ def random_module(random: Random, features: frozenset[str] | None = None, size: 
     if module.chance(0.2):
         random.shuffle(texts)
     meshes = [_mesh(name, axes, module.orders.get(name, [])) for name, axes in module.meshes.items()]
+    if module.chance(0.1):
+        return "\n".join(random.sample([*meshes, *texts], len(meshes) + len(texts))) + "\n"
     return "\n".join([*meshes, *texts]) + "\n"
 
 

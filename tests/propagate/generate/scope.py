@@ -12,12 +12,14 @@ Shape = tuple[int, ...]
 SIZES = (1, 2, 3, 4, 6, 8, 12)
 F32 = "f32"
 TOKEN = "!stablehlo.token"
+# A tensor with a first dim of dynamic size, before those in its shape.
+DYNAMIC = "?f32"
 MAXIMAL, EMPTY = "maximal_mesh_1", "empty_mesh"
 
 
 @dataclass(frozen=True)
 class Value:
-    """An SSA value: its name (`%3`), shape and element type; a token has TOKEN for that."""
+    """An SSA value: its name (`%3`), shape and element type, for which there also stands TOKEN or DYNAMIC."""
 
     name: str
     shape: Shape
@@ -27,8 +29,15 @@ class Value:
     def type(self) -> str:
         return tensor(self.shape, self.element)
 
+    @property
+    def dims(self) -> Shape:
+        """The sizes of all dims; 0 for the dynamic one."""
+        return (0, *self.shape) if self.element == DYNAMIC else self.shape
+
 
 def tensor(shape: Shape, element: str = F32) -> str:
+    if element == DYNAMIC:
+        return f"tensor<{'x'.join(['?', *map(str, shape), F32])}>"
     return TOKEN if element == TOKEN else f"tensor<{'x'.join([*map(str, shape), element])}>"
 
 
@@ -142,6 +151,16 @@ class Scope:
         found = self.pick(lambda value: value.shape == shape, element)
         return found if found is not None and self.module.chance(0.7) else self.argument(shape, element)
 
+    @property
+    def sealed(self) -> bool:
+        """Whether it is in a block that cannot see the arguments of the function."""
+        return self.isolated or (self.outer is not None and self.outer.sealed)
+
+    def dynamic(self, *shape: int) -> Value | None:
+        """A tensor of dynamic size, `shape` being its other dims; None where none can be seen."""
+        found = self.pick(lambda value: value.shape == shape, DYNAMIC)
+        return found if found is not None or self.sealed else self.argument(shape, DYNAMIC)
+
     def token(self) -> Value:
         found = self.pick(element=TOKEN)
         if found is not None and self.module.chance(0.6):
@@ -212,15 +231,17 @@ class Scope:
             )
 
     def asked(self, made: Sequence[Value], share: float = 0.12) -> str:
-        """Sometimes an attribute with shardings of the results."""
-        if not made or any(value.element == TOKEN for value in made) or not self.module.chance(share):
+        """Sometimes an attribute with shardings of the results, or with where an operation without results runs."""
+        if any(value.element == TOKEN for value in made) or not self.module.chance(share if made else 0.3):
             return ""
-        texts = [self.module.sharding(self.module, value.shape, self.manual) for value in made]
+        # Without results there may be one sharding without dims, or none.
+        shapes = [value.dims for value in made] if made else [()] * self.random.choice((0, 1, 1, 1))
+        texts = [self.module.sharding(self.module, shape, self.manual if made else ()) for shape in shapes]
         return f"sdy.sharding = #sdy.sharding_per_value<[{', '.join(texts)}]>"
 
     def ruled(self, operands: Sequence[Value], made: Sequence[Value]) -> str:
         """Sometimes an attribute with a rule of the user's own."""
-        tensors = [value.element != TOKEN for value in (*operands, *made)]
+        tensors = [value.element not in (TOKEN, DYNAMIC) for value in (*operands, *made)]
         if not operands or not made or not all(tensors) or not self.module.has("rules", 0.2):
             return ""
         rule = random_rule(self.random, [value.shape for value in operands], [value.shape for value in made])

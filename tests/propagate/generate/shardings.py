@@ -17,12 +17,15 @@ def sharding(module: Module, shape: Shape, manual: tuple[str, ...] = ()) -> str:
     if name == MAXIMAL:
         return f"<@{name}, []>"
     mesh = module.meshes[name]
+    if not manual and module.has("inlined", 0.1):
+        # One that no symbol stands for.
+        mesh, name = {"q": 2, "r": 3}, ""
     free = _pieces(module, mesh, manual)
     closed = module.chance(0.3)
     dims = ", ".join(_dim(module, free, closed) for _ in shape)
     lists = _lists(module, mesh, free) if shape else ""
     shown = f"@{name}"
-    if name != EMPTY and module.has("inlined", 0.3):
+    if name == "" or (name != EMPTY and module.has("inlined", 0.3)):
         shown = f"mesh{axes_of(mesh, module.orders.get(name, []))}"
     return f"<{shown}, [{dims}]{lists}>"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.propagate.generate.annotations import edges
-from tests.propagate.generate.scope import Scope, Value, text_of, types_of
+from tests.propagate.generate.scope import DYNAMIC, Scope, Value, text_of, types_of
 from tests.propagate.generate.structure_table import fill, structure
 
 
@@ -95,15 +95,20 @@ def manual_computation(scope: Scope) -> None:
     axes = scope.random.sample(free, min(len(free), scope.random.choice((1, 1, 1, 2))))
     manual = tuple(axis for axis in mesh if axis in axes)
     values = _several(scope)
+    if scope.module.has("groups", 0.5):
+        values.append(scope.like(values[0].shape))
+    more = scope.dynamic(4) if scope.module.has("dynamic", 0.3) else None
+    values += [more] if more is not None else []
     asked, arguments = [], []
     for value in values:
-        places = _places(scope, manual, mesh, value.shape)
-        asked.append(_manual_sharding(scope, name, mesh, manual, places, len(value.shape)))
+        places = _places(scope, manual, mesh, value.shape) if value.element != DYNAMIC else {}
+        asked.append(_manual_sharding(scope, name, mesh, manual, places, len(value.dims)))
         local = list(value.shape)
         for axis, dim in places.items():
             local[dim] //= mesh[axis]
-        arguments.append(Value(scope.module.fresh(), tuple(local)))
+        arguments.append(Value(scope.module.fresh(), tuple(local), value.element))
     inner = _inner(scope, scope.random.randint(0, 3), arguments, (*scope.manual, *manual), isolated=True)
+    _group_arguments(inner, arguments)
     handed = [_hand_out(inner, inner.any(0, 3)) for _ in range(scope.random.randint(1, 2))]
     made, given = [], []
     for value in handed:
@@ -123,6 +128,17 @@ def manual_computation(scope: Scope) -> None:
     scope.line(f"  sdy.return {text_of(handed)} : {types_of(handed)}")
     scope.line(f"}} : ({types_of(values)}) -> ({types_of(made)})")
     _came(scope, made, "")
+
+
+def _group_arguments(inner: Scope, arguments: list[Value]) -> None:
+    """Sometimes put the arguments of a body that have one shape into a group, however they are asked to lie."""
+    alike = [value for value in arguments if value.dims == arguments[0].dims]
+    if len(alike) < 2 or not inner.module.has("groups", 0.5):
+        return
+    number = inner.module.group_of((arguments[0].shape, inner.place))
+    for value in alike:
+        if inner.module.grouped.setdefault(value, number) == number:
+            inner.line(f"sdy.sharding_group {value.name} group_id={number} : {value.type}")
 
 
 def _places(scope: Scope, manual: tuple[str, ...], mesh: dict[str, int], shape: tuple[int, ...]) -> dict[str, int]:

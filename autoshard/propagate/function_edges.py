@@ -1,0 +1,66 @@
+"""Data-flow edges between functions: from operands of calls to arguments, from what is returned to results of calls.
+
+A module may hold FuncDataFlowEdge ops for these (Shardy adds them where calls are not written out in place). The op
+alone keeps the sharding of the edge; the argument or result that it stands on has it for its only user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from autoshard.ops.control import call, func_data_flow_edge
+from autoshard.propagate.work import Op, Use, Val, find
+from autoshard.util.errors import GraphError
+
+
+def function_sources(edge: Op) -> list[Val]:
+    """The values that flow into the edge of a FuncDataFlowEdge op.
+
+    Raises:
+        GraphError: the op stands neither on an argument of a function nor on a result of a call.
+    """
+    value = edge.operands[0]
+    maker = value.defining
+    if maker is None:
+        return [one.operands[value.index] for one in _calls(_function_of(edge))]
+    if maker.operator is not call:
+        raise GraphError(
+            f"{edge} stands on a result of {maker}, but belongs on a function's argument or a call's result"
+        )
+    return [_callee(maker).blocks[0].terminator.operands[value.index]]
+
+
+def users_across(use: Use) -> Iterator[Op]:
+    """The ops in other functions that use the value: an operand of a call, or one that a function returns."""
+    user, index = use
+    if user.operator is call:
+        targets = [_callee(user).blocks[0].args[index]]
+    else:
+        targets = [one.results[index] for one in _calls(_function_of(user))]
+    return (op for target in targets for op, _ in target.users if op.operator is func_data_flow_edge)
+
+
+def _function_of(op: Op) -> Op:
+    parent = op.parent_op
+    while parent is not None and parent.operator.name != "Function":
+        parent = parent.parent_op
+    assert parent is not None, f"{op} is in no function"
+    return parent
+
+
+def _module_of(op: Op) -> Op:
+    module = _function_of(op).parent_op
+    assert module is not None
+    return module
+
+
+def _calls(function: Op) -> list[Op]:
+    module = function.parent_op
+    assert module is not None
+    calls = find(module, lambda operator: operator is call)
+    return [one for one in calls if one.attrs["callee"] == function.attrs["name"]]
+
+
+def _callee(of: Op) -> Op:
+    name = of.attrs["callee"]
+    return next(function for function in _module_of(of).blocks[0] if function.attrs["name"] == name)
