@@ -182,7 +182,29 @@ def test_disagreeing_groups_are_a_warning():
     assert "sharding group 1 are asked to lie in different ways" in warning
 
 
+DYNAMIC = """sdy.mesh @mesh = <["x"=2, "y"=4]>
+func.func @main(%d: tensor<?x12xf32> {sdy.sharding = #sdy.sharding<@mesh, [{?}, {"y"}]>},
+    %x: tensor<8x12xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {?}]>}) -> (tensor<?x12xf32>, tensor<8x12xf32>) {
+  %0 = stablehlo.negate %d : tensor<?x12xf32>
+  %1 = stablehlo.negate %x : tensor<8x12xf32>
+  return %0, %1 : tensor<?x12xf32>, tensor<8x12xf32>
+}
+"""
+
+
 @pytest.mark.jax
-def test_a_dynamic_shape_in_a_text():
-    with pytest.raises(autoshard.util.errors.ShapeError, match=r"^cannot import tensor<\?x12xf32>"):
-        propagate(TEXT.replace("8x12", "?x12").replace('{"x"}', "{}").replace('{"y"}', "{}"))
+def test_shardings_spread_around_tensors_of_dynamic_size():
+    spread = propagate(DYNAMIC)
+    found = {value.name: str(sharding) for value, sharding in spread.shardings.items()}
+    assert found == {
+        "%arg0": '<@mesh, [{}, {"y"}]>',
+        "%arg1": '<@mesh, [{"x"}, {}]>',
+        "%0": "None",
+        "%1": '<@mesh, [{"x"}, {}]>',
+    }
+    assert "stablehlo.negate %arg0 : tensor<?x12xf32>" in spread.to_mlir()
+    assert "%1" in spread.report()
+    with pytest.raises(autoshard.util.errors.ShapeError, match="its shape is dynamic"):
+        _ = spread.graph.inputs[0].type.nbytes
+    with pytest.raises(autoshard.util.errors.ShapeError, match=r"cannot import tensor<\?x12xf32>"):
+        autoshard.from_stablehlo(DYNAMIC)

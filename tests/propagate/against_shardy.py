@@ -37,7 +37,7 @@ def released(text: str, *passes: str) -> str:
 
 
 def work_of(text: str) -> Work:
-    imported = read_module(parse_module(text))
+    imported = read_module(parse_module(text), dynamic=True)
     return from_graph(imported.graph, imported.asked, imported.order)
 
 

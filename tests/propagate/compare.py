@@ -35,7 +35,7 @@ def module_text(name: str) -> str:
 
 def load(text: str) -> Work:
     """The working copy of a module, its public functions marked."""
-    imported = read_module(parse_module(text))
+    imported = read_module(parse_module(text), dynamic=True)
     work = from_graph(imported.graph, imported.asked, imported.order)
     for function in work.functions:
         function.attrs["public"] = function.attrs["name"] in imported.public

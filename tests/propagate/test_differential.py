@@ -5,11 +5,9 @@ Where Shardy fails, `faults` says why, with a small module; no other failure is 
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,19 +17,17 @@ from autoshard.frontends.stablehlo.reader import load_translators
 from autoshard.frontends.stablehlo.structures import STRUCTURES
 from autoshard.frontends.stablehlo.table import TABLE
 from autoshard.ops.hlo_custom import has_custom_call_rule
-from autoshard.util.errors import AutoshardError
-from tests.propagate.faults import FAULTS, SINGLE, Fault, fault_of
+from tests.propagate.differential import GENERAL, compare, options
+from tests.propagate.faults import FAULTS, Fault, fault_of
 from tests.propagate.generate.coverage import counts, drawn
 from tests.propagate.generate.custom import POINTWISE
-from tests.propagate.generate.module import ALONE, FEATURES, catalogue, random_module
+from tests.propagate.generate.module import catalogue, random_module
 from tests.propagate.generate.table import OPERATIONS
 from tests.propagate.jax_models import MODULES, opened
 from tests.propagate.shardy import ShardyFailed, ours_each, pipeline, shardy_each
 
 pytestmark = pytest.mark.jax
 
-# Meshes written out in place crash all passes but the pipeline, which names them first.
-GENERAL = tuple(name for name in FEATURES if name != "inlined")
 SEEDS = st.integers(0, 2**32 - 1)
 # What random modules once showed.
 SMALL = {
@@ -63,40 +59,71 @@ SMALL = {
           sdy.sharding_group %y group_id=0 : tensor<12x6xf32>
           return %0 : tensor<12x6xf32>
         }""",
+    "a concatenation of what barriers give": """sdy.mesh @mesh = <["x"=2, "y"=2, "z"=4]>
+        func.func @main(%x: tensor<4x8x6xf32>,
+                        %y: tensor<4x8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y", "x", ?}, {"z"}, {}]>})
+            -> tensor<4x16x6xf32> {
+          %0 = sdy.sharding_constraint %x <@mesh, [{}, {?}, {?}]> : tensor<4x8x6xf32>
+          %1 = sdy.propagation_barrier %y allowed_direction=NONE : tensor<4x8x6xf32>
+          %2 = sdy.propagation_barrier %1 allowed_direction=NONE : tensor<4x8x6xf32>
+          %3 = stablehlo.concatenate %0, %2, dim = 1 : (tensor<4x8x6xf32>, tensor<4x8x6xf32>) -> tensor<4x16x6xf32>
+          return %3 : tensor<4x16x6xf32>
+        }""",
+    "a product of what barriers give": """sdy.mesh @mesh = <["x"=2, "y"=2]>
+        func.func @main(%x: tensor<8x16xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>},
+                        %y: tensor<16x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>}) -> tensor<8x8xf32> {
+          %0 = sdy.propagation_barrier %x allowed_direction=BACKWARD : tensor<8x16xf32>
+          %1 = sdy.propagation_barrier %y allowed_direction=BACKWARD : tensor<16x8xf32>
+          %2 = stablehlo.dot %0, %1 {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{?}, {"x", ?}]>]>}
+              : (tensor<8x16xf32>, tensor<16x8xf32>) -> tensor<8x8xf32>
+          return %2 : tensor<8x8xf32>
+        }""",
+    "a concatenation with a rule that reduces": """sdy.mesh @mesh = <["x"=2, "y"=2]>
+        func.func @main(%x: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) -> tensor<4x16xf32> {
+          %0 = stablehlo.concatenate %x, %x, dim = 1 {
+              sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"y"}, {}]>]>,
+              sdy.sharding_rule = #sdy.op_sharding_rule<([i, j], [i, j])->([i, k]) {i=4, j=8, k=16} reduction={j}>}
+              : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x16xf32>
+          return %0 : tensor<4x16xf32>
+        }""",
+    "meshes behind functions": """func.func private @f(%x: tensor<8xf32>) -> tensor<8xf32> {
+          return %x : tensor<8xf32>
+        }
+        sdy.mesh @mesh = <["x"=2]>
+        func.func @main(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<8xf32> {
+          %0 = func.call @f(%x) : (tensor<8xf32>) -> tensor<8xf32>
+          return %0 : tensor<8xf32>
+        }
+        sdy.mesh @other = <["y"=2]>
+        """,
+    "where operations without results run": """sdy.mesh @mesh = <["x"=2]>
+        sdy.mesh @one = <[], device_ids=[1]>
+        func.func @main(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<8xf32> {
+          %0 = stablehlo.negate %x : tensor<8xf32>
+          stablehlo.custom_call @f(%0) {has_side_effect = true, sdy.sharding = #sdy.sharding_per_value<[<@one, []>]>}
+              : (tensor<8xf32>) -> ()
+          stablehlo.custom_call @f(%0) {has_side_effect = true, sdy.sharding = #sdy.sharding_per_value<[<@mesh, []>]>}
+              : (tensor<8xf32>) -> ()
+          stablehlo.custom_call @f(%0) {has_side_effect = true, sdy.sharding = #sdy.sharding_per_value<[]>}
+              : (tensor<8xf32>) -> ()
+          return %0 : tensor<8xf32>
+        }""",
+    "a function with edges that is called twice": """sdy.mesh @mesh = <["x"=2, "y"=2]>
+        func.func private @f(%x: tensor<8x4xf32>) -> tensor<8x4xf32> {
+          %0 = sdy.func_data_flow_edge %x {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{?}, {"y", ?}p1]>]>}
+              : tensor<8x4xf32>
+          %1 = stablehlo.negate %0 : tensor<8x4xf32>
+          return %1 : tensor<8x4xf32>
+        }
+        func.func @main(%x: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {?}]>}, %y: tensor<8x4xf32>)
+            -> (tensor<8x4xf32>, tensor<8x4xf32>) {
+          %0 = func.call @f(%x) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+          %1 = sdy.func_data_flow_edge %0 : tensor<8x4xf32>
+          %2 = func.call @f(%y) : (tensor<8x4xf32>) -> tensor<8x4xf32>
+          %3 = sdy.func_data_flow_edge %2 : tensor<8x4xf32>
+          return %1, %3 : tensor<8x4xf32>, tensor<8x4xf32>
+        }""",
 }
-
-
-def options(number: int, features: frozenset[str]) -> list[dict[str, Any]]:
-    """What to run on a module: all passes that take it, and for some modules one more with other options."""
-    if "inlined" in features:
-        return [{"which": "full"}]
-    edges = "edges" not in features
-    chosen: list[dict[str, Any]] = [{"which": which, "edges": edges} for which in SINGLE]
-    if not features & set(ALONE):
-        chosen.append({"which": "full"})
-    if number % 4 < 2:
-        more = "keep_rules" if number % 4 else "conservative"
-        chosen.append({"which": SINGLE[number % 3], "edges": edges, more: True})
-    return chosen
-
-
-def compare(text: str, runs: Sequence[dict[str, Any]]) -> list[str]:
-    """Assert that both give the same module text in all runs, or Shardy fails as it is known to; returns how."""
-    wanted = shardy_each(text, [pipeline(**run) for run in runs])
-    faults = []
-    for run, want, got in zip(runs, wanted, ours_each(text, runs), strict=True):
-        if isinstance(want, ShardyFailed):
-            faults.append(fault_of(want, text, run["which"], got))
-            continue
-        if isinstance(got, AutoshardError):
-            raise AssertionError(f"{run}: Shardy takes it, ours does not: {got}\n{text}") from got
-        assert got.strip() == want.strip(), f"{run}\n{_difference(want, got)}\n{text}"
-    return faults
-
-
-def _difference(want: str, got: str) -> str:
-    lines = difflib.unified_diff(want.splitlines(), got.splitlines(), "Shardy's", "ours", lineterm="", n=1)
-    return "\n".join(lines)
 
 
 def assert_equal_on_random_modules(count: int, always: Sequence[str], others: Sequence[str]) -> None:
@@ -128,6 +155,7 @@ def assert_equal_on_random_modules(count: int, always: Sequence[str], others: Se
         ("unreduced", "reshards"),
         ("meshes", "orders", "maximal"),
         ("rules", "tokens"),
+        ("dynamic", "manual", "groups"),
     ],
 )
 def test_random_modules(always: tuple[str, ...]) -> None:
@@ -148,6 +176,10 @@ def test_edges_that_the_module_holds() -> None:
     assert_equal_on_random_modules(20, ("edges", "while", "barriers"), others)
 
 
+def test_edges_between_functions_that_the_module_holds() -> None:
+    assert_equal_on_random_modules(20, ("function_edges", "calls"), GENERAL)
+
+
 @pytest.mark.parametrize("maker", [maker for _, maker in OPERATIONS], ids=lambda maker: maker.__name__)
 def test_each_operation(maker: Callable) -> None:
     text = catalogue(maker, Random(3))
@@ -156,7 +188,8 @@ def test_each_operation(maker: Callable) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_small_modules(name: str) -> None:
-    assert not compare(SMALL[name], options(0, frozenset()))
+    features = frozenset({"function_edges"} if "func_data_flow_edge" in SMALL[name] else ())
+    assert not compare(SMALL[name], options(0, features))
 
 
 @pytest.mark.parametrize("name", MODULES)

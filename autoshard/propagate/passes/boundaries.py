@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from autoshard.core.tensortype import TOKEN
 from autoshard.layout.sharding import Sharding, divisible, without_sub_axes
 from autoshard.propagate.values import outer_shardings
 from autoshard.propagate.views import inside
@@ -35,7 +34,7 @@ def even_boundaries(work: Work) -> None:
 
 
 def _even(value: Val, sharding: Sharding) -> Sharding:
-    return sharding if value.type.dtype is TOKEN else divisible(sharding, value.type.shape)
+    return divisible(sharding, value.type.shape) if value.is_tensor else sharding
 
 
 def _even_values(values: Iterable[Val]) -> None:

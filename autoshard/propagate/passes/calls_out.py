@@ -37,7 +37,10 @@ def export_named_computations(work: Work) -> None:
 
 def _export(op: Op, symbols: Symbols) -> list[Val]:
     body = op.blocks[0]
-    entering = completed([get_sharding(arg) for arg in body.args], [arg.type.rank for arg in body.args])
+    # What has no edge (a token, a tensor of dynamic size) is asked nothing.
+    entering = completed(
+        [get_sharding(arg) if arg.is_tensor else None for arg in body.args], [arg.type.rank for arg in body.args]
+    )
     leaving = [get_sharding(value) for value in op.results]
     function = new_function(op.attrs["name"], [None] * len(op.results), op.attrs["name"])
     if op.origin is not None and op.origin.op is op.operator:

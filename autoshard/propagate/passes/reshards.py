@@ -13,6 +13,7 @@ from autoshard.core.rule import REDUCTION
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding, common_mesh, is_equivalent
+from autoshard.ops.control import propagation_barrier
 from autoshard.propagate.infos import Infos
 from autoshard.propagate.passes.calls_in import argument_shardings, first_on_mesh
 from autoshard.propagate.passes.common_axes import find_common_axes
@@ -123,8 +124,8 @@ class _Table:
         self.values: list[Val] = [*op.operands, *op.results]
         self.shardings = [get_sharding(value) for value in self.values]
         self.rows = [
-            to_factors(tensor, sharding or self.whole(value))
-            for tensor, sharding, value in zip(wired.tensors, self.shardings, self.values, strict=True)
+            to_factors(tensor, get_sharding(_before_barriers(value)) or self.whole(value))
+            for tensor, value in zip(wired.tensors, self.values, strict=True)
         ]
 
     def whole(self, value: Val) -> Sharding:
@@ -135,6 +136,13 @@ class _Table:
         before = self.shardings[t] or self.whole(self.values[t])
         moved = before.replace(mesh=self.mesh, mesh_name=self.mesh_name)
         return from_factors(self.wired.tensors[t], axes, self.rows[t], moved, self.mesh, self.mesh_name)
+
+
+def _before_barriers(value: Val) -> Val:
+    """What a PropagationBarrier was given: Shardy goes by how that is split, not by how the barrier's result is."""
+    while value.defining is not None and value.defining.operator is propagation_barrier:
+        value = value.defining.operands[0]
+    return value
 
 
 def _table(op: Op, infos: Infos) -> _Table | None:
@@ -169,8 +177,7 @@ def _fit_concatenation(op: Op, infos: Infos) -> bool:
         Whether they may have been split otherwise before.
     """
     result = get_sharding(op.results[0])
-    has_own_rule = op.origin is not None and op.origin.given_rule is not None
-    if not has_own_rule and all(get_sharding(value) is result for value in op.operands):
+    if all(get_sharding(value) == result for value in op.operands):
         return False
     table = _table(op, infos)
     if table is None:
@@ -224,12 +231,14 @@ def _fit_product(op: Op, infos: Infos, fitting: set[Hashable]) -> None:
         fitting: what products look like that need no move; this one is added if it is so.
     """
     asked = get_sharding(op.results[0])
-    if asked is None or not any(dim.axes for dim in asked.dims) or get_sharding(op.operands[0]) is None:
+    given = [get_sharding(_before_barriers(value)) for value in op.operands]
+    if asked is None or not any(dim.axes for dim in asked.dims) or given[0] is None:
         return
     like = (
         infos.find(op),
         _is_custom(op),
         *[(value.type.shape, get_sharding(value)) for value in (*op.operands, *op.results)],
+        *given,
     )
     if like in fitting:
         return
