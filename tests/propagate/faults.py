@@ -249,6 +249,24 @@ FAULTS = [
         needs=("sdy.func_data_flow_edge",),
     ),
     Fault(
+        "calls_that_come_round",
+        "what a change touches it follows into and out of functions, by a recursion that never ends where a function "
+        "that returns its argument is called on what it has returned",
+        "died",
+        _MESH
+        + """func.func private @f(%x: tensor<8xf32>) -> tensor<8xf32> {
+          return %x : tensor<8xf32>
+        }
+        func.func @main(%x: tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>) {
+          %0 = func.call @f(%x) : (tensor<8xf32>) -> tensor<8xf32>
+          %1 = func.call @f(%0) : (tensor<8xf32>) -> tensor<8xf32>
+          %2 = stablehlo.negate %x {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"x"}]>]>} : tensor<8xf32>
+          return %1, %2 : tensor<8xf32>, tensor<8xf32>
+        }""",
+        needs=(r"(call @\w+).*\1\b",),
+        undefined=True,
+    ),
+    Fault(
         "where_a_call_without_results_runs",
         "it looks for the sharding of the first result, of which there is none",
         "died",
