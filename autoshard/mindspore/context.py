@@ -16,6 +16,7 @@ from typing import Any
 import autoshard.search.batch  # noqa: F401  (registers its mode)
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
+from autoshard.runtime.identity import identity
 from autoshard.search import search_modes
 from autoshard.search.limit import read_limit
 from autoshard.util.checks import positive
@@ -35,6 +36,8 @@ ENVIRONMENT: Mapping[str, str] = {
     "AUTOSHARD_DEBUG": "1 shows tracebacks of the command line, 4 every collective at run time",
     "AUTOSHARD_MPIEXEC": "the mpiexec that `autoshard run` uses; of Open MPI's, one on this machine listens everywhere",
     "AUTOSHARD_PROGRESS": "set by `autoshard run` for its ranks: the folder in which they note what they are doing",
+    "AUTOSHARD_JOB": "a name that all processes of one job share and no other's, where RANK_ID or SLURM number them",
+    "AUTOSHARD_JOIN_SECONDS": "how long such processes wait until all have come; 120 by default",
     "AUTOSHARD_LAUNCHED": "set by `autoshard run` for its ranks",
     "AUTOSHARD_RANKS": "set by `autoshard run` for its ranks: how many there are",
 }
@@ -373,11 +376,9 @@ def _field(call: str, now: Any, name: str) -> Any:
 
 
 def launched_rank() -> int:
-    """The rank that an MPI launcher gave this process, without starting MPI; 0 if there is no launcher."""
-    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK"):
-        if os.environ.get(name, "").isdecimal():
-            return int(os.environ[name])
-    return 0
+    """The rank that a launcher gave this process, without starting MPI; 0 if there is no launcher."""
+    own = identity()
+    return own.rank if own is not None else 0
 
 
 _noted: set[str] = set()

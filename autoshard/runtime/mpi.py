@@ -31,6 +31,8 @@ from autoshard.runtime.comm import (
     join_pieces,
     split_pieces,
 )
+from autoshard.runtime.identity import identity
+from autoshard.runtime.joining import join
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.progress import of_this_rank
 from autoshard.util.errors import RuntimeSetupError
@@ -351,16 +353,22 @@ _TYPE_NAMES = {
 # -- setting up ----------------------------------------------------------------------------------------------
 
 
+@cache
 def import_mpi():
-    """The module `mpi4py.MPI`; importing it starts MPI.
+    """The module `mpi4py.MPI`; importing it starts MPI. Ranks that were started one by one are brought together first.
 
     Raises:
-        RuntimeSetupError: there is no mpi4py, or no MPI library that it can load.
+        RuntimeSetupError: there is no mpi4py, no MPI library that it can load, or not all ranks have come.
     """
+    own = identity()
+    if own is not None and own.ranks > 1 and not own.connected:
+        join(own)
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise RuntimeSetupError(f"cannot start MPI ({error}); {INSTALL_HINT}") from error
+    if own is not None and own.ranks > 1 and os.environ.get("AUTOSHARD_LAUNCHED") != "1":
+        _abort_on_error()
     return MPI
 
 
@@ -388,12 +396,9 @@ def meeting(text: str, ranks: Iterable[int]) -> AbstractContextManager:
 
 
 def started_ranks() -> int:
-    """How many ranks an MPI launcher says it started together with this process; 0 if there is no sign of
-    one."""
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if os.environ.get(name, "").isdecimal():
-            return int(os.environ[name])
-    return 0
+    """How many ranks a launcher says it started together with this process; 0 if there is no sign of one."""
+    own = identity()
+    return own.ranks if own is not None else 0
 
 
 def default_comm(world: int) -> Comm:
@@ -409,8 +414,6 @@ def default_comm(world: int) -> Comm:
     comm = MpiComm()
     if comm.world != world:
         raise RuntimeSetupError(_wrong_count(world, comm.world))
-    if not launched:
-        _abort_on_error()
     return comm
 
 
@@ -422,8 +425,12 @@ def _wrong_count(world: int, started: int) -> str:
     )
 
 
+@cache
 def _abort_on_error() -> None:
-    """Under a bare mpiexec, an exception on one rank would leave the others waiting: end them all instead."""
-    from autoshard.runtime.worker import fail
+    """Without a launcher, an exception on one rank would leave the others waiting: end them all instead."""
+    from autoshard.runtime.worker import end_all, fail
 
-    sys.excepthook = lambda _, error, __: fail(error)
+    def hook(_: object, error: BaseException, __: object) -> None:
+        end_all(130) if isinstance(error, KeyboardInterrupt) else fail(error)
+
+    sys.excepthook = hook

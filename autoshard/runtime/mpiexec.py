@@ -37,7 +37,7 @@ def main(library: str, ranks: int, folder: str, command: list[str]) -> int:
         sys.stderr.write(f"cannot start {ranks} ranks: {error}; {hint}\n")
         return _REFUSED
     with _Alarm() as alarm:
-        job = _Ranks(command, [server.environment(rank) | _numbered(rank, ranks) for rank in range(ranks)])
+        job = _Ranks(command, [server.environment(rank) | numbered(rank, ranks) for rank in range(ranks)])
         code = job.wait(alarm)
     server.close()
     return code
@@ -52,7 +52,7 @@ def _beside(name: str):
     return module
 
 
-def _numbered(rank: int, ranks: int) -> dict[str, str]:
+def numbered(rank: int, ranks: int) -> dict[str, str]:
     """The variables by which programs know their rank under Open MPI."""
     values = {"RANK": rank, "SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_SIZE": ranks, "NODE_RANK": rank}
     return {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in values.items()}

@@ -23,6 +23,20 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
+def ancestors(pid: int) -> list[int]:
+    """The processes above `pid`, its parent first (Linux; empty where there is no /proc)."""
+    found = []
+    while (fields := _stat(pid)) and int(fields[1]) > 0:
+        found.append(pid := int(fields[1]))
+    return found
+
+
+def is_copy(pid: int) -> bool:
+    """Whether the process runs what its parent runs, as the `( ... ) &` of a shell does: a fork of it."""
+    parent = next(iter(ancestors(pid)), None)
+    return parent is not None and _command(pid) == _command(parent) != b""
+
+
 def birth(pid: int) -> str:
     """When the process began, in clock ticks since boot: tells a process from a later one with the same number."""
     fields = _stat(pid)
@@ -64,6 +78,13 @@ def kill_all(started: dict[int, str]) -> None:
     """SIGKILL for each of these processes that still is the one that was born then."""
     for pid, born in started.items():
         send(pid, signal.SIGKILL, born)
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _stat(pid: int) -> list[str]:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from autoshard.runtime.identity import identity
 from autoshard.runtime.processes import birth
 from autoshard.util.source import shown
 
@@ -54,6 +55,7 @@ class Progress:
         self._turns_file = folder / f"rank-{rank}.turns"
         self._operator = self._line = self._collective = _NOWHERE
         self._state, self._count, self._turn = STARTED, 0, 0
+        self._has_ended = False
         with open(folder / f"rank-{rank}.now", "w+b") as file:
             file.write(bytes(mmap.PAGESIZE))
             file.flush()
@@ -98,9 +100,8 @@ class Progress:
         self._write()
 
     def leave(self) -> None:
-        """The collective is done."""
-        self._state = STARTED
-        self._write()
+        """The collective is done; be it one that Python has called when it ended, after the rank has said so."""
+        self.end(ENDED) if self._has_ended else self._rest(STARTED)
 
     @contextlib.contextmanager
     def meeting(self, text: str, group: Iterable[int]) -> Iterator[None]:
@@ -120,7 +121,11 @@ class Progress:
     def end(self, state: int) -> None:
         """It has ENDED, or is FAILING and says so itself."""
         if state == ENDED:
+            self._has_ended = True
             self._turns_file.write_text(json.dumps(self._turns))
+        self._rest(state)
+
+    def _rest(self, state: int) -> None:
         self._state = state
         self._write()
 
@@ -146,17 +151,14 @@ class Progress:
 def of_this_rank() -> Progress | None:
     """The Progress of this process; None if no launcher on this machine asks for it."""
     folder = os.environ.get(FOLDER)
-    rank = next((os.environ[name] for name in _RANK_NAMES if os.environ.get(name, "").isdecimal()), None)
-    if not folder or rank is None:
+    own = identity()
+    if not folder or own is None:
         return None
     try:
-        return Progress(Path(folder), int(rank))
+        return Progress(Path(folder), own.rank)
     except OSError:
         # The launcher has gone, and its folder with it: there is nobody to tell.
         return None
-
-
-_RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 # -- the launcher's side -------------------------------------------------------------------------------------
@@ -249,6 +251,11 @@ def read(folder: Path, rank: int) -> Standing | None:
     turns = _read_turns(folder / f"rank-{rank}.turns") if state == ENDED else {}
     known = int(pid), born, host, state, at, by, called, count, turn, since, tuple(stack)
     return Standing(rank, *known, group=group, turns=turns)
+
+
+def unknown(rank: int, pid: int, born: str) -> Standing:
+    """What is known of a rank that has written nothing."""
+    return Standing(rank, pid, born, socket.gethostname(), STARTED, "", "", "", 0, 0, 0.0, ())
 
 
 def _read_turns(path: Path) -> dict[str, int]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from autoshard.runtime.comm import show_ranks
 from autoshard.runtime.processes import birth, runs, send, stopped
-from autoshard.runtime.progress import COLLECTIVE, ENDED, FAILING, Standing, read, read_state
+from autoshard.runtime.progress import COLLECTIVE, ENDED, FAILING, Standing, read, read_state, unknown
 
 LIFELINE = "launcher"
 """The pipe in the folder that is open for writing as long as the launcher lives: its ranks read its end."""
@@ -77,6 +77,10 @@ class Watch:
         finally:
             os.close(pipe)
 
+    def expect(self, rank: int, pid: int, born: str) -> None:
+        """Know a rank's process before it writes anything."""
+        self._processes[rank] = pid, born
+
     def look(self) -> None:
         """See which ranks have begun, and whether one is gone without having ended."""
         for rank in self._ranks:
@@ -126,8 +130,10 @@ class Watch:
 
     def _gone(self) -> Iterator[Standing]:
         for rank, (pid, born) in self._processes.items():
-            standing = None if birth(pid) == born and runs(pid) else self.standing(rank)
-            if standing is not None and standing.state != ENDED:
+            if birth(pid) == born and runs(pid):
+                continue
+            standing = self.standing(rank) or unknown(rank, pid, born)
+            if standing.state != ENDED:
                 yield standing
 
     @property

@@ -216,7 +216,7 @@ comm.barrier()
 def waiting(script, tmp_path: Path) -> Iterator[tuple[subprocess.Popen, list[int]]]:
     """A job of two ranks, of which one waits in a collective for the other: the launcher, the ranks' processes."""
     program = "import sys; from autoshard.runtime.launch import launch; sys.exit(launch(sys.argv[1:], 2))"
-    search = launcher._search_path(os.environ.get("PYTHONPATH"))
+    search = launcher.search_path(os.environ.get("PYTHONPATH"))
     job = subprocess.Popen(
         [sys.executable, "-c", program, script(WAIT), str(tmp_path)],
         stderr=subprocess.PIPE,

@@ -171,7 +171,7 @@ def test_a_signal_ends_all_ranks(script, tmp_path: Path, number: int, stubborn: 
         [sys.executable, "-c", program, script(ignore + HANG), str(tmp_path)],
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": launcher._search_path(os.environ.get("PYTHONPATH"))},
+        env={**os.environ, "PYTHONPATH": launcher.search_path(os.environ.get("PYTHONPATH"))},
     )
     started = pids(tmp_path, 2)
     job.send_signal(number)
@@ -195,7 +195,7 @@ def test_ranks_finish_when_nobody_reads_the_launchers_stderr(script) -> None:
     job = subprocess.Popen(
         [sys.executable, "-c", program, script(body)],
         stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": launcher._search_path(os.environ.get("PYTHONPATH"))},
+        env={**os.environ, "PYTHONPATH": launcher.search_path(os.environ.get("PYTHONPATH"))},
     )
     assert job.stderr is not None
     job.stderr.close()

@@ -161,7 +161,7 @@ time.sleep(300)
 def job(library: str, tmp_path: Path) -> Iterator[subprocess.Popen]:
     """A job of two ranks, which have met."""
     (tmp_path / "script.py").write_text(STAY)
-    environment = {**os.environ, "PYTHONPATH": launcher._search_path(os.environ.get("PYTHONPATH"))}
+    environment = {**os.environ, "PYTHONPATH": launcher.search_path(os.environ.get("PYTHONPATH"))}
     command = [sys.executable, "-m", "autoshard", "run", "-n", "2", str(tmp_path / "script.py"), str(tmp_path)]
     running = subprocess.Popen(command, env=environment, text=True, stderr=subprocess.PIPE)
     end = time.monotonic() + LONGEST

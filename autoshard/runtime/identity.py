@@ -1,0 +1,94 @@
+"""Which rank of how many this process is, by the variables of whoever started it; MPI is not started for that.
+
+    RANK_ID=3 RANK_SIZE=8 python train.py          identity() == Identity(rank=3, ranks=8, by="RANK_ID", ...)
+
+mpiexec's ranks are connected by it. Those that were started one by one, as by MindSpore's run.sh or by srun without
+PMIx, have to find each other first (`joining`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from autoshard.runtime.placing import count_ranks
+from autoshard.util.errors import RuntimeSetupError
+
+_OF_MPI = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+_PMIX = "PMIX_RANK"
+"""Set for ranks that a server of PMIx connects, as srun is with --mpi=pmix."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Rank `rank` of `ranks`, as the variable `by` says; `connected` if MPI knows it, too.
+
+    `table` is MindSpore's rank table, if one is named; `job` what tells the job from others, as far as is known.
+    """
+
+    rank: int
+    ranks: int
+    by: str
+    connected: bool
+    table: Path | None = None
+    job: str = ""
+
+
+def identity(variables: Mapping[str, str] = os.environ) -> Identity | None:
+    """The identity of this process; None if it was started alone.
+
+    Raises:
+        RuntimeSetupError: the variables contradict each other, or the rank table cannot be read.
+    """
+    for rank, ranks in _OF_MPI:
+        if variables.get(rank, "").isdecimal() and variables.get(ranks, "").isdecimal():
+            return Identity(int(variables[rank]), int(variables[ranks]), rank, connected=True)
+    return _of_mindspore(variables) or _of_slurm(variables)
+
+
+def _of_mindspore(variables: Mapping[str, str]) -> Identity | None:
+    """RANK_ID, with RANK_SIZE or the table in RANK_TABLE_FILE."""
+    table = Path(variables["RANK_TABLE_FILE"]) if variables.get("RANK_TABLE_FILE") else None
+    if "RANK_ID" not in variables:
+        return None
+    if "RANK_SIZE" in variables:
+        ranks = _number(variables, "RANK_SIZE")
+    elif table is not None:
+        ranks = count_ranks(table)
+    else:
+        return None
+    rank = _number(variables, "RANK_ID")
+    if not rank < ranks:
+        raise RuntimeSetupError(f"RANK_ID is {rank}, but there are {ranks} ranks; they count from 0 to {ranks - 1}")
+    return Identity(rank, ranks, "RANK_ID", connected=_PMIX in variables, table=table, job=_named(variables))
+
+
+def _of_slurm(variables: Mapping[str, str]) -> Identity | None:
+    """SLURM_PROCID and SLURM_NTASKS of a task of srun; a batch script has them, too, but is no task of a step."""
+    step = variables.get("SLURM_STEP_ID", variables.get("SLURM_STEPID", ""))
+    batch = "SLURM_JOB_ID" in variables and not step
+    if batch or "SLURM_PROCID" not in variables or "SLURM_NTASKS" not in variables:
+        return None
+    sizes = [name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if name in variables]
+    rank, ranks = _number(variables, "SLURM_PROCID"), _number(variables, sizes[0])
+    nodes = variables.get("SLURM_STEP_NUM_NODES", variables.get("SLURM_NNODES", "1"))
+    connected = _PMIX in variables
+    if nodes != "1" and not connected and ranks > 1:
+        raise RuntimeSetupError(
+            f"srun has started {ranks} tasks on {nodes} nodes, and no way for MPI to connect them; use srun --mpi=pmix"
+        )
+    job = f"{variables.get('SLURM_JOB_ID', '')}.{step}" if step else ""
+    return Identity(rank, ranks, "SLURM_PROCID", connected, job=_named(variables) or job)
+
+
+def _named(variables: Mapping[str, str]) -> str:
+    return variables.get("AUTOSHARD_JOB", "")
+
+
+def _number(variables: Mapping[str, str], name: str) -> int:
+    text = variables[name]
+    if not text.isdecimal() or len(text) > 9:
+        raise RuntimeSetupError(f"{name} is {text[:80]!r}; a number of ranks is expected")
+    return int(text)
