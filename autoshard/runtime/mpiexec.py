@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,9 @@ def main(library: str, ranks: int, folder: str, command: list[str]) -> int:
         job = _Ranks(command, [server.environment(rank) | numbered(rank, ranks) for rank in range(ranks)])
         code = job.wait(alarm)
     server.close()
+    if alarm.orphaned:
+        # The folder is the parent's, who can remove it no more; the ranks that would are gone, too.
+        shutil.rmtree(folder, ignore_errors=True)
     return code
 
 
@@ -65,6 +69,11 @@ class _Alarm:
         self.asked = 0
         self._parent = os.getppid()
 
+    @property
+    def orphaned(self) -> bool:
+        """Whether the process that started this one has gone."""
+        return os.getppid() != self._parent
+
     def __enter__(self) -> _Alarm:
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
@@ -84,7 +93,7 @@ class _Alarm:
         """Return after a signal, at the latest after that many seconds."""
         if select.select([self._woken], [], [], seconds)[0]:
             os.read(self._woken, 4096)
-        if os.getppid() != self._parent:
+        if self.orphaned:
             self._note(signal.SIGHUP, None)
 
 

@@ -262,7 +262,7 @@ def test_a_launcher_that_notices_nothing_is_not_waited_for(script, tmp_path: Pat
     path, mpiexec = script("time.sleep(1)\nos.kill(os.getpid(), 9)\n"), tmp_path / "mpiexec"
     mpiexec.write_text(
         '#!/bin/sh\nif [ "$1" = "--version" ]; then echo "HYDRA build"; exit 0; fi\n'
-        f"PMI_RANK=0 {sys.executable} -m autoshard.runtime.worker {path} 2>/dev/null\nsleep 300\n"
+        f"PMI_RANK=0 PMI_SIZE=1 {sys.executable} -m autoshard.runtime.worker {path} 2>/dev/null\nsleep 300\n"
     )
     mpiexec.chmod(0o755)
     code = launch([path], 1, timeout=LONGEST, env={"AUTOSHARD_MPIEXEC": str(mpiexec)})

@@ -80,6 +80,7 @@ def test_half_written_files_are_no_rank_yet(tmp_path: Path) -> None:
 def test_nobody_writes_unasked(tmp_path: Path, monkeypatch) -> None:
     ask = progress.of_this_rank.__wrapped__
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "5")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "6")
     monkeypatch.delenv(progress.FOLDER, raising=False)
     assert ask() is None
     monkeypatch.setenv(progress.FOLDER, str(tmp_path / "gone"))
