@@ -101,7 +101,7 @@ class Watch:
 
     def _absent(self) -> Iterator[Absence]:
         """Ranks that have ended or are stopped while others wait for them."""
-        states = {rank: read_state(self._folder, rank) for rank in self._ranks} if self._folder else {}
+        states = {rank: self._state(rank) for rank in self._ranks}
         still = {rank for rank, (pid, born) in self._processes.items() if stopped(pid) and birth(pid) == born}
         ended = {rank for rank, state in states.items() if state == ENDED}
         waiting = [rank for rank, state in states.items() if state == COLLECTIVE and rank not in still]
@@ -155,6 +155,9 @@ class Watch:
         """What rank `rank` is or was doing; None if that is not known."""
         return None if self._folder is None else read(self._folder, rank)
 
+    def _state(self, rank: int) -> int | None:
+        return None if self._folder is None else read_state(self._folder, rank)
+
     def tell(self, rank: int, text: str) -> list[str]:
         """`text`, the failure of a rank that could not speak for itself, with its process and what it was doing."""
         standing = self.standing(rank)
@@ -181,7 +184,8 @@ class Watch:
     def _ask_stacks(self) -> None:
         """Have the ranks write their stacks, and wait a little for them."""
         self.look()
-        asked = [rank for rank, (pid, born) in self._processes.items() if send(pid, ASK_STACK, born)]
+        running = {rank: one for rank, one in self._processes.items() if self._state(rank) != ENDED}
+        asked = [rank for rank, (pid, born) in running.items() if send(pid, ASK_STACK, born)]
         end = time.monotonic() + _ANSWER_SECONDS
         while time.monotonic() < end and not all(one.stack for rank in asked if (one := self.standing(rank))):
             time.sleep(0.02)

@@ -19,7 +19,7 @@ from autoshard.runtime.launch import launch
 from autoshard.runtime.progress import ENDED, Progress
 from autoshard.runtime.watch import MISSED_SECONDS, STOPPED_SECONDS, Absence, Watch
 
-LONGEST = 60
+LONGEST = 120
 needs_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py")
 PROMISED_SECONDS = 10
 """Within which a job is to end: what the launcher grants, and what it then takes to end the others."""

@@ -21,7 +21,7 @@ from autoshard.runtime.launch import Mpiexec, find_mpiexec
 from autoshard.runtime.rendezvous import Arrival, complete, missing
 from autoshard.util.errors import RuntimeSetupError
 
-LONGEST = 90
+LONGEST = 120
 
 # -- who belongs together ---------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py"),
     pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads processes and sockets in /proc"),
 ]
-LONGEST = 60
+LONGEST = 120
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def deaths(err: str) -> dict[int, str]:
 
 
 def gone(pids: Iterable[int]) -> bool:
-    """Whether these processes end within ten seconds."""
-    end = time.monotonic() + 10
+    """Whether these processes end, in far more time than they may take."""
+    end = time.monotonic() + 30
     while any(map(runs, pids)) and time.monotonic() < end:
         time.sleep(0.02)
     return not any(map(runs, pids))
