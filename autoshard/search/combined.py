@@ -55,7 +55,7 @@ CERTAINTY = 0.05
 """What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""
 HOPE = 1.05
 """Above this many times what it may cost a draft is not improved further."""
-BY_HAND = ("zero3", "megatron", "megatron_sp")
+BY_HAND = ("zero3_keep", "megatron", "megatron_sp")
 """Named plans that are looked at, too, where memory is short."""
 
 

@@ -90,13 +90,23 @@ def made_as(graph: Graph, names: Collection[str]) -> Graph:
     was made for."""
     own = {value.name for value in graph.values}
     wanted = {name.removesuffix(AGAIN) for name in names if name.endswith(AGAIN) and name not in own}
+    if any(value.name in wanted for value in graph.inputs):
+        graph = regather(graph)
+        wanted -= {value.name for value in graph.inputs} | {name.removesuffix(AGAIN) for name in _names(graph) - own}
     nodes = [node for node in kept(graph) if any(value.name in wanted for value in node.results)]
     return recompute(graph, nodes) if nodes else graph
 
 
+def _names(graph: Graph) -> set[str]:
+    return {value.name for value in graph.values}
+
+
 def regather(graph: Graph) -> Graph:
     """The graph in which the backward pass uses each parameter by another name, so that a copy in another layout is
-    made for each pass on its own. Updates keep the parameter itself."""
+    made for each pass on its own. Updates keep the parameter itself. Other forms of parameters (cast, transposed) are
+    made again."""
+    forms = _forms(graph)
+    graph = recompute(graph, [node for node in kept(graph) if node in forms]) if forms else graph
     begin = backward_begins(graph)
     names = {value.name for value in graph.values}
     updates = {node for node in graph.nodes if any(value in graph.tied for value in node.results)}
@@ -114,6 +124,17 @@ def regather(graph: Graph) -> Graph:
         operands = _mapped(node.operands, made)
         new.append(node if operands == node.operands else replace(node, operands=operands))
     return replace(graph, nodes=tuple(new))
+
+
+def _forms(graph: Graph) -> set[Node]:
+    """The nodes that make another form of a parameter of it alone."""
+    forms = {value for value in graph.inputs if graph.role_of[value] == PARAMETER}
+    found = set()
+    for node in graph.nodes[: backward_begins(graph)]:
+        if len(node.operands) == 1 and node.operands[0] in forms and not (node.regions or node.op.has_effects(node.attrs)):
+            forms.update(node.results)
+            found.add(node)
+    return found
 
 
 def _check(graph: Graph, nodes: Collection[Node], forward: set[Node]) -> None:

@@ -7,7 +7,7 @@ they pass are linear.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from autoshard.core.strategy import Strategy, is_legal, project
 from autoshard.cost.evaluate import prices_for
@@ -176,3 +176,19 @@ def split(node: Node, factors: Mapping[int, Refs], strategy: Strategy) -> Strate
     if not is_legal(node.rule, [size_of(refs) for refs in axes]):
         return None
     return Strategy(node.rule, strategy.mesh, tuple(axes))
+
+
+def forms_of(graph: Graph, value: Value, layout: Layout, fed: Container[Value]) -> dict[Value, Layout]:
+    """How a value lies, and all that it is another form of (cast, transposed, scaled by a number, a sum of several), so
+    that it then lies in that layout."""
+    found, ahead = {}, [(value, layout)]
+    for one, of in ahead:
+        found[one] = of
+        node, i = graph.producers.get(one, (None, 0))
+        if node is None or not node.op.has_rule or node.rule.summed or node.regions:
+            continue
+        strategy = Strategy(node.rule, of.mesh, project(node.rule, node.rule.results[i], of))
+        if strategy.result_layouts[i] == of:
+            sides = zip(node.operands, strategy.operand_layouts, strict=True)
+            ahead += [(x, need) for x, need in sides if x in fed and x.type.elements == one.type.elements]
+    return found

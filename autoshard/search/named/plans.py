@@ -5,7 +5,8 @@
 | data_parallel | batch; everything else repeated, gradients all-reduced | |
 | zero1 | and optimizer states in parts | (Rajbhandari et al. 2020, "ZeRO", section 5) |
 | zero2 | and gradients in parts | |
-| zero3 | and parameters in parts, gathered where they are used (FSDP) | |
+| zero3 | and parameters in parts, gathered for each pass where they are used, and let go behind (FSDP) | |
+| zero3_keep | the same, gathered once and kept for the backward pass (FSDP without resharding after forward) | |
 | megatron | batch | columns, then rows of weights; vocabulary (Shoeybi et al. 2019, section 3) |
 | megatron_sp | batch | the same, and the sequence between (Korthikanti et al. 2022, section 4) |
 | expert_parallel | batch | experts, tokens exchanged all-to-all (Lepikhin et al. 2020, "GShard") |
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autoshard.core.strategy import Strategy, project, whole
@@ -23,11 +24,12 @@ from autoshard.ir.graph import DATA, PARAMETER, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Mesh, merge_refs, size_of
 from autoshard.plan.plan import Plan
-from autoshard.search.named.completion import Completion, split
+from autoshard.search.named.completion import Completion, forms_of, split
 from autoshard.search.named.heads import heads_of
 from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs
 from autoshard.search.named.structure import Structure, WeightUse
 from autoshard.search.problem import Problem
+from autoshard.transform.recompute import regather
 from autoshard.util.errors import PlanError
 
 DATA_AXES, TENSOR_AXES, EXPERT_AXES = ("dp", "data", "fsdp"), ("tp", "mp", "tensor", "model"), ("ep", "expert")
@@ -35,11 +37,13 @@ DATA_AXES, TENSOR_AXES, EXPERT_AXES = ("dp", "data", "fsdp"), ("tp", "mp", "tens
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a named plan splits: `zero` is ZeRO's stage; `tensor` or `experts` says what the second axis is for."""
+    """What a named plan splits: `zero` is ZeRO's stage, whose third gathers parameters for the backward pass `again`;
+    `tensor` or `experts` says what the second axis is for."""
 
     name: str
     words: str
     zero: int = 0
+    again: bool = False
     tensor: bool = False
     sequence: bool = False
     experts: bool = False
@@ -97,6 +101,8 @@ def named_plan(problem: Problem, recipe: Recipe, axes: Mapping[str, str] | None 
     Raises:
         PlanError: the graph has nothing that the recipe splits, or the mesh no axis for it.
     """
+    if recipe.again:
+        problem = replace(problem, graph=regather(problem.graph))
     return _Maker(problem, recipe, Axes.of(recipe, problem.mesh, axes)).plan()
 
 
@@ -130,8 +136,12 @@ class _Maker:
         return PlanError(f"the named plan {self.recipe.name!r} does not fit {self.graph.name!r}: {why}")
 
     def _check(self) -> None:
-        if self.recipe.zero and not self.structure.updates:
-            raise self._refuse("it is no training step: no operator updates a parameter from a gradient")
+        if self.recipe.zero in (1, 2) and not self.structure.updates:
+            raise self._refuse(
+                "it is no training step: no operator updates a parameter from a gradient, and optimizer states and "
+                "gradients are all that it splits besides the batch; without them it is 'data_parallel', and 'zero3' "
+                "splits the parameters"
+            )
         if self.recipe.experts and not any(use.batch for use in self.structure.weight_uses):
             raise self._refuse("no product multiplies tokens by weights of several experts, one beside the other")
         if self.axes.data and not any(self._batch(value) for value in self.graph.inputs):
@@ -187,12 +197,14 @@ class _Maker:
         return self._sharded(parameter) if self.recipe.zero else self._base(parameter)
 
     def _pinned(self) -> dict[Value, Layout]:
-        """Gradients that are not left as terms of a sum until the update: whole in stage 1, later in parts."""
-        found = {}
+        """Gradients that are not left as terms of a sum until the update: whole in stage 1, later in parts, already
+        where they are the gradient of another form of the parameter (cast, transposed)."""
+        found: dict[Value, Layout] = {}
         for update in self.structure.updates:
             if self.recipe.zero and update.gradient is not None and update.parameter is not None:
                 base = self._base(update.parameter)
-                found[update.gradient] = base if self.recipe.zero == 1 else self._sharded(update.parameter)
+                layout = base if self.recipe.zero == 1 else self._sharded(update.parameter)
+                found.update(forms_of(self.graph, update.gradient, layout, self.structure.fed))
         return found
 
     # -- strategies of nodes
