@@ -131,7 +131,8 @@ def _forms(graph: Graph) -> set[Node]:
     forms = {value for value in graph.inputs if graph.role_of[value] == PARAMETER}
     found = set()
     for node in graph.nodes[: backward_begins(graph)]:
-        if len(node.operands) == 1 and node.operands[0] in forms and not (node.regions or node.op.has_effects(node.attrs)):
+        alone = len(node.operands) == 1 and not node.regions and not node.op.has_effects(node.attrs)
+        if alone and node.operands[0] in forms:
             forms.update(node.results)
             found.add(node)
     return found

@@ -64,9 +64,7 @@ def test_zero(few_tokens, name):
 
 
 def test_zero3_that_keeps_what_it_gathered(few_tokens):
-    once, again = (
-        plan(few_tokens, mesh=f"dp={PARTS}", search=name, passes=False) for name in ("zero3_keep", "zero3")
-    )
+    once, again = (plan(few_tokens, mesh=f"dp={PARTS}", search=name, passes=False) for name in ("zero3_keep", "zero3"))
     whole = parameters(few_tokens)
     assert once.cost.bytes_per_device / (whole * (PARTS - 1) / PARTS) == pytest.approx(2, rel=NEAR)
     assert kept(once) > kept(again) + 0.5 * whole
