@@ -17,7 +17,8 @@ from autoshard.ops.hlo_linalg import triangular_solve
 _REAL, _COMPLEX = "sd", "cz"
 
 
-def _routine(name: str, like: np.ndarray) -> Callable:
+def routine(name: str, like: np.ndarray) -> Callable:
+    """LAPACK's routine of that name for the element type of `like`."""
     # Imported here: scipy takes longer to import than all else together.
     from scipy.linalg import get_lapack_funcs
 
@@ -65,13 +66,13 @@ def _over(function: Callable, operands: Sequence[np.ndarray], call: CustomCall, 
 
 @_lapack("potrf")
 def _(a: np.ndarray, *, call: CustomCall) -> tuple:
-    return _routine("potrf", a)(a, lower=_letter(call, "uplo") == "L", clean=False)
+    return routine("potrf", a)(a, lower=_letter(call, "uplo") == "L", clean=False)
 
 
 @_lapack("getrf")
 def _(a: np.ndarray, *, call: CustomCall) -> tuple:
     """Factors in one matrix; pivots count from 1, as in Fortran."""
-    factors, pivots, info = _routine("getrf", a)(a)
+    factors, pivots, info = routine("getrf", a)(a)
     return factors, pivots + 1, info
 
 
@@ -93,7 +94,7 @@ custom_call_run(*(f"lapack_{letter}trsm_ffi" for letter in _REAL + _COMPLEX))(_s
 @_lapack("gtsv")
 def _(low: np.ndarray, middle: np.ndarray, high: np.ndarray, b: np.ndarray, *, call: CustomCall) -> tuple:
     """A tridiagonal system; the diagonals beside the middle one are as long as it, with one element unused."""
-    *_, x, info = _routine("gtsv", b)(low[1:], middle, high[:-1], b)
+    *_, x, info = routine("gtsv", b)(low[1:], middle, high[:-1], b)
     return low, middle, high, x, info
 
 
@@ -102,13 +103,13 @@ def _(low: np.ndarray, middle: np.ndarray, high: np.ndarray, b: np.ndarray, *, c
 
 @_lapack("geqrf")
 def _factored(a: np.ndarray, *, call: CustomCall) -> tuple:
-    factors, taus, _, _ = _routine("geqrf", a)(a)
+    factors, taus, _, _ = routine("geqrf", a)(a)
     return factors, taus
 
 
 def _orthogonal(a: np.ndarray, taus: np.ndarray, *, call: CustomCall) -> tuple:
     name = "ungqr" if np.iscomplexobj(a) else "orgqr"
-    return (_routine(name, a)(a, taus)[0],)
+    return (routine(name, a)(a, taus)[0],)
 
 
 _lapack("orgqr", _REAL)(_orthogonal)
@@ -117,12 +118,12 @@ _lapack("ungqr", _COMPLEX)(_orthogonal)
 
 @_lapack("gehrd")
 def _(a: np.ndarray, *, call: CustomCall) -> tuple:
-    return _routine("gehrd", a)(a, lo=int(call.get("low")) - 1, hi=int(call.get("high")) - 1)
+    return routine("gehrd", a)(a, lo=int(call.get("low")) - 1, hi=int(call.get("high")) - 1)
 
 
 def _tridiagonal(a: np.ndarray, *, call: CustomCall) -> tuple:
     name = "hetrd" if np.iscomplexobj(a) else "sytrd"
-    return _routine(name, a)(a, lower=_letter(call, "uplo") == "L")
+    return routine(name, a)(a, lower=_letter(call, "uplo") == "L")
 
 
 _lapack("sytrd", _REAL)(_tridiagonal)
@@ -135,7 +136,7 @@ _lapack("hetrd", _COMPLEX)(_tridiagonal)
 @_lapack("gesdd")
 def _(a: np.ndarray, *, call: CustomCall) -> tuple:
     mode = _letter(call, "mode")
-    u, values, vt, info = _routine("gesdd", a)(a, compute_uv=mode != "N", full_matrices=mode == "A")
+    u, values, vt, info = routine("gesdd", a)(a, compute_uv=mode != "N", full_matrices=mode == "A")
     if mode == "N":
         u, vt = 0, 0
     return a, values, u, vt, info
@@ -144,7 +145,7 @@ def _(a: np.ndarray, *, call: CustomCall) -> tuple:
 def _symmetric(a: np.ndarray, *, call: CustomCall) -> tuple:
     name = "heevd" if np.iscomplexobj(a) else "syevd"
     vectors = _letter(call, "mode") == "V"
-    values, v, info = _routine(name, a)(a, compute_v=vectors, lower=_letter(call, "uplo") == "L")
+    values, v, info = routine(name, a)(a, compute_v=vectors, lower=_letter(call, "uplo") == "L")
     return (v if vectors else a), values, info
 
 
@@ -155,7 +156,7 @@ _lapack("heevd", _COMPLEX)(_symmetric)
 @_lapack("geev", _REAL)
 def _(a: np.ndarray, *, call: CustomCall) -> tuple:
     left, right = _letter(call, "compute_left") == "V", _letter(call, "compute_right") == "V"
-    real, imaginary, vl, vr, info = _routine("geev", a)(a, compute_vl=left, compute_vr=right)
+    real, imaginary, vl, vr, info = routine("geev", a)(a, compute_vl=left, compute_vr=right)
     return real, imaginary, _unpacked(vl, imaginary, left), _unpacked(vr, imaginary, right), info
 
 
@@ -173,19 +174,19 @@ def _unpacked(packed: np.ndarray, imaginary: np.ndarray, wanted: bool) -> Any:
 @_lapack("geev", _COMPLEX)
 def _(a: np.ndarray, *, call: CustomCall) -> tuple:
     left, right = _letter(call, "compute_left") == "V", _letter(call, "compute_right") == "V"
-    values, vl, vr, info = _routine("geev", a)(a, compute_vl=left, compute_vr=right)
+    values, vl, vr, info = routine("geev", a)(a, compute_vl=left, compute_vr=right)
     return values, vl if left else 0, vr if right else 0, info
 
 
 @_lapack("gees", _REAL)
 def _(a: np.ndarray, *, call: CustomCall) -> tuple:
-    t, count, real, imaginary, vectors, _, info = _routine("gees", a)(lambda *_: 0, a, compute_v=_schur_vectors(call))
+    t, count, real, imaginary, vectors, _, info = routine("gees", a)(lambda *_: 0, a, compute_v=_schur_vectors(call))
     return t, vectors if _schur_vectors(call) else 0, real, imaginary, count, info
 
 
 @_lapack("gees", _COMPLEX)
 def _(a: np.ndarray, *, call: CustomCall) -> tuple:
-    t, count, values, vectors, _, info = _routine("gees", a)(lambda *_: 0, a, compute_v=_schur_vectors(call))
+    t, count, values, vectors, _, info = routine("gees", a)(lambda *_: 0, a, compute_v=_schur_vectors(call))
     return t, vectors if _schur_vectors(call) else 0, values, count, info
 
 

@@ -32,6 +32,7 @@ from autoshard.ops.hlo_pointwise import (
     clamp,
     convert,
     expm1,
+    quotient,
     reduce_precision,
     remainder,
     round_away,
@@ -100,11 +101,17 @@ def _(g, y, rise, run):
     return mul(share, run), neg(mul(share, rise))
 
 
+@quotient.gradient
+def _(g, y, x, divisor):
+    """A step function."""
+    return None, None
+
+
 @remainder.gradient
 def _(g, y, x, divisor):
-    """x - t divisor, where t, the quotient cut to a whole number, stays the same nearby."""
-    quotient = div(x, divisor)
-    return g, neg(mul(g, mul(sign(quotient), floor(absolute(quotient)))))
+    """x - t divisor, where t, the ratio cut to a whole number, stays the same nearby."""
+    ratio = div(x, divisor)
+    return g, neg(mul(g, mul(sign(ratio), floor(absolute(ratio)))))
 
 
 @clamp.gradient

@@ -177,8 +177,13 @@ def add_n(*xs, out=None):
         return xs[0]
     total = into(out, np.add, xs[0], xs[1])
     for x in xs[2:]:
-        fits = np.broadcast_shapes(total.shape, x.shape) == total.shape and np.result_type(total, x) == total.dtype
-        total = np.add(total, x, out=total if fits else None)
+        # Of scalars numpy makes numbers, which are no memory to write to.
+        fits = (
+            total.ndim
+            and np.broadcast_shapes(total.shape, x.shape) == total.shape
+            and np.result_type(total, x) == total.dtype
+        )
+        total = np.add(total, x, out=total if fits and total.ndim else None)
     return total
 
 

@@ -121,6 +121,30 @@ def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
     return {"start": tuple(place.operand_offset(0, dim) for dim in range(len(shape))), "whole": shape}
 
 
+# -- tensors of random numbers, drawn anew in each run
+
+
+def _drawn_rule(counter: Sequence[int], *, shape: Sequence[int], **_: object) -> tuple[str, dict[str, int]]:
+    names = letters(len(sizes_of(shape, "UniformReal")))
+    return f"() -> {words(names)}", dict(zip(names, shape, strict=True))
+
+
+@operator("UniformReal", rule=_drawn_rule, dtype="f32", flops=12)
+def uniform_real(counter, *, shape, seed=0, start=(), whole=()):
+    """Numbers evenly spread strictly between 0 and 1: others for each scalar `counter`.
+
+    They are odd multiples of 2^-25, so that no number becomes 0 or 1. `start` and `whole` choose a block of a larger
+    tensor.
+    """
+    bits = random_bits(shape, start, whole, seed, int(counter))
+    return ((bits >> np.uint64(40)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-24)
+
+
+@uniform_real.gradient
+def _(g, y, counter, **_):
+    return None
+
+
 # -- tensors of random numbers, for initial values
 
 
@@ -165,3 +189,4 @@ def _no_operands(g: Any, y: Any, **attrs: Any) -> tuple:
 for _operator in (random_uniform, random_normal):
     _operator.gradient(_no_operands)
     _operator.localize(_random_block)
+uniform_real.localize(_random_block)

@@ -72,7 +72,7 @@ def _taken(shape: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int])
     slices = _slices(shape, begin, end, strides)
     taken = tuple(range(*one.indices(size)) for one, size in zip(slices, shape, strict=True))
     for dim, indices in enumerate(taken):
-        if not indices:
+        if not indices and shape[dim]:
             raise ShapeError(f"StridedSlice of {tuple(shape)}: {slices[dim]} takes nothing of dim {dim}")
     return taken
 

@@ -48,12 +48,12 @@ def signed(name: str) -> Callable[..., DType]:
 
 
 def wants(x: Any) -> bool:
-    """Whether a gradient for x makes sense: only floats have one."""
-    return element_type(x.dtype).is_float
+    """Whether a gradient for x makes sense: only real and complex floats have one."""
+    return element_type(x.dtype).is_float or element_type(x.dtype) in _COMPLEX
 
 
 def fit(g: Any, x: Any) -> Any:
-    """g as a gradient of x: summed over broadcast dims, of x's element type."""
+    """g as a gradient of x: summed over broadcast dims, of x's element type (of a complex g the real part)."""
     g = sum_to(g, tuple(x.shape))
     return g if element_type(g.dtype) == element_type(x.dtype) else cast(g, dtype=element_type(x.dtype).name)
 
@@ -290,14 +290,16 @@ def gelu_grad(g, x, *, approximate="none"):
 
 @operator("Cast", rule="... -> ...", dtype=lambda x, *, dtype: element_type(dtype), call=("dtype",), flops=0)
 def cast(x, *, dtype):
-    """The elements as another type."""
-    return x.astype(element_type(dtype).numpy, copy=False)
+    """The elements as another type; of complex numbers the real part."""
+    target = element_type(dtype).numpy
+    if x.dtype.kind == "c" and target.kind not in "cb":
+        x = x.real
+    return x.astype(target, copy=False)
 
 
 @cast.gradient
 def _(g, y, x, dtype):
-    source = element_type(x.dtype)
-    return cast(g, dtype=source.name) if source.is_float else None
+    return cast(g, dtype=element_type(x.dtype).name) if wants(x) else None
 
 
 def _number_type(x: DType, value: object) -> DType:

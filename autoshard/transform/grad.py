@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from autoshard.core.tensortype import DType, dtype
 from autoshard.ir.graph import Builder, Graph, Node, Region, Value
+from autoshard.ops.reduce import sum_to
 from autoshard.ops.registry import Operator, lookup
 from autoshard.trace.tensor import Recorder, Tensor, snake
 from autoshard.transform.custom_gradient import CustomRule, copy_nodes, is_custom, without_custom_gradients
@@ -198,12 +199,14 @@ class _Reverse(Recorder):
         return [grads[i] for i in wanted]
 
     def collect(self, node: Node, value: Value, cotangent: Any) -> None:
-        """Add a term to the gradient of a value that a node uses.
+        """Add a term to the gradient of a value that a node uses; of an elementwise one, summed over broadcast dims.
 
         Raises:
             GraphError: the operator's gradient function gives another shape than the value's.
         """
         lifted = self.tensor(self.lift(cotangent, [value.type.dtype]))
+        if node.op.spread == "pointwise":
+            lifted = sum_to(lifted, value.type.shape)
         if lifted.shape != value.type.shape:
             raise GraphError(
                 f"the gradient of {node.op.name} gives {lifted.type} for operand {value.name} of "

@@ -158,9 +158,32 @@ def _added(call: Call, mask: Any) -> tuple[Any, Any]:
     return call.memo[key][1]
 
 
-@translates("aten.cdist.default", "aten._cdist_forward.default")
-def _(call: Call, x: Any, y: Any, p: float = 2, mode: Any = None) -> Any:
-    if p != 2:
-        call.refuse(f"distances of order {p}; only 2 is known")
-    away = do(ops.sub, do(ops.expand_dims, x, axis=-2), do(ops.expand_dims, y, axis=-3))
-    return do(ops.sqrt, do(ops.reduce_sum, do(ops.square, away), axis=-1))
+@translates("aten.addbmm.default")
+def _(call: Call, bias: Any, x: Any, w: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    return do(ops.add, scaled(do(ops.einsum, x, w, equation="bmk,bkn->mn"), alpha), scaled(bias, beta))
+
+
+@translates("aten._trilinear.default")
+def _(
+    call: Call,
+    x: Any,
+    y: Any,
+    z: Any,
+    expand1: Any,
+    expand2: Any,
+    expand3: Any,
+    summed: Any,
+    unroll_dim: int = 1,
+) -> Any:
+    """The product of three tensors, each with new dims of size 1, summed over some dims."""
+    parts = []
+    for one, new in ((x, expand1), (y, expand2), (z, expand3)):
+        for dim in sorted(new):
+            one = do(ops.expand_dims, one, axis=dim)
+        parts.append(one)
+    shape = np.broadcast_shapes(*(tuple(one.shape) for one in parts))
+    letters = "abcdefghijklmnopqrstuvwxyz"[: len(shape)]
+    words = ["".join(c for c, n, m in zip(letters, one.shape, shape, strict=True) if n == m) for one in parts]
+    parts = [reshaped(one, [n for n, m in zip(one.shape, shape, strict=True) if n == m]) for one in parts]
+    kept = "".join(c for i, c in enumerate(letters) if i not in summed)
+    return do(ops.einsum, *parts, equation=f"{','.join(words)}->{kept}")

@@ -16,11 +16,12 @@ from typing import Any
 from autoshard.frontends.torch.archive import load_archive
 from autoshard.frontends.torch.functional import node_ready, nodes_at_any_depth
 from autoshard.frontends.torch.functions import functions_with_gradients
+from autoshard.frontends.torch.locations import user_line
 from autoshard.frontends.torch.quick import quick_capture, with_code
 from autoshard.frontends.torch.quiet import quiet
 from autoshard.frontends.torch.stops import with_stops
 from autoshard.frontends.torch.table import load_translators
-from autoshard.util.errors import ParseError, RuntimeSetupError, ShapeError
+from autoshard.util.errors import ParseError, RuntimeSetupError, ShapeError, at
 
 # Composites that stay whole: operators of the registry mean the same, or say it with fewer of them.
 KEPT = (
@@ -93,8 +94,10 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
             found = torch.export.export(target, tuple(args), dict(kwargs))
         return with_code(found)
     except Exception as error:  # torch raises errors of many kinds for what it cannot capture
+        where = at(user_line(error))
         raise ParseError(
-            f"torch.export cannot capture {type(target).__name__} for these arguments: {_told(error)}{_advice(error)}"
+            f"torch.export cannot capture {type(target).__name__} for these arguments{where}: "
+            f"{_told(error)}{_advice(error)}"
         ) from error
 
 

@@ -19,6 +19,9 @@ SET_GRAD = "wrap_with_set_grad_enabled"
 COND, WHILE = "cond", "while_loop"
 """Those of torch.cond and of torch's while_loop."""
 
+EFFECTS = "with_effects"
+"""What decompositions make of an overload that may raise: (token, overload, *arguments) -> (token, *results)."""
+
 
 def nodes_at_any_depth(module: Any) -> Iterator[Any]:
     """The nodes of a graph module and of those inside it."""
@@ -33,7 +36,7 @@ def node_ready(node: Any) -> bool:
     if node.op != "call_function":
         return node.op in ("placeholder", "output", "get_attr")
     name = str(node.target)
-    if node.target is operator.getitem or name in CHECKS or name in (COND, WHILE):
+    if node.target is operator.getitem or name in CHECKS or name in (COND, WHILE, EFFECTS):
         return True
     if changes_first(node):
         return functional_name(node) in TABLE and _alone(node.args[0], node)

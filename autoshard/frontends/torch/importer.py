@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import TensorType, dtype
-from autoshard.frontends.torch.functional import COND, WHILE, changes_first, functional_name
+from autoshard.frontends.torch.functional import COND, EFFECTS, WHILE, changes_first, functional_name
 from autoshard.frontends.torch.locations import module_path, source_line
 from autoshard.frontends.torch.table import CHECKS, TABLE, Call, Refused, do, load_translators
 from autoshard.frontends.torch.tensors import type_of_tensor
@@ -78,6 +78,8 @@ class Importer:
         name = str(node.target)
         if name in CHECKS:
             return None
+        if name == EFFECTS:
+            return self.with_effects(node, *_filled(node.args, held))
         if name in (COND, WHILE):
             with self.placed(node):
                 return (self.chosen if name == COND else self.repeated)(*_filled(node.args, held))
@@ -99,6 +101,10 @@ class Importer:
                 raise type(error)(f"importing {name} ({node.name}){at(source_line(node))}: {error}") from None
         check_results(node, call.results, found)
         return found
+
+    def with_effects(self, node: Any, token: Any, overload: Any, *operands: Any) -> Any:
+        """The token of a check; other overloads that must stay in order are not known."""
+        return (token,) if str(overload) in CHECKS else self.unknown(node, str(overload), "it has side effects")
 
     def chosen(self, holds: Any, yes: Any, no: Any, operands: Sequence[Any]) -> list[Any]:
         """torch.cond: the outputs of one of two graphs."""

@@ -74,12 +74,24 @@ def _(call: Call, weight: Any, indices: Any, padding_idx: int = -1, *flags: bool
 @translates("aten.index_select.default")
 def _(call: Call, x: Any, dim: int, index: Any) -> Any:
     dim = axis(dim, len(x.shape))
+    if not x.shape:
+        return reshaped(spread(reshaped(x, (1,)), (math.prod(index.shape),)), call.shape)
+    index = index if index.shape else reshaped(index, (1,))
     return do(ops.gather, x, wrapped(index, x.shape[dim], call.node.args[2]), axis=dim)
+
+
+@translates("aten.take.default")
+def _(call: Call, x: Any, index: Any) -> Any:
+    size = math.prod(x.shape)
+    return do(ops.gather, reshaped(x, (size,)), wrapped(index, size, call.node.args[1]), axis=0)
 
 
 @translates("aten.gather.default")
 def _(call: Call, x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
     dim = axis(dim, len(x.shape))
+    if not call.shape:
+        return reshaped(x, ())
+    x, index = (one if one.shape else reshaped(one, (1,)) for one in (x, index))
     return do(ops.gather_d, _as_wide(x, index, dim), index, dim=dim)
 
 
@@ -177,64 +189,18 @@ def placed(x: Any, index: Any, rows: Any, accumulate: bool) -> Any:
     last = do(ops.last_along, index, size=x.shape[0], dim=0)
     hit = do(ops.greater_equal, last, np.int32(0))
     hit = reshaped(hit, (x.shape[0], *(1,) * (len(x.shape) - 1)))
-    return do(ops.select, hit, do(ops.gather, rows, last, axis=0), x)
+    return do(ops.select, hit, do(ops.last_rows, rows, last, index), x)
 
 
 @translates("aten.index_add.default")
 def _(call: Call, x: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Any:
+    x, index, source = (one if one.shape else reshaped(one, (1,)) for one in (x, index, source))
     dim = axis(dim, len(x.shape))
     added = do(ops.gather_grad, cast(source, call.dtype), index, size=x.shape[dim], axis=dim)
-    return do(ops.add, x, added if alpha == 1 else do(ops.scalar_mul, added, factor=alpha))
+    return reshaped(do(ops.add, x, added if alpha == 1 else do(ops.scalar_mul, added, factor=alpha)), call.shape)
 
 
-# -- along one dim
-
-
-def _source(call: Call, x: Any, dim: int, index: Any, source: Any) -> Any:
-    """The part of the source that the index names."""
-    if isinstance(source, bool | int | float):
-        return spread(number(source, call.dtype), tuple(index.shape))
-    for i, size in enumerate(index.shape):
-        source = cut(source, i, 0, size)
-    if any(size != x.shape[i] for i, size in enumerate(index.shape) if i != dim):
-        call.refuse(f"an index {tuple(index.shape)} smaller than {tuple(x.shape)} in other dims than {dim}")
-    return cast(source, call.dtype)
-
-
-@translates("aten.scatter.src", "aten.scatter.value")
-def _(call: Call, x: Any, dim: int, index: Any, source: Any) -> Any:
-    dim = axis(dim, len(x.shape))
-    source = _source(call, x, dim, index, source)
-    last = do(ops.last_along, index, size=x.shape[dim], dim=dim)
-    return do(ops.select, do(ops.greater_equal, last, np.int32(0)), do(ops.gather_d, source, last, dim=dim), x)
-
-
-@translates("aten.scatter_add.default")
-def _(call: Call, x: Any, dim: int, index: Any, source: Any) -> Any:
-    dim = axis(dim, len(x.shape))
-    source = _source(call, x, dim, index, source)
-    return do(ops.add, x, do(ops.gather_d_grad, source, index, size=x.shape[dim], dim=dim))
-
-
-@translates("aten.scatter_reduce.two")
-def _(call: Call, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
-    if reduce not in ("sum", "mean"):
-        call.refuse(f"scatter_reduce with reduce={reduce!r}; known are 'sum' and 'mean'")
-    dim = axis(dim, len(x.shape))
-    source = _source(call, x, dim, index, source)
-
-    def added(rows: Any) -> Any:
-        return do(ops.gather_d_grad, rows, index, size=x.shape[dim], dim=dim)
-
-    one = number(1, call.dtype)
-    count = added(spread(one, tuple(index.shape)))
-    if not include_self:
-        x = do(ops.select, do(ops.equal, count, number(0, call.dtype)), x, number(0, call.dtype))
-    total = do(ops.add, x, added(source))
-    if reduce == "sum":
-        return total
-    count = do(ops.scalar_add, count, addend=1.0) if include_self else do(ops.maximum, count, one)
-    return do(ops.div if call.dtype.is_float else ops.floor_div, total, count)
+# -- others
 
 
 @translates("aten.masked_scatter.default")

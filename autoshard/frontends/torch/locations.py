@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
+import traceback
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +29,19 @@ def source_line(node: Any) -> Source | None:
     """The innermost line outside of torch that led to the node; None where torch noted none."""
     trace = node.meta.get("stack_trace")
     return _innermost(trace) if trace else None
+
+
+def user_line(error: Exception) -> Source | None:
+    """The innermost line outside of torch and autoshard that an error went through; None where there is none."""
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        file = frame.f_code.co_filename
+        if not _inside_torch(file) and not _of_autoshard(file) and os.path.isfile(file):
+            return Source(shown(file), line, linecache.getline(file, line).strip())
+    return None
+
+
+def _of_autoshard(file: str) -> bool:
+    return file.startswith(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep)
 
 
 @lru_cache(maxsize=8192)

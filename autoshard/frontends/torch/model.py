@@ -61,6 +61,7 @@ class TorchModel(Cell):
         self._inputs: dict[str, Parameter | np.ndarray | None] = {}
         self._data: dict[str, TensorType] = {}
         self._written: dict[int, Parameter] = {}
+        self._tokens: set[int] = set()
         # What it came from, to compare with: a torch module and the arguments of an example.
         self.module: Any = None
         self.example: tuple[tuple, dict[str, Any]] = program.example_inputs or ((), {})
@@ -92,11 +93,15 @@ class TorchModel(Cell):
                     self._inputs[spec.arg.name] = array_of(tensor)
                 else:
                     self._inputs[spec.arg.name] = self._parameter(spec.target, tensor, trained, seen)
+            elif spec.kind is InputKind.TOKEN:
+                self._inputs[spec.arg.name] = None
             else:
                 raise ShapeError(f"cannot import this program: its input {spec.arg.name} is a {spec.kind.name}")
         for place, spec in enumerate(signature.output_specs):
             if spec.kind is OutputKind.BUFFER_MUTATION:
                 self._written[place] = self._by_target(spec.target)
+            elif spec.kind is OutputKind.TOKEN:
+                self._tokens.add(place)
             elif spec.kind is not OutputKind.USER_OUTPUT:
                 raise ShapeError(
                     f"cannot import this program: its output {place} is a {spec.kind.name} ({spec.target}); modules "
@@ -150,7 +155,7 @@ class TorchModel(Cell):
         outputs = importer.run({**self._inputs, **given})
         for place, parameter in self._written.items():
             parameter.assign(outputs[place])
-        returned = [lifted(one) for i, one in enumerate(outputs) if i not in self._written]
+        returned = [lifted(one) for i, one in enumerate(outputs) if i not in self._written and i not in self._tokens]
         return plain(_unflattened(returned, self.program.call_spec.out_spec))
 
     def _counted(self) -> Any:

@@ -225,16 +225,3 @@ def _(call: Call, x: Any, y: Any, reduction: int = 1) -> Any:
 
 def _reduced(losses: Any, reduction: int) -> Any:
     return losses if reduction == 0 else do(ops.reduce_mean if reduction == 1 else ops.reduce_sum, losses)
-
-
-# -- random numbers
-
-
-@translates("aten.native_dropout.default", "aten.dropout.default")
-def _(call: Call, x: Any, p: float, train: bool | None) -> Any:
-    """Other elements than torch drops, the same on any number of ranks."""
-    single = len(call.results) == 1
-    if not single and call.used(1):
-        call.refuse("the mask of dropout is used beside its result")
-    kept = x if not p or not train else do(ops.dropout, x, call.counter(), rate=p, seed=call.seed)
-    return kept if single else (kept, None)

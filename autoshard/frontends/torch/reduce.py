@@ -13,6 +13,11 @@ from autoshard.frontends.torch.shapes import swapped
 from autoshard.frontends.torch.table import Call, axes, axis, cast, do, number, translates
 
 
+def total(x: Any) -> Any:
+    """The sum of all elements."""
+    return do(ops.reduce_sum, x, axis=axes(None, len(x.shape)))
+
+
 @translates("aten.sum.dim_IntList", "aten.sum.default")
 def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     return do(ops.reduce_sum, call.cast(x), axis=axes(dim, len(x.shape)), keep_dims=keepdim)

@@ -142,8 +142,8 @@ def _padded_by(x: Any, pad: Sequence[int], mode: str) -> Any:
     for i in range(len(pad) // 2):
         dim, (before, after) = len(x.shape) - 1 - i, pad[2 * i : 2 * i + 2]
         size = x.shape[dim]
-        # What a negative number cuts off comes back on no side.
-        begin, end = max(0, -before), size - max(0, -after)
+        # What a negative number cuts off comes back on no side, but where the nearest element is repeated.
+        begin, end = (0, size) if mode == "replicate" else (max(0, -before), size - max(0, -after))
         places = _PLACES[mode](np.arange(-before - begin, size + after - begin), end - begin) + begin
         x = picked_up(x, dim, places)
     return x

@@ -89,6 +89,8 @@ def cut(x: Any, dim: int, start: int | None, end: int | None, step: int = 1) -> 
     found = range(*slice(start, end, step).indices(size))
     if len(found) == size:
         return x
+    if not len(found):
+        return emptied(x, dim)
     begin, stop, strides = ([fill] * dim for fill in (None, None, 1))
     return do(
         ops.strided_slice,
@@ -97,6 +99,12 @@ def cut(x: Any, dim: int, start: int | None, end: int | None, step: int = 1) -> 
         end=(*stop, found.stop),
         strides=(*strides, step),
     )
+
+
+def emptied(x: Any, dim: int) -> Any:
+    """A tensor like x with nothing along one dim."""
+    of = dtype(x.dtype)
+    return np.zeros((*x.shape[:dim], 0, *x.shape[dim + 1 :]), of.numpy)
 
 
 @translates("aten.slice.Tensor")
@@ -146,15 +154,6 @@ def replaced(x: Any, part: Any, dim: int, start: int, end: int) -> Any:
     if end < x.shape[dim]:
         pieces.append(cut(x, dim, end, None))
     return pieces[0] if len(pieces) == 1 else do(ops.concat, *pieces, axis=dim)
-
-
-@translates("aten.slice_scatter.default")
-def _(call: Call, x: Any, part: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    dim = axis(dim, len(x.shape))
-    found = range(*slice(start, end, step).indices(x.shape[dim]))
-    if step != 1:
-        call.refuse(f"a step of {step}; only a step of 1 is known")
-    return replaced(x, part, dim, found.start, max(found.stop, found.start)) if len(found) else x
 
 
 @translates("aten.select_scatter.default")
@@ -213,6 +212,13 @@ def filled(call: Call, value: Any) -> Any:
         return np.full(call.shape, value, call.dtype.numpy)
     kind = float if call.dtype.is_float else bool if call.dtype.name == "bool" else int
     return do(ops.fill, shape=call.shape, value=kind(value), dtype=call.dtype.name)
+
+
+def filled_as(call: Call, result: int, value: Any) -> Any:
+    """An array like one of the results, with one value everywhere."""
+    of = call.results[result]
+    assert of is not None
+    return np.full(of.shape, value, of.dtype.numpy)
 
 
 @translates("aten.full.default", "aten.full_like.default", "aten.new_full.default")

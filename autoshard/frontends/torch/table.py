@@ -27,6 +27,7 @@ CHECKS = frozenset(
         "aten._assert_tensor_metadata.default",
         "aten._assert_scalar.default",
         "aten._assert_async.msg",
+        "aten._linalg_check_errors.default",
         "aten.sym_constrain_range_for_size.default",
         "aten.sym_constrain_range.default",
     }
@@ -45,6 +46,7 @@ class Refused(AutoshardError):
 _FAMILIES = (
     "pointwise", "shapes", "reduce", "indexing", "contract", "norm", "resample", "window", "composites", "complexes",
     "markers",
+    "linalg", "order", "special", "random", "scatter",
 )  # fmt: skip
 
 
@@ -52,6 +54,9 @@ def load_translators() -> None:
     """Fill the table from the modules beside this one."""
     for family in _FAMILIES:
         import_module(f"autoshard.frontends.torch.{family}")
+    for name in list(TABLE):
+        space, op, overload = name.split(".", 2)
+        TABLE.setdefault(f"{space}.{op}_copy.{overload}", TABLE[name])  # what a view shows, in memory of its own
 
 
 def translates(*names: str) -> Callable[[Translator], Translator]:
@@ -150,7 +155,8 @@ def _given(operand: Any) -> Any:
 
 def lifted(value: Any) -> Any:
     """A value as something that a trace takes for an output."""
-    return _given(value)
+    recorder, value = active(), _given(value)
+    return recorder.constant(value) if recorder is not None and isinstance(value, np.ndarray) else value
 
 
 def cast(x: Any, to: DType) -> Any:
