@@ -242,7 +242,7 @@ def _broadcast_shape(x: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     aligned = (0,) * lead + tuple(x)
     full = tuple(old if new == -1 else new for new, old in zip(shape, aligned, strict=False))
     fits = lead >= 0 and all(
-        new >= 0 and (i < lead or old in (1, new)) for i, (new, old) in enumerate(zip(full, aligned, strict=True))
+        shape[i] >= 0 if i < lead else old in (1, new) for i, (new, old) in enumerate(zip(full, aligned, strict=True))
     )
     if not fits:
         raise ShapeError(f"BroadcastTo: {tuple(x)} cannot be broadcast to {shape}")

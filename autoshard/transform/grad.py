@@ -205,7 +205,7 @@ class _Reverse(Recorder):
             GraphError: the operator's gradient function gives another shape than the value's.
         """
         lifted = self.tensor(self.lift(cotangent, [value.type.dtype]))
-        if node.op.spread == "pointwise":
+        if node.op.spread == "pointwise" and _spreads(value.type.shape, lifted.shape):
             lifted = sum_to(lifted, value.type.shape)
         if lifted.shape != value.type.shape:
             raise GraphError(
@@ -214,6 +214,12 @@ class _Reverse(Recorder):
                 f"sum over broadcast dims"
             )
         self._terms.setdefault(value, []).append(lifted.astype(value.type.dtype).value)
+
+
+def _spreads(small: Sequence[int], large: Sequence[int]) -> bool:
+    """Whether broadcasting makes a tensor of the second shape out of one of the first."""
+    extra = len(large) - len(small)
+    return extra >= 0 and all(a in (1, b) for a, b in zip(small, large[extra:], strict=True))
 
 
 def _refuse(node: Node) -> NoReturn:

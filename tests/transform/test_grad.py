@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard import ops
+from autoshard.core.tensortype import type_of
 from autoshard.ir.graph import Graph, Value
-from autoshard.ops.registry import operator, remove
+from autoshard.ops.registry import operator, operators, remove
 from autoshard.trace import Parameter, evaluate, nn, trace
 from autoshard.transform import gradient
-from autoshard.util.errors import GraphError
+from autoshard.util.errors import GraphError, ShapeError
 from tests.trace.models import FFN, Language
 
 RNG = np.random.default_rng(0)
@@ -195,7 +196,7 @@ def test_operators_without_a_gradient() -> None:
         remove("TestCliff")
 
 
-def test_a_wrong_gradient_function_is_found_out() -> None:
+def test_gradients_of_elementwise_operators_are_summed_over_broadcast_dims() -> None:
     @operator("TestForgetful", rule="..., ... -> ...")
     def forgetful(x, y):
         return x + y
@@ -203,12 +204,48 @@ def test_a_wrong_gradient_function_is_found_out() -> None:
     forgetful.gradient(lambda g, r, x, y: (g, g))
     try:
         traced = trace(lambda x, y: forgetful(x, y).sum(), X, X[0])
-        with pytest.raises(
-            GraphError, match=r"gives f64\[12, 6\] for operand y of test_forgetful.*f64\[6\]; .* broadcast"
-        ):
-            gradient(traced.graph, traced.graph.outputs[0], list(traced.graph.inputs))
+        full, grads = gradient(traced.graph, traced.graph.outputs[0], list(traced.graph.inputs))
+        assert [grads[value].type.shape for value in full.inputs] == [X.shape, X[0].shape]
+        *_, second = evaluate(full, [X, X[0]])
+        np.testing.assert_array_equal(second, np.full(X.shape[1], X.shape[0]))
     finally:
         remove("TestForgetful")
+
+
+ELEMENTWISE = [
+    op for op in operators()
+    if op.differentiable and op.spread == "pointwise" and len(op.operand_names) > 1 and not op.attributes
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ELEMENTWISE, ids=lambda op: op.name)
+def test_each_operand_of_an_elementwise_operator_may_be_broadcast(op) -> None:
+    """Each operand in turn is a row beside matrices, and its gradient one, too."""
+    kinds = [np.bool_ if name in ("condition", "mask") else np.float32 for name in op.operand_names]
+    for narrow in range(len(kinds)):
+        arrays = [(X + 0.5 if i != narrow else X[0] + 0.25).astype(kind) for i, kind in enumerate(kinds)]
+        try:
+            op.result_types(tuple(map(type_of, arrays)), {})
+        except ShapeError:
+            continue  # whole numbers or bools alone
+        traced = trace(lambda *xs: ops.reduce_sum(op(*xs)), *arrays)
+        floats = [value for value in traced.graph.inputs if value.type.dtype.is_float]
+        if traced.graph.outputs[0].type.dtype.is_float:
+            gradient(traced.graph, traced.graph.outputs[0], floats)
+
+
+def test_a_wrong_gradient_function_is_found_out() -> None:
+    @operator("TestMistaken", rule="..., ... -> ...")
+    def mistaken(x, y):
+        return x + y
+
+    mistaken.gradient(lambda g, r, x, y: (ops.transpose(g), g))
+    try:
+        traced = trace(lambda x, y: mistaken(x, y).sum(), X, X[0])
+        with pytest.raises(GraphError, match=r"gives f64\[6, 12\] for operand x of test_mistaken.*f64\[12, 6\]; "):
+            gradient(traced.graph, traced.graph.outputs[0], list(traced.graph.inputs))
+    finally:
+        remove("TestMistaken")
 
 
 def test_a_deep_graph_does_not_recurse() -> None:
