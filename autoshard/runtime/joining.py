@@ -14,10 +14,8 @@ import hashlib
 import json
 import os
 import socket
-import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import NoReturn
@@ -25,14 +23,13 @@ from typing import NoReturn
 from autoshard.runtime.identity import Identity
 from autoshard.runtime.launch import find_mpiexec, search_path
 from autoshard.runtime.placing import all_local, place_ranks
+from autoshard.runtime.private import private_folder
 from autoshard.runtime.processes import ancestors, birth, is_copy
-from autoshard.runtime.progress import ENDED, of_this_rank
+from autoshard.runtime.progress import note_end
 from autoshard.util.errors import RuntimeSetupError
 
 WAIT_SECONDS = 120.0
 """How long ranks wait for the last one to come, unless AUTOSHARD_JOIN_SECONDS says otherwise."""
-_LONGEST_PATH = 90
-"""Of a socket's path the system takes about a hundred bytes."""
 _LONGEST_MESSAGE = 2**20
 _ORPHANED = 1
 
@@ -58,7 +55,7 @@ def join(own: Identity) -> None:
     os.environ.update(answer["environment"])
     connection.settimeout(None)
     threading.Thread(target=_await_end, args=(connection,), daemon=True).start()
-    atexit.register(_note_end)
+    atexit.register(note_end)
 
 
 def _check(own: Identity) -> None:
@@ -103,16 +100,7 @@ def _folder(own: Identity) -> Path:
     """The folder, of this user alone, where the ranks of the job meet."""
     known = (own.by, own.ranks, str(own.table and own.table.resolve()), own.job, Path(sys.argv[0]).name)
     name = hashlib.blake2b(json.dumps(known).encode(), digest_size=8).hexdigest()
-    base = Path(tempfile.gettempdir())
-    base = base if len(str(base)) < _LONGEST_PATH - 40 else Path("/tmp")
-    home = base / f"autoshard-{os.getuid()}"
-    for folder in (home, home / name):
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-    seen = home.lstat()
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o077:
-        raise RuntimeSetupError(f"{home} should be a folder that is this user's alone (mode 700), and is not")
-    return home / name
+    return private_folder(name)
 
 
 @contextlib.contextmanager
@@ -200,8 +188,3 @@ def _await_end(connection: socket.socket) -> None:
         sys.stderr.write(f"{message.get('end')}\n")
         sys.stderr.flush()
     os._exit(_ORPHANED)
-
-
-def _note_end() -> None:
-    if progress := of_this_rank():
-        progress.end(ENDED)

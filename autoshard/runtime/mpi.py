@@ -34,6 +34,7 @@ from autoshard.runtime.comm import (
 from autoshard.runtime.identity import identity
 from autoshard.runtime.joining import join
 from autoshard.runtime.local import LocalComm
+from autoshard.runtime.lookout import look_out
 from autoshard.runtime.progress import of_this_rank
 from autoshard.util.errors import RuntimeSetupError
 
@@ -369,6 +370,7 @@ def import_mpi():
         raise RuntimeSetupError(f"cannot start MPI ({error}); {INSTALL_HINT}") from error
     if own is not None and own.ranks > 1 and os.environ.get("AUTOSHARD_LAUNCHED") != "1":
         _abort_on_error()
+        look_out(own)
     return MPI
 
 

@@ -161,6 +161,12 @@ def of_this_rank() -> Progress | None:
         return None
 
 
+def note_end() -> None:
+    """Say to the launcher that this rank has ended well: where it does not, it ends without coming here."""
+    if progress := of_this_rank():
+        progress.end(ENDED)
+
+
 # -- the launcher's side -------------------------------------------------------------------------------------
 
 

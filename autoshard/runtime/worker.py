@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from autoshard.runtime.mpi import import_mpi, meeting
-from autoshard.runtime.progress import ENDED, FAILING, FOLDER, of_this_rank
+from autoshard.runtime.progress import FAILING, FOLDER, note_end, of_this_rank
 from autoshard.runtime.reports import MARK
 from autoshard.runtime.watch import ASK_STACK, LIFELINE
 from autoshard.util.errors import AutoshardError, RuntimeSetupError
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
     """Run the script `arguments[0]` with the remaining arguments on this rank."""
     script = arguments[0]
     # The first that is registered is called last: what the script has called at its end may still communicate.
-    atexit.register(_note_end)
+    atexit.register(note_end)
     _follow_launcher()
     _leave_traces()
     try:
@@ -79,12 +79,6 @@ def _leave_traces() -> None:
     if progress := of_this_rank():
         faulthandler.enable(progress.stack, all_threads=False)
         faulthandler.register(ASK_STACK, progress.stack, all_threads=False)
-
-
-def _note_end() -> None:
-    """Say to the launcher that this rank has ended well: where it does not, it ends without coming here."""
-    if progress := of_this_rank():
-        progress.end(ENDED)
 
 
 def _search_beside(script: str) -> None:

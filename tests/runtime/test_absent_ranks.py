@@ -9,13 +9,16 @@ import importlib.util
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from autoshard.runtime import launch as launcher
 from autoshard.runtime import watch
 from autoshard.runtime.job import GRACE_SECONDS
-from autoshard.runtime.launch import launch
+from autoshard.runtime.launch import find_mpiexec, launch
 from autoshard.runtime.progress import ENDED, Progress
 from autoshard.runtime.watch import MISSED_SECONDS, STOPPED_SECONDS, Absence, Watch
 
@@ -231,3 +234,49 @@ def test_a_part_of_the_ranks_counts_by_itself(run, monkeypatch) -> None:
     part = "world = import_mpi().COMM_WORLD\nhalf = MpiComm(world.Split(rank > 0, rank))\n"
     work = "for _ in range(3):\n    if rank == 1: time.sleep(1)\n    if rank: half.barrier()\n"
     assert run(part + work) == (0, "")
+
+
+# -- under an mpiexec of the user's own ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def mpiexec(tmp_path: Path, monkeypatch):
+    """Runs a script on three ranks of a plain mpiexec: the exit code, and what was said."""
+    environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "TMPDIR": "/tmp"}
+    path = launcher.search_path(os.environ.get("PYTHONPATH"))
+
+    def start(body: str) -> tuple[int, str]:
+        (tmp_path / "script.py").write_text(START + body)
+        flags = ["--map-by", ":OVERSUBSCRIBE"] if find_mpiexec().open_mpi else []
+        command = [find_mpiexec().path, "-n", "3", *flags, sys.executable, str(tmp_path / "script.py")]
+        variables = {**os.environ, **environment, "PYTHONPATH": path}
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=LONGEST)
+        return done.returncode, done.stderr
+
+    return start
+
+
+@needs_mpi
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    "body, reason",
+    [
+        ("if rank == 2: sys.exit(0)\n" + PLANNED, "it has ended"),
+        (
+            "c = MpiComm()\nif rank == 0: os.kill(os.getpid(), signal.SIGSTOP)\nc.barrier()\n",
+            "a signal .* has stopped it",
+        ),
+    ],
+    ids=["ends", "is stopped"],
+)
+def test_ranks_of_a_plain_mpiexec_look_after_each_other(mpiexec, body: str, reason: str) -> None:
+    code, err = mpiexec(body)
+    assert code == 1
+    assert re.search(rf"^rank \d failed: {reason}, {WAITED}", err, re.MULTILINE), err
+
+
+@needs_mpi
+@pytest.mark.mpi
+def test_ranks_of_a_plain_mpiexec_may_end_at_different_times(mpiexec) -> None:
+    code, err = mpiexec("c = MpiComm()\nc.barrier()\nif rank == 1: time.sleep(4)\n")
+    assert (code, err) == (0, "")

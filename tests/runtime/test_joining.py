@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from autoshard.runtime import joining
+from autoshard.runtime import joining, private
 from autoshard.runtime import launch as launcher
 from autoshard.runtime.identity import Identity
 from autoshard.runtime.launch import Mpiexec, find_mpiexec
@@ -104,7 +104,7 @@ def test_what_cannot_be_joined_is_told_at_once(tmp_path: Path, monkeypatch) -> N
 
 def test_a_folder_that_others_may_write_to_is_not_used(monkeypatch) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as base:
-        monkeypatch.setattr(joining.tempfile, "gettempdir", lambda: base)
+        monkeypatch.setattr(private.tempfile, "gettempdir", lambda: base)
         home = Path(base, f"autoshard-{os.getuid()}")
         home.mkdir()
         home.chmod(0o777)
