@@ -23,6 +23,7 @@ Search = Callable[[Problem], Plan]
 _MODES: dict[str, Search] = {}
 _OPTIONS: dict[str, tuple[str, ...]] = {}
 _KEEPS_LIMIT: set[str] = set()
+_FAMILIES: dict[str, Callable[[str], Search]] = {}
 
 
 def search_mode(
@@ -51,6 +52,16 @@ def search_mode(
     return register
 
 
+def mode_family(mark: str) -> Callable[[Callable[[str], Search]], Callable[[str], Search]]:
+    """Register what makes a search of each name with a mark in it, such as '(' of 'zero3(dp) + megatron(tp)'."""
+
+    def register(function: Callable[[str], Search]) -> Callable[[str], Search]:
+        _FAMILIES[mark] = function
+        return function
+
+    return register
+
+
 def search_modes() -> tuple[str, ...]:
     return tuple(sorted(_MODES))
 
@@ -61,6 +72,9 @@ def find_mode(name: str) -> Search:
     Raises:
         UnknownNameError: none has it.
     """
+    for mark, family in _FAMILIES.items():
+        if mark in name:
+            return partial(plan_flat, family(name))
     if name not in _MODES:
         near = get_close_matches(name, _MODES, n=3)
         meant = f"; did you mean {' or '.join(near)}?" if near else ""

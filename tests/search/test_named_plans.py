@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from autoshard import Parameter, nn, ops
 from autoshard.api import plan
-from autoshard.ir.graph import PARAMETER, STATE
+from autoshard.ir.graph import DATA, PARAMETER, STATE
 from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
@@ -17,7 +19,7 @@ from autoshard.search.problem import Problem
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.function import trace
 from autoshard.transform import train_step
-from autoshard.util.errors import PlanError
+from autoshard.util.errors import AutoshardError, PlanError
 from benchmarks.models import Transformer
 from costmodel import preset
 from tests.search.plans import FFN, array, assert_runs_as_whole
@@ -127,11 +129,63 @@ def test_experts_exchange_tokens_all_to_all():
     assert [kind for kind, _ in collectives(made)] == ["all_to_all", "all_to_all"]
 
 
+COMPOSED = {
+    "zero3(dp) + megatron_sp(tp)": "dp=2 tp=4",
+    "hsdp(a, b) + megatron(c)": "a=2 b=2 c=2",
+    "data_parallel(a) + zero1(b)": "a=2 b=4",
+    "megatron(tp)": "tp=4",
+}
+
+
+@pytest.mark.parametrize("text", COMPOSED)
+def test_compositions_run_as_the_whole(step, text):
+    made = planned(step, text, COMPOSED[text], passes=True)
+    verify_program(made.program)
+    feeds = made.traced.inputs(TOKENS, TOKENS[:, ::-1].copy())
+    outputs = Executor(made.program, LocalComm(made.plan.mesh.devices))(*feeds)
+    for ours, theirs in zip(outputs, evaluate(made.graph, feeds), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-6)
+
+
+def test_compositions_split_by_each_of_their_axes(step):
+    both = layouts(planned(step, "zero3(dp) + megatron_sp(tp)"), PARAMETER)
+    assert both == layouts(planned(step, "fsdp_tp"), PARAMETER)
+    assert both["blocks.0.attention.query.weight"] == "tp.dp, -" and both["norm.gamma"] == "dp"
+    hybrid = planned(step, "hsdp", "dp=2 fsdp=4")
+    assert layouts(hybrid, PARAMETER)["head.weight"] == "fsdp, -"
+    assert layouts(hybrid, DATA) == {"ids": "dp.fsdp, -", "labels": "dp.fsdp, -"}
+    weights = Counter((kind, axes) for kind, axes in collectives(hybrid))
+    assert weights["reduce_scatter", "fsdp"] == weights["all_reduce", "dp"], "scattered near, then summed far"
+
+
+def test_experts_and_columns_together():
+    x, dispatch = array(4, 6, 16), (array(4, 6, 8, 3) > 1).astype(np.float32)
+    made = plan(Mixture(), (x, dispatch), mesh="ep=4 tp=2", search="expert_parallel(ep) + megatron(tp)")
+    assert_runs_as_whole(made, (x, dispatch), rtol=1e-4)
+    assert layouts(made, PARAMETER) == {"up": "ep, -, tp", "down": "ep, tp, -"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("zero3(dp) + zero2(tp)", "has two recipes that split over shard axes"),
+        ("zero3(dp) + megatron(dp)", "uses the axis 'dp' twice"),
+        ("zero3(dp) + megatrn(tp)", "unknown recipe 'megatrn'; did you mean megatron"),
+        ("zero3(dp) + megatron", "cannot read 'megatron' of the composed plan"),
+        ("zero3(dp) + megatron(x)", "cannot use axes tensor=x: .* the mesh has dp=2, tp=4"),
+        ("fsdp_tp(dp)", "gives 'fsdp_tp' the axes dp; it needs 2: shard, tensor"),
+    ],
+)
+def test_compositions_that_cannot_be_are_refused(step, text, words):
+    with pytest.raises(AutoshardError, match=words):
+        planned(step, text)
+
+
 def test_axes_can_be_named(step):
     problem = Problem(step.graph, planned(step, "megatron").plan.mesh, preset("cpu"))
     made = named_plan(problem, RECIPES["megatron"], {"tensor": "dp", "data": "tp"})
     assert "tensor over dp" in made.started_from and "data over tp" in made.started_from
-    with pytest.raises(PlanError, match="cannot use axes tensor=rows: words are data, tensor, expert"):
+    with pytest.raises(PlanError, match="cannot use axes tensor=rows: words are data, shard, tensor, expert"):
         named_plan(problem, RECIPES["megatron"], {"tensor": "rows"})
 
 

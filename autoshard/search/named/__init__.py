@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from autoshard.plan.plan import Plan
-from autoshard.search.named.plans import Recipe, named_plan
+from autoshard.search.named.plans import named_plan
+from autoshard.search.named.recipe import Recipe, composed
 from autoshard.search.problem import Problem
-from autoshard.search.registry import search_mode
+from autoshard.search.registry import Search, mode_family, search_mode
 
 _ALL = "the batch, the parameters, the gradients and the optimizer states"
 
@@ -19,6 +20,8 @@ RECIPES = {
         Recipe("zero3_keep", f"{_ALL} in parts, gathered once a step", zero=3),
         Recipe("megatron", "columns and rows of weights", tensor=True),
         Recipe("megatron_sp", "columns and rows of weights, the sequence between them", tensor=True, sequence=True),
+        Recipe("fsdp_tp", f"{_ALL} in parts, and columns and rows of weights", 3, True, tensor=True, sequence=True),
+        Recipe("hsdp", f"{_ALL} in parts, and several copies of these", 3, True, hybrid=True),
         Recipe("expert_parallel", "the weights by experts", experts=True),
     )
 }
@@ -37,6 +40,13 @@ def _register(recipe: Recipe) -> None:
 
     made.__doc__ = f"{recipe.words[0].upper()}{recipe.words[1:]}, as written by hand."
     search_mode(recipe.name)(made)
+
+
+@mode_family("(")
+def _composition(name: str) -> Search:
+    """Several named plans, each over mesh axes of its own: 'zero3(dp) + megatron_sp(tp)'."""
+    recipe = composed(name, RECIPES)
+    return lambda problem: named_plan(problem, recipe)
 
 
 for _recipe in RECIPES.values():

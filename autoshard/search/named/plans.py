@@ -9,6 +9,8 @@
 | zero3_keep | the same, gathered once and kept for the backward pass (FSDP without resharding after forward) | |
 | megatron | batch | columns, then rows of weights; vocabulary (Shoeybi et al. 2019, section 3) |
 | megatron_sp | batch | the same, and the sequence between (Korthikanti et al. 2022, section 4) |
+| fsdp_tp | as zero3 | as megatron_sp |
+| hsdp | as zero3 over one axis, repeated over another that splits the batch, too | |
 | expert_parallel | batch | experts, tokens exchanged all-to-all (Lepikhin et al. 2020, "GShard") |
 """
 
@@ -16,87 +18,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from autoshard.core.strategy import Strategy, project, whole
 from autoshard.ir.graph import DATA, PARAMETER, Node, Value
 from autoshard.layout.layout import Layout, Refs
-from autoshard.layout.mesh import Mesh, merge_refs, size_of
+from autoshard.layout.mesh import merge_refs, size_of
 from autoshard.plan.plan import Plan
 from autoshard.search.named.completion import Completion, forms_of, split
 from autoshard.search.named.heads import heads_of
 from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs
+from autoshard.search.named.recipe import Axes, Recipe
 from autoshard.search.named.structure import Structure, WeightUse
 from autoshard.search.problem import Problem
 from autoshard.transform.recompute import regather
 from autoshard.util.errors import PlanError
-
-DATA_AXES, TENSOR_AXES, EXPERT_AXES = ("dp", "data", "fsdp"), ("tp", "mp", "tensor", "model"), ("ep", "expert")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a named plan splits: `zero` is ZeRO's stage, whose third gathers parameters for the backward pass `again`;
-    `tensor` or `experts` says what the second axis is for."""
-
-    name: str
-    words: str
-    zero: int = 0
-    again: bool = False
-    tensor: bool = False
-    sequence: bool = False
-    experts: bool = False
-
-
-@dataclass(frozen=True)
-class Axes:
-    """The mesh axes by what they split."""
-
-    data: Refs
-    tensor: Refs
-    expert: Refs
-
-    @staticmethod
-    def of(recipe: Recipe, mesh: Mesh, given: Mapping[str, str] | None) -> Axes:
-        """The axes that `given` names by "data", "tensor" and "expert"; else by their usual names, else in mesh order.
-
-        Raises:
-            PlanError: a word or an axis that does not exist, or the mesh has no axis for what the plan splits.
-        """
-        known = {"data": DATA_AXES, "tensor": TENSOR_AXES, "expert": EXPERT_AXES}
-        for word, axis in (given or {}).items():
-            if word not in known or axis not in mesh.sizes:
-                shown = ", ".join(f"{name}={size}" for name, size in mesh.axes)
-                raise PlanError(
-                    f"the named plan {recipe.name!r} cannot use axes {word}={axis}: words are {', '.join(known)}, "
-                    f"and the mesh has {shown}"
-                )
-        found = {
-            word: (given or {}).get(word) or next((name for name in names if name in mesh.sizes), None)
-            for word, names in known.items()
-        }
-        rest = [name for name, size in mesh.axes if size > 1 and name not in found.values()]
-        second = "tensor" if recipe.tensor else "expert" if recipe.experts else "data"
-        if found[second] is None:
-            found[second] = rest.pop() if rest else (found["data"] if recipe.experts else None)
-        if found["data"] is None:
-            found["data"] = rest[0] if rest else found["expert"] if recipe.experts else None
-        if found[second] is None and mesh.devices > 1:
-            raise PlanError(f"the named plan {recipe.name!r} needs a {second} axis, and mesh '{mesh}' has none left")
-
-        def refs(word: str) -> Refs:
-            name = found[word]
-            return (mesh.axis(name),) if name is not None and mesh.sizes[name] > 1 else ()
-
-        return Axes(refs("data"), refs("tensor") if recipe.tensor else (), refs("expert") if recipe.experts else ())
 
 
 def named_plan(problem: Problem, recipe: Recipe, axes: Mapping[str, str] | None = None) -> Plan:
     """The plan of a recipe.
 
     Args:
-        axes: which mesh axis is for "data", "tensor", "expert"; by default by names, then by order.
+        axes: which mesh axis is for "data", "shard", "tensor", "expert"; by default by names, then by order.
 
     Raises:
         PlanError: the graph has nothing that the recipe splits, or the mesh no axis for it.
@@ -123,10 +67,17 @@ class _Maker:
 
     @property
     def second(self) -> Refs:
-        return self.axes.tensor or self.axes.expert
+        return self.axes.tensor + self.axes.expert
 
     def _words(self) -> str:
-        parts = {"data": self.axes.data, "tensor": self.axes.tensor, "experts": self.axes.expert}
+        parts = {
+            "data": self.axes.data,
+            "shards": self.axes.shard,
+            "tensor": self.axes.tensor,
+            "experts": self.axes.expert,
+        }
+        if not self.recipe.hybrid:
+            del parts["shards"]
         used = ", ".join(
             f"{word} over {'.'.join(map(self.mesh.show_ref, refs))}" for word, refs in parts.items() if refs
         )
@@ -180,14 +131,14 @@ class _Maker:
         return self.parameters.get(value) or Layout.whole(self.mesh, value.type.rank)
 
     def _sharded(self, value: Value, base: Layout | None = None) -> Layout:
-        """The base split further over the data axis, along the first dim that it divides; else as it is."""
+        """The base split further over ZeRO's axes, along the first dim that it divides; else as it is."""
         base = base or self._base(value)
         used = {ref.name for ref in base.used}
-        if any(ref.name in used for ref in self.axes.data):
+        if any(ref.name in used for ref in self.axes.shard):
             return base
         for dim, (size, parts) in enumerate(zip(value.type.shape, base.parts, strict=True)):
-            if size % (parts * size_of(self.axes.data)) == 0:
-                dims = [(*refs, *self.axes.data) if i == dim else refs for i, refs in enumerate(base.dims)]
+            if size % (parts * size_of(self.axes.shard)) == 0:
+                dims = [(*refs, *self.axes.shard) if i == dim else refs for i, refs in enumerate(base.dims)]
                 return base.with_dims(dims)
         return base
 
@@ -272,7 +223,8 @@ class _Maker:
 
         def adjust(node: Node, strategy: Strategy) -> Strategy | None:
             if node in uses:
-                made = self._tensor(uses[node], strategy) if self.axes.tensor else self._experts(uses[node], strategy)
+                made = self._experts(uses[node], strategy) if self.axes.expert else None
+                made = (self._tensor(uses[node], made or strategy) if self.axes.tensor else None) or made
             elif node in lookups:
                 made = split(node, {lookups[node]: self.axes.tensor}, strategy)
             else:

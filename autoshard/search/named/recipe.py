@@ -1,0 +1,181 @@
+"""Recipes: what a named plan splits, over which mesh axes; alone or several of them together.
+
+`composed("zero3(dp) + megatron_sp(tp)")` reads a composition: each recipe with the axes that it is for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+from autoshard.layout.layout import Refs
+from autoshard.layout.mesh import Mesh
+from autoshard.util.errors import PlanError, UnknownNameError
+
+USUAL = {
+    "data": ("dp", "data", "fsdp"),
+    "shard": ("fsdp", "shard"),
+    "tensor": ("tp", "mp", "tensor", "model"),
+    "expert": ("ep", "expert"),
+}
+"""What the axes are for, and how they are usually called."""
+
+_PART = re.compile(r"(\w+)\s*\(([^()]*)\)")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a named plan splits: `zero` is ZeRO's stage, whose third gathers parameters for the backward pass `again`;
+    `tensor` and `experts` say what further axes are for. With `hybrid` ZeRO splits over its own axis of two for the
+    batch. `axes` has the mesh axes by what they are for, where they are settled."""
+
+    name: str
+    words: str
+    zero: int = 0
+    again: bool = False
+    tensor: bool = False
+    sequence: bool = False
+    experts: bool = False
+    hybrid: bool = False
+    axes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The mesh axes by what they split: the batch, what ZeRO splits besides, weights, experts."""
+
+    data: Refs
+    shard: Refs
+    tensor: Refs
+    expert: Refs
+
+    @staticmethod
+    def of(recipe: Recipe, mesh: Mesh, given: Mapping[str, str] | None = None) -> Axes:
+        """The axes that the recipe or `given` names; else those with usual names, else in mesh order.
+
+        Raises:
+            PlanError: a word or an axis that does not exist, or the mesh has no axis for what the plan splits.
+        """
+        known = dict(recipe.axes) or {word: (name,) for word, name in (given or {}).items()}
+        _check(recipe, mesh, known)
+        if not recipe.axes:
+            known |= _usual(recipe, mesh, known)
+
+        def refs(word: str) -> Refs:
+            return tuple(mesh.axis(name) for name in known.get(word, ()) if mesh.sizes[name] > 1)
+
+        shard = refs("shard") if recipe.hybrid else refs("data")
+        return Axes(
+            refs("data") + (shard if recipe.hybrid else ()),
+            shard,
+            refs("tensor") if recipe.tensor else (),
+            refs("expert") if recipe.experts else (),
+        )
+
+
+def _check(recipe: Recipe, mesh: Mesh, given: Mapping[str, tuple[str, ...]]) -> None:
+    for word, names in given.items():
+        for axis in names:
+            if word not in USUAL or axis not in mesh.sizes:
+                shown = ", ".join(f"{name}={size}" for name, size in mesh.axes)
+                raise PlanError(
+                    f"the named plan {recipe.name!r} cannot use axes {word}={axis}: words are {', '.join(USUAL)}, "
+                    f"and the mesh has {shown}"
+                )
+
+
+def _usual(recipe: Recipe, mesh: Mesh, given: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Axes for all that the recipe splits."""
+    found: dict[str, str | None] = {word: names[0] for word, names in given.items()}
+    words = ["data", *_wanted(recipe)] if recipe.hybrid else ["data", "tensor", "expert"]
+    for word in reversed(words):
+        taken = set(found.values())
+        free = (name for name in USUAL[word] if name in mesh.sizes and name not in taken)
+        found[word] = found.get(word) or next(free, None)
+    rest = [name for name, size in mesh.axes if size > 1 and name not in found.values()]
+    for word in _wanted(recipe):
+        if found[word] is None:
+            found[word] = rest.pop() if rest else (found["data"] if recipe.experts else None)
+    if found["data"] is None:
+        found["data"] = rest[0] if rest else found["expert"] if recipe.experts else None
+    missing = next((word for word in (*_wanted(recipe), "data") if found[word] is None), None)
+    if missing is not None and mesh.devices > 1 and (missing != "data" or recipe.hybrid or not _wanted(recipe)):
+        raise PlanError(f"the named plan {recipe.name!r} needs a {missing} axis, and mesh '{mesh}' has none left")
+    return {word: (name,) for word, name in found.items() if name is not None}
+
+
+def _wanted(recipe: Recipe) -> list[str]:
+    """What the recipe needs an axis for besides the batch."""
+    return [word for word, is_used in (("tensor", recipe.tensor), ("expert", recipe.experts), ("shard", recipe.hybrid))
+            if is_used]  # fmt: skip
+
+
+# -- compositions
+
+
+def composed(text: str, recipes: Mapping[str, Recipe]) -> Recipe:
+    """The recipe of a composition: recipes joined by '+', each with its mesh axes in parentheses.
+
+    Raises:
+        PlanError: something else, an axis for two recipes, or two recipes that split the same.
+        UnknownNameError: a recipe that does not exist.
+    """
+    parts = list(_parts(text, recipes))
+    axes: dict[str, tuple[str, ...]] = {}
+    for part, names in parts:
+        _no_axis_twice(text, axes, names)
+        for word, own in _uses(text, part, names):
+            if word in axes and word != "data":
+                raise PlanError(f"the composed plan {text!r} has two recipes that split over {word} axes; name one")
+            axes[word] = axes.get(word, ()) + own
+    chosen = [part for part, _ in parts]
+    sharding = [part for part in chosen if part.zero]
+    whole = replace(
+        sharding[0] if sharding else chosen[0],
+        name=text,
+        words="; ".join(part.words for part in chosen),
+        tensor=any(part.tensor for part in chosen),
+        sequence=any(part.sequence for part in chosen),
+        experts=any(part.experts for part in chosen),
+        hybrid="shard" in axes,
+        axes=tuple(axes.items()),
+    )
+    return whole
+
+
+def _parts(text: str, recipes: Mapping[str, Recipe]) -> Iterator[tuple[Recipe, tuple[str, ...]]]:
+    for part in text.split("+"):
+        match = _PART.fullmatch(part.strip())
+        names = tuple(name.strip() for name in match[2].split(",")) if match else ()
+        if match is None or not all(name.isidentifier() for name in names):
+            raise PlanError(
+                f"cannot read {part.strip()!r} of the composed plan {text!r}; write recipes with their mesh axes, such "
+                "as 'zero3(dp) + megatron_sp(tp)'"
+            )
+        if match[1] not in recipes:
+            near = get_close_matches(match[1], recipes, n=2)
+            meant = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(recipes)}"
+            raise UnknownNameError(f"the composed plan {text!r} has the unknown recipe {match[1]!r}; {meant}")
+        yield recipes[match[1]], names
+
+
+def _no_axis_twice(text: str, axes: Mapping[str, tuple[str, ...]], names: tuple[str, ...]) -> None:
+    used = [name for own in axes.values() for name in own]
+    twice = next((name for i, name in enumerate(names) if name in used or name in names[:i]), None)
+    if twice is not None:
+        raise PlanError(f"the composed plan {text!r} uses the axis {twice!r} twice; an axis is for one recipe")
+
+
+def _uses(text: str, part: Recipe, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What a recipe uses its axes for: the last one for its own, those before for the batch."""
+    own = ["shard"] if part.zero else ["tensor"] if part.tensor else ["expert"] if part.experts else []
+    own = ["shard", "tensor"] if part.zero and part.tensor else own
+    if len(names) < len(own):
+        raise PlanError(f"the composed plan {text!r} gives {part.name!r} the axes {', '.join(names)}; it needs "
+                        f"{len(own)}: {', '.join(own)}")  # fmt: skip
+    last = len(names) - len(own)
+    yield from ((word, (name,)) for word, name in zip(own, names[last:], strict=True))
+    if last:
+        yield "data", names[:last]
