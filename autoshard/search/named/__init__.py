@@ -20,8 +20,10 @@ RECIPES = {
         Recipe("zero3_keep", f"{_ALL} in parts, gathered once a step", zero=3),
         Recipe("megatron", "columns and rows of weights", tensor=True),
         Recipe("megatron_sp", "columns and rows of weights, the sequence between them", tensor=True, sequence=True),
-        Recipe("fsdp_tp", f"{_ALL} in parts, and columns and rows of weights", 3, True, tensor=True, sequence=True),
-        Recipe("hsdp", f"{_ALL} in parts, and several copies of these", 3, True, hybrid=True),
+        Recipe(
+            "fsdp_tp", "all that zero3 splits, and columns and rows of weights", 3, True, tensor=True, sequence=True
+        ),
+        Recipe("hsdp", "all that zero3 splits, in several copies", 3, True, hybrid=True),
         Recipe("expert_parallel", "the weights by experts", experts=True),
     )
 }
