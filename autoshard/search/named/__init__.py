@@ -8,16 +8,16 @@ from autoshard.search.named.recipe import Recipe, composed
 from autoshard.search.problem import Problem
 from autoshard.search.registry import Search, mode_family, search_mode
 
-_ALL = "the batch, the parameters, the gradients and the optimizer states"
-
 RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("data_parallel", "the batch in parts, all else repeated"),
         Recipe("zero1", "the batch and the optimizer states in parts", zero=1),
         Recipe("zero2", "the batch, the gradients and the optimizer states in parts", zero=2),
-        Recipe("zero3", f"{_ALL} in parts", zero=3, again=True),
-        Recipe("zero3_keep", f"{_ALL} in parts, gathered once a step", zero=3),
+        Recipe(
+            "zero3", "the batch, the parameters, the gradients and the optimizer states in parts", zero=3, again=True
+        ),
+        Recipe("zero3_keep", "all that zero3 splits, gathered once a step", zero=3),
         Recipe("megatron", "columns and rows of weights", tensor=True),
         Recipe("megatron_sp", "columns and rows of weights, the sequence between them", tensor=True, sequence=True),
         Recipe(
