@@ -7,9 +7,11 @@ alone keeps the sharding of the edge; the argument or result that it stands on h
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
+from operator import attrgetter
 
 from autoshard.ops.control import call, func_data_flow_edge
-from autoshard.propagate.work import Op, Use, Val, find
+from autoshard.propagate.work import Op, Use, Val
 from autoshard.util.errors import GraphError
 
 
@@ -55,10 +57,22 @@ def _module_of(op: Op) -> Op:
 
 
 def _calls(function: Op) -> list[Op]:
+    """The calls of a function, in the order in which MLIR lists the uses of a symbol.
+
+    Caller by caller, the calls in a block come before those inside its operations, the last of which comes first.
+    """
     module = function.parent_op
     assert module is not None
-    calls = find(module, lambda operator: operator is call)
-    return [one for one in calls if one.attrs["callee"] == function.attrs["name"]]
+    found: list[Op] = []
+    for caller in module.blocks[0]:
+        blocks = list(caller.blocks)
+        while blocks:
+            block = blocks.pop()
+            for op in sorted(chain.from_iterable(block.rare.values()), key=attrgetter("place")):
+                if op.operator is call and op.attrs["callee"] == function.attrs["name"]:
+                    found.append(op)
+                blocks.extend(op.blocks)
+    return found
 
 
 def _callee(of: Op) -> Op:

@@ -185,6 +185,24 @@ FAULTS = [
         edges=False,
     ),
     Fault(
+        "maximal_mesh_of_another_argument",
+        "an argument of dynamic size gets an open sharding on the mesh of the first argument that has one, also if "
+        "that mesh has one device; we take the first mesh that has more",
+        "a maximal sharding can only have",
+        """sdy.mesh @mesh = <["x"=2]>
+        sdy.mesh @one = <[], device_ids=[1]>
+        func.func private @f(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@one, []>}, %y: tensor<?x6xf32>,
+                             %z: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<4xf32> {
+          return %x : tensor<4xf32>
+        }
+        func.func @main(%x: tensor<4xf32>, %y: tensor<?x6xf32>) -> tensor<4xf32> {
+          %0 = func.call @f(%x, %y, %x) : (tensor<4xf32>, tensor<?x6xf32>, tensor<4xf32>) -> tensor<4xf32>
+          return %0 : tensor<4xf32>
+        }""",
+        which=("full",),
+        needs=(r"device_ids=\[1\]", r"tensor<\?x"),
+    ),
+    Fault(
         "named_computation_in_the_pipeline",
         "edges are added to it with all others and once more when calls become named computations",
         "expected input of sdy.data_flow_edge to",

@@ -96,6 +96,25 @@ SMALL = {
         }
         sdy.mesh @other = <["y"=2]>
         """,
+    "calls inside operations, with edges": """sdy.mesh @mesh = <["x"=2]>
+        func.func private @f(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+          %0 = sdy.func_data_flow_edge %x : tensor<8x8xf32>
+          return %0 : tensor<8x8xf32>
+        }
+        func.func @main(%x: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", ?}, {?}]>},
+                        %y: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{?}, {"x", ?}]>}, %i: tensor<i32>)
+            -> tensor<8x8xf32> {
+          %0 = "stablehlo.case"(%i) ({
+            %1 = func.call @f(%x) : (tensor<8x8xf32>) -> tensor<8x8xf32>
+            %2 = sdy.func_data_flow_edge %1 : tensor<8x8xf32>
+            stablehlo.return %2 : tensor<8x8xf32>
+          }, {
+            %1 = func.call @f(%y) : (tensor<8x8xf32>) -> tensor<8x8xf32>
+            %2 = sdy.func_data_flow_edge %1 : tensor<8x8xf32>
+            stablehlo.return %2 : tensor<8x8xf32>
+          }) : (tensor<i32>) -> tensor<8x8xf32>
+          return %0 : tensor<8x8xf32>
+        }""",
     "where operations without results run": """sdy.mesh @mesh = <["x"=2]>
         sdy.mesh @one = <[], device_ids=[1]>
         func.func @main(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) -> tensor<8xf32> {

@@ -70,7 +70,7 @@ def _unmergeable(axes: list[str]) -> list[str]:
 def _lists(module: Module, mesh: dict[str, int], free: list[str]) -> str:
     text = ""
     for word, share in (("replicated", 0.15), ("unreduced", 0.12)):
-        if word == "unreduced" and len(module.meshes) > 1:
+        if word == "unreduced" and (len(module.meshes) > 1 or "inlined" in module.features):
             continue  # Shardy dies of unreduced axes where meshes differ.
         if free and module.has(word, share):
             chosen = [free.pop() for _ in range(module.random.randint(1, len(free)))]
