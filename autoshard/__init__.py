@@ -5,13 +5,14 @@
     planned = ash.plan(model, (x,), mesh="dp=2 tp=4")
     print(planned.report())
 
-The public names are on this page and are loaded when first used. For models: `nn`, `ops`, `dataset`,
-`communication`.
+The public names are on this page and are loaded when first used. For models: `nn`, `ops`, `optim`. MindSpore's names are
+in `autoshard.mindspore`.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -23,21 +24,11 @@ __version__ = "0.1.0"
 _HOME = {
     "autoshard.annotate": ("Ask", "annotate"),
     "autoshard.api": ("Planned", "plan"),
-    "autoshard.mindspore.callbacks": (
-        "Callback", "CheckpointConfig", "History", "LossMonitor", "ModelCheckpoint", "Progress",
-        "ShardedCheckpoint", "TimeMonitor",
-    ),
-    "autoshard.mindspore.checkpoint": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
-    "autoshard.mindspore.context": (
-        "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "get_auto_parallel_context", "get_context",
-        "reset_auto_parallel_context", "reset_context", "set_auto_parallel_context", "set_context",
-    ),
     "autoshard.frontends": ("from_jax", "from_stablehlo", "from_torch"),
     "autoshard.frontends.targets": ("evaluate",),
     "autoshard.layout.layout": ("Layout",),
     "autoshard.layout.mesh": ("Mesh",),
     "autoshard.layout.show": ("show_layout",),
-    "autoshard.mindspore.model": ("Model",),
     "autoshard.layout.sharding": ("Sharding",),
     "autoshard.ops.registry": ("operator",),
     "autoshard.propagate.api": ("Propagated", "propagate"),
@@ -47,36 +38,25 @@ _HOME = {
     "autoshard.trace.function": ("trace",),
     "autoshard.trace.initializer": ("initializer", "set_seed"),
     "autoshard.trace.parameter": ("Parameter",),
-}  # fmt: skip
-_MODULES = {
-    "communication": "mindspore.communication", "context": "mindspore.context", "dataset": "mindspore.dataset",
-    "errors": "util.errors", "nn": "nn", "ops": "ops",
-}  # fmt: skip
-_DTYPES = {
-    "float64": "f64", "float32": "f32", "float16": "f16", "int64": "i64", "int32": "i32", "int16": "i16",
-    "int8": "i8", "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool_": "bool",
-}  # fmt: skip
+}
+_MODULES = {"errors": "util.errors", "nn": "nn", "ops": "ops", "optim": "trace.optim"}
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = sorted([*_WHERE, *_MODULES, *_DTYPES, "Tensor", "__version__"])
+_MINDSPORE = {
+    "autoshard.mindspore": (
+        "Callback", "CheckpointConfig", "GRAPH_MODE", "History", "LossMonitor", "Model", "ModelCheckpoint",
+        "PYNATIVE_MODE", "ParallelMode", "Tensor", "TimeMonitor", "bool_", "communication", "context", "dataset",
+        "float16", "float32", "float64", "get_auto_parallel_context", "get_context", "int16", "int32", "int64", "int8",
+        "load_checkpoint", "load_param_into_net", "reset_auto_parallel_context", "save_checkpoint",
+        "set_auto_parallel_context", "set_context", "uint16", "uint32", "uint64", "uint8",
+    ),
+    "autoshard.mindspore.callbacks": ("Progress", "ShardedCheckpoint"),
+    "autoshard.mindspore.context": ("reset_context",),
+}  # fmt: skip
+"""Names that lie in the MindSpore face now; here they go with release 0.2."""
+_FORMER = {name: module for module, names in _MINDSPORE.items() for name in names}
 
-
-def Tensor(data: Any, dtype: Any = None) -> Any:
-    """A numpy array, as MindSpore's `Tensor(data, dtype)` is written: arrays are the tensors of this package.
-
-    Args:
-        data: anything numpy makes an array of; Python floats become float32 unless `dtype` says otherwise.
-        dtype: `float32` and the like from this page, numpy's types, or names such as "f32".
-    """
-    import numpy as np
-
-    from autoshard.core.tensortype import dtype as element
-
-    array = np.array(data)
-    if dtype is None:
-        plain_floats = array.dtype == np.float64 and not isinstance(data, np.ndarray | np.generic)
-        return array.astype(np.float32) if plain_floats else array
-    return array.astype(element(dtype).numpy)
+__all__ = sorted([*_WHERE, *_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
@@ -84,8 +64,10 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_WHERE[name]), name)
     elif name in _MODULES:
         value = import_module(f"autoshard.{_MODULES[name]}")
-    elif name in _DTYPES:
-        value = import_module("autoshard.core.tensortype").dtype(_DTYPES[name])
+    elif name in _FORMER:
+        where = _FORMER[name]
+        warnings.warn(f"autoshard.{name} is {where}.{name} now; it goes here with release 0.2", DeprecationWarning, 2)
+        return getattr(import_module(where), name)
     else:
         raise AttributeError(f"module 'autoshard' has no attribute {name!r}")
     globals()[name] = value

@@ -1,13 +1,38 @@
-"""Everything to write a model with: cells, parameters, layers, losses, optimizers.
+"""Everything to write a model with: MindSpore's cells, layers, losses and optimizers, and a few of our own.
 
     from autoshard.nn import Cell, Dense, Momentum, SoftmaxCrossEntropyWithLogits
 
-The code is below `autoshard.trace`.
+Names that MindSpore has mean what MindSpore's mean: they are those of `autoshard.mindspore.nn`. Our own are RMSNorm,
+AdamW (of `autoshard.optim`), MultiHeadAttention, FeedForward, TransformerBlock and TokenLoss.
 """
 
 from __future__ import annotations
 
-from autoshard.trace import nn as _nn
-from autoshard.trace.nn import *  # noqa: F403
+from typing import Any
 
-__all__ = list(_nn.__all__)  # noqa: PLE0604
+from autoshard.mindspore import nn as _nn
+from autoshard.mindspore.nn import *  # noqa: F403
+from autoshard.mindspore.nn.blocks import FeedForward
+
+MLP = FeedForward
+
+_OWN = [
+    "MLP",
+    "AdamW",
+    "FeedForward",
+    "MultiHeadAttention",
+    "Optimizer",
+    "Parameter",
+    "RMSNorm",
+    "TokenLoss",
+    "TransformerBlock",
+]
+__all__ = [*_nn.__all__, *_OWN]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TransformerEncoderLayer":
+        raise AttributeError(
+            "autoshard.nn has no TransformerEncoderLayer: MindSpore's is another one; ours is TransformerBlock"
+        )
+    return getattr(_nn, name)

@@ -19,11 +19,11 @@ class Transformer(nn.Cell):
         super().__init__()
         self.embed = nn.Embedding(vocabulary, hidden)
         self.blocks = nn.CellList(
-            [nn.TransformerEncoderLayer(hidden, heads, 4 * hidden, causal=True) for _ in range(layers)]
+            [nn.TransformerBlock(hidden, heads, 4 * hidden, causal=True) for _ in range(layers)]
         )
         self.norm = nn.LayerNorm(hidden)
         self.head = nn.Dense(hidden, vocabulary, has_bias=False)
-        self.loss = nn.CrossEntropyLoss()
+        self.loss = nn.TokenLoss()
         columns = ((data_parts, 1, 1), (tensor_parts, 1))
         for block in self.blocks:
             block.attention.query.matmul.shard(columns)

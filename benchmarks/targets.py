@@ -90,7 +90,7 @@ class Tied(nn.Cell):
 
     def __init__(self, words: int, width: int, strategy: tuple) -> None:
         super().__init__()
-        self.embed, self.norm, self.loss = nn.Embedding(words, width), nn.LayerNorm(width), nn.CrossEntropyLoss()
+        self.embed, self.norm, self.loss = nn.Embedding(words, width), nn.LayerNorm(width), nn.TokenLoss()
         self.scores = ops.MatMul(transpose_b=True).shard(strategy)
 
     def construct(self, ids, labels):
@@ -102,7 +102,7 @@ class Lookup(nn.Cell):
 
     def __init__(self, words: int, width: int, strategy: tuple) -> None:
         super().__init__()
-        self.embed, self.head, self.loss = nn.Embedding(words, width), nn.Dense(width, words), nn.CrossEntropyLoss()
+        self.embed, self.head, self.loss = nn.Embedding(words, width), nn.Dense(width, words), nn.TokenLoss()
         self.head.matmul.shard(strategy)
 
     def construct(self, ids, labels):
@@ -132,7 +132,7 @@ class Layers(nn.Cell):
 
     def __init__(self, layers: int, width: int, heads: int, query: tuple | None, mapping: tuple | None) -> None:
         super().__init__()
-        self.blocks = nn.CellList([nn.TransformerEncoderLayer(width, heads, 4 * width) for _ in range(layers)])
+        self.blocks = nn.CellList([nn.TransformerBlock(width, heads, 4 * width) for _ in range(layers)])
         for block in self.blocks:
             products: Any = block
             if query:

@@ -22,7 +22,7 @@ class Net(nn.Cell):
         super().__init__()
         self.dense1 = nn.Dense(12, 24)
         self.relu = ops.ReLU()
-        self.dropout = nn.Dropout(dropout, seed=5)
+        self.dropout = nn.Dropout(p=dropout, seed=5)
         self.dense2 = nn.Dense(24, 6)
         if strategy is not None:
             self.dense1.matmul.shard(strategy)
@@ -60,7 +60,7 @@ def train(net, optimizer=momentum, dataset=None, epochs=2, loss=None, **settings
 
 def assert_like_one_device(net, optimizer=momentum, dataset=None, loss=None, tolerance=2e-5, **settings):
     alone = copy_of(net)
-    alone.dropout.p, alone.dropout.dropout = net.dropout.p, net.dropout.dropout
+    alone.dropout.rate, alone.dropout.dropout = net.dropout.rate, net.dropout.dropout
     losses = train(net, optimizer, dataset, loss=loss, **settings)
     np.testing.assert_allclose(losses, train(alone, optimizer, dataset, loss=loss), rtol=tolerance)
     for ours, theirs in zip(net.parameters_dict().values(), alone.parameters_dict().values(), strict=True):
@@ -297,7 +297,7 @@ def test_checkpoint_refusals(tmp_path):
     report = ash.load_param_into_net(net, given)
     assert report.unexpected == ("extra",) and "dense2.weight" in report.missing
     with pytest.raises(CheckpointError, match="not in the checkpoint: dense1.weight.*not in the network: extra"):
-        ash.load_param_into_net(net, given, strict=True)
+        ash.load_param_into_net(net, given, strict_load=True)
     with pytest.raises(CheckpointError, match=r"dense1.bias.*checkpoint has shape \(10,\), the network \(24,\)"):
         ash.load_param_into_net(net, {"dense1.bias": np.zeros(10)})
 

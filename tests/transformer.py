@@ -16,10 +16,10 @@ class Transformer(nn.Cell):
     def __init__(self, data_parts: int, tensor_parts: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(TOKENS, 32)
-        self.block = nn.TransformerEncoderLayer(32, 8, 48, causal=True)
+        self.block = nn.TransformerBlock(32, 8, 48, causal=True)
         self.norm = nn.LayerNorm(32)
         self.head = nn.Dense(32, TOKENS, has_bias=False)
-        self.loss = nn.CrossEntropyLoss()
+        self.loss = nn.TokenLoss()
         columns = ((data_parts, 1, 1), (tensor_parts, 1))
         self.block.attention.query.matmul.shard(columns)
         self.block.feed_forward.mapping.matmul.shard(columns)

@@ -371,13 +371,16 @@ def _whole_axes(parts: tuple[int, ...], mesh: Mesh) -> tuple[Refs, ...] | None:
     return fill(0, (mesh.all_axes,))
 
 
-def parse_strategy(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Sequence[int]], what: str) -> Strategy:
+def parse_strategy(
+    rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Sequence[int]], what: str, out: Sequence | None = None
+) -> Strategy:
     """The strategy that a user's `shard(in_strategy)` means: a tuple of parts or a Layout per operand.
 
     Args:
         given: tuples of ints, or Layouts (on this mesh or on one of as many devices).
         shapes: shapes of the operands.
         what: the operator in an error's words, e.g. "dense1.matmul (MatMul) at train.py:31".
+        out: the parts of the results; those of dims that no operand has (OneHot's depth) are taken from here.
 
     Raises:
         StrategyError: wrong arity or rank, sizes that parts do not divide (layouts may be uneven), splits that
@@ -399,7 +402,7 @@ def parse_strategy(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence[Seq
             )
     if any(isinstance(one, Layout) for one in given):
         return _from_layouts(rule, given, mesh, shown)
-    return _from_tuples(rule, given, mesh, shapes, shown)
+    return _from_tuples(rule, given, mesh, shapes, shown, out or ())
 
 
 def show_given(given: Sequence) -> str:
@@ -411,7 +414,7 @@ def show_given(given: Sequence) -> str:
     return f"({', '.join(map(show, given))})"
 
 
-def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, shown: str) -> Strategy:
+def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, shown: str, out: Sequence) -> Strategy:
     parts: dict[int, tuple[int, str]] = {}
     for i, (counts, shape) in enumerate(zip(given, shapes, strict=True)):
         for dim, (count, size) in enumerate(zip(counts, shape, strict=True)):
@@ -424,6 +427,8 @@ def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, show
                         f"{shown}: {where} has {share} parts, but {known[1]} has {known[0]}; "
                         f"both are the factor {rule.factors[factor].name} of {rule}"
                     )
+    for factor, share in _made_here(rule, out, shown):
+        parts.setdefault(factor, (share, "a result"))
     counts = [parts.get(i, (1, ""))[0] for i in range(len(rule.factors))]
     _check_devices(math.prod(counts), mesh, shown)
     if not is_legal(rule, counts):
@@ -432,6 +437,18 @@ def _from_tuples(rule: Rule, given: Sequence, mesh: Mesh, shapes: Sequence, show
         return place_parts(rule, counts, mesh)
     except LayoutError as error:
         raise StrategyError(f"{shown}: {error}") from None
+
+
+def _made_here(rule: Rule, out: Sequence, shown: str) -> Iterator[tuple[int, int]]:
+    """The parts of factors that results have and operands have not."""
+    own = {i for dims in rule.operands for dim in dims for i in dim}
+    for i, (counts, dims) in enumerate(zip(out, rule.results, strict=False)):
+        shape = rule.result_shape(i)
+        for at, dim in enumerate(dims if isinstance(counts, tuple) and len(counts) == len(dims) else ()):
+            if dim and own.isdisjoint(dim):
+                where = f"dim {at} of result {i}"
+                count = _checked_count(counts[at], shape[at], dim, f"{shown}: {where}")
+                yield from _share(rule, dim, count, where, shown)
 
 
 def _checked_count(count: object, size: int, dim: Dim, where: str) -> int:

@@ -45,6 +45,11 @@ class DType:
         return np.dtype(getattr(ml_dtypes, self.numpy_name))
 
     @property
+    def dtype(self) -> np.dtype:
+        """The same as `numpy`, under the name by which numpy takes a DType where it takes a dtype."""
+        return self.numpy
+
+    @property
     def itemsize(self) -> int:
         """Bytes of one element as numpy holds it: types below 8 bits take a whole byte."""
         return -(-self.bits // 8)

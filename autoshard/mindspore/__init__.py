@@ -1,1 +1,59 @@
-"""The MindSpore face: Model, contexts, callbacks, datasets, communication, checkpoints."""
+"""The MindSpore face: a script for MindSpore works with `import autoshard.mindspore as ms`.
+
+    import autoshard.mindspore as ms
+    from autoshard.mindspore import nn, ops, Tensor, Model
+
+What stands here has MindSpore's arguments, defaults and meaning; what MindSpore has beyond does not exist here. Names
+are loaded when first used. Plans, meshes and imported models are in `autoshard` itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "autoshard.mindspore.tensor": ("Tensor", "from_numpy", "tensor"),
+    "autoshard.trace.parameter": ("Parameter",),
+    "autoshard.mindspore.common": ("ParameterTuple", "get_seed", "set_seed"),
+    "autoshard.mindspore.gradients": ("grad", "value_and_grad"),
+    "autoshard.mindspore.model": ("Model",),
+    "autoshard.mindspore.callbacks": (
+        "Callback", "CheckpointConfig", "History", "LossMonitor", "ModelCheckpoint", "TimeMonitor",
+    ),
+    "autoshard.mindspore.checkpoint": ("load_checkpoint", "load_param_into_net", "save_checkpoint"),
+    "autoshard.mindspore.context": (
+        "GRAPH_MODE", "PYNATIVE_MODE", "ParallelMode", "get_auto_parallel_context", "get_context",
+        "reset_auto_parallel_context", "set_auto_parallel_context", "set_context",
+    ),
+}  # fmt: skip
+_MODULES = ("common", "communication", "context", "dataset", "nn", "ops")
+_DTYPES = {
+    "float64": "f64", "double": "f64", "float32": "f32", "float": "f32", "float16": "f16", "half": "f16",
+    "bfloat16": "bf16", "int64": "i64", "long": "i64", "int32": "i32", "int16": "i16", "short": "i16", "int8": "i8",
+    "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool_": "bool", "complex64": "c64",
+    "complex128": "c128",
+}  # fmt: skip
+_WHERE = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted([*_WHERE, *_MODULES, *_DTYPES])  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        value = getattr(import_module(_WHERE[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"{__name__}.{name}")
+    elif name in _DTYPES:
+        value = import_module("autoshard.core.tensortype").dtype(_DTYPES[name])
+    else:
+        near = difflib.get_close_matches(name, __all__, n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise AttributeError(f"autoshard.mindspore does not offer MindSpore's {name!r}{hint}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -64,7 +64,7 @@ class LossMonitor(Callback):
         per_print_times: print every that many steps; 0 only at the end of each epoch.
     """
 
-    def __init__(self, per_print_times: int = 1, write: Callable[[str], None] = print) -> None:
+    def __init__(self, per_print_times: int = 1, *, write: Callable[[str], None] = print) -> None:
         self.per_print_times = _count("LossMonitor: per_print_times", per_print_times)
         self.write = write
 
@@ -87,9 +87,18 @@ class LossMonitor(Callback):
 
 
 class TimeMonitor(Callback):
-    """Prints the time of each epoch and its mean per step, on rank 0."""
+    """Prints the time of each epoch and its mean per step, on rank 0.
 
-    def __init__(self, write: Callable[[str], None] = print) -> None:
+    Args:
+        data_size: accepted for the sake of MindSpore's scripts; steps are counted.
+        data_time: MindSpore's; False only.
+    """
+
+    def __init__(
+        self, data_size: int | None = None, data_time: bool = False, *, write: Callable[[str], None] = print
+    ) -> None:
+        if data_time:
+            raise TrainingError("TimeMonitor: data_time=True is not offered; leave it False")
         self.write = write
         self._since = 0.0
 
@@ -125,13 +134,17 @@ class CheckpointConfig:
 
     Attributes:
         save_checkpoint_steps: every that many steps; 0 only at the end of training.
+        save_checkpoint_seconds: MindSpore's; 0 only.
         keep_checkpoint_max: older files of this run are removed; 0 keeps all.
     """
 
     save_checkpoint_steps: int = 1
+    save_checkpoint_seconds: int = 0
     keep_checkpoint_max: int = 5
 
     def __post_init__(self) -> None:
+        if self.save_checkpoint_seconds:
+            raise TrainingError("CheckpointConfig: save_checkpoint_seconds is not offered; give save_checkpoint_steps")
         _count("CheckpointConfig: save_checkpoint_steps", self.save_checkpoint_steps)
         _count("CheckpointConfig: keep_checkpoint_max", self.keep_checkpoint_max)
 

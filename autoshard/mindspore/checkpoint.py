@@ -9,7 +9,7 @@ A file is complete at every moment: a kill while it is written leaves the old on
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,10 @@ class LoadReport:
         """Whether anything is left over."""
         return bool(self.missing or self.unexpected)
 
+    def __iter__(self) -> Iterator[list[str]]:
+        """Both as lists, as MindSpore returns them."""
+        return iter((list(self.missing), list(self.unexpected)))
+
     def __str__(self) -> str:
         parts = [f"{word}: {', '.join(names)}" for word, names in self._named() if names]
         return "; ".join(parts) or "all parameters were loaded"
@@ -39,16 +43,16 @@ class LoadReport:
         return ("not in the checkpoint", self.missing), ("not in the network", self.unexpected)
 
 
-def save_checkpoint(parameters: Any, path: str | os.PathLike) -> Path:
-    """Write all parameters of a Cell (or a dict of arrays or Parameters) to `path`; under MPI rank 0 writes.
+def save_checkpoint(save_obj: Any, ckpt_file_name: str | os.PathLike) -> Path:
+    """Write all parameters of a Cell (or a dict of arrays or Parameters) to a file; under MPI rank 0 writes.
 
     The file is complete at every moment: it is written beside its place and then moved there.
 
     Raises:
         CheckpointError: nothing to write, or the folder cannot be written to.
     """
-    target = Path(path)
-    arrays = _arrays(parameters)
+    target = Path(ckpt_file_name)
+    arrays = _arrays(save_obj)
     if get_rank() != 0:
         return target
     from safetensors.numpy import save
@@ -75,8 +79,10 @@ def _arrays(parameters: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(one.asnumpy() if hasattr(one, "asnumpy") else one) for name, one in held.items()}
 
 
-def load_checkpoint(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint by name.
+def load_checkpoint(
+    ckpt_file_name: str | os.PathLike, net: Any = None, strict_load: bool = False
+) -> dict[str, np.ndarray]:
+    """The arrays of a checkpoint by name; a cell `net` takes them up, too, as `load_param_into_net` does.
 
     Raises:
         CheckpointError: no such file, or it is no safetensors file.
@@ -84,31 +90,35 @@ def load_checkpoint(path: str | os.PathLike) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
+    path = ckpt_file_name
     try:
-        return load(Path(path).read_bytes())
+        found = load(Path(path).read_bytes())
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from error
     except SafetensorError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: it is no safetensors file ({error})") from error
+    if net is not None:
+        load_param_into_net(net, found, strict_load)
+    return found
 
 
-def load_param_into_net(net: Any, parameters: Mapping[str, np.ndarray], strict: bool = False) -> LoadReport:
+def load_param_into_net(net: Any, parameter_dict: Mapping[str, np.ndarray], strict_load: bool = False) -> LoadReport:
     """Put arrays into the parameters of the same names; nothing is changed if any shape differs.
 
     Args:
         net: a Cell.
-        strict: raise also when names are left over on either side.
+        strict_load: raise also when names are left over on either side.
 
     Raises:
-        CheckpointError: a shape that differs, nothing in common, or (strict) names left over.
+        CheckpointError: a shape that differs, nothing in common, or (strict_load) names left over.
     """
     held = net.parameters_dict()
     report = LoadReport(
-        tuple(name for name in held if name not in parameters),
-        tuple(name for name in parameters if name not in held),
+        tuple(name for name in held if name not in parameter_dict),
+        tuple(name for name in parameter_dict if name not in held),
     )
-    common = {name: (one, np.asarray(parameters[name])) for name, one in held.items() if name in parameters}
-    if not common or (strict and report):
+    common = {name: (one, np.asarray(parameter_dict[name])) for name, one in held.items() if name in parameter_dict}
+    if not common or (strict_load and report):
         raise CheckpointError(f"cannot load the checkpoint into {type(net).__name__}: {report}")
     for name, (one, array) in common.items():
         if array.shape != tuple(one.shape):

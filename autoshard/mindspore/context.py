@@ -314,9 +314,9 @@ def set_context(**changes: Any) -> None:
         )
 
 
-def get_context(name: str) -> Any:
+def get_context(attr_key: str) -> Any:
     """The value of one field of Settings."""
-    return _field("get_context", settings(), name)
+    return _field("get_context", settings(), attr_key)
 
 
 def reset_context() -> None:
@@ -353,11 +353,11 @@ def _spell_full_batch(call: str, changes: dict[str, Any]) -> dict[str, Any]:
     return {"dataset_strategy": strategy, **changes}
 
 
-def get_auto_parallel_context(name: str) -> Any:
+def get_auto_parallel_context(attr_key: str) -> Any:
     """The value of one field of ParallelSettings, or of `full_batch`."""
-    if name == "full_batch":
+    if attr_key == "full_batch":
         return parallel_settings().full_batch
-    return _field("get_auto_parallel_context", parallel_settings(), name)
+    return _field("get_auto_parallel_context", parallel_settings(), attr_key)
 
 
 def reset_auto_parallel_context() -> None:

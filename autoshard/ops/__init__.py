@@ -1,4 +1,7 @@
-"""All operators: `ops.matmul(x, w)` calls one, `ops.MatMul()` makes MindSpore's primitive of it.
+"""All operators: `ops.matmul(x, w)` calls one with the semantics of HLO, `ops.MatMul()` makes MindSpore's primitive.
+
+In a gather an index outside the axis finds zeros, so that ranks may look up in their own part.
+Names in capitals that MindSpore has are those of `autoshard.mindspore.ops`, with MindSpore's arguments and meaning.
 
 Every module in this folder that defines operators adds them by being here. Classes are found by the name that
 an operator is registered under, so those of operators that a user defines later are here too. Functions that take
@@ -34,6 +37,10 @@ _HIGHER = {
     }.items()
     for name in names
 }
+_ANOTHER_IN_MINDSPORE = frozenset(
+    ("Adam", "AllGather", "AllReduce", "ApplyMomentum", "Cholesky", "Complex", "Imag", "Map", "PopulationCount", "Real")
+    + ("Reduce", "ReduceScatter", "Reshard", "SGD")
+)
 _FUNCTIONS = {name: known for name, known in _collect().items() if name not in _HIGHER}
 globals().update(_FUNCTIONS)
 
@@ -54,6 +61,14 @@ def __getattr__(name: str) -> Any:
     if name in _HIGHER:
         globals()[name] = getattr(import_module(_HIGHER[name]), name)
         return globals()[name]
+    if name[:1].isupper():
+        named = import_module("autoshard.mindspore.ops")
+        if name in named.__all__:
+            return getattr(named, name)
+        if name in _ANOTHER_IN_MINDSPORE:
+            raise AttributeError(
+                f"autoshard.ops does not offer MindSpore's {name}; the operator is ops.lookup({name!r})"
+            )
     try:
         return primitive_class(lookup(name))
     except UnknownNameError:

@@ -62,7 +62,7 @@ atan2 = _two("Atan2", _atan2, "The angle of the point (second operand, first ope
 
 # -- whole numbers and bits
 
-remainder = _two("Remainder", whole.remainder, "What division leaves, with the sign of the dividend.", flops=3)
+rem = _two("Remainder", whole.remainder, "What division leaves, with the sign of the dividend.", flops=3)
 quotient = _two("Quotient", whole.quotient, "Division of whole numbers, rounded towards zero.")
 integer_power = _two("IntegerPower", whole.power, "Whole numbers to the power of whole numbers.", flops=16)
 bitwise_not = _one("Not", np.invert, "Every bit inverted; of bools the negation.")
@@ -97,7 +97,7 @@ imaginary_part = _one("Imag", lambda x: np.imag(x) + 0, "The imaginary part, 0 o
 
 
 @operator("Clamp", rule="..., ..., ... -> ...", dtype=lambda low, x, high: x, flops=2, scratch=1)
-def clamp(low, x, high):
+def hlo_clamp(low, x, high):
     """x, but at least `low` and at most `high`."""
     return np.minimum(np.maximum(x, low), high)
 

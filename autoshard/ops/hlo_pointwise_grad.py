@@ -29,12 +29,12 @@ from autoshard.ops.hlo_pointwise import (
     atan2,
     bitwise_and,
     cbrt,
-    clamp,
     convert,
     expm1,
+    hlo_clamp,
     quotient,
     reduce_precision,
-    remainder,
+    rem,
     round_away,
     tan,
 )
@@ -107,14 +107,14 @@ def _(g, y, x, divisor):
     return None, None
 
 
-@remainder.gradient
+@rem.gradient
 def _(g, y, x, divisor):
     """x - t divisor, where t, the ratio cut to a whole number, stays the same nearby."""
     ratio = div(x, divisor)
     return g, neg(mul(g, mul(sign(ratio), floor(absolute(ratio)))))
 
 
-@clamp.gradient
+@hlo_clamp.gradient
 def _(g, y, low, x, high):
     """To x where it lies between the bounds, else to the bound that it was moved to; a bound may be a scalar."""
     zero = fill(shape=tuple(g.shape), value=0.0, dtype=dtype(g.dtype).name)

@@ -2,12 +2,14 @@
 
 One meaning makes them splittable along the indexed axis: an index outside the axis finds a zero (and adds
 nothing in a gradient). So a rank that holds rows `offset` to `offset + size` looks up its own rows only, and
-the sum over ranks is the whole result. Indices are never counted from the back.
+the sum over ranks is the whole result. With `bound`, the size of the whole axis, negative indices count from the back,
+as MindSpore has it, and one that lies outside is an error instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +23,17 @@ from autoshard.util.errors import ShapeError
 Bound = tuple[str, dict[str, int]]
 
 
-def _local(index: np.ndarray, size: int, offset: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices counted from `offset`, and which of them lie in 0..size-1."""
+def _local(index: np.ndarray, size: int, offset: int, bound: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Indices counted from `offset`, and which of them lie in 0..size-1.
+
+    Raises:
+        ShapeError: with `bound`, an index that is not in -bound..bound-1.
+    """
     local = index.astype(np.intp, copy=False)
+    if bound and local.size:
+        if local.min() < -bound or local.max() >= bound:
+            raise ShapeError(f"indices from {local.min()} to {local.max()}, but the axis has places 0..{bound - 1}")
+        local = np.where(local < 0, local + bound, local)
     local = local - offset if offset else local
     return local, (local >= 0) & (local < size)
 
@@ -53,20 +63,33 @@ def _gather_words(params: int, indices: int, axis: int) -> tuple[list[str], list
     return rows, picks, rows[:axis] + picks + rows[axis + 1 :]
 
 
-def _gather_rule(params: Sequence[int], indices: Sequence[int], axis: int, offset: int) -> str:
+def _bounded(attrs: Mapping[str, Any]) -> dict[int, float]:
+    """Padding of indices has to be in range where all have to be."""
+    return {1: 0} if attrs["bound"] else {}
+
+
+def _gather_rule(params: Sequence[int], indices: Sequence[int], axis: int, **_: object) -> str:
     rows, picks, result = _gather_words(len(params), len(indices), axis_index(axis, len(params), "Gather"))
     return f"{words(rows)}, {words(picks)} -> {words(result)}"
 
 
 @operator(
-    "Gather", rule=_gather_rule, dtype=_type_of_first("Gather"), linear=((0,),), flops=0, call=("axis",), scratch=0
+    "Gather",
+    rule=_gather_rule,
+    dtype=_type_of_first("Gather"),
+    linear=((0,),),
+    flops=0,
+    call=("axis",),
+    scratch=0,
+    fills=_bounded,
 )
-def gather(params, indices, *, axis=0, offset=0):
+def gather(params, indices, *, axis=0, offset=0, bound=0):
     """Slices of params along `axis`, one per index: the index dims replace the axis.
 
-    An index outside the axis gives zeros. `offset` is the index of the first slice that params holds.
+    An index outside the axis gives zeros. `offset` is the index of the first slice that params holds. With `bound`,
+    the size of the whole axis, indices from -bound on count from the back, and one that lies outside is an error.
     """
-    rows, inside = _local(indices, params.shape[axis], offset)
+    rows, inside = _local(indices, params.shape[axis], offset, bound)
     if inside.all():
         return np.take(params, rows, axis)
     axis = axis % params.ndim
@@ -76,8 +99,8 @@ def gather(params, indices, *, axis=0, offset=0):
 
 
 @gather.gradient
-def _(g, y, params, indices, axis, offset):
-    return gather_grad(g, indices, size=params.shape[axis], axis=axis, offset=offset), None
+def _(g, y, params, indices, axis, offset, bound):
+    return gather_grad(g, indices, size=params.shape[axis], axis=axis, offset=offset, bound=bound), None
 
 
 @gather.localize
@@ -92,14 +115,16 @@ def _scatter_axis(g: int, indices: int, axis: int) -> int:
     return axis_index(axis, g - indices + 1, "GatherGrad")
 
 
-def _gather_grad_rule(g: Sequence[int], indices: Sequence[int], size: int, axis: int, offset: int) -> Bound:
+def _gather_grad_rule(g: Sequence[int], indices: Sequence[int], size: int, axis: int, **_: object) -> Bound:
     at = _scatter_axis(len(g), len(indices), axis)
     rows, picks, result = _gather_words(len(g) - len(indices) + 1, len(indices), at)
     return f"{words(result)}, {words(picks)} -> {words(rows)}", {rows[at]: size}
 
 
-@operator("GatherGrad", rule=_gather_grad_rule, dtype=_type_of_first("GatherGrad"), linear=((0,),), flops=0)
-def gather_grad(g, indices, *, size, axis=0, offset=0):
+@operator(
+    "GatherGrad", rule=_gather_grad_rule, dtype=_type_of_first("GatherGrad"), linear=((0,),), flops=0, fills=_bounded
+)
+def gather_grad(g, indices, *, size, axis=0, offset=0, bound=0):
     """Sum of the slices of g by index: slice i of the result, along `axis`, adds up all slices with index i.
 
     The result's axis has `size` slices, the first of them with index `offset`; other indices are left out.
@@ -110,7 +135,7 @@ def gather_grad(g, indices, *, size, axis=0, offset=0):
     axis = _scatter_axis(g.ndim, indices.ndim, axis)
     flat = g.reshape(g.shape[:axis] + (indices.size,) + g.shape[axis + indices.ndim :])
     slices = np.moveaxis(flat, axis, 0)
-    rows, inside = (one.ravel() for one in _local(indices, size, offset))
+    rows, inside = (one.ravel() for one in _local(indices, size, offset, bound))
     # scipy's sparse matrices know no f16 and none of the types that numpy lacks; the sum is better in f32 anyway.
     wide = np.dtype(np.float32) if element_type(g.dtype).is_float and g.dtype.itemsize < 4 else g.dtype
     ends = np.concatenate(([0], np.cumsum(inside)))
@@ -121,8 +146,8 @@ def gather_grad(g, indices, *, size, axis=0, offset=0):
 
 
 @gather_grad.gradient
-def _(g, y, x, indices, size, axis, offset):
-    return gather(g, indices, axis=axis, offset=offset), None
+def _(g, y, x, indices, size, axis, offset, bound):
+    return gather(g, indices, axis=axis, offset=offset, bound=bound), None
 
 
 @gather_grad.localize
@@ -183,7 +208,7 @@ def _along_words(rank: int, dim: int, what: str) -> tuple[list[str], list[str], 
     return rows, [*rows[:dim], pick, *rows[dim + 1 :]], dim
 
 
-def _gather_d_rule(x: Sequence[int], index: Sequence[int], dim: int, offset: int) -> str:
+def _gather_d_rule(x: Sequence[int], index: Sequence[int], dim: int, **_: object) -> str:
     rows, picks, _ = _along_words(len(x), dim, "GatherD")
     return f"{words(rows)}, {words(picks)} -> {words(picks)}"
 
@@ -195,13 +220,15 @@ def _gather_d_rule(x: Sequence[int], index: Sequence[int], dim: int, offset: int
     linear=((0,),),
     flops=0,
     call=("x", "dim", "index"),
+    fills=_bounded,
 )
-def gather_d(x, index, *, dim, offset=0):
+def gather_d(x, index, *, dim, offset=0, bound=0):
     """result[i, j] = x[i, index[i, j]] for dim 1, and likewise for others; an index outside gives zero.
 
-    x and index have equal sizes in all other dims. `offset` is the index of the first element that x holds.
+    x and index have equal sizes in all other dims. `offset` is the index of the first element that x holds, `bound` as
+    for `gather`.
     """
-    rows, inside = _local(index, x.shape[dim], offset)
+    rows, inside = _local(index, x.shape[dim], offset, bound)
     if inside.all():
         return np.take_along_axis(x, rows, dim)
     picked = np.take_along_axis(x, np.where(inside, rows, 0), dim)
@@ -210,8 +237,8 @@ def gather_d(x, index, *, dim, offset=0):
 
 
 @gather_d.gradient
-def _(g, y, x, index, dim, offset):
-    return gather_d_grad(g, index, size=x.shape[dim], dim=dim, offset=offset), None
+def _(g, y, x, index, dim, offset, bound):
+    return gather_d_grad(g, index, size=x.shape[dim], dim=dim, offset=offset, bound=bound), None
 
 
 @gather_d.localize
@@ -219,15 +246,22 @@ def _(attrs, place):
     return {"offset": place.operand_offset(0, attrs["dim"] % place.operands[0].rank)}
 
 
-def _gather_d_grad_rule(g: Sequence[int], index: Sequence[int], size: int, dim: int, offset: int) -> Bound:
+def _gather_d_grad_rule(g: Sequence[int], index: Sequence[int], size: int, dim: int, **_: object) -> Bound:
     rows, picks, dim = _along_words(len(g), dim, "GatherDGrad")
     return f"{words(picks)}, {words(picks)} -> {words(rows)}", {rows[dim]: size}
 
 
-@operator("GatherDGrad", rule=_gather_d_grad_rule, dtype=_type_of_first("GatherDGrad"), linear=((0,),), flops=0)
-def gather_d_grad(g, index, *, size, dim, offset=0):
+@operator(
+    "GatherDGrad",
+    rule=_gather_d_grad_rule,
+    dtype=_type_of_first("GatherDGrad"),
+    linear=((0,),),
+    flops=0,
+    fills=_bounded,
+)
+def gather_d_grad(g, index, *, size, dim, offset=0, bound=0):
     """The elements of g summed by their index along `dim`, which has `size` places from index `offset` on."""
-    rows, inside = _local(np.moveaxis(index, dim, -1), size, offset)
+    rows, inside = _local(np.moveaxis(index, dim, -1), size, offset, bound)
     slices = np.moveaxis(g, dim, -1)
     out = np.zeros((*slices.shape[:-1], size), g.dtype)
     line = np.arange(out.size // size).reshape((*out.shape[:-1], 1))
@@ -236,8 +270,8 @@ def gather_d_grad(g, index, *, size, dim, offset=0):
 
 
 @gather_d_grad.gradient
-def _(g, y, x, index, size, dim, offset):
-    return gather_d(g, index, dim=dim, offset=offset), None
+def _(g, y, x, index, size, dim, offset, bound):
+    return gather_d(g, index, dim=dim, offset=offset, bound=bound), None
 
 
 @gather_d_grad.localize

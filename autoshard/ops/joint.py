@@ -132,34 +132,41 @@ def _(g, y, *xs, axis, places, size):
     return _as_tuple(split(g, axis=axis, sizes=tuple(x.shape[axis] for x in xs)))
 
 
-def _split_sizes(shape: Sequence[int], axis: int, output_num: int, sizes: Sequence[int] | None) -> tuple[int, ...]:
+def _split_sizes(
+    shape: Sequence[int], axis: int, output_num: int, sizes: int | Sequence[int] | None
+) -> tuple[int, ...]:
     extent = shape[axis_index(axis, len(shape), "Split")]
     if sizes is None:
         (count,) = whole_numbers(output_num, "Split")
         if count < 1 or extent % count:
             raise ShapeError(f"Split of {tuple(shape)}: {count} parts do not divide axis {axis} of size {extent}")
         return (extent // count,) * count
+    if isinstance(sizes, int) and sizes > 0:
+        sizes = (sizes,) * (extent // sizes) + ((extent % sizes,) if extent % sizes else ())
     sizes = whole_numbers(sizes, "Split")
     if sum(sizes) != extent or any(size < 1 for size in sizes):
         raise ShapeError(f"Split: sizes {sizes} must be positive and add up to {extent}, axis {axis} of {tuple(shape)}")
     return sizes
 
 
-def _split_rule(x: Sequence[int], axis: int, output_num: int, sizes: Sequence[int] | None) -> Rule:
+def _split_rule(x: Sequence[int], axis: int, output_num: int, sizes: int | Sequence[int] | None) -> Rule:
     parts = _split_sizes(x, axis, output_num, sizes)
     return _joined_rule(x, axis_index(axis, len(x), "Split"), parts, 1, len(parts))
 
 
 def _split_shapes(
-    x: Sequence[int], axis: int, output_num: int, sizes: Sequence[int] | None
+    x: Sequence[int], axis: int, output_num: int, sizes: int | Sequence[int] | None
 ) -> tuple[tuple[int, ...], ...]:
     at = axis_index(axis, len(x), "Split")
     return tuple((*x[:at], size, *x[at + 1 :]) for size in _split_sizes(x, axis, output_num, sizes))
 
 
 @operator("Split", rule=_split_rule, shape=_split_shapes, linear=((0,),), flops=0, view="strided")
-def split(x, *, axis=0, output_num=1, sizes=None):
-    """Cut an axis into `output_num` equal parts, or into parts of the given sizes: one result each."""
+def split(x, *, sizes=None, axis=0, output_num=1):
+    """Cut an axis into `output_num` equal parts, into parts of the given sizes, or of one size, the last with the rest.
+
+    One result each.
+    """
     ends = list(accumulate(_split_sizes(x.shape, axis, output_num, sizes)))
     return tuple(np.split(x, ends[:-1], axis))
 
@@ -175,7 +182,7 @@ def _(attrs, place):
 
 
 @split.gradient
-def _(g, y, x, axis, output_num, sizes):
+def _(g, y, x, axis, **_):
     return concat(*_filled(_as_tuple(g), _as_tuple(y)), axis=axis)
 
 

@@ -34,10 +34,6 @@ def _logits_type(logits: DType, *others: DType) -> DType:
     return logits
 
 
-def _sum_last(x: Any) -> Any:
-    return reduce_sum(x, axis=-1, keep_dims=True)
-
-
 def _column(g: Any) -> Any:
     """A value per row as a column beside the classes."""
     return spread(g, shape=(*g.shape, 1), axis=-1)
@@ -51,32 +47,30 @@ def _log_softmax(x: np.ndarray) -> np.ndarray:
 
 @operator("SoftmaxCrossEntropyWithLogits", rule="n [c], n [c] -> n, n [c]", dtype=_logits_type, flops=20)
 def softmax_cross_entropy_with_logits(logits, labels):
-    """Cross entropy of `logits` with class probabilities `labels`; and its slope for the logits."""
+    """Cross entropy of `logits` with class probabilities `labels`; and its slope for the logits, softmax - labels.
+
+    As in MindSpore that slope is what the loss passes back, also where labels do not add up to 1, and none goes to the
+    labels.
+    """
     log_p = _log_softmax(logits)
     loss = -np.einsum("nc,nc->n", labels, log_p)
     slope = np.exp(log_p, out=log_p)
-    slope *= labels.sum(-1, keepdims=True)
     slope -= labels
     return loss, slope
 
 
 @softmax_cross_entropy_with_logits.gradient
 def _(g, y, logits, labels):
-    parts = []
-    if g[0] is not None:
-        row = _column(g[0])
-        parts.append((mul(row, y[1]), neg(mul(row, log_softmax(logits)))))
+    parts = [] if g[0] is None else [mul(_column(g[0]), y[1])]
     if g[1] is not None:
-        p = softmax(logits)
-        weighted = mul(softmax_grad(g[1], p), _sum_last(labels))
-        parts.append((weighted, sub(_sum_last(mul(g[1], p)), g[1])))
-    return parts[0] if len(parts) == 1 else (add(parts[0][0], parts[1][0]), add(parts[0][1], parts[1][1]))
+        parts.append(softmax_grad(g[1], softmax(logits)))
+    return (parts[0] if len(parts) == 1 else add(*parts)), None
 
 
 @softmax_cross_entropy_with_logits.decompose
 def _(logits, labels):
     loss = neg(reduce_sum(mul(labels, log_softmax_parts(logits)), axis=-1))
-    return loss, sub(mul(softmax_parts(logits), _sum_last(labels)), labels)
+    return loss, sub(softmax_parts(logits), labels)
 
 
 def _parts(op: Operator) -> Callable:

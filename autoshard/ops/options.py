@@ -34,5 +34,5 @@ class Options:
     view: str
     scratch: float | Callable | None
     neutral: str
-    fills: Mapping[int, float]
+    fills: Mapping[int, float] | Callable[[Mapping[str, Any]], Mapping[int, float]]
     over: tuple[tuple[int, ...], ...] | None

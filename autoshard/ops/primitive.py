@@ -42,15 +42,30 @@ class Primitive:
     operator: ClassVar[Operator]
 
     def __init__(self, *args: Any, **attrs: Any) -> None:
-        order = [name for name in self.operator.attributes if name not in self.operator.call_attributes]
-        self.attrs: dict[str, Any] = by_name(self.operator, order, args, attrs)
+        self.attrs: dict[str, Any] = self._attributes(args, attrs)
         self.name = ""
         self.in_strategy: Given | None = None
         self.out_strategy: Given | None = None
         self.source: Source | None = None
 
     def __repr__(self) -> str:
-        return f"{self.operator.name}({', '.join(f'{name}={value!r}' for name, value in self.attrs.items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.attrs.items())})"
+
+    def _attributes(self, args: tuple, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Attributes by name, of the arguments that the primitive is made with."""
+        order = [name for name in self.operator.attributes if name not in self.operator.call_attributes]
+        return by_name(self.operator, order, args, attrs)
+
+    def _apply(self, args: tuple, attrs: dict[str, Any]) -> Any:
+        """The operator's result for the arguments of a call."""
+        order = [name for name in self.operator.call_attributes if name not in self.operator.operand_names]
+        operands, given = sort_arguments(self.operator, args, attrs, order)
+        return self.operator(*operands, **{**self.attrs, **given})
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Parameters that the primitive changes when it is used, by name; the cell that holds it owns them."""
+        return {}
 
     def shard(self, in_strategy: Given | None = None, out_strategy: Given | None = None) -> Primitive:
         """Fix how the operator is split; returns the primitive.
@@ -75,11 +90,9 @@ class Primitive:
         Raises:
             ShapeError: operands or attributes that it cannot take.
         """
-        order = [name for name in self.operator.call_attributes if name not in self.operator.operand_names]
-        operands, given = sort_arguments(self.operator, args, attrs, order)
         token = _CURRENT.set(self)
         try:
-            return self.operator(*operands, **{**self.attrs, **given})
+            return self._apply(args, attrs)
         finally:
             _CURRENT.reset(token)
 

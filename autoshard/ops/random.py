@@ -83,6 +83,8 @@ def _dropout_rule(x: Sequence[int], counter: Sequence[int], *, rate: float, **_:
 
 
 def _dropout_type(x: DType, counter: DType, **_: object) -> DType:
+    if counter.is_float:
+        raise ShapeError(f"Dropout: the counter is {counter}; it is a whole number, other ones for other draws")
     if not x.is_float:
         raise ShapeError(f"Dropout takes floats, not {x}; its result is scaled")
     return x

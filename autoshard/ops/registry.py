@@ -218,10 +218,10 @@ class Operator:
         """
         return self.options.neutral or ("yes" if self.options.linear else "")
 
-    @property
-    def fills(self) -> Mapping[int, float]:
+    def fills(self, attrs: Mapping[str, Any]) -> Mapping[int, float]:
         """Operands whose padding must hold a certain number, wherever it lies: indices that have to be in range."""
-        return self.options.fills
+        fills = self.options.fills
+        return fills(attrs) if callable(fills) else fills
 
     @property
     def call_attributes(self) -> tuple[str, ...]:
@@ -406,7 +406,7 @@ def operator(
     view: str = "",
     scratch: float | Callable | None = None,
     neutral: str = "",
-    fills: Mapping[int, float] | None = None,
+    fills: Mapping[int, float] | Callable[[Mapping[str, Any]], Mapping[int, float]] | None = None,
     over: Iterable[Iterable[int]] | None = None,
 ) -> Callable[[Callable], Operator]:
     """Define and register an operator; decorates its numpy meaning.
@@ -429,7 +429,7 @@ def operator(
         scratch: memory that the numpy meaning takes for a while besides operands and results: a multiple of the largest
             of them, or `function(operand types, result types, **attrs) -> bytes`, of local types.
         neutral: 'yes' or 'own', see `Operator.neutral`.
-        fills: per operand index the number that its padding must hold, see `Operator.fills`.
+        fills: per operand index the number that its padding must hold, see `Operator.fills`; or `function(attrs)`.
         over: for an operator with a parameter `out`, see `Operator.over`; an elementwise one takes any operand.
 
     Raises:

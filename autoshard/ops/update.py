@@ -120,6 +120,12 @@ def apply_momentum_rate(
 # -- Adam
 
 
+ADAM_FORMS = ("paper", "efficient", "uncorrected")
+"""Where eps stands beside the bias correction: algorithm 1 of Kingma and Ba 2015, m' / (sqrt(v') + eps); the order that
+their section 2 calls more efficient (MindSpore's), rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps); or
+without any correction, m / (sqrt(v) + eps), as BERT was trained."""
+
+
 def _adam(
     param: np.ndarray,
     m: np.ndarray,
@@ -132,6 +138,8 @@ def _adam(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     beta1, beta2, decay = attrs["beta1"], attrs["beta2"], attrs["weight_decay"]
     count = int(step)
+    if attrs["form"] not in ADAM_FORMS:
+        raise ShapeError(f"Adam: form is {attrs['form']!r}; it is one of {', '.join(ADAM_FORMS)}")
     if count < 1:
         raise ShapeError(f"Adam: step is {count}; steps count from 1, as the bias correction divides by 1 - beta**step")
     if not attrs["decoupled"]:
@@ -144,13 +152,21 @@ def _adam(
     v = np.multiply(v, beta2, out=out[2])
     v += change
     np.sqrt(v, out=change)
-    change *= (1 - beta2**count) ** -0.5
+    if attrs["form"] == "paper":
+        change *= (1 - beta2**count) ** -0.5
     change += attrs["eps"]
     np.divide(m, change, out=change)
-    change *= rate / (1 - beta1**count)
+    change *= rate / _correction(attrs["form"], beta1, beta2, count)
     if attrs["decoupled"] and decay:
         change += param * (rate * decay)
     return _minus(param, change), m, v
+
+
+def _correction(form: str, beta1: float, beta2: float, count: int) -> float:
+    """What the rate is divided by because moments begin at 0; 'paper' has corrected the second one already."""
+    if form == "uncorrected":
+        return 1.0
+    return (1 - beta1**count) / ((1 - beta2**count) ** 0.5 if form == "efficient" else 1.0)
 
 
 _ADAM: dict[str, Any] = dict(dtype=_first(3), flops=14, scratch=_temporaries, over=((), (1,), (2,)))
@@ -170,13 +186,15 @@ def adam(
     eps=1e-8,
     weight_decay=0.0,
     decoupled=False,
+    form="paper",
     out=(None, None, None),
 ):
     """Adam (Kingma and Ba 2015) with bias correction; `step` is a scalar that counts from 1.
 
-    `decoupled` weight decay shrinks the parameter itself (AdamW) instead of adding to the gradient.
+    `decoupled` weight decay shrinks the parameter itself (AdamW) instead of adding to the gradient. `form` is one of
+    ADAM_FORMS.
     """
-    attrs = dict(beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, decoupled=decoupled)
+    attrs = dict(beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, decoupled=decoupled, form=form)
     return _adam(param, m, v, grad, step, learning_rate, attrs, out)
 
 
@@ -194,8 +212,9 @@ def adam_rate(
     eps=1e-8,
     weight_decay=0.0,
     decoupled=False,
+    form="paper",
     out=(None, None, None),
 ):
     """Adam with the learning rate as an operand."""
-    attrs = dict(beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, decoupled=decoupled)
+    attrs = dict(beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, decoupled=decoupled, form=form)
     return _adam(param, m, v, grad, step, learning_rate, attrs, out)

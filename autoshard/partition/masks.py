@@ -24,12 +24,13 @@ def masks(node: Node, rule: Rule, operands: Sequence[Register]) -> Iterator[tupl
     Raises:
         StrategyError: the operator reduces over padding, and what that must hold is not known.
     """
+    fills = node.op.fills(node.attrs)
     for i, register in enumerate(operands):
         padded = padded_dims(register)
         if not padded:
             continue
-        if i in node.op.fills:
-            yield i, _attributes(register, node.op.fills[i])
+        if i in fills:
+            yield i, _attributes(register, fills[i])
             continue
         contracted = set(rule.summed)
         seen = [dim for dim in padded if contracted.intersection(rule.operands[i][dim])]

@@ -155,7 +155,7 @@ class Problem:
         shapes = [of.shape for of in node.operand_types]
         if annotation.in_strategy is None:
             raise StrategyError(f"{what}: shard() needs an in_strategy; out_strategy alone does not say how to split")
-        strategy = parse_strategy(node.rule, annotation.in_strategy, self.mesh, shapes, what)
+        strategy = parse_strategy(node.rule, annotation.in_strategy, self.mesh, shapes, what, annotation.out_strategy)
         if annotation.out_strategy is not None:
             _check_out(strategy, annotation.out_strategy, node, what)
         return strategy

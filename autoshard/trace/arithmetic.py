@@ -157,7 +157,7 @@ class Arithmetic:
     __matmul__ = _binary(_matmul)
     __rmatmul__ = _binary(lambda x, y: _matmul(y, x))
     __floordiv__, __rfloordiv__ = _pair("FloorDiv")
-    __mod__, __rmod__ = _pair("Mod")
+    __mod__, __rmod__ = _pair("FloorMod")
     __and__, __rand__ = _pair("LogicalAnd")
     __or__, __ror__ = _pair("LogicalOr")
     __xor__, __rxor__ = _pair("LogicalXor")

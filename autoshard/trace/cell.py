@@ -69,8 +69,10 @@ class Cell(Owned):
             self.asked_at[label] = caller()
         if isinstance(value, Owned):
             value.adopt(self, label)
-        elif isinstance(value, Primitive) and not value.name:
-            value.name = label
+        elif isinstance(value, Primitive):
+            value.name = value.name or label
+            for name, part in value.state.items():
+                setattr(self, f"{label}_{name}", part)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for label, value in state.items():

@@ -156,6 +156,8 @@ class TraceRecorder(Recorder):
         super().__init__(builder)
         self.annotations: dict[Node, Annotation] = {}
         self._met: dict[int, _Met] = {}
+        # What primitives made, of whose results a model may use some.
+        self._of_primitives: set[Node] = set()
         self._cells: list[Cell] = []
         self.outermost: Cell | None = None
         self._place: tuple[str, Source | None] | None = None
@@ -210,6 +212,8 @@ class TraceRecorder(Recorder):
 
     def noted(self, node: Node) -> None:
         primitive = current_primitive()
+        if primitive is not None:
+            self._of_primitives.add(node)
         if primitive is None or primitive.operator is not node.op:
             return
         if primitive.in_strategy is not None or primitive.out_strategy is not None:
@@ -322,11 +326,23 @@ class TraceRecorder(Recorder):
             if not met.parameter.requires_grad:
                 self.builder.roles[position[met.value]] = STATE
         updates = {len(outputs) + i: position[met.value] for i, met in enumerate(changed)}
-        graph = self.builder.build([*outputs, *(met.tensor.value for met in changed)], updates)
+        ends = [*outputs, *(met.tensor.value for met in changed)]
+        self.builder.nodes = _without_unused(self.builder.nodes, ends, self._of_primitives - self.annotations.keys())
+        graph = self.builder.build(ends, updates)
         parameters = {met.value: met.parameter for met in self._met.values()}
         # A new value lies as the parameter does.
         asked = self.requests.specs(len(outputs), [met.value for met in changed])
         return Traced(graph, self.annotations, parameters, arguments, results, asked)
+
+
+def _without_unused(nodes: list[Node], ends: Sequence[Value], unless_used: set[Node]) -> list[Node]:
+    """The nodes, of these ones only those whose results are used."""
+    needed, kept = set(ends), []
+    for node in reversed(nodes):
+        if node not in unless_used or not needed.isdisjoint(node.results) or node.op.has_effects(node.attrs):
+            kept.append(node)
+            needed.update(node.uses)
+    return kept[::-1]
 
 
 def known_trace(target: Any) -> Traced | None:

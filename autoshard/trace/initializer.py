@@ -20,8 +20,17 @@ _STREAM = [np.random.default_rng(0)]
 _SEEDS = [itertools.count(1)]
 
 
+_SEED: list[int | None] = [None]
+
+
+def get_seed() -> int | None:
+    """What `set_seed` was given last; None before that."""
+    return _SEED[0]
+
+
 def set_seed(seed: int) -> None:
     """Start the stream of random initial values, and the numbering of dropout cells, anew."""
+    _SEED[0] = seed
     _STREAM[0] = np.random.default_rng(seed)
     _SEEDS[0] = itertools.count(seed * 1_000_003 + 1)
 
@@ -65,7 +74,7 @@ class Constant:
 @dataclass(frozen=True)
 class Scaled:
     """Values whose variance keeps signals at their size: gain^2 / fan, where `fan` is "in" or the mean of
-    both ("avg").
+    both ("avg"), or "out".
     """
 
     gain: float
@@ -74,14 +83,17 @@ class Scaled:
 
     def __call__(self, rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
         fan_in, fan_out = _fans(shape)
-        sigma = self.gain / math.sqrt(fan_in if self.fan == "in" else (fan_in + fan_out) / 2)
+        fan = {"in": fan_in, "out": fan_out, "avg": (fan_in + fan_out) / 2}[self.fan]
+        sigma = self.gain / math.sqrt(fan)
         return rng.normal(0.0, sigma, shape) if self.normal else rng.uniform(-1, 1, shape) * (sigma * math.sqrt(3))
 
 
 Init = Callable[[np.random.Generator, Sequence[int]], np.ndarray]
 _BY_NAME: dict[str, Init] = {
     "zeros": Constant(0.0),
+    "zero": Constant(0.0),
     "ones": Constant(1.0),
+    "one": Constant(1.0),
     "normal": Normal(),
     "uniform": Uniform(),
     "xavier_uniform": Scaled(1.0, "avg"),
@@ -134,9 +146,10 @@ def deferred(
     if isinstance(init, int | float):
         return Deferred(of, partial(np.full, sizes, init, target))
     if isinstance(init, str):
-        if init not in _BY_NAME:
+        known = {name.replace("_", ""): one for name, one in _BY_NAME.items()}
+        if init.lower().replace("_", "") not in known:
             raise UnknownNameError(f"unknown initial distribution {init!r}; known are {', '.join(_BY_NAME)}")
-        init = _BY_NAME[init]
+        init = known[init.lower().replace("_", "")]
     if isinstance(init, Scaled):
         _fans(sizes)
     make, seed = init, int(_STREAM[0].integers(1 << 62))

@@ -168,7 +168,7 @@ class Adam(Optimizer):
     """Adam (Kingma and Ba 2015) with bias correction; weight decay adds to the gradient."""
 
     operator, state_names, counts_steps = "Adam", ("moment1", "moment2"), True
-    decoupled = False
+    decoupled, form = False, "paper"
 
     def __init__(
         self,
@@ -183,8 +183,9 @@ class Adam(Optimizer):
         _in_range(name, "beta1", beta1, 0.0, 1.0)
         _in_range(name, "beta2", beta2, 0.0, 1.0)
         super().__init__(
-            params, learning_rate, weight_decay, beta1=beta1, beta2=beta2, eps=eps, decoupled=self.decoupled
-        )
+            params, learning_rate, weight_decay, beta1=beta1, beta2=beta2, eps=eps, decoupled=self.decoupled,
+            form=self.form,
+        )  # fmt: skip
 
 
 class AdamW(Adam):
@@ -202,9 +203,6 @@ class AdamW(Adam):
         weight_decay: float = 0.01,
     ) -> None:
         super().__init__(params, learning_rate, beta1, beta2, eps, weight_decay)
-
-
-AdamWeightDecay = AdamW
 
 
 def _named(operator: str, name: str, **attrs: Any) -> Any:

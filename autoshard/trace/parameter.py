@@ -76,14 +76,30 @@ class Parameter(Arithmetic, Owned):
     """An array that training changes (or, with requires_grad=False, that only the model itself updates).
 
     Args:
-        data: an array, a number, or another parameter, whose values are copied.
+        default_input: an array, a number, or another parameter, whose values are copied.
         name: its last name; by default the attribute of the cell that it is assigned to.
         requires_grad: whether optimizers train it.
+        layerwise_parallel: MindSpore's; False only.
+        parallel_optimizer: whether optimizer parallelism may split it between ranks that hold it whole.
         sharding: how it is asked to lie, as anything that `Spec.of` takes; None asks nothing.
     """
 
-    def __init__(self, data: Any, name: str | None = None, requires_grad: bool = True, sharding: Any = None) -> None:
-        self._values: np.ndarray | Deferred = data if isinstance(data, Deferred) else _as_array(data)
+    def __init__(
+        self,
+        default_input: Any,
+        name: str | None = None,
+        requires_grad: bool = True,
+        layerwise_parallel: bool = False,
+        parallel_optimizer: bool = True,
+        *,
+        sharding: Any = None,
+    ) -> None:
+        if layerwise_parallel:
+            raise GraphError(f"Parameter {name or ''}: layerwise_parallel=True is not offered; leave it False")
+        self.parallel_optimizer = parallel_optimizer
+        self._values: np.ndarray | Deferred = (
+            default_input if isinstance(default_input, Deferred) else _as_array(default_input)
+        )
         self.requires_grad = requires_grad
         self._given_name = name
         self.in_strategy: Entry = None

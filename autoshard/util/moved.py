@@ -45,6 +45,10 @@ MOVED = {
     "strategy": "core.strategy",
     "summary": "report.summary",
     "tensortype": "core.tensortype",
+    "trace.attention": "mindspore.nn.blocks",
+    "trace.layers": "mindspore.nn.layers",
+    "trace.losses": "mindspore.nn.loss",
+    "trace.nn": "nn",
 }
 
 

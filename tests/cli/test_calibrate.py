@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import autoshard as ash
+from autoshard import nn
 from autoshard.api import plan
 from autoshard.core.tensortype import TensorType
 from autoshard.runtime.calibrate import CalibrationError, Effort, calibrate, job_sizes, measure, measure_collectives
 from autoshard.runtime.local import LocalComm
-from autoshard.trace import nn
 from autoshard.util.errors import ContextError, PlanError
 from costmodel import Hardware, load, preset, save
 from costmodel.measure import alone

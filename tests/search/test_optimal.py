@@ -154,9 +154,9 @@ class Wide(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(32000, 4096)
-        self.layer = nn.TransformerEncoderLayer(4096, 16, 16384, causal=True)
+        self.layer = nn.TransformerBlock(4096, 16, 16384, causal=True)
         self.head = nn.Dense(4096, 32000, has_bias=False)
-        self.loss = nn.CrossEntropyLoss()
+        self.loss = nn.TokenLoss()
 
     def construct(self, ids, labels):
         return self.loss(self.head(self.layer(self.embed(ids))), labels)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoshard import ops
-from autoshard.trace import Cell, CellList, Parameter, nn
+from autoshard import nn, ops
+from autoshard.trace import Cell, CellList, Parameter
 
 
 class Linear(Cell):
@@ -48,7 +48,7 @@ class Language(Cell):
         super().__init__()
         settings = {"causal": True, "dropout": dropout, "dtype": dtype, "seq_length": seq}
         self.embedding = nn.Embedding(24, 12, "xavier_uniform", dtype=dtype)
-        self.layers = CellList(nn.TransformerEncoderLayer(12, 3, 20, **settings) for _ in range(layers))
+        self.layers = CellList(nn.TransformerBlock(12, 3, 20, **settings) for _ in range(layers))
         self.norm = nn.RMSNorm(12, dtype=dtype)
         self.head = nn.Dense(12, 10, has_bias=False, dtype=dtype)
 

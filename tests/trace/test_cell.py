@@ -8,8 +8,8 @@ import pickle
 import numpy as np
 import pytest
 
-from autoshard import ops
-from autoshard.trace import Cell, CellList, Parameter, SequentialCell, initializer, nn, set_seed
+from autoshard import nn, ops
+from autoshard.trace import Cell, CellList, Parameter, SequentialCell, initializer, set_seed
 from autoshard.trace.initializer import Normal
 from autoshard.util.errors import GraphError, ShapeError, UnknownNameError
 from tests.trace.models import FFN, Linear

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from autoshard.trace import nn, set_seed, trace
+from autoshard import nn
+from autoshard.trace import set_seed, trace
 from autoshard.util.errors import ShapeError, UnknownNameError
 from tests.trace.models import Language
 
@@ -16,7 +17,7 @@ CELLS = {
     "dense": nn.Dense(12, 10, dtype="f64"),
     "dense_bare": nn.Dense(12, 10, has_bias=False, activation="relu", dtype="f64"),
     "layer_norm": nn.LayerNorm(12, dtype="f64"),
-    "layer_norm_2": nn.LayerNorm((6, 12), "normal", "normal", dtype="f64"),
+    "layer_norm_2": nn.LayerNorm((6, 12), -2, -2, "normal", "normal", dtype="f64"),
     "rms_norm": nn.RMSNorm(12, "normal", dtype="f64"),
     "relu": nn.ReLU(),
     "gelu": nn.GELU(),
@@ -30,7 +31,7 @@ CELLS = {
     "attention": nn.MultiHeadAttention(12, 3, dtype="f64"),
     "attention_causal": nn.MultiHeadAttention(12, 4, causal=True, has_bias=False, dtype="f64"),
     "feed_forward": nn.FeedForward(12, 20, "silu", dtype="f64"),
-    "encoder": nn.TransformerEncoderLayer(12, 3, 20, norm="rms_norm", dtype="f64"),
+    "encoder": nn.TransformerBlock(12, 3, 20, norm="rms_norm", dtype="f64"),
     "sequence": nn.SequentialCell(nn.Dense(12, 24, dtype="f64"), nn.Tanh(), nn.Dense(24, 10, dtype="f64")),
     "dropout_off": nn.Dropout(0.5),
 }
@@ -50,7 +51,7 @@ def test_dense_is_a_product_with_the_transposed_weight() -> None:
     want = np.tanh(X @ dense.weight.data.T + dense.bias.data)
     np.testing.assert_allclose(dense(X), want, rtol=1e-12)
     assert dense.weight.shape == (10, 12)
-    with pytest.raises(UnknownNameError, match="unknown activation 'rleu'; known are relu"):
+    with pytest.raises(UnknownNameError, match="unknown activation 'rleu'; known are softmax"):
         nn.Dense(12, 10, activation="rleu")
 
 
@@ -100,7 +101,7 @@ def test_flattened_tokens() -> None:
 def test_dropout_while_training() -> None:
     set_seed(3)
     x = np.ones((24, 60), np.float32)
-    eager, cell = nn.Dropout(0.25, seed=11).set_train(), nn.Dropout(0.25, seed=11).set_train()
+    eager, cell = nn.Dropout(p=0.25, seed=11).set_train(), nn.Dropout(p=0.25, seed=11).set_train()
     traced = trace(cell, x)
     assert traced.graph.roles == ("data", "state")
     first, second = traced(x), traced(x)
@@ -112,7 +113,7 @@ def test_dropout_while_training() -> None:
     np.testing.assert_array_equal(eager.set_train(False)(x), x)
     assert nn.Dropout().dropout.attrs["seed"] != nn.Dropout().dropout.attrs["seed"]
     with pytest.raises(ShapeError, match="p is 1"):
-        nn.Dropout(1)
+        nn.Dropout(p=1)
 
 
 def test_losses_are_the_formulas() -> None:
@@ -125,7 +126,7 @@ def test_losses_are_the_formulas() -> None:
         (nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"), classes, by_class.mean()),
         (nn.SoftmaxCrossEntropyWithLogits(reduction="sum"), labels, by_label.sum()),
         (nn.CrossEntropyLoss(), classes, by_class.mean()),
-        (nn.CrossEntropyLoss("none"), labels, by_label),
+        (nn.CrossEntropyLoss(reduction="none"), labels, by_label),
         (nn.MSELoss(), labels, ((logits - labels) ** 2).mean()),
         (nn.MSELoss("sum"), labels, ((logits - labels) ** 2).sum()),
         (nn.MSELoss("none"), labels, (logits - labels) ** 2),
@@ -134,7 +135,7 @@ def test_losses_are_the_formulas() -> None:
         np.testing.assert_allclose(loss(logits, target), want, rtol=1e-12)
         np.testing.assert_allclose(trace(loss, logits, target)(logits, target), want, rtol=1e-12)
     with pytest.raises(ShapeError, match="reduction is 'avg'; it is one of none, mean, sum"):
-        nn.CrossEntropyLoss("avg")
+        nn.CrossEntropyLoss(reduction="avg")
 
 
 def test_with_loss_cell_names() -> None:

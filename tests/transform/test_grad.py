@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard import ops
+from autoshard import nn, ops
 from autoshard.core.tensortype import type_of
 from autoshard.ir.graph import Graph, Value
 from autoshard.ops.registry import operator, operators, remove
-from autoshard.trace import Parameter, evaluate, nn, trace
+from autoshard.trace import Parameter, evaluate, trace
 from autoshard.transform import gradient
 from autoshard.util.errors import GraphError, ShapeError
 from tests.trace.models import FFN, Language
@@ -65,7 +65,7 @@ def test_feed_forward_network() -> None:
 
 
 def test_transformer() -> None:
-    net = nn.WithLossCell(Language(2), nn.CrossEntropyLoss())
+    net = nn.WithLossCell(Language(2), nn.TokenLoss())
     ids, labels = RNG.integers(0, 24, (4, 6)).astype(np.int32), RNG.integers(0, 10, (4, 6)).astype(np.int32)
     traced = trace(net, ids, labels)
     check(traced.graph, traced.inputs(ids, labels), list(traced.parameters), tries=3)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoshard import ops
-from autoshard.trace import Cell, Parameter, evaluate, nn, trace
+from autoshard import nn, ops
+from autoshard.trace import Cell, Parameter, evaluate, trace
 from autoshard.transform import gradient, merge_equal, prune
 from tests.trace.models import Language
 
@@ -63,7 +63,7 @@ def test_merge_equal_tells_attributes_and_annotated_nodes_apart() -> None:
 
 def test_on_a_whole_training_graph() -> None:
     ids = np.random.default_rng(1).integers(0, 10, (4, 6)).astype(np.int32)
-    traced = trace(nn.WithLossCell(Language(2), nn.CrossEntropyLoss()), ids, ids)
+    traced = trace(nn.WithLossCell(Language(2), nn.TokenLoss()), ids, ids)
     full, _ = gradient(traced.graph, traced.graph.outputs[0], list(traced.parameters))
     small = merge_equal(prune(full))
     assert len(small.nodes) < len(full.nodes)

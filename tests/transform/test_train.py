@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from autoshard.trace import Parameter, evaluate, nn, set_seed, trace
+from autoshard import nn, optim
+from autoshard.trace import Parameter, evaluate, set_seed, trace
 from autoshard.transform import gradient, train_step
 from autoshard.util.errors import ContextError, GraphError
 from tests.trace.models import FFN, Language
@@ -58,7 +59,7 @@ CASES = {
     ),
     "momentum": (lambda p: nn.Momentum(p, 0.05, 0.9), momentum_by_hand(lambda t: 0.05, 0.9)),
     "nesterov": (
-        lambda p: nn.Momentum(p, 0.05, 0.9, 0.01, True),
+        lambda p: nn.Momentum(p, 0.05, 0.9, 0.01, use_nesterov=True),
         momentum_by_hand(lambda t: 0.05, 0.9, 0.01, True),
     ),
     "rates": (
@@ -69,8 +70,8 @@ CASES = {
         lambda p: nn.SGD(p, lambda step: 0.5 / (step + 2)),
         momentum_by_hand(lambda t: float(np.float32(0.5) / np.float32(t + 2)), 0.0),
     ),
-    "adam": (lambda p: nn.Adam(p, 0.01), adam_by_hand(0.01)),
-    "adam_decay": (lambda p: nn.Adam(p, 0.01, weight_decay=0.1), adam_by_hand(0.01, 0.1)),
+    "adam": (lambda p: optim.Adam(p, 0.01), adam_by_hand(0.01)),
+    "adam_decay": (lambda p: optim.Adam(p, 0.01, weight_decay=0.1), adam_by_hand(0.01, 0.1)),
     "adamw": (lambda p: nn.AdamW(p, 0.01), adam_by_hand(0.01, 0.01, True)),
 }
 
@@ -94,8 +95,8 @@ def test_equals_the_optimizer_by_hand(make, by_hand) -> None:
 
 def test_the_optimizer_works_on_arrays_too() -> None:
     first, second = FFN(), FFN()
-    step = train_step(nn.WithLossCell(first, nn.MSELoss()), nn.Adam(first.trainable_params(), [0.1, 0.05]), X, Y)
-    optimizer = nn.Adam(second.trainable_params(), [0.1, 0.05])
+    step = train_step(nn.WithLossCell(first, nn.MSELoss()), optim.Adam(first.trainable_params(), [0.1, 0.05]), X, Y)
+    optimizer = optim.Adam(second.trainable_params(), [0.1, 0.05])
     for _ in range(3):
         step(X, Y)
         _, grads = gradients_by_hand({name: one.data for name, one in second.parameters_dict().items()})
@@ -130,7 +131,7 @@ def test_one_graph_with_forward_gradient_and_update() -> None:
 def test_state_is_written_back_and_can_be_loaded() -> None:
     def fresh() -> tuple[FFN, nn.Adam]:
         net = FFN()
-        return net, nn.Adam(net.trainable_params(), 0.02)
+        return net, optim.Adam(net.trainable_params(), 0.02)
 
     net, optimizer = fresh()
     step = train_step(nn.WithLossCell(net, nn.MSELoss()), optimizer, X, Y)
@@ -164,7 +165,7 @@ def test_a_transformer_with_dropout_learns() -> None:
     ids = RNG.integers(0, 24, (4, 6)).astype(np.int32)
     labels = (ids % 10).astype(np.int32)
     optimizer = nn.AdamWeightDecay(net.trainable_params(), 0.02)
-    step = train_step(nn.WithLossCell(net, nn.CrossEntropyLoss()), optimizer, ids, labels)
+    step = train_step(nn.WithLossCell(net, nn.TokenLoss()), optimizer, ids, labels)
     losses = [float(step(ids, labels)) for _ in range(25)]
     assert np.mean(losses[-3:]) < 0.3 * losses[0]
     counters = [one for name, one in net.parameters_dict().items() if name.endswith("counter")]
@@ -207,12 +208,12 @@ def test_mistakes() -> None:
     for make, message in [
         (lambda: nn.SGD([], 0.1), "SGD: no parameters"),
         (lambda: nn.SGD([*params, params[0]], 0.1), "dense1.weight is given twice"),
-        (lambda: nn.Adam([np.ones(3)]), "which is no Parameter; pass net.trainable_params"),
+        (lambda: optim.Adam([np.ones(3)]), "which is no Parameter; pass net.trainable_params"),
         (lambda: nn.Momentum(params, -0.1, 0.9), "learning rate -0.1"),
         (lambda: nn.Momentum(params, [], 0.9), r"learning rate \[\]"),
         (lambda: nn.Momentum(params, 0.1, 1.5), "momentum is 1.5"),
         (lambda: nn.SGD(params, 0.1, nesterov=True), "nesterov needs a momentum"),
-        (lambda: nn.Adam(params, beta2=1.0), "beta2 is 1.0"),
+        (lambda: optim.Adam(params, beta2=1.0), "beta2 is 1.0"),
         (lambda: nn.SGD([{"params": params, "rate": 3}], 0.1), "not params, rate"),
     ]:
         with pytest.raises(ContextError, match=message):

@@ -212,7 +212,7 @@ def _(call: Call, x: Any, y: Any) -> Any:
 _BINARY = {
     ops.div: ("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor", "aten.divide.Tensor"),
     ops.mod: ("aten.remainder.Tensor", "aten.remainder.Scalar"),
-    ops.remainder: ("aten.fmod.Tensor", "aten.fmod.Scalar"),
+    ops.rem: ("aten.fmod.Tensor", "aten.fmod.Scalar"),
     ops.maximum: ("aten.maximum.default", "aten.max.other"),
     ops.minimum: ("aten.minimum.default", "aten.min.other"),
     ops.atan2: ("aten.atan2.default",),

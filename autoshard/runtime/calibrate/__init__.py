@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from autoshard import nn
 from autoshard.api import plan
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Node
@@ -28,7 +29,6 @@ from autoshard.runtime.interpret import Executor
 from autoshard.runtime.launch import launch
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import MpiComm
-from autoshard.trace import nn
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import AutoshardError
 from costmodel import Hardware, Topology
@@ -301,8 +301,8 @@ class _Decoder(nn.Cell):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(2 * width, width)
-        self.layer = nn.TransformerEncoderLayer(width, 4, 4 * width, causal=True)
-        self.head, self.loss = nn.Dense(width, 2 * width, has_bias=False), nn.CrossEntropyLoss()
+        self.layer = nn.TransformerBlock(width, 4, 4 * width, causal=True)
+        self.head, self.loss = nn.Dense(width, 2 * width, has_bias=False), nn.TokenLoss()
 
     def construct(self, ids, labels):
         return self.loss(self.head(self.layer(self.embed(ids))), labels)

@@ -24,7 +24,7 @@ _FLOAT = tuple(_call(op, "f32[24, 6]") for op in (p.expm1, p.cbrt, p.tan, p.roun
 _WHOLE = tuple(
     _call(op, "i32[24, 6]", "i32[24, 6]")
     for op in (
-        p.remainder, p.quotient, p.bitwise_and, p.bitwise_or, p.bitwise_xor, p.shift_left, p.shift_right_logical,
+        p.rem, p.quotient, p.bitwise_and, p.bitwise_or, p.bitwise_xor, p.shift_left, p.shift_right_logical,
         p.shift_right_arithmetic, c.multiply_high,
     )
 )  # fmt: skip
@@ -36,7 +36,7 @@ _POINTWISE = (
     _call(p.complex_number, "f32[24, 6]", "f32[24, 6]"),
     _call(p.real_part, "c64[24, 6]"),
     _call(p.imaginary_part, "c64[8, 12]"),
-    _call(p.clamp, "f32[]", "f32[24, 6]", "f32[24, 6]"),
+    _call(p.hlo_clamp, "f32[]", "f32[24, 6]", "f32[24, 6]"),
     _call(p.compare_total_order, "f32[24, 6]", "f32[24, 6]", direction="LT"),
     _call(p.convert, "f32[24, 6]", dtype="i8"),
     _call(p.convert, "i32[24, 6]", dtype="bool"),

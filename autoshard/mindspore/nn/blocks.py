@@ -7,14 +7,18 @@ divisor of the number of heads leaves whole heads on each rank (Shoeybi et al. 2
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from autoshard import ops
+from autoshard import ops as core
 from autoshard.core.tensortype import dtype
+from autoshard.mindspore import ops
+from autoshard.mindspore.nn.layers import Dense, Dropout, get_activation
+from autoshard.mindspore.nn.loss import LossBase
+from autoshard.mindspore.nn.norm import LayerNorm, RMSNorm
 from autoshard.trace.cell import Cell
-from autoshard.trace.layers import Dense, Dropout, LayerNorm, RMSNorm, get_activation
 from autoshard.util.errors import ShapeError
 
 
@@ -54,11 +58,11 @@ class MultiHeadAttention(Cell):
         self.output = Dense(hidden_size, hidden_size, **dense)
         self.split_heads, self.merge_heads = ops.Reshape(), ops.Reshape()
         self.heads_first, self.tokens_first = ops.Transpose(), ops.Transpose()
-        self.scale = ops.ScalarMul(factor=1 / math.sqrt(self.head_size))
+        self.scale = core.primitive_class(core.scalar_mul)(factor=1 / math.sqrt(self.head_size))
         self.scores = ops.BatchMatMul(transpose_b=True)
         self.masked = ops.MaskedFill()
         self.softmax = ops.Softmax(axis=-1)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(p=dropout)
         self.context = ops.BatchMatMul()
 
     def construct(self, x: Any, memory: Any = None, mask: Any = None) -> Any:
@@ -107,13 +111,13 @@ class FeedForward(Cell):
         self.mapping = Dense(hidden_size, ffn_hidden_size, has_bias=has_bias, dtype=dtype)
         self.activation = get_activation(activation)
         self.projection = Dense(ffn_hidden_size, hidden_size, has_bias=has_bias, dtype=dtype)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(p=dropout)
 
     def construct(self, x: Any) -> Any:
         return self.dropout(self.projection(self.activation(self.mapping(x))))
 
 
-class TransformerEncoderLayer(Cell):
+class TransformerBlock(Cell):
     """Attention and feed-forward part, each behind a norm and with a residual (pre-norm, Xiong et al. 2020).
 
     Args:
@@ -133,12 +137,12 @@ class TransformerEncoderLayer(Cell):
         dtype: str = "f32",
     ) -> None:
         super().__init__()
-        norms = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}
+        norms = {"layer_norm": partial(LayerNorm, epsilon=1e-5), "rms_norm": RMSNorm}
         if norm not in norms:
-            raise ShapeError(f"TransformerEncoderLayer: norm is {norm!r}; it is one of {', '.join(norms)}")
+            raise ShapeError(f"TransformerBlock: norm is {norm!r}; it is one of {', '.join(norms)}")
         self.norm1 = norms[norm](hidden_size, dtype=dtype)
         self.attention = MultiHeadAttention(hidden_size, num_heads, causal, seq_length, dropout, dtype=dtype)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(p=dropout)
         self.add1 = ops.Add()
         self.norm2 = norms[norm](hidden_size, dtype=dtype)
         self.feed_forward = FeedForward(hidden_size, ffn_hidden_size, activation, dropout, dtype=dtype)
@@ -147,3 +151,16 @@ class TransformerEncoderLayer(Cell):
     def construct(self, x: Any, mask: Any = None) -> Any:
         x = self.add1(x, self.dropout(self.attention(self.norm1(x), mask=mask)))
         return self.add2(x, self.feed_forward(self.norm2(x)))
+
+
+class TokenLoss(LossBase):
+    """The cross entropy of logits [..., c] with class numbers [...], or of [n, c] with class probabilities."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.by_class = core.primitive_class(core.sparse_softmax_cross_entropy_with_logits)()
+        self.by_probability = ops.SoftmaxCrossEntropyWithLogits()
+
+    def construct(self, logits: Any, labels: Any) -> Any:
+        sparse = not dtype(labels.dtype).is_float
+        return self.get_loss(self.by_class(logits, labels) if sparse else self.by_probability(logits, labels)[0])

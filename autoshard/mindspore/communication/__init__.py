@@ -11,11 +11,13 @@ import os
 from autoshard.mindspore.context import launched_rank, parallel_settings
 from autoshard.runtime.mpi import import_mpi, started_ranks
 
+__all__ = ["get_group_size", "get_rank", "init", "release"]
 
-def init(backend: str | None = None) -> None:
+
+def init(backend_name: str | None = None) -> None:
     """Start MPI where a launcher started several ranks; nothing is needed otherwise.
 
-    `backend` ("hccl", "nccl", "mccl" in MindSpore) makes no difference: ranks talk through MPI.
+    `backend_name` ("hccl", "nccl", "mccl" in MindSpore) makes no difference: ranks talk through MPI.
     """
     if under_launcher():
         import_mpi()

@@ -1,0 +1,91 @@
+"""Cells, layers, losses and optimizers with MindSpore's names, arguments, defaults and results.
+
+from autoshard.mindspore import nn
+
+net = nn.SequentialCell(nn.Dense(64, 256, activation="relu"), nn.Dense(256, 10))
+optimizer = nn.Momentum(net.trainable_params(), 0.01, 0.9)
+"""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from typing import Any
+
+from autoshard.mindspore.nn.conv import (
+    AdaptiveAvgPool2d,
+    AvgPool1d,
+    AvgPool2d,
+    Conv1d,
+    Conv2d,
+    MaxPool1d,
+    MaxPool2d,
+)
+from autoshard.mindspore.nn.layers import (
+    ELU,
+    GELU,
+    Dense,
+    Dropout,
+    Embedding,
+    FastGelu,
+    Flatten,
+    HSigmoid,
+    HSwish,
+    Identity,
+    LeakyReLU,
+    LogSoftmax,
+    Mish,
+    Pad,
+    PReLU,
+    ReLU,
+    ReLU6,
+    SeLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softsign,
+    Tanh,
+    get_activation,
+)
+from autoshard.mindspore.nn.loss import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    LossBase,
+    MAELoss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+    SoftmaxCrossEntropyWithLogits,
+    WithLossCell,
+)
+from autoshard.mindspore.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm
+from autoshard.mindspore.nn.optim import SGD, Adam, AdamWeightDecay, Momentum
+from autoshard.trace.cell import Cell, CellList, SequentialCell
+
+_ABOVE = {"TrainOneStepCell": "autoshard.mindspore.one_step"}
+
+__all__ = [
+    "ELU", "GELU", "SGD", "AdaptiveAvgPool2d", "Adam", "AdamWeightDecay", "AvgPool1d", "AvgPool2d", "BCELoss",
+    "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "Cell", "CellList", "Conv1d", "Conv2d",
+    "CrossEntropyLoss", "Dense", "Dropout", "Embedding", "FastGelu", "Flatten", "GroupNorm", "HSigmoid", "HSwish",
+    "HuberLoss", "Identity", "KLDivLoss", "L1Loss", "LayerNorm", "LeakyReLU", "LogSoftmax", "LossBase", "MAELoss",
+    "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Momentum", "NLLLoss", "PReLU", "Pad", "ReLU", "ReLU6",
+    "SeLU", "SequentialCell", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "SoftmaxCrossEntropyWithLogits", "Softsign",
+    "Tanh", "WithLossCell", "get_activation",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ABOVE:
+        return getattr(import_module(_ABOVE[name]), name)
+    near = difflib.get_close_matches(name, __all__, n=3)
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    raise AttributeError(f"autoshard.mindspore.nn does not offer MindSpore's {name!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *_ABOVE]

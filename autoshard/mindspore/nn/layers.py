@@ -1,0 +1,315 @@
+"""Layers with MindSpore's names, arguments and defaults; their primitives are attributes, to be `.shard`ed.
+
+Weights are [out, in], and parameters have MindSpore's names, so that its checkpoints read alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from autoshard import ops as core
+from autoshard.core.tensortype import dtype as element
+from autoshard.mindspore import ops
+from autoshard.mindspore.ops.primitive import as_tensors
+from autoshard.trace.cell import Cell
+from autoshard.trace.initializer import Uniform, deferred, next_seed
+from autoshard.trace.parameter import Parameter
+from autoshard.util.errors import ShapeError, UnknownNameError
+
+
+def weights(init: Any, shape: tuple[int, ...], dtype: Any) -> Parameter:
+    """A weight [out, in, ...]; by default even between -1 and 1 / sqrt(inputs), He's distribution for a slope of sqrt(5)."""
+    return Parameter(deferred(_even(shape) if init is None else init, shape, element(dtype)))
+
+
+def biases(init: Any, shape: tuple[int, ...], dtype: Any, of: tuple[int, ...]) -> Parameter:
+    """A bias beside a weight of shape `of`; by default even between -1 and 1 / sqrt(inputs)."""
+    return Parameter(deferred(_even(of) if init is None else init, shape, element(dtype)))
+
+
+def _even(weight: tuple[int, ...]) -> Uniform:
+    return Uniform(1 / math.sqrt(math.prod(weight[1:])))
+
+
+class Dense(Cell):
+    """x @ weight.T + bias over the last dim of x; weight is [out_channels, in_channels].
+
+    Args:
+        activation: a name such as "relu", or a cell or primitive, applied to the result.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        weight_init: Any = None,
+        bias_init: Any = None,
+        has_bias: bool = True,
+        activation: str | Callable | None = None,
+        dtype: Any = "f32",
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.has_bias = in_channels, out_channels, has_bias
+        shape = (out_channels, in_channels)
+        self.weight = weights(weight_init, shape, dtype)
+        self.matmul = ops.MatMul(transpose_b=True)
+        if has_bias:
+            self.bias = biases(bias_init, (out_channels,), dtype, shape)
+            self.bias_add = ops.Add()
+        self.activation = get_activation(activation)
+
+    def construct(self, x: Any) -> Any:
+        x = self.matmul(x, self.weight)
+        if self.has_bias:
+            x = self.bias_add(x, self.bias)
+        return x if self.activation is None else self.activation(x)
+
+
+class Embedding(Cell):
+    """The rows of `embedding_table` [vocab_size, embedding_size] by whole-number ids of any shape.
+
+    Ids below 0 count from the back; others outside the table are an error. The row `padding_idx` begins as zeros.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int,
+        use_one_hot: bool = False,
+        embedding_table: Any = "normal",
+        dtype: Any = "f32",
+        padding_idx: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.vocab_size, self.embedding_size, self.use_one_hot = vocab_size, embedding_size, use_one_hot
+        table = deferred(embedding_table, (vocab_size, embedding_size), element(dtype))
+        if padding_idx is not None:
+            if not 0 <= padding_idx < vocab_size:
+                raise ShapeError(f"Embedding: padding_idx is {padding_idx}; it is at least 0 and below {vocab_size}")
+            rows = table.array()
+            rows[padding_idx] = 0
+            table = deferred(rows, rows.shape, element(dtype))
+        self.embedding_table = Parameter(table)
+        if use_one_hot:
+            self.one_hot, self.matmul, self.flat = ops.OneHot(), ops.MatMul(), ops.Reshape()
+        else:
+            self.gather = ops.Gather()
+
+    def construct(self, ids: Any) -> Any:
+        if not self.use_one_hot:
+            return self.gather(self.embedding_table, ids, 0)
+        kind = element(self.embedding_table.dtype).numpy
+        hot = self.one_hot(self.flat(ids, (-1,)), self.vocab_size, np.ones((), kind), np.zeros((), kind))
+        return self.flat(self.matmul(hot, self.embedding_table), (*ids.shape, self.embedding_size))
+
+
+class Dropout(Cell):
+    """While training, sets elements to 0 and scales the others so that the mean stays.
+
+    The state `counter` goes up with each use, so that every step drops other elements; the seed sets this cell apart
+    from others and is drawn from the one stream of `set_seed`.
+
+    Args:
+        keep_prob: the share of elements that stays, MindSpore's first argument.
+        p: instead of it, the share that becomes 0.
+        dtype: accepted for the sake of MindSpore's scripts; the result has the type of x.
+        seed: what tells its numbers apart from those of other cells.
+    """
+
+    def __init__(
+        self, keep_prob: float = 0.5, p: float | None = None, dtype: Any = "f32", *, seed: int | None = None
+    ) -> None:
+        super().__init__()
+        if p is None and not 0 < keep_prob <= 1:
+            raise ShapeError(
+                f"Dropout: keep_prob is {keep_prob}; the share of elements that stay is above 0, at most 1"
+            )
+        if p is not None and not 0 <= p < 1:
+            raise ShapeError(f"Dropout: p is {p}; the share of elements that become 0 is at least 0 and below 1")
+        self.keep_prob, self.p = keep_prob, p
+        self.rate = 1 - keep_prob if p is None else p
+        self.counter = Parameter(np.zeros((), np.int32), requires_grad=False)
+        self.dropout = core.primitive_class(core.dropout)(rate=self.rate, seed=next_seed() if seed is None else seed)
+        self.count = core.primitive_class(core.scalar_add)(addend=1)
+
+    def construct(self, x: Any) -> Any:
+        if not self.training or self.rate == 0:
+            return x
+        x = self.dropout(x, self.counter)
+        self.counter.assign(self.count(self.counter))
+        return as_tensors(x)
+
+
+class Flatten(Cell):
+    """The dims from `start_dim` to `end_dim` as one."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        super().__init__()
+        self.start_dim, self.end_dim = start_dim, end_dim
+        self.reshape = ops.Reshape()
+
+    def construct(self, x: Any) -> Any:
+        rank = len(x.shape)
+        first, last = self.start_dim % rank, self.end_dim % rank
+        whole = math.prod(x.shape[first : last + 1])
+        return self.reshape(x, (*x.shape[:first], whole, *x.shape[last + 1 :]))
+
+
+class Identity(Cell):
+    """The tensor itself; arguments are taken and make no difference."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def construct(self, input: Any) -> Any:
+        return input
+
+
+class Pad(Cell):
+    """Zeros around: paddings[i] = (before, after) along dim i."""
+
+    def __init__(self, paddings: Any, mode: str = "CONSTANT") -> None:
+        super().__init__()
+        if mode != "CONSTANT":
+            raise ShapeError(f"Pad: mode is {mode!r}; only 'CONSTANT' is offered here")
+        self.pad = ops.Pad(paddings)
+
+    def construct(self, x: Any) -> Any:
+        return self.pad(x)
+
+
+# -- activations
+
+
+class _Activation(Cell):
+    """A cell around one primitive, which it holds under the primitive's own name."""
+
+    primitive: str
+    label: str
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__()
+        setattr(self, self.label, getattr(ops, self.primitive)(**attrs))
+
+    def construct(self, x: Any) -> Any:
+        return getattr(self, self.label)(x)
+
+
+def _plain(name: str, primitive: str, label: str) -> type[_Activation]:
+    """An activation without attributes."""
+    doc = getattr(ops, primitive).__doc__
+
+    def make(self: _Activation) -> None:
+        _Activation.__init__(self)
+
+    members = {"primitive": primitive, "label": label, "__doc__": doc, "__module__": __name__, "__init__": make}
+    return type(name, (_Activation,), members)
+
+
+ReLU = _plain("ReLU", "ReLU", "relu")
+ReLU6 = _plain("ReLU6", "ReLU6", "relu6")
+Tanh = _plain("Tanh", "Tanh", "tanh")
+Sigmoid = _plain("Sigmoid", "Sigmoid", "sigmoid")
+HSigmoid = _plain("HSigmoid", "HSigmoid", "hsigmoid")
+HSwish = _plain("HSwish", "HSwish", "hswish")
+Mish = _plain("Mish", "Mish", "mish")
+SeLU = _plain("SeLU", "SeLU", "selu")
+Softsign = _plain("Softsign", "Softsign", "softsign")
+FastGelu = _plain("FastGelu", "FastGeLU", "fast_gelu")
+
+
+class SiLU(Cell):
+    """x * sigmoid(x)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silu = core.primitive_class(core.silu)()
+
+    def construct(self, x: Any) -> Any:
+        return as_tensors(self.silu(x))
+
+
+class GELU(Cell):
+    """x times the normal distribution function of x; `approximate` takes the tanh form."""
+
+    def __init__(self, approximate: bool = True) -> None:
+        super().__init__()
+        self.gelu = core.primitive_class(core.gelu)(approximate="tanh" if approximate else "none")
+
+    def construct(self, x: Any) -> Any:
+        return as_tensors(self.gelu(x))
+
+
+class Softmax(_Activation):
+    """exp(x) divided by its sum along `axis`."""
+
+    primitive, label = "Softmax", "softmax"
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__(axis=axis)
+
+
+class LogSoftmax(_Activation):
+    """The logarithm of Softmax along `axis`."""
+
+    primitive, label = "LogSoftmax", "log_softmax"
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__(axis=axis)
+
+
+class ELU(_Activation):
+    """x where it is at least 0, else alpha (exp(x) - 1)."""
+
+    primitive, label = "Elu", "elu"
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__(alpha=alpha)
+
+
+class LeakyReLU(Cell):
+    """x where it is at least 0, else alpha x."""
+
+    def __init__(self, alpha: float = 0.2) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def construct(self, x: Any) -> Any:
+        return ops.leaky_relu(x, self.alpha)
+
+
+class PReLU(Cell):
+    """x where it is at least 0, else x times the parameter `w` of its channel (dim 1), or the only one."""
+
+    def __init__(self, channel: int = 1, w: Any = 0.25) -> None:
+        super().__init__()
+        numbers = np.full((channel,), w, np.float32) if isinstance(w, int | float) else np.asarray(w, np.float32)
+        self.w = Parameter(numbers, name="a")
+        self.prelu = ops.PReLU()
+
+    def construct(self, x: Any) -> Any:
+        return self.prelu(x, self.w)
+
+
+_ACTIVATIONS: dict[str, Callable[[], Cell]] = {
+    "softmax": Softmax, "logsoftmax": LogSoftmax, "relu": ReLU, "relu6": ReLU6, "tanh": Tanh, "gelu": GELU, "elu": ELU,
+    "sigmoid": Sigmoid, "prelu": PReLU, "leakyrelu": LeakyReLU, "hswish": HSwish, "hsigmoid": HSigmoid, "softsign": Softsign,
+    "selu": SeLU, "silu": SiLU, "log_softmax": LogSoftmax,
+}  # fmt: skip
+
+
+def get_activation(name: str | Callable | None) -> Any:
+    """The cell of that name; anything that can be called is itself.
+
+    Raises:
+        UnknownNameError: no such name.
+    """
+    if not isinstance(name, str):
+        return name
+    if name not in _ACTIVATIONS:
+        raise UnknownNameError(f"unknown activation {name!r}; known are {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]()

@@ -1,0 +1,117 @@
+"""Optimizers with MindSpore's names, arguments, defaults and steps; their machinery is `autoshard.trace.optim`.
+
+A weight decay, where parameters are not grouped, leaves out those with "beta" or "gamma" in their names. Gradients are
+divided by `loss_scale` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autoshard.ops.primitive import primitive_class
+from autoshard.ops.registry import lookup
+from autoshard.trace import optim
+from autoshard.trace.optim import Rate
+from autoshard.trace.parameter import Parameter
+from autoshard.util.errors import ContextError
+
+
+class _Steps(optim.Optimizer):
+    """What MindSpore does to gradients and weight decay before a step."""
+
+    loss_scale = 1.0
+
+    def _begin(self, params: Iterable[Any], loss_scale: float = 1.0) -> list[Any]:
+        """The parameters as a list; notes the scale, and whether they are grouped."""
+        name = type(self).__name__
+        if isinstance(loss_scale, bool) or not isinstance(loss_scale, int | float) or loss_scale <= 0:
+            raise ContextError(f"{name}: loss_scale is {loss_scale!r}; it is a number above 0")
+        self.loss_scale = float(loss_scale)
+        given = list(params)
+        self.is_group = bool(given) and isinstance(given[0], Mapping)
+        return given
+
+    def _update(self, parameter: Parameter, grad: Any, following: Any, rate: Any, weight_decay: float) -> None:
+        if self.loss_scale != 1:
+            scaled = primitive_class(lookup("ScalarMul"))(factor=1 / self.loss_scale)
+            scaled.name = f"unscaled.{parameter.name}"
+            grad = scaled(grad)
+        if not self.is_group and ("beta" in parameter.name or "gamma" in parameter.name):
+            weight_decay = 0.0
+        super()._update(parameter, grad, following, rate, weight_decay)
+
+
+class Momentum(_Steps, optim.Momentum):
+    """accum = momentum * accum + grad; parameter -= learning_rate * accum (with Nesterov: of grad + momentum * accum)."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        learning_rate: Rate,
+        momentum: float,
+        weight_decay: float = 0.0,
+        loss_scale: float = 1.0,
+        use_nesterov: bool = False,
+    ) -> None:
+        optim.Momentum.__init__(
+            self, self._begin(params, loss_scale), learning_rate, momentum, weight_decay, use_nesterov
+        )
+
+
+class SGD(_Steps, optim.SGD):
+    """parameter -= learning_rate * grad, or the steps of Momentum where `momentum` is not 0."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        learning_rate: Rate = 0.1,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        loss_scale: float = 1.0,
+    ) -> None:
+        if dampening:
+            raise ContextError(f"SGD: dampening is {dampening!r}; only 0 is offered here")
+        optim.SGD.__init__(self, self._begin(params, loss_scale), learning_rate, momentum, weight_decay, nesterov)
+
+
+class Adam(_Steps, optim.Adam):
+    """rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps); weight decay adds to the gradient."""
+
+    form = "efficient"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        learning_rate: Rate = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        use_locking: bool = False,
+        use_nesterov: bool = False,
+        weight_decay: float = 0.0,
+        loss_scale: float = 1.0,
+        use_amsgrad: bool = False,
+    ) -> None:
+        if use_nesterov or use_amsgrad:
+            raise ContextError("Adam: use_nesterov and use_amsgrad are not offered here; leave them False")
+        optim.Adam.__init__(self, self._begin(params, loss_scale), learning_rate, beta1, beta2, eps, weight_decay)
+
+
+class AdamWeightDecay(_Steps, optim.AdamW):
+    """rate * (m / (sqrt(v) + eps) + weight_decay * parameter), without a correction of m and v for their begin at 0."""
+
+    form, state_names = "uncorrected", ("adam_m", "adam_v")
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        learning_rate: Rate = 1e-3,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        optim.AdamW.__init__(self, self._begin(params), learning_rate, beta1, beta2, eps, weight_decay)

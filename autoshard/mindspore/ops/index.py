@@ -1,0 +1,77 @@
+"""Primitives with MindSpore's names and meaning that look up by index, and that order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoshard import ops as core
+from autoshard.core.tensortype import dtype as element
+from autoshard.mindspore.ops.primitive import plain, primitive
+from autoshard.util.errors import ShapeError, StrategyError
+
+
+@primitive("Gather", core.gather)
+def Gather(input_params, input_indices, axis, *, batch_dims=0):
+    """Slices along `axis`, one per index. Indices from -size on count from the back; others outside are an error."""
+    if batch_dims:
+        raise ShapeError(f"Gather: batch_dims is {batch_dims}; only 0 is offered here, GatherD looks up row by row")
+    axis = plain(axis)
+    return core.gather(input_params, input_indices, axis=axis, bound=input_params.shape[axis])
+
+
+@primitive("GatherD", core.gather_d)
+def GatherD(x, dim, index):
+    """result[i, j] = x[i, index[i, j]] for dim 1, and likewise for others; indices as for Gather."""
+    dim = plain(dim)
+    sizes, picks = list(x.shape), list(index.shape)
+    if len(sizes) == len(picks):
+        # MindSpore takes an index with less in other dims, and looks up where it has something.
+        ends = tuple(size if i == dim % len(sizes) else min(size, picks[i]) for i, size in enumerate(sizes))
+        x = x if list(ends) == sizes else core.strided_slice(x, begin=(0,) * len(ends), end=ends)
+    return core.gather_d(x, index, dim=dim, bound=x.shape[dim])
+
+
+def _one_hot_strategy(attrs: Any, given: Any, out: Any) -> tuple[Any, Any]:
+    """MindSpore's strategy has the parts of indices and depth, and two empty tuples for the values."""
+    if not isinstance(given, tuple) or len(given) != 3 or any(one != () for one in given[1:]):
+        raise StrategyError(
+            f"OneHot.shard: in_strategy is {given!r}; it is ((parts of the result's dims), (), ()), such as ((2, 4), (), ())"
+        )
+    parts = given[0]
+    at = attrs["axis"] % len(parts)
+    return (parts[:at] + parts[at + 1 :],), out or (parts,)
+
+
+@primitive("OneHot", core.one_hot, _one_hot_strategy)
+def OneHot(indices, depth, on_value, off_value, *, axis=-1):
+    """`on_value` where a new axis of size `depth` has the index, else `off_value`, whose type is the result's."""
+    kind = (
+        element(on_value.dtype).name if hasattr(on_value, "dtype") else "f32" if isinstance(on_value, float) else "i64"
+    )
+    return core.one_hot(
+        indices, axis=axis, depth=plain(depth), on_value=plain(on_value), off_value=plain(off_value), dtype=kind
+    )
+
+
+@primitive("TopK", core.top_k)
+def TopK(input_x, k, *, sorted=True):
+    """The k largest elements of the last dim, largest first, and their places (int32)."""
+    return core.top_k(input_x, k=plain(k), sorted=sorted)
+
+
+@primitive("Sort", core.arg_sort)
+def Sort(x, *, axis=-1, descending=False):
+    """The elements in order along `axis`, and their places (int32)."""
+    order = core.arg_sort(x, axis=axis, descending=descending)
+    return core.gather_d(x, order, dim=axis), order
+
+
+@primitive("UnsortedSegmentSum", core.gather_grad)
+def UnsortedSegmentSum(input_x, segment_ids, num_segments):
+    """Slices added up by number: slice i of the result is the sum of those with the number i; below 0 none."""
+    picks = len(segment_ids.shape)
+    if tuple(input_x.shape[:picks]) != tuple(segment_ids.shape):
+        raise ShapeError(
+            f"UnsortedSegmentSum: segment_ids {tuple(segment_ids.shape)} must be the first dims of {tuple(input_x.shape)}"
+        )
+    return core.gather_grad(input_x, segment_ids, size=plain(num_segments), axis=0)
