@@ -5,8 +5,8 @@
     planned = ash.plan(model, (x,), mesh="dp=2 tp=4")
     print(planned.report())
 
-The public names are on this page and are loaded when first used. For models: `nn`, `ops`, `optim`. MindSpore's names are
-in `autoshard.mindspore`.
+The public names are on this page and are loaded when first used. For models: `nn`, `ops`, `optim`. MindSpore's names
+are in `autoshard.mindspore`.
 """
 
 from __future__ import annotations

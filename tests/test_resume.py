@@ -190,7 +190,7 @@ def test_other_random_operators_are_another_model(tmp_path):
     class Twice(Net):
         def __init__(self):
             super().__init__()
-            self.noise = ops.Dropout(rate=0.5, seed=3)
+            self.noise = ops.primitive_class(ops.dropout)(rate=0.5, seed=3)
 
     model(0).save(tmp_path)
     with pytest.raises(CheckpointError, match="drawn by dropout.dropout there, by dropout.dropout, noise here"):

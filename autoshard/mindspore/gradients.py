@@ -4,8 +4,8 @@
     loss, grads = grad_fn(data, label)
     optimizer(grads)
 
-The function is traced for each kind of arguments, and differentiated as a graph. Ranks do all of it each; a step that is
-split over ranks is what `Model` and `nn.TrainOneStepCell` run.
+The function is traced for each kind of arguments, and differentiated as a graph. Ranks do all of it each; a step that
+is split over ranks is what `Model` and `nn.TrainOneStepCell` run.
 """
 
 from __future__ import annotations

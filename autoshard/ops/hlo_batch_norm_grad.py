@@ -1,6 +1,7 @@
 """Gradients of batch normalization, and what it is out of smaller operators, which lets ranks split the batch.
 
-With y = (x - mean) * rate * scale + offset and rate = 1 / sqrt(variance + epsilon), see Ioffe and Szegedy 2015, section 3.
+With y = (x - mean) * rate * scale + offset and rate = 1 / sqrt(variance + epsilon), see Ioffe and Szegedy 2015, section
+3.
 """
 
 from __future__ import annotations

@@ -21,11 +21,15 @@ def names(ms: Any, nn: Any, ops: Any) -> dict[str, Any]:
     def i(*numbers: Any) -> Any:
         return ms.Tensor(np.array(numbers), ms.int32)
 
+    def small(*shape: int) -> Any:
+        """Above 0, for logarithms and the like."""
+        return ms.Tensor(np.abs(rng.normal(size=shape)) + 0.1, ms.float32)
+
     held = {
-        "x": f(3, 4), "y": f(3, 4), "p": f(4, 2), "v": f(4), "pos": ms.Tensor(np.abs(rng.normal(size=(3, 4))) + 0.1, ms.float32),
-        "prob": ms.Tensor(rng.uniform(0.05, 0.95, (3, 4)), ms.float32), "b": f(2, 3, 4), "c": f(2, 4, 5), "im": f(2, 4, 5, 7),
-        "one": f(1, 1, 5, 5), "w": f(6, 4, 3, 2), "wg": f(6, 2, 3, 3), "ch": f(4), "chp": ms.Tensor(np.abs(rng.normal(size=4)) + 0.5, ms.float32),
-        "lab": i(0, 3, 1), "whole": i(-7, 7, 5, -5), "whole2": i(3, -3, 3, 3), "half": ms.Tensor([0.5, 1.5, -2.5, 0.25], ms.float32),
+        "x": f(3, 4), "y": f(3, 4), "p": f(4, 2), "v": f(4), "pos": small(3, 4), "b": f(2, 3, 4), "c": f(2, 4, 5),
+        "prob": ms.Tensor(rng.uniform(0.05, 0.95, (3, 4)), ms.float32), "im": f(2, 4, 5, 7), "one": f(1, 1, 5, 5),
+        "w": f(6, 4, 3, 2), "wg": f(6, 2, 3, 3), "ch": f(4), "chp": small(4), "lab": i(0, 3, 1),
+        "whole": i(-7, 7, 5, -5), "whole2": i(3, -3, 3, 3), "half": ms.Tensor([0.5, 1.5, -2.5, 0.25], ms.float32),
         "yes": ms.Tensor(rng.random((3, 4)) > 0.5), "no": ms.Tensor(rng.random((3, 4)) > 0.5),
     }  # fmt: skip
 
@@ -54,18 +58,8 @@ def names(ms: Any, nn: Any, ops: Any) -> dict[str, Any]:
         kept = (kept[0] if isinstance(kept, tuple) else kept).asnumpy()
         return [round(float((kept != 0).mean()) * 20) / 20, float(kept.max())]
 
-    return {
-        **held,
-        "ms": ms,
-        "nn": nn,
-        "ops": ops,
-        "np": np,
-        "grad": grad,
-        "trained": trained,
-        "training": training,
-        "share": share,
-        "T": ms.Tensor,
-    }
+    helpers = {"grad": grad, "trained": trained, "training": training, "share": share, "T": ms.Tensor}
+    return {**held, **helpers, "ms": ms, "nn": nn, "ops": ops, "np": np}
 
 
 LINES = """

@@ -70,7 +70,7 @@ def main() -> None:
     print("MindSpore takes", passed)
     np.savez_compressed(HERE / "recorded.npz", **values)
     told = {page: signatures(page) for page in PAGES}
-    (HERE / "signatures.json").write_text(json.dumps(told, indent=0) + "\n")
+    (HERE / "signatures.json").write_text(json.dumps(told, separators=(",", ":")) + "\n")
 
 
 def signatures(page: str) -> dict[str, Any]:

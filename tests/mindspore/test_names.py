@@ -64,7 +64,7 @@ def test_what_mindspore_refuses_is_refused(line: str) -> None:
 
 
 def test_the_other_page_of_operators_says_the_same_or_refuses() -> None:
-    """`autoshard.ops` has functions of its own under some of MindSpore's names; none may silently mean another thing."""
+    """`autoshard.ops` has functions of its own under some of MindSpore's names; none silently means another thing."""
     wrong = []
     # Said on that page: an index outside finds zeros, so that ranks may look up in their own part.
     zeros_outside = ("ops.gather(", "ops.gather_d(")

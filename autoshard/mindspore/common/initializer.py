@@ -1,4 +1,4 @@
-"""What parameters begin with, under MindSpore's names: `initializer("normal", (3, 4), ms.float32)`, `HeUniform()`, ..."""
+"""What parameters begin with, under MindSpore's names: `initializer("normal", (3, 4), ms.float32)`, `HeUniform()`."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _weight_shape(
     windows.pads(mode, padding, kernel, [(1, 1)] * len(kernel), what)
     if min(inputs, outputs, group, *kernel) < 1 or inputs % group or outputs % group:
         raise ShapeError(
-            f"{what}: {inputs} in_channels, {outputs} out_channels, kernel {kernel} and {group} groups; all are at least 1 "
+            f"{what}: {inputs} in_channels, {outputs} out_channels, kernel {kernel}, {group} groups; all at least 1 "
             "and the groups divide both channels"
         )
     return (outputs, inputs // group, *kernel)

@@ -22,12 +22,12 @@ from autoshard.util.errors import ShapeError, UnknownNameError
 
 
 def weights(init: Any, shape: tuple[int, ...], dtype: Any) -> Parameter:
-    """A weight [out, in, ...]; by default even between -1 and 1 / sqrt(inputs), He's distribution for a slope of sqrt(5)."""
+    """A weight [out, in, ...]; by default even between -+1 / sqrt(inputs): He's distribution of slope sqrt(5)."""
     return Parameter(deferred(_even(shape) if init is None else init, shape, element(dtype)))
 
 
 def biases(init: Any, shape: tuple[int, ...], dtype: Any, of: tuple[int, ...]) -> Parameter:
-    """A bias beside a weight of shape `of`; by default even between -1 and 1 / sqrt(inputs)."""
+    """A bias beside a weight of shape `of`; by default even between -+1 / sqrt(inputs)."""
     return Parameter(deferred(_even(of) if init is None else init, shape, element(dtype)))
 
 
@@ -297,8 +297,8 @@ class PReLU(Cell):
 
 _ACTIVATIONS: dict[str, Callable[[], Cell]] = {
     "softmax": Softmax, "logsoftmax": LogSoftmax, "relu": ReLU, "relu6": ReLU6, "tanh": Tanh, "gelu": GELU, "elu": ELU,
-    "sigmoid": Sigmoid, "prelu": PReLU, "leakyrelu": LeakyReLU, "hswish": HSwish, "hsigmoid": HSigmoid, "softsign": Softsign,
-    "selu": SeLU, "silu": SiLU, "log_softmax": LogSoftmax,
+    "sigmoid": Sigmoid, "prelu": PReLU, "leakyrelu": LeakyReLU, "hswish": HSwish, "hsigmoid": HSigmoid,
+    "softsign": Softsign, "selu": SeLU, "silu": SiLU, "log_softmax": LogSoftmax,
 }  # fmt: skip
 
 

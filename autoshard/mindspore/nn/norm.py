@@ -65,8 +65,8 @@ class _BatchNorm(Cell):
     """Takes mean and scale of each channel (dim 1) out of x, then times gamma plus beta.
 
     While training they are those of the batch, and `moving_mean` and `moving_variance` keep `momentum` of what they
-    are and take the rest from the batch (its variance with n - 1); else these two are taken. `use_batch_statistics` True
-    or False fixes one of both for ever.
+    are and take the rest from the batch (its variance with n - 1); else these two are taken. True or False as
+    `use_batch_statistics` fixes one of both for ever.
     """
 
     ranks: tuple[int, ...]
@@ -88,8 +88,8 @@ class _BatchNorm(Cell):
         super().__init__()
         if num_features < 1 or not 0 <= momentum <= 1:
             raise ShapeError(
-                f"{type(self).__name__}: num_features is {num_features} and momentum {momentum}; they are at least 1, and "
-                "between 0 and 1"
+                f"{type(self).__name__}: num_features is {num_features} and momentum {momentum}; they are at least 1, "
+                "and between 0 and 1"
             )
         self.num_features, self.momentum, self.eps = num_features, momentum, eps
         self.use_batch_statistics = use_batch_statistics

@@ -43,7 +43,7 @@ class _Steps(optim.Optimizer):
 
 
 class Momentum(_Steps, optim.Momentum):
-    """accum = momentum * accum + grad; parameter -= learning_rate * accum (with Nesterov: of grad + momentum * accum)."""
+    """accum = momentum * accum + grad; parameter -= learning_rate * accum (Nesterov: of grad + momentum * accum)."""
 
     def __init__(
         self,

@@ -3,7 +3,8 @@
     matmul = ops.MatMul(transpose_b=True).shard(((2, 1), (1, 4)))
     y = matmul(x, w)
 
-A name stands here only if its arguments, defaults and results are MindSpore's; what MindSpore has beyond is not offered.
+A name stands here only if its arguments, defaults and results are MindSpore's; what MindSpore has beyond is not
+offered.
 `operations` has the primitives alone, `functional` the functions.
 """
 

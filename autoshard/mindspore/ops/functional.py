@@ -43,8 +43,8 @@ _ONE = {
     "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "erfc": "Erfc", "exp": "Exp", "expm1": "Expm1",
     "floor": "Floor", "isfinite": "IsFinite", "isinf": "IsInf", "log": "Log", "log1p": "Log1p",
     "logical_not": "LogicalNot", "neg": "Neg", "negative": "Neg", "reciprocal": "Reciprocal", "rsqrt": "Rsqrt",
-    "sigmoid": "Sigmoid", "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "square": "Square", "tan": "Tan",
-    "tanh": "Tanh", "add": "Add", "tensor_add": "Add", "mul": "Mul", "multiply": "Mul", "sub": "Sub",
+    "sigmoid": "Sigmoid", "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "square": "Square",
+    "tan": "Tan", "tanh": "Tanh", "add": "Add", "tensor_add": "Add", "mul": "Mul", "multiply": "Mul", "sub": "Sub",
     "floor_divide": "FloorDiv", "floor_mod": "FloorMod", "pow": "Pow", "maximum": "Maximum", "minimum": "Minimum",
     "equal": "Equal", "eq": "Equal", "not_equal": "NotEqual", "ne": "NotEqual", "greater": "Greater", "gt": "Greater",
     "greater_equal": "GreaterEqual", "ge": "GreaterEqual", "less": "Less", "le": "LessEqual",
@@ -313,7 +313,7 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Any:
-    """Sums of products of x [N, C, H, W] under windows of the weight [out, C / groups, h, w], plus a bias per channel."""
+    """Sums of products of x [N, C, H, W] under windows of weight [out, C / groups, h, w], plus a bias per channel."""
     y = windows.convolve(input, weight, pad_mode, padding, stride, dilation, groups, "conv2d")
     return as_tensors(y if bias is None else core.add(y, elementwise.along(bias, y, 1)))
 
@@ -756,7 +756,7 @@ def cross_entropy(
     """Logits [N, C] against class numbers [N] or class probabilities [N, C]."""
     if len(input.shape) != 2:
         raise ShapeError(
-            f"cross_entropy: logits are {tuple(input.shape)}; only [N, C] is offered here (MindSpore has classes in dim 1; "
+            f"cross_entropy: logits are {tuple(input.shape)}; only [N, C] is offered (MindSpore has classes in dim 1, "
             "autoshard.nn.TokenLoss takes them in the last)"
         )
     sparse = not element(target.dtype).is_float

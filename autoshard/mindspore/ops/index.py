@@ -35,7 +35,7 @@ def _one_hot_strategy(attrs: Any, given: Any, out: Any) -> tuple[Any, Any]:
     """MindSpore's strategy has the parts of indices and depth, and two empty tuples for the values."""
     if not isinstance(given, tuple) or len(given) != 3 or any(one != () for one in given[1:]):
         raise StrategyError(
-            f"OneHot.shard: in_strategy is {given!r}; it is ((parts of the result's dims), (), ()), such as ((2, 4), (), ())"
+            f"OneHot.shard: in_strategy is {given!r}; it is (parts of the result, (), ()), such as ((2, 4), (), ())"
         )
     parts = given[0]
     at = attrs["axis"] % len(parts)
@@ -72,6 +72,6 @@ def UnsortedSegmentSum(input_x, segment_ids, num_segments):
     picks = len(segment_ids.shape)
     if tuple(input_x.shape[:picks]) != tuple(segment_ids.shape):
         raise ShapeError(
-            f"UnsortedSegmentSum: segment_ids {tuple(segment_ids.shape)} must be the first dims of {tuple(input_x.shape)}"
+            f"UnsortedSegmentSum: segment_ids {tuple(segment_ids.shape)} must be the first of {tuple(input_x.shape)}"
         )
     return core.gather_grad(input_x, segment_ids, size=plain(num_segments), axis=0)

@@ -77,7 +77,7 @@ def _only(axis: Any, what: str) -> int:
 
 @primitive("LayerNorm", core.layer_norm)
 def LayerNorm(input_x, gamma, beta, *, begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7):
-    """x without mean and scale over the dims from `begin_norm_axis` on, times gamma plus beta; and mean and variance."""
+    """x without mean and scale over the dims from `begin_norm_axis` on, times gamma plus beta; mean; variance."""
     rank = len(input_x.shape)
     if begin_norm_axis % rank != begin_params_axis % rank:
         raise ShapeError(
@@ -150,7 +150,7 @@ def BatchNorm(
 
 @primitive("Dropout", core.dropout)
 def _dropout(x, *, keep_prob=0.5, Seed0=0, Seed1=0):
-    """A share `keep_prob` of the elements divided by it, the others 0, other ones at each use; and where they are kept."""
+    """A share `keep_prob` of the elements divided by it, the others 0, anew at each use; and where they are kept."""
 
 
 class Dropout(_dropout):  # type: ignore[misc, valid-type]
@@ -241,8 +241,8 @@ def _flash_attention(
     """softmax(scale_value * query key^T + real_shift) value by heads, without scores where attn_mask is 1.
 
     Returns four things, the last one is the attention; of the first three, which MindSpore keeps for its own gradient,
-    there are none here (None). `sparse_mode` 0 takes the mask as it is, 2 (and 3, where both sequences are as long) lets
-    no query see a later key.
+    there are none here (None). `sparse_mode` 0 takes the mask as it is, 2 (and 3, where both sequences are as long)
+    lets no query see a later key.
     """
     unknown = (drop_mask, padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen)
     if input_layout not in _LAYOUTS or any(one is not None for one in unknown) or keep_prob != 1:

@@ -3,8 +3,8 @@
     @primitive("LayerNorm", core.layer_norm)
     def layer_norm(input_x, gamma, beta, *, begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7): ...
 
-Keyword-only parameters are what `ops.LayerNorm(...)` is made with, in MindSpore's order; the others are what it is called
-with. `shard` fixes the strategy of the first use of the operator that is named beside.
+Keyword-only parameters are what `ops.LayerNorm(...)` is made with, in MindSpore's order; the others are what it is
+called with. `shard` fixes the strategy of the first use of the operator that is named beside.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def primitive(name: str, operator: Operator, strategy: Callable | None = None) -
 
     Args:
         operator: the operator that takes the strategies of `shard`, and the primitive's name.
-        strategy: from (attributes, in_strategy, out_strategy), as MindSpore has these, to both as the operator has them,
-            where they differ.
+        strategy: from (attributes, in_strategy, out_strategy), as MindSpore has these, to both as the operator has
+            them, where they differ.
     """
 
     def define(function: Callable) -> type[Named]:

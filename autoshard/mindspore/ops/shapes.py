@@ -100,7 +100,7 @@ def ArgMinWithValue(input, *, axis=0, keep_dims=False):
 
 @primitive("CumSum", core.cum_sum)
 def CumSum(input, axis, *, exclusive=False, reverse=False):
-    """Sums up to each element along `axis`, in the tensor's type; `exclusive` leaves it out, `reverse` starts behind."""
+    """Sums up to each element along `axis`, in the tensor's type; `exclusive` leaves it out, `reverse` from behind."""
     sums = core.cum_sum(input, exclusive=exclusive, reverse=reverse, axis=axis)
     kind = element(input.dtype)
     return sums if element(sums.dtype) == kind else core.cast(sums, dtype=kind.name)
@@ -265,7 +265,7 @@ def ReverseV2(input, *, axis):
 
 @primitive("Roll", core.roll)
 def Roll(input, *, shifts, dims=None):
-    """Moved by `shifts` along `dims`, what leaves at the end comes in at the begin; without dims, of the flat tensor."""
+    """Moved by `shifts` along `dims`, what leaves at the end comes in at the begin; without dims the flat tensor."""
     if dims is None:
         flat = core.roll(core.reshape(input, shape=(-1,)), shift=axes(shifts), axis=(0,))
         return core.reshape(flat, shape=tuple(input.shape))

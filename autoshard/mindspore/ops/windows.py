@@ -30,7 +30,7 @@ def pads(mode: str, pad: int | Sequence[int], sizes: Sequence[int], of: Sequence
     """Padding before and behind each spatial dim.
 
     Args:
-        mode: "valid": none; "same": so much that there are ceil(size / stride) windows, the odd one behind; "pad": `pad`.
+        mode: "valid": none; "same": for ceil(size / stride) windows, the odd one behind; "pad": `pad`.
         pad: a number, one per dim, or a number before and one behind for each dim.
         sizes: of the spatial dims.
         of: per dim the reach of its window and its stride.
