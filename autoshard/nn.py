@@ -12,7 +12,10 @@ from typing import Any
 
 from autoshard.mindspore import nn as _nn
 from autoshard.mindspore.nn import *  # noqa: F403
-from autoshard.mindspore.nn.blocks import FeedForward
+from autoshard.mindspore.nn.blocks import FeedForward, MultiHeadAttention, TokenLoss, TransformerBlock  # noqa: F401
+from autoshard.mindspore.nn.norm import RMSNorm  # noqa: F401
+from autoshard.trace.optim import AdamW, Optimizer  # noqa: F401
+from autoshard.trace.parameter import Parameter  # noqa: F401
 
 MLP = FeedForward
 
