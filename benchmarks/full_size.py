@@ -30,7 +30,7 @@ HAND = ("zero1", "zero2", "zero3", "megatron", "megatron_sp")
 def measure(name: str, mesh_text: str, mode: str, hardware: str, memory: str) -> dict[str, Any]:
     """What each part took for one model and mesh, and what came out."""
     import autoshard as ash
-    from autoshard import nn
+    from autoshard import nn, optim
     from autoshard.layout.mesh import Mesh
     from autoshard.search.limit import read_limit
     from autoshard.util.errors import AutoshardError
@@ -39,7 +39,7 @@ def measure(name: str, mesh_text: str, mode: str, hardware: str, memory: str) ->
     model, mesh, times = MODELS[name], Mesh.parse(mesh_text), {}
     module, inputs = model.build(round(model.samples * mesh.devices))
     clock = _Clock(times)
-    imported = ash.from_torch(module, (), inputs, loss="loss", optimizer=lambda params: nn.Adam(params, 1e-4))
+    imported = ash.from_torch(module, (), inputs, loss="loss", optimizer=lambda params: optim.Adam(params, 1e-4))
     clock.lap("imported")
     step = training_graph(model, imported)
     clock.lap("graph")

@@ -18,9 +18,7 @@ class Transformer(nn.Cell):
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, hidden)
-        self.blocks = nn.CellList(
-            [nn.TransformerBlock(hidden, heads, 4 * hidden, causal=True) for _ in range(layers)]
-        )
+        self.blocks = nn.CellList([nn.TransformerBlock(hidden, heads, 4 * hidden, causal=True) for _ in range(layers)])
         self.norm = nn.LayerNorm(hidden)
         self.head = nn.Dense(hidden, vocabulary, has_bias=False)
         self.loss = nn.TokenLoss()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import autoshard as ash
-from autoshard import nn
+from autoshard import nn, optim
 from autoshard.ir.graph import DATA
 from benchmarks.full_models import MODELS, FullModel, language_model, training_graph
 from benchmarks.full_size import arithmetic, judged
@@ -25,7 +25,7 @@ def step():
     model = FullModel(language_model("Llama", length=16, **SIZES), 1)
     module, inputs = model.build(6)
     assert all(one.device.type == "meta" and one.dtype == torch.float32 for one in module.parameters())
-    imported = ash.from_torch(module, (), inputs, loss="loss", optimizer=lambda params: nn.Adam(params, 1e-3))
+    imported = ash.from_torch(module, (), inputs, loss="loss", optimizer=lambda params: optim.Adam(params, 1e-3))
     return training_graph(model, imported)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from autoshard.trace.optim import Optimizer
 from autoshard.util.errors import GraphError
 
-_FITTING = "a function of the list of parameters that makes an optimizer of autoshard.nn, such as {example}"
+_FITTING = "a function of the list of parameters that makes an optimizer of autoshard.optim, such as {example}"
 
 
 def check_loss(loss: Any, optimizer: Any, caller: str) -> None:
@@ -35,7 +35,7 @@ def made_optimizer(optimizer: Any, parameters: list, caller: str, also: str = ""
     Raises:
         GraphError: it is no function, fails as those of other packages do, or makes something else.
     """
-    fitting = _FITTING.format(example="lambda params: nn.Adam(params, 1e-3)") + also
+    fitting = _FITTING.format(example="lambda params: optim.Adam(params, 1e-3)") + also
     if not callable(optimizer):
         raise GraphError(f"{caller}: optimizer is {optimizer!r}, but has to be {fitting}")
     try:

@@ -143,7 +143,7 @@ def squared(found: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
     [
         ({"loss": 5}, "from_torch: loss is 5, but has to be a path into the result, such as 'loss', or a function"),
         ({"loss": squared, "optimizer": "adam"}, "from_torch: optimizer is 'adam', but has to be a function of the"),
-        ({"loss": squared, "optimizer": torch.optim.Adam}, "an optimizer of autoshard.nn, such as lambda params:"),
+        ({"loss": squared, "optimizer": torch.optim.Adam}, "an optimizer of autoshard.optim, such as lambda params:"),
         ({"loss": squared, "optimizer": len}, "from_torch: optimizer makes a int, but has to be"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import autoshard as ash
-from autoshard import nn
+from autoshard import nn, optim
 from autoshard.util.errors import RuntimeSetupError
 
 pytestmark = pytest.mark.torch
@@ -148,7 +148,7 @@ def same_state(model: Any, wanted: dict[str, torch.Tensor], tolerance: float = 1
 OPTIMIZERS = {
     "sgd": (lambda p: nn.SGD(p, 0.5), lambda p: torch.optim.SGD(p, 0.5)),
     "momentum": (lambda p: nn.SGD(p, 0.1, momentum=0.9), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)),
-    "adam": (lambda p: nn.Adam(p, 1e-2, eps=1e-4), lambda p: torch.optim.Adam(p, 1e-2, eps=1e-4)),
+    "adam": (lambda p: optim.Adam(p, 1e-2, eps=1e-4), lambda p: torch.optim.Adam(p, 1e-2, eps=1e-4)),
     "adamw": (lambda p: nn.AdamW(p, 1e-2, eps=1e-4), lambda p: torch.optim.AdamW(p, 1e-2, eps=1e-4)),
 }
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import autoshard as ash
-from autoshard import nn
+from autoshard import nn, optim
 from autoshard.util.errors import GraphError
 
 pytestmark = pytest.mark.torch
@@ -48,7 +48,7 @@ OPTIMIZERS = {
     ),
     "momentum": (lambda p: nn.Momentum(p, 0.1, 0.9), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)),
     "adam": (
-        lambda p: nn.Adam(p, [0.02, 0.01], beta1=0.8, eps=1e-4, weight_decay=0.01),
+        lambda p: optim.Adam(p, [0.02, 0.01], beta1=0.8, eps=1e-4, weight_decay=0.01),
         lambda p: torch.optim.Adam(p, 0.02, betas=(0.8, 0.999), eps=1e-4, weight_decay=0.01),
     ),
     "adamw": (lambda p: nn.AdamW(p, lambda step: 0.03, eps=1e-4), lambda p: torch.optim.AdamW(p, 0.03, eps=1e-4)),

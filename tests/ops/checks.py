@@ -18,15 +18,22 @@ from tests.oracle.check import differing
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
-def check_gradient(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, seed: int = 0) -> int:
-    """Compare gradients of f64 operands with central differences in a random direction; returns how many."""
+def check_gradient(
+    op: Operator, arrays: Sequence[np.ndarray], attrs: dict, seed: int = 0, constant: Sequence[int] = ()
+) -> int:
+    """Compare gradients of f64 operands with central differences in a random direction; returns how many.
+
+    Args:
+        constant: operands that the operator takes for constants, and gives no gradient.
+    """
     attrs = op.check_attributes(attrs)
     results = op.evaluate(arrays, attrs)
     rng = np.random.default_rng(seed)
     gs = tuple(rng.standard_normal(result.shape) if result.dtype.kind == "f" else None for result in results)
     one = len(results) == 1
     grads = op.cotangents(gs[0] if one else gs, results[0] if one else results, arrays, attrs)
-    floats = [i for i, array in enumerate(arrays) if array.dtype.kind == "f"]
+    floats = [i for i, array in enumerate(arrays) if array.dtype.kind == "f" and i not in constant]
+    assert all(grads[i] is None for i in constant)
     grads = grads + (None,) * (len(arrays) - len(grads))
 
     def loss(inputs: Sequence[np.ndarray]) -> float:

@@ -32,7 +32,8 @@ def test_split_runs_give_the_blocks_of_the_whole_run(sample: Sample, mesh: str) 
 
 @pytest.mark.parametrize("sample", [one for one in SAMPLES if one.differentiable], ids=str)
 def test_gradients_are_finite_differences(sample: Sample) -> None:
-    assert check_gradient(sample.op, sample.arrays(np.random.default_rng(2), "f64"), dict(sample.attrs)) > 0
+    arrays = sample.arrays(np.random.default_rng(2), "f64")
+    assert check_gradient(sample.op, arrays, dict(sample.attrs), constant=sample.constant) > 0
 
 
 @pytest.mark.parametrize("sample", [one for one in SAMPLES if one.op.linear], ids=str)

@@ -46,8 +46,8 @@ def from_jax(
         params: the pytree of parameters, of arrays or jax.ShapeDtypeStruct; of a linen module its variables.
         loss: a path into the result, such as "loss" or "0", "output" for all of it; or a function `loss(result, *args,
             **kwargs)` of JAX arrays. The sum of the loss is differentiated.
-        optimizer: makes an optimizer of autoshard.nn of a list of parameters, for example `lambda params:
-            nn.Adam(params, 1e-3)`, or is one of optax; the model is then a step of training. It needs a loss.
+        optimizer: makes an optimizer of autoshard.optim of a list of parameters, for example `lambda params:
+            optim.Adam(params, 1e-3)`, or is one of optax; the model is then a step of training. It needs a loss.
         gradients: whose gradients the step takes: "autoshard" (those of its operators) or "jax" (JAX differentiates,
             and the graph holds what it made; for loops, and functions with a derivative of their own).
         name: what the graph is called; by default the function or the module's class.

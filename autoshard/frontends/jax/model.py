@@ -52,7 +52,7 @@ class JaxModel(Cell):
         args: the function's example arguments after the parameters.
         kwargs: those given by name.
         loss: a path into the result, a function `loss(result, *args, **kwargs)`, or None.
-        optimizer: makes an optimizer of autoshard.nn of the list of trained parameters, or is one of optax; None:
+        optimizer: makes an optimizer of autoshard.optim of the list of trained parameters, or is one of optax; None:
             nothing is trained.
         gradients: who differentiates, "autoshard" or "jax".
         name: what its graph is called.

@@ -45,8 +45,8 @@ def from_torch(
         kwargs: those given by name.
         loss: a path into the module's result, such as "output.loss"; or a function of torch tensors, `loss(output,
             *args, **kwargs)`, which is exported together with the module. The sum of the loss is differentiated.
-        optimizer: makes an optimizer of autoshard.nn of a list of parameters, for example
-            `lambda params: nn.Adam(params, 1e-3)`; the model is then a step of training. It needs a loss.
+        optimizer: makes an optimizer of autoshard.optim of a list of parameters, for example
+            `lambda params: optim.Adam(params, 1e-3)`; the model is then a step of training. It needs a loss.
         name: what the graph is called; by default the module's class.
 
     Raises:

@@ -40,7 +40,7 @@ class TorchModel(Cell):
         program: the decomposed ExportedProgram.
         name: what its graph is called.
         loss: what to take out of the result as the loss, a path such as "loss" or "output.loss"; None: all is returned.
-        optimizer: makes an optimizer of autoshard.nn of the list of trained parameters; None: nothing is trained.
+        optimizer: makes an optimizer of autoshard.optim of the list of trained parameters; None: nothing is trained.
         wrapped: a prefix of qualified names to leave out.
     """
 

@@ -92,12 +92,13 @@ def torch_optimizer(optimizer: Optimizer, tensors: Mapping[str, Any]) -> Any:
     Raises:
         GraphError: there is none.
     """
-    make = _MAKERS.get(type(optimizer))
-    if make is None:
+    make = next((_MAKERS[kind] for kind in type(optimizer).__mro__ if kind in _MAKERS), None)
+    own = optimizer.attrs.get("form", "paper") == "paper" and getattr(optimizer, "loss_scale", 1) == 1
+    if make is None or not own:
         known = ", ".join(one.__name__ for one in _MAKERS)
         raise GraphError(
             f"{type(optimizer).__name__} has no counterpart in torch.optim that is known here, so that a step cannot "
-            f"be compared with torch's; known are {known}"
+            f"be compared with torch's; known are {known} of autoshard.optim"
         )
     groups = [
         {"params": [tensors[one.name] for one in group.params], "lr": _first(optimizer, group.learning_rate),

@@ -116,8 +116,13 @@ SAMPLES = (
     _sample(linalg.cholesky, ("f32[8, 6, 5, 5]",), _definite),
     _sample(linalg.triangular_solve, ("f32[24, 5, 5]", "f32[24, 5, 3]"), _triangle),
     _sample(linalg.fft, ("c64[8, 6, 5]",), kind="IRFFT", length=(8,)),
-    _sample(norm.batch_norm_inference, ("f32[8, 24, 6]", *["f32[24]"] * 4), _statistics, epsilon=0.1, feature=1),
-    _sample(norm.batch_norm_training, ("f32[8, 24, 6]", "f32[24]", "f32[24]"), epsilon=0.1, feature=1),
+    Sample(
+        norm.batch_norm_inference,
+        ("f32[8, 24, 6]", *["f32[24]"] * 4),
+        {"epsilon": 0.1, "feature": 1},
+        make=_statistics,
+    ),
+    Sample(norm.batch_norm_training, ("f32[8, 24, 6]", "f32[24]", "f32[24]"), {"epsilon": 0.1, "feature": 1}),
     _sample(
         norm.batch_norm_grad,
         ("f32[8, 24, 6]", *["f32[24]"] * 3, "f32[8, 24, 6]"),

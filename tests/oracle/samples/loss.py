@@ -28,7 +28,7 @@ def _classes(*rows: int, gradient: bool = False):
 _PAIR = ("f32[24, 6]", "f32[24, 6]")
 
 SAMPLES = (
-    Sample(o.softmax_cross_entropy_with_logits, ("f32[24, 12]",) * 2, make=_probabilities),
+    Sample(o.softmax_cross_entropy_with_logits, ("f32[24, 12]",) * 2, make=_probabilities, constant=(1,)),
     Sample(o.sparse_softmax_cross_entropy_with_logits, ("f32[24, 12]", "i32[24]"), make=_classes(24)),
     Sample(o.sparse_softmax_cross_entropy_with_logits, ("f32[8, 6, 12]", "i64[8, 6]"), make=_classes(8, 6)),
     Sample(

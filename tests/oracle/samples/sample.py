@@ -25,6 +25,7 @@ def scalar_function(function: Callable, *elements: str) -> Body:
 class Sample:
     """An operator call for the oracle: `types` like `("f32[24, 48]", "i32[24]")`.
 
+    `constant` are operands that the operator gives no gradient although they are floats.
     `make(rng)` returns the operands where random values will not do: indices, positive or distinct numbers.
     """
 
@@ -33,6 +34,7 @@ class Sample:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     differentiable: bool = True
     make: Callable[[np.random.Generator], Sequence[np.ndarray]] | None = None
+    constant: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         attrs = ", ".join(f"{name}={value}" for name, value in self.attrs.items())
