@@ -30,7 +30,7 @@ HAND = ("zero1", "zero2", "zero3", "megatron", "megatron_sp")
 def measure(name: str, mesh_text: str, mode: str, hardware: str, memory: str) -> dict[str, Any]:
     """What each part took for one model and mesh, and what came out."""
     import autoshard as ash
-    from autoshard import nn, optim
+    from autoshard import optim
     from autoshard.layout.mesh import Mesh
     from autoshard.search.limit import read_limit
     from autoshard.util.errors import AutoshardError

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import autoshard as ash
-from autoshard import nn, optim
+from autoshard import optim
 from autoshard.ir.graph import DATA
 from benchmarks.full_models import MODELS, FullModel, language_model, training_graph
 from benchmarks.full_size import arithmetic, judged
