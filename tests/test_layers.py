@@ -48,10 +48,12 @@ LAYERS = [
     ["autoshard.runtime.stored"],
     ["autoshard.mindspore.communication", "autoshard.runtime.session"],
     ["autoshard.api", "autoshard.propagate.api"],
-    ["autoshard.mindspore.resume"],
+    ["autoshard.mindspore.planning", "autoshard.mindspore.resume"],
     [
         "autoshard.mindspore.dataset",
         "autoshard.mindspore.checkpoint",
+        "autoshard.mindspore.gradients",
+        "autoshard.mindspore.metrics",
         "autoshard.runtime.calibrate",
         "autoshard.report.compare",
     ],

@@ -213,6 +213,28 @@ class ShardedCheckpoint(Callback):
             progress.model.save(self.directory, self.keep)
 
 
+class Validation(Callback):
+    """Evaluates the model after epochs, prints what its metrics come to on rank 0, and keeps it in `results`.
+
+    Args:
+        frequency: after each so-many-th epoch, or the numbers of the epochs.
+    """
+
+    def __init__(
+        self, dataset: Any, frequency: int | Sequence[int] = 1, *, write: Callable[[str], None] = print
+    ) -> None:
+        self.dataset, self.frequency, self.write = dataset, frequency, write
+        self.results: dict[int, Any] = {}
+
+    def on_epoch_end(self, progress: Progress) -> None:
+        every = self.frequency
+        if progress.epoch % every if isinstance(every, int) else progress.epoch not in every:
+            return
+        self.results[progress.epoch] = found = progress.model.eval(self.dataset)
+        if get_rank() == 0:
+            self.write(f"Eval result: epoch {progress.epoch}, metrics: {found}")
+
+
 def as_callbacks(given: Callback | Sequence[Callback] | None) -> tuple[Callback, ...]:
     """What `callbacks=` takes, as a tuple.
 

@@ -88,8 +88,18 @@ class ParallelSettings:
             block). `full_batch=True` is MindSpore's older spelling.
         mesh: a Mesh or its text, instead of device_num.
         hardware: what prices are for: a preset of costmodel, "calibrated", or a FILE.json.
-        gradients_mean: False only: gradients are those of the loss over the whole batch, whose reduction
-            says whether that is a sum or a mean.
+        gradients_mean: gradients are those of the loss over the whole batch, whose reduction says whether that is a
+            sum or a mean; True asks for a loss with reduction="mean".
+        parameter_broadcast: true or not, ranks begin with the parameters of the first rank.
+        strategy_ckpt_save_file: where the strategies of what is planned are written.
+        strategy_ckpt_load_file: a file of strategies for operators that the model does not configure itself.
+            `strategy_ckpt_config` names both as save_file and load_file.
+        enable_parallel_optimizer: parameters that several ranks hold alike, and the optimizer's states, lie in parts on
+            them, and are gathered before use (ZeRO).
+        parallel_optimizer_config: parallel_optimizer_threshold, the least size in KB of what is cut (64);
+            optimizer_weight_shard_size, into how many parts at most (-1: all); gradient_accumulation_shard, False only.
+        comm_fusion: whether small collectives are joined: {"openstate": False} says no; {"allreduce": {"mode": "auto"}}
+            and the like say yes, which is how it is without.
         global_rank: this process's rank, checked against the launcher's.
     """
 
@@ -101,6 +111,12 @@ class ParallelSettings:
     hardware: str = "cpu"
     gradients_mean: bool = False
     global_rank: int | None = None
+    parameter_broadcast: bool = False
+    strategy_ckpt_save_file: str = ""
+    strategy_ckpt_load_file: str = ""
+    enable_parallel_optimizer: bool = False
+    parallel_optimizer_config: Mapping[str, Any] | None = None
+    comm_fusion: Mapping[str, Any] | None = None
 
     @property
     def full_batch(self) -> bool:
@@ -119,11 +135,9 @@ _NOT_HONOURED = {
         "jit_syntax_level",
     ),
     "set_auto_parallel_context": (
-        "gradient_fp32_sync", "loss_repeated_mean", "parameter_broadcast", "strategy_ckpt_load_file",
-        "strategy_ckpt_save_file", "strategy_ckpt_config", "enable_parallel_optimizer",
-        "parallel_optimizer_config", "enable_alltoall", "all_reduce_fusion_config", "pipeline_stages",
+        "gradient_fp32_sync", "loss_repeated_mean", "enable_alltoall", "all_reduce_fusion_config", "pipeline_stages",
         "pipeline_config", "pipeline_result_broadcast", "grad_accumulation_step", "group_ckpt_save_file",
-        "comm_fusion", "auto_pipeline", "dump_local_norm", "auto_parallel_search_mode",
+        "auto_pipeline", "dump_local_norm", "auto_parallel_search_mode",
         "sharding_propagation", "communi_parallel_mode", "optimizer_weight_shard_size",
         "optimizer_weight_shard_aggregated_save",
     ),
@@ -219,13 +233,66 @@ def _parts(what: str, one: list | tuple) -> tuple[int, ...]:
     return tuple(map(int, one))
 
 
-def _check_mean(what: str, value: Any) -> bool:
-    if value is False:
-        return value
-    raise ContextError(
-        f"{what} is {value!r}, but only False is true here: gradients are those of the loss over the whole "
-        "batch; for a mean give the loss reduction='mean'"
-    )
+def _check_strategy_file(what: str, value: Any) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise ContextError(f"{what} is {value!r}; it must be the path of a file of strategies")
+    return os.fspath(value)
+
+
+def _check_config(*known: str) -> Callable[[str, Any], Any]:
+    def check(what: str, value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, Mapping) or not set(value) <= set(known):
+            raise ContextError(f"{what} is {value!r}; it is a dict with {', '.join(known)}")
+        return _Frozen(value)
+
+    return check
+
+
+class _Frozen(dict):
+    """A dict that is a value: settings are compared and kept as keys."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted((name, repr(value)) for name, value in self.items())))
+
+
+def _check_optimizer_config(what: str, value: Any) -> Any:
+    found = _check_config(
+        "gradient_accumulation_shard", "parallel_optimizer_threshold", "optimizer_weight_shard_size", "optimizer_level"
+    )(what, value)
+    if found is None:
+        return None
+    threshold, size = found.get("parallel_optimizer_threshold", 64), found.get("optimizer_weight_shard_size", -1)
+    if found.get("gradient_accumulation_shard") or found.get("optimizer_level", "level1") not in ("level1", "level3"):
+        raise ContextError(
+            f"{what} is {value!r}: gradient_accumulation_shard and level2 are not offered; leave them out"
+        )
+    if (
+        isinstance(threshold, bool)
+        or not isinstance(threshold, int)
+        or threshold < 0
+        or size != -1
+        and positive(size) is None
+    ):
+        raise ContextError(
+            f"{what} is {value!r}: parallel_optimizer_threshold is KB, at least 0, and optimizer_weight_shard_size -1 "
+            "or at least 1"
+        )
+    return found
+
+
+def _check_fusion(what: str, value: Any) -> Any:
+    found = _check_config("openstate", "allreduce", "allgather", "reducescatter")(what, value)
+    for name, one in (found or {}).items():
+        if name != "openstate" and (
+            not isinstance(one, Mapping) or one.get("mode") != "auto" or one.get("config") is not None
+        ):
+            raise ContextError(
+                f"{what}: {name} is {one!r}; only {{'mode': 'auto', 'config': None}} is offered: collectives are "
+                "joined where that is faster by the price of the hardware"
+            )
+    return found
 
 
 def _check_rank(what: str, value: Any) -> int | None:
@@ -246,7 +313,13 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "dataset_strategy": check_dataset_strategy,
     "mesh": _check_mesh,
     "hardware": _check_hardware,
-    "gradients_mean": _check_mean,
+    "gradients_mean": _one_of(True, False),
+    "parameter_broadcast": _one_of(True, False),
+    "strategy_ckpt_save_file": _check_strategy_file,
+    "strategy_ckpt_load_file": _check_strategy_file,
+    "enable_parallel_optimizer": _one_of(True, False),
+    "parallel_optimizer_config": _check_optimizer_config,
+    "comm_fusion": _check_fusion,
     "global_rank": _check_rank,
 }
 
@@ -333,6 +406,8 @@ def set_auto_parallel_context(**changes: Any) -> None:
     call = "set_auto_parallel_context"
     if "full_batch" in changes:
         changes = _spell_full_batch(call, dict(changes))
+    if "strategy_ckpt_config" in changes:
+        changes = _spell_strategy_files(call, dict(changes))
     new = _checked(call, parallel_settings(), changes)
     if new.mesh is not None and new.device_num not in (None, new.mesh.devices):
         raise ContextError(
@@ -351,6 +426,13 @@ def _spell_full_batch(call: str, changes: dict[str, Any]) -> dict[str, Any]:
             "dataset_strategy alone"
         )
     return {"dataset_strategy": strategy, **changes}
+
+
+def _spell_strategy_files(call: str, changes: dict[str, Any]) -> dict[str, Any]:
+    known = ("load_file", "save_file", "only_trainable_params")
+    given = _check_config(*known)(f"{call}: strategy_ckpt_config", changes.pop("strategy_ckpt_config")) or {}
+    files = {f"strategy_ckpt_{name}": given[name] for name in known[:2] if given.get(name)}
+    return {**files, **changes}
 
 
 def get_auto_parallel_context(attr_key: str) -> Any:

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.api import Planned, plan_traced, without_annotations
+from autoshard.api import Planned
 from autoshard.core.tensortype import type_of
 from autoshard.layout.mesh import Mesh
-from autoshard.mindspore.callbacks import Callback, Progress, TrainingError, as_callbacks
+from autoshard.mindspore.callbacks import Callback, Progress, TrainingError, Validation, as_callbacks
 from autoshard.mindspore.communication import get_group_size, get_rank
 from autoshard.mindspore.context import (
     FULL_BATCH,
@@ -38,17 +38,22 @@ from autoshard.mindspore.context import (
 )
 from autoshard.mindspore.dataset import Row
 from autoshard.mindspore.feed import Feed
+from autoshard.mindspore.metrics import Loss, metrics_of
+from autoshard.mindspore.ops.primitive import as_tensors
+from autoshard.mindspore.planning import layouts_told, planned_as_set
 from autoshard.mindspore.resume import Position, TrainingState
 from autoshard.runtime.comm import Comm
+from autoshard.runtime.interpret import Parts
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import default_comm
 from autoshard.runtime.session import Session
 from autoshard.trace.arguments import check_count
+from autoshard.trace.cell import recomputed
 from autoshard.trace.function import Traced, trace
 from autoshard.trace.structure import flatten
 from autoshard.transform.train import train_step
 from autoshard.util.errors import ContextError
-from costmodel import format_count, preset
+from costmodel import format_count
 
 MAX_DUMPED_RANKS = 64
 """Ranks that one process dumps; beyond that only rank 0's files are written."""
@@ -61,10 +66,27 @@ class Model:
         network: a Cell; without loss_fn its result is the loss.
         loss_fn: takes (network's result, label). The objective is the sum of what it returns; the loss that
             callbacks see is the mean over its elements.
-        optimizer: of autoshard.nn, over the network's parameters.
+        optimizer: of autoshard.mindspore.nn, over the network's parameters.
+        metrics: what `eval` tells: a set of names, such as {"accuracy", "loss"}, or a dict of metrics by name.
+        eval_network, eval_indexes, amp_level, boost_level: MindSpore's; only what they are by default.
     """
 
-    def __init__(self, network: Any, loss_fn: Callable | None = None, optimizer: Any = None) -> None:
+    def __init__(
+        self,
+        network: Any,
+        loss_fn: Callable | None = None,
+        optimizer: Any = None,
+        metrics: Any = None,
+        eval_network: Any = None,
+        eval_indexes: Any = None,
+        amp_level: str = "O0",
+        boost_level: str = "O0",
+    ) -> None:
+        if (eval_network, eval_indexes, amp_level, boost_level) != (None, None, "O0", "O0"):
+            raise TrainingError(
+                "Model: eval_network, eval_indexes, amp_level and boost_level are not offered; leave them out"
+            )
+        self.metrics = metrics_of(metrics)
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
         self._sessions: dict[tuple, Session] = {}
         self._active: Session | None = None
@@ -77,6 +99,9 @@ class Model:
         train_dataset: Any,
         callbacks: Callback | Sequence[Callback] | None = None,
         dataset_sink_mode: bool = False,
+        sink_size: int = -1,
+        initial_epoch: int = 0,
+        *,
         resume: bool = False,
     ) -> None:
         """Run through the dataset `epoch` times, a step per row; then the cells hold the trained parameters.
@@ -86,7 +111,8 @@ class Model:
         Args:
             train_dataset: rows for (*network's inputs, label); see `dataset_strategy` of ParallelSettings for
                 what part of a row each rank gives.
-            dataset_sink_mode: False only; there is no device queue to fill.
+            dataset_sink_mode: False only; there is no device queue to fill. `sink_size` makes no difference then.
+            initial_epoch: how many epochs count as done.
             resume: go on where the loaded checkpoint was saved: epochs and steps that it has behind it count, and
                 their rows are skipped.
 
@@ -97,11 +123,13 @@ class Model:
         self._check_training(epoch, dataset_sink_mode, resume)
         listeners = as_callbacks(callbacks)
         self.network.set_train(True)
+        if not 0 <= initial_epoch < epoch:
+            raise TrainingError(f"train: initial_epoch is {initial_epoch!r}; it is at least 0 and below epoch {epoch}")
         done = self._position if resume else Position()
         progress = Progress(self, done.epoch, done.step, done.total_steps)
         try:
             _tell(listeners, "on_train_begin", progress)
-            for number in range(1, epoch + 1):
+            for number in range(1 + initial_epoch, epoch + 1):
                 if number < done.epoch:
                     for _ in train_dataset:  # A source may keep count of what it gave: it gives these rows, too.
                         pass
@@ -113,35 +141,120 @@ class Model:
         finally:
             self._active = None
 
-    def eval(self, valid_dataset: Any) -> float:
-        """The mean loss over the rows of the dataset; nothing is updated.
+    def fit(
+        self,
+        epoch: int,
+        train_dataset: Any,
+        valid_dataset: Any = None,
+        valid_frequency: int | Sequence[int] = 1,
+        callbacks: Callback | Sequence[Callback] | None = None,
+        dataset_sink_mode: bool = False,
+        valid_dataset_sink_mode: bool = False,
+        sink_size: int = -1,
+        initial_epoch: int = 0,
+    ) -> None:
+        """`train`, and `eval` after each `valid_frequency`-th epoch, or after those that it lists.
+
+        Raises:
+            TrainingError: nothing to evaluate with; and as `train`.
+        """
+        listeners = list(as_callbacks(callbacks))
+        if valid_dataset is not None:
+            if not self.metrics:
+                raise TrainingError("fit: the Model has no metrics; give it some, such as metrics={'accuracy'}")
+            listeners.append(Validation(valid_dataset, valid_frequency))
+        self.train(epoch, train_dataset, listeners, dataset_sink_mode, sink_size, initial_epoch)
+
+    def eval(self, valid_dataset: Any, callbacks: Any = None, dataset_sink_mode: bool = False) -> Any:
+        """What the metrics come to over the rows of the dataset, by name; of a Model without, the mean loss.
+
+        Nothing is updated.
 
         Raises:
             DataError: no rows, or rows that do not fit.
         """
+        self._no_sink(dataset_sink_mode, "eval")
         self.sync()
-        losses = []
+        losses: list[float] = []
+        for metric in self.metrics.values():
+            metric.clear()
         with _mode_of(self.network, training=False):
             for row, feed in self._rows(valid_dataset, "evaluation"):
-                session = self._session("eval", feed, self._trace_loss)
+                session = self._session("eval", feed, self._trace_results if self.metrics else self._trace_loss)
                 if not losses:
                     session.load()
-                losses.append(session.step(feed.blocks(session.data, row)))
+                losses.append(self._evaluated(session, feed.blocks(session.data, row)))
         if not losses:
             raise TrainingError("eval: the dataset has no rows")
+        if self.metrics:
+            return {name: metric.eval() for name, metric in self.metrics.items()}
         return sum(losses) / len(losses)
 
-    def predict(self, *inputs: Any) -> Any:
+    def _evaluated(self, session: Session, blocks: list[Parts]) -> float:
+        """The loss of a row, of which the metrics take note."""
+        if not self.metrics:
+            return session.step(blocks)
+        found = session.results(blocks)
+        for metric in self.metrics.values():
+            alone = isinstance(metric, Loss) and self.loss_fn is not None
+            metric.update(*((found[0],) if alone else found[1:] if self.loss_fn is not None else found))
+        return 0.0
+
+    def build(
+        self,
+        train_dataset: Any = None,
+        valid_dataset: Any = None,
+        sink_size: int = -1,
+        epoch: int = 1,
+        sink_mode: bool = True,
+    ) -> None:
+        """Trace and plan the steps for the datasets' first rows, without running any.
+
+        Raises:
+            TrainingError: no dataset, or none to train with without an optimizer.
+        """
+        if train_dataset is None and valid_dataset is None:
+            raise TrainingError("build: give train_dataset, valid_dataset or both")
+        if train_dataset is not None:
+            self._check_training(epoch, False, False)
+            self.network.set_train(True)
+            self._prepared("train", train_dataset, self._trace_step)
+        if valid_dataset is not None:
+            with _mode_of(self.network, training=False):
+                self._prepared("eval", valid_dataset, self._trace_results if self.metrics else self._trace_loss)
+
+    def _prepared(self, kind: str, dataset: Any, tracing: Callable[[Feed], Traced]) -> Session:
+        for _, feed in self._rows(dataset, kind):
+            return self._session(kind, feed, tracing)
+        raise TrainingError(f"{kind}: the dataset has no rows")
+
+    def infer_train_layout(
+        self, train_dataset: Any, dataset_sink_mode: bool = True, sink_size: int = -1
+    ) -> dict[str, tuple]:
+        """How parameters and states lie in training: by name what `layouts_told` says. Nothing is run."""
+        self._check_training(1, False, False)
+        self.network.set_train(True)
+        return layouts_told(self._prepared("train", train_dataset, self._trace_step).planned)
+
+    def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, tuple]:
+        """How parameters lie when `predict` is called with such data: by name what `layouts_told` says."""
+        with _mode_of(self.network, training=False):
+            return layouts_told(self._predicting(predict_data).planned)
+
+    def predict(self, *predict_data: Any) -> Any:
         """The network's result for whole arrays, given alike on every rank."""
         self.sync()
         with _mode_of(self.network, training=False):
-            key = ("predict", *self._settings_key(), _signature(inputs))
-            if key not in self._sessions:
-                planned = self._plan(trace(self.network, *inputs), full_batch=True)
-                self._sessions[key] = Session(planned, self._comm(planned.plan.mesh))
-        session = self._sessions[key]
+            session = self._predicting(predict_data)
         session.load()
-        return session.call(*inputs)
+        return as_tensors(session.call(*predict_data))
+
+    def _predicting(self, inputs: tuple[Any, ...]) -> Session:
+        key = ("predict", *self._settings_key(), _signature(inputs))
+        if key not in self._sessions:
+            planned = self._plan(trace(self.network, *inputs), full_batch=True)
+            self._sessions[key] = Session(planned, self._comm(planned.plan.mesh))
+        return self._sessions[key]
 
     @property
     def planned(self) -> Planned | None:
@@ -212,13 +325,17 @@ class Model:
             )
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
             raise TrainingError(f"train: epoch is {epoch!r}; it must be a whole number of at least 1")
-        if dataset_sink_mode:
-            raise TrainingError(
-                "train: dataset_sink_mode=True needs a device queue, which CPU ranks have not; leave it False"
-            )
+        self._no_sink(dataset_sink_mode, "train")
         if not isinstance(resume, bool):
             raise TrainingError(
                 f"train: resume is {resume!r}; it must be True or False; load(directory) takes up a checkpoint before"
+            )
+
+    @staticmethod
+    def _no_sink(dataset_sink_mode: bool, what: str) -> None:
+        if dataset_sink_mode:
+            raise TrainingError(
+                f"{what}: dataset_sink_mode=True needs a device queue, which CPU ranks have not; leave it False"
             )
 
     def _train_epoch(self, dataset: Any, listeners: tuple[Callback, ...], progress: Progress) -> Progress:
@@ -278,7 +395,31 @@ class Model:
         return settings(), parallel_settings()
 
     def _trace_step(self, feed: Feed) -> Traced:
-        return train_step(self._objective(feed.names), self.optimizer, *feed.types).traced
+        self._check_mean()
+        again = recomputed(self.network)
+        return train_step(self._objective(feed.names), self.optimizer, *feed.types, recompute=again).traced
+
+    def _check_mean(self) -> None:
+        """gradients_mean=True is what a mean over the whole batch gives; of a sum it would be another objective."""
+        reduction = getattr(self.loss_fn, "reduction", "mean")
+        if parallel_settings().gradients_mean and reduction != "mean":
+            raise ContextError(
+                f"gradients_mean=True with a loss of reduction={reduction!r}: gradients are those of the loss over the "
+                "whole batch; give the loss reduction='mean', or leave gradients_mean False"
+            )
+
+    def _trace_results(self, feed: Feed) -> Traced:
+        """The loss, what the network returns, and the label; of a network alone just what it returns."""
+        if self.loss_fn is None:
+            return trace(self._objective(feed.names), *feed.types)
+        loss_fn, network = self.loss_fn, self.network
+
+        def results(*columns: Any) -> Any:
+            *inputs, label = columns
+            found = network(*inputs)
+            return loss_fn(found, label), found, label
+
+        return trace(self._named(results, feed.names), *feed.types)
 
     def _trace_loss(self, feed: Feed) -> Traced:
         return trace(self._objective(feed.names), *feed.types)
@@ -294,24 +435,22 @@ class Model:
             check_count(self.network, len(inputs), f"a row of the dataset has {columns_told}, the last is the label")
             return self.loss_fn(self.network(*inputs), label)
 
-        objective.__name__ = type(self.network).__name__.lower()
+        return self._named(objective, names)
+
+    def _named(self, function: Callable, names: Sequence[str]) -> Callable:
+        """The function of columns under the network's name, its arguments under those of the columns."""
+        function.__name__ = type(self.network).__name__.lower()
         if all(name.isidentifier() for name in names) and len(set(names)) == len(names):
             kind = inspect.Parameter.POSITIONAL_ONLY
-            objective.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
-        return objective
+            function.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+        return function
 
     def _plan(self, traced: Traced, full_batch: bool = False) -> Planned:
-        parallel = parallel_settings()
-        mode = parallel.parallel_mode
-        searches = {
-            ParallelMode.AUTO_PARALLEL: parallel.search_mode,
-            ParallelMode.STAND_ALONE: "sharding_propagation",
-        }
-        if mode in (ParallelMode.STAND_ALONE, ParallelMode.DATA_PARALLEL):
-            traced = without_annotations(traced)
         strategy = FULL_BATCH if full_batch else _data_strategy()
-        search, hardware, limit = searches.get(mode, "batch"), preset(parallel.hardware), settings().max_device_memory
-        return plan_traced(traced, self._mesh(), search, hardware, strategy, limit)
+        held = (
+            {} if self.optimizer is None else {one: self.optimizer.states[id(one)] for one in self.optimizer.parameters}
+        )
+        return planned_as_set(traced, self._mesh(), settings(), parallel_settings(), strategy, held)
 
     def _mesh(self) -> Mesh:
         parallel = parallel_settings()

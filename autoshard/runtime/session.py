@@ -106,6 +106,11 @@ class Session:
         loss = self._join(self.run(data)[0], self.program.outputs[0])
         return float(np.mean(loss, dtype=np.float64)) if loss.ndim else float(loss)
 
+    def results(self, data: Sequence[Parts]) -> Any:
+        """`run`, and what the model returns, in whole arrays."""
+        pairs = zip(self.run(data), self.program.outputs, strict=True)
+        return self.traced.unpack([self._join(parts, register) for parts, register in pairs])
+
     def call(self, *inputs: Any) -> Any:
         """Whole arrays in, what the model returns (in whole arrays) out; parameters keep what it updates."""
         arrays = self.traced.inputs(*inputs)

@@ -40,6 +40,7 @@ class Cell(Owned):
         self.in_strategy: tuple[Entry, ...] | None = None
         self.out_strategy: tuple[Entry, ...] | None = None
         self.shard_source: Source | None = None
+        self.recomputes = False
         # Where in_shardings and out_shardings were set; first, as setting them notes it.
         self.asked_at: dict[str, Source | None] = {}
         self.in_shardings: Any = None
@@ -156,6 +157,20 @@ class Cell(Owned):
             cell.training = mode
         return self
 
+    def recompute(self, **settings: Any) -> None:
+        """What this cell computes is made again for the backward pass of training, instead of being kept.
+
+        Its operators are known by their names, which begin with the cell's path.
+
+        Raises:
+            GraphError: any of MindSpore's settings, which are not offered.
+        """
+        if settings:
+            raise GraphError(
+                f"{self.path or type(self).__name__}.recompute takes no settings here, not {', '.join(settings)}"
+            )
+        self.recomputes = True
+
     # -- how it is split
 
     def shard(
@@ -199,6 +214,14 @@ class Cell(Owned):
             near = difflib.get_close_matches(name, known, n=3) or sorted(known)
             raise StrategyError(f"{what}: parameter_plan names {name!r}, but the parameters are like {', '.join(near)}")
         return found
+
+
+def recomputed(cell: Cell) -> Any:
+    """A function that tells of a node whether a cell that recomputes made it; None if no cell does."""
+    paths = tuple(one.path for _, one in cell.cells_and_names() if one.recomputes)
+    if not paths:
+        return None
+    return lambda node: any(not path or node.name.startswith(f"{path}.") for path in paths)
 
 
 class CellList(Cell):

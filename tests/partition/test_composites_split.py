@@ -60,6 +60,8 @@ def calls(rows: int, size: int) -> dict[str, tuple[list[np.ndarray], dict]]:
         "RmsNorm": ([x, drawn(size)], {}),
         "Standardize": ([x + 3], {}),
         "NormGrad": ([g, x, scale, drawn(size)], {"center": True}),
+        "BatchNormTraining": ([x + 3, drawn(2), drawn(2) + 1], {"epsilon": 1e-3, "feature": 1}),
+        "BatchNormGrad": ([x, drawn(2), drawn(2), np.abs(drawn(2)) + 0.5, g], {"epsilon": 1e-3, "feature": 1}),
         "ExtremeGrad": ([row, np.round(x)], {"axis": (2,), "largest": False}),
     }
 

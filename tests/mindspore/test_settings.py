@@ -1,0 +1,172 @@
+"""Settings of MindSpore's scripts, and what Model does besides training: the numbers of one device, as asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autoshard.mindspore as ms
+from autoshard.mindspore import nn
+from autoshard.mindspore.callbacks import TrainingError
+from autoshard.mindspore.dataset import NumpySlicesDataset
+from autoshard.mindspore.metrics import MetricError, metrics_of
+from autoshard.partition.program import Collective
+from autoshard.util.errors import ContextError
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(64, 24)).astype(np.float32), RNG.integers(0, 16, 64).astype(np.int32)
+AUTO = {"parallel_mode": "auto_parallel", "device_num": 8, "full_batch": True}
+SMALL = {"parallel_optimizer_threshold": 0}
+ZERO = {"enable_parallel_optimizer": True, "parallel_optimizer_config": SMALL}
+
+
+class Net(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense1, self.dense2 = nn.Dense(24, 48, activation="relu"), nn.Dense(48, 16)
+        self.dense1.matmul.shard(((2, 1), (2, 1)))
+
+    def construct(self, x: Any) -> Any:
+        return self.dense2(self.dense1(x))
+
+
+def data() -> NumpySlicesDataset:
+    return NumpySlicesDataset((X, Y), ["x", "y"]).batch(16)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Any:
+    ms.reset_auto_parallel_context()
+    yield
+    ms.reset_auto_parallel_context()
+
+
+def model(recompute: bool = False, reduction: str = "mean", **settings: Any) -> ms.Model:
+    ms.set_seed(3)
+    net = Net()
+    if recompute:
+        net.dense1.recompute()
+    ms.set_auto_parallel_context(**settings)
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction=reduction)
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    return ms.Model(net, loss, optimizer, metrics={"accuracy", "loss"})
+
+
+def trained(**settings: Any) -> tuple[ms.Model, dict[str, np.ndarray]]:
+    one = model(**settings)
+    one.train(1, data())
+    return one, {name: held.asnumpy().copy() for name, held in one.network.parameters_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {**AUTO, **ZERO},
+        {**AUTO, "comm_fusion": {"openstate": False}},
+        {**AUTO, "gradients_mean": True, "parameter_broadcast": True},
+        {**AUTO, "recompute": True},
+        {"parallel_mode": "semi_auto_parallel", "device_num": 8, "full_batch": True, **ZERO},
+        {"parallel_mode": "data_parallel", "device_num": 8, "full_batch": True, **ZERO},
+    ],
+    ids=lambda settings: "-".join(name for name in settings if name not in AUTO) or settings["parallel_mode"],
+)
+def test_training_is_that_of_one_device(settings: dict[str, Any]) -> None:
+    _, want = trained(parallel_mode="stand_alone")
+    ms.reset_auto_parallel_context()
+    _, got = trained(**settings)
+    for name, array in want.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-6)
+
+
+def test_the_parallel_optimizer_cuts_parameters_and_states_that_ranks_hold_alike() -> None:
+    whole = model(**AUTO).infer_train_layout(data())
+    ms.reset_auto_parallel_context()
+    cut = model(**AUTO, **ZERO).infer_train_layout(data())
+    size = {name: int(np.prod(told[2])) for name, told in whole.items()}
+    assert all(int(np.prod(told[2])) <= size[name] for name, told in cut.items())
+    assert np.prod(cut["dense1.weight"][2]) * 2 <= size["dense1.weight"]
+    for name in ("dense1.weight", "dense2.weight"):
+        assert cut[name] == cut[f"moments.{name}"]
+    ms.reset_auto_parallel_context()
+    large = model(**AUTO, enable_parallel_optimizer=True).infer_train_layout(data())
+    assert large == whole  # all are below 64 KB
+
+
+def test_recomputed_cells_are_made_again() -> None:
+    plain, again = model(**AUTO), model(True, **AUTO)
+    for one in (plain, again):
+        one.build(data())
+    products = [
+        sum(node.op.name == "MatMul" for node in one.planned.graph.nodes) for one in (plain, again) if one.planned
+    ]
+    assert products[1] == products[0] + 1
+
+
+def test_without_fusion_there_are_no_joined_collectives() -> None:
+    one = model(**AUTO, comm_fusion={"openstate": False})
+    one.build(data())
+    assert one.planned is not None and "combine" not in one.planned.passes
+    assert any(isinstance(step, Collective) for step in one.planned.program.instructions)
+
+
+def test_strategies_are_written_and_read(tmp_path: Any) -> None:
+    file = str(tmp_path / "new" / "strategy.json")
+    first = model(**AUTO, strategy_ckpt_config={"save_file": file})
+    first.build(data())
+    ms.reset_auto_parallel_context()
+    second = model(**AUTO, strategy_ckpt_load_file=file)
+    second.network.dense1.matmul.in_strategy = None
+    second.build(data())
+    assert first.planned is not None and second.planned is not None
+    for one, other in zip(first.planned.graph.nodes, second.planned.graph.nodes, strict=True):
+        assert one.name == other.name
+        if one.name in ("dense1.matmul", "dense2.matmul", "dense2.bias_add"):
+            ours, theirs = first.planned.plan.strategy(one), second.planned.plan.strategy(other)
+            assert ours.in_strategy == theirs.in_strategy
+    (tmp_path / "other.json").write_text('{"parallel_strategy_item": {"no.such": {"parallel_strategy": [[1]]}}}')
+    ms.set_auto_parallel_context(strategy_ckpt_load_file=str(tmp_path / "other.json"), strategy_ckpt_save_file="")
+    with pytest.raises(ContextError, match="names none of the operators"):
+        model(**AUTO).build(data())
+
+
+def test_a_mean_of_gradients_needs_a_mean() -> None:
+    with pytest.raises(ContextError, match="gradients_mean=True with a loss of reduction='sum'"):
+        model(reduction="sum", **AUTO, gradients_mean=True).build(data())
+
+
+def test_fit_evaluates_after_epochs(capsys: Any) -> None:
+    one = model(**AUTO)
+    one.fit(3, data(), data(), valid_frequency=2)
+    printed = capsys.readouterr().out
+    assert printed.count("Eval result: epoch 2, metrics: {'accuracy'") == 1 and "epoch 1," not in printed
+    found = one.eval(data())
+    scores = np.concatenate([one.predict(rows).asnumpy() for rows in np.split(X, 4)])
+    assert found["accuracy"] == (scores.argmax(1) == Y).mean()
+    with pytest.raises(TrainingError, match="no metrics"):
+        ms.Model(Net(), nn.MSELoss(), one.optimizer).fit(1, data(), data())
+
+
+def test_layouts_are_told_without_a_step() -> None:
+    one = model(**AUTO)
+    before = one.network.dense1.weight.asnumpy().copy()
+    told = one.infer_train_layout(data())
+    assert set(told) >= {"dense1.weight", "dense1.bias", "moments.dense2.weight"}
+    matrix, tensor_map, part, _, even, _ = told["dense1.weight"]
+    assert np.prod(matrix) == 8 and tensor_map[0] != -1 and part == [24, 24] and even
+    np.testing.assert_array_equal(one.network.dense1.weight.asnumpy(), before)
+    assert set(one.infer_predict_layout(X[:16])) == {"dense1.weight", "dense1.bias", "dense2.weight", "dense2.bias"}
+
+
+def test_metrics() -> None:
+    scores, rows = np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]]), np.array([1, 0, 0])
+    for name, want in {"accuracy": 2 / 3, "top_1_accuracy": 2 / 3, "mae": 2.0, "mse": 2.0}.items():
+        metric = metrics_of({name})[name]
+        ones = np.ones((3, 2))
+        metric.update(*((ones, ones + 1) if name in ("mae", "mse") else (scores, rows)))
+        assert metric.eval() == pytest.approx(want)
+    with pytest.raises(MetricError, match="there is no 'acuracy'"):
+        metrics_of({"acuracy"})
+    with pytest.raises(MetricError, match="nothing to evaluate"):
+        metrics_of({"loss"})["loss"].eval()
