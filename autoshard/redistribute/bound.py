@@ -191,11 +191,14 @@ class Geometry(NamedTuple):
 
     def _held(self, useful: np.ndarray | None = None) -> np.ndarray:
         """[groups, terms, cells]: whether a rank of the group holds it."""
-        held = np.zeros((len(self.wants), self.terms, len(self.sizes)), bool)
-        for rank in range(len(self.holds)):
-            if useful is None or useful[rank]:
-                held[self.group[rank], self.term[rank]] |= self.holds[rank]
-        return held
+        chosen = np.arange(len(self.holds)) if useful is None else np.flatnonzero(useful)
+        slots = self.group[chosen] * self.terms + self.term[chosen]
+        order = np.argsort(slots, kind="stable")
+        slots, first = np.unique(slots[order], return_index=True)
+        held = np.zeros((len(self.wants) * self.terms, len(self.sizes)), bool)
+        if len(first):
+            held[slots] = np.logical_or.reduceat(self.holds[chosen[order]], first, axis=0)
+        return held.reshape(len(self.wants), self.terms, len(self.sizes))
 
 
 def cell_marks(before: Layout, after: Layout, dim: int, whole: int, true: int) -> list[int]:

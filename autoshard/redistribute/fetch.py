@@ -125,7 +125,7 @@ class Fetch:
     @cached_property
     def messages(self) -> int:
         """From how many others a rank receives at most."""
-        return max(map(len, _Scheduler(self, self._shape).sources()))
+        return _Scheduler(self, self._shape).most_sources()
 
     @cached_property
     def _shape(self) -> Shape:
@@ -255,11 +255,22 @@ class _Scheduler:
             rows[rank].append(self._piece(source, rank, cell, adds))
         return tuple(map(tuple, rows))
 
-    def sources(self) -> list[set[int]]:
-        """Per rank those from which it receives pieces, without a look at where these lie."""
+    def most_sources(self) -> int:
+        """From how many others a rank receives pieces at most, without a look at where these lie.
+
+        A rank that shares its block with nobody takes all it needs of a block and a term from one holder, and nothing
+        of what it holds itself.
+        """
+        if not self.one.begun:
+            return max(map(self._blocks_needed, range(len(self.new))))
         for _ in self._dealings():
             pass
-        return self.heard
+        return max(map(len, self.heard))
+
+    def _blocks_needed(self, rank: int) -> int:
+        found = [{index for _, index in self._spans(dim, place)} for dim, place in enumerate(self.new[rank])]
+        own = all(index in one for index, one in zip(self.old[rank], found, strict=True))
+        return self.terms * math.prod(map(len, found)) - own
 
     def _dealings(self) -> Iterator[Dealing]:
         groups = self.one.before.mesh.groups(self.one.begun)

@@ -1,40 +1,44 @@
 """Candidates: which strategies are worth pricing for an operator some of whose neighbours are decided.
 
 First those that neighbours suggest: a neighbour's layout projected onto the operator's factors, joined with the other
-neighbours' where they do not disagree, then refined by splitting further along axes that are still free. Among them is
-every strategy that needs no communication and uses the mesh as far as it can. Where none is free of communication, the
-enumeration of all strategies follows.
+neighbours' where they do not disagree, then refined by splitting further along axes that are still free
+(`refining.py`). Among them is every strategy that needs no communication and uses the mesh as far as it can, but for
+what stands for each other, and on meshes of many axes. Where none is free of communication, the enumeration of all
+strategies follows.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from autoshard.core.rule import Dim, Rule
 from autoshard.core.strategy import Strategy, is_legal, project
 from autoshard.ir.graph import Node
-from autoshard.layout.layout import Layout, Refs, free_refs
+from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
-
-Axes = tuple[Refs, ...]
+from autoshard.search.refining import Axes, Refiner, Speed
 
 
 def suggested(
-    node: Node, mesh: Mesh, operands: Sequence[Sequence[Layout]], wanted: Sequence[Sequence[Layout]]
+    node: Node,
+    mesh: Mesh,
+    operands: Sequence[Sequence[Layout]],
+    wanted: Sequence[Sequence[Layout]],
+    speed: Speed | None = None,
 ) -> list[Strategy]:
     """Strategies that decided neighbours suggest, without repetition, in a fixed order.
 
     Args:
         operands: per operand, the layout it is left in and those of its copies; none where its producer is open.
         wanted: per result, the layouts that decided users want.
+        speed: tells which axes have links of equal speed, so that one of them can stand for all.
     """
-    rule, cuts = node.rule, _cut_places(operands, wanted)
+    refiner = Refiner(node.rule, mesh, itertools.chain(*operands, *wanted), speed)
     found = dict.fromkeys(joined(node, mesh, operands, wanted))
     for strategy in list(found):
         if not strategy.carried:
-            found.update((Strategy(rule, mesh, axes), None) for axes in _refined(rule, mesh, strategy.axes, cuts))
+            found.update((Strategy(node.rule, mesh, axes), None) for axes in refiner.ways(strategy.axes))
     return list(found)
 
 
@@ -120,61 +124,3 @@ def _terms(layouts: Sequence[Layout]) -> set[AxisRef]:
 
 def _order(ref: AxisRef) -> tuple[str, int]:
     return ref.name, ref.pre
-
-
-def _cut_places(operands: Sequence[Sequence[Layout]], wanted: Sequence[Sequence[Layout]]) -> dict[str, set[int]]:
-    """Where the neighbours' layouts cut each axis: free pieces are not joined across these places."""
-    places: dict[str, set[int]] = {}
-    for layout in itertools.chain(*operands, *wanted):
-        for ref in layout.used:
-            places.setdefault(ref.name, set()).update((ref.pre, ref.next))
-    return places
-
-
-def _refined(rule: Rule, mesh: Mesh, axes: Axes, cuts: dict[str, set[int]]) -> Iterator[Axes]:
-    """`axes`, and ways to split further: each free piece of the mesh left alone, or given to one factor; what does not
-    fit there goes to the factors behind it, as far as they take it."""
-    free = list(_pieces(free_refs(mesh, [ref for refs in axes for ref in refs]), cuts))
-    splittable = [i for i, factor in enumerate(rule.factors) if factor.splittable]
-
-    def lay(pieces: Sequence[AxisRef], now: Axes) -> Iterator[Axes]:
-        if not pieces:
-            yield now
-            return
-        for place in range(len(splittable)):
-            laid = _given(rule, splittable[place:] + splittable[:place], pieces[0], now)
-            if laid != now:
-                yield from lay(pieces[1:], laid)
-        yield from lay(pieces[1:], now)
-
-    yield from dict.fromkeys(lay(free, axes))
-
-
-def _given(rule: Rule, factors: Sequence[int], piece: AxisRef, axes: Axes) -> Axes:
-    """The axes with as much of the piece as the factors take, one after the other."""
-    for i in factors:
-        share = math.gcd(rule.factors[i].size // size_of(axes[i]), piece.size)
-        if share == 1:
-            continue
-        major, rest = piece.split(share)
-        put = axes[:i] + (merge_refs((*axes[i], major)),) + axes[i + 1 :]
-        others = [k for k in range(len(axes)) if k != i]
-        if is_legal(rule, [size_of(refs) for refs in put], others):
-            axes, piece = put, rest
-    return axes
-
-
-def splits_further(strategy: Strategy) -> bool:
-    """Whether a part of the mesh that a strategy leaves idle could split one of its factors further."""
-    rule, factors = strategy.rule, [i for i, factor in enumerate(strategy.rule.factors) if factor.splittable]
-    return any(_given(rule, factors, piece, strategy.axes) != strategy.axes for piece in strategy.free())
-
-
-def _pieces(refs: Iterable[AxisRef], cuts: dict[str, set[int]]) -> Iterator[AxisRef]:
-    for ref in refs:
-        inside = sorted(place for place in cuts.get(ref.name, ()) if ref.pre < place < ref.next)
-        bounds = [ref.pre, *inside, ref.next]
-        if any(high % low for low, high in itertools.pairwise(bounds)):
-            yield ref
-            continue
-        yield from (AxisRef(ref.name, low, high // low) for low, high in itertools.pairwise(bounds))

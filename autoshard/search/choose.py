@@ -26,7 +26,7 @@ from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import Prices, local_bytes, local_nbytes
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
-from autoshard.layout.mesh import Mesh
+from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.plan.plan import Option
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.candidates import joined, suggested
@@ -58,6 +58,12 @@ class Chooser:
         self._known: dict[tuple, tuple[Option, tuple[Option, ...]]] = {}
         self._followed: dict[tuple, Option] = {}
 
+    def _speed(self, piece: AxisRef) -> tuple:
+        """The links along a piece of the mesh: by themselves, and how many ranks of it each level joins."""
+        stride = self.mesh.stride(piece)
+        joined = (min(piece.size, (span or math.inf) // stride) for span, _ in self.prices.hardware.topology.levels)
+        return self.prices.levels(self.mesh.groups((piece,))), *joined
+
     def choose(
         self, node: Node, operands: Held, wanted: Sequence[tuple[Layout, ...]], compared: bool = True
     ) -> tuple[Option, tuple[Option, ...]]:
@@ -74,7 +80,7 @@ class Chooser:
         return self._known[key]
 
     def _judge(self, node: Node, operands: Held, wanted: Sequence, compared: bool) -> tuple[Option, tuple[Option, ...]]:
-        first = suggested(node, self.mesh, operands, wanted)
+        first = suggested(node, self.mesh, operands, wanted, self._speed)
         ways = [self._way(node, one, operands, wanted) for one in first if self._is_free(one, operands, wanted)]
         if not ways:
             ways = self._priced(node, first, operands, wanted, ALTERNATIVES if compared else 0)

@@ -27,7 +27,6 @@ from autoshard.plan.plan import Plan
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.batch import batch_parallel
 from autoshard.search.bfs import propagate, propagated
-from autoshard.search.candidates import splits_further
 from autoshard.search.choose import chooser
 from autoshard.search.draft import Choice, Draft, Pricing
 from autoshard.search.factor import factor
@@ -37,6 +36,7 @@ from autoshard.search.improve import Improver
 from autoshard.search.joint import move_values
 from autoshard.search.limit import MEMORY
 from autoshard.search.problem import Problem
+from autoshard.search.refining import splits_further
 from autoshard.search.registry import find_mode, search_mode
 from autoshard.search.within import SPARE, MemoryOf, held_as, keep_within
 from autoshard.util.errors import PlanError

@@ -58,6 +58,8 @@ def test_who_sends_what_is_agreed(change):
     one = step.fetched
     assert one is not None
     devices = step.before.mesh.devices
+    heard = [{piece.source for piece in one.pieces(rank, one._shape)} - {rank} for rank in range(devices)]
+    assert one.messages == max(map(len, heard))
     for rank in range(devices):
         awaited = {source: [] for source in range(devices)}
         for piece in one.pieces(rank, shape):
