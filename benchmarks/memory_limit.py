@@ -26,19 +26,20 @@ def measure(layers: int, mesh_text: str, parts: list[float], seconds: float) -> 
     from autoshard.cost.memory import peak_memory
     from autoshard.layout.mesh import Mesh
     from autoshard.search.limited import settle_within
-    from autoshard.search.optimal import atoms_for, plan_of_choice
+    from autoshard.search.optimal import plan_of_choice
     from autoshard.search.problem import Problem
     from autoshard.search.rows import MemoryRows
     from autoshard.search.rows_search import RowsSearch
     from autoshard.search.settle import settle
     from autoshard.search.tables import Tables
+    from autoshard.search.ways import Ways
     from autoshard.util.errors import PlanError
     from benchmarks.models import transformer_step
     from costmodel import preset
 
     mesh, hardware = Mesh.parse(mesh_text), preset("h100")
     problem = Problem(transformer_step(layers, 1, 1, batch=2 * mesh.devices).graph, mesh, hardware)
-    tables = Tables(problem, prices_for(hardware), next(iter(atoms_for(problem))))
+    tables = Tables(problem, prices_for(hardware), next(iter(Ways(problem))))
     size = {"layers": layers, "mesh": mesh_text, "strategies": int(sum(tables.sizes))}
 
     def row(what: str, begun: float, cpu: float, **more) -> dict:

@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
+import resource
+import signal
 import sys
 import time
 from multiprocessing.connection import Connection
@@ -75,25 +78,27 @@ def measure(traced: Any, sizes: tuple[int, ...], mode: str, hardware: str, limit
     """The figures of one cell, from a process that ends with it."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_plan, args=(traced, sizes, mode, hardware, theirs))
+    process = context.Process(target=_plan, args=(traced, sizes, mode, hardware, limit, theirs))
     process.start()
     theirs.close()
     try:
-        return ours.recv() if ours.poll(limit) else {"refused": f"more than {limit:g} s"}
+        return ours.recv()
     except EOFError:
-        return {"refused": "its process ended without an answer"}
+        process.join()
+        late = process.exitcode == -signal.SIGXCPU
+        return {"refused": f"more than {limit:g} s" if late else "its process ended without an answer"}
     finally:
-        process.kill()
         process.join()
 
 
-def _plan(traced: Any, sizes: tuple[int, ...], mode: str, hardware: str, answer: Connection) -> None:
+def _plan(traced: Any, sizes: tuple[int, ...], mode: str, hardware: str, limit: float, answer: Connection) -> None:
     import autoshard
     from autoshard.search.evaluate import evaluate_plan
     from autoshard.util.errors import AutoshardError
 
     where: dict[str, Any] = {"devices": sizes[0]} if len(sizes) == 1 else {"mesh": show_sizes(sizes)}
     started = time.process_time()
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(started + limit), resource.RLIM_INFINITY))
     try:
         planned = autoshard.plan(traced, search=mode, hardware=hardware, **where)
     except AutoshardError as error:
@@ -145,7 +150,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", default=list(search_modes()))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--hardware", default="h100")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a cell is ended")
+    parser.add_argument("--limit", type=float, default=60.0, help="processor seconds after which a cell is ended")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []

@@ -73,14 +73,21 @@ def _lacking(before: Layout, after: Layout, shape: Sequence[int], size: Sequence
             return digits.missing * wanted
     if before.mesh.devices > COUNTED:
         return max(0.0, wanted - math.prod(before.local_shape(shape)))
-    places = positions(before.mesh)
+    needed, held = overlaps(before, after, shape, size, positions(before.mesh))
+    return float((needed - held).max())
+
+
+def overlaps(
+    before: Layout, after: Layout, shape: Sequence[int], size: Sequence[int], places: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of the block after, per rank at these grid positions: its elements, and those that the block before has."""
     needed, held = np.ones_like(places), np.ones_like(places)
     for dim, (whole, true) in enumerate(zip(shape, size, strict=True)):
         start, stop = _interval(before, dim, whole, true, places)
         begin, end = _interval(after, dim, whole, true, places)
         needed *= end - begin
         held *= np.maximum(0, np.minimum(stop, end) - np.maximum(start, begin))
-    return float((needed - held).max())
+    return needed, held
 
 
 def positions(mesh: Mesh) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 
 from autoshard.layout.layout import Layout, Refs, free_refs
 from autoshard.layout.mesh import merge_refs, size_of
-from autoshard.redistribute.bound import Geometry, along, cell_marks, positions
+from autoshard.redistribute.bound import Geometry, along, cell_marks, overlaps, positions
 from autoshard.redistribute.digits import apart, cutter
 
 Shape = tuple[int, ...]
@@ -167,6 +167,9 @@ def fetch(before: Layout, after: Layout, size: Shape | None = None) -> Fetch | N
 @lru_cache(maxsize=1 << 12)
 def _moved(one: Fetch, shape: Shape) -> float:
     mesh = one.before.mesh
+    if not one.begun:  # each rank gets all terms of its block but what it holds of one
+        needed, held = overlaps(one.before, one.after, shape, one.size or shape, positions(mesh))
+        return float((needed * size_of(one.ended) - held).max())
     ends = Layout(mesh, one.before.dims, one.ended), Layout(mesh, one.after.dims, one.begun)
     places = _different(*ends, one.size is None)
     found = Geometry.of(*ends, shape, one.size or shape, places)

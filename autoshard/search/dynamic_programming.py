@@ -4,7 +4,8 @@ Vertices are operators with all their strategies, and inputs that nobody fixed w
 MindSpore: identity operators of shared parameters). An edge has what it takes to bring a value from how it is left to
 how one user wants it: as in MindSpore each edge pays for itself, so a copy that several users share counts once for
 each of them while strategies are chosen (the plan pays for it once). Least under these costs wherever the eliminations
-are exact, see `eliminate`; how many were not is told.
+are exact, see `eliminate`; how many were not is told. Where a mesh has too many axes for all strategies, or a flat one
+too many devices, neighbouring axes are used as one (`ways.py`); the plan says in which ways.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from autoshard.search.eliminate import CostGraph
 from autoshard.search.finish import plan_of
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
-from autoshard.search.strategies import atoms_of
 from autoshard.search.tables import Tables
+from autoshard.search.ways import Ways
 from autoshard.util.errors import PlanError
 from autoshard.util.errors import at as where
 
@@ -43,12 +44,19 @@ def dynamic_programming(problem: Problem) -> Plan:
                 f"search mode {NAME} cannot plan {node.op.name}: {node.label}{where(node.source)} holds operators of "
                 "its own; choose another mode, such as 'sharding_propagation'"
             )
-    prices = chooser(problem.mesh, problem.hardware).prices
-    tables = Tables(problem, prices, atoms_of(problem.mesh, problem.graph))
-    costs = cost_graph(tables)
-    choice = costs.solve()
-    draft = Draft(Pricing(problem, prices), {node: tables.strategy(node, choice) for node in problem.graph.nodes})
-    return plan_of(problem, draft, lambda node: _cause(node, problem), _told(costs), NAME)
+    prices, ways = chooser(problem.mesh, problem.hardware).prices, Ways(problem)
+    pricing = Pricing(problem, prices)
+    best: tuple[Draft, CostGraph] | None = None
+    for atoms in ways:
+        tables = Tables(problem, prices, atoms)
+        costs = cost_graph(tables)
+        choice = costs.solve()
+        draft = Draft(pricing, {node: tables.strategy(node, choice) for node in problem.graph.nodes})
+        ways.note(draft.seconds)
+        if best is None or draft.seconds < best[0].seconds:
+            best = draft, costs
+    assert best is not None
+    return plan_of(problem, best[0], lambda node: _cause(node, problem), _told(best[1], ways), NAME)
 
 
 def cost_graph(tables: Tables) -> CostGraph:
@@ -80,8 +88,9 @@ def _cause(node: Node, problem: Problem) -> Cause:
     return Cause(PRICED)
 
 
-def _told(costs: CostGraph) -> str:
+def _told(costs: CostGraph, ways: Ways) -> str:
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(costs.counts.items()))
     stars = costs.counts.get("star", 0)
     exact = "each exact" if not stars else f"exact but for {stars} stars"
-    return f"all strategies of all operators; eliminations, {exact}: {counts or 'none'}"
+    on = f" on {ways.told}" if ways.told else ""
+    return f"all strategies of all operators{on}; eliminations, {exact}: {counts or 'none'}"

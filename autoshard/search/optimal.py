@@ -2,16 +2,16 @@
 
 The graph becomes tables (`tables.py`), of which `settle.py` finds the least sum; the value is `evaluate_plan(...)`'s
 seconds. A plan's `search_stats` have the bound and the gap; it is optimal where "proven" is 1. Where a mesh has so many
-axes that an operator would have more than MOST strategies, neighbouring axes are used as one: then "restricted" is 1,
-and the proof is among such strategies, without redistributions of a dim between, say, 25 and 8 parts, or from terms of
-a sum along one axis to terms along another.
+axes that an operator would have more than `ways.MOST` strategies, neighbouring axes are used as one: then "restricted"
+is 1, and the proof is among the strategies of the "searched" ways to do so, which `started_from` names, without
+redistributions of a dim between, say, 25 and 8 parts, or from terms of a sum along one axis to terms along another.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -29,9 +29,10 @@ from autoshard.search.problem import Problem
 from autoshard.search.recomputing import RECOMPUTE, recomputing
 from autoshard.search.registry import search_mode
 from autoshard.search.settle import EQUAL, Settled, settle, settle_below
-from autoshard.search.strategies import Atoms, atoms_of, count_bound
+from autoshard.search.strategies import Atoms
 from autoshard.search.tables import Tables, needs_detours
 from autoshard.search.transfers import Transfers
+from autoshard.search.ways import Ways
 from autoshard.util.errors import MemoryLimitError, PlanError
 from costmodel import Hardware
 
@@ -39,7 +40,6 @@ NAME = "optimal"
 OPTIMAL = "optimal"
 TIME_LIMIT = "time_limit"
 """The option that bounds the search, in seconds; at its end the best plan so far is returned, with the bound so far."""
-MOST = 1000
 
 
 @search_mode(NAME, options=(TIME_LIMIT, RECOMPUTE), keeps_limit=True)
@@ -57,55 +57,73 @@ def optimal(problem: Problem) -> Plan:
 def _optimal(problem: Problem) -> Plan:
     limit = _time_limit(problem)
     if problem.options.get(MEMORY) is None:
-        return plan_of_choice(*search_ways(problem, limit))
+        ways = Ways(problem)
+        return _told(plan_of_choice(*search_ways(problem, limit, ways=ways)), ways)
     return _within_memory(problem, limit)
 
 
 def search_ways(
-    problem: Problem, time_limit: float, told: Callable[[str], None] = lambda what: None
+    problem: Problem,
+    time_limit: float,
+    told: Callable[[str], None] = lambda what: None,
+    ways: Ways | None = None,
 ) -> tuple[Tables, Settled]:
-    """The best choice over all ways to use the mesh (`atoms_for`), without a memory limit, and its way's tables.
+    """The best choice over the ways to use the mesh (`ways.py`), without a memory limit, and its way's tables.
 
-    The bound is one for all ways: one whose own bound is above the best plan so far is left there; one for which no
-    time was left counts with bound 0.
+    The bound is one for all ways that are searched: one whose own bound is above the best plan so far is left there;
+    one for which no time was left counts with bound 0.
 
     Args:
         time_limit: seconds for all ways together; those with fewest strategies come first.
         told: called with "tables" and "solved" whenever one way's tables are made, or searched.
+        ways: the problem's, from which to read afterwards which were searched.
     """
-    end, ways = time.monotonic() + time_limit, list(atoms_for(problem))
+    end, ways = time.monotonic() + time_limit, ways or Ways(problem)
     best: tuple[Tables, Settled] | None = None
     bound, searched = math.inf, 0
-    for number, atoms in enumerate(ways):
+    for atoms in ways:
         left = end - time.monotonic()
         if best is not None and left <= 0:
             bound = 0.0
             break
         tables = _tables(problem, atoms)
         told("tables")
-        left = max(end - time.monotonic(), 0.0) / (len(ways) - number)
+        left = max(end - time.monotonic(), 0.0) / (ways.total - searched)
         found, proved = settle_below(tables, left, math.inf if best is None else best[1].value)
         told("solved")
+        ways.note(proved if found is None else found.value)
         best, bound, searched = best if found is None else (tables, found), min(bound, proved), searched + 1
     assert best is not None
     tables, settled = best
-    stats = settled.stats | {"ways": float(len(ways)), "searched": float(searched)}
-    return tables, replace(settled, bound=min(bound, settled.value), stats=stats)
+    return tables, replace(settled, bound=min(bound, settled.value), stats=settled.stats | _counted(ways, searched))
+
+
+def _counted(ways: Ways, searched: int) -> dict[str, float]:
+    """How many ways there are with as many parts, how many are looked at, and were."""
+    return {"possible ways": float(ways.possible), "ways": float(ways.total), "searched": float(searched)}
 
 
 def _within_memory(problem: Problem, time_limit: float) -> Plan:
-    """The best plan over all ways within the memory limit."""
-    ways = list(atoms_for(problem))
+    """The best plan over the ways within the memory limit."""
+    ways = Ways(problem)
     plans, refused = [], []
     for atoms in ways:
         try:
-            plans.append(_planned(problem, atoms, time_limit / len(ways)))
+            plans.append(_planned(problem, atoms, time_limit / ways.total))
+            ways.note(plans[-1].search_stats["seconds"])
         except MemoryLimitError as error:
             refused.append(error)
     if not plans:
         raise min(refused, key=lambda error: error.needed)
     best = min(plans, key=lambda plan: plan.search_stats["seconds"])
+    known = {**best.search_stats, **_counted(ways, len(ways.searched))}
+    best = _told(replace(best, search_stats=known), ways)
     return _bounded(best, min(plan.search_stats["bound"] for plan in plans))
+
+
+def _told(plan: Plan, ways: Ways) -> Plan:
+    """The plan, which says of which strategies it speaks."""
+    return replace(plan, started_from=f"{plan.started_from} on {ways.told}") if ways.told else plan
 
 
 def _bounded(plan: Plan, bound: float) -> Plan:
@@ -128,21 +146,7 @@ def _time_limit(problem: Problem) -> float:
     return seconds
 
 
-def atoms_for(problem: Problem) -> Iterator[Atoms]:
-    """The mesh's axes; or, if they allow too many strategies, all ways to use neighbours among them as one, those with
-    fewest strategies first."""
-    atoms = atoms_of(problem.mesh, problem.graph)
-    if count_bound(problem.graph, atoms) <= MOST:
-        yield atoms
-        return
-    for count in range(len(atoms) - 1, 0, -1):
-        counts = {one: count_bound(problem.graph, one) for one in atoms.bundles(count)}
-        if max(counts.values()) <= MOST:
-            yield from sorted(counts, key=counts.__getitem__)
-            return
-
-
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
 def _transfers(hardware: Hardware, atoms: Atoms, detours: bool) -> Transfers:
     """Redistribution tables that all searches on a mesh share."""
     return Transfers(prices_for(hardware), atoms, detours)

@@ -62,11 +62,14 @@ class Atoms:
 
     def bundles(self, count: int) -> Iterable[Atoms]:
         """All ways to join neighbouring atoms into `count` ones."""
-        for cuts in itertools.combinations(range(1, len(self)), count - 1):
-            ends = (0, *cuts, len(self))
-            joined = (self.pieces[low:high] for low, high in itertools.pairwise(ends))
-            pieces = tuple(merge_refs(ref for refs in group for ref in refs) for group in joined)
-            yield Atoms(self.mesh, pieces, self.ordered, True)
+        return map(self.cut, itertools.combinations(range(1, len(self)), count - 1))
+
+    def cut(self, cuts: Sequence[int]) -> Atoms:
+        """Neighbouring atoms joined into larger ones, that end at these places."""
+        ends = (0, *cuts, len(self))
+        joined = (self.pieces[low:high] for low, high in itertools.pairwise(ends))
+        pieces = tuple(merge_refs(ref for refs in group for ref in refs) for group in joined)
+        return Atoms(self.mesh, pieces, self.ordered, True)
 
 
 def atoms_of(mesh: Mesh, graph: Graph) -> Atoms:

@@ -11,10 +11,12 @@ from autoshard import ops
 from autoshard.cost.evaluate import prices_for
 from autoshard.cost.memory import peak_memory
 from autoshard.layout.mesh import Mesh
-from autoshard.search import Problem, evaluate_plan, find_mode, optimal
-from autoshard.search.optimal import atoms_for, plan_of_choice, search_ways
+from autoshard.search import Problem, evaluate_plan, find_mode
+from autoshard.search import ways as ways_of
+from autoshard.search.optimal import plan_of_choice, search_ways
 from autoshard.search.settle import settle, settle_below
 from autoshard.search.tables import Tables
+from autoshard.search.ways import Ways
 from autoshard.trace.function import trace
 from autoshard.util.errors import MemoryLimitError
 from costmodel import preset
@@ -37,8 +39,8 @@ def problem(**options) -> Problem:
 @pytest.fixture
 def ways(monkeypatch) -> list[Tables]:
     """The tables of each way to use the three axes as two."""
-    monkeypatch.setattr(optimal, "MOST", 100)
-    return [Tables(problem(), prices_for(HARDWARE), atoms) for atoms in atoms_for(problem())]
+    monkeypatch.setattr(ways_of, "MOST", 100)
+    return [Tables(problem(), prices_for(HARDWARE), atoms) for atoms in Ways(problem())]
 
 
 def test_the_best_of_all_ways_is_found(ways):
