@@ -7,7 +7,7 @@ far; summing is free. A torus is not like that: there messages of logarithmic al
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -90,7 +90,7 @@ def bytes_moved(kind: str, nbytes: Bytes, ranks: int) -> Bytes:
     return nbytes * least.blocks / ranks
 
 
-@cache
+@lru_cache(maxsize=1024)
 def algorithms(kind: str, ranks: int) -> tuple[Algorithm, ...]:
     """All algorithms of a kind among `ranks` ranks.
 
@@ -126,7 +126,7 @@ def _rounds_and_blocks(kind: str, ranks: int) -> tuple[tuple[str, int, int], ...
     return ("ring", others, others), ("doubling", logarithm, others)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _undominated(kind: str, ranks: int) -> tuple[Algorithm, ...]:
     """The algorithms that are fastest for some size and link: fewest rounds first, least sent last."""
     kept: list[Algorithm] = []

@@ -22,6 +22,7 @@ from autoshard.redistribute.digits import apart
 from autoshard.redistribute.planner import evened, is_cut, plan_steps
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
+from autoshard.util.memo import Memo
 from costmodel import Hardware, group_levels, grouped_seconds, operator_seconds
 
 Numbers = TypeVar("Numbers", float, np.ndarray)
@@ -32,12 +33,12 @@ class Prices:
 
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware
-        self._redistributions: dict[tuple[Layout, Layout, TensorType], float] = {}
-        self._levels: dict[Grouping, tuple] = {}
-        self._exchanges: dict[tuple, float] = {}
-        self._works: dict[tuple, float] = {}
-        self._least: dict[tuple[Layout, Layout, TensorType], float] = {}
-        self._sure: dict[tuple[Layout, Layout, TensorType], float] = {}
+        self._redistributions: Memo[tuple[Layout, Layout, TensorType], float] = Memo()
+        self._levels: Memo[Grouping, tuple] = Memo()
+        self._exchanges: Memo[tuple, float] = Memo()
+        self._works: Memo[tuple, float] = Memo()
+        self._least: Memo[tuple[Layout, Layout, TensorType], float] = Memo()
+        self._sure: Memo[tuple[Layout, Layout, TensorType], float] = Memo()
         self._fastest = max(link.bandwidth for _, link in hardware.topology.levels)
         self._nearest = min(0.0 if link.curves else link.latency for _, link in hardware.topology.levels)
 

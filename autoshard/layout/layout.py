@@ -16,6 +16,7 @@ from typing import cast
 
 from autoshard.layout.mesh import AxisRef, Groups, Mesh, merge_refs, size_of
 from autoshard.util.errors import LayoutError, MeshError
+from autoshard.util.memo import Interned
 
 REDUCTIONS = ("sum", "max", "min", "prod")
 Refs = tuple[AxisRef, ...]
@@ -35,7 +36,7 @@ class Layout:
         LayoutError: an axis used twice, unknown, or a bad reduction.
     """
 
-    _interned: dict[object, Layout] = {}
+    _interned: Interned[Layout] = Interned()
     mesh: Mesh
     dims: tuple[Refs, ...]
     partial: Refs
@@ -67,7 +68,7 @@ class Layout:
         _check(*key)
         layout = super().__new__(cls)
         layout.mesh, layout.dims, layout.partial, layout.reduction = key
-        return cls._interned.setdefault(key, layout)
+        return cls._interned.keep(key, layout)
 
     def __reduce__(self) -> tuple:
         return Layout, (self.mesh, self.dims, self.partial, self.reduction)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
+from autoshard.util.memo import Interned
 
 UNREDUCED_KINDS = ("sum", "max", "min")
 
@@ -51,7 +52,7 @@ class Sharding:
             axes the reduction says nothing and is "sum".
     """
 
-    _interned: dict[object, Sharding] = {}
+    _interned: Interned[Sharding] = Interned()
     mesh: Mesh
     dims: tuple[DimSharding, ...]
     replicated: Refs
@@ -77,7 +78,7 @@ class Sharding:
         sharding = super().__new__(cls)
         sharding.mesh, sharding.dims, sharding.replicated, sharding.unreduced = key[:4]
         sharding.reduction, sharding.mesh_name = reduction, mesh_name
-        return cls._interned.setdefault(key, sharding)
+        return cls._interned.keep(key, sharding)
 
     def __str__(self) -> str:
         """sdy's text, as `show_sharding` gives it."""

@@ -81,7 +81,7 @@ def wiring(rule: Rule) -> Wiring:
     return Wiring(rule)
 
 
-@lru_cache(maxsize=262144)
+@lru_cache(maxsize=65536)
 def to_factors(tensor: TensorFactors, sharding: Sharding | None) -> Row:
     """What splits each factor of a tensor: its row of the table.
 

@@ -33,6 +33,7 @@ from autoshard.search.candidates import joined, suggested
 from autoshard.search.listing import Listing, listing
 from autoshard.util.errors import PlanError
 from autoshard.util.errors import at as where
+from autoshard.util.memo import Memo
 from costmodel import Hardware
 
 AtLeast = Callable[[Layout, Layout, TensorType], float]
@@ -40,11 +41,13 @@ Held = Sequence[tuple[Layout, ...]]
 """Per operand, the layout it is left in and those of the copies that decided users have; () where it is open."""
 
 ALTERNATIVES = 3
+JUDGED = 1 << 12
+"""Situations that are remembered."""
 MOST_PRICED = 32
 """Strategies that may be priced exactly, beyond those of neighbours, where none is free of communication."""
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def chooser(mesh: Mesh, hardware: Hardware) -> Chooser:
     """The judge for a mesh and hardware, with all that it has judged so far: plans of like graphs share it."""
     return Chooser(mesh, Prices(hardware))
@@ -55,8 +58,8 @@ class Chooser:
 
     def __init__(self, mesh: Mesh, prices: Prices) -> None:
         self.mesh, self.prices = mesh, prices
-        self._known: dict[tuple, tuple[Option, tuple[Option, ...]]] = {}
-        self._followed: dict[tuple, Option] = {}
+        self._known: Memo[tuple, tuple[Option, tuple[Option, ...]]] = Memo(JUDGED)
+        self._followed: Memo[tuple, Option] = Memo(JUDGED)
 
     def _speed(self, piece: AxisRef) -> tuple:
         """The links along a piece of the mesh: by themselves, and how many ranks of it each level joins."""

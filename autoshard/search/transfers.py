@@ -24,10 +24,13 @@ from autoshard.redistribute.planner import plan_steps
 from autoshard.redistribute.step import Step
 from autoshard.search.strategies import CARRIED, SPLITS, Atoms, decode, encode, to_digits, to_layout
 from autoshard.util.errors import RedistributeError
+from autoshard.util.memo import Memo
 
 Steps = tuple[Step, ...]
 Terms = tuple[tuple[int, float], ...]
 """A class's steps: which kind of step, and the share of the tensor's elements that it is priced by."""
+SIZES = 256
+"""Of how many sizes of tensors the seconds are remembered."""
 WIDE = 4
 """How many dims the shape has, at least, that everything divides."""
 
@@ -39,13 +42,13 @@ class Transfers:
         self.prices, self.atoms, self.detours = prices, atoms, detours
         self._foreign: list[Layout] = []
         self._foreign_code: dict[Layout, int] = {}
-        self._classes: dict[tuple[int, ...], int] = {}
+        self._classes: Memo[tuple[int, ...], int] = Memo()
         self._terms: list[Terms | None] = []
         self._numbers: dict[Terms | None, int] = {}
         self._steps: dict[tuple, int] = {}
         self._samples: list[Step] = []
-        self._seconds: dict[int, np.ndarray] = {}
-        self._planned_for: dict[tuple[int, ...], list[_Planned]] = {}
+        self._seconds: Memo[int, np.ndarray] = Memo(SIZES)
+        self._planned_for: Memo[tuple[int, ...], list[_Planned]] = Memo()
 
     def code(self, layout: Layout) -> int:
         """The number of a layout."""
@@ -138,7 +141,9 @@ class Transfers:
 
     def _plan(self, digits: tuple[int, ...], shape: tuple[int, ...]) -> Terms | None:
         """The steps between layouts, the digits of which alternate."""
-        known = self._planned_for.setdefault(digits, [])
+        known = self._planned_for.get(digits)
+        if known is None:
+            known = self._planned_for[digits] = []
         if all(len(one.shape) < len(shape) for one in known):
             known.append(self._between(digits, (self.atoms.mesh.devices,) * max(WIDE, len(shape))))
         for one in known:

@@ -1,0 +1,64 @@
+"""What is remembered stays bounded: interned values that live as long as they are used, and memos that forget."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Hashable
+from itertools import islice
+from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+RECENT = 1 << 14
+"""How many interned values are kept though nobody uses them: about 10 MiB of layouts."""
+MOST = 1 << 16
+"""How many answers a memo holds: a plan asks for fewer, and a number with its key takes some 200 bytes."""
+
+
+class Interned(Generic[Value]):
+    """Values by what they are made of: as long as somebody uses one, the same object is found for it.
+
+    Those that nobody uses go, but for the RECENT ones made last. Threads that make equal values get the same one.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakValueDictionary[Hashable, Value] = WeakValueDictionary()
+        self._recent: deque[Value] = deque(maxlen=RECENT)
+        self._making = threading.Lock()
+        self.get = self._known.get
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def keep(self, key: Hashable, value: Value) -> Value:
+        """The value that is known by the key; the one given, if none is."""
+        with self._making:
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = value
+                self._recent.append(value)
+            return known
+
+
+class Memo(dict[Key, Value]):
+    """A dict of answers that can be worked out again: when it is full the older half is forgotten.
+
+    >>> memo = Memo(most=4)
+    >>> for number in range(6):
+    ...     memo[number] = number**2
+    >>> list(memo)
+    [2, 3, 4, 5]
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        super().__init__()
+        self.most = MOST if most is None else most
+
+    def __setitem__(self, key: Key, value: Value) -> None:
+        if len(self) >= self.most and key not in self:
+            for old in list(islice(self, max(1, self.most // 2))):
+                self.pop(old, None)
+        super().__setitem__(key, value)
