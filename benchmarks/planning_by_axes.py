@@ -93,7 +93,7 @@ def measure(traced: Any, sizes: tuple[int, ...], mode: str, hardware: str, limit
 
 def _plan(traced: Any, sizes: tuple[int, ...], mode: str, hardware: str, limit: float, answer: Connection) -> None:
     import autoshard
-    from autoshard.search.evaluate import evaluate_plan
+    from autoshard.cost.evaluate import evaluate_plan
     from autoshard.util.errors import AutoshardError
 
     where: dict[str, Any] = {"devices": sizes[0]} if len(sizes) == 1 else {"mesh": show_sizes(sizes)}

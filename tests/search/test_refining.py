@@ -9,13 +9,13 @@ import pytest
 
 from autoshard.core.strategy import enumerate_strategies
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Builder
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import lookup
 from autoshard.search import refining
 from autoshard.search.candidates import joined, suggested
 from autoshard.search.choose import Chooser
-from autoshard.search.prices import Prices
 from autoshard.search.refining import placements
 from costmodel import preset
 
