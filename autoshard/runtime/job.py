@@ -49,7 +49,7 @@ class Job:
             self._ranks.look()
             kill_all(self._survivors())
             if self._process.returncode:
-                self._kill_group()
+                self._send_group(signal.SIGKILL)
             reader.join(timeout=GRACE_SECONDS)
         stopped = timed_out or self._signal is not None
         _emit(filtered.close(quiet=stopped))
@@ -98,14 +98,14 @@ class Job:
             self._process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             started |= descendants(self._process.pid)
-            self._kill_group()
+            self._send_group(signal.SIGKILL)
         kill_all(started)
         self._process.wait()
 
-    def _kill_group(self) -> None:
-        """End mpiexec and what it, its ranks and theirs started and that has not left its group of processes."""
+    def _send_group(self, number: int) -> None:
+        """A signal to mpiexec, the ranks, and what they have started that has not left the group of processes."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, number)
 
     def _result(self, filtered: StderrFilter, timed_out: bool, timeout: float | None) -> int:
         if self._signal is not None:
@@ -130,13 +130,13 @@ class Job:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Note SIGINT and SIGTERM instead of dying of them; only the main thread may, others are left
-        alone."""
+        """Note SIGINT and SIGTERM instead of dying of them, and take the ranks along at SIGTSTP; only the main thread
+        may, others are left alone."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self._note) for number in numbers}
+        handlers = {signal.SIGINT: self._note, signal.SIGTERM: self._note, signal.SIGTSTP: self._pause}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
@@ -145,6 +145,12 @@ class Job:
 
     def _note(self, number: int, _frame: object) -> None:
         self._signal = number
+
+    def _pause(self, _number: int, _frame: object) -> None:
+        """Stop with all ranks, which Ctrl-Z does not reach in their session, until both are continued."""
+        self._send_group(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._send_group(signal.SIGCONT)
 
     def _pump(self, filtered: StderrFilter) -> None:
         pipe = self._process.stderr

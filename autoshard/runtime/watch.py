@@ -25,7 +25,7 @@ LIFELINE = "launcher"
 ASK_STACK = signal.SIGUSR2
 """At this signal a rank writes its Python stack."""
 
-MISSED_SECONDS = 3.0
+MISSED_SECONDS = 2.0
 """For how long ranks may be seen to wait for one that has ended: none can come, but what is read is a moment old."""
 STOPPED_SECONDS = 5.0
 """For how long ranks may be seen to wait for one that a signal has stopped."""

@@ -221,6 +221,19 @@ def test_a_launcher_that_is_killed_takes_even_stopped_ranks_along(job: subproces
     assert gone(processes)
 
 
+def test_ranks_pause_with_their_launcher(job: subprocess.Popen, tmp_path: Path) -> None:
+    ranks = [int(file.stem) for file in tmp_path.glob("*.pid")]
+    for number, stands in ((signal.SIGTSTP, True), (signal.SIGCONT, False)):
+        job.send_signal(number)
+        end = time.monotonic() + LONGEST
+        while any(stopped(pid) != stands for pid in (job.pid, *ranks)):
+            assert time.monotonic() < end, f"after {number.name}"
+            time.sleep(0.02)
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=LONGEST)
+    assert job.returncode == 128 + signal.SIGTERM and gone(ranks)
+
+
 def test_what_failed_ranks_have_started_ends_with_them(library: str, tmp_path: Path, capfd) -> None:
     script = tmp_path / "script.py"
     script.write_text(
