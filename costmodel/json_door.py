@@ -29,6 +29,8 @@ MOST_BYTES = 2**26
 """Bytes of the largest file that is read: a plan of 100,000 operators has half as many."""
 MOST_DEPTH = 64
 """Levels of what may hold anything; what `Record`s say has ten at most."""
+_PIECE = 2**18
+"""Bytes that are read at a time: Python makes room for as many as it is asked for."""
 _LONGEST = 300
 """Characters of a reason: names that stand in a file are not repeated at any length."""
 
@@ -101,8 +103,21 @@ def read(path: str | os.PathLike, kind: type[T] | Any = Any) -> T:
         OSError: it cannot be read.
         JsonError: as for `decode`.
     """
+    return decode(contents(path), kind)
+
+
+def contents(path: str | os.PathLike) -> bytes:
+    """The bytes of a file, of a long one the first MOST_BYTES + 1.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    pieces, left = [], MOST_BYTES + 1
     with open(path, "rb") as file:
-        return decode(file.read(MOST_BYTES + 1), kind)
+        while left and (piece := file.read(min(left, _PIECE))):
+            pieces.append(piece)
+            left -= len(piece)
+    return b"".join(pieces)
 
 
 def plain(data: Any) -> Any:

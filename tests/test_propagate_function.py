@@ -9,7 +9,7 @@ import pytest
 
 import autoshard
 from autoshard import Mesh, propagate
-from autoshard.propagate.api import PASSES, write_whole
+from autoshard.propagate.api import PASSES
 from autoshard.propagate.levels import Level
 from autoshard.propagate.step import BOTH
 from autoshard.report.propagation import to_json
@@ -110,20 +110,6 @@ def test_an_unknown_value():
     spread = propagate(Net(), X, MESH)
     with pytest.raises(UnknownNameError, match=r"named 'dense.matmul'; did you mean dense2.matmul, dense1.matmul"):
         spread.explain("dense.matmul")
-
-
-def test_files_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    target = tmp_path / "out.mlir"
-    write_whole(target, "first")
-
-    def fail(self, *_args, **_kwargs):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(RuntimeSetupError, match=r"cannot write .*out.mlir: No space left on device"):
-        write_whole(target, "second")
-    assert target.read_text() == "first"
-    assert list(tmp_path.iterdir()) == [target]
 
 
 # -- modules

@@ -7,7 +7,6 @@ same in every run. Parameters are read by Load at their first use; Assign stores
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +34,7 @@ from autoshard.ops.attributes import Literal, resolve
 from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Nest, Program, Start, Wait
 from autoshard.plan.plan import CONFIGURED, Plan
 from autoshard.util.errors import PlanError
+from autoshard.util.files import write_whole
 
 MONAD = DumpType("UMonad")
 INDENT = " " * 8
@@ -138,16 +138,9 @@ def save_graphs(
             f"{serial + 2:02d}_validate_{serial + 2:04d}.ir",
         )
         for name, text in zip(names, (begin, local, local), strict=True):
-            _write_whole(place / name, text)
+            write_whole(place / name, text, PlanError, durable=False)
             paths.append(place / name)
     return tuple(paths)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """A reader sees the old file or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 class _Writer:

@@ -21,6 +21,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.layout.tensor_map import MapEntry, TensorMap
 from autoshard.plan.plan import Plan
 from autoshard.util.errors import LayoutError, ParseError, PlanError
+from autoshard.util.files import write_whole
 
 _STRATEGIES, _LAYOUTS = "parallel_strategy_item", "parallel_layout_item"
 _SHARD = re.compile(r"(?P<name>\S+)\.shard\((?P<given>.*?)\)\s*(?:#.*)?")
@@ -86,10 +87,12 @@ def _layout_item(name: str, layout: Layout, shape: tuple[int, ...]) -> dict[str,
 
 
 def save_checkpoint(plan: Plan, path: str | Path) -> Path:
-    """Write a strategy checkpoint as JSON; the path."""
-    path = Path(path)
-    path.write_text(json.dumps(to_checkpoint(plan), indent=1) + "\n", encoding="utf-8")
-    return path
+    """Write a strategy checkpoint as JSON, whole or not at all; the path.
+
+    Raises:
+        PlanError: as for `to_checkpoint`, or the file cannot be written.
+    """
+    return write_whole(path, json.dumps(to_checkpoint(plan), indent=1) + "\n", PlanError)
 
 
 def from_checkpoint(data: Mapping[str, Any] | str | Path) -> Strategies:

@@ -18,6 +18,7 @@ import numpy as np
 
 from autoshard.mindspore.communication import get_rank
 from autoshard.util.errors import CheckpointError
+from autoshard.util.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,7 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | os.PathLike) -> Path:
     from safetensors.numpy import save
 
     data = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(data)
-        os.replace(beside, target)
-    except OSError as error:
-        raise CheckpointError(f"cannot write checkpoint {target}: {error.strerror or error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
-    return target
+    return write_whole(target, data, CheckpointError, folders=True)
 
 
 def _arrays(parameters: Any) -> dict[str, np.ndarray]:

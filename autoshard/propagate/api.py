@@ -30,6 +30,7 @@ from autoshard.propagate.values import get_sharding
 from autoshard.propagate.work import Val, Work, from_graph
 from autoshard.trace.function import Traced, known_trace, trace
 from autoshard.util.errors import AutoshardError, ContextError, PlanError, RuntimeSetupError
+from autoshard.util.files import write_whole
 from autoshard.util.gc_paused import gc_paused
 from autoshard.util.source import Source
 
@@ -149,23 +150,7 @@ class Propagated:
             RuntimeSetupError: the file cannot be written.
             PlanError: the graph did not come from a StableHLO module.
         """
-        write_whole(Path(path), self.to_mlir(keep_rules=keep_rules))
-
-
-def write_whole(target: Path, text: str) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        RuntimeSetupError: it cannot be written.
-    """
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(target)
-    except OSError as error:
-        raise RuntimeSetupError(f"cannot write {target}: {error.strerror or error}") from None
-    finally:
-        draft.unlink(missing_ok=True)
+        write_whole(path, self.to_mlir(keep_rules=keep_rules), RuntimeSetupError)
 
 
 def propagate(

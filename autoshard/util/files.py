@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from autoshard.util.errors import AutoshardError, ParseError
-from costmodel.json_door import MOST_BYTES, JsonError, convert, decode
+from costmodel.json_door import MOST_BYTES, JsonError, contents, convert, decode
 from costmodel.whole_file import replacing as _replacing
 
 T = TypeVar("T")
@@ -25,8 +25,7 @@ def read_bytes(path: FilePath, what: str, error: type[AutoshardError] = ParseErr
         error: it cannot be read, or has more than MOST_BYTES bytes.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        data = contents(path)
     except (OSError, ValueError) as fault:  # a name with a zero byte is a ValueError
         raise error(f"cannot read the {what} {path}: {_why(fault)}") from None
     if len(data) > MOST_BYTES:
@@ -106,6 +105,8 @@ def replacing(
     Raises:
         error: it cannot be written; what the block itself raises but for OSError is passed on.
     """
+    if "\0" in str(path):
+        raise error(f"cannot write {path!r}: a file's name has no zero bytes")
     try:
         if folders:
             Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from autoshard.core.tensortype import TensorType, type_of
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
-from autoshard.runtime.checkpoint import Held, Placed, checkpoints, damage, import_files, load, read_index, save
+from autoshard.runtime.checkpoint import Held, Placed, checkpoints, damage, find, import_files, load, read_index, save
 from autoshard.runtime.checkpoint.index import _digest
 from autoshard.runtime.local import LocalComm
 from autoshard.util.errors import CheckpointError
@@ -213,3 +213,23 @@ def test_plain_files(tmp_path):
     with pytest.raises(CheckpointError, match="its arrays end at byte"):
         import_files([tmp_path / "cut"], tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_latest_is_checked(tmp_path):
+    """A list that is cut, emptied or changed is told; the list of older releases has no checksum and is read."""
+    for step in (7, 3):
+        saved(tmp_path, step)
+    latest = tmp_path / "latest"
+    text = latest.read_text()
+    assert checkpoints(tmp_path) == ["step-00000007", "step-00000003"]
+    for wrong in [text[:-1], text[:-2], text[: len(text) // 2], "", "\n", text.replace("3", "4"), text + "x", "\0\xff"]:
+        latest.write_text(wrong)
+        with pytest.raises(CheckpointError, match="latest is damaged"):
+            find(tmp_path)
+    latest.write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match="no text in UTF-8"):
+        find(tmp_path)
+    latest.write_text(text.partition("\n")[2])
+    assert find(tmp_path).name == "step-00000003"
+    latest.unlink()
+    assert find(tmp_path).name == "step-00000007"

@@ -20,6 +20,7 @@ from autoshard.runtime.checkpoint.safefile import write_file
 from autoshard.runtime.checkpoint.save import save
 from autoshard.runtime.local import LocalComm
 from autoshard.util.errors import CheckpointError
+from autoshard.util.files import replacing
 
 Rename = Callable[[str], str | None]
 STATES = "states"
@@ -62,15 +63,8 @@ def export_file(
         reader.read(source[name], tuple(map(slice, [0] * of.rank, of.shape)), whole)
         return whole
 
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(beside, types, array, {"format": "pt"})
-        os.replace(beside, path)
-    except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(path, CheckpointError, folders=True) as draft:
+        write_file(draft, types, array, {"format": "pt"})
     return list(types)
 
 

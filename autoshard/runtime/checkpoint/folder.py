@@ -1,6 +1,6 @@
 """The directory of checkpoints: a folder per step, made aside and renamed, and the file `latest` that names the newest.
 
-    checkpoints/latest               the newest one's name, then those of the older ones, newest first
+    checkpoints/latest               a checksum; then the newest one's name and those of the older ones, newest first
     checkpoints/step-00000012/       index.json and a file for each rank that had something to write
     checkpoints/.saving-*            a save under way, or one that died
 
@@ -18,12 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autoshard.runtime.checkpoint.index import INDEX
-from autoshard.runtime.checkpoint.safefile import flush
+from autoshard.runtime.checkpoint.safefile import checksum
 from autoshard.util.errors import CheckpointError
+from autoshard.util.files import read_text, write_whole
+from costmodel.whole_file import sync
 
 LATEST = "latest"
-_SAVING, _REMOVING, _LOCK, _NEXT = ".saving-", ".removing-", ".lock", ".latest-next"
-_NAME = re.compile(r"step-(\d+)(?:-(\d+))?")
+_SAVING, _REMOVING, _LOCK, _CHECKSUM = ".saving-", ".removing-", ".lock", "checksum "
+# Digits in such numbers that they can be read: steps are 64-bit numbers.
+_NAME = re.compile(r"step-([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
 def checkpoints(directory: Path) -> list[str]:
@@ -38,8 +41,22 @@ def checkpoints(directory: Path) -> list[str]:
 
 
 def _listed(directory: Path) -> list[str]:
+    """The names that `latest` tells, oldest first; releases before 0.2 wrote it without a checksum.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
     path = directory / LATEST
-    return path.read_text(encoding="utf-8").split()[::-1] if path.exists() else []
+    if not path.exists():
+        return []
+    first, _, rest = read_text(path, "list of checkpoints", CheckpointError).partition("\n")
+    names = rest if first.startswith(_CHECKSUM) else f"{first}\n{rest}"
+    sound = first in (_CHECKSUM + checksum(names.encode()), names.partition("\n")[0])
+    if not sound or not names.endswith("\n") or not all(map(_NAME.fullmatch, names.splitlines())):
+        raise CheckpointError(
+            f"{path} is damaged; without it the checkpoint of the highest step is the newest: look, and remove the file"
+        )
+    return names.split()[::-1]
 
 
 def _order(name: str) -> tuple[int, int]:
@@ -77,7 +94,8 @@ def saving(directory: Path) -> Iterator[Path]:
     with _locked(directory):
         for left in [*directory.glob(f"{_SAVING}*"), *directory.glob(f"{_REMOVING}*")]:
             shutil.rmtree(left)
-        (directory / _NEXT).unlink(missing_ok=True)
+        for left in directory.glob(f".{LATEST}*"):
+            left.unlink()
         stage = directory / f"{_SAVING}{os.getpid()}"
         stage.mkdir()
         try:
@@ -109,9 +127,9 @@ def commit(directory: Path, stage: Path, step: int, keep: int) -> Path:
     name = f"step-{step:08d}"
     if same:
         name += f"-{max(_order(one)[1] for one in same) + 1}"
-    _sync(stage)
+    sync(stage)
     os.rename(stage, directory / name)
-    _sync(directory)
+    sync(directory)
     kept = [one for one in before if one not in same]
     kept = [*kept, name][-keep:] if keep else [*kept, name]
     _point(directory, kept[::-1])
@@ -122,23 +140,11 @@ def commit(directory: Path, stage: Path, step: int, keep: int) -> Path:
 
 
 def _point(directory: Path, names: list[str]) -> None:
-    with open(directory / _NEXT, "w", encoding="utf-8") as file:
-        file.writelines(f"{name}\n" for name in names)
-        flush(file)
-    os.replace(directory / _NEXT, directory / LATEST)
-    _sync(directory)
+    text = "".join(f"{name}\n" for name in names)
+    write_whole(directory / LATEST, f"{_CHECKSUM}{checksum(text.encode())}\n{text}", CheckpointError)
 
 
 def _remove(directory: Path, name: str) -> None:
     aside = directory / f"{_REMOVING}{name}"
     os.rename(directory / name, aside)
     shutil.rmtree(aside)
-
-
-def _sync(folder: Path) -> None:
-    """See to it that the names in a folder are on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -20,9 +20,10 @@ from autoshard.runtime.checkpoint.agree import from_all, together
 from autoshard.runtime.checkpoint.folder import commit, saving
 from autoshard.runtime.checkpoint.index import INDEX, Block, File, Index, Tensor, block_of, check_index
 from autoshard.runtime.checkpoint.placed import Held, extent, first_owners
-from autoshard.runtime.checkpoint.safefile import flush, stored_name, write_file
+from autoshard.runtime.checkpoint.safefile import stored_name, write_file
 from autoshard.runtime.comm import Comm
 from autoshard.util.errors import CheckpointError
+from autoshard.util.files import write_whole
 
 Records = list[tuple[str, File, dict[str, Any]]]
 
@@ -164,7 +165,5 @@ def _finish(
     files = {file: File(**given) for file, given, _ in records}
     index = Index(step, str(mesh), mesh.devices, files, tensors, dict(metadata or {}))
     check_index(index)
-    with open(stage / INDEX, "w", encoding="utf-8") as out:
-        out.write(index.to_text())
-        flush(out)
+    write_whole(stage / INDEX, index.to_text(), CheckpointError)
     return commit(stage.parent, stage, step, keep).name
