@@ -10,13 +10,12 @@ In a pattern `*` stands for any part of a name without dots and `**` for any par
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from autoshard.frontends.planning import is_module
 from autoshard.ir.asked import Asked
@@ -27,9 +26,10 @@ from autoshard.layout.spec import Axis, DimSpec, Spec
 from autoshard.layout.tensor_map import matrix_axes
 from autoshard.trace.function import Annotation, known_trace
 from autoshard.trace.specs import Specs
-from autoshard.util.errors import AutoshardError, MeshError, ParseError, ShardingError, UnknownNameError
+from autoshard.util.errors import AutoshardError, MeshError, ShardingError, UnknownNameError
+from autoshard.util.files import read_json
+from costmodel.json_door import Natural, Record
 
-FORMAT = "autoshard annotations 1"
 _PLACEMENT = re.compile(r"(?:S|Shard)\((?:dim=)?(-?\d+)\)|(R|Replicate\(\))")
 _NEAR = 3
 # What the main parameter of a module is called, in torch and in flax.
@@ -266,6 +266,24 @@ def _of_parts(parts: Sequence[int], value: Value, mesh: Mesh) -> Spec:
 # -- files
 
 
+_Entry = str | Natural | tuple[str | Natural, ...] | None
+_Given = str | tuple[_Entry, ...]
+
+
+class AskRecord(Record, frozen=True):
+    """What is asked by one pattern, with a priority."""
+
+    given: _Given
+    priority: Natural | None = None
+
+
+class AnnotationFile(Record, frozen=True):
+    """Patterns of names, and what they ask."""
+
+    format: Literal["autoshard annotations 1"]
+    annotations: dict[str, _Given | AskRecord]
+
+
 def load_annotations(path: str | Path) -> dict[str, Any]:
     """The patterns in a JSON file, as `annotate` takes them.
 
@@ -275,25 +293,8 @@ def load_annotations(path: str | Path) -> dict[str, Any]:
     Raises:
         ParseError: no such file, no JSON, or another format.
     """
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ParseError(f"cannot read annotations from {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ParseError(f"{path} holds no annotations: {error}") from None
-    found = data.get("annotations") if isinstance(data, dict) else None
-    if not isinstance(found, dict) or data.get("format") != FORMAT:
-        raise ParseError(f'{path} holds no annotations; it has to be {{"format": "{FORMAT}", "annotations": {{...}}}}')
-    return dict(_asks(found))
-
-
-def _asks(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for pattern, given in found.items():
-        if isinstance(given, dict):
-            yield pattern, Ask(_tupled(given.get("given")), given.get("priority"))
-        else:
-            yield pattern, _tupled(given)
-
-
-def _tupled(given: Any) -> Any:
-    return tuple(map(_tupled, given)) if isinstance(given, list) else given
+    found = read_json(path, AnnotationFile, "file of annotations")
+    return {
+        pattern: Ask(given.given, given.priority) if isinstance(given, AskRecord) else given
+        for pattern, given in found.annotations.items()
+    }

@@ -53,6 +53,11 @@ def described(words: str) -> Any:
     return msgspec.Meta(description=words)
 
 
+def between(least: int, most: int) -> Any:
+    """What to annotate a number with that lies in a range, both ends included."""
+    return msgspec.Meta(ge=least, le=most)
+
+
 def with_schema(more: dict[str, Any]) -> Any:
     """What to annotate a type with so that its schema says more, which the type checks by itself."""
     return msgspec.Meta(extra_json_schema=more)
@@ -165,6 +170,10 @@ def _inside(one: Any) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """The message in short, without msgspec's mark of numbers that are too large to be numbers."""
-    text = re.sub(r"\s+", " ", str(error)) or type(error).__name__
+    """The message in one short line."""
+    return short(re.sub(r"\s+", " ", str(error)) or type(error).__name__)
+
+
+def short(text: str) -> str:
+    """The text, without its middle if it is long."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 60]} ... {text[-40:]}"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from costmodel.curves import CollectiveCurve, OperatorCurve
 from costmodel.hardware import Device, Hardware, Link, Topology
-from costmodel.json_door import Natural, Record, read
+from costmodel.json_door import Natural, Record, read, short
 from costmodel.whole_file import write_whole
 
 CALIBRATED = "calibrated"
@@ -61,7 +61,7 @@ def load(name: str | Path) -> Hardware:
     except OSError as error:
         raise ValueError(f"cannot read the hardware file {path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise ValueError(f"{path} is no hardware file: {error}") from None
+        raise ValueError(f"{path} is no hardware file: {short(str(error))}") from None
 
 
 def _plain(hardware: Hardware) -> dict[str, Any]:

@@ -34,6 +34,8 @@ _SCALES = {
 # "80 gib" is clear; "80 Gb" is not (eight times less to a network engineer), so only whole lower case is
 # added.
 _SCALES |= {unit.lower(): scale for unit, scale in _SCALES.items()}
+_LONGEST = 64
+"""Characters of a size at most."""
 _SIZE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
@@ -69,6 +71,8 @@ def parse_bytes(size: SupportsIndex | str) -> int:
 
 
 def _parse_text(text: str) -> int:
+    if len(text) > _LONGEST:
+        raise ValueError(f"cannot read {text[:_LONGEST]!r}... as a size: it has {len(text)} characters")
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(f"cannot read {text!r} as a size: write a number and a unit, like '80 GiB'")

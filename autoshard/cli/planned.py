@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from autoshard.cli.app import read_mesh
 from autoshard.cli.target import TargetError, is_module, load_target
+from costmodel.json_door import JsonError, decode
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
@@ -106,7 +106,6 @@ def read_options(given: Sequence[str]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     try:
-        found = json.loads(text)
-    except ValueError:
+        return decode(text, bool | int | float)
+    except JsonError:
         return text
-    return found if isinstance(found, bool | int | float) else text

@@ -136,7 +136,7 @@ def _attribute(word: str) -> tuple[str, Any]:
         raise ShapeError(f"cannot read {word!r}; write a type, f32[64, 24], or an attribute, transpose_b=True")
     try:
         return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return name, value
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from autoshard.util.errors import RuleError
+from autoshard.util.text import natural
 
 REDUCTIONS = ("sum", "max", "min", "prod")
 PASS, REDUCTION, REPLICATE, PERMUTATION = "pass", "reduction", "replicate", "permutation"
@@ -109,10 +110,10 @@ class Rule:
     @staticmethod
     def parse(text: str) -> Rule:
         """Read what `str(rule)` prints."""
-        match = re.fullmatch(r"(.*)\{((?:\s*\w+=\d+\s*,?)*)\}\s*", text.strip())
+        match = re.fullmatch(r"(.*)\{((?:\s*\w+=[0-9]+\s*,)*(?:\s*\w+=[0-9]+\s*)?)\}\s*", text.strip())
         if match is None:
             raise RuleError(f"cannot read rule {text!r}: it should end with the factor sizes, e.g. {{m=4, k=6}}")
-        sizes = {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", match[2])}
+        sizes = {name: natural(size, RuleError) for name, size in re.findall(r"(\w+)=([0-9]+)", match[2])}
         return _Pattern.parse(match[1].rstrip()).build(sizes, list(sizes))
 
     @cached_property
@@ -170,7 +171,7 @@ def _bind(text: str, shapes: tuple[tuple[int, ...], ...], sizes: tuple[tuple[str
 
 
 Names = tuple[str, ...]
-_WORD = re.compile(r"\.\.\.|\(|\)|(?:\[\w+\]|<\w+>|\w+)!?~?(?:\^\d+)?(?:=\w+)?(?:&\w+)?|\S")
+_WORD = re.compile(r"\.\.\.|\(|\)|(?:\[\w+\]|<\w+>|\w+)!?~?(?:\^[0-9]+)?(?:=\w+)?(?:&\w+)?|\S")
 
 
 @dataclass(frozen=True)
@@ -387,7 +388,7 @@ class _Reader:
         if "~" in word:
             self.whole.add(name)
         if exchange:
-            self.exchanges[name] = int(exchange)
+            self.exchanges[name] = natural(exchange, RuleError)
         if follows:
             self.follows[name] = follows
         if joins:

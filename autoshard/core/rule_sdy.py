@@ -17,7 +17,7 @@ from autoshard.util.errors import RuleError
 
 _KINDS = ((REDUCTION, "reduction"), (REPLICATE, "need_replication"), (PERMUTATION, "permutation"))
 _BLOCKED = "blocked_propagation"
-_SYMBOL = re.compile(r"z_([1-9][0-9]*)|[i-z]")
+_SYMBOL = re.compile(r"z_([1-9][0-9]{0,17})|[i-z]")
 Side = tuple[tuple[Dim, ...], ...]
 
 

@@ -11,6 +11,9 @@ from functools import cache, cached_property
 import numpy as np
 
 from autoshard.util.errors import ParseError, ShapeError
+from autoshard.util.text import natural
+
+_TEXT = re.compile(r"\s*([A-Za-z]\w*)\[\s*((?:[0-9]+\s*(?:,\s*[0-9]+\s*)*(?:,\s*)?)?)\]\s*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def dtype(of: DType | str | np.dtype | type) -> DType:
         return _BY_NAME[of]
     try:
         return _of_numpy(of if isinstance(of, np.dtype) else np.dtype(of))
-    except (TypeError, KeyError):
+    except (TypeError, KeyError, ValueError, SyntaxError):  # numpy reads texts such as "i4,f8" with a parser
         names = ", ".join(row.name for row in _TABLE)
         raise ShapeError(f"unknown element type {of!r}; known are {names}") from None
 
@@ -135,10 +138,10 @@ class TensorType:
     @staticmethod
     def parse(text: str) -> TensorType:
         """Read `f32[64, 1024]`."""
-        match = re.fullmatch(r"\s*(\w+)\[([\d,\s]*)\]\s*", text)
+        match = _TEXT.fullmatch(text)
         if match is None:
             raise ParseError(f"cannot read tensor type {text!r}; write e.g. 'f32[64, 1024]'")
-        return TensorType.of((int(size) for size in match[2].split(",") if size.strip()), match[1])
+        return TensorType.of((natural(size) for size in re.findall("[0-9]+", match[2])), match[1])
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join('?' if size == DYNAMIC else str(size) for size in self.shape)}]"

@@ -15,18 +15,19 @@ from autoshard.core.strategy import Parts, show_parts
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.scan import Scanner, quote
 from autoshard.util.errors import ParseError
+from autoshard.util.text import integer, natural
 
 ELISIONS = ("...", "…")
-_TYPE = re.compile(r"<(.+?)(?:, \(([\d, ]*)\))?>")
+_TYPE = re.compile(r"<(.+?)(?:, \(([0-9, ]*)\))?>")
 _ELEMENT = re.compile(r"(?:Tensor\[(\w+)\]|Ref\[Tensor\((\w+)\)\])")
 _NODE = re.compile(
-    r"  %(\d+)\(([^()]*)\) = ([\w.]+)\((.*?)\)"
+    r"  %([0-9]+)\(([^()]*)\) = ([\w.]+)\((.*?)\)"
     r"(?: \{instance name: ([^{}]*)\})?(?: primitive_attrs: \{(.*)\})?"
 )
 _NODE_TYPES = re.compile(r"(?: \{in_strategy: (\(.*?\))\})?      : \((.*)\) -> \((.*)\)")
 _RETURN = re.compile(r"  Return\((.*)\)")
 _RETURN_TYPES = re.compile(r"      : \((.*)\)")
-_SOURCE = re.compile(r"      # In file (.*?)\((\d+)\)/(.*)/")
+_SOURCE = re.compile(r"      # In file (.*?)\(([0-9]+)\)/(.*)/")
 _KEY = re.compile(r"\w+")
 _FLOAT = re.compile(r"-?(?:inf|nan|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)")
 _CONSTANTS = {"true": True, "false": False, "None": None}
@@ -238,13 +239,13 @@ class _Reader:
         if not self.lines[0].startswith("# IR entry: @"):
             return Dump(None, (), tuple(self.body()))
         title = self.next().removeprefix("# IR entry: @")
-        total = self.match(re.compile(r"# Total params: (\d+)"), "# Total params: N")
+        total = self.match(re.compile(r"# Total params: ([0-9]+)"), "# Total params: N")
         self.match(re.compile(""), "an empty line")
         parameters = []
         while not self.done and self.line:
             found = self.match(_PARAMETER, "a parameter line")
             parameters.append(DumpParameter(found[1], *self.types(found[2])))
-        if len(parameters) != int(total[1]):
+        if len(parameters) != natural(total[1]):
             raise self.error(f"the header counts {total[1]} parameters, but {len(parameters)} are listed")
         self.match(re.compile(""), "an empty line")
         self.match(re.compile(re.escape(f"subgraph @{title}() {{")), f"subgraph @{title}() {{")
@@ -313,7 +314,7 @@ class _Reader:
         if source is not None:
             self.place += 1
         return DumpNode(
-            number=int(head[1]),
+            number=natural(head[1]),
             name=head[2],
             op=head[3],
             operands=operands,
@@ -322,7 +323,7 @@ class _Reader:
             instance=head[5],
             attrs=attrs,
             in_strategy=strategy,
-            source=source and DumpSource(source[1], int(source[2]), source[3]),
+            source=source and DumpSource(source[1], natural(source[2]), source[3]),
         )
 
     # -- inside the line that was matched last
@@ -372,7 +373,7 @@ def _read_type(line: Scanner) -> DumpType:
         raise line.error("a type such as <Tensor[Float32], (64, 64)> is expected here")
     if found[2] is None:
         return DumpType(found[1])
-    return DumpType(found[1], tuple(int(size) for size in found[2].split(",") if size.strip()))
+    return DumpType(found[1], tuple(natural(size) for size in re.findall("[0-9]+", found[2])))
 
 
 def parse_attr(line: Scanner) -> Attr:
@@ -389,6 +390,6 @@ def parse_attr(line: Scanner) -> Attr:
 def _bare(word: str) -> bool | int | float | str | None:
     if word in _CONSTANTS:
         return _CONSTANTS[word]
-    if re.fullmatch(r"-?\d+", word):
-        return int(word)
+    if re.fullmatch(r"-?[0-9]+", word):
+        return integer(word)
     return float(word) if _FLOAT.fullmatch(word) else word

@@ -6,25 +6,50 @@ its name, a parameter's device matrix and tensor map (matrix axes counted from t
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from autoshard.core.strategy import Parts, show_parts
 from autoshard.ir.graph import DATA, walk
+from autoshard.ir.scan import Scanner
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.layout.tensor_map import MapEntry, TensorMap
+from autoshard.layout.tensor_map import TensorMap
 from autoshard.plan.plan import Plan
 from autoshard.util.errors import LayoutError, ParseError, PlanError
-from autoshard.util.files import write_whole
+from autoshard.util.files import checked, read_json, write_whole
+from autoshard.util.text import natural
+from costmodel.json_door import Positive, Record, between
 
 _STRATEGIES, _LAYOUTS = "parallel_strategy_item", "parallel_layout_item"
-_SHARD = re.compile(r"(?P<name>\S+)\.shard\((?P<given>.*?)\)\s*(?:#.*)?")
+MOST_AXES = 1000
+"""Axes of a device matrix at most; MindSpore's have a dozen."""
+_SHARD = re.compile(r"(?P<name>[^\s(]+)\.shard\(")
+_NUMBER = re.compile("[0-9]+")
+
+
+class StrategyItem(Record, frozen=True, forbid_unknown_fields=False):
+    """An operator's parts, per operand and dim; MindSpore writes more than is needed here."""
+
+    parallel_strategy: tuple[tuple[Positive, ...], ...]
+
+
+class LayoutItem(Record, frozen=True, forbid_unknown_fields=False):
+    """How a parameter lies: an entry of the map is -1, an axis of the matrix from the right, or a list of such."""
+
+    dev_matrix: tuple[Positive, ...]
+    tensor_map: tuple[Annotated[int, between(-1, MOST_AXES)] | tuple[Annotated[int, between(0, MOST_AXES)], ...], ...]
+
+
+class StrategyFile(Record, frozen=True, forbid_unknown_fields=False):
+    """A strategy checkpoint."""
+
+    parallel_strategy_item: dict[str, StrategyItem] | None = None
+    parallel_layout_item: dict[str, LayoutItem] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,48 +126,18 @@ def from_checkpoint(data: Mapping[str, Any] | str | Path) -> Strategies:
     Raises:
         ParseError: no such file, not JSON, or entries of another form; the message names the entry.
     """
-    where = "the strategy checkpoint" if isinstance(data, Mapping) else str(data)
-    given = data if isinstance(data, Mapping) else _loaded(Path(data))
-    if not isinstance(given, Mapping) or not any(key in given for key in (_STRATEGIES, _LAYOUTS)):
+    what = "strategy checkpoint"
+    if isinstance(data, Mapping):
+        where, found = f"the {what}", checked(data, StrategyFile, f"the {what}")
+    else:
+        where, found = str(data), read_json(data, StrategyFile, what)
+    if found.parallel_strategy_item is None and found.parallel_layout_item is None:
         raise ParseError(f"{where} has neither {_STRATEGIES!r} nor {_LAYOUTS!r}; it is no strategy checkpoint")
-    operators, parameters = {}, {}
-    for name, item in given.get(_STRATEGIES, {}).items():
-        operators[name] = tuple(_whole(one, where, name) for one in _of(item, "parallel_strategy", where, name))
-    for name, item in given.get(_LAYOUTS, {}).items():
-        matrix = _whole(_of(item, "dev_matrix", where, name), where, name)
-        entries = _of(item, "tensor_map", where, name)
-        parameters[name] = TensorMap(matrix, tuple(_entry(one, where, name) for one in entries))
-    return Strategies(operators, parameters)
-
-
-def _loaded(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ParseError(f"cannot read strategies from {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ParseError(f"{path} is no JSON: {error}") from None
-
-
-def _of(item: Any, key: str, where: str, name: str) -> list[Any]:
-    found = item.get(key) if isinstance(item, Mapping) else None
-    if not isinstance(found, list | tuple):
-        raise ParseError(f"{where}: {name} has no list {key!r}")
-    return list(found)
-
-
-def _whole(numbers: Any, where: str, name: str) -> tuple[int, ...]:
-    if not isinstance(numbers, list | tuple) or not all(type(one) is int and one > 0 for one in numbers):
-        raise ParseError(f"{where}: {name} has {numbers!r} where a list of numbers of at least 1 belongs")
-    return tuple(numbers)
-
-
-def _entry(one: Any, where: str, name: str) -> MapEntry:
-    if type(one) is int and one >= -1:
-        return one
-    if isinstance(one, list | tuple) and one and all(type(each) is int and each >= 0 for each in one):
-        return tuple(one)
-    raise ParseError(f"{where}: {name} has {one!r} in its tensor_map; write -1, a matrix axis or a list of such")
+    layouts = found.parallel_layout_item or {}
+    return Strategies(
+        {name: one.parallel_strategy for name, one in (found.parallel_strategy_item or {}).items()},
+        {name: TensorMap(one.dev_matrix, one.tensor_map) for name, one in layouts.items()},
+    )
 
 
 # -- lines
@@ -171,15 +166,32 @@ def parse_lines(text: str) -> Strategies:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        match = _SHARD.fullmatch(line.strip())
+        match = _SHARD.match(line.strip())
         try:
-            given = ast.literal_eval(match["given"]) if match else None
-        except (ValueError, SyntaxError):
-            given = None
-        if match is None or not isinstance(given, tuple):
+            given = _given(Scanner(line.strip()[match.end() :], number)) if match else ()
+        except ParseError:
+            match, given = None, ()
+        if match is None:
             raise ParseError(f"line {number}: {line.strip()!r} is not of the form name.shard(((2, 1), (1, 4)))")
-        operators[match["name"]] = tuple(_whole(one, f"line {number}", match["name"]) for one in given)
+        if any(one < 1 for parts in given for one in parts):
+            raise ParseError(f"line {number}: {match['name']} has {given!r}; parts are numbers of at least 1")
+        operators[match["name"]] = tuple(given)
     return Strategies(operators, {})
+
+
+def _given(line: Scanner) -> list[tuple[int, ...]]:
+    """What stands between the brackets of shard(...), and behind them nothing but a comment."""
+
+    def numbers() -> tuple[int, ...]:
+        line.expect("(")
+        return tuple(line.several(")", lambda: natural(line.need(_NUMBER, "a number"))))
+
+    line.expect("(")
+    found = line.several(")", numbers)
+    line.expect(")")
+    if not line.take("#"):
+        line.end()
+    return found
 
 
 def differences(strategies: Strategies, plan: Plan) -> list[str]:

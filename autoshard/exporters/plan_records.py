@@ -83,11 +83,14 @@ class OperatorRecord(Caused, frozen=True, kw_only=True):
     alternatives: tuple[OptionRecord, ...] | None = None
 
     def __post_init__(self) -> None:
-        bordered = self.entering is not None and self.leaving is not None
-        if (self.axes is None) != bordered or (self.axes is None) != (self.entering is not None):
-            raise ValueError(f"operator {self.name[:80]} has either axes, or entering and leaving")
-        if bool(self.carried) != bool(self.carriers):
-            raise ValueError(f"operator {self.name[:80]} has carried axes and carriers, or neither")
+        _check_operator(self)
+
+
+def _check_operator(one: OperatorRecord | Operator1) -> None:
+    if not (one.axes is None) == (one.entering is not None) == (one.leaving is not None):
+        raise ValueError("an operator has either axes, or entering and leaving")
+    if bool(one.carried) != bool(one.carriers):
+        raise ValueError("an operator has carried axes and carriers, or neither")
 
 
 _ONE_OR_OTHER = {
@@ -185,6 +188,9 @@ class Operator1(Record, frozen=True, rename={"signature": "is"}):
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
     entering: tuple[str, ...] | None = None
     leaving: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _check_operator(self)
 
     def now(self) -> OperatorRecord:
         """The same in the present form."""

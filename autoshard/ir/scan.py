@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from autoshard.util.errors import ParseError
+from autoshard.util.text import DEPTH
 
 T = TypeVar("T")
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -27,7 +28,7 @@ class Scanner:
     """A line of text and a place in it; errors point at the place."""
 
     def __init__(self, text: str, line: int) -> None:
-        self.text, self.line, self.place = text, line, 0
+        self.text, self.line, self.place, self.depth = text, line, 0, 0
 
     def error(self, reason: str) -> ParseError:
         return ParseError(f"cannot read line {self.line}: {reason}\n    {self.text}\n    {' ' * self.place}^")
@@ -61,11 +62,30 @@ class Scanner:
 
     def string(self) -> str:
         """A string in double quotes, with JSON's escapes."""
-        quoted = self.need(STRING, "a string in double quotes")
+        return self.unquoted(self.need(STRING, "a string in double quotes"))
+
+    def unquoted(self, quoted: str) -> str:
+        """What a string in double quotes says."""
         try:
-            return json.loads(quoted, strict=False)
+            text = json.loads(quoted, strict=False)
+            text.encode()  # half a character has no bytes
         except ValueError as error:
             raise self.error(f"bad string before here: {error}") from None
+        return text
+
+    def nested(self, read: Callable[[], T]) -> T:
+        """What `read` reads, one level deeper.
+
+        Raises:
+            ParseError: there are more levels than DEPTH.
+        """
+        if self.depth >= DEPTH:
+            raise self.error(f"there are more than {DEPTH} levels of brackets")
+        self.depth += 1
+        try:
+            return read()
+        finally:
+            self.depth -= 1
 
     def several(self, close: str, read: Callable[[], T]) -> list[T]:
         """Items separated by commas, up to `close`; a comma may follow the last."""
@@ -75,7 +95,7 @@ class Scanner:
                 self.expect(",")
                 if self.take(close):
                     break
-            items.append(read())
+            items.append(self.nested(read))
         return items
 
     def end(self) -> None:

@@ -27,7 +27,6 @@ A rule that the user gave a node follows its attributes: `y: f32[4] = CustomCall
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -41,12 +40,13 @@ from autoshard.ir.text_values import SMALL_LITERAL, WORD, read_name, read_type, 
 from autoshard.ir.verify import check_node, verify
 from autoshard.ops.registry import lookup
 from autoshard.util.errors import AutoshardError, GraphError, ParseError
+from autoshard.util.text import DEPTH, natural
 
 _MORE = re.compile(r"(?=\S)")
 # Bare, these words are never names.
 _FIRST = {word: re.compile(rf"\s*{word}(?=[\s(]|$)") for word in ("return", "region", "yield")}
 __all__ = ["SMALL_LITERAL", "parse", "read_value", "show", "show_value"]
-_SOURCE = re.compile(r'@ ("(?:[^"\\]|\\.)*"|\S+?):(\d+)(?: \| (.*))?$')
+_SOURCE = re.compile(r'@ ("(?:[^"\\]|\\.)*"|\S+?):([0-9]+)(?: \| (.*))?$')
 
 
 # -- printing
@@ -147,6 +147,7 @@ class _Reader:
         self.values: dict[str, Value] = {}
         self.taken: set[str] = set()
         self.cotangents: dict[Value, Value] = {}
+        self.depth = 0
 
     def run(self) -> Graph:
         graph = self.function("graph ")
@@ -196,6 +197,9 @@ class _Reader:
         """A region; what is defined in it is known in it only."""
         outside = dict(self.values)
         line = self.take()
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise line.error(f"there are more than {DEPTH} levels of regions")
         line.expect("region")
         line.expect("(")
         args = tuple(line.several(")", lambda: self.define(_read_typed(line), line)))
@@ -207,6 +211,7 @@ class _Reader:
         while last.take(",") if outputs else last.match(_MORE):
             outputs.append(self.use(last))
         last.end()
+        self.depth -= 1
         self.values = outside
         return Region(args, nodes, tuple(outputs))
 
@@ -259,6 +264,10 @@ class _Reader:
             check_node(node)
         except AutoshardError as error:
             raise ParseError(f"cannot read line {line.line}: {error}\n    {line.text}") from None
+        except Exception as error:
+            # Shapes are worked out by code that trusts the types of attributes, as those have whom tracing records.
+            why = f"{op_name} cannot have these operands and attributes ({type(error).__name__}: {error})"
+            raise ParseError(f"cannot read line {line.line}: {why}\n    {line.text}") from error
         return node
 
     def result(self, line: Scanner) -> Value:
@@ -298,8 +307,8 @@ def _read_source(line: Scanner) -> Source | None:
     found = line.match(_SOURCE)
     if found is None:
         return None
-    file = json.loads(found[1], strict=False) if found[1].startswith('"') else found[1]
-    return Source(file, int(found[2]), found[3] or "")
+    file = line.unquoted(found[1]) if found[1].startswith('"') else found[1]
+    return Source(file, natural(found[2]), found[3] or "")
 
 
 def _read_rule(line: Scanner) -> Rule:

@@ -23,11 +23,12 @@ from autoshard.layout.sharding import Sharding
 from autoshard.ops.attributes import Literal
 from autoshard.ops.body import Body
 from autoshard.util.errors import AutoshardError, GraphError, ShapeError
+from autoshard.util.text import integer
 
 SMALL_LITERAL = 16
 WORD = re.compile(r"%?[^\W\d][\w./-]*|%\d[\w./#-]*")
-_TYPE = re.compile(r"\w+\[[\d, ]*\]")
-_NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\b")
+_TYPE = re.compile(r"\w+\[[0-9, ]*\]")
+_NUMBER = re.compile(r"-?(?:inf|nan|[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\b")
 _CONSTANTS = {"True": True, "False": False, "None": None}
 _WORDS_OF_THE_FORM = ("return", "graph", "function", "region", "yield")
 
@@ -117,7 +118,7 @@ def read_value(line: Scanner) -> Any:
         line.expect(")")
         return dtype(name)
     if line.take("complex("):
-        return complex(*line.several(")", lambda: _read_scalar(line)))
+        return _read_complex(line)
     if line.take("Body("):
         return _read_body(line)
     if line.take("Rule("):
@@ -127,6 +128,13 @@ def read_value(line: Scanner) -> Any:
     if line.text.startswith('"', line.place):
         return line.string()
     return read_type(line) if _TYPE.match(line.text, line.place) else _read_scalar(line)
+
+
+def _read_complex(line: Scanner) -> complex:
+    parts = line.several(")", lambda: _read_scalar(line))
+    if len(parts) != 2 or not all(isinstance(one, float) for one in parts):
+        raise line.error("complex(...) before here holds no real and imaginary part, like complex(1.0, -2.0)")
+    return complex(*parts)
 
 
 def _read_body(line: Scanner) -> Body:
@@ -194,7 +202,7 @@ def _read_scalar(line: Scanner) -> Any:
         if line.take(word):
             return value
     number = line.need(_NUMBER, "a value (number, string, True, False, None, tuple, dtype(..) or Literal(..))")
-    return int(number) if re.fullmatch(r"-?\d+", number) else float(number)
+    return integer(number) if re.fullmatch(r"-?[0-9]+", number) else float(number)
 
 
 def _read_literal(line: Scanner) -> Literal:

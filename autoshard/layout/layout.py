@@ -20,6 +20,7 @@ from autoshard.util.memo import Interned
 
 REDUCTIONS = ("sum", "max", "min", "prod")
 Refs = tuple[AxisRef, ...]
+_TERMS = re.compile(r"(\+|\bmax |\bmin |\bprod )[ \t]*([\w:().]+)\s*\Z")
 
 
 class Layout:
@@ -85,9 +86,9 @@ class Layout:
     @staticmethod
     def parse(text: str, mesh: Mesh) -> Layout:
         """Read what `str(layout)` prints."""
-        match = re.fullmatch(r"\s*(.*?)\s*(?:(\+|max |min |prod )\s*([\w:().]+))?\s*", text)
-        assert match is not None, "the pattern takes any text"
-        body, sign, terms = match[1], match[2], match[3]
+        match = _TERMS.search(text)
+        body = (text if match is None else text[: match.start()]).strip()
+        sign, terms = (None, "") if match is None else (match[1], match[2])
         try:
             dims = [] if body in ("()", "") else [_parse_refs(dim, mesh) for dim in body.split(",")]
             partial = _parse_refs(terms, mesh) if terms else ()

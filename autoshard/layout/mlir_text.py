@@ -19,6 +19,8 @@ _ESCAPE = re.compile(rb'\\([0-9A-Fa-f]{2}|[nt"\\])')
 _BAD_ESCAPE = re.compile(r'\\(?![0-9A-Fa-f]{2}|[nt"\\])')
 _ESCAPED = {b"n": b"\n", b"t": b"\t", b'"': b'"', b"\\": b"\\"}
 _WIDTH = 100
+# Leading zeros included: MLIR reads any number of them.
+_DIGITS = 1000
 
 
 class Cursor:
@@ -88,6 +90,8 @@ class Cursor:
         match = _INTEGER.match(self.text, self.at)
         if match is None:
             raise self.fail("expected an integer")
+        if len(match[2]) > _DIGITS:
+            raise self.fail("this integer is too large for 64 bits")
         value = int(match[2], 16 if match[2].startswith("0x") else 10) * (-1 if match[1] else 1)
         if not -INT64 <= value < INT64:
             raise self.fail("this integer is too large for 64 bits")

@@ -284,7 +284,7 @@ def _priority(cursor: Cursor) -> int | None:
     if word is None:
         return None
     match = _PRIORITY.fullmatch(word)
-    if match is None or int(match[1]) >= INT64:
+    if match is None or len(match[1]) > 19 or int(match[1]) >= INT64:
         raise cursor.fail("expected a priority: p0, p1, p2, ... without leading zeros", at)
     return int(match[1])
 

@@ -22,8 +22,9 @@ from autoshard.layout.sdy_text import parse_sharding, read_parts, show_mesh
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.layout.verify_sharding import verify_sharding
 from autoshard.util.errors import ParseError, ShardingError
+from autoshard.util.text import natural
 
-_AXIS = re.compile(r"([^\s:]+)(?::\((\d+)\)(\d+))?")
+_AXIS = re.compile(r"([^\s:]+)(?::\(([0-9]+)\)([0-9]+))?")
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -215,7 +216,9 @@ def _axis_of(part: Any, given: Any, what: str) -> Axis:
     match = _AXIS.fullmatch(part) if isinstance(part, str) else None
     if match is None:
         raise _malformed(given, what, f"{part!r} is no axis")
-    return Axis(match[1]) if match[2] is None else Axis(match[1], int(match[2]), int(match[3]))
+    if match[2] is None:
+        return Axis(match[1])
+    return Axis(match[1], natural(match[2], ShardingError), natural(match[3], ShardingError))
 
 
 def _malformed(given: Any, what: str, why: str) -> ShardingError:

@@ -12,7 +12,6 @@ first.
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -21,8 +20,15 @@ from dataclasses import dataclass
 from autoshard.layout.layout import Layout, free_refs
 from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.util.errors import LayoutError, MeshError
+from autoshard.util.text import integer, natural
 
 MapEntry = int | tuple[int, ...]
+_ENTRY = re.compile(r"-?[0-9]+|\([^()]*\)")
+_LIST = r"(?:{0}(?:, *{0})*)?"
+_TUPLE = r"\(" + _LIST.format("[0-9]+") + r",?\)"
+_TEXT = re.compile(
+    rf"\s*device_matrix \[({_LIST.format('[0-9]+')})\] tensor_map \[({_LIST.format(f'(?:-?[0-9]+|{_TUPLE})')})\]\s*"
+)
 
 
 @dataclass(frozen=True)
@@ -48,13 +54,11 @@ class TensorMap:
 
     @staticmethod
     def parse(text: str) -> TensorMap:
-        match = re.fullmatch(r"\s*device_matrix (\[[\d, ]*\]) tensor_map (\[[-\d,() ]*\])\s*", text)
+        match = _TEXT.fullmatch(text)
         if match is None:
             raise LayoutError(f"cannot read {text!r}; write e.g. 'device_matrix [2, 4] tensor_map [1, -1]'")
-        try:
-            return TensorMap(tuple(ast.literal_eval(match[1])), tuple(ast.literal_eval(match[2])))
-        except SyntaxError:
-            raise LayoutError(f"cannot read {text!r}: its lists are no lists of numbers") from None
+        entries = (_read_entry(entry) for entry in _ENTRY.findall(match[2]))
+        return TensorMap(tuple(_numbers(match[1])), tuple(entries))
 
     def __str__(self) -> str:
         return f"device_matrix {list(self.device_matrix)} tensor_map {list(self.tensor_map)}"
@@ -80,6 +84,14 @@ class TensorMap:
                 raise LayoutError(f"{self}: entry {entry} is not -1 nor one of 0..{count - 1}")
             dims.append(tuple(ref for place in places for ref in pieces[count - 1 - place]))
         return Layout(mesh, dims)
+
+
+def _read_entry(text: str) -> MapEntry:
+    return tuple(_numbers(text)) if text.startswith("(") else integer(text, LayoutError)
+
+
+def _numbers(text: str) -> list[int]:
+    return [natural(one, LayoutError) for one in re.findall("[0-9]+", text)]
 
 
 def _entry(places: list[int]) -> MapEntry:

@@ -85,8 +85,8 @@ def load_checkpoint(
     path = ckpt_file_name
     try:
         found = load(Path(path).read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        raise CheckpointError(f"cannot read checkpoint {path}: {getattr(error, 'strerror', None) or error}") from error
     except SafetensorError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: it is no safetensors file ({error})") from error
     if net is not None:

@@ -53,7 +53,7 @@ def _read_hosts(path: Path, ranks: int) -> list[str]:
             " raise the slots, name more hosts, or start fewer ranks"
         )
     # No more than are asked for: a file may promise any number of slots.
-    return list(islice((host for host, count in slots.items() for _ in repeat(None, count)), ranks))
+    return list(islice((host for host, count in slots.items() for _ in repeat(None, min(count, ranks))), ranks))
 
 
 def _even_shares(slots: Counter[str], ranks: int) -> Counter[str]:

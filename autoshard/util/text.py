@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from autoshard.util.errors import AutoshardError, ParseError, shortened
 
-DIGITS = 18
-"""Digits that a whole number has at most: all such fit into 64 bits."""
+DIGITS, MOST = 20, 2**64 - 1
+"""Digits of a whole number at most, and the largest: what 64 bits hold."""
+DEPTH = 64
+"""Levels of brackets, regions and other nested forms at most."""
 
 
 def natural(digits: str, error: type[AutoshardError] = ParseError) -> int:
@@ -19,6 +21,15 @@ def natural(digits: str, error: type[AutoshardError] = ParseError) -> int:
     """
     if not (digits.isascii() and digits.isdigit()):
         raise error(f"{shortened(repr(digits), 80)} is no whole number")
-    if len(digits.lstrip("0")) > DIGITS:
-        raise error(f"the number {shortened(digits, 80)} has more than {DIGITS} digits")
+    if len(digits.lstrip("0")) > DIGITS or int(digits[-DIGITS:]) > MOST:
+        raise error(f"the number {shortened(digits, 80)} is too large for 64 bits")
     return int(digits[-DIGITS:])
+
+
+def integer(text: str, error: type[AutoshardError] = ParseError) -> int:
+    """The number that decimal digits write, with a minus before them or without.
+
+    Raises:
+        error: as for `natural`.
+    """
+    return -natural(text[1:], error) if text.startswith("-") else natural(text, error)

@@ -303,7 +303,7 @@ def test_host_files(tmp_path: Path, text: str, ranks: int, expected: str) -> Non
     "text, message",
     [
         ("a slots=2\n", "has 2 slots, but 4 ranks were asked for"),
-        (f"a slots={'9' * 5000}\n", "has more than 18 digits"),
+        (f"a slots={'9' * 5000}\n", "too large for 64 bits"),
         ("a slots two\n", "cannot read line 1 .*'a slots two'"),
         ("# nobody\n", "names no host"),
     ],

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoshard.frontends.extra import need_jax
+from autoshard.frontends.stablehlo.nesting import BYTECODE
 from autoshard.util.errors import ParseError
 
 if TYPE_CHECKING:
     from autoshard.frontends.stablehlo.imported import Imported
 
-_BYTECODE = b"ML\xefR"
 _PORTABLE = b"StableHLO_v"
 # What XLA writes sdy's attributes as where the dialect itself may not appear, and the pass that reads them back.
 _ROUND_TRIP = "xla.sdy.meshes"
@@ -28,7 +28,8 @@ def from_stablehlo(source: Any, *, dynamic: bool = False) -> Imported:
 
     Args:
         source: MLIR text; the path of a file that ends in .mlir (text or bytecode); bytecode; what
-            `jax.jit(f).lower(...)` or `jax.export.export(...)(...)` return; or an MLIR module.
+            `jax.jit(f).lower(...)` or `jax.export.export(...)(...)` return; or an MLIR module. Bytecode is read by
+            MLIR alone, which trusts it: take text from strangers.
         dynamic: take tensors of dynamic size, too; such a graph can be propagated over, but neither planned nor run.
 
     Raises:
@@ -56,7 +57,7 @@ def _contents(path: Path) -> str | bytes:
         data = path.read_bytes()
     except OSError as error:
         raise ParseError(f"cannot read {path}: {error.strerror or error}") from None
-    if data.startswith(_BYTECODE):
+    if data.startswith(BYTECODE):
         return data
     try:
         return data.decode()

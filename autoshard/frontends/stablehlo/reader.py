@@ -24,6 +24,7 @@ from autoshard.frontends.stablehlo.bodies import CONSTRAINT
 from autoshard.frontends.stablehlo.functions import check_calls, entry_of, public_of, with_functions
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.frontends.stablehlo.locations import Locations, argument_name
+from autoshard.frontends.stablehlo.nesting import BYTECODE, DEEPEST, is_deep
 from autoshard.frontends.stablehlo.structures import STRUCTURES
 from autoshard.frontends.stablehlo.table import TABLE
 from autoshard.ir.asked import Asked
@@ -62,6 +63,11 @@ def parse_module(text: str | bytes, file: str = "") -> Any:
     """
     if not text.strip():
         raise ParseError(f"cannot read {file or 'an empty text'} as a StableHLO module: there is nothing in it")
+    plain = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    if not plain.startswith(BYTECODE) and is_deep(plain):
+        raise ParseError(
+            f"cannot read {file or 'this'} as a StableHLO module: its brackets are nested deeper than {DEEPEST} levels"
+        )
     with make_ir_context() as context:
         # Errors are reported through Python: with threads, MLIR's verifier and the interpreter's lock can deadlock.
         context.enable_multithreading(False)

@@ -33,8 +33,8 @@ def checkpoints(directory: Path) -> list[str]:
     """The names of the complete checkpoints of a directory, in the order they were saved."""
     try:
         found = {one.name for one in os.scandir(directory) if _NAME.fullmatch(one.name)}
-    except OSError as error:
-        raise CheckpointError(f"cannot read checkpoints in {directory}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+        raise CheckpointError(f"cannot read checkpoints in {directory}: {error}") from error
     listed = [name for name in _listed(directory) if name in found]
     # What `latest` does not tell was renamed just before its save was killed, or put here by hand.
     return [*sorted(found - set(listed), key=_order), *listed]
@@ -72,7 +72,7 @@ def find(directory: str | os.PathLike, step: int | None = None) -> Path:
         CheckpointError: there is none, or none of this step.
     """
     directory = Path(directory)
-    if (directory / INDEX).is_file() and step is None:
+    if step is None and os.path.isfile(directory / INDEX):
         return directory
     names = checkpoints(directory)
     if not names:

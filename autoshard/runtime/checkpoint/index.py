@@ -16,6 +16,8 @@ from autoshard.core.tensortype import TensorType
 from autoshard.runtime.checkpoint.placed import Region
 from autoshard.runtime.checkpoint.safefile import CHUNK, checksum
 from autoshard.util.errors import AutoshardError, CheckpointError
+from autoshard.util.files import read_text
+from costmodel.json_door import JsonError, Natural, Positive, Record, convert, decode
 
 FORMAT, VERSION = "autoshard checkpoint", 1
 INDEX = "index.json"
@@ -88,7 +90,7 @@ class Index:
             "files": {name: [one.nbytes, one.header, one.checksum] for name, one in self.files.items()},
             "tensors": {name: _tensor_data(one) for name, one in self.tensors.items()},
         }
-        return json.dumps({**body, "checksum": _digest(body)}, indent=1) + "\n"
+        return json.dumps({**body, "checksum": _digest(body)}, indent=1, allow_nan=False) + "\n"
 
 
 def _digest(body: Mapping[str, Any]) -> str:
@@ -112,12 +114,10 @@ def read_index(folder: Path) -> Index:
     Raises:
         CheckpointError: no such file, damaged, of another version, or it contradicts itself.
     """
-    path = folder / INDEX
+    text = read_text(folder / INDEX, "checkpoint", CheckpointError)
     try:
-        return parse_index(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"cannot read the checkpoint {folder}: {INDEX}: {error.strerror or error}") from error
-    except (AutoshardError, UnicodeDecodeError) as error:
+        return parse_index(text)
+    except AutoshardError as error:
         raise CheckpointError(f"cannot read the checkpoint {folder}: {INDEX}: {error}") from error
 
 
@@ -128,44 +128,68 @@ def parse_index(text: str) -> Index:
         CheckpointError: as for `read_index`.
     """
     try:
-        body = json.loads(text)
-    except ValueError as error:
-        raise CheckpointError(f"it is not JSON ({error}); the file is damaged") from error
-    if not isinstance(body, dict) or body.get("format") != FORMAT:
-        raise CheckpointError(f"it is no {FORMAT}")
-    if body.get("version") != VERSION:
-        raise CheckpointError(f"it has version {body.get('version')!r}; this release reads version {VERSION}")
-    if body.pop("checksum", None) != _digest(body):
-        raise CheckpointError("its contents do not have the checksum that it tells; the file is damaged")
-    try:
-        found = _index(body)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"it is incomplete ({type(error).__name__}: {error})") from error
+        body = decode(text, dict[str, Any])
+        if body.get("format") != FORMAT:
+            raise CheckpointError(f"it is no {FORMAT}")
+        if body.get("version") != VERSION:
+            raise CheckpointError(f"it has version {body.get('version')!r}; this release reads version {VERSION}")
+        if body.pop("checksum", None) != _digest(body):
+            raise CheckpointError("its contents do not have the checksum that it tells; the file is damaged")
+        found = _index(convert(body, IndexRecord))
+    except JsonError as error:
+        raise CheckpointError(f"it is no index ({error}); the file is damaged") from None
     check_index(found)
     return found
 
 
-def _index(body: Mapping[str, Any]) -> Index:
-    return Index(
-        int(body["step"]),
-        str(body["mesh"]),
-        int(body["ranks"]),
-        {name: File(int(one[0]), int(one[1]), str(one[2])) for name, one in body["files"].items()},
-        {name: _tensor(one) for name, one in body["tensors"].items()},
-        dict(body["metadata"]),
-        int(body["chunk"]),
-    )
+class BlockRecord(Record, frozen=True):
+    """A Block."""
+
+    at: tuple[Natural, ...]
+    shape: tuple[Natural, ...]
+    file: str
+    bytes: tuple[Natural, Natural]
+    checksums: str
+
+    def block(self) -> Block:
+        """The Block that it says."""
+        return Block(self.at, self.shape, self.file, *self.bytes, self.checksums)
 
 
-def _tensor(one: Mapping[str, Any]) -> Tensor:
-    blocks = tuple(block_of(given) for given in one["blocks"])
-    return Tensor(TensorType.parse(one["type"]), str(one["layout"]), blocks)
+class TensorRecord(Record, frozen=True):
+    """A Tensor, its type as text."""
+
+    type: str
+    layout: str
+    blocks: tuple[BlockRecord, ...]
+
+
+class IndexRecord(Record, frozen=True):
+    """An Index, without its checksum; of each file its bytes, and the bytes and the checksum of its header."""
+
+    format: str
+    version: int
+    step: Natural
+    mesh: str
+    ranks: Natural
+    chunk: Positive
+    metadata: dict[str, Any]
+    files: dict[str, tuple[Natural, Natural, str]]
+    tensors: dict[str, TensorRecord]
+
+
+def _index(body: IndexRecord) -> Index:
+    tensors = {
+        name: Tensor(TensorType.parse(one.type), one.layout, tuple(each.block() for each in one.blocks))
+        for name, one in body.tensors.items()
+    }
+    files = {name: File(*one) for name, one in body.files.items()}
+    return Index(body.step, body.mesh, body.ranks, files, tensors, body.metadata, body.chunk)
 
 
 def block_of(given: Mapping[str, Any]) -> Block:
-    start, stop = map(int, given["bytes"])
-    at, shape = (tuple(map(int, given[key])) for key in ("at", "shape"))
-    return Block(at, shape, str(given["file"]), start, stop, str(given["checksums"]))
+    """The Block of plain data, as ranks tell each other."""
+    return convert(given, BlockRecord).block()
 
 
 def check_index(index: Index) -> None:

@@ -18,7 +18,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from autoshard.core.tensortype import DType, TensorType, dtype
-from autoshard.util.errors import CheckpointError
+from autoshard.util.errors import AutoshardError, CheckpointError
+from costmodel.json_door import Natural, Record, convert, decode
 
 CHUNK = 1 << 20
 """Bytes that one checksum is of."""
@@ -145,18 +146,25 @@ def read_header(path: Path) -> Header:
             if len(first) < _LENGTH or length > min(size - _LENGTH, _MOST):
                 raise ValueError(f"its header would be {length} bytes long, the file is {size}")
             text = file.read(length)
-        return _parsed(json.loads(text), len(first) + length, checksum(first + text), size)
+        return _parsed(decode(text, dict[str, Any]), len(first) + length, checksum(first + text), size)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
-    except CheckpointError as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (AutoshardError, ValueError) as error:
         raise CheckpointError(f"cannot read {path}: it is no safetensors file, or is damaged ({error})") from error
 
 
+class EntryRecord(Record, frozen=True):
+    """A tensor of the header: its bytes are counted from the header's end."""
+
+    dtype: str
+    shape: tuple[Natural, ...]
+    data_offsets: tuple[Natural, Natural]
+
+
 def _parsed(listed: dict[str, Any], begin: int, check: str, size: int) -> Header:
-    texts = listed.pop("__metadata__", {})
-    entries = {name: _entry(name, one, begin) for name, one in listed.items()}
+    texts = convert(listed.pop("__metadata__", {}), dict[str, str])
+    records = convert(listed, dict[str, EntryRecord])
+    entries = {name: _entry(name, one, begin) for name, one in records.items()}
     ends = max((one.stop for one in entries.values()), default=begin)
     if ends != size:
         raise ValueError(f"its arrays end at byte {ends}, the file at {size}")
@@ -164,14 +172,12 @@ def _parsed(listed: dict[str, Any], begin: int, check: str, size: int) -> Header
     return Header(entries, texts, begin, check)
 
 
-def _entry(name: str, one: dict[str, Any], begin: int) -> Entry:
-    if one["dtype"] not in _KINDS:
-        raise CheckpointError(
-            f"{name}: elements of type {one['dtype']!r} cannot be read; known are {', '.join(_KINDS)}"
-        )
-    of = TensorType.of(one["shape"], dtype(_KINDS[one["dtype"]]))
-    start, stop = map(int, one["data_offsets"])
-    if start < 0 or stop - start != math.prod(of.shape) * of.dtype.itemsize:
+def _entry(name: str, one: EntryRecord, begin: int) -> Entry:
+    if one.dtype not in _KINDS:
+        raise CheckpointError(f"{name}: elements of type {one.dtype!r} cannot be read; known are {', '.join(_KINDS)}")
+    of = TensorType.of(one.shape, dtype(_KINDS[one.dtype]))
+    start, stop = one.data_offsets
+    if stop - start != math.prod(of.shape) * of.dtype.itemsize:
         raise ValueError(f"tensor {name!r}, {of}, cannot lie in bytes {start} to {stop}")
     return Entry(of, begin + start, begin + stop)
 

@@ -24,6 +24,7 @@ from autoshard.runtime.checkpoint.safefile import stored_name, write_file
 from autoshard.runtime.comm import Comm
 from autoshard.util.errors import CheckpointError
 from autoshard.util.files import write_whole
+from costmodel.json_door import decode
 
 Records = list[tuple[str, File, dict[str, Any]]]
 
@@ -98,8 +99,9 @@ def _check_held(name: str, held: Held, comm: Comm) -> None:
 
 def _json(metadata: Mapping[str, Any] | None) -> None:
     try:
-        json.dumps(dict(metadata or {}))
-    except (TypeError, ValueError) as error:
+        # What is read again, too: no NaN, nothing very deep.
+        decode(json.dumps(dict(metadata or {}), allow_nan=False), dict[str, Any])
+    except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"metadata {metadata!r} cannot be written as JSON: {error}") from error
 
 
