@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from autoshard.core.strategy import Parts, show_parts
 from autoshard.ir.graph import DATA, walk
@@ -26,6 +26,9 @@ from autoshard.util.text import natural
 from costmodel.json_door import Positive, Record, between
 
 _STRATEGIES, _LAYOUTS = "parallel_strategy_item", "parallel_layout_item"
+T = TypeVar("T")
+_NAME = 200
+"""Characters of a name that a message has at most."""
 MOST_AXES = 1000
 """Axes of a device matrix at most; MindSpore's have a dozen."""
 _SHARD = re.compile(r"(?P<name>[^\s(]+)\.shard\(")
@@ -48,8 +51,9 @@ class LayoutItem(Record, frozen=True, forbid_unknown_fields=False):
 class StrategyFile(Record, frozen=True, forbid_unknown_fields=False):
     """A strategy checkpoint."""
 
-    parallel_strategy_item: dict[str, StrategyItem] | None = None
-    parallel_layout_item: dict[str, LayoutItem] | None = None
+    # Their contents are read one by one, so that a message has the name.
+    parallel_strategy_item: dict[str, Any] | None = None
+    parallel_layout_item: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -133,11 +137,16 @@ def from_checkpoint(data: Mapping[str, Any] | str | Path) -> Strategies:
         where, found = str(data), read_json(data, StrategyFile, what)
     if found.parallel_strategy_item is None and found.parallel_layout_item is None:
         raise ParseError(f"{where} has neither {_STRATEGIES!r} nor {_LAYOUTS!r}; it is no strategy checkpoint")
-    layouts = found.parallel_layout_item or {}
+    operators = _items(found.parallel_strategy_item, StrategyItem, where)
+    layouts = _items(found.parallel_layout_item, LayoutItem, where)
     return Strategies(
-        {name: one.parallel_strategy for name, one in (found.parallel_strategy_item or {}).items()},
+        {name: one.parallel_strategy for name, one in operators.items()},
         {name: TensorMap(one.dev_matrix, one.tensor_map) for name, one in layouts.items()},
     )
+
+
+def _items(given: dict[str, Any] | None, kind: type[T], where: str) -> dict[str, T]:
+    return {name: checked(one, kind, f"{where}: {name[:_NAME]}") for name, one in (given or {}).items()}
 
 
 # -- lines

@@ -73,11 +73,12 @@ def test_differences_are_told():
     [
         ({}, "the strategy checkpoint has neither 'parallel_strategy_item' nor 'parallel_layout_item'; it is no "
              "strategy checkpoint"),
-        ({"parallel_strategy_item": {"a": {"stage": 0}}}, "the strategy checkpoint: a has no list 'parallel_strategy'"),
+        ({"parallel_strategy_item": {"a": {"stage": 0}}},
+         "cannot read the strategy checkpoint: a: Object missing required field `parallel_strategy`"),
         ({"parallel_strategy_item": {"a": {"parallel_strategy": [[0, 2]]}}},
-         "the strategy checkpoint: a has [0, 2] where a list of numbers of at least 1 belongs"),
+         "cannot read the strategy checkpoint: a: Expected `int` >= 1 - at `$.parallel_strategy[0][0]`"),
         ({"parallel_layout_item": {"w": {"dev_matrix": [2], "tensor_map": [-2]}}},
-         "the strategy checkpoint: w has -2 in its tensor_map; write -1, a matrix axis or a list of such"),
+         "cannot read the strategy checkpoint: w: Expected `int` >= -1 - at `$.tensor_map[0]`"),
     ],
 )  # fmt: skip
 def test_a_bad_checkpoint_is_refused(data, message):
@@ -87,10 +88,10 @@ def test_a_bad_checkpoint_is_refused(data, message):
 
 
 def test_bad_files_and_lines_are_refused(tmp_path):
-    with pytest.raises(ParseError, match="cannot read strategies from .*: No such file"):
+    with pytest.raises(ParseError, match="cannot read the strategy checkpoint .*: No such file"):
         from_checkpoint(tmp_path / "none.json")
     (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(ParseError, match="bad.json is no JSON"):
+    with pytest.raises(ParseError, match="cannot read the strategy checkpoint .*bad.json: "):
         from_checkpoint(tmp_path / "bad.json")
     with pytest.raises(ParseError, match=r"line 2: 'matmul' is not of the form name.shard\(\(\(2, 1\), \(1, 4\)\)\)"):
         parse_lines("a.shard(((1,),))\nmatmul")

@@ -128,7 +128,10 @@ def test_text():
             lambda: TensorMap.parse("device_matrix 2,4"),
             "cannot read 'device_matrix 2,4'; write e.g. 'device_matrix",
         ),
-        (lambda: TensorMap.parse("device_matrix [2,,4] tensor_map [1]"), "its lists are no lists of numbers"),
+        (
+            lambda: TensorMap.parse("device_matrix [2,,4] tensor_map [1]"),
+            "cannot read .device_matrix .2,,4. tensor_map",
+        ),
         (
             lambda: matrix_axes(Mesh.flat(8), [3, 2]),
             r"device matrix \[3, 2\] needs 6 devices, which does not divide 8",

@@ -107,7 +107,7 @@ def _renamed_file(body, new):
         (lambda body: body["tensors"]["wide"]["blocks"].pop(), "blocks of 'wide' do not make up"),
         (lambda body: body.update(version=9), "it has version 9; this release reads version 1"),
         (lambda body: body.update(format="x"), "it is no autoshard checkpoint"),
-        (lambda body: body.pop("mesh"), "it is incomplete .KeyError: 'mesh'"),
+        (lambda body: body.pop("mesh"), "it is incomplete .Object missing required field `mesh`"),
         (lambda body: body["files"][FILE].__setitem__(0, 10**6), f"{FILE} is .* bytes long, the index says 1000000"),
     ],
 )

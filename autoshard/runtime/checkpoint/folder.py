@@ -34,7 +34,8 @@ def checkpoints(directory: Path) -> list[str]:
     try:
         found = {one.name for one in os.scandir(directory) if _NAME.fullmatch(one.name)}
     except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
-        raise CheckpointError(f"cannot read checkpoints in {directory}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"cannot read checkpoints in {directory}: {why}") from error
     listed = [name for name in _listed(directory) if name in found]
     # What `latest` does not tell was renamed just before its save was killed, or put here by hand.
     return [*sorted(found - set(listed), key=_order), *listed]

@@ -129,15 +129,18 @@ def parse_index(text: str) -> Index:
     """
     try:
         body = decode(text, dict[str, Any])
-        if body.get("format") != FORMAT:
-            raise CheckpointError(f"it is no {FORMAT}")
-        if body.get("version") != VERSION:
-            raise CheckpointError(f"it has version {body.get('version')!r}; this release reads version {VERSION}")
-        if body.pop("checksum", None) != _digest(body):
-            raise CheckpointError("its contents do not have the checksum that it tells; the file is damaged")
+    except JsonError as error:
+        raise CheckpointError(f"it is not JSON of an index ({error}); the file is damaged") from None
+    if body.get("format") != FORMAT:
+        raise CheckpointError(f"it is no {FORMAT}")
+    if body.get("version") != VERSION:
+        raise CheckpointError(f"it has version {body.get('version')!r}; this release reads version {VERSION}")
+    if body.pop("checksum", None) != _digest(body):
+        raise CheckpointError("its contents do not have the checksum that it tells; the file is damaged")
+    try:
         found = _index(convert(body, IndexRecord))
     except JsonError as error:
-        raise CheckpointError(f"it is no index ({error}); the file is damaged") from None
+        raise CheckpointError(f"it is incomplete ({error})") from None
     check_index(found)
     return found
 

@@ -19,12 +19,15 @@ import numpy as np
 
 from autoshard.core.tensortype import DType, TensorType, dtype
 from autoshard.util.errors import AutoshardError, CheckpointError
+from autoshard.util.files import checked
 from costmodel.json_door import Natural, Record, convert, decode
 
 CHUNK = 1 << 20
 """Bytes that one checksum is of."""
 _LENGTH = 8
 _MOST = 100_000_000
+_SHOWN = 200
+"""Characters of a name that a message has at most."""
 _NAMES = {
     "bool": "BOOL",
     "f8e4m3fn": "F8_E4M3",
@@ -163,8 +166,7 @@ class EntryRecord(Record, frozen=True):
 
 def _parsed(listed: dict[str, Any], begin: int, check: str, size: int) -> Header:
     texts = convert(listed.pop("__metadata__", {}), dict[str, str])
-    records = convert(listed, dict[str, EntryRecord])
-    entries = {name: _entry(name, one, begin) for name, one in records.items()}
+    entries = {name: _entry(name, given, begin) for name, given in listed.items()}
     ends = max((one.stop for one in entries.values()), default=begin)
     if ends != size:
         raise ValueError(f"its arrays end at byte {ends}, the file at {size}")
@@ -172,7 +174,8 @@ def _parsed(listed: dict[str, Any], begin: int, check: str, size: int) -> Header
     return Header(entries, texts, begin, check)
 
 
-def _entry(name: str, one: EntryRecord, begin: int) -> Entry:
+def _entry(name: str, given: Any, begin: int) -> Entry:
+    one = checked(given, EntryRecord, f"tensor {name[:_SHOWN]!r}", CheckpointError)
     if one.dtype not in _KINDS:
         raise CheckpointError(f"{name}: elements of type {one.dtype!r} cannot be read; known are {', '.join(_KINDS)}")
     of = TensorType.of(one.shape, dtype(_KINDS[one.dtype]))
