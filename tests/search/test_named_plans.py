@@ -198,7 +198,11 @@ def test_what_does_not_fit_is_refused(step):
         plan(FFN(sizes=(12, 24, 8)), (array(24, 12),), "dp=4", search="zero2")
     with pytest.raises(PlanError, match="no data input has a first dim that 7 parts divide"):
         planned(step, "data_parallel", "dp=7")
-    with pytest.raises(PlanError, match="no product takes its rows over tp"):
+    with pytest.raises(PlanError, match=r"products found are dense1.matmul \(whole\), dense2.matmul \(whole\)"):
+        plan(FFN(sizes=(12, 22, 7)), (array(24, 12),), "dp=2 tp=4", search="megatron")
+    with pytest.raises(
+        PlanError, match="no product takes its rows over tp .* no product of data by a weight was found"
+    ):
         plan(lambda x: ops.relu(x), (array(8, 12),), "dp=2 tp=4", search="megatron")
 
 

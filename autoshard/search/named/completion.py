@@ -170,7 +170,7 @@ def split(node: Node, factors: Mapping[int, Refs], strategy: Strategy) -> Strate
     if all(strategy.axes[i] == refs for i, refs in factors.items()):
         return None
     anew = {ref.name for refs in factors.values() for ref in refs}
-    axes = [() if any(ref.name in anew for ref in refs) else refs for refs in strategy.axes]
+    axes = [tuple(ref for ref in refs if ref.name not in anew) for refs in strategy.axes]
     for i, refs in factors.items():
         axes[i] = merge_refs((*axes[i], *refs))
     if not is_legal(node.rule, [size_of(refs) for refs in axes]):

@@ -35,6 +35,8 @@ from autoshard.search.problem import Problem
 from autoshard.transform.recompute import regather
 from autoshard.util.errors import PlanError
 
+_SHOWN = 6
+
 
 def named_plan(problem: Problem, recipe: Recipe, axes: Mapping[str, str] | None = None) -> Plan:
     """The plan of a recipe.
@@ -208,11 +210,19 @@ class _Maker:
         if not self.recipe.sequence or not over:
             return layout.final()
         shape = value.type.shape
-        for dim in (1, 0) if len(shape) > 2 else (0,):
+        for dim in self._token_dims if len(shape) > 2 else (0,):
             if len(shape) > 1 and shape[dim] % (layout.parts[dim] * size_of(over)) == 0:
                 dims = [merge_refs((*refs, *over)) if i == dim else refs for i, refs in enumerate(layout.dims)]
                 return Layout(self.mesh, dims)
         return layout.final()
+
+    @cached_property
+    def _token_dims(self) -> tuple[int, int]:
+        """The dims along which tokens are split, the first choice first: the sequence; the batch where some products
+        have both in one dim, of which only the batch can be cut further."""
+        ranks = {use.node.results[0].type.rank for use in self.structure.weight_uses if not use.batch}
+        ranks |= {node.results[0].type.rank for node, _ in self.structure.lookups}
+        return (0, 1) if {2, 3} <= ranks else (1, 0)
 
     # -- which weights are split, and how
 
@@ -244,8 +254,17 @@ class _Maker:
             raise self._refuse(
                 f"no product takes its rows over {self._shown()} from one that left its columns so; it needs two "
                 "products of data by weights, one behind the other, whose shared size (or number of heads) "
-                f"{size_of(self.axes.tensor)} parts divide"
+                f"{size_of(self.axes.tensor)} parts divide; {self._products()}"
             )
+
+    def _products(self) -> str:
+        """Where a pair of products was looked for, and how each of the first products is split."""
+        kinds = self._pairs.kinds
+        found = [f"{use.node.label} ({kinds.get(use.node, 'whole')})" for use in self.structure.weight_uses]
+        if not found:
+            return "no product of data by a weight was found at all"
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        return f"the products found are {', '.join(found[:_SHOWN])}{more}"
 
     def _shown(self) -> str:
         return ".".join(map(self.mesh.show_ref, self.second))
