@@ -11,6 +11,7 @@ from autoshard.exporters.json_text import json_text
 from autoshard.exporters.mindspore import shard_lines, to_checkpoint
 from autoshard.exporters.placements import module_plan, modules_around, to_data
 from autoshard.exporters.plan_file import plan_data
+from autoshard.exporters.plan_records import plan_schema as plan_schema
 from autoshard.util.errors import PlanError
 from autoshard.util.files import write_whole
 from autoshard.util.gc_paused import gc_paused
