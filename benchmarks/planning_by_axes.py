@@ -57,7 +57,7 @@ def traced_block(kind: str) -> Any:
     from autoshard.core.tensortype import TensorType
     from autoshard.transform.train import train_step
 
-    block = nn.TransformerEncoderLayer(HIDDEN, HEADS, 4 * HIDDEN, causal=True)
+    block = nn.TransformerBlock(HIDDEN, HEADS, 4 * HIDDEN, causal=True)
     of = TensorType.of((BATCH, SEQUENCE, HIDDEN), "f32")
     if kind == "forward":
         return trace(block, of)

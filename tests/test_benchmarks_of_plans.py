@@ -1,5 +1,5 @@
-"""benchmarks/plans_in_reality.py, contenders.py and large.py, in small: what they judge, plan and refuse; no time is
-asserted."""
+"""benchmarks/plans_in_reality.py, contenders.py, large.py and planning_by_axes.py, in small: what they judge, plan and
+refuse; no time is asserted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from autoshard.layout.mesh import Mesh
 from autoshard.search import evaluate_plan
-from benchmarks import large, plans_in_reality
+from benchmarks import large, planning_by_axes, plans_in_reality
 from benchmarks.contenders import PICK, contenders, meshes
 from costmodel import preset
 
@@ -57,3 +57,12 @@ def test_a_large_program_is_measured_in_parts():
     assert row["devices"] == 32 and row["collectives"] > 0
     assert row["all"] == pytest.approx(row["planned"] + row["partitioned"] + row["priced"])
     assert row["predicted_seconds"] > sum(row["predicted_axes"].values()) > 0
+
+
+def test_each_cell_of_planning_by_axes_is_planned_or_says_why_not(capsys):
+    block = planning_by_axes.traced_block("forward")
+    sizes = planning_by_axes.parse_sizes("2x2")
+    cells = {mode: planning_by_axes.measure(block, sizes, mode, "cpu", 60.0) for mode in ("batch", "zero1")}
+    assert cells["batch"]["seconds"] > 0 and "training step" in cells["zero1"]["refused"]
+    planning_by_axes.show([{"kind": "forward", "mesh": "2x2", "modes": cells}], list(cells))
+    assert "zero1: the named plan" in capsys.readouterr().out
