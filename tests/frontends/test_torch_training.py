@@ -11,6 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils.checkpoint import checkpoint
 
 import autoshard as ash
 from autoshard import nn
@@ -268,6 +270,20 @@ class Pair(torch.autograd.Function):
         return y @ w.t(), 3 * (x.t() @ y) + rest * kept, y.sum() * torch.ones(())
 
 
+class Quiet(torch.autograd.Function):
+    """Turns gradients off once more inside."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = x * 2
+        return y + 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 2
+
+
 class Broken(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -283,6 +299,14 @@ def _pair(net: Any, x: Tensor) -> Tensor:
     return (y * F.one_hot(top, 3)).sum() + (rest * rest).mean() + (y * 0.1).exp().sum()
 
 
+def _checkpoints(net: Any, x: Tensor) -> Tensor:
+    """The reentrant kind has a gradient only for what depends on one that goes in."""
+    y = checkpoint(lambda x: (x @ net.w).tanh(), x, use_reentrant=False)
+    return checkpoint(lambda y: (y * net.v).sin(), y, use_reentrant=True) + checkpoint(
+        lambda x: (x @ net.w * net.scale).cos(), x, use_reentrant=True
+    )
+
+
 FUNCTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "straight through": lambda net, x: (Rounded.apply(x @ net.w, 1.5) * net.v).square().mean(),
     "beside decompositions": lambda net, x: F.smooth_l1_loss(Rounded.apply(x @ net.w, 1.5), net.v.detach()),
@@ -293,6 +317,8 @@ FUNCTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "several results": _pair,
     "one in another": lambda net, x: Reversed.apply(Rounded.apply(x @ net.w, 2.0) * net.scale).square().sum(),
     "on a parameter itself": lambda net, x: (x @ Rounded.apply(net.w, 1.0) - net.v).square().sum(),
+    "gradients off inside": lambda net, x: (Quiet.apply(x @ net.w) * Quiet.apply(x[:, :3]) * net.v).square().mean(),
+    "checkpoints": lambda net, x: _checkpoints(net, x).square().mean(),
     "without gradients": lambda net, x: (Rounded.apply((x @ net.w).detach(), 1.0) * net.v).square().sum(),
 }  # fmt: skip
 
@@ -395,3 +421,37 @@ def test_embeddings_in_half_precision_learn(dtype: torch.dtype) -> None:
             assert found.dtype == dtype
             torch.testing.assert_close(found, wanted[name], rtol=0.02, atol=0.02)
         assert not torch.equal(model.state()["embed.weight"], net.embed.weight)
+
+
+# -- flex_attention
+
+
+class Flexible(torch.nn.Module):
+    """A learned bias by distance, and a window of what may be seen; heads in groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.into, self.back = torch.nn.Linear(6, 16), torch.nn.Linear(8, 6)
+        self.slope = torch.nn.Parameter(torch.tensor([0.3, -0.2]))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        q, k, v = (part.unflatten(-1, (-1, 4)).transpose(1, 2) for part in self.into(x).split((8, 4, 4), -1))
+        window = create_block_mask(lambda b, h, i, j: (i >= j) & (i - j < 3), None, None, 5, 5, device="cpu")
+        found = flex_attention(
+            q, k, v, lambda score, b, h, i, j: score + self.slope[h] * (i - j), block_mask=window, enable_gqa=True
+        )
+        return {"loss": self.back(found.transpose(1, 2).flatten(2)).square().mean()}
+
+
+def test_flex_attention_learns() -> None:
+    """torch has no gradient of it on CPUs: the reference is its own unfused implementation."""
+    before = flex_attention(*(torch.ones(1, 1, 4, 2) for _ in "qkv"))
+    net, x = Flexible(), torch.randn(2, 5, 6)
+    model = ash.from_torch(net, (x,), loss="loss", optimizer=OPTIMIZERS["sgd"][0])
+    wanted = model.reference_state()
+    loss = ash.plan(model, mesh="x=2").run(*model.example_arrays)
+    np.testing.assert_allclose(loss, net.requires_grad_(False)(x)["loss"], rtol=1e-5)
+    for name, found in model.state().items():
+        np.testing.assert_allclose(found, wanted[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    assert torch.equal(before, flex_attention(*(torch.ones(1, 1, 4, 2) for _ in "qkv")))

@@ -14,6 +14,7 @@ from threading import RLock
 from typing import Any
 
 from autoshard.frontends.torch.archive import load_archive
+from autoshard.frontends.torch.flex import plain_flex_attention
 from autoshard.frontends.torch.functional import node_ready, nodes_at_any_depth
 from autoshard.frontends.torch.functions import functions_with_gradients
 from autoshard.frontends.torch.locations import user_line
@@ -90,7 +91,7 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
             f"from_torch takes a torch.nn.Module, an ExportedProgram or a .pt2 file, not {type(target).__name__}"
         )
     try:
-        with quiet(), quick_capture(), functions_with_gradients():
+        with quiet(), quick_capture(), functions_with_gradients(), plain_flex_attention():
             found = torch.export.export(target, tuple(args), dict(kwargs))
         return with_code(found)
     except Exception as error:  # torch raises errors of many kinds for what it cannot capture

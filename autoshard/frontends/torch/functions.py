@@ -32,29 +32,48 @@ def _patch() -> Patch:
 
 def _dispatcher(own: Any, inside: Callable[[], bool]) -> Any:
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if inside() and _wanted(cls, args, kwargs):
-            return _applied(cls, args, kwargs)
-        return own.__get__(None, cls)(*args, **kwargs)
+        # Of torch's own machinery torch takes care.
+        if not inside() or cls.__module__.startswith("torch._"):
+            return own.__get__(None, cls)(*args, **kwargs)
+        if not _wanted(args, kwargs):
+            return _run(cls, _bound(cls, args, kwargs))
+        return args[0](*args[2:]) if _is_checkpoint(cls) else _applied(cls, _bound(cls, args, kwargs))
 
     return classmethod(apply)
 
 
-def _wanted(cls: type, args: Sequence[Any], kwargs: Any) -> bool:
-    """Whether the gradient of this call may matter, and torch does not see to it itself."""
+def _is_checkpoint(cls: type) -> bool:
+    """Whether it runs a function without gradients, to run it again for them: a matter of memory, not of numbers."""
+    from torch.utils.checkpoint import CheckpointFunction
+
+    return cls is CheckpointFunction
+
+
+def _wanted(args: Sequence[Any], kwargs: Any) -> bool:
+    """Whether a call has a gradient."""
     import torch
 
-    # Reentrant checkpoints differentiate what they run, as the graph is; the others are torch's own machinery.
-    if cls.__module__.startswith(("torch._", "torch.utils.checkpoint")):
-        return False
     tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
     return torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
 
 
-def _applied(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(cls: Any, args: tuple[Any, ...]) -> Any:
+    """What the forward pass alone returns.
 
-    args = _bound(cls, args, kwargs)
+    Not torch's own `apply`: it turns gradients off without a trace, and a `torch.no_grad()` in the forward pass would
+    then seem to leave them off for good.
+    """
+    import torch
+
+    with torch.no_grad():
+        return _forward(cls, _context(args), args)
+
+
+def _applied(cls: Any, args: tuple[Any, ...]) -> Any:
+    import torch
+
     ctx = _context(args)
-    with _no_grad():
+    with torch.no_grad():
         found = _forward(cls, ctx, args)
         single = not isinstance(found, tuple | list)
         outputs = [found] if single else list(found)
@@ -148,23 +167,3 @@ def _is_tensor(one: Any) -> bool:
 
 def _is_real(one: Any) -> bool:
     return _is_tensor(one) and (one.is_floating_point() or one.is_complex())
-
-
-@contextmanager
-def _no_grad() -> Iterator[None]:
-    """As inside a Function, without a trace of it in the captured graph."""
-    import torch
-
-    before = torch.is_grad_enabled()
-    _set_grad(False)
-    try:
-        yield
-    finally:
-        _set_grad(before)
-
-
-def _set_grad(enabled: bool) -> None:
-    import torch
-
-    with torch._C.DisableTorchFunction():  # by which export sees that it is set
-        torch._C._set_grad_enabled(enabled)

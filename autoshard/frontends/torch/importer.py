@@ -84,13 +84,15 @@ class Importer:
             with self.placed(node):
                 return (self.chosen if name == COND else self.repeated)(*_filled(node.args, held))
         name = functional_name(node) if changes_first(node) else name
-        if name not in TABLE:
-            return self.unknown(node, name, "")
-        self.count += 1
         try:
             types = result_types(node)
         except ShapeError as error:
-            return self.unknown(node, name, str(error))
+            return self.unknown(node, name, str(error) if name in TABLE else "")
+        if types and all(one is not None and 0 in one.shape for one in types):
+            return _empty(node, types)
+        if name not in TABLE:
+            return self.unknown(node, name, "")
+        self.count += 1
         call = Call(node, types, self.counter, self.count, self.training, self.memo)
         with self.placed(node):
             try:
@@ -197,6 +199,12 @@ def _attribute(module: Any, target: str) -> Any:
 def _zeros(of: TensorType) -> Any:
     kind = float if of.dtype.is_float else int
     return do(lookup("Fill"), shape=of.shape, value=kind(0), dtype=of.dtype.name)
+
+
+def _empty(node: Any, types: Sequence[TensorType | None]) -> Any:
+    """Results without elements, such as slices of nothing: whatever made them, there is nothing to compute."""
+    made = [np.zeros(one.shape, one.dtype.numpy) for one in types if one is not None]
+    return made if isinstance(node.meta.get("val"), tuple | list) else made[0]
 
 
 def result_types(node: Any) -> tuple[TensorType | None, ...]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autoshard.frontends.results import picked, plain
+from autoshard.frontends.torch.flex import plain_flex_attention
 from autoshard.frontends.torch.tensors import array_of
 from autoshard.trace.optim import SGD, Adam, AdamW, Momentum, Optimizer
 from autoshard.util.errors import GraphError, at
@@ -63,7 +64,8 @@ def _module(model: TorchModel) -> Any:
 def _result(model: TorchModel, module: Any) -> Any:
     args, kwargs = copy.deepcopy(model.example)
     try:
-        found = module(*args, **kwargs)
+        with plain_flex_attention():
+            found = module(*args, **kwargs)
     except Exception as error:  # of any kind: it is the module's own
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise GraphError(
