@@ -15,48 +15,10 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import autoshard as ash
-from autoshard import nn
 from autoshard.util.errors import AutoshardError, GraphError, ShapeError
+from tests.frontends.torch_steps import OPTIMIZERS, check_step, torch_step
 
 pytestmark = pytest.mark.torch
-
-OPTIMIZERS: dict[str, tuple[Callable, Callable]] = {
-    "sgd": (lambda p: nn.SGD(p, 0.5, weight_decay=0.1), lambda p: torch.optim.SGD(p, 0.5, weight_decay=0.1)),
-    "adamw": (
-        lambda p: nn.AdamW(p, 0.1, eps=1e-4, weight_decay=0.5),
-        lambda p: torch.optim.AdamW(p, 0.1, eps=1e-4, weight_decay=0.5),
-    ),
-}
-
-
-def torch_step(module: torch.nn.Module, args: tuple[Any, ...], optimizer: str = "sgd", steps: int = 1) -> dict:
-    """State and loss of a copy of the module after some steps of torch."""
-    module = copy.deepcopy(module)
-    chosen = OPTIMIZERS[optimizer][1]([one for one in module.parameters() if one.requires_grad])
-    for _ in range(steps):
-        chosen.zero_grad()
-        loss = module(*args)["loss"]
-        loss.sum().backward()
-        chosen.step()
-    return {**module.state_dict(), "loss": loss.detach()}
-
-
-def check_step(
-    module: torch.nn.Module, args: tuple[Any, ...], optimizer: str = "sgd", steps: int = 1, mesh: str = ""
-) -> Any:
-    """Import, do steps of training whole (or on a mesh), and compare the loss and everything in the state."""
-    wanted = torch_step(module, args, optimizer, steps)
-    model = ash.from_torch(module, args, loss="loss", optimizer=OPTIMIZERS[optimizer][0])
-    run = ash.plan(model, mesh=mesh).run if mesh else model.traced
-    for _ in range(steps):
-        loss = run(*model.example_arrays)
-    np.testing.assert_allclose(loss, wanted["loss"], rtol=1e-4, atol=1e-6)
-    for name, found in model.state().items():
-        assert found.shape == wanted[name].shape, name
-        torch.testing.assert_close(
-            found, wanted[name], rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
-        )
-    return model
 
 
 class Net(torch.nn.Module):

@@ -58,7 +58,7 @@ def exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
 
     Raises:
         ParseError: not one of these, a file that torch cannot read, arguments for what is exported already, or a
-            module that torch.export cannot capture; the message holds torch's reason.
+            module that torch.export cannot capture or decompose; the message holds torch's reason.
         ShapeError: the program has dynamic shapes; or gradients stop where it cannot be said, see `with_stops`.
     """
     with _CAPTURING:
@@ -73,8 +73,11 @@ def _exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
         program = with_stops(program)
     if all(node_ready(node) for node in nodes_at_any_depth(program.graph_module)):
         return program
-    with quiet():
-        return program.run_decompositions(_decompositions())
+    try:
+        with quiet():
+            return program.run_decompositions(_decompositions())
+    except Exception as error:  # of many kinds, as above
+        raise ParseError(f"torch cannot decompose this program: {type(error).__name__}: {_told(error)}") from error
 
 
 def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

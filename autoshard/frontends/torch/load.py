@@ -62,6 +62,8 @@ def from_torch(
     wrapped = ""
     if callable(loss):
         module, wrapped, loss = _with_loss(module, loss), _WRAPPED, "loss"
+    elif _clashes(module):
+        module, wrapped = _wrapper(module), _WRAPPED
     program = exported(module, args, kwargs or {})
     model = TorchModel(program, name or _name(module, wrapped), loss, optimizer, wrapped)
     if hasattr(module, "training"):
@@ -75,6 +77,32 @@ def _name(module: Any, wrapped: str) -> str:
     if not isinstance(module, torch.nn.Module):
         return "model"
     return type(getattr(module, wrapped) if wrapped else module).__name__
+
+
+def _clashes(module: Any) -> bool:
+    """Whether it has tensors by names such as `code`, which torch's graph modules have a use of their own for."""
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        return False
+    own = (name for name, _ in (*module.named_parameters(), *module.named_buffers()))
+    return any(hasattr(torch.fx.GraphModule, name) for name in own)
+
+
+def _wrapper(module: Any) -> Any:
+    """A module that does the same, in which the names of the other one are further down."""
+    import torch
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+            self.train(module.training)
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.module(*args, **kwargs)
+
+    return Wrapper()
 
 
 def _with_loss(module: Any, loss: Callable) -> Any:
