@@ -60,4 +60,7 @@ def _(g, y, x, kind, length):
     weights[0] = 1 / count
     if length[-1] % 2 == 0:
         weights[-1] = 1 / count
-    return mul(conj(fft(g, kind="RFFT", length=length)), weights.astype(dtype(g.dtype).numpy))
+    # Part by part: a product with real weights is of their type.
+    weights = weights.astype(dtype(g.dtype).numpy)
+    turned = fft(g, kind="RFFT", length=length)
+    return complex_number(mul(real_part(turned), weights), neg(mul(imaginary_part(turned), weights)))

@@ -42,8 +42,8 @@ def test_all_unsupported_operators_are_told_at_once_with_counts_and_lines() -> N
     assert told.startswith("cannot import this program: autoshard has no operators for\n")
     here = next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if "special.laguerre" in line)
     assert (
-        f"\n  aten.special_laguerre_polynomial_l.default (2 times, first at tests/frontends/test_torch_errors.py:{here})\n"
-        in told
+        "\n  aten.special_laguerre_polynomial_l.default (2 times, first at "
+        f"tests/frontends/test_torch_errors.py:{here})\n" in told
     )
     assert re.search(
         rf"\n  aten\.\w*eig\w*\.default \(once at tests/frontends/test_torch_errors.py:{here + 1}\)\n", told

@@ -246,6 +246,18 @@ class Quiet(torch.autograd.Function):
         return grad * 2
 
 
+class Turned(torch.autograd.Function):
+    """Complex numbers: torch's gradients of them are the conjugates of autoshard's."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        return torch.complex(z.real - 2 * z.imag, z.imag + 2 * z.real)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return torch.complex(2 * grad.real + 3 * grad.imag, 2 * grad.imag - 3 * grad.real)
+
+
 class Broken(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -281,6 +293,7 @@ FUNCTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "on a parameter itself": lambda net, x: (x @ Rounded.apply(net.w, 1.0) - net.v).square().sum(),
     "gradients off inside": lambda net, x: (Quiet.apply(x @ net.w) * Quiet.apply(x[:, :3]) * net.v).square().mean(),
     "checkpoints": lambda net, x: _checkpoints(net, x).square().mean(),
+    "complex numbers": lambda net, x: (Turned.apply(torch.fft.rfft(net.v, dim=0)) ** 2).imag.sum() + (x @ net.w).sum(),
     "without gradients": lambda net, x: (Rounded.apply((x @ net.w).detach(), 1.0) * net.v).square().sum(),
 }  # fmt: skip
 

@@ -141,7 +141,10 @@ def _backward(
 
     mine = [i for i, needed in enumerate(ctx.needs_input_grad) if needed and _is_real(args[i])]
     cotangents = {i: markers().cotangent.default(outputs[i], i) for i in trained}
-    given = [cotangents.get(i, torch.zeros_like(one) if _is_tensor(one) else None) for i, one in enumerate(outputs)]
+    given = [
+        _conjugate(cotangents[i]) if i in cotangents else torch.zeros_like(one) if _is_tensor(one) else None
+        for i, one in enumerate(outputs)
+    ]
     try:
         found = cls.backward(ctx, *given)
     except Exception as error:  # of any kind: it is the user's code, or torch cannot capture it
@@ -151,7 +154,13 @@ def _backward(
     odd = [gradient for one, gradient in pairs if gradient.shape != one.shape]
     if odd:
         return [args[i] for i in mine], [], [], _why(cls, f"it returns a gradient of shape {tuple(odd[0].shape)}")
-    return [one for one, _ in pairs], list(cotangents.values()), [gradient for _, gradient in pairs], ""
+    gradients = [_conjugate(gradient) for _, gradient in pairs]
+    return [one for one, _ in pairs], list(cotangents.values()), gradients, ""
+
+
+def _conjugate(gradient: Any) -> Any:
+    """From a gradient of torch to one here, and back: of complex numbers, each is the other's conjugate."""
+    return gradient.conj().resolve_conj() if gradient.is_complex() else gradient
 
 
 def _why(cls: Any, error: Any) -> str:
