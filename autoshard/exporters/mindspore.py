@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from autoshard.core.strategy import Parts, show_parts
-from autoshard.ir.graph import DATA, walk
+from autoshard.ir.graph import DATA, Node, walk
 from autoshard.ir.scan import Scanner
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -89,7 +89,7 @@ def to_checkpoint(plan: Plan) -> dict[str, Any]:
     return {
         "current_stage": 0,
         _STRATEGIES: {
-            node.label: {"stage": 0, "parallel_strategy": [list(one) for one in plan.strategy(node).in_strategy]}
+            node.label: {"stage": 0, "parallel_strategy": [list(one) for one in _parts(plan, node)]}
             for node in walk(plan.graph.nodes)
         },
         _LAYOUTS: {
@@ -98,6 +98,12 @@ def to_checkpoint(plan: Plan) -> dict[str, Any]:
             if plan.graph.role_of[value] != DATA
         },
     }
+
+
+def _parts(plan: Plan, node: Node) -> Parts:
+    """The operator's strategy as MindSpore writes it: that of OneHot has the parts of its result."""
+    strategy = plan.strategy(node)
+    return (*strategy.out_strategy, (), ()) if node.op.name == "OneHot" else strategy.in_strategy
 
 
 def _layout_item(name: str, layout: Layout, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -154,10 +160,7 @@ def _items(given: dict[str, Any] | None, kind: type[T], where: str) -> dict[str,
 
 def shard_lines(plan: Plan) -> str:
     """A line per operator, `block.up.matmul.shard(((2, 1), (1, 4)))`, with its primitive in a comment."""
-    lines = [
-        f"{node.label}.shard({_tuple(plan.strategy(node).in_strategy)})  # {node.op.name}"
-        for node in walk(plan.graph.nodes)
-    ]
+    lines = [f"{node.label}.shard({_tuple(_parts(plan, node))})  # {node.op.name}" for node in walk(plan.graph.nodes)]
     return "\n".join(lines) + "\n"
 
 

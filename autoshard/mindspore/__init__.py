@@ -16,6 +16,16 @@ from typing import Any
 _HOME = {
     "autoshard.mindspore.tensor": ("Tensor", "from_numpy", "tensor"),
     "autoshard.trace.parameter": ("Parameter",),
+    "autoshard.mindspore.layout": ("Layout",),
+    "autoshard.mindspore.sharding": ("reshard", "shard"),
+    "autoshard.mindspore.metrics": (
+        "Accuracy", "Loss", "MAE", "MSE", "Metric", "Top1CategoricalAccuracy", "Top5CategoricalAccuracy",
+        "TopKCategoricalAccuracy", "get_metric_fn",
+    ),
+    "autoshard.mindspore.parallel": (
+        "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_transform",
+        "transform_checkpoint_by_rank", "transform_checkpoints",
+    ),
     "autoshard.mindspore.common": ("ParameterTuple", "get_seed", "set_seed"),
     "autoshard.mindspore.gradients": ("grad", "value_and_grad"),
     "autoshard.mindspore.model": ("Model",),
@@ -28,7 +38,7 @@ _HOME = {
         "reset_auto_parallel_context", "set_auto_parallel_context", "set_context",
     ),
 }  # fmt: skip
-_MODULES = ("common", "communication", "context", "dataset", "nn", "ops")
+_MODULES = ("common", "communication", "context", "dataset", "nn", "ops", "parallel", "train")
 _DTYPES = {
     "float64": "f64", "double": "f64", "float32": "f32", "float": "f32", "float16": "f16", "half": "f16",
     "bfloat16": "bf16", "int64": "i64", "long": "i64", "int32": "i32", "int16": "i16", "short": "i16", "int8": "i8",

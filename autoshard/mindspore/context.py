@@ -403,18 +403,23 @@ def set_auto_parallel_context(**changes: Any) -> None:
     Raises:
         ContextError: no such field, a value it cannot have, or two fields that contradict each other.
     """
-    call = "set_auto_parallel_context"
+    _now["parallel"] = changed_settings("set_auto_parallel_context", parallel_settings(), changes)
+
+
+def changed_settings(what: str, now: ParallelSettings, changes: Mapping[str, Any]) -> ParallelSettings:
+    """The settings with changes, each checked; `what` is said in errors. Raises as `set_auto_parallel_context`."""
+    call, name = what, "set_auto_parallel_context"
     if "full_batch" in changes:
         changes = _spell_full_batch(call, dict(changes))
     if "strategy_ckpt_config" in changes:
         changes = _spell_strategy_files(call, dict(changes))
-    new = _checked(call, parallel_settings(), changes)
+    new = _checked(name, now, changes)
     if new.mesh is not None and new.device_num not in (None, new.mesh.devices):
         raise ContextError(
             f"{call}: device_num is {new.device_num}, but mesh '{new.mesh}' has {new.mesh.devices} devices; "
             "give one of both"
         )
-    _now["parallel"] = new
+    return new
 
 
 def _spell_full_batch(call: str, changes: dict[str, Any]) -> dict[str, Any]:

@@ -256,6 +256,17 @@ class Model:
             self._sessions[key] = Session(planned, self._comm(planned.plan.mesh))
         return self._sessions[key]
 
+    def train_once(self, *columns: Any) -> float:
+        """One step on one row; the cells hold the new parameters. The loss, the mean over its elements."""
+        self._check_training(1, False, False)
+        self.network.set_train(True)
+        for row, feed in self._rows([columns], "a step"):
+            session = self._activated(self._session("train", feed, self._trace_step))
+            loss = session.step(feed.blocks(session.data, row))
+            self.sync()
+            return loss
+        raise TrainingError("train_once: no row")
+
     @property
     def planned(self) -> Planned | None:
         """What was planned for the last training step; None before there is one."""
@@ -363,14 +374,14 @@ class Model:
     def _rows(self, dataset: Any, when: str) -> Iterator[tuple[Row, Feed]]:
         """The rows that all ranks agree on, with what feeds them."""
         mesh = self._mesh()
-        feed = Feed(self._comm(mesh), mesh, _data_strategy(), getattr(dataset, "column_names", None), when)
+        feed = Feed(self._comm(mesh), mesh, self._data_strategy(), getattr(dataset, "column_names", None), when)
         for row in feed.rows(dataset):
             yield row, feed
 
     # -- from rows to programs
 
     def _session(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session:
-        now = (kind, settings(), parallel_settings(), feed.names, feed.types)
+        now = (kind, settings(), self._parallel, feed.names, feed.types)
         if self._latest is not None and all(one is other for one, other in zip(now, self._latest[0], strict=True)):
             return self._latest[1]  # as in the step before: nothing was set anew, and the row is of the same kind
         session = self._found(kind, feed, tracing)
@@ -392,7 +403,17 @@ class Model:
                 "Model runs whole graphs: set_context(mode=GRAPH_MODE). "
                 "For eager computing call the cells on arrays directly"
             )
-        return settings(), parallel_settings()
+        return settings(), self._parallel
+
+    @property
+    def _parallel(self) -> ParallelSettings:
+        """The settings of the context, or of a network that has its own (AutoParallel)."""
+        own = getattr(self.network, "settings", None)
+        return own if isinstance(own, ParallelSettings) else parallel_settings()
+
+    def _data_strategy(self) -> DatasetStrategy:
+        parallel = self._parallel
+        return FULL_BATCH if parallel.parallel_mode == ParallelMode.STAND_ALONE else parallel.dataset_strategy
 
     def _trace_step(self, feed: Feed) -> Traced:
         self._check_mean()
@@ -402,7 +423,7 @@ class Model:
     def _check_mean(self) -> None:
         """gradients_mean=True is what a mean over the whole batch gives; of a sum it would be another objective."""
         reduction = getattr(self.loss_fn, "reduction", "mean")
-        if parallel_settings().gradients_mean and reduction != "mean":
+        if self._parallel.gradients_mean and reduction != "mean":
             raise ContextError(
                 f"gradients_mean=True with a loss of reduction={reduction!r}: gradients are those of the loss over the "
                 "whole batch; give the loss reduction='mean', or leave gradients_mean False"
@@ -446,21 +467,21 @@ class Model:
         return function
 
     def _plan(self, traced: Traced, full_batch: bool = False) -> Planned:
-        strategy = FULL_BATCH if full_batch else _data_strategy()
+        strategy = FULL_BATCH if full_batch else self._data_strategy()
         held = (
             {} if self.optimizer is None else {one: self.optimizer.states[id(one)] for one in self.optimizer.parameters}
         )
-        return planned_as_set(traced, self._mesh(), settings(), parallel_settings(), strategy, held)
+        return planned_as_set(traced, self._mesh(), settings(), self._parallel, strategy, held)
 
     def _mesh(self) -> Mesh:
-        parallel = parallel_settings()
+        parallel = self._parallel
         if parallel.parallel_mode == ParallelMode.STAND_ALONE:
             return Mesh.flat(1)
         return parallel.mesh or Mesh.flat(parallel.device_num or get_group_size())
 
     def _comm(self, mesh: Mesh) -> Comm:
         """In stand_alone each process trains for itself."""
-        alone = parallel_settings().parallel_mode == ParallelMode.STAND_ALONE
+        alone = self._parallel.parallel_mode == ParallelMode.STAND_ALONE
         return LocalComm(1) if alone else default_comm(mesh.devices)
 
     def _dump(self, planned: Planned, comm: Comm) -> None:
@@ -469,11 +490,6 @@ class Model:
             return
         ranks = comm.ranks if comm.world <= MAX_DUMPED_RANKS else comm.ranks[:1]
         planned.dump(settings().save_graphs_path, ranks)
-
-
-def _data_strategy() -> DatasetStrategy:
-    parallel = parallel_settings()
-    return FULL_BATCH if parallel.parallel_mode == ParallelMode.STAND_ALONE else parallel.dataset_strategy
 
 
 def _tell(listeners: tuple[Callback, ...], what: str, progress: Progress) -> None:

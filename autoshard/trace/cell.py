@@ -9,9 +9,10 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from autoshard.core.tensortype import DType, dtype
 from autoshard.layout.layout import Layout
 from autoshard.ops.primitive import Primitive
-from autoshard.trace.parameter import Entry, Owned, Parameter, active
+from autoshard.trace.parameter import Entry, Owned, Parameter, active, cast_to, computed_in
 from autoshard.util.checks import positive
 from autoshard.util.errors import GraphError, StrategyError, at
 from autoshard.util.source import Source, caller
@@ -41,6 +42,7 @@ class Cell(Owned):
         self.out_strategy: tuple[Entry, ...] | None = None
         self.shard_source: Source | None = None
         self.recomputes = False
+        self.compute_type: DType | None = None
         # Where in_shardings and out_shardings were set; first, as setting them notes it.
         self.asked_at: dict[str, Source | None] = {}
         self.in_shardings: Any = None
@@ -50,6 +52,14 @@ class Cell(Owned):
         raise GraphError(f"{type(self).__name__} has no method construct(self, ...)")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.compute_type is None:
+            return self._called(*args, **kwargs)
+        with computed_in(self.compute_type):
+            kind = self.compute_type
+            args = tuple(cast_to(kind, one) for one in args)
+            return self._called(*args, **{name: cast_to(kind, one) for name, one in kwargs.items()})
+
+    def _called(self, *args: Any, **kwargs: Any) -> Any:
         recorder = active()
         if recorder is None:
             return self.construct(*args, **kwargs)
@@ -155,6 +165,21 @@ class Cell(Owned):
         """Switch this cell and all below it to training (dropout works) or back; returns the cell."""
         for _, cell in self.cells_and_names():
             cell.training = mode
+        return self
+
+    def to_float(self, dst_type: Any) -> Cell:
+        """Compute this cell and all below it in a float type: inputs and parameters of other float types are cast.
+
+        Parameters keep their type, and the result has that of the computation. Returns the cell.
+
+        Raises:
+            GraphError: no float type.
+        """
+        kind = dtype(dst_type)
+        if not kind.is_float:
+            raise GraphError(f"{self.path or type(self).__name__}.to_float: {kind} is no float type")
+        for _, cell in self.cells_and_names():
+            cell.compute_type = kind
         return self
 
     def recompute(self, **settings: Any) -> None:

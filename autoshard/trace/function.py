@@ -21,7 +21,7 @@ from autoshard.trace.arguments import argument_names, by_position, check_count
 from autoshard.trace.asking import constrained
 from autoshard.trace.cell import Cell
 from autoshard.trace.evaluate import evaluate
-from autoshard.trace.parameter import Entry, Parameter, activate
+from autoshard.trace.parameter import Entry, Parameter, activate, cast_to, computed_type
 from autoshard.trace.specs import Requests, Specs
 from autoshard.trace.structure import flatten, shown, unflatten
 from autoshard.trace.tensor import Recorder, Tensor, snake
@@ -298,7 +298,7 @@ class TraceRecorder(Recorder):
             self.enclosures = enclosures
 
     def parameter(self, parameter: Parameter) -> Tensor:
-        return self._meet(parameter).tensor
+        return cast_to(computed_type(), self._meet(parameter).tensor)
 
     def assign(self, parameter: Parameter, new: Any) -> None:
         """From here on the parameter is `new`, and so is the graph's input in the next step.

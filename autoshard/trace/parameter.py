@@ -16,7 +16,7 @@ import numpy as np
 from autoshard.core.tensortype import DType, TensorType, dtype, type_of
 from autoshard.layout.layout import Layout
 from autoshard.layout.spec import Spec
-from autoshard.ops.registry import Operator
+from autoshard.ops.registry import Operator, lookup
 from autoshard.trace.arithmetic import Arithmetic
 from autoshard.trace.initializer import Deferred
 from autoshard.util.errors import GraphError, ShapeError, at
@@ -24,6 +24,31 @@ from autoshard.util.source import Source, caller
 
 Entry = tuple[int, ...] | Layout | None
 _ACTIVE: ContextVar[Any] = ContextVar("active_recorder", default=None)
+
+
+_COMPUTED: ContextVar[DType | None] = ContextVar("computed_in", default=None)
+
+
+@contextmanager
+def computed_in(kind: DType) -> Iterator[None]:
+    """Use parameters of float types as this type."""
+    token = _COMPUTED.set(kind)
+    try:
+        yield
+    finally:
+        _COMPUTED.reset(token)
+
+
+def cast_to(kind: DType | None, x: Any) -> Any:
+    """The tensor or array in that type, if it holds floats of another one."""
+    if kind is None or not hasattr(x, "dtype") or not dtype(x.dtype).is_float or dtype(x.dtype) == kind:
+        return x
+    return lookup("Cast")(x, dtype=kind.name)
+
+
+def computed_type() -> DType | None:
+    """The type that `computed_in` asks for, if any."""
+    return _COMPUTED.get()
 
 
 def active() -> Any:
@@ -228,7 +253,7 @@ def _as_array(data: Any) -> np.ndarray:
 def _eager(operand: Any, element: np.dtype) -> Any:
     """The array behind an operand; a Python float takes the parameter's type."""
     if isinstance(operand, Parameter):
-        return operand.data
+        return cast_to(computed_type(), operand.data)
     if isinstance(operand, float) and element.kind == "f":
         return np.asarray(operand, element)
     return operand

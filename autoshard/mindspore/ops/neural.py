@@ -131,7 +131,7 @@ def _training(x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon: 
 
 
 @primitive("BatchNorm", core.batch_norm_inference)
-def BatchNorm(
+def _batch_norm(
     input_x, scale, bias, mean, variance, *, is_training=False, epsilon=1e-5, momentum=0.1, data_format="NCHW"
 ):
     """x with mean and scale of each channel (dim 1) taken out, times scale plus bias; and mean and variance, twice.
@@ -143,6 +143,23 @@ def BatchNorm(
         return _training(input_x, scale, bias, mean, variance, epsilon, momentum)
     y = core.batch_norm_inference(input_x, scale, bias, mean, variance, epsilon=epsilon, feature=1)
     return y, mean, variance, mean, variance
+
+
+class BatchNorm(_batch_norm):  # type: ignore[misc, valid-type]
+    __doc__ = _batch_norm.__doc__
+
+    def _attributes(self, args: tuple, attrs: dict[str, Any]) -> dict[str, Any]:
+        given = super()._attributes(args, attrs)
+        if given["is_training"]:
+            self.operator = core.batch_norm_training  # what takes the strategy
+        return given
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Any:
+        """Fix the split by MindSpore's five tuples: of x, scale, bias, mean and variance."""
+        if in_strategy is not None and len(in_strategy) != 5:
+            raise StrategyError(f"BatchNorm.shard: in_strategy is {in_strategy!r}; it has five entries")
+        trains = in_strategy is not None and self.attrs["is_training"]
+        return super().shard(in_strategy[:3] if trains else in_strategy, out_strategy)
 
 
 # -- dropout
@@ -301,4 +318,4 @@ class FlashAttentionScore(_flash_attention):  # type: ignore[misc, valid-type]
         return (*(parts[i] for i in at), parts[3] if rank == 4 else 1)
 
 
-PRIMITIVES.update(Dropout=Dropout, FlashAttentionScore=FlashAttentionScore)
+PRIMITIVES.update(BatchNorm=BatchNorm, Dropout=Dropout, FlashAttentionScore=FlashAttentionScore)

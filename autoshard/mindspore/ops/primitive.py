@@ -20,8 +20,9 @@ from autoshard.mindspore.tensor import Tensor
 from autoshard.ops.primitive import Primitive
 from autoshard.ops.registry import Operator
 from autoshard.trace.arithmetic import is_number
+from autoshard.trace.parameter import active
 from autoshard.trace.tensor import number_type
-from autoshard.util.errors import ShapeError, at
+from autoshard.util.errors import ShapeError, StrategyError, at
 from autoshard.util.source import caller
 
 PRIMITIVES: dict[str, type[Named]] = {}
@@ -47,7 +48,14 @@ class Named(Primitive):
 
     def _apply(self, args: tuple, attrs: dict[str, Any]) -> Any:
         given = _bound(type(self).__name__, self.called_with, args, attrs, "called with")
-        return as_tensors(type(self).function(*given.values(), **self.attrs))
+        noted = len(getattr(active(), "annotations", ()))
+        found = as_tensors(type(self).function(*given.values(), **self.attrs))
+        if self.in_strategy is not None and active() is not None and len(active().annotations) == noted:
+            raise StrategyError(
+                f"{self.name or type(self).__name__}.shard{at(self.source)}: with these operands or attributes "
+                f"{type(self).__name__} is other operators than {self.operator.name}, and takes no strategy"
+            )
+        return found
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
         """Fix how the operator is split, by MindSpore's tuple per tensor operand or Layouts; returns the primitive.

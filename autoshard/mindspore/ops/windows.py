@@ -178,7 +178,12 @@ def least(x: Any) -> Any:
     return -math.inf if kind.is_float else np.iinfo(kind.numpy).min
 
 
-@primitive("MaxPool", core.reduce_window)
+def _pool_strategy(attrs: Any, given: Any, out: Any) -> tuple[Any, Any]:
+    """The number that windows start from is whole."""
+    return ((*given, ()) if isinstance(given, tuple) else given), out
+
+
+@primitive("MaxPool", core.reduce_window, _pool_strategy)
 def MaxPool(x, *, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW"):
     """The largest element under each window of [N, C, H, W]."""
     check_format(data_format, "MaxPool")
@@ -187,7 +192,7 @@ def MaxPool(x, *, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW"
     return pooled(x, "max", least(x), kernel, steps, padding, (1, 1))
 
 
-@primitive("AvgPool", core.reduce_window)
+@primitive("AvgPool", core.reduce_window, _pool_strategy)
 def AvgPool(x, *, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW"):
     """The mean of the elements under each window of [N, C, H, W]; padding is not counted."""
     check_format(data_format, "AvgPool")

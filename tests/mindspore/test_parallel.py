@@ -1,0 +1,184 @@
+"""Layout, shard, AutoParallel, to_float, TrainOneStepCell, and checkpoints from one split to another."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autoshard as ash
+import autoshard.mindspore as ms
+from autoshard.exporters.mindspore import from_checkpoint, save_checkpoint
+from autoshard.mindspore import nn, ops
+from autoshard.mindspore.parallel import (
+    AutoParallel,
+    load_distributed_checkpoint,
+    merge_sliced_parameter,
+    rank_list_for_transform,
+    transform_checkpoints,
+)
+from autoshard.runtime.array import cut
+from autoshard.util.errors import CheckpointError, ContextError, GraphError, LayoutError, StrategyError
+from tests.mindspore.test_settings import AUTO, Net, X, Y, data
+
+LOSS = {"sparse": True, "reduction": "mean"}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Any:
+    ms.reset_auto_parallel_context()
+    yield
+    ms.reset_auto_parallel_context()
+
+
+def test_layouts_by_names() -> None:
+    layout = ms.Layout((2, 2, 2), ("dp", "sp", "mp"))
+    assert str(layout("dp", "None")) == "dp, -" and str(layout(("dp", "mp"), "sp")) == "dp.mp, sp"
+    assert layout("mp", "dp").parts == (2, 2)
+    for wrong in (lambda: layout("dp", "dp"), lambda: layout("tp"), lambda: ms.Layout((2,), ("a", "b"))):
+        with pytest.raises(LayoutError):
+            wrong()
+
+
+def test_shard_and_reshard_fix_what_they_say() -> None:
+    layout = ms.Layout((2, 4), ("dp", "mp"))
+    sharded = ms.shard(lambda x: ops.relu(ms.reshard(x, layout("dp", "mp"))), ((2, 1),), (None,))
+    planned = ash.plan(sharded, (X[:, :16],), mesh="dp=2 mp=4")
+    given = {node.name: planned.plan.strategy(node).in_strategy for node in planned.graph.nodes}
+    assert ((2, 1),) in given.values() and ((2, 4),) in given.values()
+    np.testing.assert_array_equal(planned.run(X[:, :16]), np.maximum(X[:, :16], 0))
+    with pytest.raises(StrategyError, match="parameter_plan is for a cell"):
+        ms.shard(lambda x: x, ((1,),), parameter_plan={"w": (1,)})
+
+
+@pytest.mark.parametrize("mode", ["semi_auto", "sharding_propagation"])
+def test_auto_parallel_has_settings_of_its_own(mode: str) -> None:
+    def losses(wrap: Any) -> tuple[ms.Model, np.ndarray]:
+        ms.set_seed(3)
+        net = Net()
+        wrapped = wrap(net)
+        model = ms.Model(
+            wrapped, nn.SoftmaxCrossEntropyWithLogits(**LOSS), nn.Momentum(net.trainable_params(), 0.1, 0.9)
+        )
+        model.train(1, data())
+        return model, net.dense1.weight.asnumpy()
+
+    def parallel(net: Net) -> AutoParallel:
+        found = AutoParallel(net, mode)
+        found.dataset_strategy("full_batch")
+        found.hsdp(threshold=0)
+        return found
+
+    ms.set_auto_parallel_context(device_num=8)
+    _, want = losses(lambda net: net)
+    model, got = losses(parallel)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert model.planned is not None and model.planned.plan.mesh.devices == 8
+    assert set(model.network.parameters_dict()) == set(Net().parameters_dict())
+    with pytest.raises(ContextError, match="parallel_mode is 'dynamic_programming'"):
+        AutoParallel(Net(), "dynamic_programming")
+    with pytest.raises(ContextError, match="level2 are not offered"):
+        AutoParallel(Net()).hsdp(optimizer_level="level2")
+
+
+def test_computing_in_another_float_type() -> None:
+    net = nn.SequentialCell(nn.Dense(24, 8), nn.Dense(8, 4))
+    net[0].to_float(ms.float16)
+    assert net(X).dtype == ms.float32 or net(X).dtype == ms.float16
+    assert net[0](X).dtype == ms.float16 and net[0].weight.dtype == ms.float32
+    half = X.astype(np.float16) @ net[0].weight.asnumpy().astype(np.float16).T + net[0].bias.asnumpy().astype(
+        np.float16
+    )
+    np.testing.assert_allclose(net[0](X), half, rtol=2e-3, atol=2e-3)
+    traced = ash.trace(net[0], X)
+    np.testing.assert_array_equal(traced(X), net[0](X))
+    assert [node.op.name for node in traced.graph.nodes].count("Cast") == 3
+    with pytest.raises(GraphError, match="i32 is no float type"):
+        net.to_float(ms.int32)
+
+
+def test_one_step_is_a_step_of_the_model() -> None:
+    def first(parallel: bool) -> tuple[float, np.ndarray]:
+        ms.reset_auto_parallel_context()
+        ms.set_seed(3)
+        net = Net()
+        if parallel:
+            ms.set_auto_parallel_context(**AUTO)
+        loss = nn.WithLossCell(net, nn.SoftmaxCrossEntropyWithLogits(**LOSS))
+        step = nn.TrainOneStepCell(loss, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+        found = [float(step(X[:16], Y[:16])) for _ in range(2)]
+        return found[1], net.dense2.weight.asnumpy()
+
+    (loss, weight), (want, known) = first(True), first(False)
+    assert loss == pytest.approx(want, rel=1e-5) and loss < 4
+    np.testing.assert_allclose(weight, known, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_of_functions_train_a_network() -> None:
+    ms.set_seed(3)
+    net, loss = Net(), nn.SoftmaxCrossEntropyWithLogits(**LOSS)
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    found = ms.value_and_grad(lambda x, y: (loss(net(x), y), net(x)), None, optimizer.parameters, has_aux=True)
+    values = []
+    for _ in range(3):
+        (value, scores), grads = found(X, Y)
+        optimizer(grads)
+        values.append(float(value))
+        assert scores.shape == (64, 16)
+    assert values[2] < values[0]
+
+
+def test_checkpoints_from_one_split_to_another(tmp_path: Any) -> None:
+    net = Net()
+    arrays = {name: one.asnumpy() for name, one in net.parameters_dict().items()}
+    files = {}
+    for name, strategy in {"source": ((2, 1), (4, 1)), "target": ((1, 1), (2, 1))}.items():
+        net.dense1.matmul.shard(strategy)
+        planned = ash.plan(net, (X[:16],), devices=8 if name == "source" else 4)
+        files[name] = save_checkpoint(planned.plan, tmp_path / f"{name}.json")
+        layouts = {value.name: planned.plan.layouts[value] for value in planned.traced.parameters}
+        for rank in range(planned.plan.mesh.devices):
+            own = {key: cut(array, layouts[key], [rank])[0] for key, array in arrays.items()}
+            ms.save_checkpoint(own, tmp_path / name / f"rank_{rank}" / f"net{rank}.safetensors")
+    source, target = str(files["source"]), str(files["target"])
+    assert rank_list_for_transform(3, source, target) == list(range(8))
+    transform_checkpoints(str(tmp_path / "source"), str(tmp_path / "made"), "net", source, target)
+    for rank in range(4):
+        made = ms.load_checkpoint(tmp_path / "made" / f"rank_{rank}" / f"net{rank}.safetensors")
+        want = ms.load_checkpoint(tmp_path / "target" / f"rank_{rank}" / f"net{rank}.safetensors")
+        assert made.keys() == want.keys() and all((made[key] == want[key]).all() for key in made)
+    other = Net()
+    names = [str(tmp_path / "source" / f"rank_{rank}" / f"net{rank}.safetensors") for rank in range(8)]
+    load_distributed_checkpoint(other, names, train_strategy_filename=source)
+    assert all((one.asnumpy() == arrays[name]).all() for name, one in other.parameters_dict().items())
+    views = from_checkpoint(files["source"]).parameters
+    parts = [ms.Parameter(ms.load_checkpoint(path)["dense1.weight"], name="dense1.weight") for path in names]
+    np.testing.assert_array_equal(merge_sliced_parameter(parts, views), arrays["dense1.weight"])
+    with pytest.raises(CheckpointError, match="checkpoints of 7 ranks, but the strategy file is for 8"):
+        load_distributed_checkpoint(other, names[:7], train_strategy_filename=source)
+
+
+@pytest.mark.parametrize(
+    "module, names",
+    {
+        "train": ("Model", "LossMonitor", "Accuracy"),
+        "train.callback": ("ModelCheckpoint", "CheckpointConfig"),
+        "train.metrics": ("Metric", "MAE"),
+        "train.serialization": ("load_checkpoint", "save_checkpoint"),
+        "train.model": ("Model",),
+        "parallel": ("AutoParallel", "Layout", "shard"),
+        "parallel.auto_parallel": ("AutoParallel",),
+        "common.initializer": ("initializer", "Normal", "HeUniform"),
+        "communication.management": ("init", "get_rank", "get_group_size"),
+        "ops.operations": ("MatMul", "LayerNorm"),
+        "ops.functional": ("relu", "split"),
+        "nn": ("Cell", "TrainOneStepCell"),
+        "dataset": ("GeneratorDataset", "NumpySlicesDataset"),
+        "context": ("set_context", "set_auto_parallel_context"),
+    }.items(),
+)
+def test_modules_have_mindspores_names(module: str, names: tuple[str, ...]) -> None:
+    found = import_module(f"autoshard.mindspore.{module}")
+    assert all(callable(getattr(found, name)) for name in names)

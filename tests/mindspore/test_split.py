@@ -1,0 +1,142 @@
+"""Operators and layers under MindSpore's names, split as their `shard` says: the numbers of the whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autoshard as ash
+import autoshard.mindspore as ms
+from autoshard.exporters.mindspore import shard_lines
+from autoshard.mindspore import nn, ops
+from autoshard.transform import train_step
+from autoshard.util.errors import StrategyError
+
+RNG = np.random.default_rng(2)
+
+
+def f(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+IMAGE, ROWS = f(4, 6, 8, 10), f(8, 12)
+HEADS = [f(4, 6, 8, 4) for _ in range(3)]
+TOKENS = [f(4, 8, 24) for _ in range(3)]
+IDS = np.array([0, 5, 3, 3, 1, 2, 7, 6], np.int32)
+SCALE = np.abs(f(6)) + 0.5
+
+
+class First:
+    """A primitive of several results, of which the first is asked."""
+
+    def __init__(self, primitive: Any) -> None:
+        self.primitive, self.operator = primitive, primitive.operator
+
+    def shard(self, strategy: tuple) -> First:
+        self.primitive.shard(strategy)
+        return self
+
+    def __call__(self, *operands: Any) -> Any:
+        return self.primitive(*operands)[0]
+
+
+# What is made, its operands, and strategies.
+CASES: dict[str, tuple[Any, list[np.ndarray], list[tuple]]] = {
+    "Conv2D": (lambda: ops.Conv2D(4, 3, pad_mode="same"), [IMAGE, f(4, 6, 3, 3)], [
+        ((2, 1, 1, 1), (4, 1, 1, 1)), ((1, 2, 1, 1), (2, 2, 1, 1)), ((4, 2, 1, 1), (1, 2, 1, 1)),
+        ((2, 1, 4, 1), (1, 1, 1, 1)),
+    ]),
+    "BatchNorm": (lambda: First(ops.BatchNorm()), [IMAGE, *[SCALE] * 4], [((2, 2, 1, 1), *((2,),) * 4)]),
+    "BatchNorm-training": (lambda: First(ops.BatchNorm(True)), [IMAGE, *[SCALE] * 4], [
+        ((1, 2, 1, 1), *((2,),) * 4), ((4, 2, 1, 1), *((2,),) * 4),
+    ]),
+    "MaxPool": (lambda: ops.MaxPool(2, 2), [IMAGE], [((2, 2, 1, 1),), ((1, 1, 4, 1),)]),
+    "AvgPool": (lambda: ops.AvgPool(3, 1, "same"), [IMAGE], [((4, 2, 1, 1),), ((2, 1, 2, 1),)]),
+    "PReLU": (lambda: ops.PReLU(), [IMAGE, SCALE], [((2, 2, 1, 1), (2,)), ((4, 1, 2, 1), (1,))]),
+    "Elu": (lambda: ops.Elu(), [ROWS], [((2, 4),)]),
+    "BiasAdd": (lambda: ops.BiasAdd(), [IMAGE, SCALE], [((2, 2, 1, 1), (2,)), ((4, 1, 2, 1), (1,))]),
+    "RealDiv": (lambda: ops.RealDiv(), [ROWS, np.abs(f(12)) + 1], [((2, 4), (4,))]),
+    "Argmax": (lambda: ops.Argmax(), [ROWS], [((8, 1),), ((2, 1),)]),
+    "Gather": (lambda: ops.Gather(), [ROWS, IDS], [((8, 1), (1,)), ((1, 2), (4,))]),
+    "FlashAttentionScore": (lambda: ops.FlashAttentionScore(6, scale_value=0.5, input_layout="BNSD"), HEADS, [
+        ((2, 2, 1, 1),) * 3, ((4, 1, 2, 1), (4, 1, 1, 1), (4, 1, 1, 1)),
+    ]),
+    "FlashAttentionScore-BSH": (lambda: ops.FlashAttentionScore(6, scale_value=0.5), TOKENS, [((2, 1, 2),) * 3]),
+}  # fmt: skip
+
+
+def first(result: Any) -> Any:
+    """The tensor of a result that is asked of: the last that there is."""
+    return [one for one in result if one is not None][-1] if isinstance(result, tuple) else result
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_split_equals_whole(name: str) -> None:
+    make, operands, strategies = CASES[name]
+    more = (0,) if name == "Gather" else ()
+    whole = first(make()(*operands, *more))
+    for strategy in strategies:
+        primitive = make().shard(strategy)
+        planned = ash.plan(lambda *xs, held=primitive: first(held(*xs, *more)), tuple(operands), devices=8)
+        made = [node for node in planned.graph.nodes if node.op is primitive.operator]
+        assert made and planned.plan.decisions[made[0]].cause.kind == "configured"
+        np.testing.assert_allclose(planned.run(*operands), whole, rtol=2e-5, atol=2e-6)
+
+
+def test_one_hot_takes_and_tells_mindspores_strategy() -> None:
+    values = np.float32(1), np.float32(0)
+    one_hot = ops.OneHot().shard(((2, 4), (), ()))
+    planned = ash.plan(lambda ids: one_hot(ids, 12, *values) * 1.0, (IDS,), devices=8)
+    (node,) = [node for node in planned.graph.nodes if node.op.name == "OneHot"]
+    assert planned.plan.strategy(node).out_strategy == ((2, 4),)
+    assert "one_hot.shard(((2, 4), (), ()))  # OneHot" in shard_lines(planned.plan)
+    np.testing.assert_array_equal(planned.run(IDS), np.eye(12)[IDS])
+    with pytest.raises(StrategyError, match=r"it is \(parts of the result, \(\), \(\)\)"):
+        ops.OneHot().shard(((8,),))
+
+
+def test_a_strategy_that_nothing_takes_is_an_error() -> None:
+    divide = ops.RealDiv().shard(((2,), (2,)))
+    with pytest.raises(StrategyError, match="is other operators than Div, and takes no strategy"):
+        ash.plan(lambda x, y: divide(x, y), (IDS, IDS + 1), devices=8)
+
+
+class Vision(nn.Cell):
+    """A small convolutional network with normalization that learns while it trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(6, 8, 3, has_bias=True), nn.BatchNorm2d(8)
+        self.conv2, self.bn2 = nn.Conv2d(8, 8, 3, group=2, pad_mode="pad", padding=1), nn.BatchNorm2d(8)
+        self.relu, self.act, self.pool = nn.ReLU(), nn.PReLU(8), nn.MaxPool2d(2, 2)
+        self.mean, self.flatten, self.head = nn.AvgPool2d(2, 2), nn.Flatten(), nn.Dense(8 * 2 * 2, 5)
+        self.loss = nn.CrossEntropyLoss()
+
+    def construct(self, x: Any, labels: Any) -> Any:
+        x = self.pool(self.relu(self.bn1(self.conv1(x))))
+        x = self.mean(self.act(self.bn2(self.conv2(x))))
+        return self.loss(self.head(self.flatten(x)), labels)
+
+
+@pytest.mark.parametrize("search", ["sharding_propagation", "data_parallel"])
+def test_a_convolutional_network_learns_alike_on_ranks(search: str) -> None:
+    ms.set_seed(1)
+    x, labels = f(8, 6, 8, 10)[:, :, :, :8], np.array([0, 4, 2, 1, 3, 3, 0, 2], np.int32)
+    states = []
+    for split in (False, True):
+        ms.set_seed(1)
+        net = Vision().set_train()
+        step = train_step(net, nn.Momentum(net.trainable_params(), 0.1, 0.9), x, labels)
+        planned = ash.plan(step.traced, mesh="dp=4 tp=2", search=search)
+        for _ in range(2):
+            if split:
+                planned.session.call(x, labels)
+            else:
+                step(x, labels)
+        states.append({name: one.asnumpy() for name, one in net.parameters_dict().items()})
+    assert {"bn1.moving_mean", "bn2.moving_variance"} <= states[0].keys()
+    for name, want in states[0].items():
+        np.testing.assert_allclose(states[1][name], want, rtol=1e-4, atol=1e-5, err_msg=name)
+    assert not np.array_equal(states[0]["bn1.moving_mean"], np.zeros(8))
