@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 import autoshard as ash
+import autoshard.mindspore as ms
 import autoshard.mindspore.communication as comm
-from autoshard import Model, Parameter, Tensor, nn, ops, set_auto_parallel_context, set_context
+from autoshard.mindspore import Model, Parameter, Tensor, nn, ops, set_auto_parallel_context, set_context
 from autoshard.mindspore.dataset import NumpySlicesDataset
 from costmodel import format_bytes, format_seconds
 
@@ -31,8 +32,8 @@ class Dense(nn.Cell):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         weight = random.normal(0, inputs**-0.5, (inputs, outputs))
-        self.weight = Parameter(Tensor(weight, ash.float32), name="weight")
-        self.bias = Parameter(Tensor(np.zeros(outputs), ash.float32), name="bias")
+        self.weight = Parameter(Tensor(weight, ms.float32), name="weight")
+        self.bias = Parameter(Tensor(np.zeros(outputs), ms.float32), name="bias")
         self.matmul = ops.MatMul()
         self.add = ops.Add()
 
@@ -73,7 +74,7 @@ def dataset() -> NumpySlicesDataset:
 def train(net: FFN, **parallel) -> tuple[Model, list[float]]:
     """The loss of every step, under the given parallel settings."""
     set_auto_parallel_context(**parallel)
-    history = ash.History()
+    history = ms.History()
     optimizer = nn.Momentum(net.trainable_params(), 0.5, 0.9)
     model = Model(net, nn.SoftmaxCrossEntropyWithLogits(reduction="mean"), optimizer)
     model.train(EPOCHS, dataset(), callbacks=[history])
@@ -94,8 +95,8 @@ def show_losses(losses: list[float]) -> None:
 def main() -> None:
     comm.init()
     net, alone = FFN(), FFN()
-    ash.load_param_into_net(alone, {name: one.asnumpy() for name, one in net.parameters_dict().items()})
-    set_context(mode=ash.GRAPH_MODE, save_graphs=2, save_graphs_path=HERE)
+    ms.load_param_into_net(alone, {name: one.asnumpy() for name, one in net.parameters_dict().items()})
+    set_context(mode=ms.GRAPH_MODE, save_graphs=2, save_graphs_path=HERE)
     auto = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation"}
     model, losses = train(net, **auto, device_num=RANKS, full_batch=True)
     if comm.get_rank() != 0:
