@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 import autoshard as ash
-from autoshard import Model, nn, ops
+from autoshard import nn, ops
+from autoshard.mindspore import Model
 
 # -- ten lines -----------------------------------------------------------------------------------------------
 

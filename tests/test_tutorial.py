@@ -18,15 +18,15 @@ import autoshard as ash
 
 SCRIPT = """
 import numpy as np
-import autoshard as ms
-from autoshard import Tensor, Parameter, set_context, GRAPH_MODE, set_auto_parallel_context
-from autoshard.nn import Cell, Momentum
-import autoshard.ops as ops
-from autoshard import Model
-from autoshard.nn import SoftmaxCrossEntropyWithLogits
+import autoshard.mindspore as ms
+from autoshard.mindspore import Tensor, Parameter, set_context, GRAPH_MODE, set_auto_parallel_context
+from autoshard.mindspore.nn import Cell, Momentum
+import autoshard.mindspore.ops as ops
+from autoshard.mindspore.train import Model
+from autoshard.mindspore.nn import SoftmaxCrossEntropyWithLogits
 import autoshard.mindspore.dataset as ds
 import autoshard.mindspore.communication as D
-from autoshard import LossMonitor, ModelCheckpoint
+from autoshard.mindspore.train import LossMonitor, ModelCheckpoint
 
 step_per_epoch = 4
 

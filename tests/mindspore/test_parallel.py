@@ -144,7 +144,9 @@ def test_checkpoints_from_one_split_to_another(tmp_path: Any) -> None:
             ms.save_checkpoint(own, tmp_path / name / f"rank_{rank}" / f"net{rank}.safetensors")
     source, target = str(files["source"]), str(files["target"])
     assert rank_list_for_transform(3, source, target) == list(range(8))
-    transform_checkpoints(str(tmp_path / "source"), str(tmp_path / "made"), "net", source, target)
+    transform_checkpoints(
+        str(tmp_path / "source"), str(tmp_path / "made"), "net", source, target, output_format="safetensors"
+    )
     for rank in range(4):
         made = ms.load_checkpoint(tmp_path / "made" / f"rank_{rank}" / f"net{rank}.safetensors")
         want = ms.load_checkpoint(tmp_path / "target" / f"rank_{rank}" / f"net{rank}.safetensors")

@@ -80,18 +80,19 @@ def transform_checkpoints(
     src_strategy_file: Any = None,
     dst_strategy_file: Any = None,
     process_num: int = 1,
-    output_format: str = "safetensors",
+    output_format: str = "ckpt",
 ) -> None:
     """Write `rank_<r>/<ckpt_prefix><r>.safetensors` of each rank of the destination, out of the source's folders.
 
-    Of a rank's folder the file that is newest by name is taken. `process_num` makes no difference.
+    Of a rank's folder the file that is newest by name is taken. `process_num` makes no difference, and `output_format`
+    has to be "safetensors".
 
     Raises:
         CheckpointError: another format, no folders of ranks, or parts that do not fit.
     """
     if output_format != "safetensors":
         raise CheckpointError(
-            f"transform_checkpoints: output_format is {output_format!r}; only 'safetensors' is offered"
+            f"transform_checkpoints: output_format is {output_format!r}; give 'safetensors', the one that is offered"
         )
     parts = {rank: load_checkpoint(path) for rank, path in _files(Path(src_checkpoints_dir)).items()}
     target = _views(dst_strategy_file)
