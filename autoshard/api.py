@@ -25,11 +25,10 @@ from autoshard.layout.show import show_layout as draw
 from autoshard.layout.tensor_map import matrix_axes, onto
 from autoshard.mindspore.communication import get_group_size
 from autoshard.mindspore.context import DATA_PARALLEL, FULL_BATCH, DatasetStrategy, check_dataset_strategy
-from autoshard.partition.lower import lower
-from autoshard.partition.passes import DEFAULT, Saving, optimize
+from autoshard.partition.passes import DEFAULT, Saving
 from autoshard.partition.passes.pipeline import check_passes
 from autoshard.partition.program import Program
-from autoshard.plan.plan import CONFIGURED, Plan
+from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import asked_on, work_of
 from autoshard.runtime.mpi import default_comm
 from autoshard.runtime.session import Session
@@ -37,11 +36,11 @@ from autoshard.search import Cost, evaluate, find_mode
 from autoshard.search.followed import unfollowed
 from autoshard.search.limit import MEMORY, check_limit, read_limit
 from autoshard.search.problem import Problem
+from autoshard.search.program_price import program_of
 from autoshard.search.registry import check_options
 from autoshard.search.rings import with_rings
 from autoshard.trace.function import Traced
-from autoshard.transform.moves import merge_moves
-from autoshard.transform.plannable import plannable
+from autoshard.transform.planned_graph import planned_graph
 from autoshard.util.checks import positive
 from autoshard.util.errors import AutoshardError, PlanError
 from costmodel import Hardware, preset
@@ -97,12 +96,10 @@ def plan(
     chosen = check_passes((DEFAULT if passes else ()) if isinstance(passes, bool) else passes)
     if is_module(target):
         _check_module(inputs, dataset_strategy)
-        found = _plan_module(target, mesh, devices, search or DEFAULT_SEARCH, known, read_limit(memory), options)
-        return replace(found, passes=chosen)
+        return _plan_module(target, mesh, devices, search or DEFAULT_SEARCH, known, read_limit(memory), options, chosen)
     traced = traced_target(target, inputs)
     over, mode = _mesh(mesh, devices), search or DEFAULT_SEARCH
-    found = plan_traced(traced, over, mode, known, dataset_strategy, read_limit(memory), options)
-    return replace(found, passes=chosen)
+    return plan_traced(traced, over, mode, known, dataset_strategy, read_limit(memory), options, chosen)
 
 
 def plan_traced(
@@ -113,13 +110,15 @@ def plan_traced(
     dataset_strategy: DatasetStrategy = FULL_BATCH,
     memory: int | None = None,
     options: Mapping[str, Any] = _NO_OPTIONS,
+    passes: tuple[str, ...] = DEFAULT,
 ) -> Planned:
     """`plan` for something traced, with everything settled.
 
     Raises:
         PlanError: a graph with loops, branches or manual computations, which cannot be planned yet.
     """
-    graph, hardware = merge_moves(plannable(traced.graph), traced.annotations), _joined(hardware, mesh)
+    graph, annotations = planned_graph(traced.graph, traced.annotations)
+    hardware = _joined(hardware, mesh)
 
     def problem_on(mesh: Mesh) -> Problem:
         given = data_layouts(traced.graph, mesh, dataset_strategy)
@@ -128,7 +127,7 @@ def plan_traced(
             graph,
             mesh,
             hardware,
-            traced.annotations,
+            annotations,
             # Searches that price take a full batch as whole, and rules may split it.
             {} if dataset_strategy == FULL_BATCH else given,
             asked=asked.values,
@@ -136,10 +135,11 @@ def plan_traced(
             work=lambda: work_of(traced, mesh),
             options=_options(memory, options),
             elsewhere=problem_on,
+            passes=passes,
         )
 
     found, ignored = _searched(search, problem_on(mesh), memory)
-    return Planned(traced, found, hardware, ignored=ignored)
+    return Planned(traced, found, hardware, passes, ignored=ignored)
 
 
 def _plan_module(
@@ -150,6 +150,7 @@ def _plan_module(
     hardware: Hardware,
     memory: int | None,
     options: Mapping[str, Any],
+    passes: tuple[str, ...],
 ) -> Planned:
     ready = planning(target, None if mesh is None else _mesh(mesh, devices), devices)
     asked = ready.imported.asked
@@ -166,10 +167,11 @@ def _plan_module(
             places=ready.places,
             options=_options(memory, options),
             elsewhere=problem_on,
+            passes=passes,
         )
 
     found, ignored = _searched(search, problem_on(ready.mesh), memory)
-    return Planned(ready.traced, found, hardware, module=ready.imported, ignored=ignored)
+    return Planned(ready.traced, found, hardware, passes, module=ready.imported, ignored=ignored)
 
 
 def _options(memory: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,13 +228,12 @@ class Planned:
 
     @cached_property
     def _optimized(self) -> tuple[Program, tuple[Saving, ...]]:
-        asked = {node for node, decision in self.plan.decisions.items() if decision.cause.kind == CONFIGURED}
-        return optimize(lower(self.plan), self.hardware, self.passes, fixed=asked)
+        return program_of(self.plan, self.hardware, self.passes)
 
     @cached_property
     def cost(self) -> Cost:
         """Predicted seconds, bytes and peak memory of a step on one device."""
-        return evaluate(self.plan, self.program, self.hardware)
+        return evaluate(self.program, self.graph, self.hardware)
 
     @cached_property
     def session(self) -> Session:

@@ -22,11 +22,11 @@ QUICK = [(1, "2x4")]
 
 def measure(layers: int, mesh_text: str, parts: list[float], seconds: float) -> list[dict]:
     """One size: a row without limit, one for the least, and one per part."""
-    from autoshard.cost.evaluate import prices_for
     from autoshard.cost.memory import peak_memory
+    from autoshard.cost.prices import prices_for
     from autoshard.layout.mesh import Mesh
+    from autoshard.search.least_sum import plan_of_choice
     from autoshard.search.limited import settle_within
-    from autoshard.search.optimal import plan_of_choice
     from autoshard.search.problem import Problem
     from autoshard.search.rows import MemoryRows
     from autoshard.search.rows_search import RowsSearch

@@ -5,24 +5,26 @@
               outputs of the graph included, from the layout that the value is left in
             + where a result is pinned to another layout than its operator leaves, the redistribution to it.
 
-`evaluate(plan, program, hardware)` prices what lowering made of a plan: it may begin at nearer copies, and save some.
+`evaluate(program, graph, hardware)` prices the program that lowering and the passes made of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.instructions import Costs
+from autoshard.cost.links import Links
 from autoshard.cost.memory import MemoryUse, memory_of
-from autoshard.cost.prices import Prices
+from autoshard.cost.prices import Prices, prices_for
 from autoshard.cost.program_memory import program_memory
+from autoshard.cost.timeline import step_seconds
 from autoshard.ir.flow import is_nest
-from autoshard.ir.graph import Node, walk
+from autoshard.ir.graph import Graph, Node, walk
 from autoshard.layout.layout import Layout
-from autoshard.ops.padding import mask_padding
+from autoshard.partition.bundling import bundled_values
 from autoshard.partition.program import Bundle, Collective, Compute, Program, Together, timed
 from autoshard.partition.program import walk as walk_program
 from autoshard.partition.together import TogetherStep
@@ -34,7 +36,7 @@ from autoshard.redistribute.window import WindowStep
 from autoshard.util.gc_paused import gc_paused
 from costmodel import Hardware
 
-Move = tuple[Layout, Layout, TensorType, int]
+Move = tuple[Layout, Layout, TensorType, bool, int]
 Counted = tuple[Step | WindowStep | TogetherStep, TensorType, int, float]
 """A step, the type of the whole tensor, how often it is done in one step of the program, and which share of its time it
 takes: less than 1 where it is done together with others."""
@@ -52,7 +54,7 @@ class AxisCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """Predicted cost of one step on one device; compute and communication one after the other.
+    """Predicted cost of one step on one device: computing, communication, and what of it hides behind computing.
 
     `axes` splits the communication by the mesh axes that it runs over, in mesh order. `memory` tells what lies in
     memory when; its peak is `peak_memory_bytes`.
@@ -64,16 +66,11 @@ class Cost:
     peak_memory_bytes: int
     axes: tuple[AxisCost, ...] = ()
     memory: MemoryUse | None = field(default=None, compare=False, repr=False)
+    hidden_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.compute_seconds + self.communication_seconds
-
-
-@lru_cache(maxsize=16)
-def prices_for(hardware: Hardware) -> Prices:
-    """Prices that all evaluations on this hardware share."""
-    return Prices(hardware)
+        return self.compute_seconds + self.communication_seconds - self.hidden_seconds
 
 
 def evaluate_plan(plan: Plan, hardware: Hardware, prices: Prices | None = None) -> Cost:
@@ -86,7 +83,7 @@ def evaluate_plan(plan: Plan, hardware: Hardware, prices: Prices | None = None) 
     prices = prices or prices_for(hardware)
     moves, nodes = list(moves_of(plan)), _working(plan)
     work = sum(times * prices.local_work(node, strategy) for node, strategy, times in nodes)
-    talk = sum(times * prices.redistribution(before, after, of) for before, after, of, times in moves)
+    talk = sum(times * prices.redistribution(*one) for *one, times in moves)
     talk += sum(times * prices.exchange(node, strategy) for node, strategy, times in nodes)
     axes, memory = _by_axes(_all_steps(moves, nodes), prices), memory_of(plan)
     return Cost(work, talk, sum(one.nbytes for one in axes), memory.peak, axes, memory)
@@ -94,18 +91,20 @@ def evaluate_plan(plan: Plan, hardware: Hardware, prices: Prices | None = None) 
 
 def plan_seconds(plan: Plan, prices: Prices) -> float:
     """`evaluate_plan(...).seconds` and nothing else."""
-    talk = sum(times * prices.redistribution(before, after, of) for before, after, of, times in moves_of(plan))
+    talk = sum(times * prices.redistribution(*one) for *one, times in moves_of(plan))
     return talk + sum(times * prices.work(node, strategy) for node, strategy, times in _working(plan))
 
 
 def moves_of(plan: Plan) -> Iterator[Move]:
-    """The redistributions that a plan pays for, each once: before, after, the value's type, and how often in a step."""
+    """The redistributions that a plan pays for, each once: before, after, the value's type, whether its collectives may
+    be done together with others, and how often in a step."""
+    bundled = bundled_values(plan.graph)
     for one in plan.redistributions:
-        yield one.before, one.after, one.value.type, one.times
+        yield one.before, one.after, one.value.type, one.value in bundled, one.times
     for node in walk(plan.graph.nodes):
         for value, layout in zip(node.results, plan.strategy(node).result_layouts, strict=True):
             if layout is not plan.layouts[value]:
-                yield layout, plan.layouts[value], value.type, plan.runs.get(node, 1)
+                yield layout, plan.layouts[value], value.type, False, plan.runs.get(node, 1)
 
 
 def _working(plan: Plan) -> list[tuple[Node, Strategy, int]]:
@@ -115,7 +114,7 @@ def _working(plan: Plan) -> list[tuple[Node, Strategy, int]]:
 
 
 def _all_steps(moves: Iterable[Move], nodes: Iterable[tuple[Node, Strategy, int]]) -> Iterator[Counted]:
-    for before, after, of, times in moves:
+    for before, after, of, _, times in moves:
         even = of if of.shape == (shape := evened(before, after, of.shape)) else of.with_shape(shape)
         yield from ((step, even, times, 1.0) for step in _steps(before, after, of))
     for node, strategy, times in nodes:
@@ -127,38 +126,57 @@ def _steps(before: Layout, after: Layout, of: TensorType) -> tuple[Step, ...]:
 
 
 @gc_paused()
-def evaluate(plan: Plan, program: Program, hardware: Hardware) -> Cost:
-    """Price the program that `plan` was lowered to, and follow its registers (`program_memory`)."""
-    prices = prices_for(hardware)
-    computing = dict.fromkeys(
-        one.composite or one.node
-        for one in walk_program(program.instructions)
-        if isinstance(one, Compute) and one.op is not mask_padding  # which is part of no node's work
-    )
-    work = sum(plan.runs.get(node, 1) * prices.local_work(node, plan.strategy(node)) for node in computing)
-    moving = set(program.collectives)
-    shares = bundle_shares(program, prices)
-    steps = [
-        (one.step, one.of, times, shares.get(one, 1.0))
-        for one, times in timed(program.instructions)
-        if isinstance(one, Collective | Together) and one in moving
-    ]
-    talk = sum(times * share * prices.step(step, of) for step, of, times, share in steps)
-    axes, memory = _by_axes(steps, prices), program_memory(program, plan.graph)
-    return Cost(work, talk, sum(one.nbytes for one in axes), memory.peak, axes, memory)
+def evaluate(program: Program, graph: Graph, hardware: Hardware) -> Cost:
+    """The price of a program, the one number that is told of a plan: the seconds of its timeline, and its memory.
+
+    Args:
+        graph: what the program was lowered from, which tells what its inputs are.
+        hardware: whose times, made for the program's number of ranks (`Hardware.for_ranks`).
+    """
+    costs = prices_for(hardware).instructions
+    total = costs.total(program.instructions)
+    hidden = max(0.0, total.seconds - step_seconds(program, costs))
+    memory, axes = program_memory(program, graph), _by_axes(_program_steps(program, costs), costs.links)
+    return Cost(total.computing, total.talking, total.nbytes, memory.peak, axes, memory, hidden)
 
 
-def bundle_shares(program: Program, prices: Prices) -> dict[Collective | Together, float]:
+def program_seconds(program: Program, hardware: Hardware) -> float:
+    """`evaluate(...).seconds` and nothing else."""
+    return step_seconds(program, prices_for(hardware).instructions)
+
+
+def _program_steps(program: Program, costs: Costs) -> Iterator[Counted]:
+    shares = bundle_shares(program, costs)
+    for one, times in timed(program.instructions):
+        if isinstance(one, Collective | Together) and one.step.communicates:
+            yield one.step, one.of, times, shares.get(one, 1.0)
+
+
+def bundle_shares(program: Program, costs: Costs) -> dict[Collective | Together, float]:
     """For collectives done together: the time of the bundle to that of its parts one by one."""
     found: dict[Collective | Together, float] = {}
     for bundle in walk_program(program.instructions):
         if isinstance(bundle, Bundle):
-            alone = sum(prices.step(one.step, one.of) for one in bundle.parts)
-            found.update(dict.fromkeys(bundle.parts, prices.bundle(bundle) / alone if alone else 1.0))
+            alone = sum(costs.of(one).talking for one in bundle.parts)
+            found.update(dict.fromkeys(bundle.parts, costs.of(bundle).talking / alone if alone else 1.0))
     return found
 
 
-def _by_axes(steps: Iterable[Counted], prices: Prices) -> tuple[AxisCost, ...]:
+def seconds_of_nodes(program: Program, costs: Costs) -> dict[Node, float]:
+    """What each node of the graph computes in a step of the program, and what collectives do that it says itself."""
+    found: dict[Node, float] = {}
+    for one, times in timed(program.instructions):
+        if isinstance(one, Compute):
+            node, seconds = one.composite or one.node, costs.of(one).computing
+        elif isinstance(one, Together):
+            node, seconds = one.node, costs.of(one).talking
+        else:
+            continue
+        found[node] = found.get(node, 0.0) + times * seconds
+    return found
+
+
+def _by_axes(steps: Iterable[Counted], links: Links) -> tuple[AxisCost, ...]:
     found: dict[tuple[str, ...], list[tuple[float, float, int]]] = {}
     order: dict[str, int] = {}
     for step, of, times, share in steps:
@@ -168,7 +186,7 @@ def _by_axes(steps: Iterable[Counted], prices: Prices) -> tuple[AxisCost, ...]:
         order = order or {name: i for i, (name, _) in enumerate(mesh.axes)}
         names = tuple(sorted({ref.name for ref in step.axes}, key=order.__getitem__))
         nbytes = step.elements_moved(of.shape) * of.dtype.itemsize
-        found.setdefault(names, []).append((times * share * prices.step(step, of), times * nbytes, times))
+        found.setdefault(names, []).append((times * share * links.step(step, of), times * nbytes, times))
     ordered = sorted(found, key=lambda names: [order[name] for name in names])
     return tuple(_axis_cost(".".join(names), found[names]) for names in ordered)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from autoshard.core.tensortype import TensorType
-from autoshard.cost.evaluate import prices_for
+from autoshard.cost.links import Links
 from autoshard.cost.program_memory import program_peak
 from autoshard.ir.graph import Node
 from autoshard.ops.attributes import resolve
@@ -70,7 +70,7 @@ class Costs:
     """Prices of instructions on `hardware`, remembered."""
 
     def __init__(self, hardware: Hardware) -> None:
-        self.hardware, self.prices = hardware, prices_for(hardware)
+        self.hardware, self.links = hardware, Links(hardware)
         self._known: dict[Instruction, Price] = {}
         self._works: dict[tuple, float] = {}
         self._steps: dict[tuple, tuple[Collective, Price]] = {}
@@ -132,16 +132,13 @@ class Costs:
         return known[1]
 
     def _talking(self, one: Collective | Together) -> Price:
-        return Price(one.nbytes_moved, 1, 0.0, self.prices.step(one.step, one.of))
+        return Price(one.nbytes_moved, 1, 0.0, self.links.step(one.step, one.of))
 
     def _inside(self, nest: Nest) -> Price:
-        """One run of a loop's bodies, or of the dearest branch."""
-        bodies = [self.total(body.instructions) for body in nest.bodies]
-        if nest.node.op.name == "Case":
-            return max(bodies, key=lambda price: price.seconds, default=Price())
+        """One run of a loop's bodies, or of all branches: each counts as if it were always taken (`ir.trips`)."""
         found = Price()
-        for price in bodies:
-            found = found.plus(price)
+        for body in nest.bodies:
+            found = found.plus(self.total(body.instructions))
         return found
 
     def _work(self, one: Compute) -> float:
@@ -174,8 +171,7 @@ class Costs:
         """Seconds of a bundle of that size which begins with `first`: on the links, and to copy what its parts send
         into a common buffer and what has come out of it, each read and written."""
         assert isinstance(first.step, Step)
-        packing = 2 * size.copied / self.hardware.device.memory_bandwidth
-        return self.prices.sized_step(first.step, size.sent) + packing
+        return self.links.sized_step(first.step, size.sent) + self.links.packing(size.copied)
 
     def peak(self, program: Program) -> int:
         """Bytes that a rank holds at most; remembered, as a pass asks and then what it saved."""

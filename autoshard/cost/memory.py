@@ -22,8 +22,8 @@ import numpy as np
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.blocks import local_nbytes
 from autoshard.cost.live_terms import LiveTerms
-from autoshard.cost.prices import local_nbytes
 from autoshard.cost.schedule import Schedule, Use
 from autoshard.ir.flow import borders, is_nest
 from autoshard.ir.graph import DATA, Graph, Node, Value

@@ -10,85 +10,62 @@ import numpy as np
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.alone import price_alone
+from autoshard.cost.blocks import divides, local_bytes, local_nbytes
+from autoshard.cost.instructions import Costs, Price
+from autoshard.cost.links import Links, copied_share
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout, Refs
-from autoshard.layout.mesh import Grouping, Groups, size_of
+from autoshard.layout.mesh import size_of
 from autoshard.partition.manual import is_together
-from autoshard.partition.program import Bundle
-from autoshard.partition.together import TogetherStep
-from autoshard.partition.windows import exchange_steps
 from autoshard.redistribute.digits import apart
 from autoshard.redistribute.planner import evened, is_cut, plan_steps
-from autoshard.redistribute.step import Step
-from autoshard.redistribute.window import WindowStep
 from autoshard.util.memo import Memo
-from costmodel import Hardware, group_levels, grouped_seconds, operator_seconds
+from costmodel import Hardware, grouped_seconds, operator_seconds
 
 Numbers = TypeVar("Numbers", float, np.ndarray)
 
 
-class Prices:
+class Prices(Links):
     """Asks costmodel for one mesh and one kind of hardware, and remembers."""
 
     def __init__(self, hardware: Hardware) -> None:
-        self.hardware = hardware
-        self._redistributions: Memo[tuple[Layout, Layout, TensorType], float] = Memo()
-        self._levels: Memo[Grouping, tuple] = Memo()
-        self._exchanges: Memo[tuple, float] = Memo()
-        self._works: Memo[tuple, float] = Memo()
+        super().__init__(hardware)
+        self._redistributions: Memo[tuple[Layout, Layout, TensorType, bool], float] = Memo()
+        self._works: Memo[tuple, Price] = Memo()
+        self.instructions = Costs(hardware)
         self._least: Memo[tuple[Layout, Layout, TensorType], float] = Memo()
-        self._sure: Memo[tuple[Layout, Layout, TensorType], float] = Memo()
+        self._sure: Memo[tuple[Layout, Layout, TensorType, bool], float] = Memo()
         self._fastest = max(link.bandwidth for _, link in hardware.topology.levels)
         self._nearest = min(0.0 if link.curves else link.latency for _, link in hardware.topology.levels)
 
-    def redistribution(self, before: Layout, after: Layout, of: TensorType) -> float:
-        """Seconds to bring a tensor from one layout to another."""
+    def redistribution(self, before: Layout, after: Layout, of: TensorType, bundled: bool = False) -> float:
+        """Seconds to bring a tensor from one layout to another.
+
+        Args:
+            bundled: its collectives may share a buffer with others; then what they add to these counts.
+        """
         if before is after:
             return 0.0
-        key = (before, after, of)
+        key = (before, after, of, bundled)
         known = self._redistributions.get(key)
         if known is None:
             known = self._redistributions[key] = 0.0 if is_cut(before, after) else self._moved(*key)
         return known
 
-    def _moved(self, before: Layout, after: Layout, of: TensorType) -> float:
+    def _moved(self, before: Layout, after: Layout, of: TensorType, bundled: bool) -> float:
         even = of.with_shape(evened(before, after, of.shape))
-        return sum(self.step(step, even) for step in plan_steps(before, after, even.shape))
+        steps = [step for step in plan_steps(before, after, even.shape) if step.communicates]
+        if not bundled:
+            return sum(self.step(step, even) for step in steps)
+        sent = [step.nbytes_priced(even.shape, even.dtype.itemsize) for step in steps]
+        pairs = zip(steps, sent, strict=True)
+        return sum(self.shared_step(step, nbytes, copied_share(step) * even.nbytes) for step, nbytes in pairs)
 
     def collectives(self, before: Layout, after: Layout, of: TensorType) -> int:
         """How many collectives the redistribution takes."""
         return sum(step.communicates for step in plan_steps(before, after, of.shape))
-
-    def step(self, step: Step | WindowStep | TogetherStep, of: TensorType) -> float:
-        """Seconds of one step; local steps are free."""
-        if not step.communicates:
-            return 0.0
-        if isinstance(step, WindowStep):
-            each = step.nbytes_priced(of.shape, of.dtype.itemsize) / step.messages
-            return step.messages * grouped_seconds("permute", each, self.levels(step.groups))
-        return self.sized_step(step, step.nbytes_priced(of.shape, of.dtype.itemsize))
-
-    def sized_step(self, step: Step | TogetherStep, nbytes: float) -> float:
-        """Seconds of a step that communicates, for a tensor of which `nbytes` count (`Step.nbytes_priced`)."""
-        if step.rounds > 1:
-            each = grouped_seconds(step.kind, nbytes / step.rounds, self.levels(step.groups))
-            return step.messages * each
-        return grouped_seconds(step.kind, nbytes, self.levels(step.groups))
-
-    def bundle(self, bundle: Bundle) -> float:
-        """Seconds that collectives take on the links which are done as one."""
-        parts, step = bundle.parts, bundle.parts[0].step
-        nbytes = sum(one.step.nbytes_priced(one.of.shape, one.of.dtype.itemsize) for one in parts)
-        return grouped_seconds(step.kind, nbytes, self.levels(step.groups))
-
-    def levels(self, groups: Grouping) -> tuple:
-        """The (ranks, link) levels that the groups span, innermost first."""
-        known = self._levels.get(groups)
-        if known is None:
-            steps = _strides(groups)
-            known = self._levels[groups] = group_levels(self.hardware.topology, steps)
-        return known
 
     def work(self, node: Node, strategy: Strategy) -> float:
         """Seconds of the operator on one rank, with what it exchanges with others while it runs."""
@@ -96,14 +73,7 @@ class Prices:
 
     def exchange(self, node: Node, strategy: Strategy) -> float:
         """Seconds of the collectives that belong to the operator itself: what its blocks need of other ranks."""
-        if not self.exchanges(node, strategy):
-            return 0.0
-        key = (node.key, strategy)
-        known = self._exchanges.get(key)
-        if known is None:
-            known = sum(self.step(step, of) for step, of in exchange_steps(node, strategy))
-            self._exchanges[key] = known
-        return known
+        return self._whole(node, strategy).talking if self.exchanges(node, strategy) else 0.0
 
     def exchanges(self, node: Node, strategy: Strategy) -> bool:
         """Whether `exchange` may be more than 0."""
@@ -111,13 +81,21 @@ class Prices:
 
     def local_work(self, node: Node, strategy: Strategy) -> float:
         """Seconds that a rank computes for the operator; the regions of a loop or branch are nodes of their own."""
-        if is_nest(node):
-            return 0.0
+        return 0.0 if is_nest(node) else self._whole(node, strategy).computing
+
+    def _whole(self, node: Node, strategy: Strategy) -> Price:
         key = (node.key, strategy)
         known = self._works.get(key)
         if known is None:
-            known = self._works[key] = float(self.works(node, strategy.work_ratio, local_bytes(node, strategy)))
+            known = self._works[key] = self._priced(node, strategy)
         return known
+
+    def _priced(self, node: Node, strategy: Strategy) -> Price:
+        """What the operator costs where it is one call on blocks of one size; else what its instructions do."""
+        if self.exchanges(node, strategy) or not divides(node, strategy):
+            return price_alone(node, strategy, self.instructions)
+        seconds = self.works(node, strategy.work_ratio, local_bytes(node, strategy))
+        return Price(computing=float(seconds))
 
     def works(self, node: Node, split: float | np.ndarray, nbytes: int | np.ndarray) -> float | np.ndarray:
         """Seconds that a rank computes for a `split`-th part of the operator, whose blocks have `nbytes`."""
@@ -158,13 +136,14 @@ class Prices:
             missing -= _held(before, after, of)  # nothing is summed, so a rank keeps what it has
         return self.receiving(missing, of)
 
-    def surely(self, before: Layout, after: Layout, of: TensorType) -> float:
-        """`at_least`, and, where blocks are even, the latency of messages that must follow each other."""
-        key = (before, after, of)
+    def surely(self, before: Layout, after: Layout, of: TensorType, bundled: bool = False) -> float:
+        """`at_least`, and, where blocks are even, the latency of messages that must follow each other and are not
+        `bundled`."""
+        key = (before, after, of, bundled)
         known = self._sure.get(key)
         if known is None:
             known = self.at_least(before, after, of)
-            if known > 0.0 and before.divides(of.shape) and after.divides(of.shape):
+            if known > 0.0 and not bundled and before.divides(of.shape) and after.divides(of.shape):
                 known += self._nearest * rounds_at_least(before, after)
             self._sure[key] = known
         return known
@@ -172,14 +151,6 @@ class Prices:
     def receiving(self, elements: Numbers, of: TensorType) -> Numbers:
         """Seconds in which a rank receives so many elements at best."""
         return elements * of.dtype.itemsize / self._fastest
-
-
-def _strides(groups: Grouping) -> list[tuple[int, int]]:
-    """How many ranks are how far apart, for each axis of the groups; of groups that are listed the farthest ones."""
-    if isinstance(groups, Groups):
-        return [(ref.size, groups.mesh.stride(ref)) for ref in groups.refs]
-    gaps = [abs(one - other) for row in groups.rows for one, other in zip(row, row[1:], strict=False)]
-    return [(groups.size, max(gaps))] if gaps else []
 
 
 def _held(before: Layout, after: Layout, of: TensorType) -> int:
@@ -212,14 +183,7 @@ def lost(old: Refs, new: Refs) -> int:
     return size_of(old[common:]) // (shared.size if shared else 1)
 
 
-@lru_cache(maxsize=1 << 16)
-def local_nbytes(of: TensorType, layout: Layout) -> int:
-    return math.prod(layout.local_shape(of.shape)) * of.dtype.itemsize
-
-
-def local_bytes(node: Node, strategy: Strategy) -> int:
-    """Bytes of all local operands and results: what the operator touches, and the memory it needs."""
-    tensors = zip(
-        (*node.operand_types, *node.result_types), (*strategy.operand_layouts, *strategy.result_layouts), strict=True
-    )
-    return sum(local_nbytes(of, layout) for of, layout in tensors)
+@lru_cache(maxsize=16)
+def prices_for(hardware: Hardware) -> Prices:
+    """Prices that all evaluations on this hardware share."""
+    return Prices(hardware)

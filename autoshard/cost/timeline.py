@@ -61,18 +61,12 @@ def _seconds(instructions: Sequence[Instruction], costs: Costs, overlap: bool) -
     """The seconds of a timeline, which need none where no collective is started apart: one waits for the other."""
     if any(isinstance(one, Start) for one in instructions):
         return _timeline(instructions, costs, overlap).seconds
-    ends = 0.0
-    for one in instructions:
-        ends += _nested(one, costs, overlap) if isinstance(one, Nest) else costs.of(one).seconds
-    return ends
+    return costs.total(instructions).seconds
 
 
 def _nested(nest: Nest, costs: Costs, overlap: bool) -> float:
-    """One body of a branch, or all bodies of a loop as often as it runs."""
-    bodies = [_seconds(body.instructions, costs, overlap) for body in nest.bodies]
-    if nest.node.op.name == "Case":
-        return max(bodies, default=0.0) * nest.trips
-    return sum(bodies) * nest.trips
+    """All bodies of a loop as often as it runs, or all branches: each counts as if it were always taken."""
+    return sum(_seconds(body.instructions, costs, overlap) for body in nest.bodies) * nest.trips
 
 
 def _stream(one: Instruction, costs: Costs) -> str:
@@ -80,7 +74,7 @@ def _stream(one: Instruction, costs: Costs) -> str:
     whole = one.of if isinstance(one, Start) else one
     first = whole.parts[0] if isinstance(whole, Bundle) else whole
     assert isinstance(first, Collective | Together)
-    levels = costs.prices.levels(first.step.groups)
+    levels = costs.links.levels(first.step.groups)
     return levels[-1][1].name if levels else ""
 
 

@@ -64,7 +64,8 @@ class _Lowering:
         outputs = tuple(
             self.bring(value, layout, None) for value, layout in zip(graph.outputs, self.plan.outputs, strict=True)
         )
-        return Program(graph.name, self.plan.mesh, inputs, tuple(self.instructions), outputs, graph.updates)
+        code = tuple(self.instructions)
+        return Program(graph.name, self.plan.mesh, inputs, code, outputs, graph.updates, graph.roles)
 
     def define(self, value: Value, layout: Layout, shape: tuple[int, ...] | None = None) -> Register:
         """A new register that holds the value, as part of a tensor of `shape` (None: as the program mostly does)."""

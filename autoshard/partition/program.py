@@ -346,7 +346,10 @@ def endings(instructions: Sequence[Instruction], kept: Iterable[Register]) -> tu
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A graph partitioned under a plan: registers in, instructions, registers out (one per graph input and output)."""
+    """A graph partitioned under a plan: registers in, instructions, registers out (one per graph input and output).
+
+    `roles` and `updates` are the graph's: what each input is, and which input each output replaces.
+    """
 
     name: str
     mesh: Mesh
@@ -354,6 +357,7 @@ class Program:
     instructions: tuple[Instruction, ...]
     outputs: tuple[Register, ...]
     updates: Mapping[int, int] = field(default_factory=dict)
+    roles: tuple[str, ...] = ()
 
     @cached_property
     def collectives(self) -> tuple[Collective | Together, ...]:

@@ -15,7 +15,7 @@ from autoshard.api import Planned, plan
 from autoshard.frontends.planning import is_module
 from autoshard.frontends.targets import traced_target
 from autoshard.layout.mesh import Mesh
-from autoshard.search import Cost, evaluate_plan, search_modes
+from autoshard.search import Cost, search_modes
 from autoshard.search.limit import read_limit
 from autoshard.search.named import named_plans
 from autoshard.search.registry import keeps_limit
@@ -99,7 +99,7 @@ def _contender(
     except AutoshardError as error:
         return Contender(mode, str(mesh or ""), time.perf_counter() - begun, why=str(error))
     took = time.perf_counter() - begun
-    cost = evaluate_plan(planned.plan, planned.hardware)
+    cost = planned.cost
     fits = limit is None or cost.peak_memory_bytes <= limit
     return Contender(mode, str(planned.plan.mesh), took, cost, fits, planned=planned)
 

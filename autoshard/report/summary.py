@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autoshard.cost.evaluate import bundle_shares
-from autoshard.cost.prices import Prices, local_nbytes
+from autoshard.cost.blocks import local_nbytes
+from autoshard.cost.evaluate import bundle_shares, seconds_of_nodes
+from autoshard.cost.instructions import Costs
+from autoshard.cost.prices import prices_for
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Bundle, Collective, Nest, Program, Register, Start, Wait, timed, walk
@@ -93,8 +95,8 @@ class Summary:
 
 def summarize(planned: Planned) -> Summary:
     """The rows of a plan and its program."""
-    plan, prices = planned.plan, Prices(planned.hardware)
-    moves = tuple(_moves(planned, prices))
+    plan, costs = planned.plan, prices_for(planned.hardware).instructions
+    moves, seconds = tuple(_moves(planned, costs)), seconds_of_nodes(planned.program, costs)
     served: dict[Node | None, list[Move]] = {}
     for move in moves:
         served.setdefault(move.serves, []).append(move)
@@ -103,7 +105,7 @@ def summarize(planned: Planned) -> Summary:
             node,
             plan.decisions[node],
             tuple(plan.layouts[value] for value in node.results),
-            prices.work(node, plan.strategy(node)),
+            seconds.get(node, 0.0) / max(1, plan.runs.get(node, 1)),
             tuple(served.get(node, ())),
             depth,
             plan.runs.get(node, 1),
@@ -128,11 +130,11 @@ def _inputs(plan: Plan) -> Iterator[InputRow]:
         yield InputRow(value, role, layout, cause, local_nbytes(value.type, layout))
 
 
-def _moves(planned: Planned, prices: Prices) -> Iterator[Move]:
+def _moves(planned: Planned, costs: Costs) -> Iterator[Move]:
     values = _values_of(planned.plan.graph, planned.program)
     wanted = {(one.value, one.after): one.users for one in planned.plan.redistributions}
     times = {one: count for one, count in timed(planned.program.instructions)}
-    shares = bundle_shares(planned.program, prices)
+    shares = bundle_shares(planned.program, costs)
     for number, chain in enumerate(_chains(planned.program), 1):
         value, serves = values[chain[0].operand], chain[0].serves
         users = wanted.get((value, chain[-1].result.layout), (serves,))
@@ -142,7 +144,7 @@ def _moves(planned: Planned, prices: Prices) -> Iterator[Move]:
             tuple(chain),
             tuple(dict.fromkeys("output" if user is None else user.label for user in users)),
             serves,
-            tuple(shares.get(one, 1.0) * prices.step(one.step, one.of) for one in chain),
+            tuple(shares.get(one, 1.0) * costs.of(one).talking for one in chain),
             times[chain[0]],
         )
 

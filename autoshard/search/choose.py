@@ -23,7 +23,8 @@ import numpy as np
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
-from autoshard.cost.prices import Prices, local_bytes, local_nbytes
+from autoshard.cost.blocks import local_bytes, local_nbytes
+from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, Mesh

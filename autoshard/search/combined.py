@@ -9,37 +9,42 @@
    drafts; the cheaper ones are improved locally: single operators, chains (`improve.py`), all around a value at once
    (`joint.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
    "factor" or "bfs" alone: then prices decide it, too.
-So the plan never costs more than those of "factor" and "bfs".
-4. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`within.py`).
+4. On small graphs the plan of the least sum is another draft (`least_sum.py`). In the end the result is held against
+the plans of other modes and those known by name, and the one whose program takes least time is taken
+(`program_price.py`). So it never costs more than those of "factor" and "bfs", nor, where nobody configured operators, than named plans.
+5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`within.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from autoshard.core.strategy import Strategy
-from autoshard.cost.evaluate import plan_seconds
 from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.batch import batch_parallel
-from autoshard.search.bfs import propagate, propagated
+from autoshard.search.bfs import propagated
 from autoshard.search.choose import chooser
 from autoshard.search.draft import Choice, Draft, Pricing
 from autoshard.search.factor import factor
 from autoshard.search.finish import Start, finished
-from autoshard.search.flat import has_loops, plan_flat
+from autoshard.search.flat import plan_flat
+from autoshard.search.followed import unfollowed
 from autoshard.search.improve import Improver
 from autoshard.search.joint import move_values
+from autoshard.search.least_sum import small_optimum
 from autoshard.search.limit import MEMORY
 from autoshard.search.problem import Problem
+from autoshard.search.program_price import cheapest
 from autoshard.search.refining import splits_further
 from autoshard.search.registry import find_mode, search_mode
 from autoshard.search.within import SPARE, MemoryOf, held_as, keep_within
-from autoshard.util.errors import PlanError
+from autoshard.util.errors import PlanError, StrategyError
 from autoshard.util.gc_paused import gc_paused
 
 NAME = "sharding_propagation"
@@ -55,6 +60,10 @@ CERTAINTY = 0.05
 """What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""
 HOPE = 1.05
 """Above this many times what it may cost a draft is not improved further."""
+PURE = ("factor", "bfs")
+"""Modes whose plans are taken where their programs cost less."""
+OTHERS = ("batch", "data_parallel", "zero1", "zero2", "zero3", "zero3_keep", "megatron", "megatron_sp")
+"""The same, but by more than CERTAINTY where people configured operators."""
 BY_HAND = ("zero3_keep", "megatron", "megatron_sp")
 """Named plans that are looked at, too, where memory is short."""
 
@@ -68,14 +77,36 @@ def combined(problem: Problem) -> Plan:
         PlanError: shardings on another mesh than the plan's.
         StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
     """
-    plan = plan_flat(lambda flat: _Combination(flat).run(), problem)
-    if not has_loops(problem.graph):
-        return plan
-    # What leaves a loop is priced as a copy inside of it where both lie alike, so only here the comparison is exact.
-    modes = (propagate, factor) if problem.work is not None else (propagate,)
-    pure = [plan_flat(mode, problem) for mode in modes]
-    prices = chooser(problem.mesh, problem.hardware).prices
-    return min((plan, *pure), key=lambda one: plan_seconds(one, prices))
+    found = plan_flat(lambda flat: _Combination(flat).run(), problem)
+    best = cheapest(problem, (found, *_others(problem, PURE)))
+    # As everywhere in this mode what rules settle from the operators that people configured may cost a little.
+    best = cheapest(problem, (best, *_others(problem, OTHERS)), CERTAINTY if problem.configured else 0.0)
+    if best.search == NAME:
+        return best
+    return replace(
+        best, search=NAME, started_from=f"as mode {best.search} has it, which costs least; {best.started_from}"
+    )
+
+
+def _others(problem: Problem, names: Iterable[str]) -> Iterator[Plan]:
+    """The plans of other modes, as far as they keep to what people fixed and to the memory limit."""
+    limit = problem.options.get(MEMORY)
+    plain = replace(problem, options={})
+    for name in names:
+        if name == "factor" and problem.work is None:
+            continue
+        try:
+            plan = find_mode(name)(plain)
+        except (PlanError, StrategyError):
+            continue
+        if keeps_to(problem, plan) and (limit is None or peak_memory(plan) <= limit):
+            yield plan
+
+
+def keeps_to(problem: Problem, plan: Plan) -> bool:
+    """Whether a plan does as people fixed and asked: of operators, of inputs and of outputs."""
+    lies = all(plan.layouts[value] is layout for value, layout in problem.input_layouts.items())
+    return lies and not unfollowed(problem, plan)
 
 
 class _Combination:
@@ -104,12 +135,8 @@ class _Combination:
         return None if nested else self.problem.options.get(MEMORY)
 
     def _best(self, draft: Draft) -> Plan:
-        """The plan of a draft, or of a mode that the draft is judged by, should that cost less."""
-        plan = finished(self.problem, draft, self.starts, self.settled, NAME)
-        if self.problem.runs:
-            return plan
-        pure = (start.plan for start in self.starts if start.is_pure)
-        return min((plan, *pure), key=lambda one: plan_seconds(one, self.prices))
+        """The plan of a draft."""
+        return finished(self.problem, draft, self.starts, self.settled, NAME)
 
     def _within(self, limit: int, draft: Draft, memory: MemoryOf) -> Plan:
         """A plan that needs no more memory than the limit, if one is found."""
@@ -173,6 +200,9 @@ class _Combination:
             fixed = {**self.problem.fixed, **self.settled}
             yield Start("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
         yield Start("batch parallelism", batch_parallel(self.problem))
+        if self.problem.options.get(MEMORY) is None:
+            with suppress(PlanError):
+                yield Start("least sum", small_optimum(self.problem))
 
     # -- improvement
 

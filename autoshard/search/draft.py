@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
-from autoshard.cost.prices import Prices, local_nbytes
+from autoshard.cost.blocks import local_nbytes
+from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.byte_prices import NOTHING, BytePrices
@@ -26,7 +27,6 @@ Wants = frozenset[Layout]
 Use = tuple[Node, int]
 """A node and which of its operands or results."""
 Ends = tuple[tuple[Layout, Wants], ...]
-Spread = Callable[[Layout, Iterable[Layout], TensorType], float]
 Kept = tuple[tuple[Layout, float], ...]
 """Layouts in which a value is wanted, each with what a byte of a copy costs that is kept for it."""
 
@@ -58,12 +58,14 @@ class Term:
     """What is paid for one value.
 
     Attributes:
-        kind: a number that values of one type share; `outs` and the rest aside, equal terms cost the same.
+        kind: a number that values share of one type, and alike bundled or not; `outs` and the rest aside, equal terms
+            cost the same.
         fixed: the layout of an input that is settled.
         outs: the outputs by which the value leaves as it comes, or as is asked of them.
         kept: the layout of the settled input that the value replaces.
         updates: what replaces an input that is not settled: which node makes it, and who uses it besides.
         times: how often a step pays.
+        bundled: whether the value's collectives may be done together with others (`Problem.bundled`).
         held: what a byte of the value costs, where bytes are given a price.
         keeps: what a byte of a copy costs for each of `users`; empty where nothing does.
     """
@@ -77,6 +79,7 @@ class Term:
     kept: Layout | None = None
     updates: tuple[tuple[Use, tuple[Use, ...]], ...] = ()
     times: int = 1
+    bundled: bool = False
     held: float = 0.0
     keeps: tuple[float, ...] = ()
 
@@ -88,6 +91,9 @@ class Term:
         for source, users in self.updates:
             for node, _ in (source, *users):
                 yield node
+
+
+Spread = Callable[[Term, Layout, Iterable[Layout]], float]
 
 
 class Pricing:
@@ -102,7 +108,7 @@ class Pricing:
         self, problem: Problem, prices: Prices, nbytes: BytePrices = NOTHING, like: Pricing | None = None
     ) -> None:
         self.problem, self.prices, self.graph, self.nbytes = problem, prices, problem.graph, nbytes
-        self._kinds: dict[TensorType, int] = like._kinds if like else {}
+        self._kinds: dict[tuple[TensorType, bool], int] = like._kinds if like else {}
         self._classes: dict[tuple, int] = {}
         self._choices: dict[tuple, Choice] = {}
         self.listed: dict[tuple[int, bool], dict[Choice, None]] = {}
@@ -136,8 +142,8 @@ class Pricing:
         key = node.key, own, self.problem.runs.get(node, 1), self.nbytes.of_scratch.get(node)
         return self._classes.setdefault(key, len(self._classes))
 
-    def _kind(self, of: TensorType) -> int:
-        return self._kinds.setdefault(of, len(self._kinds))
+    def _kind(self, of: TensorType, bundled: bool) -> int:
+        return self._kinds.setdefault((of, bundled), len(self._kinds))
 
     def _terms(self) -> Iterator[Term]:
         graph, settled = self.graph, self.problem.input_layouts
@@ -153,7 +159,9 @@ class Pricing:
         for value in graph.values:
             if value in tied and value in replaced.get(tied[value], ()):
                 continue  # its input's term has it
-            term = Term(value, self._kind(value.type), graph.producers.get(value), tuple(users[value]))
+            bundled = value in self.problem.bundled
+            kind = self._kind(value.type, bundled)
+            term = Term(value, kind, graph.producers.get(value), tuple(users[value]), bundled=bundled)
             term.outs = tuple(outs.get(value, ()))
             term.fixed, term.kept = settled.get(value), settled.get(tied[value]) if value in tied else None
             term.updates = tuple((graph.producers[one], tuple(users[one])) for one in replaced.get(value, ()))
@@ -162,19 +170,7 @@ class Pricing:
             yield term
 
     def _times(self, value: Value) -> int:
-        """How often a step makes a value. For what a gate of a loop makes, or an input that keeps a tie, its users
-        tell; for what a loop starts from, what it is made of."""
-        runs, source = self.problem.runs, self.graph.producers.get(value)
-        if not runs:
-            return 1
-        own = runs.get(source[0], 1) if source else 0
-        if own:
-            return own
-        users = [runs.get(node, 1) for node, _ in self.graph.users[value]]
-        if any(users):
-            return min(filter(None, users))
-        made_of = source[0].operands[0] if source else value
-        return 1 if made_of is value else self._times(made_of)
+        return self.problem.times(value)
 
     # -- strategies
 
@@ -208,7 +204,7 @@ class Pricing:
         key, wanted = self._asked(term, left, wants)
         known = self._made.get(key)
         if known is None:
-            known = self._made[key] = term.times * self._spread(left, wanted, term.value.type)
+            known = self._made[key] = term.times * self._spread(term, left, wanted)
         return known
 
     def made_at_least(self, term: Term, left: Layout, wants: Wants) -> float:
@@ -218,7 +214,7 @@ class Pricing:
         if known is None:
             known = self._bounds.get(key)
         if known is None:
-            known = self._bounds[key] = term.times * self._spread_at_least(left, wanted, term.value.type)
+            known = self._bounds[key] = term.times * self._spread_at_least(term, left, wanted)
         return known
 
     def _asked(self, term: Term, left: Layout, wants: Wants) -> tuple[tuple, Wants]:
@@ -229,12 +225,14 @@ class Pricing:
             wants = wants.union((term.kept,))
         return (term.kind, term.times, left, wants), wants
 
-    def _spread(self, left: Layout, wanted: Iterable[Layout], of: TensorType) -> float:
+    def _spread(self, term: Term, left: Layout, wanted: Iterable[Layout]) -> float:
         """Seconds to bring a value to all layouts in which it is wanted, summed in an order that does not change."""
-        return sum(sorted(self.prices.redistribution(left, one, of) for one in wanted if one is not left))
+        of, price = term.value.type, self.prices.redistribution
+        return sum(sorted(price(left, one, of, term.bundled) for one in wanted if one is not left))
 
-    def _spread_at_least(self, left: Layout, wanted: Iterable[Layout], of: TensorType) -> float:
-        return sum([self.prices.surely(left, one, of) for one in wanted if one is not left])
+    def _spread_at_least(self, term: Term, left: Layout, wanted: Iterable[Layout]) -> float:
+        of = term.value.type
+        return sum([self.prices.surely(left, one, of, term.bundled) for one in wanted if one is not left])
 
     def of_bytes(self, term: Term, left: Layout, kept: Kept) -> float:
         """What a value's bytes cost, as it is left and in copies, where bytes have a price."""
@@ -300,10 +298,9 @@ class Pricing:
         return self._lies(term, layout, wants, ends, kept, self._spread_at_least)
 
     def _lies(self, term: Term, layout: Layout, wants: Wants, ends: Ends, kept: Kept, spread: Spread) -> float:
-        of = term.value.type
-        seconds = spread(layout, wants.union([self.problem.leaving(i, layout) for i in term.outs]), of)
+        seconds = spread(term, layout, wants.union([self.problem.leaving(i, layout) for i in term.outs]))
         for left, again in ends:
-            seconds += spread(left, again | {layout}, of)
+            seconds += spread(term, left, again | {layout})
         return term.times * seconds + self.of_bytes(term, layout, kept)
 
 

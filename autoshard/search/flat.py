@@ -32,11 +32,9 @@ from autoshard.layout.layout import Layout
 from autoshard.ops.control import apart
 from autoshard.ops.registry import lookup
 from autoshard.plan.plan import Cause, Decision, Option, Plan
-from autoshard.search.problem import Place, Problem
+from autoshard.search.problem import CARRIED, Place, Problem
 from autoshard.util.errors import PlanError
 
-CARRIED = "carried"
-"""The role of an input of a flat graph that keeps a tie."""
 THROUGH = "regions"
 """The cause of a strategy that follows from the layouts at the border of its regions."""
 Mode = Callable[[Problem], Plan]
@@ -74,6 +72,11 @@ class Flat:
         """How often a step runs each node of the flat graph, 0 where it costs nothing; nodes that run once are
         absent."""
         return {**runs(self.nested), **dict.fromkeys((*self.gates, *self.shells), 0)}
+
+    @cached_property
+    def inside(self) -> frozenset[Node]:
+        """The nodes that stand in loops and branches of the nested graph, and those that it has not."""
+        return frozenset(self.graph.nodes).difference(self.nested.nodes)
 
 
 def has_loops(graph: Graph) -> bool:
@@ -209,7 +212,9 @@ def flat_problem(problem: Problem, form: Flat, manual: Plan | None) -> Problem:
             places.setdefault(value, places.get(keeper, ((), keeper)))
     extra = (None,) * (len(graph.outputs) - len(form.nested.outputs))
     asked = (*problem.asked_outputs, *extra) if problem.asked_outputs else ()
-    return replace(problem, graph=graph, fixed=fixed, places=places, asked_outputs=asked, runs=form.runs)
+    return replace(
+        problem, graph=graph, fixed=fixed, places=places, asked_outputs=asked, runs=form.runs, inside=form.inside
+    )
 
 
 def _manual(problem: Problem) -> Plan | None:

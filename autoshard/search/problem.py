@@ -17,12 +17,16 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
 from autoshard.layout.tensor_map import onto
+from autoshard.partition.bundling import bundled_values
+from autoshard.partition.passes import DEFAULT
 from autoshard.propagate.work import Work
 from autoshard.search.asking import asked_of, asks, fitted, satisfies, strategy_of
 from autoshard.util.errors import LayoutError, StrategyError
 from autoshard.util.errors import at as where
 from costmodel import Hardware
 
+CARRIED = "carried"
+"""The role of an input of a flat graph that keeps a tie."""
 Path = tuple[Node, ...]
 Place = tuple[Path, Value]
 
@@ -58,6 +62,8 @@ class Problem:
         options: what a mode was asked besides, by name.
         elsewhere: makes the same problem for another mesh of as many devices; None where the mesh is not to be changed.
         runs: how often a step runs each node that comes from a loop, see `flat.py`; those that run once are absent.
+        passes: what is done to the programs of plans (`partition/passes`).
+        inside: the nodes that come from loops and branches, and those that stand for their borders.
     """
 
     graph: Graph
@@ -73,6 +79,13 @@ class Problem:
     options: Mapping[str, Any] = field(default_factory=dict)
     elsewhere: Callable[[Mesh], Problem] | None = None
     runs: Mapping[Node, int] = field(default_factory=dict)
+    inside: frozenset[Node] = frozenset()
+    passes: tuple[str, ...] = DEFAULT
+
+    @cached_property
+    def bundled(self) -> frozenset[Value]:
+        """Values whose collectives can share a buffer with others (`partition/bundling.py`)."""
+        return bundled_values(self.graph, self.inside)
 
     @cached_property
     def input_layouts(self) -> dict[Value, Layout]:
@@ -120,6 +133,23 @@ class Problem:
             elif asked is not None and all(dim.closed for dim in asked.dims):
                 found[node] = strategy_of(node, asked)
         return found
+
+    def times(self, value: Value) -> int:
+        """How often a step redistributes a value: as often as it is made, once where it is an input.
+
+        What a gate of a loop makes, or an input that keeps a tie, is told by who uses it; what a loop starts from by
+        what it is made of.
+        """
+        if not self.runs:
+            return 1
+        made = self.graph.producers.get(value)
+        own = self.runs.get(made[0], 1) if made else 0
+        if own or (made is None and self.graph.role_of[value] != CARRIED):
+            return own or 1
+        users = [count for node, _ in self.graph.users[value] if (count := self.runs.get(node, 1))]
+        if users:
+            return min(users)
+        return self.times(made[0].operands[0]) if made else 1
 
     def left(self, node: Node, strategy: Strategy) -> tuple[Layout, ...]:
         """The layouts that a node's results are left in: those of its strategy, or what its out_strategy asks for."""

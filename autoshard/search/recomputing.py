@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from autoshard.cost.evaluate import plan_seconds, prices_for
+from autoshard.cost.blocks import local_nbytes
+from autoshard.cost.evaluate import plan_seconds
 from autoshard.cost.memory import peak_memory
-from autoshard.cost.prices import local_nbytes
+from autoshard.cost.prices import prices_for
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.plan.plan import Plan
 from autoshard.search.limit import MEMORY

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from autoshard.core.strategy import Strategy
-from autoshard.cost.prices import Prices, local_nbytes
+from autoshard.cost.blocks import local_nbytes
+from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Node, Value, walk
 from autoshard.layout.layout import Layout, Refs
 from autoshard.ops.attention_blocks import AUTO, RING

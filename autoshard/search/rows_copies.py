@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.blocks import local_nbytes
 from autoshard.cost.memory import change_bytes
-from autoshard.cost.prices import local_nbytes
 from autoshard.cost.schedule import Schedule, Use
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout

@@ -16,12 +16,11 @@ import numpy as np
 
 from autoshard.core.rule import PASS, REDUCTION
 from autoshard.core.strategy import Strategy
-from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
+from autoshard.search.asking import asks, permits
 from autoshard.search.exact import Factor
-from autoshard.search.flat import CARRIED
 from autoshard.search.problem import Problem
 from autoshard.search.sharing import Shared
 from autoshard.search.strategies import Atoms, Lister, Menu, encode, terms_reached
@@ -217,44 +216,31 @@ class Tables:
             None if made is None else (made[1], made[0] if made[0] in self.problem.annotations else None),
             tuple((at_user == maker, *(key for key, _ in uses)) for at_user, uses in users.items()),
             asked or bool(leaving),
-            self._times(value),
+            self.problem.times(value),
+            value in self.problem.bundled,
         )
         if key not in self._shared:
             own = {at_user: [codes for _, codes in uses] for at_user, uses in users.items()}
-            self._shared[key] = self._share(value.type, left, own, maker, leaving, self._times(value))
+            self._shared[key] = self._share(value, left, own, maker, leaving)
         shared = self._shared[key]
         return None if shared is None else Price(value, (maker, *(one for one in users if one != maker)), shared)
 
-    def _times(self, value: Value) -> int:
-        """How often a step redistributes a value: as often as it is made. What a gate of a loop makes, or an input that
-        keeps a tie, is told by who uses it; what a loop starts from by what it is made of."""
-        runs, made = self.problem.runs, self.graph.producers.get(value)
-        if not runs:
-            return 1
-        own = runs.get(made[0], 1) if made else 0
-        if own or (made is None and self.graph.role_of[value] != CARRIED):
-            return own or 1
-        users = [count for node, _ in self.graph.users[value] if (count := runs.get(node, 1))]
-        if users:
-            return min(users)
-        return self._times(made[0].operands[0]) if made else 1
-
     def _share(
         self,
-        of: TensorType,
+        value: Value,
         left: np.ndarray,
         users: dict[int, list[np.ndarray]],
         maker: int,
         leaving: Sequence[int],
-        times: int,
     ) -> Shared | None:
+        of, times = value.type, self.problem.times(value)
         before, which = np.unique(left, return_inverse=True)
         after = np.unique(np.concatenate([codes for uses in users.values() for codes in uses] or [before[:0]]))
         ends = np.stack([self._leaving(before, i, of.rank) for i in leaving]) if leaving else np.zeros((0, 0), np.int64)
         after = np.union1d(after, ends.reshape(-1)) if leaving else after
         if not len(after):
             return None
-        seconds = times * self.transfers.table(of, before, after)
+        seconds = times * self.transfers.table(of, before, after, value in self.problem.bundled)
         wants = [
             np.stack([np.searchsorted(after, codes) for codes in uses], axis=1)
             for at_user, uses in users.items()
@@ -294,9 +280,21 @@ def _menus(problem: Problem, atoms: Atoms) -> dict[Node, Menu]:
         else:
             _check_plain(node, graph)
             menus[node] = lister.menu(node, tuple(reached.get(value, frozenset()) for value in node.operands))
+            if asks(node):
+                menus[node] = _permitted(node, menus[node])
         for i, value in enumerate(node.results):
             reached[value] = terms_reached(menus[node], i)
     return menus
+
+
+def _permitted(node: Node, menu: Menu) -> Menu:
+    """The strategies of a constraint that keep what it asks."""
+    rows = [row for row in range(len(menu)) if permits(node, menu.strategy(row))]
+    if len(rows) == len(menu):
+        return menu
+    if not rows:
+        raise PlanError(f"no strategy of {node.label}{at(node.source)} keeps the sharding that it asks for")
+    return Menu(menu.rule, menu.atoms, menu.slots[rows], menu.passing[rows], menu.linear)
 
 
 def _check_plain(node: Node, graph: Graph) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.links import copied_share
 from autoshard.cost.prices import Prices
 from autoshard.layout.layout import Layout
 from autoshard.redistribute.planner import plan_steps
@@ -27,8 +28,9 @@ from autoshard.util.errors import RedistributeError
 from autoshard.util.memo import Memo
 
 Steps = tuple[Step, ...]
-Terms = tuple[tuple[int, float], ...]
-"""A class's steps: which kind of step, and the share of the tensor's elements that it is priced by."""
+Terms = tuple[tuple[int, float, float], ...]
+"""A class's steps: which kind of step, and the shares of the tensor's elements that it is priced by, and that a buffer
+shared with other collectives would copy."""
 SIZES = 256
 """Of how many sizes of tensors the seconds are remembered."""
 WIDE = 4
@@ -47,7 +49,7 @@ class Transfers:
         self._numbers: dict[Terms | None, int] = {}
         self._steps: dict[tuple, int] = {}
         self._samples: list[Step] = []
-        self._seconds: Memo[int, np.ndarray] = Memo(SIZES)
+        self._seconds: Memo[tuple[int, bool], np.ndarray] = Memo(SIZES)
         self._planned_for: Memo[tuple[int, ...], list[_Planned]] = Memo()
 
     def code(self, layout: Layout) -> int:
@@ -74,20 +76,21 @@ class Transfers:
             done[i] = self.code(self.layout(int(codes[i]), rank).final())
         return done
 
-    def table(self, of: TensorType, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-        """[before, after], seconds for a tensor of that type; inf where no steps exist."""
+    def table(self, of: TensorType, before: np.ndarray, after: np.ndarray, bundled: bool = False) -> np.ndarray:
+        """[before, after], seconds for a tensor of that type, whose collectives may be done together with others
+        (`bundled`); inf where no steps exist."""
         costs = np.empty((len(before), len(after)))
         plain, wanted = np.flatnonzero(before >= 0), np.flatnonzero(after >= 0)
         if len(plain) and len(wanted):
             which = self._class_of(of, before[plain], after[wanted])
-            costs[np.ix_(plain, wanted)] = self._of_class(of)[which]
+            costs[np.ix_(plain, wanted)] = self._of_class(of, bundled)[which]
         for i, j in np.argwhere((before[:, None] < 0) | (after[None, :] < 0)):
-            costs[i, j] = self._planned(of, int(before[i]), int(after[j]))
+            costs[i, j] = self._planned(of, int(before[i]), int(after[j]), bundled)
         return costs
 
-    def _planned(self, of: TensorType, before: int, after: int) -> float:
+    def _planned(self, of: TensorType, before: int, after: int, bundled: bool) -> float:
         try:
-            return self.prices.redistribution(self.layout(before, of.rank), self.layout(after, of.rank), of)
+            return self.prices.redistribution(self.layout(before, of.rank), self.layout(after, of.rank), of, bundled)
         except RedistributeError:
             return math.inf
 
@@ -159,7 +162,7 @@ class Transfers:
     def _terms_of(self, steps: Steps | None) -> Terms | None:
         if steps is None:
             return None
-        return tuple((self._step(step), _share(step)) for step in steps if step.communicates)
+        return tuple((self._step(step), _share(step), copied_share(step)) for step in steps if step.communicates)
 
     def _steps_between(self, digits: tuple[int, ...], shape: tuple[int, ...]) -> Steps | None:
         before, after = (to_layout(digits[start::2], len(shape), self.atoms) for start in (0, 1))
@@ -175,17 +178,21 @@ class Transfers:
             self._samples.append(step)
         return self._steps[key]
 
-    def _of_class(self, of: TensorType) -> np.ndarray:
+    def _of_class(self, of: TensorType, bundled: bool) -> np.ndarray:
         """Seconds of each class for tensors of that many bytes."""
-        known = self._seconds.get(of.nbytes, np.empty(0))
-        new = [self._priced(terms, of.nbytes) for terms in self._terms[len(known) :]]
-        self._seconds[of.nbytes] = np.concatenate([known, new])
-        return self._seconds[of.nbytes]
+        key = of.nbytes, bundled
+        known = self._seconds.get(key, np.empty(0))
+        new = [self._priced(terms, of.nbytes, bundled) for terms in self._terms[len(known) :]]
+        self._seconds[key] = np.concatenate([known, new])
+        return self._seconds[key]
 
-    def _priced(self, terms: Terms | None, nbytes: int) -> float:
+    def _priced(self, terms: Terms | None, nbytes: int, bundled: bool) -> float:
         if terms is None:
             return math.inf
-        return sum(self.prices.sized_step(self._samples[step], share * nbytes) for step, share in terms)
+        steps = [(self._samples[step], share * nbytes, copied * nbytes) for step, share, copied in terms]
+        if bundled:
+            return sum(self.prices.shared_step(*one) for one in steps)
+        return sum(self.prices.sized_step(step, sent) for step, sent, _ in steps)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Graph, Node, Region, Value
 
 
@@ -38,25 +39,64 @@ def live_nodes(nodes: tuple[Node, ...], wanted: Iterable[Value]) -> tuple[Node, 
 
 def merge_equal(graph: Graph, keep: Iterable[Node] = ()) -> Graph:
     """The graph with one node where several apply the same operator with the same attributes to the same
-    operands.
+    operands; see `merged`."""
+    return merged(graph, keep)[0]
+
+
+def merged(graph: Graph, keep: Iterable[Node] = (), inside: bool = False) -> tuple[Graph, dict[Node, Node]]:
+    """`merge_equal`, and what each node that stays has become.
 
     The first one stays. Nodes in `keep` (annotated ones) are never merged away, as their strategies may
     differ; nor are nodes with regions, and those that do something besides their results.
+
+    Args:
+        inside: go on in loops and branches, too, where what was computed outside is not computed again. What these hand
+            on stays as it is.
     """
-    apart = {*keep, *(node for node in graph.nodes if node.regions or node.op.has_effects(node.attrs))}
-    instead: dict[Value, Value] = {}
-    first: dict[tuple, Node] = {}
-    kept = []
-    for node in graph.nodes:
-        stays, node = node in apart, reading(node, instead)
-        key = (node.op.name, node.operands, tuple(node.attrs.items()), node.result_types, node.given_rule)
-        known = node if stays else first.setdefault(key, node)
-        if known is node:
-            kept.append(node)
-        else:
-            instead.update(zip(node.results, known.results, strict=True))
-    outputs = tuple(instead.get(value, value) for value in graph.outputs)
-    return with_nodes(replace(graph, outputs=outputs), tuple(kept)) if instead else graph
+    block = _Merging({*keep}, inside)
+    nodes = block.run(graph.nodes)
+    if nodes == graph.nodes:
+        return graph, block.became
+    outputs = tuple(block.instead.get(value, value) for value in graph.outputs)
+    return with_nodes(replace(graph, outputs=outputs), nodes), block.became
+
+
+class _Merging:
+    """Nodes of a graph or of a region that are merged with those before them and around them."""
+
+    def __init__(self, keep: set[Node], inside: bool, around: _Merging | None = None) -> None:
+        self.keep, self.inside = keep, inside
+        self.first: dict[tuple, Node] = dict(around.first) if around else {}
+        self.instead: dict[Value, Value] = around.instead if around else {}
+        self.became: dict[Node, Node] = around.became if around else {}
+
+    def run(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
+        return tuple(made for node in nodes if (made := self.one(node)) is not None)
+
+    def one(self, before: Node) -> Node | None:
+        """The node as it is now; None where one before it makes the same."""
+        node = reading(before, self.instead)
+        if self.inside and node.regions and is_nest(node) and node.op.name != "ManualComputation":
+            node = self.within(node)
+        if not (before in self.keep or node.regions or node.op.has_effects(node.attrs)):
+            key = (node.op.name, node.operands, tuple(node.attrs.items()), node.result_types, node.given_rule)
+            known = self.first.setdefault(key, node)
+            if known is not node:
+                self.instead.update(zip(node.results, known.results, strict=True))
+                return None
+        self.became[before] = node
+        return node
+
+    def within(self, node: Node) -> Node:
+        regions = tuple(self.region(region) for region in node.regions)
+        if regions == node.regions:
+            return node
+        return Node(node.op, node.operands, node.attrs, node.results, node.name, node.source, regions, node.given_rule)
+
+    def region(self, region: Region) -> Region:
+        handed = {one for one in region.nodes if not {*region.outputs}.isdisjoint(one.results)}
+        nodes = _Merging(self.keep | handed, True, self).run(region.nodes)
+        return region if nodes == region.nodes else Region(region.args, nodes, region.outputs)
 
 
 def reading(node: Node, instead: Mapping[Value, Value]) -> Node:

@@ -9,12 +9,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from autoshard.cost.evaluate import prices_for
 from autoshard.cost.memory import peak_memory
+from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan
+from autoshard.search.least_sum import plan_of_choice
 from autoshard.search.limited import settle_within
-from autoshard.search.optimal import plan_of_choice
 from autoshard.search.rows import MemoryRows
 from autoshard.search.rows_program import RowsProgram
 from autoshard.search.rows_search import RowsSearch

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import autoshard as ash
 from autoshard import nn, ops
-from autoshard.cost.evaluate import prices_for
+from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan, find_mode
 from autoshard.search.bounds import Bounds
-from autoshard.search.optimal import plan_of_choice
+from autoshard.search.least_sum import plan_of_choice
 from autoshard.search.settle import Settled, settle
 from autoshard.search.strategies import atoms_of
 from autoshard.search.tables import Tables
@@ -135,8 +135,9 @@ def test_training_step_is_proven_and_runs(mesh):
     step = train_step(network, nn.SGD(network.trainable_params(), learning_rate=0.1), *data)
     planned = checked(step, data, mesh=mesh, search="optimal", hardware="h100")
     stats = planned.plan.search_stats
-    assert stats["proven"] == 1 and stats["bound"] <= stats["seconds"]
-    assert evaluate_plan(planned.plan, planned.hardware).seconds == pytest.approx(stats["seconds"], rel=1e-9)
+    # The least sum is proven; the program pays besides for what gradients share of latency.
+    assert stats["bound"] == pytest.approx(min(stats["sum"], stats["seconds"]), rel=1e-9)
+    assert planned.cost.seconds == stats["seconds"] <= 1.5 * stats["bound"]
 
 
 @pytest.mark.parametrize("mesh", ["8", "2x4"])
@@ -178,7 +179,7 @@ def of_weight(plan, label: str) -> str:
 
 def test_finds_megatron(wide):
     """Columns, then rows, so that each half of the layer sums its result once; heads and vocabulary are split."""
-    assert wide.search_stats["proven"] == 1
+    assert wide.search_stats["gap"] < 0.01
     for name in ("attention.query", "attention.key", "attention.value", "feed_forward.mapping"):
         assert of_weight(wide, f"layer.{name}.matmul") == "tp, -"
     for name in ("attention.output", "feed_forward.projection"):
@@ -194,7 +195,7 @@ def test_finds_megatron(wide):
     ]
     assert sorted(summed) == ["layer.attention.output.matmul", "layer.feed_forward.projection.matmul"]
     for value, into in wide.graph.tied.items():
-        assert wide.layouts[value] is wide.layouts[into]
+        assert wide.layouts[value] is wide.layouts[into] or into.type.rank < 2
 
 
 def test_loops_count_as_often_as_they_run():

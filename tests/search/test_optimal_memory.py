@@ -9,12 +9,12 @@ import pytest
 
 import autoshard as ash
 from autoshard import Parameter, nn, ops
-from autoshard.cost.evaluate import prices_for
 from autoshard.cost.memory import peak_memory
+from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan, find_mode
+from autoshard.search.least_sum import plan_of_choice
 from autoshard.search.limited import settle_within
-from autoshard.search.optimal import plan_of_choice
 from autoshard.search.settle import Settled, settle
 from autoshard.search.strategies import atoms_of
 from autoshard.search.tables import Tables

@@ -125,10 +125,10 @@ def test_a_plan_is_priced_without_lowering(planned):
     cost = evaluate_plan(planned.plan, planned.hardware)
     assert cost.compute_seconds == pytest.approx(planned.cost.compute_seconds)
     assert cost.seconds == pytest.approx(plan_seconds(planned.plan, Prices(planned.hardware)))
-    # Lowering may begin at a copy that is nearer than the value itself.
-    assert cost.communication_seconds >= planned.cost.communication_seconds * (1 - 1e-9)
+    # What programs do together shares its latency, whether or not anything is done with it in this one.
+    assert cost.communication_seconds <= planned.cost.communication_seconds * (1 + 1e-9)
     assert cost.bytes_per_device >= planned.cost.bytes_per_device * (1 - 1e-9)
-    assert sum(one.seconds for one in cost.axes) == pytest.approx(cost.communication_seconds)
+    assert sum(one.nbytes for one in cost.axes) == pytest.approx(cost.bytes_per_device)
     blocks = [
         one.peak_memory_bytes - max(held.nbytes for held in one.memory.held if held.kind == "runtime")
         for one in (planned.cost, cost)
@@ -170,7 +170,7 @@ def _products(planned) -> list[Compute]:
 
 
 def test_hardware_changes_seconds_not_bytes():
-    slow, fast = (checked(training(), (X, LABEL), hardware=name) for name in ("cpu", "h100"))
+    slow, fast = (checked(training(), (X, LABEL), hardware=name, search="bfs") for name in ("cpu", "h100"))
     assert fast.cost.compute_seconds != slow.cost.compute_seconds
     assert fast.cost.communication_seconds != slow.cost.communication_seconds
     assert fast.cost.bytes_per_device == slow.cost.bytes_per_device > 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoshard import nn, ops
-from autoshard.cost.evaluate import prices_for
+from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem
 from autoshard.search.bounds import LIKE, Bounds

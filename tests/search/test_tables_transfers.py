@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.core.tensortype import TensorType
-from autoshard.cost.evaluate import prices_for
+from autoshard.cost.prices import prices_for
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.search.strategies import CARRIED, SPLITS, Atoms, encode, to_layout

@@ -9,7 +9,7 @@ from autoshard.cost.evaluate import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, find_mode
 from autoshard.search import ways as ways_of
-from autoshard.search.optimal import search_ways
+from autoshard.search.least_sum import search_ways
 from autoshard.search.settle import settle
 from autoshard.search.strategies import atoms_of
 from autoshard.search.tables import Tables

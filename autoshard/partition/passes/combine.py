@@ -2,7 +2,8 @@
 
 What that saves is the latency of all but one; what it costs is copying into the buffer and out of it. So a bundle grows
 as long as the hardware's latency is worth more than its memory takes for the copies. Only collectives that can be
-brought to one place are combined: later ones to the place of the first, or earlier ones to that of the last.
+brought to one place are combined: later ones to the place of the first, or earlier ones to that of the last. And only
+those of parameters on their way into a step and of gradients on their way out of it (`bundling.py`).
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from autoshard.cost.instructions import BundleSize, Costs, Setting
+from autoshard.partition.bundling import bundled
 from autoshard.partition.passes.block import Block, Change, rewritten
-from autoshard.partition.program import Bundle, Collective, Program
+from autoshard.partition.program import Bundle, Collective, Program, Register
 from autoshard.partition.verify_bundles import bundle_key
 
 
 def combine(program: Program, setting: Setting) -> Program:
     """The program with bundles where these take less time than their parts one by one."""
     for early in (True, False):
+        among = bundled(program)
 
-        def sweep(block: Block, early: bool = early) -> Sequence[Change]:
-            return [_bundled(group, early) for group in _groups(block, early, setting)]
+        def sweep(block: Block, early: bool = early, among: frozenset[Register] = among) -> Sequence[Change]:
+            return [_bundled(group, early) for group in _groups(block, early, setting, among)]
 
         program = rewritten(program, sweep)
     return program
@@ -52,7 +55,9 @@ class _Group:
         self.needed = min(self.needed, _needed(block, one))
 
 
-def _groups(block: Block, early: bool, setting: Setting) -> Iterator[list[tuple[int, Collective]]]:
+def _groups(
+    block: Block, early: bool, setting: Setting, among: frozenset[Register]
+) -> Iterator[list[tuple[int, Collective]]]:
     """Collectives that can be done together, with their positions, in order; each in one group at most.
 
     With `early` at the place of the first, where the others' operands have to be there; else at that of the last, which
@@ -61,7 +66,7 @@ def _groups(block: Block, early: bool, setting: Setting) -> Iterator[list[tuple[
     costs = setting.costs
     open_groups: dict[tuple, _Group] = {}
     for place, one in enumerate(block.instructions):
-        key = bundle_key(one) if isinstance(one, Collective) else None
+        key = bundle_key(one) if isinstance(one, Collective) and one.operand in among else None
         if key is None or not isinstance(one, Collective):
             continue
         group = open_groups.get(key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 
 from autoshard.core.strategy import Strategy, is_legal, project
-from autoshard.cost.evaluate import prices_for
+from autoshard.cost.prices import prices_for
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, merge_refs, size_of

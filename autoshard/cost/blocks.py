@@ -1,0 +1,33 @@
+"""Sizes of the blocks that a rank holds of an operator's operands and results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+
+from autoshard.core.strategy import Strategy
+from autoshard.core.tensortype import TensorType
+from autoshard.ir.graph import Node
+from autoshard.layout.layout import Layout
+
+
+@lru_cache(maxsize=1 << 16)
+def local_nbytes(of: TensorType, layout: Layout) -> int:
+    """Bytes of a rank's block of a tensor."""
+    return math.prod(layout.local_shape(of.shape)) * of.dtype.itemsize
+
+
+def local_bytes(node: Node, strategy: Strategy) -> int:
+    """Bytes of all local operands and results: what the operator touches, and the memory it needs."""
+    return sum(local_nbytes(of, layout) for of, layout in _tensors(node, strategy))
+
+
+def divides(node: Node, strategy: Strategy) -> bool:
+    """Whether all ranks work on blocks of one size, without padding."""
+    return all(layout.divides(of.shape) for of, layout in _tensors(node, strategy))
+
+
+def _tensors(node: Node, strategy: Strategy) -> Iterator[tuple[TensorType, Layout]]:
+    yield from zip(node.operand_types, strategy.operand_layouts, strict=True)
+    yield from zip(node.result_types, strategy.result_layouts, strict=True)

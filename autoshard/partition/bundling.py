@@ -1,0 +1,85 @@
+"""Which values' collectives can share a common buffer with others: `bundled_values(graph)`, `bundled(program)`.
+
+Frameworks gather parameters before they are needed and reduce gradients when many are there, in buckets (PyTorch DDP,
+Li et al. 2020, section 3.2.3; FSDP, Zhao et al. 2023, section 3.3): what stands at the ends of a step waits for little
+and is waited for by little. Said so that it follows from the graph alone, whatever its plan:
+
+- a value is *early* if it depends on parameters, states and constants only, on one of the former at least, through no
+  contraction;
+- it is *late* if only updates of parameters and states depend on it, through no contraction.
+
+A graph that updates nothing has neither.
+
+Contractions are products of two tensors that are summed over a common dim. Redistributions of all other values keep
+the latency of their links to themselves, so that a bound below the price of any plan can count it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from autoshard.ir.graph import DATA, PARAMETER, STATE, Graph, Node, Value
+from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class _Piece(Generic[Item]):
+    """Something that makes results of operands; `heavy` where it is a contraction, or not known to be none."""
+
+    operands: Sequence[Item]
+    results: Sequence[Item]
+    heavy: bool
+
+
+def bundled_values(graph: Graph, inside: Collection[Node] = ()) -> frozenset[Value]:
+    """The values of a graph that are early or late.
+
+    Args:
+        inside: nodes that come from loops and branches; what these make is neither.
+    """
+    pieces = [_Piece(node.operands, node.results, node in inside or is_heavy(node)) for node in graph.nodes]
+    starts = {value for value, role in graph.role_of.items() if role in (PARAMETER, STATE)}
+    updates = {i for i, into in graph.updates.items() if graph.roles[into] in (PARAMETER, STATE)}
+    plain = [value for i, value in enumerate(graph.outputs) if i not in updates]
+    return _ends_of(pieces, starts, plain) if updates else frozenset()
+
+
+def bundled(program: Program) -> frozenset[Register]:
+    """The registers of a program, outside of its loops and branches, that hold early or late values."""
+    pieces = [_Piece(one.operands, one.results, _is_heavy(one)) for one in program.instructions]
+    roles = program.roles or (DATA,) * len(program.inputs)
+    starts = {one for one, role in zip(program.inputs, roles, strict=True) if role in (PARAMETER, STATE)}
+    updates = {i for i, into in program.updates.items() if roles[into] in (PARAMETER, STATE)}
+    plain = [register for i, register in enumerate(program.outputs) if i not in updates]
+    return _ends_of(pieces, starts, plain) if updates else frozenset()
+
+
+def is_heavy(node: Node) -> bool:
+    """Whether an operator contracts tensors, or holds others, or has no rule that tells."""
+    if node.regions or not (node.op.has_rule or node.given_rule is not None):
+        return True
+    return len(node.operands) > 1 and bool(node.rule.contracted)
+
+
+def _is_heavy(one: Instruction) -> bool:
+    if isinstance(one, Collective):
+        return False
+    return not isinstance(one, Compute) or is_heavy(one.node)
+
+
+def _ends_of(pieces: Sequence[_Piece[Item]], starts: Iterable[Item], plain: Collection[Item]) -> frozenset[Item]:
+    """What is early or late, for pieces in an order of execution; `plain` leaves and updates nothing."""
+    early, constant = set(starts), set[Item]()
+    for one in pieces:
+        if not one.heavy and all(item in early or item in constant for item in one.operands):
+            (constant if early.isdisjoint(one.operands) else early).update(one.results)
+    needed = set(plain)
+    for one in reversed(pieces):
+        if one.heavy or not needed.isdisjoint(one.results):
+            needed.update(one.operands)
+    every = {item for one in pieces for item in (*one.operands, *one.results)}
+    return frozenset(early | (every - needed))

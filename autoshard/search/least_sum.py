@@ -1,0 +1,158 @@
+"""The exact search over the ways to use a mesh: tables (`tables.py`), their least sum (`settle.py`), and its plan."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from autoshard.cost.prices import prices_for
+from autoshard.ir.graph import Node, Value
+from autoshard.layout.layout import Layout
+from autoshard.plan.plan import CONFIGURED, GIVEN, Cause, Decision, Option, Plan
+from autoshard.search.choose import ALTERNATIVES
+from autoshard.search.problem import Problem
+from autoshard.search.settle import Settled, settle_below
+from autoshard.search.strategies import Atoms
+from autoshard.search.tables import Tables, needs_detours
+from autoshard.search.transfers import Transfers
+from autoshard.search.ways import Ways
+from autoshard.util.errors import PlanError
+from costmodel import Hardware
+
+OPTIMAL = "optimal"
+"""The mode that these plans are of, and the cause of what it decides."""
+SMALL_NODES, SMALL_CHOICES, SMALL_SECONDS = 2_500, 40_000, 20.0
+"""Problems with so many operators and strategies are small: a least sum takes some seconds (`benchmarks/search.py`)."""
+
+
+def search_ways(
+    problem: Problem,
+    time_limit: float,
+    told: Callable[[str], None] = lambda what: None,
+    ways: Ways | None = None,
+) -> tuple[Tables, Settled]:
+    """The best choice over the ways to use the mesh (`ways.py`), without a memory limit, and its way's tables.
+
+    The bound is one for all ways that are searched: one whose own bound is above the best plan so far is left there;
+    one for which no time was left counts with bound 0.
+
+    Args:
+        time_limit: seconds for all ways together; those with fewest strategies come first.
+        told: called with "tables" and "solved" whenever one way's tables are made, or searched.
+        ways: the problem's, from which to read afterwards which were searched.
+    """
+    end, ways = time.monotonic() + time_limit, ways or Ways(problem)
+    best: tuple[Tables, Settled] | None = None
+    bound, searched = math.inf, 0
+    for atoms in ways:
+        left = end - time.monotonic()
+        if best is not None and left <= 0:
+            bound = 0.0
+            break
+        tables = tables_of(problem, atoms)
+        told("tables")
+        left = max(end - time.monotonic(), 0.0) / (ways.total - searched)
+        found, proved = settle_below(tables, left, math.inf if best is None else best[1].value)
+        told("solved")
+        ways.note(proved if found is None else found.value)
+        best, bound, searched = best if found is None else (tables, found), min(bound, proved), searched + 1
+    assert best is not None
+    tables, settled = best
+    return tables, replace(settled, bound=min(bound, settled.value), stats=settled.stats | counted(ways, searched))
+
+
+def counted(ways: Ways, searched: int) -> dict[str, float]:
+    """How many ways there are with as many parts, how many are looked at, and were."""
+    return {"possible ways": float(ways.possible), "ways": float(ways.total), "searched": float(searched)}
+
+
+def small_optimum(problem: Problem) -> Plan:
+    """The plan of the least sum, for problems that are so small that it is found at once.
+
+    Raises:
+        PlanError: the problem is larger, or takes longer.
+    """
+    if len(problem.graph.nodes) > SMALL_NODES:
+        raise PlanError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
+    ways = Ways(problem)
+    if not ways.is_whole:
+        raise PlanError(f"mesh {problem.mesh} has several ways to be used")
+    tables = tables_of(problem, ways.atoms)
+    if sum(tables.sizes) > SMALL_CHOICES:
+        raise PlanError(f"{problem.graph.name!r} has more than {SMALL_CHOICES} strategies")
+    found, _ = settle_below(tables, SMALL_SECONDS)
+    if found is None or not found.proven:
+        raise PlanError(f"the least sum of {problem.graph.name!r} takes longer than {SMALL_SECONDS} s")
+    return plan_of_choice(tables, found)
+
+
+@lru_cache(maxsize=16)
+def _transfers(hardware: Hardware, atoms: Atoms, detours: bool) -> Transfers:
+    """Redistribution tables that all searches on a mesh share."""
+    return Transfers(prices_for(hardware), atoms, detours)
+
+
+def tables_of(problem: Problem, atoms: Atoms) -> Tables:
+    transfers = _transfers(problem.hardware, atoms, needs_detours(problem, atoms))
+    return Tables(problem, prices_for(problem.hardware), atoms, transfers)
+
+
+def plan_of_choice(tables: Tables, settled: Settled) -> Plan:
+    """The plan that a choice in the tables stands for."""
+    problem, graph, choice = tables.problem, tables.graph, settled.choice
+    layouts: dict[Value, Layout] = {value: tables.lies(value, choice) for value in graph.inputs}
+    for node in graph.nodes:
+        layouts.update(zip(node.results, problem.left(node, tables.strategy(node, choice)), strict=True))
+    edges = _Edges(tables, choice)
+    fixed = set(problem.input_layouts)
+    return Plan(
+        graph,
+        problem.mesh,
+        {node: edges.decision(node) for node in graph.nodes},
+        layouts,
+        problem.outputs(layouts),
+        {value: Cause(GIVEN if value in fixed else OPTIMAL) for value in graph.inputs},
+        started_from=f"all strategies of {len(graph.nodes)} operators",
+        search=OPTIMAL,
+        search_stats={
+            "seconds": settled.value,
+            "bound": settled.bound,
+            "gap": (settled.value - settled.bound) / settled.value if settled.value else 0.0,
+            "proven": float(settled.proven),
+            "restricted": float(tables.atoms.bundled),
+            "variables": float(len(tables.variables)),
+            "strategies": float(sum(tables.sizes)),
+            **{name: float(value) for name, value in settled.stats.items()},
+        },
+    )
+
+
+class _Edges:
+    """What each operator's options cost while all others stay as chosen."""
+
+    def __init__(self, tables: Tables, choice: Sequence[int]) -> None:
+        self.tables, self.choice = tables, choice
+        self.around: list[list[int]] = [[] for _ in tables.variables]
+        for number, price in enumerate(tables.prices):
+            for variable in price.scope:
+                self.around[variable].append(number)
+
+    def decision(self, node: Node) -> Decision:
+        at = self.tables.position[node]
+        edges, work = np.zeros(self.tables.sizes[at]), self.tables.unary[at]
+        for number in self.around[at]:
+            price = self.tables.prices[number]
+            edges += price.shared.along(price.scope.index(at), [self.choice[i] for i in price.scope])
+        chosen = self.choice[at]
+        ranked = [int(i) for i in np.argsort(edges + work, kind="stable") if i != chosen and np.isfinite(edges[i])]
+        options = [
+            Option(self.tables.menus[node].strategy(i), float(edges[i]), 0.0, float(work[i]))
+            for i in (chosen, *ranked[:ALTERNATIVES])
+        ]
+        configured = node in self.tables.problem.configured
+        return Decision(options[0], Cause(CONFIGURED if configured else OPTIMAL), tuple(options[1:]))

@@ -1,0 +1,72 @@
+"""The price of a plan: that of the program which ranks run, passes included. It is the one that is told to people.
+
+`program_of(plan, hardware, passes)` makes that program; `price_of(problem, plan)` prices it; `cheapest(problem, plans)`
+is what modes end with: searches go by `plan_seconds`, which lowers nothing, and the best few are priced as programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from weakref import WeakKeyDictionary
+
+from autoshard.cost.evaluate import plan_seconds, program_seconds
+from autoshard.cost.prices import prices_for
+from autoshard.partition.lower import lower
+from autoshard.partition.passes import Saving, optimize
+from autoshard.partition.program import Program
+from autoshard.plan.plan import CONFIGURED, Plan
+from autoshard.search.problem import Problem
+from autoshard.search.rings import with_rings
+from costmodel import Hardware
+
+Made = tuple[Program, tuple[Saving, ...]]
+_MADE: WeakKeyDictionary[Plan, dict[tuple, Made]] = WeakKeyDictionary()
+"""Programs of plans, as long as somebody holds the plan: who searches, prices and then runs lowers once."""
+
+
+def program_of(plan: Plan, hardware: Hardware, passes: Sequence[str]) -> Made:
+    """The program of a plan after the passes, and what each of them saved.
+
+    Args:
+        hardware: whose times the passes go by, made for the plan's number of ranks.
+        passes: names of `autoshard.partition.passes.PASSES`, in the order in which they run.
+    """
+    made, key = _MADE.setdefault(plan, {}), (hardware, tuple(passes))
+    if key not in made:
+        asked = {node for node, decision in plan.decisions.items() if decision.cause.kind == CONFIGURED}
+        made[key] = optimize(lower(plan), hardware, passes, fixed=asked)
+    return made[key]
+
+
+def price_of(problem: Problem, plan: Plan) -> float:
+    """Seconds of a step of the program that the plan leads to."""
+    return program_seconds(program_of(plan, problem.hardware, problem.passes)[0], problem.hardware)
+
+
+def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0) -> Plan:
+    """The plan whose program takes least time; of equal ones the first.
+
+    The first is priced, and of the others those whose program could take less by what `plan_seconds` says of them.
+    Attentions run as rings where that pays (`rings.py`).
+
+    Args:
+        by: how much less, relatively, another has to cost to be taken instead of the first.
+    """
+    first, *others = [with_rings(plan, problem.hardware) for plan in plans]
+    best, least = first, price_of(problem, first) * (1 - by)
+    prices = prices_for(problem.hardware)
+    ranked = sorted(((plan_seconds(plan, prices), i) for i, plan in enumerate(others)))
+    for seconds, i in ranked:
+        if seconds * (1 - SLACK) >= least:
+            break
+        price = price_of(problem, others[i])
+        if price < least * (1 - EQUAL):
+            best, least = others[i], price
+    return best
+
+
+EQUAL = 1e-9
+"""Prices that differ by less, relatively, are the same."""
+SLACK = 0.1
+"""By how much, relatively, copies that begin at nearer ones and steps moved past operators bring a program below
+`plan_seconds`, as far as that is looked for."""
