@@ -11,7 +11,8 @@
    "factor" or "bfs" alone: then prices decide it, too.
 4. On small graphs the plan of the least sum is another draft (`least_sum.py`). In the end the result is held against
 the plans of other modes and those known by name, and the one whose program takes least time is taken
-(`program_price.py`). So it never costs more than those of "factor" and "bfs", nor, where nobody configured operators, than named plans.
+(`program_price.py`). So it never costs more than those of "factor" and "bfs", nor, where nobody configured operators,
+than named plans.
 5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`within.py`).
 """
 

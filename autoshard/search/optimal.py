@@ -8,9 +8,10 @@ is between them, and "proven" is 1 where that is nothing. Copies that begin at n
 are moved past operators, can bring the program of a plan below its sum; where they do so for the answer, its price is
 told as the bound, and nothing is proven.
 
-Where a mesh has so many axes that an operator would have more than `ways.MOST` strategies, neighbouring axes are used as
-one: then "restricted" is 1, and the proof is among the strategies of the "searched" ways to do so, which `started_from`
-names, without redistributions of a dim between, say, 25 and 8 parts, or from terms of a sum along one axis to another.
+Where a mesh has so many axes that an operator would have more than `ways.MOST` strategies, neighbouring axes are used
+as one: then "restricted" is 1, and the proof is among the strategies of the "searched" ways to do so, which
+`started_from` names, without redistributions of a dim between, say, 25 and 8 parts, or from terms of a sum along one
+axis to terms along another.
 """
 
 from __future__ import annotations
