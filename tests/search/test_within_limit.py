@@ -128,6 +128,13 @@ def test_no_slower_than_hand_plans_that_fit():
         assert peak_memory(hand) > limit or ours <= _price(hand)
 
 
+def test_no_byte_has_a_price_where_all_starts_fit():
+    start = {node: batch().strategy(node) for node in problem().graph.nodes}
+    found = keep_within(problem(), prices_for(HARDWARE), [start], [], 2 * peak_memory(batch()), {})
+    assert found.peak <= 2 * peak_memory(batch())
+    assert found.seconds <= plan_seconds(batch(), prices_for(HARDWARE)) * (1 + 1e-9)
+
+
 def test_a_limit_that_is_not_reached_changes_nothing():
     found = plan(step(), mesh=MESH, hardware=HARDWARE, memory=peak_memory(free())).plan
     assert found.layouts == free().layouts
