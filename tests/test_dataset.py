@@ -54,7 +54,7 @@ def test_batches(count, size, drop, times):
 @given(st.integers(0, 24), st.integers(0, 10))
 def test_shuffle_keeps_rows_and_changes_order(count, seed):
     def orders():
-        data = GeneratorDataset(rows(count), ["x", "label"]).shuffle(seed)
+        data = GeneratorDataset(rows(count), ["x", "label"]).shuffle(seed=seed)
         return [[int(label) for _, label in data] for _ in range(3)]
 
     first = orders()
@@ -79,7 +79,9 @@ def test_slices():
     assert named.get_dataset_size() == 6
     first = next(named.create_dict_iterator())
     assert first["x"].tolist() == [0, 1, 2, 3]
-    assert len(list(named.create_tuple_iterator(num_epochs=2))) == 12
+    epochs = named.create_tuple_iterator(["label"], num_epochs=2)
+    assert [len(list(epochs)) for _ in range(3)] == [6, 6, 0]
+    assert all(len(row) == 1 for row in named.create_tuple_iterator(["label"]))
     assert NumpySlicesDataset(x).column_names == ("column_0",)
 
 

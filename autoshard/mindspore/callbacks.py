@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from autoshard.mindspore.checkpoint import save_checkpoint
@@ -40,21 +41,55 @@ class Progress:
     total_steps: int = 0
     loss: float = math.nan
 
+    def original_args(self) -> SimpleNamespace:
+        """The same under MindSpore's names, for callbacks that are written for its RunContext."""
+        return SimpleNamespace(
+            cur_epoch_num=self.epoch,
+            cur_step_num=self.total_steps,
+            net_outputs=self.loss,
+            network=self.model.network,
+            optimizer=self.model.optimizer,
+        )
+
 
 class Callback:
-    """Base of callbacks; override what is of interest."""
+    """Base of callbacks; override what is of interest: the first four, or MindSpore's methods, which they call."""
 
     def on_train_begin(self, progress: Progress) -> None:
         """Before the first step."""
+        self.begin(progress)
 
     def on_step_end(self, progress: Progress) -> None:
         """After each step."""
+        self.on_train_step_end(progress)
 
     def on_epoch_end(self, progress: Progress) -> None:
         """After the last step of each epoch."""
+        self.on_train_epoch_end(progress)
 
     def on_train_end(self, progress: Progress) -> None:
         """After the last epoch; the cells hold the trained parameters."""
+        self.end(progress)
+
+    def begin(self, run_context: Progress) -> None:
+        """MindSpore's former name of `on_train_begin`."""
+
+    def on_train_step_end(self, run_context: Progress) -> None:
+        """MindSpore's name of `on_step_end`."""
+        self.step_end(run_context)
+
+    def step_end(self, run_context: Progress) -> None:
+        """MindSpore's former name of `on_step_end`."""
+
+    def on_train_epoch_end(self, run_context: Progress) -> None:
+        """MindSpore's name of `on_epoch_end`."""
+        self.epoch_end(run_context)
+
+    def epoch_end(self, run_context: Progress) -> None:
+        """MindSpore's former name of `on_epoch_end`."""
+
+    def end(self, run_context: Progress) -> None:
+        """MindSpore's former name of `on_train_end`."""
 
 
 class LossMonitor(Callback):
@@ -235,6 +270,13 @@ class Validation(Callback):
             self.write(f"Eval result: epoch {progress.epoch}, metrics: {found}")
 
 
+_NOT_CALLED = (
+    "step_begin", "epoch_begin", "on_train_step_begin", "on_train_epoch_begin", "on_eval_begin", "on_eval_end",
+    "on_eval_step_begin", "on_eval_step_end", "on_eval_epoch_begin", "on_eval_epoch_end",
+)  # fmt: skip
+"""Methods of MindSpore's callbacks that are not offered."""
+
+
 def as_callbacks(given: Callback | Sequence[Callback] | None) -> tuple[Callback, ...]:
     """What `callbacks=` takes, as a tuple.
 
@@ -247,6 +289,9 @@ def as_callbacks(given: Callback | Sequence[Callback] | None) -> tuple[Callback,
             raise TrainingError(
                 f"callbacks: {one!r} is no Callback; give an instance of a subclass of autoshard.Callback"
             )
+        unheard = [name for name in _NOT_CALLED if hasattr(one, name)]
+        if unheard:
+            raise TrainingError(f"callbacks: {type(one).__name__} has {', '.join(unheard)}, which nothing calls here")
     return callbacks
 
 

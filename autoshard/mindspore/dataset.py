@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from autoshard.trace.initializer import get_seed
 from autoshard.util.errors import AutoshardError
 
 Row = tuple[np.ndarray, ...]
@@ -47,13 +48,17 @@ class Dataset:
     def __len__(self) -> int:
         return self.get_dataset_size()
 
-    def create_tuple_iterator(self, num_epochs: int = 1) -> Iterator[Row]:
-        """All rows, `num_epochs` times."""
-        return (row for _ in range(num_epochs) for row in self)
+    def create_tuple_iterator(self, columns: Sequence[str] | None = None, num_epochs: int = -1) -> Epochs:
+        """Rows, epoch by epoch: each loop over the iterator is one; after `num_epochs` of them it is empty (-1: never).
 
-    def create_dict_iterator(self, num_epochs: int = 1) -> Iterator[dict[str, np.ndarray]]:
-        """All rows as dicts by column name, `num_epochs` times."""
-        return (dict(zip(self.column_names, row, strict=True)) for row in self.create_tuple_iterator(num_epochs))
+        Args:
+            columns: the columns to give, in this order; None: all.
+        """
+        return Epochs(self, columns, num_epochs, as_dicts=False)
+
+    def create_dict_iterator(self, num_epochs: int = -1) -> Epochs:
+        """Rows as dicts by column name, epoch by epoch as `create_tuple_iterator` gives them."""
+        return Epochs(self, None, num_epochs, as_dicts=True)
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset:
         """`batch_size` rows stacked to one along a new first dim; the last batch may be shorter.
@@ -90,21 +95,32 @@ class Dataset:
             stacked.append(np.stack(column))
         return tuple(stacked)
 
-    def shuffle(self, seed: int) -> Dataset:
-        """All rows in a random order, another one at each iteration, the same on all ranks for one seed.
+    def shuffle(self, buffer_size: int | None = None, *, seed: int | None = None) -> Dataset:
+        """Rows in a random order, another one at each iteration, the same on all ranks for one seed.
 
-        Holds all rows in memory.
+        Args:
+            buffer_size: how many rows are held; each that is given is drawn from them, and the next takes its place. As
+                many as there are rows make every order as likely. None holds all rows.
+            seed: by default what `set_seed` was given, else 0.
+
+        Raises:
+            DataError: buffer_size below 1.
         """
+        if buffer_size is not None and (isinstance(buffer_size, bool) or buffer_size < 1):
+            raise DataError(f"shuffle: buffer_size is {buffer_size!r}; it must be a whole number of at least 1")
+        begin = seed if seed is not None else get_seed() or 0
 
         def rows(iteration: int) -> Iterator[Row]:
+            draw = np.random.default_rng([begin, iteration])
+            if buffer_size is not None:
+                return _drawn(self._rows(iteration), buffer_size, draw)
             held = list(self._rows(iteration))
-            order = np.random.default_rng([seed, iteration]).permutation(len(held))
-            return (held[i] for i in order)
+            return (held[i] for i in draw.permutation(len(held)))
 
         return Dataset(rows, self.column_names, self._size)
 
-    def repeat(self, count: int) -> Dataset:
-        """All rows `count` times in one iteration."""
+    def repeat(self, count: int | None = None) -> Dataset:
+        """All rows `count` times in one iteration; without end, as MindSpore has it for None, is not offered."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise DataError(f"repeat: count is {count!r}; it must be a whole number of at least 1")
 
@@ -114,6 +130,49 @@ class Dataset:
         return Dataset(rows, self.column_names, None if self._size is None else self._size * count)
 
 
+def _drawn(rows: Iterable[Row], size: int, draw: np.random.Generator) -> Iterator[Row]:
+    """Rows through a buffer of so many, from which each is drawn."""
+    held: list[Row] = []
+    for row in rows:
+        if len(held) < size:
+            held.append(row)
+            continue
+        at = int(draw.integers(size))
+        yield held[at]
+        held[at] = row
+    yield from (held[i] for i in draw.permutation(len(held)))
+
+
+class Epochs:
+    """What `create_tuple_iterator` and `create_dict_iterator` give: each loop over it is an epoch."""
+
+    def __init__(self, dataset: Dataset, columns: Sequence[str] | None, num_epochs: int, as_dicts: bool) -> None:
+        if isinstance(num_epochs, bool) or not isinstance(num_epochs, int) or num_epochs < -1 or num_epochs == 0:
+            raise DataError(f"num_epochs is {num_epochs!r}; it is -1 or a whole number of at least 1")
+        unknown = [name for name in columns or () if name not in dataset.column_names]
+        if unknown:
+            raise DataError(f"there is no column {unknown[0]!r}; columns are {', '.join(dataset.column_names)}")
+        self.dataset, self.left, self.as_dicts = dataset, num_epochs, as_dicts
+        self.columns = tuple(columns or dataset.column_names)
+        self._going: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.left:
+            return iter(())
+        self.left -= self.left > 0
+        return self._rows()
+
+    def __next__(self) -> Any:
+        self._going = self._going or iter(self)
+        return next(self._going)
+
+    def _rows(self) -> Iterator[Any]:
+        at = [self.dataset.column_names.index(name) for name in self.columns]
+        for row in self.dataset:
+            taken = tuple(row[i] for i in at)
+            yield dict(zip(self.columns, taken, strict=True)) if self.as_dicts else taken
+
+
 class GeneratorDataset(Dataset):
     """Rows from a generator function, an iterable, or an object with `__getitem__` and `__len__`.
 
@@ -121,9 +180,11 @@ class GeneratorDataset(Dataset):
         source: a row is a tuple of arrays (or numbers), one per column; a single array where there is one
             column.
         column_names: names of the columns.
+        shuffle: whether rows come in a random order; MindSpore does so by default where rows can be had by number, here
+            it has to be asked for.
     """
 
-    def __init__(self, source: Any, column_names: Sequence[str]) -> None:
+    def __init__(self, source: Any, column_names: Sequence[str], *, shuffle: bool | None = None) -> None:
         if isinstance(column_names, str):
             column_names = [column_names]
         readable = callable(source) or isinstance(source, Iterable) or hasattr(source, "__getitem__")
@@ -133,7 +194,8 @@ class GeneratorDataset(Dataset):
                 "it returns, which can be read only once), a list, or an object with __getitem__ and __len__"
             )
         size = len(source) if isinstance(source, Sized) else None
-        super().__init__(lambda iteration: self._read(source), column_names, size)
+        in_order = Dataset(lambda iteration: self._read(source), column_names, size)
+        super().__init__((in_order.shuffle() if shuffle else in_order)._rows, column_names, size)
 
     def _read(self, source: Any) -> Iterator[Row]:
         return (self._row(row, i) for i, row in enumerate(_items(source)))
@@ -167,12 +229,13 @@ class NumpySlicesDataset(GeneratorDataset):
     Args:
         data: an array, a tuple of arrays of equal length, or a dict from column name to array.
         column_names: names of the columns; default the dict's keys, or column_0, column_1, ...
+        shuffle: as of GeneratorDataset.
 
     Raises:
         DataError: arrays of unequal length.
     """
 
-    def __init__(self, data: Any, column_names: Sequence[str] | None = None) -> None:
+    def __init__(self, data: Any, column_names: Sequence[str] | None = None, *, shuffle: bool | None = None) -> None:
         names = list(data) if isinstance(data, Mapping) else None
         given = list(data.values()) if isinstance(data, Mapping) else list(data) if isinstance(data, tuple) else [data]
         arrays = [np.asarray(one) for one in given]
@@ -185,4 +248,5 @@ class NumpySlicesDataset(GeneratorDataset):
             )
         if len(names) != len(arrays):
             raise DataError(f"NumpySlicesDataset: {len(arrays)} arrays, but {len(names)} column names {names}")
-        super().__init__([tuple(array[i] for array in arrays) for i in range(len(arrays[0]))], names)
+        rows = [tuple(array[i] for array in arrays) for i in range(len(arrays[0]))]
+        super().__init__(rows, names, shuffle=shuffle)

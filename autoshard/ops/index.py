@@ -209,7 +209,7 @@ def _along_words(rank: int, dim: int, what: str) -> tuple[list[str], list[str], 
 
 
 def _gather_d_rule(x: Sequence[int], index: Sequence[int], dim: int, **_: object) -> str:
-    rows, picks, _ = _along_words(len(x), dim, "GatherD")
+    rows, picks = _along_words(len(x), dim, "GatherD")[:2]
     return f"{words(rows)}, {words(picks)} -> {words(picks)}"
 
 

@@ -170,3 +170,33 @@ def test_metrics() -> None:
         metrics_of({"acuracy"})
     with pytest.raises(MetricError, match="nothing to evaluate"):
         metrics_of({"loss"})["loss"].eval()
+
+
+class Counting(ms.Callback):
+    """A callback as it is written for MindSpore."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def step_end(self, run_context: Any) -> None:
+        told = run_context.original_args()
+        assert np.isfinite(told.net_outputs)
+        self.seen.append((told.cur_epoch_num, told.cur_step_num))
+
+
+def test_callbacks_of_mindspore_are_called_or_refused() -> None:
+    counting = Counting()
+    model(parallel_mode="stand_alone").train(2, data(), callbacks=counting)
+    assert counting.seen == [(1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6), (2, 7), (2, 8)]
+    counting.step_begin = lambda run_context: None
+    with pytest.raises(TrainingError, match="Counting has step_begin, which nothing calls here"):
+        model().train(1, data(), callbacks=counting)
+
+
+def test_datasets_shuffle_by_a_buffer() -> None:
+    rows = NumpySlicesDataset(np.arange(12), "x")
+    near = [int(x) for (x,) in rows.shuffle(3)]
+    assert sorted(near) == list(range(12)) and near != list(range(12))
+    assert all(value <= place + 3 for place, value in enumerate(near))
+    mixed = NumpySlicesDataset(np.arange(12), "x", shuffle=True)
+    assert sorted(int(x) for (x,) in mixed) == list(range(12))

@@ -87,4 +87,5 @@ class TruncatedNormal:
     def __call__(self, rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
         from scipy.stats import truncnorm
 
-        return truncnorm.rvs(self.a, self.b, self.mean, self.sigma, size=tuple(shape), random_state=rng)
+        drawn = truncnorm.rvs(self.a, self.b, self.mean, self.sigma, size=tuple(shape), random_state=rng)
+        return np.asarray(drawn)

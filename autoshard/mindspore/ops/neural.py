@@ -151,15 +151,17 @@ class BatchNorm(_batch_norm):  # type: ignore[misc, valid-type]
     def _attributes(self, args: tuple, attrs: dict[str, Any]) -> dict[str, Any]:
         given = super()._attributes(args, attrs)
         if given["is_training"]:
-            self.operator = core.batch_norm_training  # what takes the strategy
+            # What takes the strategy.
+            self.operator = core.batch_norm_training  # type: ignore[misc]
         return given
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Any:
         """Fix the split by MindSpore's five tuples: of x, scale, bias, mean and variance."""
-        if in_strategy is not None and len(in_strategy) != 5:
-            raise StrategyError(f"BatchNorm.shard: in_strategy is {in_strategy!r}; it has five entries")
-        trains = in_strategy is not None and self.attrs["is_training"]
-        return super().shard(in_strategy[:3] if trains else in_strategy, out_strategy)
+        if in_strategy is not None:
+            if not isinstance(in_strategy, tuple) or len(in_strategy) != 5:
+                raise StrategyError(f"BatchNorm.shard: in_strategy is {in_strategy!r}; it has five entries")
+            in_strategy = in_strategy[:3] if self.attrs["is_training"] else in_strategy
+        return super().shard(in_strategy, out_strategy)
 
 
 # -- dropout

@@ -161,7 +161,7 @@ def average(
     if divisor:
         return core.scalar_mul(sums, factor=1 / divisor)
     lines = [
-        covered(size, window, step, pad, counted and counted[i])
+        covered(size, window, step, pad, None if counted is None else counted[i])
         for i, (size, window, step, pad) in enumerate(zip(x.shape[-len(kernel) :], kernel, steps, padding, strict=True))
     ]
     if all((line == window).all() for line, window in zip(lines, kernel, strict=True)):
