@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,22 @@ def _(call: Call, x: Any, w: Any) -> Any:
 
 @translates("aten.einsum.default")
 def _(call: Call, equation: str, tensors: Any, **options: Any) -> Any:
-    return do(ops.einsum, *tensors, equation=equation)
+    return do(ops.einsum, *tensors, equation=_spelled(equation, [len(one.shape) for one in tensors]))
+
+
+def _spelled(equation: str, ranks: Sequence[int]) -> str:
+    """The equation with letters for '...', which stands for the leading dims that are not named, and a result."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    words = left.split(",")
+    free = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" if c not in equation]
+    more = max((rank - len(word) + 3 for word, rank in zip(words, ranks, strict=True) if "..." in word), default=0)
+    names = "".join(free[:more])
+    counts = [rank - len(word) + 3 for word, rank in zip(words, ranks, strict=True)]
+    words = [word.replace("...", names[more - n :] if n else "") for word, n in zip(words, counts, strict=True)]
+    if not arrow:
+        once = [c for c in sorted(set(left) - set(",.")) if left.count(c) == 1]
+        right = ("..." if "..." in left else "") + "".join(once)
+    return f"{','.join(words)}->{right.replace('...', names)}"
 
 
 # -- grouped products, as mixtures of experts use them

@@ -83,6 +83,8 @@ def _(call: Call, x: Any, dim: int, index: Any) -> Any:
 @translates("aten.take.default")
 def _(call: Call, x: Any, index: Any) -> Any:
     size = math.prod(x.shape)
+    if not math.prod(call.shape):
+        return np.zeros(call.shape, call.dtype.numpy)
     return do(ops.gather, reshaped(x, (size,)), wrapped(index, size, call.node.args[1]), axis=0)
 
 

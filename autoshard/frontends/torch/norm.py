@@ -17,7 +17,13 @@ from autoshard.frontends.torch.table import Call, axis, cast, do, number, transl
 
 @translates("aten._softmax.default", "aten.softmax.int")
 def _(call: Call, x: Any, dim: int, *args: Any, **options: Any) -> Any:
-    return do(ops.softmax, call.cast(x), axis=axis(dim, len(x.shape)))
+    return _along(ops.softmax, call.cast(x), dim)
+
+
+def _along(op: Any, x: Any, dim: int) -> Any:
+    """An operator along a dim; torch takes a scalar for a vector of one."""
+    line = x if x.shape else do(ops.reshape, x, shape=(1,))
+    return reshaped(do(op, line, axis=axis(dim, len(line.shape))), tuple(x.shape))
 
 
 @translates("aten._safe_softmax.default")
@@ -32,7 +38,7 @@ def _(call: Call, x: Any, dim: int, *args: Any, **options: Any) -> Any:
 
 @translates("aten._log_softmax.default", "aten.log_softmax.int")
 def _(call: Call, x: Any, dim: int, *args: Any, **options: Any) -> Any:
-    return do(ops.log_softmax, call.cast(x), axis=axis(dim, len(x.shape)))
+    return _along(ops.log_softmax, call.cast(x), dim)
 
 
 def _parameter(x: Any, given: Any, shape: Sequence[int], usual: float) -> Any:
@@ -48,8 +54,18 @@ def _layer_norm(x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float
 
 @translates("aten.native_layer_norm.default")
 def _(call: Call, x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
-    _only_first(call)
-    return _layer_norm(x, shape, weight, bias, eps), None, None
+    over = tuple(range(len(x.shape) - len(shape), len(x.shape)))
+    return _layer_norm(x, shape, weight, bias, eps), *_statistics(call, x, over, eps)
+
+
+def _statistics(call: Call, x: Any, over: tuple[int, ...], eps: float) -> tuple[Any, Any]:
+    """Mean and 1 / sqrt(variance + eps) over some dims, in the shapes of the results, if they are used."""
+    of = call.results[1]
+    if of is None or not (call.used(1) or call.used(2)):
+        return None, None
+    scale = do(ops.rsqrt, do(ops.scalar_add, variance(x, over, 0, False), addend=eps))
+    mean = do(ops.reduce_mean, x, axis=over)
+    return reshaped(cast(mean, of.dtype), of.shape), reshaped(cast(scale, of.dtype), of.shape)
 
 
 @translates("aten.layer_norm.default")
@@ -88,11 +104,11 @@ def _along_channels(x: Any, values: Any, dim: int = 1) -> Any:
 
 @translates("aten.native_group_norm.default")
 def _(call: Call, x: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, group: int, eps: float) -> Any:
-    _only_first(call)
     apart = reshaped(x, (n, group, c // group * hxw))
     y = reshaped(_layer_norm(apart, (c // group * hxw,), None, None, eps), x.shape)
     y = y if weight is None else do(ops.mul, y, _along_channels(x, weight))
-    return (y if bias is None else do(ops.add, y, _along_channels(x, bias))), None, None
+    y = y if bias is None else do(ops.add, y, _along_channels(x, bias))
+    return y, *_statistics(call, apart, (2,), eps)
 
 
 # -- batch norm (Ioffe and Szegedy 2015)
@@ -116,19 +132,21 @@ def _(call: Call, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum:
 def _(call: Call, x: Any, weight: Any, bias: Any, *rest: Any) -> Any:
     """With the batch's own statistics; the running ones move towards them by `momentum`, the variance unbiased."""
     training, momentum, eps = rest[-3:]
-    _only_first(call)
+    if not training:
+        _only_first(call)
     if not training:
         mean, var = rest[:2]
         return call.cast(_batch_norm(x, weight, bias, mean, var, eps)), None, None, mean, var
     over = tuple(i for i in range(len(x.shape)) if i != 1)
     mean, var = do(ops.reduce_mean, x, axis=over), variance(x, over, 0, False)
     y = call.cast(_batch_norm(x, weight, bias, mean, var, eps))
+    known = _statistics(call, x, over, eps)
     if len(rest) == 3:
-        return y, None, None
+        return y, *known
     count = math.prod(x.shape) // x.shape[1]
     unbiased = do(ops.scalar_mul, var, factor=count / max(count - 1, 1))
     moved = (_moved(old, new, momentum) for old, new in zip(rest[:2], (mean, unbiased), strict=True))
-    return y, None, None, *moved
+    return y, *known, *moved
 
 
 def _moved(old: Any, new: Any, momentum: float) -> Any:

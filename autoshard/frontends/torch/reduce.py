@@ -68,6 +68,8 @@ def _position(name: str, op: Any, best: Any) -> None:
     @translates(f"aten.{name}.dim")
     def _(call: Call, x: Any, dim: int, keepdim: bool = False) -> Any:
         # The element at the position, not the extreme itself: so ties give their gradient to one element, as in torch.
+        if not x.shape:
+            return x, np.zeros((), np.int64)
         dim = axis(dim, len(x.shape))
         place = do(op, x, axis=dim, keep_dims=True)
         value = do(ops.gather_d, x, place, dim=dim)
@@ -113,7 +115,8 @@ def _(call: Call, x: Any, dim: int, *, dtype: Any = None) -> Any:
 def _(call: Call, x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     over, x = axes(dim, len(x.shape)), call.cast(x)
     if ord == 2:
-        return do(ops.sqrt, do(ops.reduce_sum, do(ops.square, x), axis=over, keep_dims=keepdim))
+        squares = do(ops.reduce_sum, do(ops.square, x), axis=over, keep_dims=keepdim)
+        return root(squares, 0.5, call)
     if ord == 1:
         return do(ops.reduce_sum, do(ops.abs, x), axis=over, keep_dims=keepdim)
     if math.isinf(ord):
@@ -121,7 +124,18 @@ def _(call: Call, x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False
     if ord == 0:
         return do(ops.reduce_sum, call.cast(truth(x)), axis=over, keep_dims=keepdim)
     powers = do(ops.pow, do(ops.abs, x), number(ord, call.dtype))
-    return do(ops.pow, do(ops.reduce_sum, powers, axis=over, keep_dims=keepdim), number(1 / ord, call.dtype))
+    return root(do(ops.reduce_sum, powers, axis=over, keep_dims=keepdim), 1 / ord, call)
+
+
+def root(x: Any, power: float, call: Call) -> Any:
+    """x to a power between 0 and 1; where it is 0 without a gradient, as torch has it of norms."""
+    exponent = number(power, call.dtype)
+    if not call.training:
+        return do(ops.sqrt, x) if power == 0.5 else do(ops.pow, x, exponent)
+    zero = do(ops.equal, x, number(0, call.dtype))
+    safe = do(ops.select, zero, number(1, call.dtype), x)
+    made = do(ops.sqrt, safe) if power == 0.5 else do(ops.pow, safe, exponent)
+    return do(ops.select, zero, do(ops.stop_gradient, x), made)
 
 
 # -- order
@@ -130,8 +144,8 @@ def _(call: Call, x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False
 @translates("aten.topk.default")
 def _(call: Call, x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     dim, last = axis(dim, len(x.shape)), len(x.shape) - 1
-    if k == 0 or not x.shape:
-        call.refuse("topk of nothing, or of a scalar")
+    if not k or not x.shape:
+        return (np.zeros(call.shape, call.dtype.numpy) if not k else x), np.zeros(call.shape, np.int64)
     moved = x if dim == last else swapped(x, dim, last)
     # The smallest are the largest of what is turned around; their values are looked up, so that the gradient is right.
     _, place = do(ops.top_k, moved if largest else do(ops.neg, moved), k=k)

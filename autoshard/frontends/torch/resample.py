@@ -13,7 +13,7 @@ import numpy as np
 
 from autoshard import ops
 from autoshard.core.tensortype import dtype
-from autoshard.frontends.torch.shapes import padded, reshaped
+from autoshard.frontends.torch.shapes import padded, reshaped, spread
 from autoshard.frontends.torch.table import Call, axis, cast, do, translates
 
 Line = Callable[[int, int], np.ndarray]
@@ -112,7 +112,8 @@ def _adaptive(count: int) -> None:
     @translates(f"aten.adaptive_max_pool{count}d.default")
     def _(call: Call, x: Any, size: Any) -> Any:
         if call.used(1):
-            call.refuse("the positions of the largest elements are used")
+            known = zip(call.shape[-count:], x.shape[-count:], strict=True)
+            return with_positions(x, [_longest(windows(new, old)) for new, old in known])
         for dim in range(len(x.shape) - count, len(x.shape)):
             x = _largest(x, dim, windows(call.shape[dim], x.shape[dim]))
         return x, None
@@ -120,9 +121,38 @@ def _adaptive(count: int) -> None:
 
 def _largest(x: Any, dim: int, found: Sequence[range]) -> Any:
     """The largest of each window; shorter ones take their last element again."""
+    return do(ops.reduce_max, picked_up(x, dim, _longest(found)), axis=(dim + 1,), keep_dims=False)
+
+
+def _longest(found: Sequence[range]) -> np.ndarray:
+    """Places of the elements of each window, as many for all."""
     longest = max(map(len, found))
-    places = np.array([[window[min(i, len(window) - 1)] for i in range(longest)] for window in found])
-    return do(ops.reduce_max, picked_up(x, dim, places), axis=(dim + 1,), keep_dims=False)
+    return np.array([[window[min(i, len(window) - 1)] for i in range(longest)] for window in found])
+
+
+def with_positions(x: Any, places: Sequence[np.ndarray]) -> tuple[Any, Any]:
+    """The largest element of each window of the last dims, and where it stands among all of them, row by row.
+
+    Args:
+        places: per dim what each window takes [windows, elements]; an element may come again.
+    """
+    count, lead = len(places), len(x.shape) - len(places)
+    sizes = tuple(x.shape[lead:])
+    flat = np.zeros((), np.int64)
+    for at, size in zip(places, sizes, strict=True):
+        flat = flat[..., None, None] * size + at
+    order = (*range(0, 2 * count, 2), *range(1, 2 * count, 2))
+    flat = np.transpose(flat, order)
+    outer, inner = flat.shape[:count], int(np.prod(flat.shape[count:]))
+    flat = flat.reshape(-1, inner)
+    line = reshaped(x, (*x.shape[:lead], int(np.prod(sizes))))
+    held = do(ops.gather, line, flat, axis=lead)
+    best = do(ops.arg_max, held, axis=lead + 1, keep_dims=True)
+    value = do(ops.gather_d, held, best, dim=lead + 1)
+    first = np.arange(len(flat), dtype=np.int32)[:, None] * np.int32(inner)
+    position = do(ops.gather, flat.reshape(-1), do(ops.add, best, first), axis=0)
+    shape = (*x.shape[:lead], *outer)
+    return reshaped(value, shape), reshaped(position, shape)
 
 
 for _count in (1, 2, 3):
@@ -172,7 +202,7 @@ for _count in (1, 2, 3):
 def _(call: Call, x: Any, dim: int, size: int, step: int) -> Any:
     dim = axis(dim, len(x.shape))
     if not x.shape:
-        call.refuse("windows of a scalar")
+        return spread(x, call.shape)
     found = picked_up(x, dim, np.arange(call.shape[dim])[:, None] * step + np.arange(size))
     order = [i for i in range(len(found.shape)) if i != dim + 1]
     return do(ops.transpose, found, perm=(*order, dim + 1)) if dim + 1 != len(x.shape) else found

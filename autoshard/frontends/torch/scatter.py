@@ -118,6 +118,8 @@ def _beside(call: Call, x: Any, index: Any, source: Any, dim: int, reduce: str) 
 @translates("aten.put.default")
 def _(call: Call, x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     size, count = math.prod(x.shape), math.prod(index.shape)
+    if not size or not count:
+        return x
     index = wrapped(index, size, call.node.args[1])
     flat = placed(reshaped(x, (size,)), reshaped(index, (count,)), reshaped(source, (count,)), accumulate)
     return reshaped(flat, call.shape)

@@ -175,6 +175,8 @@ def axis(dim: int, rank: int) -> int:
 
 
 def axes(dims: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
-    """Dims counted from the front in rising order; none, or an empty list, means all."""
+    """Dims counted from the front in rising order; none, or an empty list, means all. A scalar has none."""
+    if not rank:
+        return ()
     given = (dims,) if isinstance(dims, int) else tuple(dims or ())
     return tuple(sorted(axis(dim, rank) for dim in given)) or tuple(range(rank))

@@ -10,7 +10,7 @@ import numpy as np
 
 from autoshard import ops
 from autoshard.core.tensortype import DType, dtype
-from autoshard.frontends.torch.resample import covered, shares
+from autoshard.frontends.torch.resample import covered, shares, with_positions
 from autoshard.frontends.torch.shapes import reshaped
 from autoshard.frontends.torch.table import Call, do, translates
 from autoshard.ops.body import Body
@@ -160,13 +160,23 @@ def _max_pool(x: Any, size: Any, stride: Any, padding: Any, dilation: Any, ceil:
     )
 
 
+def _inside(new: int, old: int, size: int, stride: int, pad: int, dilation: int) -> np.ndarray:
+    """Places of the elements of each window; in place of those in the padding the first that is not."""
+    places = np.arange(new)[:, None] * stride - pad + np.arange(size) * dilation
+    there = (places >= 0) & (places < old)
+    first = np.take_along_axis(places, np.argmax(there, 1)[:, None], 1)
+    return np.where(there, places, first)
+
+
 def _pools(count: int) -> None:
     @translates(f"aten.max_pool{count}d_with_indices.default")
     def _(
         call: Call, x: Any, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
     ) -> Any:
         if call.used(1):
-            call.refuse("the positions of the largest elements are used")
+            given = (_each(one, count) for one in (size, stride or size, padding, dilation))
+            known = zip(call.shape[-count:], x.shape[-count:], *given, strict=True)
+            return with_positions(x, [_inside(*one) for one in known])
         return _max_pool(x, size, stride, padding, dilation, ceil_mode, count), None
 
     @translates(f"aten.max_pool{count}d.default")
