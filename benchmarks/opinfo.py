@@ -104,12 +104,16 @@ class Applied(torch.nn.Module):
 
     def forward(self) -> Any:
         given = [getattr(self, f"x{i}").clone() if _tensor(one) else one for i, one in enumerate(self.leaves)]
-        found = [self.function(x, *args, **kwargs) for x, args, kwargs in tree_unflatten(given, self.spec)]
+        found = self.applied(tree_unflatten(given, self.spec))
         terms = []
         if self.differentiated:
             processed = [process(one) for process, one in zip(self.process, found, strict=True)]
             terms = [_weighted(one) for one in tree_leaves(processed) if _tensor(one) and one.requires_grad]
         return [sum(terms[1:], terms[0])] if terms else [], found
+
+    def applied(self, samples: Sequence[tuple[Any, Any, Any]]) -> list[Any]:
+        """The operator's results for each sample: input, arguments, arguments by name."""
+        return [self.function(x, *args, **kwargs) for x, args, kwargs in samples]
 
 
 def _tensor(one: Any) -> bool:

@@ -63,7 +63,7 @@ atan2 = _two("Atan2", _atan2, "The angle of the point (second operand, first ope
 # -- whole numbers and bits
 
 rem = _two("Remainder", whole.remainder, "What division leaves, with the sign of the dividend.", flops=3)
-quotient = _two("Quotient", whole.quotient, "Division of whole numbers, rounded towards zero.")
+quotient = _two("Quotient", whole.quotient, "Division, rounded towards zero.")
 integer_power = _two("IntegerPower", whole.power, "Whole numbers to the power of whole numbers.", flops=16)
 bitwise_not = _one("Not", np.invert, "Every bit inverted; of bools the negation.")
 bitwise_and = _two("And", np.bitwise_and, "Every bit of both.")

@@ -30,8 +30,10 @@ def remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """trunc(x / y); all bits set where y is 0, and the least number divided by -1 stays as it is."""
+    """trunc(x / y); of whole numbers all bits set where y is 0, and the least one divided by -1 stays as it is."""
     a, b = native(x), native(y)
+    if a.dtype.kind == "f":
+        return np.trunc(a / b)
     one = b.dtype.type(1)
     zero = b == 0
     safe = np.where(zero, one, b)

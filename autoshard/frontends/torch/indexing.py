@@ -15,7 +15,7 @@ import numpy as np
 from autoshard import ops
 from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.shapes import cut, reshaped, spread
-from autoshard.frontends.torch.table import Call, axis, cast, do, number, translates
+from autoshard.frontends.torch.table import TABLE, Call, axis, cast, do, number, translates
 
 # Overloads whose results are positions, and those that keep whole numbers from becoming negative.
 _POSITIONS = {"argmax", "argmin", "argsort"}
@@ -228,9 +228,18 @@ def _(
     side: Any = None,
     sorter: Any = None,
 ) -> Any:
-    if len(boundaries.shape) != 1 or sorter is not None:
-        call.refuse("searchsorted in rows of their own, or with a sorter")
+    if sorter is not None:
+        boundaries = do(ops.gather_d, boundaries, sorter, dim=len(boundaries.shape) - 1)
+    if len(boundaries.shape) > 1:
+        boundaries = do(ops.expand_dims, boundaries, axis=-2)
+    if not math.prod(call.shape) or not math.prod(boundaries.shape):
+        return np.zeros(call.shape, call.dtype.numpy)
     return _below(call, x, boundaries, right or side == "right")
+
+
+@translates("aten.searchsorted.Scalar")
+def _(call: Call, boundaries: Any, x: Any, **options: Any) -> Any:
+    return TABLE["aten.searchsorted.Tensor"](call, boundaries, number(x, dtype(boundaries.dtype)), **options)
 
 
 @translates("aten.one_hot.default")

@@ -124,8 +124,12 @@ def _batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float)
 
 @translates("aten._native_batch_norm_legit_no_training.default")
 def _(call: Call, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> Any:
-    _only_first(call)
-    return call.cast(_batch_norm(x, weight, bias, mean, var, eps)), None, None
+    return call.cast(_batch_norm(x, weight, bias, mean, var, eps)), *_no_statistics(call)
+
+
+def _no_statistics(call: Call) -> tuple[Any, ...]:
+    """What torch returns for statistics that it has not made: nothing, in tensors of no elements."""
+    return tuple(None if of is None else np.zeros(of.shape, of.dtype.numpy) for of in call.results[1:3])
 
 
 @translates("aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.no_stats")
@@ -133,10 +137,8 @@ def _(call: Call, x: Any, weight: Any, bias: Any, *rest: Any) -> Any:
     """With the batch's own statistics; the running ones move towards them by `momentum`, the variance unbiased."""
     training, momentum, eps = rest[-3:]
     if not training:
-        _only_first(call)
-    if not training:
         mean, var = rest[:2]
-        return call.cast(_batch_norm(x, weight, bias, mean, var, eps)), None, None, mean, var
+        return call.cast(_batch_norm(x, weight, bias, mean, var, eps)), *_no_statistics(call), mean, var
     over = tuple(i for i in range(len(x.shape)) if i != 1)
     mean, var = do(ops.reduce_mean, x, axis=over), variance(x, over, 0, False)
     y = call.cast(_batch_norm(x, weight, bias, mean, var, eps))

@@ -39,7 +39,7 @@ def picked_up(x: Any, dim: int, places: np.ndarray) -> Any:
 # -- interpolation
 
 
-def _scale(new: int, old: int, corners: bool, factor: float | None) -> float:
+def scale(new: int, old: int, corners: bool, factor: float | None) -> float:
     """How far a step in the result goes in the source."""
     if corners:
         return (old - 1) / (new - 1) if new > 1 else 0.0
@@ -48,8 +48,8 @@ def _scale(new: int, old: int, corners: bool, factor: float | None) -> float:
 
 def taps(new: int, old: int, corners: bool, factor: float | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For each new place the two old ones that it lies between, and how far it is from the first."""
-    scale, places = _scale(new, old, corners, factor), np.arange(new)
-    at = places * scale if corners else np.maximum((places + 0.5) * scale - 0.5, 0)
+    step, places = scale(new, old, corners, factor), np.arange(new)
+    at = places * step if corners else np.maximum((places + 0.5) * step - 0.5, 0)
     low = np.minimum(at.astype(np.int64), old - 1)
     return low, np.minimum(low + 1, old - 1), (at - low).astype(np.float32)
 

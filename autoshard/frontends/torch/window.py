@@ -12,7 +12,7 @@ from autoshard import ops
 from autoshard.core.tensortype import DType, dtype
 from autoshard.frontends.torch.resample import covered, shares, with_positions
 from autoshard.frontends.torch.shapes import reshaped
-from autoshard.frontends.torch.table import Call, do, translates
+from autoshard.frontends.torch.table import TABLE, Call, do, translates
 from autoshard.ops.body import Body
 
 
@@ -173,7 +173,8 @@ def _pools(count: int) -> None:
     def _(
         call: Call, x: Any, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
     ) -> Any:
-        if call.used(1):
+        turns = math.prod(_each(dilation, count)) > 1 and call.training  # ReduceWindow has no gradient there
+        if call.used(1) or turns:
             given = (_each(one, count) for one in (size, stride or size, padding, dilation))
             known = zip(call.shape[-count:], x.shape[-count:], *given, strict=True)
             return with_positions(x, [_inside(*one) for one in known])
@@ -183,6 +184,10 @@ def _pools(count: int) -> None:
     def _(
         call: Call, x: Any, size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
     ) -> Any:
+        if math.prod(_each(dilation, count)) > 1 and call.training:
+            return TABLE[f"aten.max_pool{count}d_with_indices.default"](
+                call, x, size, stride, padding, dilation, ceil_mode
+            )[0]
         return _max_pool(x, size, stride, padding, dilation, ceil_mode, count)
 
     @translates(f"aten.avg_pool{count}d.default")

@@ -1,0 +1,154 @@
+"""Operators of linear algebra, order, scatter and random numbers from torch, in training and on ranks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import stats
+
+import autoshard as ash
+from autoshard import nn, ops
+from autoshard.transform.train import train_step
+from autoshard.util.errors import AutoshardError
+from tests.frontends.torch_functions import check_gradients
+
+pytestmark = pytest.mark.torch
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_operands_that_are_broadcast_get_gradients_of_their_shape() -> None:
+    check_gradients(
+        {
+            "fmod": lambda x, w: torch.fmod(x, w.abs() + 1),
+            "remainder": lambda x, w: torch.remainder(x, w.abs() + 1),
+            "atan2": torch.atan2,
+            "atan2_back": lambda x, w: torch.atan2(w, x),
+            "fmin": torch.fmin,
+            "fmax": torch.fmax,
+            "dist": torch.dist,
+            "cumprod": lambda x, w: torch.cumprod(x * w, 0),
+            "hypot": torch.hypot,
+            "pad": lambda x, w: F.pad(x * w, (-1, 3)),
+        },
+        normal(4, 8),
+        normal(8, seed=1),
+    )
+
+
+def test_linear_algebra_of_batches() -> None:
+    def regular(x: torch.Tensor) -> torch.Tensor:
+        return x @ x.mT + 2 * torch.eye(x.shape[-1])
+
+    check_gradients(
+        {
+            "inv": lambda x, b: torch.linalg.inv(regular(x)),
+            "det": lambda x, b: torch.linalg.det(regular(x)),
+            "slogdet": lambda x, b: torch.linalg.slogdet(regular(x))[1],
+            "solve": lambda x, b: torch.linalg.solve(regular(x), b),
+            "cholesky": lambda x, b: torch.linalg.cholesky(regular(x)),
+            "lu": lambda x, b: torch.linalg.lu(x)[1:],
+            "qr": lambda x, b: torch.linalg.qr(x)[1].abs(),
+            "svdvals": lambda x, b: torch.linalg.svdvals(x),
+            "eigvalsh": lambda x, b: torch.linalg.eigvalsh(regular(x)),
+            "pinv": lambda x, b: torch.linalg.pinv(b),
+            "exp": lambda x, b: torch.linalg.matrix_exp(x / 4),
+        },
+        normal(3, 4, 4),
+        normal(3, 4, 5, seed=1),
+        rtol=2e-3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (torch.linalg.inv, (6, 3, 3)),
+        (lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(3)), (6, 3, 3)),
+        (lambda x: F.pad(x, (-1, 3)), (5, 1)),
+        (lambda x: torch.cummax(x, 1)[0], (4, 6)),
+        (lambda x: torch.zeros(3, 6).scatter_reduce(0, (x > 0).long(), x, "amax"), (5, 6)),
+    ],
+)
+def test_ranks_give_what_torch_gives(function, shape: tuple[int, ...]) -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function(x)
+
+    x = normal(*shape)
+    found = ash.plan(ash.from_torch(Net(), (x,)), devices=2).run(x.numpy())
+    np.testing.assert_allclose(found, function(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mod", "floor_div", "remainder", "atan2", "div", "pow", "maximum", "quotient"])
+def test_cells_train_what_is_broadcast(name: str) -> None:
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = ash.Parameter(np.linspace(1, 2, 8, dtype=np.float32))
+
+        def construct(self, x):
+            return ops.reduce_sum(getattr(ops, name)(x, self.w + 1.0))
+
+    net = Net()
+    step = train_step(net, nn.SGD([net.w], 0.1), np.ones((3, 8), np.float32))
+    step(np.ones((3, 8), np.float32))
+    assert net.w.data.shape == (8,) and np.isfinite(net.w.data).all()
+
+
+class Drawn(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {
+            "rand": torch.rand_like(x),
+            "randn": torch.randn_like(x),
+            "exponential": x.new_empty(x.shape).exponential_(2.0),
+            "cauchy": x.new_empty(x.shape).cauchy_(1.0, 0.5),
+            "uniform": x.new_empty(x.shape).uniform_(-2.0, 3.0),
+            "log_normal": x.new_empty(x.shape).log_normal_(0.5, 0.7),
+            "geometric": x.new_empty(x.shape).geometric_(0.3),
+            "bernoulli": torch.bernoulli(torch.full_like(x, 0.3)),
+            "randint": torch.randint(-3, 4, (20000,)),
+            "multinomial": torch.multinomial(torch.tensor([1.0, 3.0, 0.0, 6.0]), 20000, replacement=True),
+        }
+
+
+def test_random_numbers_have_torchs_distributions() -> None:
+    """Two runs draw different numbers; those of one have the distribution function that torch documents."""
+    x = torch.zeros(20000)
+    model = ash.from_torch(Drawn(), (x,))
+    first, again = model.traced(*model.arrays(x)), model.traced(*model.arrays(x))
+    smooth = {
+        "rand": stats.uniform(),
+        "randn": stats.norm(),
+        "exponential": stats.expon(scale=0.5),
+        "cauchy": stats.cauchy(1.0, 0.5),
+        "uniform": stats.uniform(-2, 5),
+        "log_normal": stats.lognorm(0.7, scale=math.exp(0.5)),
+    }
+    for name, law in smooth.items():
+        assert not np.array_equal(first[name], again[name]), name
+        assert stats.kstest(first[name], law.cdf).statistic < 0.02, name
+    counted = {
+        "geometric": {k: 0.3 * 0.7 ** (k - 1) for k in (1, 2, 3)},
+        "bernoulli": {0: 0.7, 1: 0.3},
+        "randint": {k: 1 / 7 for k in range(-3, 4)},
+        "multinomial": {0: 0.1, 1: 0.3, 2: 0.0, 3: 0.6},
+    }
+    for name, law in counted.items():
+        for value, share in law.items():
+            assert abs(np.mean(first[name] == value) - share) < 0.02, (name, value)
+
+
+def test_what_cannot_be_captured_is_told_with_the_users_line() -> None:
+    class Odd(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if torch.equal(x, x * 2) else x * 3
+
+    with pytest.raises(AutoshardError, match=r"tests/frontends/test_torch_more.py:\d+: aten.equal"):
+        ash.from_torch(Odd(), (normal(3),))

@@ -1,0 +1,85 @@
+"""torch's own list of operators: each float operator imports and equals torch, or is in the table of refusals.
+
+A sample per operator, many operators in one module; the whole list with more samples is `python -m benchmarks.opinfo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.frontends.opinfo_refused import NOT_COMPARED, REFUSALS, SLOW
+
+from benchmarks.opinfo import EQUAL, REFUSED, SIGNS, Applied, compare, is_random, operators, samples_of, standing, title
+
+pytestmark = pytest.mark.torch
+TOGETHER = 25
+"""Operators in one module: capturing costs less together, and finding out which one fails more."""
+
+OPERATORS = {title(op): op for op in operators()}
+
+
+def test_the_table_speaks_of_operators_that_there_are() -> None:
+    named = {*REFUSALS, *NOT_COMPARED, *SLOW}
+    assert not named - set(OPERATORS), "operators that torch's list does not have"
+    assert not set(REFUSALS) & set(NOT_COMPARED)
+    assert all(REFUSALS.values()) and all(NOT_COMPARED.values()), "each has a reason"
+
+
+def test_at_least_nine_of_ten_are_equal() -> None:
+    counted = len(OPERATORS) - len(NOT_COMPARED)
+    assert len(REFUSALS) <= 0.1 * counted, f"{len(REFUSALS)} of {counted} are refused"
+
+
+@pytest.mark.parametrize("name", sorted(set(REFUSALS) - set(SLOW)))
+def test_what_is_refused_is_told(name: str) -> None:
+    """An operator that is refused no more leaves the table; one that fails otherwise never stands in it."""
+    found = standing(OPERATORS[name], 2)
+    assert found.state == REFUSED, f"{found}: take it out of the table"
+    assert "benchmarks/opinfo.py:" in found.why or "no gradient" in found.why, "the user's line is told"
+
+
+class Several(Applied):
+    """Samples of several operators in one module."""
+
+    def __init__(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        super().__init__(pairs[0][0], [sample for _, sample in pairs])
+        self.functions = [op.op for op, _ in pairs]
+
+    def applied(self, samples: Sequence[tuple[Any, Any, Any]]) -> list[Any]:
+        together = zip(self.functions, samples, strict=True)
+        return [function(x, *args, **kwargs) for function, (x, args, kwargs) in together]
+
+
+def pairs_of(names: Sequence[str]) -> list[tuple[Any, Any]]:
+    """Each operator with the first of torch's samples that torch itself runs, and that is not random."""
+    found = []
+    for name in names:
+        op = OPERATORS[name]
+        for sample in samples_of(op, 2):
+            module = Applied(op, [sample])
+            if not is_random(module):
+                found.append((op, sample))
+                break
+    return found
+
+
+WORKING = sorted(set(OPERATORS) - set(REFUSALS) - set(NOT_COMPARED) - set(SLOW))
+GROUPS = [WORKING[i : i + TOGETHER] for i in range(0, len(WORKING), TOGETHER)]
+
+
+@pytest.mark.parametrize("names", GROUPS, ids=lambda names: f"{names[0]}..{names[-1]}")
+def test_equals_torch(names: Sequence[str]) -> None:
+    plain = [name for name in names if not SIGNS.search(name)]
+    signed = [name for name in names if SIGNS.search(name)]
+    for chosen, signs in ((plain, False), (signed, True)):
+        pairs = pairs_of(chosen)
+        if not pairs:
+            continue
+        try:
+            compare(Several(pairs), signs=signs)
+        except Exception:  # find out which one it is
+            failed = [found for op, _ in pairs if (found := standing(op, 2)).state != EQUAL]
+            assert not failed, "\n".join(map(str, failed))
+            raise
