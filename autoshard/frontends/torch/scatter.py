@@ -172,6 +172,8 @@ def _(call: Call, x: Any, size: Sequence[int], stride: Sequence[int], offset: in
 @translates("aten.as_strided_scatter.default")
 def _(call: Call, x: Any, part: Any, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Any:
     places = _strided(call, x, size, stride, offset)
+    if call.training:
+        call.refuse("the gradient of as_strided_scatter, which goes by how tensors lie in torch's memory")
     if len(np.unique(places)) < places.size:
         call.refuse("as_strided_scatter to places some of which are the same")
     return put_at(x, part, places)
