@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.frontends.opinfo_refused import NOT_COMPARED, REFUSALS, SLOW
 
 from benchmarks.opinfo import EQUAL, REFUSED, SIGNS, Applied, compare, is_random, operators, samples_of, standing, title
+from tests.frontends.opinfo_refused import NOT_COMPARED, REFUSALS, SLOW
 
 pytestmark = pytest.mark.torch
 TOGETHER = 25
