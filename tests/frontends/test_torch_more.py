@@ -86,7 +86,7 @@ def test_ranks_give_what_torch_gives(function, shape: tuple[int, ...]) -> None:
     np.testing.assert_allclose(found, function(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["mod", "floor_div", "remainder", "atan2", "div", "pow", "maximum", "quotient"])
+@pytest.mark.parametrize("name", ["mod", "floor_div", "rem", "atan2", "div", "pow", "maximum", "quotient"])
 def test_cells_train_what_is_broadcast(name: str) -> None:
     class Net(nn.Cell):
         def __init__(self) -> None:
