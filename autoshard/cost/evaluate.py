@@ -28,6 +28,7 @@ from autoshard.partition.bundling import bundled_values
 from autoshard.partition.program import Bundle, Collective, Compute, Program, Together, timed
 from autoshard.partition.program import walk as walk_program
 from autoshard.partition.together import TogetherStep
+from autoshard.partition.traffic import bytes_sent
 from autoshard.partition.windows import exchange_steps
 from autoshard.plan.plan import Plan
 from autoshard.redistribute.planner import evened, is_cut, plan_steps
@@ -137,7 +138,7 @@ def evaluate(program: Program, graph: Graph, hardware: Hardware) -> Cost:
     total = costs.total(program.instructions)
     hidden = max(0.0, total.seconds - step_seconds(program, costs))
     memory, axes = program_memory(program, graph), _by_axes(_program_steps(program, costs), costs.links)
-    return Cost(total.computing, total.talking, total.nbytes, memory.peak, axes, memory, hidden)
+    return Cost(total.computing, total.talking, bytes_sent(program), memory.peak, axes, memory, hidden)
 
 
 def program_seconds(program: Program, hardware: Hardware) -> float:

@@ -10,8 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from autoshard.ir.graph import Node
+from autoshard.layout.layout import Refs
 from autoshard.partition.program import Collective, Program, Together, timed
+from autoshard.redistribute.window import WindowStep
 from autoshard.util.errors import at
 
 KINDS = {
@@ -75,6 +79,33 @@ def _served(node: Node | None) -> str:
 def bytes_moved(found: Sequence[Traffic], executed: bool = False) -> float:
     """Their bytes together, each counted once; `executed`: as often as a step runs it."""
     return sum(one.bytes_moved * (one.executions if executed else 1) for one in found)
+
+
+LISTED = 1 << 16
+"""On so many ranks it is looked up which one sends most; beyond that each exchange counts by its own such rank."""
+
+
+def bytes_sent(program: Program) -> float:
+    """The bytes that the rank which sends most sends in a step of the program.
+
+    In exchanges of window borders ranks send different amounts, those at the ends of a tensor less; in all other
+    collectives each sends as much.
+    """
+    alike = 0.0
+    unlike: dict[Refs, np.ndarray] = {}
+    for one, times in timed(program.instructions):
+        if not isinstance(one, Collective | Together) or not one.step.communicates:
+            continue
+        if isinstance(one, Collective) and isinstance(one.step, WindowStep):
+            sent = np.array(one.step.elements_sent(one.of.shape)) * one.of.dtype.itemsize * times
+            unlike[one.step.axes] = unlike.get(one.step.axes, 0.0) + sent
+        else:
+            alike += times * one.nbytes_moved
+    mesh = program.mesh
+    if len(unlike) < 2 or mesh.devices > LISTED:
+        return alike + sum(float(sent.max()) for sent in unlike.values())
+    ranks = mesh.listed("find which rank sends most")
+    return alike + max(sum(float(sent[mesh.index(rank, refs)]) for refs, sent in unlike.items()) for rank in ranks)
 
 
 def to_json(found: Sequence[Traffic]) -> dict[str, Any]:

@@ -146,9 +146,22 @@ class WindowStep:
     def communicates(self) -> bool:
         return self.elements_received > 0
 
+    @cached_property
+    def _sent(self) -> tuple[int, ...]:
+        """Per position, how many elements of the dim it sends to others."""
+        found = [0] * self.parts
+        for position in range(self.parts if self.is_split else 0):
+            for one in self.pieces(position):
+                found[one.source] += one.count * (one.source != position)
+        return tuple(found)
+
+    def elements_sent(self, shape: Sequence[int]) -> tuple[float, ...]:
+        """Elements that the rank at each position along the axes sends, for a tensor of this global shape."""
+        return tuple(float(count * self._line(shape)) for count in self._sent)
+
     def elements_moved(self, shape: Sequence[int]) -> float:
-        """Elements that one rank receives at most, for a tensor of this global shape."""
-        return float(self.elements_received * self._line(shape))
+        """Elements that one rank sends at most, for a tensor of this global shape."""
+        return max(self.elements_sent(shape), default=0.0)
 
     def nbytes_priced(self, shape: Sequence[int], itemsize: int) -> int:
         """The bytes by which costmodel prices it: what a rank receives at most."""
