@@ -19,6 +19,7 @@ from autoshard.partition.program import (
     Together,
     Wait,
     communicates,
+    walk,
 )
 from costmodel.timeline import Task, Timeline, simulate
 
@@ -59,7 +60,7 @@ def _timeline(instructions: Sequence[Instruction], costs: Costs, overlap: bool) 
 
 def _seconds(instructions: Sequence[Instruction], costs: Costs, overlap: bool) -> float:
     """The seconds of a timeline, which need none where no collective is started apart: one waits for the other."""
-    if any(isinstance(one, Start) for one in instructions):
+    if any(isinstance(one, Start) for one in walk(instructions)):
         return _timeline(instructions, costs, overlap).seconds
     return costs.total(instructions).seconds
 

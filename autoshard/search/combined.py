@@ -100,14 +100,8 @@ def _others(problem: Problem, names: Iterable[str]) -> Iterator[Plan]:
             plan = find_mode(name)(plain)
         except (PlanError, StrategyError):
             continue
-        if keeps_to(problem, plan) and (limit is None or peak_memory(plan) <= limit):
+        if not unfollowed(problem, plan) and (limit is None or peak_memory(plan) <= limit):
             yield plan
-
-
-def keeps_to(problem: Problem, plan: Plan) -> bool:
-    """Whether a plan does as people fixed and asked: of operators, of inputs and of outputs."""
-    lies = all(plan.layouts[value] is layout for value, layout in problem.input_layouts.items())
-    return lies and not unfollowed(problem, plan)
 
 
 class _Combination:

@@ -120,7 +120,7 @@ def test_model_and_program_agree_on_memory_and_time(name):
     # The interpreter's own share counts instructions, of which the program has more.
     fixed = [sum(one.nbytes for one in use.held if one.kind == "runtime") for use in (held, model)]
     assert 0 <= (model.peak - fixed[1]) - (held.peak - fixed[0]) <= 0.25 * composite_scratch(node, strategy)
-    before, after = evaluate_plan(made, hardware), evaluate(made, program, hardware)
+    before, after = evaluate_plan(made, hardware), evaluate(program, graph, hardware)
     assert before.communication_seconds == pytest.approx(after.communication_seconds)
     assert before.compute_seconds == pytest.approx(after.compute_seconds) and before.bytes_per_device > 0
 

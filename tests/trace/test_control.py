@@ -247,8 +247,7 @@ def test_no_gradient_for_regions() -> None:
     def captured(x):
         return ops.cond(x.sum() > 0, lambda: (x @ w).sum(), lambda: x.sum())
 
-    with pytest.raises(GraphError, match="Case has no gradient"):
-        train_step(captured, nn.SGD([w], 0.1), X)
+    train_step(captured, nn.SGD([w], 0.1), X)  # a branch has one
 
 
 def test_loops_of_equal_operands_are_not_merged() -> None:
