@@ -24,9 +24,11 @@ class FFN(nn.Cell):
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         random = np.random.default_rng(seed)
-        self.dense1 = nn.Dense(12, 24, weight_init=random.normal(0, 0.3, (24, 12)).astype(np.float32))
+        self.dense1 = nn.Dense(
+            12, 24, weight_init=random.normal(0, 0.3, (24, 12)).astype(np.float32), bias_init="zeros"
+        )
         self.relu = ops.ReLU()
-        self.dense2 = nn.Dense(24, 6, weight_init=random.normal(0, 0.3, (6, 24)).astype(np.float32))
+        self.dense2 = nn.Dense(24, 6, weight_init=random.normal(0, 0.3, (6, 24)).astype(np.float32), bias_init="zeros")
         if RANKS % 2 == 0 and 24 % (RANKS // 2) == 0:
             self.dense1.matmul.shard(((2, 1), (RANKS // 2, 1)))
 
