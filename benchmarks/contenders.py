@@ -17,7 +17,7 @@ from autoshard.ir.graph import Node
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import work_of
-from autoshard.search import evaluate_plan, find_mode
+from autoshard.search import find_mode
 from autoshard.search.named import named_plans
 from autoshard.search.named.completion import Completion
 from autoshard.search.named.structure import Structure
@@ -90,8 +90,8 @@ def problem_of(traced: Traced, mesh: Mesh, hardware: Hardware, fixed: Mapping[No
 
 
 def _contender(name: str, plan: Plan, traced: Traced, hardware: Hardware) -> Contender:
-    seconds = evaluate_plan(plan, hardware).seconds
-    return Contender(f"{name} on {plan.mesh}", Planned(traced, plan, hardware), seconds)
+    planned = Planned(traced, plan, hardware)
+    return Contender(f"{name} on {plan.mesh}", planned, planned.cost.seconds)
 
 
 def _seconds(one: Contender) -> float:
@@ -99,7 +99,7 @@ def _seconds(one: Contender) -> float:
 
 
 def _likeness(one: Contender) -> tuple:
-    cost = evaluate_plan(one.planned.plan, one.planned.hardware)
+    cost = one.planned.cost
     return f"{cost.seconds:.6e}", round(cost.bytes_per_device), cost.peak_memory_bytes
 
 

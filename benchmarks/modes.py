@@ -91,9 +91,8 @@ def _forked(mode: str, problem: Any) -> dict[str, Any]:
 def _plan(mode: str, problem: Any, answer: Connection) -> None:
     import gc
 
-    from autoshard.cost.evaluate import plan_seconds
-    from autoshard.cost.prices import Prices
     from autoshard.search import find_mode
+    from autoshard.search.program_price import price_of
     from autoshard.util.errors import AutoshardError
 
     forget()
@@ -105,7 +104,7 @@ def _plan(mode: str, problem: Any, answer: Connection) -> None:
         answer.send({"refused": str(error)})
         return
     planning = time.perf_counter() - started
-    seconds, bound = plan_seconds(plan, Prices(problem.hardware)), plan.search_stats.get("bound")
+    seconds, bound = price_of(problem, plan), plan.search_stats.get("bound")
     answer.send({"seconds": seconds, "planning": planning, "bound": bound})
 
 

@@ -93,7 +93,6 @@ def measure(traced: Any, sizes: tuple[int, ...], mode: str, hardware: str, limit
 
 def _plan(traced: Any, sizes: tuple[int, ...], mode: str, hardware: str, limit: float, answer: Connection) -> None:
     import autoshard
-    from autoshard.cost.evaluate import evaluate_plan
     from autoshard.util.errors import AutoshardError
 
     where: dict[str, Any] = {"devices": sizes[0]} if len(sizes) == 1 else {"mesh": show_sizes(sizes)}
@@ -106,7 +105,7 @@ def _plan(traced: Any, sizes: tuple[int, ...], mode: str, hardware: str, limit: 
         return
     planning = time.process_time() - started
     stats = planned.plan.search_stats
-    seconds = evaluate_plan(planned.plan, planned.hardware).seconds
+    seconds = planned.cost.seconds
     told = {name: stats[name] for name in ("gap", "restricted") if name in stats}
     answer.send({"planning": planning, "seconds": seconds, **told})
 

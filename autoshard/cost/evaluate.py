@@ -37,7 +37,7 @@ from autoshard.redistribute.window import WindowStep
 from autoshard.util.gc_paused import gc_paused
 from costmodel import Hardware
 
-Move = tuple[Layout, Layout, TensorType, bool, int]
+Move = tuple[tuple[Layout, Layout, TensorType, bool], int]
 Counted = tuple[Step | WindowStep | TogetherStep, TensorType, int, float]
 """A step, the type of the whole tensor, how often it is done in one step of the program, and which share of its time it
 takes: less than 1 where it is done together with others."""
@@ -84,7 +84,7 @@ def evaluate_plan(plan: Plan, hardware: Hardware, prices: Prices | None = None) 
     prices = prices or prices_for(hardware)
     moves, nodes = list(moves_of(plan)), _working(plan)
     work = sum(times * prices.local_work(node, strategy) for node, strategy, times in nodes)
-    talk = sum(times * prices.redistribution(*one) for *one, times in moves)
+    talk = sum(times * prices.redistribution(*of) for of, times in moves)
     talk += sum(times * prices.exchange(node, strategy) for node, strategy, times in nodes)
     axes, memory = _by_axes(_all_steps(moves, nodes), prices), memory_of(plan)
     return Cost(work, talk, sum(one.nbytes for one in axes), memory.peak, axes, memory)
@@ -92,7 +92,7 @@ def evaluate_plan(plan: Plan, hardware: Hardware, prices: Prices | None = None) 
 
 def plan_seconds(plan: Plan, prices: Prices) -> float:
     """`evaluate_plan(...).seconds` and nothing else."""
-    talk = sum(times * prices.redistribution(*one) for *one, times in moves_of(plan))
+    talk = sum(times * prices.redistribution(*of) for of, times in moves_of(plan))
     return talk + sum(times * prices.work(node, strategy) for node, strategy, times in _working(plan))
 
 
@@ -101,11 +101,11 @@ def moves_of(plan: Plan) -> Iterator[Move]:
     be done together with others, and how often in a step."""
     bundled = bundled_values(plan.graph)
     for one in plan.redistributions:
-        yield one.before, one.after, one.value.type, one.value in bundled, one.times
+        yield (one.before, one.after, one.value.type, one.value in bundled), one.times
     for node in walk(plan.graph.nodes):
         for value, layout in zip(node.results, plan.strategy(node).result_layouts, strict=True):
             if layout is not plan.layouts[value]:
-                yield layout, plan.layouts[value], value.type, False, plan.runs.get(node, 1)
+                yield (layout, plan.layouts[value], value.type, False), plan.runs.get(node, 1)
 
 
 def _working(plan: Plan) -> list[tuple[Node, Strategy, int]]:
@@ -115,7 +115,7 @@ def _working(plan: Plan) -> list[tuple[Node, Strategy, int]]:
 
 
 def _all_steps(moves: Iterable[Move], nodes: Iterable[tuple[Node, Strategy, int]]) -> Iterator[Counted]:
-    for before, after, of, _, times in moves:
+    for (before, after, of, _), times in moves:
         even = of if of.shape == (shape := evened(before, after, of.shape)) else of.with_shape(shape)
         yield from ((step, even, times, 1.0) for step in _steps(before, after, of))
     for node, strategy, times in nodes:

@@ -111,6 +111,7 @@ def _looked_up(call: Call, flat: Any, sizes: Sequence[int], corner: Sequence[Tap
         inside = there if inside is None else do(ops.logical_and, inside, there)
         if share is not None:
             weight = share if weight is None else do(ops.mul, weight, share)
+    assert index is not None, "a corner has a place along each dim"
     wide = spread(do(ops.expand_dims, index, axis=1), (batch, channels, index.shape[1]))
     found = do(ops.gather_d, flat, wide, dim=2)
     held = call.cast(inside)
