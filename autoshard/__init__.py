@@ -39,7 +39,7 @@ _HOME = {
     "autoshard.trace.initializer": ("initializer", "set_seed"),
     "autoshard.trace.parameter": ("Parameter",),
 }
-_MODULES = {"errors": "util.errors", "nn": "nn", "ops": "ops", "optim": "trace.optim"}
+_MODULES = {"errors": "util.errors", "nn": "nn", "ops": "ops", "optim": "optim"}
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 _MINDSPORE = {

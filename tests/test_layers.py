@@ -37,7 +37,7 @@ LAYERS = [
     ["autoshard.mindspore.tensor", "autoshard.mindspore.layout", "autoshard.mindspore.sharding"],
     ["autoshard.mindspore.common", "autoshard.mindspore.ops"],
     ["autoshard.mindspore.nn"],
-    ["autoshard.nn"],
+    ["autoshard.nn", "autoshard.optim"],
     ["autoshard.report.summary", "autoshard.transform"],
     ["autoshard.frontends"],
     ["autoshard.annotate", "autoshard.report.folding"],

@@ -52,6 +52,7 @@ mul = _binary("Mul", np.multiply, linear=((0,), (1,)))
 div = _binary("Div", np.true_divide, of=real, linear=((0,),))
 floor_div = flat(_binary("FloorDiv", np.floor_divide, of=signed("FloorDiv"), flops=2))
 mod = _binary("FloorMod", np.mod, of=signed("FloorMod"), flops=3)
+remainder = mod  # as MindSpore, torch and numpy name it; HLO's remainder is `rem`
 pow = _binary("Pow", np.power, of=signed("Pow"), flops=16)
 maximum = _binary("Maximum", np.maximum)
 minimum = _binary("Minimum", np.minimum)

@@ -250,11 +250,12 @@ def _(call: Call, x: Any, y: Any) -> Any:
 
 @translates("aten.copysign.Tensor", "aten.copysign.Scalar")
 def _(call: Call, x: Any, y: Any) -> Any:
-    """The size of x with the sign of y; that of a zero is seen in its reciprocal."""
+    """The size of x with the sign of y; that of a zero is seen in its reciprocal. As in torch y has a gradient, 0."""
     y = as_type(y, call.dtype)
-    zero, size = number(0, call.dtype), do(ops.abs, call.cast(x))
-    below = do(ops.logical_or, do(ops.less, y, zero), do(ops.less, do(ops.reciprocal, y), zero))
-    return do(ops.select, below, do(ops.neg, size), size)
+    zero, one, sign = number(0, call.dtype), number(1, call.dtype), do(ops.sign, y)
+    of_zero = do(ops.select, do(ops.less, do(ops.reciprocal, y), zero), do(ops.neg, one), one)
+    told = do(ops.logical_and, do(ops.not_equal, sign, zero), do(ops.equal, y, y))
+    return do(ops.mul, do(ops.abs, call.cast(x)), do(ops.select, told, sign, of_zero))
 
 
 @translates("aten.ldexp.Tensor")
