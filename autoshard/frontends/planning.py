@@ -23,8 +23,8 @@ from autoshard.trace.manual import RANK_NUMBERS
 from autoshard.trace.structure import Leaf
 from autoshard.transform.inline import Places, inline_placed
 from autoshard.transform.invariant import capture_invariants
+from autoshard.transform.moves import merge_moves
 from autoshard.transform.plannable import plannable, rewritten
-from autoshard.transform.planned_graph import planned_graph
 from autoshard.transform.simplify import prune
 from autoshard.util.errors import MeshError, PlanError, at
 
@@ -102,7 +102,7 @@ def planning(target: Any, mesh: Mesh | None = None, devices: int | None = None) 
     graph = prune(capture_invariants(plannable(graph)))  # what only groups needed is not needed any more
     asked = imported.asked.values
     copies = (copy for copy, (_, value) in places.items() if value in asked)
-    graph, _ = planned_graph(graph, {}, [*asked, *copies])
+    graph = merge_moves(graph, asked=[*asked, *copies])
     chosen = _mesh(imported, mesh, devices)
     arguments = tuple(Leaf(i) for i in range(len(graph.inputs)))
     results = tuple(Leaf(i) for i in range(len(graph.outputs)))

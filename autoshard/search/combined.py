@@ -93,6 +93,8 @@ def _others(problem: Problem, names: Iterable[str]) -> Iterator[Plan]:
     """The plans of other modes, as far as they keep to what people fixed and to the memory limit."""
     limit = problem.options.get(MEMORY)
     plain = replace(problem, options={})
+    if not problem.graph.nodes or not {*problem.graph.nodes}.issuperset(problem.annotations):
+        return  # what people configured inside of loops other modes may leave
     for name in names:
         if name == "factor" and problem.work is None:
             continue

@@ -227,7 +227,15 @@ def _manual(problem: Problem) -> Plan | None:
 
 
 def _nested_plan(found: Plan, form: Flat, manual: Plan | None) -> Plan:
-    """The plan of the graph with regions."""
+    """The plan of the graph with regions.
+
+    Raises:
+        PlanError: the mode plans another graph, the operators of which are not those of loops and branches.
+    """
+    if found.graph is not form.graph:
+        raise PlanError(
+            f"mode {found.search!r} changes the graph that it plans; {form.nested.name!r} has loops or branches"
+        )
     layouts = dict(found.layouts)
     decisions = {node: one for node, one in found.decisions.items() if node not in form.gates}
     for node in walk(form.nested.nodes):

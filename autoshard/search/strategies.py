@@ -188,7 +188,7 @@ class Lister:
         key = (node.key, strategy)
         if key not in self._known:
             none = np.zeros((0, len(self.atoms)), dtype=np.int64)
-            self._known[key] = Menu(node.rule, self.atoms, none, none[:, 0], (), (strategy,))
+            self._known[key] = Menu(node.rule, self.atoms, none, np.zeros(0, np.int64), (), (strategy,))
         return self._known[key]
 
 

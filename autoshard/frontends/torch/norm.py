@@ -58,8 +58,10 @@ def _(call: Call, x: Any, shape: Sequence[int], weight: Any, bias: Any, eps: flo
     return _layer_norm(x, shape, weight, bias, eps), *_statistics(call, x, over, eps)
 
 
-def _statistics(call: Call, x: Any, over: tuple[int, ...], eps: float) -> tuple[Any, Any]:
-    """Mean and 1 / sqrt(variance + eps) over some dims, in the shapes of the results, if they are used."""
+def _statistics(call: Call, x: Any, over: tuple[int, ...], eps: float) -> tuple[Any, ...]:
+    """Mean and 1 / sqrt(variance + eps) over some dims, in the shapes of the results, if there are any and are used."""
+    if len(call.results) < 2:
+        return ()
     of = call.results[1]
     if of is None or not (call.used(1) or call.used(2)):
         return None, None
