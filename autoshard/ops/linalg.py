@@ -79,6 +79,16 @@ def each(run: Callable, *arrays: np.ndarray) -> np.ndarray:
         return np.stack([each(run, *ones) for ones in zip(*arrays, strict=True)])
 
 
+def of_finite(run: Callable, a: np.ndarray) -> tuple[np.ndarray, ...]:
+    """`run` on a batch of matrices, with NaN for those that hold what is not finite, as padded blocks may: numpy's
+    decompositions raise for a whole batch where one of them does not converge."""
+    fine = np.isfinite(a).all(axis=(-2, -1))
+    if fine.all():
+        return tuple(run(a))
+    found = run(np.where(fine[..., None, None], a, 0))
+    return tuple(np.where(fine.reshape(fine.shape + (1,) * (one.ndim - fine.ndim)), one, np.nan) for one in found)
+
+
 def turned(x: Any) -> Any:
     """Matrices with rows for columns."""
     rank = len(x.shape)

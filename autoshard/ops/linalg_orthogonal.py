@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoshard.ops.hlo_lapack import routine
-from autoshard.ops.linalg import flipped, matrix, real_matrices, square, times, wide
+from autoshard.ops.linalg import flipped, matrix, of_finite, real_matrices, square, times, wide
 from autoshard.ops.pointwise import mul
 from autoshard.ops.registry import operator
 from autoshard.ops.shape import expand_dims
@@ -79,7 +79,7 @@ def _svd_rule(a: Shape, *, full: bool) -> tuple[str, dict[str, int]]:
 )
 def svd(a, *, full=False):
     """u, the singular values from the largest on, and vᵀ with a = u values vᵀ; `full` makes u and v square."""
-    return tuple(np.linalg.svd(a, full_matrices=full))
+    return of_finite(lambda finite: np.linalg.svd(finite, full_matrices=full), a)
 
 
 @svd.gradient
@@ -151,8 +151,7 @@ def _eigh_rule(a: Shape, *, lower: bool) -> str:
 )
 def self_adjoint_eig(a, *, lower=True):
     """Eigenvalues of symmetric matrices in rising order, and the vectors as columns; one triangle of a is read."""
-    values, vectors = np.linalg.eigh(a, UPLO="L" if lower else "U")
-    return values, vectors
+    return of_finite(lambda finite: np.linalg.eigh(finite, UPLO="L" if lower else "U"), a)
 
 
 @self_adjoint_eig.gradient
