@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from autoshard.frontends.stablehlo.reader import load_translators
@@ -150,7 +150,7 @@ def assert_equal_on_random_modules(count: int, always: Sequence[str], others: Se
     faults: Counter[str] = Counter()
     runs = 0
 
-    @settings(max_examples=count, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=count, suppress_health_check=[HealthCheck.too_slow], phases=(Phase.generate,))
     @given(SEEDS, st.frozensets(st.sampled_from(others), max_size=8))
     def check(seed: int, more: frozenset[str]) -> None:
         nonlocal runs
