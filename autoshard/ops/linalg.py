@@ -82,7 +82,7 @@ def each(run: Callable, *arrays: np.ndarray) -> np.ndarray:
 def of_finite(run: Callable, a: np.ndarray) -> tuple[np.ndarray, ...]:
     """`run` on a batch of matrices, with NaN for those that hold what is not finite, as padded blocks may: numpy's
     decompositions raise for a whole batch where one of them does not converge."""
-    fine = np.isfinite(a).all(axis=(-2, -1))
+    fine = np.asarray(np.isfinite(a).all(axis=(-2, -1)))
     if fine.all():
         return tuple(run(a))
     found = run(np.where(fine[..., None, None], a, 0))
