@@ -170,6 +170,7 @@ def _(g, y, a):
     rule=_square_rule("MatrixCofactors", "... [m] [n] -> ... [m] [n]"),
     dtype=real_matrices("MatrixCofactors"),
     flops=lambda a, **_: 20 * a[-1],
+    fills={0: 0},
 )
 def matrix_cofactors(a):
     """The derivative of the determinant for each element, also of matrices without an inverse."""
@@ -255,7 +256,11 @@ def _pseudo_rule(a: Shape, least: Shape, **_: object) -> str:
 
 
 @operator(
-    "PseudoInverse", rule=_pseudo_rule, dtype=real_matrices("PseudoInverse"), flops=lambda a, *_, **__: 20 * a[-1]
+    "PseudoInverse",
+    rule=_pseudo_rule,
+    dtype=real_matrices("PseudoInverse"),
+    flops=lambda a, *_, **__: 20 * a[-1],
+    fills={0: 0},
 )
 def pseudo_inverse(a, least, *, hermitian=False):
     """The inverse on what a reaches (Moore and Penrose): singular values of at most `least`, one per matrix, are 0.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoshard.ops.hlo_lapack import routine
-from autoshard.ops.linalg import flipped, matrix, of_finite, real_matrices, square, times, wide
+from autoshard.ops.linalg import each, flipped, matrix, of_finite, real_matrices, square, times, wide
 from autoshard.ops.pointwise import mul
 from autoshard.ops.registry import operator
 from autoshard.ops.shape import expand_dims
@@ -61,7 +61,7 @@ def qr_grad(gq, gr, q, r):
     low = np.triu(met)
     both = low + flipped(low)
     both[..., range(least), range(least)] *= 0.5
-    found = flipped(np.linalg.solve(first, flipped(gq + q @ both)))
+    found = flipped(each(np.linalg.solve, first, flipped(gq + q @ both)))
     return np.concatenate((found, q @ gr[..., least:]), axis=-1)
 
 

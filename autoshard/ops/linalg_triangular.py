@@ -12,7 +12,7 @@ import numpy as np
 from autoshard.core.tensortype import dtype
 from autoshard.ops.hlo_lapack import routine
 from autoshard.ops.hlo_linalg import cholesky, triangular_solve
-from autoshard.ops.linalg import flipped, matrix, real_matrices, square, times, turned, wide
+from autoshard.ops.linalg import each, flipped, matrix, real_matrices, square, times, turned, wide
 from autoshard.ops.pointwise import add
 from autoshard.ops.registry import operator
 from autoshard.ops.slices import tril, triu
@@ -56,6 +56,7 @@ def _(g, y, a):
     dtype=lambda g, factors, rows: g,
     linear=((0,),),
     flops=20,
+    fills={2: 0},
 )
 def lu_grad(g, factors, rows):
     """Gradient of Lu for what it factors, from that of the factors."""
@@ -68,12 +69,12 @@ def lu_grad(g, factors, rows):
     met = flipped(lower) @ g_lower - g_upper @ flipped(upper)
     if count <= columns:
         left = g_upper.copy()
-        left[..., :least] += flipped(np.linalg.solve(first, flipped(np.tril(met, -1))))
-        found = np.linalg.solve(flipped(top), left)
+        left[..., :least] += flipped(each(np.linalg.solve, first, flipped(np.tril(met, -1))))
+        found = each(np.linalg.solve, flipped(top), left)
     else:
         found = g_lower.copy()
-        found[..., :least, :] -= np.linalg.solve(flipped(top), np.triu(met))
-        found = flipped(np.linalg.solve(first, flipped(found)))
+        found[..., :least, :] -= each(np.linalg.solve, flipped(top), np.triu(met))
+        found = flipped(each(np.linalg.solve, first, flipped(found)))
     return _exchanged_back(found, rows)
 
 
@@ -92,7 +93,7 @@ def _order_rule(rows: Shape, *, size: int) -> tuple[str, dict[str, int]]:
     return "... [k] -> ... [m]", {"m": size}
 
 
-@operator("RowOrder", rule=_order_rule, dtype="i32")
+@operator("RowOrder", rule=_order_rule, dtype="i32", fills={0: 0})
 def row_order(rows, *, size):
     """Where rows come from after row i was exchanged with row `rows[i]`, one after the other: a[order] = l u."""
     order = np.broadcast_to(np.arange(size, dtype=np.int32), (*rows.shape[:-1], size)).copy()
@@ -128,7 +129,7 @@ def cholesky_grad(g, factor):
     g, factor = wide(g), wide(factor)
     met = np.tril(flipped(factor) @ g)
     met[..., range(met.shape[-1]), range(met.shape[-1])] *= 0.5
-    found = flipped(np.linalg.solve(flipped(factor), flipped(np.linalg.solve(flipped(factor), met))))
+    found = flipped(each(np.linalg.solve, flipped(factor), flipped(each(np.linalg.solve, flipped(factor), met))))
     return (found + flipped(found)) / 2
 
 

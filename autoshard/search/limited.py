@@ -16,6 +16,7 @@ from autoshard.core.strategy import Strategy
 from autoshard.cost.memory import MemoryModel, Variable
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
+from autoshard.redistribute.digits import primes
 from autoshard.search.exact import CostProblem, Row, least_memory, solve
 from autoshard.search.rows import MemoryRows
 from autoshard.search.rows_search import RowsSearch
@@ -155,6 +156,15 @@ def _what(tables: Tables, limit: int) -> str:
     )
 
 
+def _among(tables: Tables) -> str:
+    """Of which strategies that is said, where there are others: those that split by a part of an axis."""
+    return (
+        ""
+        if all(len(primes(int(size))) == 1 for size in tables.atoms.sizes)
+        else "; among strategies on whole mesh axes"
+    )
+
+
 def _too_late(
     tables: Tables, limit: int, seconds: float, known: int | None = None, bound: int | None = None
 ) -> PlanError:
@@ -173,7 +183,7 @@ def _refused(rows: MemoryRows, limit: int, choice: Sequence[int], bound: int) ->
     rest = f" and {len(held) - BIGGEST} more" if len(held) > BIGGEST else ""
     return MemoryLimitError(
         f"{_what(rows.tables, limit)}: {least} {format_bytes(use.peak)} ({use.peak} B), at {use.peak_at} "
-        f"({shown}{rest})",
+        f"({shown}{rest}){_among(rows.tables)}",
         needed=use.peak,
         limit=limit,
     )

@@ -53,7 +53,14 @@ def optimal(problem: Problem) -> Plan:
         MemoryLimitError: no plan keeps the limit.
     """
     _time_limit(problem)
-    found = plan_flat(_settled, problem)
+    try:
+        found = plan_flat(_settled, problem)
+    except MemoryLimitError as refused:
+        # The default mode also uses parts of axes, which may take less memory.
+        rivals = _rivals(problem)
+        if not rivals:
+            raise
+        return _known(problem, cheapest(problem, rivals), str(refused))
     return _priced(problem, found)
 
 
@@ -63,12 +70,7 @@ def _settled(problem: Problem) -> Plan:
 
 def _priced(problem: Problem, found: Plan) -> Plan:
     """The plan, or the default mode's if its program costs less, with what is known of the program's price."""
-    rivals = []
-    with suppress(PlanError):  # the default mode may find none within a limit of memory
-        rivals.append(combined(replace(problem, options=_limit_alone(problem))))
-    limit = problem.options.get(MEMORY)
-    rivals = [plan for plan in rivals if limit is None or peak_memory(plan) <= limit]
-    best, stats = cheapest(problem, (found, *rivals)), found.search_stats
+    best, stats = cheapest(problem, (found, *_rivals(problem))), found.search_stats
     seconds = price_of(problem, best)
     told = {**stats, "sum": stats["seconds"], "seconds": seconds}
     if "bound" in stats:
@@ -77,6 +79,22 @@ def _priced(problem: Problem, found: Plan) -> Plan:
         told |= {"bound": bound, "gap": gap, "proven": float(abs(seconds - stats["bound"]) <= EQUAL * seconds)}
     started = found.started_from if best.search == NAME else f"{found.started_from}; {best.started_from}"
     return replace(best, search=NAME, started_from=started, search_stats=told)
+
+
+def _known(problem: Problem, plan: Plan, told: str) -> Plan:
+    """A plan of which nothing is proven: why is told."""
+    stats = {"seconds": price_of(problem, plan), "bound": 0.0, "gap": 1.0, "proven": 0.0}
+    return replace(plan, search=NAME, started_from=f"{plan.started_from}; {told}", search_stats=stats)
+
+
+def _rivals(problem: Problem) -> tuple[Plan, ...]:
+    """The plan of the default mode, if it finds one within the limit of memory."""
+    limit = problem.options.get(MEMORY)
+    with suppress(PlanError):
+        plan = combined(replace(problem, options=_limit_alone(problem)))
+        if limit is None or peak_memory(plan) <= limit:
+            return (plan,)
+    return ()
 
 
 def _limit_alone(problem: Problem) -> dict[str, object]:

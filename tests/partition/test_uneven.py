@@ -79,9 +79,12 @@ def test_searches_plan_around_uneven_strategies(seed, poison, monkeypatch):
     check_equals_whole(lower(plan), graph, feeds)
 
 
+@pytest.mark.parametrize("held", ["poison", "zeros"])
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
-def test_every_operator_with_dims_that_do_not_divide(sample, poison):
+def test_every_operator_with_dims_that_do_not_divide(sample, held, request):
     """Each operator's sample on ranks whose number divides few sizes, by random strategies."""
+    if held == "poison":
+        request.getfixturevalue("poison")
     arrays = sample.arrays(np.random.default_rng(1))
     graph, node = single(sample.op, arrays, sample.attributes)
     whole = sample.op.evaluate(arrays, node.attrs)
