@@ -71,6 +71,7 @@ ROW = {part: row for row, parts in enumerate(LAYERS) for part in parts}
 OUTSIDE = {
     "costmodel": {"msgspec", "scipy"},
     "autoshard.core.tensortype": {"ml_dtypes"},
+    "autoshard.ir": {"networkx"},
     "autoshard.mindspore.common": {"scipy"},
     "autoshard.ops": {"scipy"},
     "autoshard.search": {"scipy"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from autoshard.core.rule import Rule
@@ -18,6 +18,9 @@ from autoshard.ops.control import apart
 from autoshard.ops.registry import Operator
 from autoshard.util.errors import GraphError
 from autoshard.util.source import Source
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 DATA, PARAMETER, STATE = "data", "parameter", "state"
 ROLES = (DATA, PARAMETER, STATE)
@@ -207,6 +210,45 @@ class Graph:
             if name in (node.name, *(value.name for value in node.results)):
                 return node
         raise GraphError(f"graph {self.name!r} has no node named {name!r}")
+
+    def to_networkx(self) -> nx.MultiDiGraph:
+        """Returns the graph as networkx has graphs: for its algorithms, and for GraphML, DOT and the like.
+
+        A node stands for an input (keyed by its value's name), an operator (by its first result's name, or `node:7`
+        where it has no results and is the eighth) or an output (`output:0`, `output:1`, ...); an edge for one use of a
+        value, with the outer values that regions capture among the uses of their operator. Nodes stand in order of
+        execution. All attributes are texts and whole numbers, which every writer of networkx takes:
+
+        - nodes: `kind` (input, operator, output), `label`; of inputs `role` and `type`; of operators `op`, `type` (of
+          the results, joined by commas) and `source` (file:line, or '');
+        - edges: `value` (its name), `type`, `bytes` (of the unsplit value), `result` (which result of the producer) and
+          `operand` (which use of the user; those behind the operands are captured).
+
+        >>> import networkx, numpy as np
+        >>> from autoshard import ops, trace
+        >>> graph = trace(lambda x, w: ops.relu(ops.matmul(x, w)), np.ones((4, 6)), np.ones((6, 10))).graph
+        >>> networkx.dag_longest_path(graph.to_networkx())
+        ['x', 'matmul', 'relu', 'output:0']
+        """
+        import networkx as nx  # only here: the import takes longer than many traces
+
+        view = nx.MultiDiGraph(name=self.name)
+        keys = {node: node.results[0].name if node.results else f"node:{i}" for i, node in enumerate(self.nodes)}
+        for value in self.inputs:
+            view.add_node(value.name, kind="input", label=value.name, role=self.role_of[value], type=str(value.type))
+        for node, key in keys.items():
+            types = ", ".join(map(str, node.result_types))
+            where = "" if node.source is None else str(node.source)
+            view.add_node(key, kind="operator", label=node.label, op=node.op.name, type=types, source=where)
+        for i in range(len(self.outputs)):
+            view.add_node(f"output:{i}", kind="output", label=f"output {i}")
+        uses = [(key, operand, value) for node, key in keys.items() for operand, value in enumerate(node.uses)]
+        for user, operand, value in (*uses, *((f"output:{i}", 0, value) for i, value in enumerate(self.outputs))):
+            node, result = self.producers.get(value, (None, 0))
+            producer = value.name if node is None else keys[node]
+            data = {"value": value.name, "type": str(value.type), "bytes": value.type.nbytes}
+            view.add_edge(producer, user, result=result, operand=operand, **data)
+        return view
 
 
 class Builder:
