@@ -77,7 +77,7 @@ OUTSIDE = {
     "autoshard.search": {"scipy"},
     "autoshard.frontends": {"flax", "jax", "jaxlib", "torch"},
     "autoshard.exporters": {"jax", "jaxlib", "torch"},
-    "autoshard.runtime": {"mpi4py"},
+    "autoshard.runtime": {"mpi4py", "psutil"},
     "autoshard.mindspore.checkpoint": {"safetensors"},
     "autoshard.report.plan": {"rich"},
     "autoshard.report.propagation": {"rich"},

@@ -5,63 +5,58 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from pathlib import Path
+
+import psutil
+
+_GONE = (psutil.NoSuchProcess, psutil.AccessDenied)  # a zombie that cannot be read is a NoSuchProcess, too
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """All processes below `pid`, with the time each was born (Linux; empty where there is no /proc)."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        fields = _stat(int(entry.name))
-        if fields:
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, queue = {}, [pid]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found |= {child: birth(child) for child in below}
-        queue += below
-    return found
+    """All processes below `pid`, with the time each was born."""
+    with contextlib.suppress(*_GONE):
+        return {child.pid: birth(child.pid) for child in psutil.Process(pid).children(recursive=True)}
+    return {}
 
 
 def ancestors(pid: int) -> list[int]:
-    """The processes above `pid`, its parent first (Linux; empty where there is no /proc)."""
-    found = []
-    while (fields := _stat(pid)) and int(fields[1]) > 0:
-        found.append(pid := int(fields[1]))
-    return found
+    """The processes above `pid`, its parent first."""
+    with contextlib.suppress(*_GONE):
+        return [parent.pid for parent in psutil.Process(pid).parents()]
+    return []
 
 
 def is_copy(pid: int) -> bool:
     """Whether the process runs what its parent runs, as the `( ... ) &` of a shell does: a fork of it."""
-    parent = next(iter(ancestors(pid)), None)
-    return parent is not None and _command(pid) == _command(parent) != b""
+    with contextlib.suppress(*_GONE):
+        parent = psutil.Process(pid).parent()
+        return parent is not None and psutil.Process(pid).cmdline() == parent.cmdline() != []
+    return False
 
 
 def birth(pid: int) -> str:
-    """When the process began, in clock ticks since boot: tells a process from a later one with the same number."""
-    fields = _stat(pid)
-    return fields[19] if fields else ""
+    """When the process began, in hundredths of a second since boot, '' if it is gone: tells a process from a later one
+    with the same number."""
+    # Since boot and not since 1970: that time moves when the machine's clock is set, and two processes compare these.
+    with contextlib.suppress(*_GONE):
+        return str(round((psutil.Process(pid).create_time() - psutil.boot_time()) * 100))
+    return ""
 
 
 def runs(pid: int) -> bool:
     """Whether there is such a process and it has not ended; one that its parent has yet to bury has."""
-    fields = _stat(pid)
-    if fields:
-        return fields[0] not in "ZX"
-    if Path("/proc/self/stat").exists():
-        return False
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
+    except psutil.AccessDenied:
         return True
-    return True
 
 
 def stopped(pid: int) -> bool:
     """Whether a signal has stopped the process, as SIGSTOP and Ctrl-Z do; not if a debugger has."""
-    return _stat(pid)[:1] == ["T"]
+    with contextlib.suppress(*_GONE):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return False
 
 
 def send(pid: int, number: int, born: str) -> bool:
@@ -78,18 +73,3 @@ def kill_all(started: dict[int, str]) -> None:
     """SIGKILL for each of these processes that still is the one that was born then."""
     for pid, born in started.items():
         send(pid, signal.SIGKILL, born)
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat behind the command name, which may hold blanks; none if the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []

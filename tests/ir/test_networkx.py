@@ -25,7 +25,7 @@ def looped() -> Graph:
 def test_nodes_and_edges_are_those_of_the_graph():
     for graph in (good(), looped()):
         view = graph.to_networkx()
-        kinds = [kind for _, kind in view.nodes(data="kind")]
+        kinds = [data["kind"] for _, data in view.nodes(data=True)]
         assert kinds.count("input") == len(graph.inputs)
         assert kinds.count("operator") == len(graph.nodes)
         assert kinds.count("output") == len(graph.outputs)

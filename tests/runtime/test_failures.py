@@ -28,7 +28,6 @@ from autoshard.runtime.watch import Watch
 pytestmark = [
     pytest.mark.mpi,
     pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py and mpiexec"),
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes through /proc"),
 ]
 LONGEST = 120
 

@@ -213,7 +213,6 @@ def fake_mpiexec(folder: Path, version: str, body: str) -> str:
     return str(path)
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes through /proc")
 @needs_mpi
 def test_an_mpiexec_that_will_not_end_is_killed_with_all_it_started(script, tmp_path, monkeypatch, capfd) -> None:
     """The child ignores signals and has left the process group, as the ranks of Open MPI do."""
