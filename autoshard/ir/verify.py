@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from autoshard.ir.calls import call_cycle
 from autoshard.ir.graph import DATA, ROLES, Graph, Node, Region, Value, walk
 from autoshard.ir.run import CALLS
 from autoshard.ir.verify_regions import check_regions
@@ -132,34 +133,25 @@ def _check_name(graph: Graph, seen: set[str], value: Value, made: Node | str) ->
 
 def _check_calls(graph: Graph) -> None:
     """That what is called exists, has the types that calls say, and calls nothing that leads back to it."""
-    done: set[str] = set()
-    for one in (graph, *graph.functions.values()):
-        _follow(one, graph, (), done)
+    graphs = {**graph.functions, graph.name: graph}
+    for one in graphs.values():
+        for node in walk(one.nodes):
+            if node.op.name in CALLS:
+                _check_callee(node, graph)
+    cycle = call_cycle(graphs)
+    if cycle:
+        raise GraphError(f"graph {graph.name!r}: functions that call themselves: {' -> '.join(cycle)}")
 
 
-def _follow(one: Graph, graph: Graph, path: tuple[str, ...], done: set[str]) -> None:
-    if one.name in path:
-        raise GraphError(f"graph {graph.name!r}: functions that call themselves: {' -> '.join((*path, one.name))}")
-    if one.name in done:
-        return
-    for node in walk(one.nodes):
-        if node.op.name in CALLS:
-            _follow(_callee(node, graph), graph, (*path, one.name), done)
-    done.add(one.name)
-
-
-def _callee(node: Node, graph: Graph) -> Graph:
+def _check_callee(node: Node, graph: Graph) -> None:
     name = node.attrs["callee"]
-    if name == graph.name:
-        return graph
-    if name not in graph.functions:
+    callee = graph if name == graph.name else graph.functions.get(name)
+    if callee is None:
         raise GraphError(f"{describe(node)} calls {name!r}; the functions are {_words(graph.functions)}")
-    callee = graph.functions[name]
     takes = tuple(value.type for value in callee.inputs), tuple(value.type for value in callee.outputs)
     if takes != (node.operand_types, node.result_types):
         found, right = (" -> ".join(map(_words, types)) for types in ((node.operand_types, node.result_types), takes))
         raise GraphError(f"{describe(node)} calls {name!r} as {found}, but it is {right}")
-    return callee
 
 
 def _check_outputs(graph: Graph) -> None:

@@ -56,20 +56,15 @@ class _Joint:
 
     def _linked(self) -> dict[Value, Value]:
         """For each value one that stands for all that lie alike: what updates an input, and what gates pass on."""
-        root = {value: value for value in self.graph.values}
+        from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long
 
-        def find(value: Value) -> Value:
-            while root[value] is not value:
-                root[value] = root[root[value]]
-                value = root[value]
-            return value
-
+        alike = DisjointSet(self.graph.values)
         for value, into in self.graph.tied.items():
-            root[find(value)] = find(into)
+            alike.merge(value, into)
         for node in self.graph.nodes:
             if self._is_gate(node):
-                root[find(node.results[0])] = find(node.operands[0])
-        return {value: find(value) for value in self.graph.values}
+                alike.merge(node.results[0], node.operands[0])
+        return {value: alike[value] for value in self.graph.values}
 
     def _is_gate(self, node: Node) -> bool:
         """Whether a node only passes a value on, at no cost: into a loop, or out of it."""

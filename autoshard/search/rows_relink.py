@@ -61,22 +61,14 @@ class Relink:
     def _parts(self, low: Sequence[int], high: Sequence[int]) -> list[list[int]]:
         """Variables that differ, in groups that no price joins."""
         differ = {v for v, (one, other) in enumerate(zip(low, high, strict=True)) if one != other}
-        leader = {v: v for v in differ}
+        from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long
 
-        def find(v: int) -> int:
-            while leader[v] != v:
-                leader[v] = leader[leader[v]]
-                v = leader[v]
-            return v
-
+        joined = DisjointSet(sorted(differ))
         for scope in self.scopes:
             mine = [v for v in scope if v in differ]
             for v in mine[1:]:
-                leader[find(v)] = find(mine[0])
-        groups: dict[int, list[int]] = {}
-        for v in sorted(differ):
-            groups.setdefault(find(v), []).append(v)
-        return list(groups.values())
+                joined.merge(mine[0], v)
+        return sorted(sorted(group) for group in joined.subsets())
 
 
 def _taken(low: Sequence[int], high: Sequence[int], parts: Sequence[Sequence[int]]) -> tuple[int, ...]:

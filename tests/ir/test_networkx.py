@@ -7,8 +7,9 @@ import io
 import networkx as nx
 import numpy as np
 
-from autoshard import ops, trace
+from autoshard import ops
 from autoshard.ir.graph import Graph
+from autoshard.trace.function import trace
 from tests.ir.test_verify import good
 
 

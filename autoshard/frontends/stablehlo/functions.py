@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from autoshard.frontends.stablehlo.attributes import attribute
-from autoshard.ir.graph import Graph, walk
-from autoshard.ir.run import CALLS
+from autoshard.ir.calls import call_cycle, callees
+from autoshard.ir.graph import Graph
 from autoshard.util.errors import ParseError
 
 
@@ -22,35 +22,20 @@ def entry_of(functions: Mapping[str, Any]) -> str:
     return next(iter([*("main",) * ("main" in functions), *public_of(functions), *functions]))
 
 
-def callees(graph: Graph) -> list[str]:
-    """The functions that a graph calls, in order of first use."""
-    calls = (node.attrs["callee"] for node in walk(graph.nodes) if node.op.name in CALLS)
-    return list(dict.fromkeys(calls))
-
-
 def check_calls(graphs: Mapping[str, Graph]) -> None:
     """That every callee has a body, and that no function calls itself.
 
     Raises:
         ParseError: naming the functions.
     """
-    calls = {name: callees(graph) for name, graph in graphs.items()}
-    done: set[str] = set()
-    for name in graphs:
-        _follow(name, calls, [], done)
-
-
-def _follow(name: str, calls: Mapping[str, list[str]], path: list[str], done: set[str]) -> None:
-    if name in path:
-        circle = " -> ".join(f"@{one}" for one in [*path[path.index(name) :], name])
+    for name, graph in graphs.items():
+        missing = [callee for callee in callees(graph) if callee not in graphs]
+        if missing:
+            raise ParseError(f"@{name} calls @{missing[0]}, which has no body in this module")
+    cycle = call_cycle(graphs)
+    if cycle:
+        circle = " -> ".join(f"@{name}" for name in cycle)
         raise ParseError(f"functions that call themselves cannot be imported: {circle}")
-    if name in done:
-        return
-    if name not in calls:
-        raise ParseError(f"@{path[-1]} calls @{name}, which has no body in this module")
-    for callee in calls[name]:
-        _follow(callee, calls, [*path, name], done)
-    done.add(name)
 
 
 def with_functions(graph: Graph, region: Any, read: Callable[[str, Any], Graph]) -> Graph:

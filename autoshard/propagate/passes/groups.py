@@ -58,23 +58,22 @@ def _numbers(members: list[Op]) -> dict[int, int]:
     A connected set is led by the first group of the value that connected it last, and the sets are numbered in the
     order in which their leaders came up, value by value, as llvm::EquivalenceClasses has them.
     """
-    leader: dict[int, int] = {}
-
-    def find(group: int) -> int:
-        while leader.setdefault(group, group) != group:
-            group = leader[group]
-        return group
+    from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long, and few modules have groups
 
     of_value: dict[Val, list[int]] = {}
     for op in members:
         of_value.setdefault(op.operands[0], []).append(op.attrs["group"])
+    sets = DisjointSet()
+    leaders: dict[int, int] = {}  # by the element that stands for a set in `sets`
     for groups in of_value.values():
         for group in groups:
-            first, other = find(groups[0]), find(group)
-            leader[other] = first
-    leaders = [group for group in leader if leader[group] == group]
-    order = {group: number for number, group in enumerate(leaders)}
-    return {group: order[find(group)] for group in leader}
+            sets.add(group)
+            first = leaders.setdefault(sets[groups[0]], groups[0])
+            sets.merge(groups[0], group)
+            leaders[sets[group]] = first
+    leader = {group: leaders[sets[group]] for group in sets}
+    order = {group: number for number, group in enumerate(group for group in leader if leader[group] == group)}
+    return {group: order[leader[group]] for group in leader}
 
 
 def drop_groups(work: Work) -> None:
