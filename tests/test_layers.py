@@ -74,6 +74,7 @@ OUTSIDE = {
     "autoshard.ir": {"networkx"},
     "autoshard.mindspore.common": {"scipy"},
     "autoshard.ops": {"scipy"},
+    "autoshard.propagate": {"scipy"},
     "autoshard.search": {"scipy"},
     "autoshard.frontends": {"flax", "jax", "jaxlib", "torch"},
     "autoshard.exporters": {"jax", "jaxlib", "torch"},
