@@ -20,6 +20,7 @@ from autoshard.cli.propagating import explain, propagate
 from autoshard.cli.redistributing import redistribute
 from autoshard.cli.running import RunCommand, run
 from autoshard.cli.showing import hardware, layout, modes, operators
+from autoshard.cli.truthful import truth
 from autoshard.cli.words import as_options
 from autoshard.util.errors import AutoshardError
 from autoshard.util.source import told_to_user
@@ -40,6 +41,7 @@ app.command()(operators)
 app.command()(modes)
 app.command()(hardware)
 app.command()(calibrate)
+app.command()(truth)
 app.add_typer(checkpoint)
 
 

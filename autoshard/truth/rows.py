@@ -1,0 +1,192 @@
+"""Rows: training steps that somebody measured, in one form whatever their source; read from files and checked.
+
+A file of rows is JSON: `{"format": "autoshard truth", "version": 1, "source": {...}, "rows": [...]}`, with the fields
+of `Source` and `Row`. Tables of known sources are read as they were published, as CSV (`tables.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from autoshard.util.errors import AutoshardError
+from costmodel.json_door import JsonError, Positive, Record, between, described, read, schema
+
+FORMAT, VERSION = "autoshard truth", 1
+Share = Annotated[float, between(0, 1)]
+Seconds = Annotated[float, described("seconds of a whole step, all micro batches and the update")]
+
+
+class RowError(AutoshardError):
+    """A table of measured steps that cannot be read, or a row that contradicts itself."""
+
+
+class Model(Record, frozen=True):
+    """A decoder: which kind, and its sizes.
+
+    "gpt" has layer norms, GELU, learned positions, biases and a tied embedding; "mpt" is the same without biases;
+    "llama" has RMS norms, SiLU with a gate, rotary positions and an embedding of its own for the logits. Other kinds
+    may be named, and cannot be predicted yet.
+    """
+
+    builder: Literal["gpt", "mpt", "llama", "mixture"]
+    hidden: Positive = 1
+    layers: Positive = 1
+    heads: Positive = 1
+    vocabulary: Positive = 1
+    ffn: Positive | None = None
+    """Width of the feed-forward part; 4 times hidden where it is not said."""
+    kv_heads: Positive | None = None
+    dropout: Share = 0.0
+
+    @property
+    def inner(self) -> int:
+        return self.ffn or 4 * self.hidden
+
+
+class Axes(Record, frozen=True):
+    """Devices by what they split: data, tensor, sequence (context), experts, stages of a pipeline."""
+
+    dp: Positive = 1
+    tp: Positive = 1
+    cp: Positive = 1
+    ep: Positive = 1
+    pp: Positive = 1
+
+    @property
+    def devices(self) -> int:
+        """Experts lie along the devices that split data."""
+        return self.dp * self.tp * self.cp * self.pp
+
+    @property
+    def mesh(self) -> str:
+        """The mesh of a plan, tensor parallelism innermost; axes of one device are left out."""
+        named = {"dp": self.dp, "tp": self.tp}
+        return " ".join(f"{name}={size}" for name, size in named.items() if size > 1) or "dp=1"
+
+    def __str__(self) -> str:
+        named = {name: getattr(self, name) for name in ("pp", "dp", "ep", "cp", "tp")}
+        return " ".join(f"{name}={size}" for name, size in named.items() if size > 1) or "dp=1"
+
+
+class Measured(Record, frozen=True):
+    """What was measured, in seconds of a step; memory where the source tells it."""
+
+    seconds: Seconds
+    peak_gib: float | None = None
+
+
+class Row(Record, frozen=True):
+    """One measured training step. Batches are counted in sequences; a micro batch is that of one data-parallel rank."""
+
+    id: str
+    table: Annotated[str, described("rows that differ in their plans alone share a table, and are ranked in it")]
+    model: Model
+    sequence: Positive
+    hardware: Annotated[str, described("a preset of costmodel")]
+    axes: Axes
+    plan: Annotated[str, described("a named plan, such as zero3")]
+    global_batch: Positive
+    micro_batch: Positive
+    measured: Measured
+    recompute: Annotated[
+        Literal["none", "attention", "products", "full"],
+        described("what is made again for the backward pass: attention, every second product, or whole layers"),
+    ] = "none"
+    precision: Literal["f16", "bf16", "f8"] = "bf16"
+    attention: Literal["apart", "fused"] = "fused"
+    reduced: Annotated[
+        Literal["step", "micro batch"], described("when gradients are reduced: once a step, or after each micro batch")
+    ] = "step"
+    inferred: Annotated[tuple[str, ...], described("fields that the source does not tell")] = ()
+
+    @property
+    def micro_batches(self) -> int:
+        return self.global_batch // (self.micro_batch * self.axes.dp)
+
+
+class Source(Record, frozen=True):
+    """Where rows are from: a name, what to cite, and what is known of all of them."""
+
+    name: str
+    cite: str
+    licence: str = ""
+    notes: str = ""
+
+
+class File(Record, frozen=True):
+    """The whole file."""
+
+    format: Literal["autoshard truth"]
+    version: Literal[1]
+    source: Source
+    rows: tuple[Row, ...]
+
+
+class Table(Record, frozen=True):
+    """A source and its rows."""
+
+    source: Source
+    rows: tuple[Row, ...]
+
+
+def read_rows(path: str | Path) -> Table:
+    """The rows of a JSON file.
+
+    Raises:
+        RowError: no such file, something else in it, or a row that contradicts itself.
+    """
+    try:
+        found = read(path, File)
+    except OSError as error:
+        raise RowError(f"cannot read the measured steps {path}: {error.strerror or error}") from None
+    except JsonError as error:
+        raise RowError(f"{path} is no file of measured steps: {error}") from None
+    return checked(Table(found.source, found.rows), str(path))
+
+
+def rows_schema() -> dict:
+    """The JSON schema of a file of rows."""
+    return schema(File, "training steps that were measured")
+
+
+def checked(table: Table, where: str) -> Table:
+    """The table, if no row contradicts itself and no two have one name.
+
+    Raises:
+        RowError: the first that does, by its name.
+    """
+    seen: set[str] = set()
+    for row in table.rows:
+        wrong = "its name stands there twice" if row.id in seen else _contradiction(row)
+        if wrong:
+            raise RowError(f"{where}, row {row.id!r}: {wrong}")
+        seen.add(row.id)
+    return table
+
+
+def _contradiction(row: Row) -> str:
+    """What is wrong with a row; empty if nothing is."""
+    model, each = row.model, row.micro_batch * row.axes.dp
+    if row.global_batch % each:
+        return (
+            f"a global batch of {row.global_batch} is no multiple of {row.micro_batch} sequences on each of "
+            f"{row.axes.dp} data-parallel ranks ({each})"
+        )
+    if model.hidden % model.heads:
+        return f"{model.heads} heads do not divide a hidden size of {model.hidden}"
+    if model.kv_heads and model.heads % model.kv_heads:
+        return f"{model.kv_heads} heads of keys and values do not divide {model.heads} heads"
+    least, most = SECONDS
+    if not least <= row.measured.seconds <= most:
+        return f"{row.measured.seconds} seconds were measured; a step takes {least} to {most} (are these milliseconds?)"
+    peak = row.measured.peak_gib
+    if peak is not None and not 0 < peak <= PEAK_GIB:
+        return f"a peak of {peak} GiB was measured; it is above 0 and at most {PEAK_GIB}"
+    return ""
+
+
+SECONDS = 1e-4, 3600.0
+"""Seconds between which a step of training lies: what is outside is a mistake of units."""
+PEAK_GIB = 1024.0
+"""GiB that no device has yet."""

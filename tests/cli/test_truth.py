@@ -1,0 +1,42 @@
+"""`autoshard truth`: rows, scores, limits and mistakes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+ONE = "GPT 22B tp=8 full"
+
+
+def test_a_row_beside_its_prediction(cli):
+    code, out, _ = cli("truth", "--only", ONE, "--only", "GPT 39.1B", "--explain", "1")
+    assert code == 0
+    assert ONE in out and "errors by source" in out and "products" in out
+    assert "not predicted: 1 rows: 1 with stages of a pipeline" in out
+
+
+def test_json_and_limit(cli):
+    code, out, err = cli("truth", "--only", ONE, "--json", "--limit", "0.0001")
+    (row,) = json.loads(out)["rows"]
+    assert code == 1 and "the limit is 0.0001 %" in err
+    assert row["predicted_seconds"] == pytest.approx(sum(row["parts"].values())) and row["measured_seconds"] == 1.42
+
+
+def test_schema(cli):
+    code, out, _ = cli("truth", "--schema")
+    assert code == 0 and "Row" in json.loads(out)["$defs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nowhere.csv",), "cannot read the measured steps nowhere.csv"),
+        (("--only", "no such row"), "no measured step has 'no such row'"),
+        (("--hardware", "h100"), "write NAME=FILE.json"),
+        (("--hardware", "h100=nothing"), "no hardware preset 'nothing'"),
+    ],
+)
+def test_mistakes(cli, arguments, words):
+    code, _, err = cli("truth", *arguments)
+    assert code == 2 and words in err

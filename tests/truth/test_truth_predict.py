@@ -1,0 +1,86 @@
+"""Predictions of measured steps: folded layers and micro batches come to what whole programs cost; scores."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.api import plan
+from autoshard.truth.models import step_of
+from autoshard.truth.predict import Prediction, Predictor
+from autoshard.truth.rows import Axes, Measured, Model, Row
+from autoshard.truth.score import rankings, refusals, score
+
+GPT = Model("gpt", 64, 4, 4, 96, dropout=0.1)
+LLAMA = Model("llama", 64, 4, 4, 96, ffn=160, kv_heads=2)
+
+
+def row(name: str, model: Model, plan: str, axes: Axes, **more) -> Row:
+    batch, length = more.pop("global_batch", 2 * axes.dp), more.pop("sequence", 24)
+    return Row(name, "table", model, length, "a100", axes, plan, batch, 2, Measured(1.0), **more)
+
+
+WHOLE = {
+    "data parallel, full recomputation": row("a", GPT, "data_parallel", Axes(dp=4), recompute="full",
+                                             attention="apart"),
+    "tensor parallel, attention again": row("b", GPT, "megatron_sp", Axes(tp=2), recompute="attention",
+                                            attention="apart"),
+    "every second product again": row("c", LLAMA, "zero3", Axes(dp=2), recompute="products"),
+    "both axes": row("d", LLAMA, "megatron", Axes(dp=2, tp=2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_layers_folded_are_the_whole_program(name):
+    one = WHOLE[name]
+    found = Predictor()(one)
+    cost = plan(step_of(one, 4, 2 * one.axes.dp), mesh=one.axes.mesh, search=one.plan, hardware="a100").cost
+    assert found.seconds == pytest.approx(cost.seconds, rel=0.01)
+    assert found.peak_bytes == pytest.approx(cost.peak_memory_bytes, rel=0.05)
+
+
+def test_micro_batches_update_and_reduce_once():
+    for reduced, reductions in (("step", 1), ("micro batch", 3)):
+        more = {"sequence": 512, "reduced": reduced}
+        once, thrice = (
+            Predictor()(row("a", GPT, "data_parallel", Axes(dp=2), global_batch=4 * n, **more)) for n in (1, 3)
+        )
+        for part in ("products", "attention"):
+            assert thrice.parts[part] == pytest.approx(3 * once.parts[part])
+        assert thrice.parts["update"] == pytest.approx(once.parts["update"])
+        assert thrice.parts["over dp"] == pytest.approx(reductions * once.parts["over dp"], rel=0.05)
+        assert once.parts["gradient sums"] == 0 < thrice.parts["gradient sums"]
+
+
+def test_what_no_plan_expresses_is_named():
+    many = (
+        row("a", GPT, "megatron", Axes(pp=2)),
+        row("b", GPT, "zero3", Axes(cp=2)),
+        row("c", Model("mixture"), "zero1", Axes(dp=2)),
+        row("d", GPT, "zero3", Axes(dp=2), precision="f8"),
+        row("e", Model("gpt", 64, 4, 3, 96), "no such plan", Axes(dp=2)),
+        row("f", GPT, "megatron", Axes(tp=5)),
+    )
+    found = [Predictor()(one) for one in many]
+    assert all(one.refused for one in found)
+    assert refusals(found)["stages of a pipeline"] == 1
+    assert score("all", found) is None and rankings(found) == ()
+
+
+def test_scores():
+    predicted = (1.0, 1.1, 0.8, 2.0)
+    found = [
+        Prediction(
+            Row("r", "t", GPT, 8, "a100", Axes(), "zero1", 1, 1, Measured(float(i + 1), 2.0)),
+            {"x": (i + 1) * one},
+            2.0**30,
+        )
+        for i, one in enumerate(predicted)
+    ]
+    found_score = score("all", found)
+    assert found_score is not None
+    assert (found_score.count, found_score.worst, found_score.memory_count) == (4, 1.0, 4)
+    assert found_score.median_error == pytest.approx(0.15) and found_score.bias == pytest.approx(1.05)
+    assert found_score.nine_of_ten == 1.0 and found_score.memory_error == pytest.approx(0.5)
+    (ranked,) = rankings(found)
+    assert (ranked.count, ranked.correlation, ranked.regret) == (4, 1.0, 0.0)
+    assert rankings(found[:3]) == ()

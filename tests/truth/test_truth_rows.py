@@ -1,0 +1,138 @@
+"""Tables of measured steps are read whole, or refused with the place and what would be right."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+
+from autoshard.truth.rows import RowError, read_rows, rows_schema
+from autoshard.truth.tables import load, shipped
+from costmodel.json_door import plain
+
+SHIPPED = {
+    "llm_foundry.csv": 108,
+    "megatron_tables.csv": 8,
+    "simumax_b200.csv": 21,
+    "torchtitan_h100.csv": 5,
+    "vtrain_multi_node.csv": 41,
+    "vtrain_one_node.csv": 720,
+}
+ROW = {
+    "id": "tiny",
+    "table": "t",
+    "model": {"builder": "gpt", "hidden": 8, "layers": 2, "heads": 2, "vocabulary": 16},
+    "sequence": 4,
+    "hardware": "a100",
+    "axes": {"dp": 2},
+    "plan": "data_parallel",
+    "global_batch": 8,
+    "micro_batch": 2,
+    "measured": {"seconds": 0.1},
+}
+
+
+def _file(*rows, **more) -> dict:
+    source = {"name": "nobody", "cite": "nothing"}
+    return {"format": "autoshard truth", "version": 1, "source": source, "rows": list(rows), **more}
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(data, name="rows.json"):
+        path = tmp_path / name
+        path.write_text(data if isinstance(data, str) else json.dumps(data))
+        return path
+
+    return write
+
+
+def test_all_shipped_tables_are_read():
+    tables = {path.name: load(path) for path in shipped()}
+    assert {name: len(one.rows) for name, one in tables.items()} == SHIPPED
+    names = [row.id for one in tables.values() for row in one.rows]
+    assert len(set(names)) == len(names)
+    assert all(one.source.cite for one in tables.values())
+
+
+def test_what_a_table_says_of_a_row():
+    rows = {row.id: row for path in shipped() for row in load(path).rows}
+    row = rows["llm-foundry 30b s2048 16 h100_80gb m10 x3 amp_bf16"]
+    assert (row.plan, row.recompute, row.micro_batches, row.axes.devices) == ("zero3", "full", 3, 16)
+    # 480 sequences of 2048 tokens at 2263 tokens a second on each of 16.
+    assert row.measured.seconds == pytest.approx(480 * 2048 / (2263 * 16))
+
+
+def test_seconds_from_operations(written):
+    """Of the row that tells both: 96 B s l h^2 (1 + s / 6h + V / 16lh) operations at 137 TF/s on each GPU."""
+    text = next(path for path in shipped() if path.name == "megatron_tables.csv").read_text()
+    (told, *_), (found, *_) = (
+        load(written(one, "rows.csv")).rows for one in (text, text.replace(",137,3.53", ",137,"))
+    )
+    assert told.measured.seconds == 3.53 and found.measured.seconds == pytest.approx(3.53, rel=0.01)
+
+
+def test_rows_as_json(written):
+    table = read_rows(written(_file(ROW)))
+    (row,) = table.rows
+    assert (row.micro_batches, row.axes.mesh, str(row.axes)) == (2, "dp=2", "dp=2")
+    jsonschema.validate(_file(ROW), rows_schema())
+    jsonschema.validate(_file(plain(row)), rows_schema())
+
+
+BAD_ROWS = {
+    "unknown field": ({"colour": 1}, "unknown field `colour`"),
+    "negative": ({"sequence": -4}, "Expected `int` >= 1"),
+    "milliseconds": ({"measured": {"seconds": 5000.0}}, "are these milliseconds?"),
+    "memory in bytes": ({"measured": {"seconds": 1.0, "peak_gib": 8e10}}, "at most 1024"),
+    "batch": ({"global_batch": 9}, "no multiple of 2 sequences on each of 2"),
+    "heads": ({"model": {**ROW["model"], "heads": 3}}, "3 heads do not divide"),
+    "groups": ({"model": {**ROW["model"], "kv_heads": 3}}, "3 heads of keys and values do not divide"),
+    "recompute": ({"recompute": "some"}, "Invalid enum value 'some'"),
+    "builder": ({"model": {**ROW["model"], "builder": "lstm"}}, "Invalid enum value 'lstm'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_bad_rows(written, name):
+    change, words = BAD_ROWS[name]
+    with pytest.raises(RowError, match="rows.json") as error:
+        load(written(_file({**ROW, **change})))
+    assert words in str(error.value)
+
+
+def test_a_name_twice(written):
+    with pytest.raises(RowError, match="'tiny': its name stands there twice"):
+        load(written(_file(ROW, ROW)))
+
+
+_HEADER = (
+    "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor parallelism,"
+    "data parallelism,pipeline parallelism,iteration time (ms)\n"
+)
+BAD_TABLES = {
+    "no header": ("", "no source publishes tables"),
+    "other header": ("a,b\n1,2\n", "'a, b'"),
+    "column": (_HEADER.replace("# layers,", ""), "the column '# layers'"),
+    "short line": (_HEADER + "2,16\n", "line 2: it has another number of cells"),
+    "no number": (_HEADER + "2,16,x,1024,16,24,1024,1,1,2,372.1\n", "line 2: micro batch is 'x'"),
+    "negative": (_HEADER + "2,16,8,1024,16,24,1024,1,1,2,-3\n", "iteration time (ms) is '-3'"),
+    "devices": (_HEADER + "4,16,8,1024,16,24,1024,1,1,2,372.1\n", "are 2 GPUs, not 4"),
+    "not a time": (_HEADER + "2,16,8,1024,16,24,1024,1,1,2,nan\n", "it is a number above 0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_bad_tables(written, name):
+    text, words = BAD_TABLES[name]
+    with pytest.raises(RowError, match="rows.csv") as error:
+        load(written(text, "rows.csv"))
+    assert words in str(error.value)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
+    for name, words in (("none.csv", "No such file"), ("none.json", "No such file"), ("binary.csv", "UTF-8")):
+        with pytest.raises(RowError, match=words):
+            load(tmp_path / name)
