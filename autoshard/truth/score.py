@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from scipy.stats import spearmanr
+import numpy as np
+from scipy.stats import rankdata
 
 from autoshard.truth.predict import Prediction
 
@@ -76,7 +77,8 @@ def rankings(found: Iterable[Prediction]) -> tuple[Ranking, ...]:
 
 def _ranking(name: str, rows: Sequence[Prediction]) -> Ranking:
     measured = [one.row.measured.seconds for one in rows]
-    correlation, _ = spearmanr(measured, [one.seconds for one in rows])
+    ranks = rankdata(measured), rankdata([one.seconds for one in rows])
+    correlation = np.corrcoef(*ranks)[0, 1]
     chosen = min(rows, key=lambda one: one.seconds)
     return Ranking(name, len(rows), float(correlation), chosen.row.measured.seconds / min(measured) - 1)
 
