@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     ["costmodel"],
     ["autoshard.util"],
-    ["autoshard.layout", "autoshard.core.tensortype", "autoshard.core.rule"],
+    ["autoshard.layout", "autoshard.core.tensortype", "autoshard.core.rule", "autoshard.pipeline.schedules"],
     ["autoshard.core.rule_sdy"],
     ["autoshard.core.strategy"],
     ["autoshard.core"],
@@ -48,6 +48,7 @@ LAYERS = [
     ["autoshard.runtime.stored"],
     ["autoshard.mindspore.communication", "autoshard.runtime.session"],
     ["autoshard.api", "autoshard.propagate.api"],
+    ["autoshard.pipeline"],
     ["autoshard.mindspore.planning", "autoshard.mindspore.resume"],
     [
         "autoshard.mindspore.dataset",
@@ -75,6 +76,7 @@ OUTSIDE = {
     "autoshard.ir": {"networkx"},
     "autoshard.mindspore.common": {"scipy"},
     "autoshard.ops": {"scipy"},
+    "autoshard.pipeline.schedules": {"networkx"},
     "autoshard.propagate": {"scipy"},
     "autoshard.search": {"scipy"},
     "autoshard.truth": {"scipy"},

@@ -19,6 +19,7 @@ from autoshard.cli.planning import dump, plan
 from autoshard.cli.propagating import explain, propagate
 from autoshard.cli.redistributing import redistribute
 from autoshard.cli.running import RunCommand, run
+from autoshard.cli.scheduling import schedule
 from autoshard.cli.showing import hardware, layout, modes, operators
 from autoshard.cli.truthful import truth
 from autoshard.cli.words import as_options
@@ -37,6 +38,7 @@ app.command()(explain)
 app.command(cls=RunCommand)(run)
 app.command()(layout)
 app.command()(redistribute)
+app.command()(schedule)
 app.command()(operators)
 app.command()(modes)
 app.command()(hardware)

@@ -80,6 +80,10 @@ class RuntimeSetupError(AutoshardError):
     """Ranks, MPI or inputs that do not fit the program that should run."""
 
 
+class ScheduleError(AutoshardError):
+    """A schedule of a pipeline that does not exist, or cannot be run to its end."""
+
+
 class CheckpointError(AutoshardError):
     """A checkpoint that cannot be written, read, or loaded into a network."""
 

@@ -1,0 +1,171 @@
+"""When each action of a schedule begins and ends: the longest path through its dependences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+import networkx as nx
+
+from autoshard.pipeline.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action
+from autoshard.pipeline.schedules.dependences import dependences
+from autoshard.pipeline.schedules.schedule import Schedule
+from autoshard.util.errors import ScheduleError
+
+Seconds: TypeAlias = float | Fraction
+"""Fractions where results shall be exact."""
+# Steps after which ranks go on at one pace at the latest.
+_STEPS = 64
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Seconds of the actions of each stage for one micro batch, and of a message from rank to rank.
+
+    A whole backward takes the sum of both gradients.
+    """
+
+    forward: tuple[Seconds, ...]
+    input_gradient: tuple[Seconds, ...]
+    weight_gradient: tuple[Seconds, ...]
+    transfer: Seconds = 0.0
+
+    def __post_init__(self) -> None:
+        parts = self.forward, self.input_gradient, self.weight_gradient
+        if len({len(part) for part in parts}) != 1:
+            raise ScheduleError(f"durations are given for {', '.join(str(len(part)) for part in parts)} stages")
+        negative = min((*self.forward, *self.input_gradient, *self.weight_gradient, self.transfer))
+        if not negative >= 0:
+            raise ScheduleError(f"a duration is {negative}; none is below zero")
+
+    @classmethod
+    def equal(
+        cls, stages: int, forward: Seconds = 1, backward: tuple[Seconds, Seconds] = (1, 1), transfer: Seconds = 0
+    ) -> Durations:
+        """Of stages that are alike; `backward` is the seconds of the gradients of inputs and of weights."""
+        return cls((forward,) * stages, (backward[0],) * stages, (backward[1],) * stages, transfer)
+
+    def of(self, action: Action) -> Seconds:
+        """Seconds for which an action occupies its rank; sends and receives do not."""
+        stage = action.stage
+        if action.kind == FORWARD:
+            return self.forward[stage]
+        backward = self.input_gradient[stage], self.weight_gradient[stage]
+        by_kind = {BACKWARD: sum(backward), INPUT_GRADIENT: backward[0], WEIGHT_GRADIENT: backward[1]}
+        return by_kind.get(action.kind, 0)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A simulated step of these durations: `starts` and `ends` of all actions in seconds from the first one on.
+
+    >>> from autoshard.pipeline.schedules import make_schedule
+    >>> simulate(make_schedule("1f1b", ranks=4, micro_batches=8)).bubble_share
+    0.2727272727272727
+    """
+
+    schedule: Schedule
+    durations: Durations
+    starts: Mapping[Action, Seconds]
+    ends: Mapping[Action, Seconds]
+
+    @cached_property
+    def makespan(self) -> Seconds:
+        """Seconds from the begin of the step until the last rank is done: what a step with a barrier takes."""
+        return max(self.ends.values())
+
+    @cached_property
+    def busy(self) -> tuple[Seconds, ...]:
+        """Seconds for which each rank computes."""
+        return tuple(sum(self.ends[one] - self.starts[one] for one in order if one.computes) for order in self.orders)
+
+    @property
+    def orders(self) -> Sequence[Sequence[Action]]:
+        """The actions of each rank."""
+        return self.schedule.orders
+
+    @property
+    def idle(self) -> tuple[Seconds, ...]:
+        """Seconds of the step for which each rank waits."""
+        return tuple(self.makespan - busy for busy in self.busy)
+
+    @property
+    def bubble_share(self) -> float:
+        """The part of all ranks' time in which they wait, from 0 to 1."""
+        return float(1 - sum(self.busy) / (self.schedule.ranks * self.makespan)) if self.makespan else 0.0
+
+
+def simulate(schedule: Schedule, durations: Durations | None = None) -> Timeline:
+    """The times of a step in which each action begins as soon as its rank and what it reads are there.
+
+    Args:
+        schedule: one that `check` accepts.
+        durations: a second for each kind of action by default, transfers at once.
+
+    Raises:
+        ScheduleError: the durations are of another number of stages, or the schedule deadlocks.
+    """
+    durations = durations or Durations.equal(schedule.stages)
+    return Timeline(schedule, durations, *_run(_rows(schedule, durations), [0] * schedule.ranks))
+
+
+def period(schedule: Schedule, durations: Durations | None = None) -> Seconds:
+    """Seconds from step to step if a rank begins the next one when it has ended its own part, without a barrier.
+
+    Papers on zero bubbles mean this: the last ranks of a step are still at work while the first ones begin the next.
+
+    Raises:
+        ScheduleError: as for `simulate`.
+    """
+    rows = _rows(schedule, durations)
+    free: list[Seconds] = [0] * schedule.ranks
+    for _ in range(_STEPS):
+        begun, (_, ends) = free, _run(rows, free)
+        free = [max(ends[action] for action in order) for order in schedule.orders]
+        took = [end - begin for end, begin in zip(free, begun, strict=True)]
+        if math.isclose(min(took), max(took), rel_tol=1e-12):
+            break
+    return max(took)
+
+
+class _Row(NamedTuple):
+    action: Action
+    rank: int
+    seconds: Seconds
+    waits: tuple[tuple[Action, Seconds], ...]
+
+
+def _rows(schedule: Schedule, durations: Durations | None) -> list[_Row]:
+    """All actions, each after those that it waits for, with the seconds that a message takes."""
+    durations = durations or Durations.equal(schedule.stages)
+    if len(durations.forward) != schedule.stages:
+        raise ScheduleError(f"durations of {len(durations.forward)} stages for a schedule of {schedule.stages}")
+    graph = dependences(schedule)
+    try:
+        order = list(nx.topological_sort(graph))
+    except nx.NetworkXUnfeasible:
+        raise ScheduleError("the schedule deadlocks; check() tells where") from None
+    lag = {True: durations.transfer, False: 0}
+    return [
+        _Row(
+            action,
+            schedule.rank_of(action),
+            durations.of(action),
+            tuple((before, lag[crosses]) for before, _, crosses in graph.in_edges(action, data="crosses")),
+        )
+        for action in order
+    ]
+
+
+def _run(rows: Sequence[_Row], free: Sequence[Seconds]) -> tuple[dict[Action, Seconds], dict[Action, Seconds]]:
+    """Begin and end of each action, if each rank begins no earlier than it is `free`."""
+    starts: dict[Action, Seconds] = {}
+    ends: dict[Action, Seconds] = {}
+    for action, rank, seconds, waits in rows:
+        starts[action] = max(free[rank], *(ends[before] + lag for before, lag in waits)) if waits else free[rank]
+        ends[action] = starts[action] + seconds
+    return starts, ends
