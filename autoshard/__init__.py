@@ -12,51 +12,79 @@ are in `autoshard.mindspore`.
 from __future__ import annotations
 
 import sys
-import warnings
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autoshard.util import moved
 
+if TYPE_CHECKING:
+    from autoshard import nn, ops, optim
+    from autoshard.annotate import Ask, annotate
+    from autoshard.api import Planned, plan
+    from autoshard.core.tensortype import TensorType
+    from autoshard.frontends import from_jax, from_stablehlo, from_torch
+    from autoshard.frontends.targets import evaluate
+    from autoshard.layout.layout import Layout
+    from autoshard.layout.mesh import Mesh
+    from autoshard.layout.sharding import Sharding
+    from autoshard.layout.show import show_layout
+    from autoshard.ops.registry import operator
+    from autoshard.propagate.api import Propagated, propagate
+    from autoshard.report.compare import compare
+    from autoshard.search import search_mode
+    from autoshard.trace.function import trace
+    from autoshard.trace.parameter import Parameter
+    from autoshard.util import errors
+
 __version__ = "0.1.0"
+__all__ = [
+    "Ask",
+    "Layout",
+    "Mesh",
+    "Parameter",
+    "Planned",
+    "Propagated",
+    "Sharding",
+    "TensorType",
+    "__version__",
+    "annotate",
+    "compare",
+    "errors",
+    "evaluate",
+    "from_jax",
+    "from_stablehlo",
+    "from_torch",
+    "nn",
+    "operator",
+    "ops",
+    "optim",
+    "plan",
+    "propagate",
+    "search_mode",
+    "show_layout",
+    "trace",
+]
 
 _HOME = {
     "autoshard.annotate": ("Ask", "annotate"),
     "autoshard.api": ("Planned", "plan"),
+    "autoshard.core.tensortype": ("TensorType",),
     "autoshard.frontends": ("from_jax", "from_stablehlo", "from_torch"),
     "autoshard.frontends.targets": ("evaluate",),
     "autoshard.layout.layout": ("Layout",),
     "autoshard.layout.mesh": ("Mesh",),
-    "autoshard.layout.show": ("show_layout",),
     "autoshard.layout.sharding": ("Sharding",),
+    "autoshard.layout.show": ("show_layout",),
     "autoshard.ops.registry": ("operator",),
     "autoshard.propagate.api": ("Propagated", "propagate"),
+    "autoshard.report.compare": ("compare",),
     "autoshard.search": ("search_mode",),
-    "autoshard.core.tensortype": ("TensorType",),
-    "autoshard.trace.cell": ("Cell", "CellList", "SequentialCell"),
     "autoshard.trace.function": ("trace",),
-    "autoshard.trace.initializer": ("initializer", "set_seed"),
     "autoshard.trace.parameter": ("Parameter",),
 }
-_MODULES = {"errors": "util.errors", "nn": "nn", "ops": "ops", "optim": "optim"}
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
-
-_MINDSPORE = {
-    "autoshard.mindspore": (
-        "Callback", "CheckpointConfig", "GRAPH_MODE", "History", "LossMonitor", "Model", "ModelCheckpoint",
-        "PYNATIVE_MODE", "ParallelMode", "Tensor", "TimeMonitor", "bool_", "communication", "context", "dataset",
-        "float16", "float32", "float64", "get_auto_parallel_context", "get_context", "int16", "int32", "int64", "int8",
-        "load_checkpoint", "load_param_into_net", "reset_auto_parallel_context", "save_checkpoint",
-        "set_auto_parallel_context", "set_context", "uint16", "uint32", "uint64", "uint8",
-    ),
-    "autoshard.mindspore.callbacks": ("Progress", "ShardedCheckpoint"),
-    "autoshard.mindspore.context": ("reset_context",),
-}  # fmt: skip
-"""Names that lie in the MindSpore face now; here they go with release 0.2."""
-_FORMER = {name: module for module, names in _MINDSPORE.items() for name in names}
-
-__all__ = sorted([*_WHERE, *_MODULES, "__version__"])
+_MODULES = {"errors": "util.errors", "nn": "nn", "ops": "ops", "optim": "optim"}
 
 
 def __getattr__(name: str) -> Any:
@@ -64,12 +92,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_WHERE[name]), name)
     elif name in _MODULES:
         value = import_module(f"autoshard.{_MODULES[name]}")
-    elif name in _FORMER:
-        where = _FORMER[name]
-        warnings.warn(f"autoshard.{name} is {where}.{name} now; it goes here with release 0.2", DeprecationWarning, 2)
-        return getattr(import_module(where), name)
     else:
-        raise AttributeError(f"module 'autoshard' has no attribute {name!r}")
+        return moved.former("autoshard", name)
     globals()[name] = value
     return value
 
@@ -79,13 +103,11 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """`autoshard.annotate`, `plan`, `propagate` and `trace` are the functions, not the modules of these names.
-
-    Importing `autoshard.plan` would set the attribute to the module.
-    """
+    """`autoshard.annotate`, `plan`, `propagate` and `trace` are the functions, not the modules of these names, which
+    importing them would set as attributes; nor is `compare` the module that lay there."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in ("annotate", "plan", "propagate", "trace") and isinstance(value, ModuleType)):
+        if not (name in _WHERE and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 

@@ -38,7 +38,15 @@ _MAIN = (".weight", ".kernel")
 
 @dataclass(frozen=True)
 class Ask:
-    """What is asked by one pattern, with a priority: 0 is heeded first, None as those with 0."""
+    """What is asked by one pattern, with a priority: 0 is heeded first, None as those with 0.
+
+    >>> import numpy as np
+    >>> from autoshard import Ask, annotate, nn, trace
+    >>> net = trace(nn.Dense(12, 64), np.ones((16, 12), np.float32))
+    >>> asked = annotate(net, {"weight": Ask(("tp", None), priority=1)}).asked.values
+    >>> [(value.name, str(spec)) for value, spec in asked.items()]
+    [('weight', '[{"tp"}p1, {}]')]
+    """
 
     given: Any
     priority: int | None = None
@@ -71,6 +79,13 @@ def annotate(target: Any, patterns: Mapping[str, Any], mesh: Mesh | str | None =
         UnknownNameError: a pattern that matches nothing; the message has the nearest names.
         ShardingError: what is asked does not fit a tensor: dims, axes, placements; the message names both.
         MeshError: placements, parts or a module without a mesh.
+
+    >>> import numpy as np
+    >>> from autoshard import annotate, nn, plan, trace
+    >>> net = trace(nn.SequentialCell(nn.Dense(12, 64), nn.ReLU()), np.ones((16, 12), np.float32))
+    >>> net = annotate(net, {"0.matmul": ((2, 1), (4, 1))})
+    >>> print(plan(net, devices=8).plan.decisions[net.graph.node("0.matmul")].strategy)
+    ((2, 1), (4, 1))
     """
     over = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     if is_module(target):

@@ -90,6 +90,12 @@ def plan(
         PlanError: neither a model, nor something traced, nor a module; mesh and devices that contradict each other; a
             module with several meshes, or with operations that cannot be planned.
         AutoshardError: what tracing, a strategy or the search finds wrong.
+
+    >>> import numpy as np
+    >>> from autoshard import ops, plan
+    >>> planned = plan(lambda x, w: ops.matmul(x, w), (np.ones((16, 12)), np.ones((12, 20))), mesh="dp=2 tp=2")
+    >>> planned.run(np.ones((16, 12)), np.ones((12, 20)))[0, 0]
+    np.float64(12.0)
     """
     _check_request(search, options)
     known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
@@ -201,7 +207,16 @@ def _check_module(inputs: Any, strategy: DatasetStrategy) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """A traced model and its plan; program, cost and the rest are worked out when first asked for."""
+    """A traced model and its plan; program, cost and the rest are worked out when first asked for.
+
+    >>> import numpy as np
+    >>> from autoshard import nn, plan
+    >>> planned = plan(nn.Dense(12, 64), (np.ones((16, 12), np.float32),), mesh="dp=2 tp=4")
+    >>> planned.run(np.ones((16, 12), np.float32)).shape
+    (16, 64)
+    >>> str(planned.plan.mesh), planned.cost.seconds > 0
+    ('dp=2 tp=4', True)
+    """
 
     traced: Traced
     plan: Plan

@@ -4,6 +4,12 @@
 
 Names that MindSpore has mean what MindSpore's mean: they are those of `autoshard.mindspore.nn`. Our own are RMSNorm,
 AdamW (of `autoshard.optim`), MultiHeadAttention, FeedForward, TransformerBlock and TokenLoss.
+
+>>> import numpy as np
+>>> from autoshard import evaluate, nn
+>>> net = nn.SequentialCell(nn.Dense(12, 64), nn.ReLU(), nn.Dense(64, 20))
+>>> evaluate(net, np.ones((16, 12), np.float32)).shape
+(16, 20)
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import pytest
 
 import autoshard as ash
 from autoshard import Model, Parameter, nn, ops
+from autoshard.mindspore import set_seed
 from autoshard.mindspore.callbacks import TrainingError
 from autoshard.mindspore.checkpoint import CheckpointError
 from autoshard.mindspore.dataset import DataError, NumpySlicesDataset
@@ -73,7 +74,7 @@ MESH = {"mesh": "dp=2 tp=3"}
 
 @pytest.fixture(autouse=True)
 def same_first_weights():
-    ash.set_seed(1)
+    set_seed(1)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 import autoshard as ash
 from autoshard import Model, nn, ops
+from autoshard.mindspore import set_seed
 from autoshard.mindspore.callbacks import TrainingError
 from autoshard.mindspore.dataset import NumpySlicesDataset
 from autoshard.mindspore.resume import Position
@@ -39,7 +40,7 @@ def data() -> NumpySlicesDataset:
 
 def model(seed: int, mesh: str = "dp=2 tp=2", rule: str = "adam", net: type = Net) -> Model:
     """A fresh one, whose first MatMul is split over the mesh: the rows over dp, the weight over the last axis."""
-    ash.set_seed(seed)
+    set_seed(seed)
     ash.reset_auto_parallel_context()
     over = ash.Mesh.parse(mesh)
     ash.set_auto_parallel_context(parallel_mode="auto_parallel", full_batch=True, mesh=over)

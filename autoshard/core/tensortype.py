@@ -118,7 +118,13 @@ def _of_numpy(of: np.dtype) -> DType:
 
 @dataclass(frozen=True)
 class TensorType:
-    """Shape and element type of a tensor."""
+    """Shape and element type of a tensor.
+
+    >>> from autoshard import TensorType
+    >>> of = TensorType.parse("f32[16, 12]")
+    >>> of.shape, of.nbytes, str(of)
+    ((16, 12), 768, 'f32[16, 12]')
+    """
 
     shape: tuple[int, ...]
     dtype: DType

@@ -65,6 +65,11 @@ def evaluate(target: Any, inputs: Any = ()) -> Any:
         RuntimeSetupError: inputs that do not fit.
         ShapeError: operations that autoshard has no operator for.
         AutoshardError: what tracing finds wrong.
+
+    >>> import numpy as np
+    >>> from autoshard import evaluate, ops
+    >>> evaluate(lambda x: ops.relu(x), np.array([-1.0, 2.0]))
+    array([0., 2.])
     """
     if isinstance(target, Graph):
         return evaluate_graph(target, inputs)

@@ -35,6 +35,11 @@ class Layout:
 
     Raises:
         LayoutError: an axis used twice, unknown, or a bad reduction.
+
+    >>> from autoshard import Layout, Mesh
+    >>> layout = Layout.parse("dp, tp", Mesh(dp=2, tp=4))
+    >>> layout.local_shape((16, 12))
+    (8, 3)
     """
 
     _interned: Interned[Layout] = Interned()

@@ -160,6 +160,11 @@ class Mesh:
 
     Raises:
         MeshError: no axis, a bad name or size, or an order that is no permutation.
+
+    >>> from autoshard import Mesh
+    >>> mesh = Mesh.parse("dp=2 tp=4")
+    >>> mesh.devices, mesh.names, mesh == Mesh(dp=2, tp=4)
+    (8, ('dp', 'tp'), True)
     """
 
     _interned: dict[object, Mesh] = {}

@@ -50,6 +50,11 @@ class Sharding:
         replicated: axes (or sub-axes) along which the tensor must stay whole.
         unreduced: axes along which the tensor holds terms of a `reduction` ("sum", "max" or "min"); without such
             axes the reduction says nothing and is "sum".
+
+    >>> from autoshard import Mesh, Sharding
+    >>> mesh = Mesh(dp=2, tp=4)
+    >>> print(Sharding.open(mesh, 2))
+    <@mesh, [{?}, {?}]>
     """
 
     _interned: Interned[Sharding] = Interned()

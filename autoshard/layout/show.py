@@ -27,6 +27,12 @@ def show_layout(shape: Sequence[int], layout: Layout, size: Sequence[int] | None
 
     Raises:
         LayoutError: the layout has another number of dims, or more blocks than a picture can show.
+
+    >>> from autoshard import Layout, Mesh, show_layout
+    >>> print(show_layout((8, 4), Layout.parse("dp, tp", Mesh(dp=2, tp=2))))
+              dim 1 0:2  2:4
+    dim 0 0:4         0    1
+          4:8         2    3
     """
     layout.check_fits(shape, "the tensor to draw")
     if layout.split > MAX_BLOCKS or layout.mesh.devices > MAX_BLOCKS:

@@ -6,6 +6,13 @@ Names in capitals that MindSpore has are those of `autoshard.mindspore.ops`, wit
 Every module in this folder that defines operators adds them by being here. Classes are found by the name that
 an operator is registered under, so those of operators that a user defines later are here too. Functions that take
 Python functions, or ask for shardings, need the tracer, which stands above; they are loaded when first used.
+
+>>> import numpy as np
+>>> from autoshard import ops
+>>> ops.matmul(np.ones((4, 6)), np.ones((6, 10))).shape
+(4, 10)
+>>> ops.lookup("MatMul") is ops.matmul
+True
 """
 
 from __future__ import annotations
@@ -15,9 +22,13 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from autoshard.ops.hlo_custom import custom_call_rule, custom_call_run
-from autoshard.ops.primitive import Primitive, current_primitive, primitive_class
-from autoshard.ops.registry import Operator, lookup, operator, operators
+from autoshard.ops.hlo_custom import custom_call_rule as custom_call_rule
+from autoshard.ops.hlo_custom import custom_call_run as custom_call_run
+from autoshard.ops.primitive import Primitive as Primitive
+from autoshard.ops.primitive import current_primitive as current_primitive
+from autoshard.ops.primitive import primitive_class
+from autoshard.ops.registry import Operator, lookup, operators
+from autoshard.ops.registry import operator as operator
 from autoshard.util.errors import UnknownNameError
 
 
@@ -44,17 +55,12 @@ _ANOTHER_IN_MINDSPORE = frozenset(
 _FUNCTIONS = {name: known for name, known in _collect().items() if name not in _HIGHER}
 globals().update(_FUNCTIONS)
 
-__all__ = [
-    "Operator",
-    "Primitive",
-    "current_primitive",
-    "custom_call_rule",
-    "custom_call_run",
-    "lookup",
-    "operator",
-    "operators",
-    "primitive_class",
-]
+_ABOUT_OPERATORS = ("Operator", "Primitive", "current_primitive", "custom_call_rule", "custom_call_run") + (
+    "lookup", "operator", "operators", "primitive_class",
+)  # fmt: skip
+
+__all__ = sorted({*_FUNCTIONS, *_HIGHER})  # pyright: ignore[reportUnsupportedDunderAll]
+"""The operators; `dir` shows what is about operators, and their classes, too."""
 
 
 def __getattr__(name: str) -> Any:
@@ -78,4 +84,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HIGHER, *(known.name for known in operators())})
+    return sorted({*__all__, *_ABOUT_OPERATORS, *(known.name for known in operators())})

@@ -434,6 +434,15 @@ def operator(
 
     Raises:
         UnknownNameError: the name is taken.
+
+    >>> import numpy as np
+    >>> from autoshard.ops.registry import operator, remove
+    >>> @operator("DoctestCube", rule="... -> ...")
+    ... def cube(x):
+    ...     return x**3
+    >>> cube(np.array([1.0, 2.0]))
+    array([1., 8.])
+    >>> remove("DoctestCube")
     """
 
     def define(run: Callable) -> Operator:

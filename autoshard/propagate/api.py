@@ -64,6 +64,13 @@ class Propagated:
         traced: the trace that the graph came from, if it came from one.
         file: the file that the module was read from, '' if from none.
         seconds: how long the passes took, reading and tracing not included.
+
+    >>> import numpy as np
+    >>> from autoshard import ops, propagate
+    >>> asked = lambda x: ops.tanh(ops.sharding_constraint(x, '[{"dp"}, {?}]'))
+    >>> spread = propagate(asked, (np.ones((16, 12)),), mesh="dp=2 tp=4")
+    >>> spread.which, str(spread.shardings[spread.graph.outputs[0]])
+    ('full', '<@mesh, [{"dp"}, {}]>')
     """
 
     graph: Graph
@@ -177,6 +184,17 @@ def propagate(
     Raises:
         ContextError: no such pass, or an option that it does not have.
         AutoshardError: what reading, tracing or a sharding's verification finds wrong.
+
+    >>> import numpy as np
+    >>> from autoshard import ops, propagate
+    >>> asked = lambda x, w: ops.matmul(ops.sharding_constraint(x, '[{"dp"}, {?}]'), w)
+    >>> spread = propagate(asked, (np.ones((16, 12)), np.ones((12, 20))), mesh="dp=2 tp=4")
+    >>> for value, sharding in spread.shardings.items():
+    ...     print(value.name, sharding)
+    x <@mesh, [{"dp"}, {}]>
+    w None
+    sharding_constraint <@mesh, [{"dp"}, {}]>
+    matmul <@mesh, [{"dp"}, {}]>
     """
     options = options_of(which, conservative=conservative, driver=driver, order=order)
     read = _read(target, inputs, mesh)

@@ -65,7 +65,7 @@ def default_modes() -> tuple[str, ...]:
 def compare(
     target: Any,
     inputs: Any = (),
-    meshes: Sequence[Mesh | None] = (None,),
+    meshes: Sequence[Mesh | str | None] = (None,),
     modes: Sequence[str] = (),
     *,
     hardware: str | Hardware = "cpu",
@@ -80,6 +80,12 @@ def compare(
         modes: search modes, named plans, or files of saved plans; by default all modes and named plans.
         memory: the limit that is held against each plan; the search "optimal" is told of it beforehand.
         settings: what else `plan` takes.
+
+    >>> import numpy as np
+    >>> from autoshard import compare, nn
+    >>> found = compare(nn.Dense(12, 64), (np.ones((16, 12), np.float32),), ["dp=2 tp=4"], ["factor", "optimal"])
+    >>> [(one.mode, one.mesh, one.fits) for one in found]
+    [('factor', 'dp=2 tp=4', True), ('optimal', 'dp=2 tp=4', True)]
     """
     limit = read_limit(memory)
     target, inputs = (target, inputs) if is_module(target) else (traced_target(target, inputs, "compare"), ())
@@ -90,7 +96,7 @@ def compare(
 
 
 def _contender(
-    target: Any, inputs: Any, mode: str, mesh: Mesh | None, limit: int | None, settings: dict[str, Any]
+    target: Any, inputs: Any, mode: str, mesh: Mesh | str | None, limit: int | None, settings: dict[str, Any]
 ) -> Contender:
     begun = time.perf_counter()
     within = limit if keeps_limit(mode) else None

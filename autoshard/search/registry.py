@@ -38,6 +38,15 @@ def search_mode(
 
     Raises:
         UnknownNameError: the name is taken.
+
+    >>> import numpy as np
+    >>> from autoshard import nn, plan, search_mode
+    >>> from autoshard.search import find_mode
+    >>> @search_mode("doctest_rules")
+    ... def by_rules(problem):
+    ...     return find_mode("factor")(problem)
+    >>> plan(nn.ReLU(), (np.ones((16, 12), np.float32),), devices=4, search="doctest_rules").plan.mesh.devices
+    4
     """
 
     def register(function: Search) -> Search:

@@ -113,6 +113,12 @@ def trace(
         GraphError: fn returns no tensor, or needs the numbers of a tensor.
         ShardingError: shardings of another structure than the arguments, or for another number of dims.
         ShapeError: operands that do not fit; the message names the instance, the types and the source line.
+
+    >>> import numpy as np
+    >>> from autoshard import ops, trace
+    >>> graph = trace(lambda x, w: ops.relu(ops.matmul(x, w)), np.ones((4, 6)), np.ones((6, 10))).graph
+    >>> [node.op.name for node in graph.nodes]
+    ['MatMul', 'ReLU']
     """
     recorder = TraceRecorder(Builder(name or _name_of(fn)))
     check_count(fn, len(example_args), f"tracing {recorder.builder.name!r}")

@@ -107,6 +107,12 @@ class Parameter(Arithmetic, Owned):
         layerwise_parallel: MindSpore's; False only.
         parallel_optimizer: whether optimizer parallelism may split it between ranks that hold it whole.
         sharding: how it is asked to lie, as anything that `Spec.of` takes; None asks nothing.
+
+    >>> import numpy as np
+    >>> from autoshard import Parameter
+    >>> weight = Parameter(np.zeros((12, 64), np.float32), sharding='[{?}, {"tp", ?}]')
+    >>> weight.shape, weight.requires_grad
+    ((12, 64), True)
     """
 
     def __init__(

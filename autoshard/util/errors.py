@@ -1,6 +1,13 @@
 """The exception family: one base class, a class for each thing a caller may want to catch.
 
 A message says what was being done, the values, and what would be right; `at` adds the user's source line.
+
+>>> from autoshard import Mesh, errors
+>>> try:
+...     Mesh.parse("dp=0")
+... except errors.AutoshardError as error:
+...     print(type(error).__name__)
+MeshError
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Modules that lie in other packages now: their old names still import, with a warning that names the new one."""
+"""Modules and names that lie elsewhere now: the old ones still import, with a warning that names the new one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 # Old name -> new name, both below autoshard. To be dropped with release 0.2.
 MOVED = {
@@ -50,6 +51,37 @@ MOVED = {
     "trace.losses": "mindspore.nn.loss",
     "trace.nn": "nn",
 }
+
+_MINDSPORE = (
+    "Callback", "CheckpointConfig", "GRAPH_MODE", "History", "LossMonitor", "Model", "ModelCheckpoint",
+    "PYNATIVE_MODE", "ParallelMode", "Tensor", "TimeMonitor", "bool_", "communication", "context", "dataset",
+    "float16", "float32", "float64", "get_auto_parallel_context", "get_context", "int16", "int32", "int64", "int8",
+    "load_checkpoint", "load_param_into_net", "reset_auto_parallel_context", "save_checkpoint",
+    "set_auto_parallel_context", "set_context", "set_seed", "uint16", "uint32", "uint64", "uint8",
+)  # fmt: skip
+# Package -> names that were exported there -> the module that has them now. To be dropped with release 0.2.
+FORMER = {
+    "autoshard": {
+        **dict.fromkeys(_MINDSPORE, "autoshard.mindspore"),
+        **dict.fromkeys(("Progress", "ShardedCheckpoint"), "autoshard.mindspore.callbacks"),
+        **dict.fromkeys(("Cell", "CellList", "SequentialCell"), "autoshard.nn"),
+        "initializer": "autoshard.trace.initializer",
+        "reset_context": "autoshard.mindspore.context",
+    },
+}
+
+
+def former(package: str, name: str) -> Any:
+    """What a package exported under a name once, with a warning that names its new home.
+
+    Raises:
+        AttributeError: it never did.
+    """
+    home = FORMER.get(package, {}).get(name)
+    if home is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    warnings.warn(f"{package}.{name} is {home}.{name} now; it goes here with release 0.2", DeprecationWarning, 3)
+    return getattr(import_module(home), name)
 
 
 class _Finder(MetaPathFinder, Loader):

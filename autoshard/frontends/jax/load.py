@@ -57,6 +57,12 @@ def from_jax(
         ShapeError: the function's shapes are not all known.
         GraphError: an optimizer without a loss; a loss or an optimizer of another kind; parameters that are missing,
             or given twice.
+
+    >>> import jax.numpy as jnp
+    >>> import autoshard
+    >>> model = autoshard.from_jax(lambda p, x: x @ p["w"], jnp.ones((16, 12)), params={"w": jnp.ones((12, 64))})
+    >>> model.traced.graph.roles
+    ('data', 'parameter')
     """
     need_jax("importing a JAX function")
     from autoshard.frontends.jax.sources import is_module

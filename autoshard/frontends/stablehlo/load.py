@@ -36,6 +36,15 @@ def from_stablehlo(source: Any, *, dynamic: bool = False) -> Imported:
         RuntimeSetupError: jax is not installed.
         ParseError: MLIR cannot read it, or it is nothing of the above.
         ShapeError: dynamic shapes where they are not taken, or types that are no tensors.
+
+    >>> import autoshard
+    >>> text = '''
+    ... func.func @main(%x: tensor<16x12xf32>) -> tensor<16x12xf32> {
+    ...   %0 = stablehlo.tanh %x : tensor<16x12xf32>
+    ...   return %0 : tensor<16x12xf32>
+    ... }'''
+    >>> [node.op.name for node in autoshard.from_stablehlo(text).graph.nodes]
+    ['Tanh']
     """
     need_jax("reading a StableHLO module")
     from autoshard.frontends.stablehlo.reader import read_module

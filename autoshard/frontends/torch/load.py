@@ -54,6 +54,12 @@ def from_torch(
         ParseError: something else, or what torch.export cannot capture.
         ShapeError: dynamic shapes; or operators that autoshard has not, all of which are listed.
         GraphError: an optimizer without a loss; a loss or an optimizer of another kind.
+
+    >>> import torch
+    >>> import autoshard
+    >>> model = autoshard.from_torch(torch.nn.Linear(12, 64), (torch.ones(16, 12),))
+    >>> [(value.name, str(value.type)) for value in model.traced.graph.inputs]
+    [('input', 'f32[16, 12]'), ('weight', 'f32[64, 12]'), ('bias', 'f32[64]')]
     """
     need_torch("importing a PyTorch model")
     from autoshard.frontends.torch.model import TorchModel
