@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autoshard.frontends.planning import is_module, planning
 from autoshard.frontends.targets import traced_target
@@ -44,6 +44,9 @@ from autoshard.transform.planned_graph import planned_graph
 from autoshard.util.checks import positive
 from autoshard.util.errors import AutoshardError, PlanError
 from costmodel import Hardware, preset
+
+if TYPE_CHECKING:
+    from autoshard.view.page import View
 
 DEFAULT_SEARCH = "sharding_propagation"
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
@@ -269,6 +272,20 @@ class Planned:
         from autoshard.exporters.plan_json import to_json
 
         return to_json(self)
+
+    def view(self, other: Planned | None = None) -> View:
+        """A page to look at it: what costs most, the timeline, memory, the graph, who holds what, and why.
+
+        Notebooks show it in place, `.save("plan.html")` writes one file that needs nothing from the net.
+
+        Args:
+            other: a plan of the same model, to be shown beside it with what differs.
+        """
+        from autoshard.exporters.plan_json import to_json
+        from autoshard.view.page import exported, view_of
+
+        both = (self,) if other is None else (self, other)
+        return view_of([to_json(one, everything=True) for one in both], [exported(one) for one in both])
 
     def save(self, path: str | Path) -> Path:
         """Write the plan to a file, which `plan(..., search="FILE.json")` takes up for the same model; the path."""

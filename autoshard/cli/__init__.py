@@ -22,6 +22,7 @@ from autoshard.cli.running import RunCommand, run
 from autoshard.cli.scheduling import schedule
 from autoshard.cli.showing import hardware, layout, modes, operators
 from autoshard.cli.truthful import truth
+from autoshard.cli.viewing import diff, view
 from autoshard.cli.words import as_options
 from autoshard.util.errors import AutoshardError
 from autoshard.util.source import told_to_user
@@ -32,6 +33,8 @@ app.command()(plan)
 app.command()(dump)
 app.command()(partition)
 app.command()(compare)
+app.command()(diff)
+app.command()(view)
 app.command()(export)
 app.command()(propagate)
 app.command()(explain)

@@ -22,6 +22,7 @@ from autoshard.cli.planned import (
     planned_target,
 )
 from autoshard.cli.target import TargetError
+from autoshard.util.errors import ContextError
 
 
 def plan(
@@ -42,6 +43,12 @@ def plan(
         typer.Option("--alternatives", help="Also list the runners-up of every decision."),
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="Show each of several equal layers.")] = False,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="With --json: all that `view` shows too: the timeline, memory, modules, who holds what."
+        ),
+    ] = False,
 ) -> None:
     """Plan a model or a module and report the strategies, their causes and what they cost.
 
@@ -52,6 +59,8 @@ def plan(
     from autoshard.report.plan import print_report, report
 
     check_file(save)
+    if everything and not as_json:
+        raise ContextError("--all goes with --json; the report shows each layer with --full")
     planned = planned_target(
         target, devices, mesh, option,
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
@@ -59,7 +68,7 @@ def plan(
     if save is not None:
         planned.save(save)
     if as_json:
-        typer.echo(json.dumps(to_json(planned, alternatives=alternatives), indent=2))
+        typer.echo(json.dumps(to_json(planned, alternatives=alternatives, everything=everything), indent=2))
         return
     out = console()
     if out.is_terminal:

@@ -177,15 +177,20 @@ def seconds_of_nodes(program: Program, costs: Costs) -> dict[Node, float]:
     return found
 
 
+def axes_of(step: Step | WindowStep | TogetherStep) -> tuple[str, ...]:
+    """The mesh axes that a step's collective runs over, in mesh order."""
+    names = {ref.name for ref in step.axes}
+    return tuple(name for name, _ in step.before.mesh.axes if name in names)
+
+
 def _by_axes(steps: Iterable[Counted], links: Links) -> tuple[AxisCost, ...]:
     found: dict[tuple[str, ...], list[tuple[float, float, int]]] = {}
     order: dict[str, int] = {}
     for step, of, times, share in steps:
         if not step.communicates:
             continue
-        mesh = step.before.mesh
-        order = order or {name: i for i, (name, _) in enumerate(mesh.axes)}
-        names = tuple(sorted({ref.name for ref in step.axes}, key=order.__getitem__))
+        order = order or {name: i for i, (name, _) in enumerate(step.before.mesh.axes)}
+        names = axes_of(step)
         nbytes = step.elements_moved(of.shape) * of.dtype.itemsize
         found.setdefault(names, []).append((times * share * links.step(step, of), times * nbytes, times))
     ordered = sorted(found, key=lambda names: [order[name] for name in names])

@@ -6,7 +6,9 @@ reach is a stream of its own. A loop or a branch is one piece, as long as its ow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from autoshard.cost.instructions import Costs
 from autoshard.partition.program import (
@@ -36,11 +38,53 @@ def timeline(program: Program, costs: Costs, overlap: bool = True) -> Timeline:
     return _timeline(program.instructions, costs, overlap)
 
 
+class Scheduled(NamedTuple):
+    """An instruction of a program and when it runs, in seconds from the start of the step.
+
+    `moment` is its place in the program, `exposed` the seconds of a communication during which nothing is computed.
+    """
+
+    instruction: Instruction
+    moment: int
+    start: float
+    end: float
+    exposed: float
+    communicates: bool
+
+
+def scheduled(program: Program, costs: Costs) -> Iterator[Scheduled]:
+    """The pieces of `timeline(program, costs)`, each with its instruction; what takes no engine is left out."""
+    moments, tasks = _tasks(program.instructions, costs, True)
+    found = simulate(tasks)
+    rows = list(zip(tasks, found.starts, found.ends, strict=True))
+    busy = [(start, end) for task, start, end in rows if not task.communicates]
+    begins = [start for start, _ in busy]
+    for moment, (task, start, end) in zip(moments, rows, strict=True):
+        exposed = end - start - _covered(busy, begins, start, end) if task.communicates else 0.0
+        yield Scheduled(program.instructions[moment], moment, start, end, max(0.0, exposed), task.communicates)
+
+
+def _covered(busy: Sequence[tuple[float, float]], begins: Sequence[float], start: float, end: float) -> float:
+    """The seconds from start to end that spans cover; they are in order and do not overlap."""
+    found = 0.0
+    for begin, stop in busy[max(0, bisect_right(begins, start) - 1) :]:
+        if begin >= end:
+            break
+        found += max(0.0, min(end, stop) - max(start, begin))
+    return found
+
+
 def _timeline(instructions: Sequence[Instruction], costs: Costs, overlap: bool) -> Timeline:
+    return simulate(_tasks(instructions, costs, overlap)[1], overlap)
+
+
+def _tasks(instructions: Sequence[Instruction], costs: Costs, overlap: bool) -> tuple[list[int], list[Task]]:
+    """The pieces of a program that take time, and the place of each among the instructions."""
+    moments: list[int] = []
     tasks: list[Task] = []
     started: dict[Start, int] = {}
     over: dict[str, int] = {}  # the last task of each engine that what follows waits for
-    for one in instructions:
+    for moment, one in enumerate(instructions):
         if isinstance(one, Wait):
             place = started[one.start]
             over[tasks[place].stream] = max(place, over.get(tasks[place].stream, -1))
@@ -50,12 +94,13 @@ def _timeline(instructions: Sequence[Instruction], costs: Costs, overlap: bool) 
         talks = communicates(one) and not isinstance(one, Nest)
         seconds = _nested(one, costs, overlap) if isinstance(one, Nest) else costs.of(one).seconds
         stream = _stream(one, costs) if talks else _COMPUTE
+        moments.append(moment)
         tasks.append(Task(seconds, talks, tuple(sorted(over.values())), _name(one), stream))
         if isinstance(one, Start):
             started[one] = len(tasks) - 1
         else:
             over[stream] = len(tasks) - 1
-    return simulate(tasks, overlap)
+    return moments, tasks
 
 
 def _seconds(instructions: Sequence[Instruction], costs: Costs, overlap: bool) -> float:

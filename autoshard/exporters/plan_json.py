@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autoshard.cost.evaluate import Cost
-from autoshard.cost.memory import MemoryUse
+from autoshard.cost.memory import Held, MemoryUse
 from autoshard.exporters.plan_file import plan_record
 from autoshard.exporters.plan_records import (
     ConflictRecord,
@@ -20,6 +19,7 @@ from autoshard.exporters.plan_records import (
     StepRecord,
     ValueRecord,
 )
+from autoshard.exporters.step_json import step_fields
 from autoshard.ir.graph import walk
 from autoshard.plan.plan import Conflict, Option
 from autoshard.report.summary import InputRow, Move, OperatorRow, summarize
@@ -29,10 +29,15 @@ if TYPE_CHECKING:
     from autoshard.api import Planned
 
 
-def to_json(planned: Planned, *, alternatives: bool = False) -> dict[str, Any]:
-    """The plan as dicts and lists of plain values; `alternatives` adds the runners-up of every decision."""
+def to_json(planned: Planned, *, alternatives: bool = False, everything: bool = False) -> dict[str, Any]:
+    """The plan as dicts and lists of plain values; `alternatives` adds the runners-up of every decision.
+
+    `everything` adds these and all else that a view shows: the timeline, what lies in memory when, modules, and which
+    rank holds what.
+    """
     plan, summary = planned.plan, summarize(planned)
     record = plan_record(plan)
+    alternatives = alternatives or everything
     rows = {row.node: row for row in summary.operators}
     inputs = {row.value: row for row in summary.inputs}
     found = with_fields(
@@ -46,7 +51,8 @@ def to_json(planned: Planned, *, alternatives: bool = False) -> dict[str, Any]:
         ),
         redistributions=tuple(map(_move, summary.moves)),
         conflicts=tuple(map(_conflict, plan.conflicts)),
-        cost=_cost(planned.cost),
+        cost=_cost(planned, everything),
+        **(step_fields(planned, summary) if everything else {}),
     )
     return plain(found)
 
@@ -68,6 +74,7 @@ def _operator(one: OperatorRecord, row: OperatorRow, alternatives: bool) -> Oper
         source=None if node.source is None else str(node.source),
         depth=row.depth,
         runs=row.times,
+        why=str(row.decision.cause),
         alternatives=tuple(map(_option, row.decision.alternatives)) if alternatives else None,
     )
 
@@ -78,11 +85,12 @@ def _option(option: Option) -> OptionRecord:
         redistribution_seconds=option.edge_seconds,
         completion_seconds=option.completion_seconds,
         seconds=option.work_seconds,
+        leaves=tuple(map(str, option.strategy.result_layouts)),
     )
 
 
 def _move(move: Move) -> MoveRecord:
-    steps = zip(move.collectives, move.step_seconds, strict=True)
+    steps, node = zip(move.collectives, move.step_seconds, strict=True), move.serves
     return MoveRecord(
         value=move.value.name,
         from_=str(move.before),
@@ -91,6 +99,8 @@ def _move(move: Move) -> MoveRecord:
         seconds=move.seconds,
         runs=move.times,
         users=tuple(move.users),
+        serves=None if node is None else node.label,
+        source=None if node is None or node.source is None else str(node.source),
         steps=tuple(
             StepRecord(
                 kind=one.step.kind,
@@ -119,31 +129,37 @@ def _conflict(one: Conflict) -> ConflictRecord:
 
 
 def _input(one: InputRecord, row: InputRow) -> InputRecord:
-    return with_fields(one, role=row.role, parts=tuple(row.layout.parts), bytes_per_device=int(row.nbytes))
+    parts, nbytes = tuple(row.layout.parts), int(row.nbytes)
+    return with_fields(one, role=row.role, parts=parts, bytes_per_device=nbytes, why=str(row.cause))
 
 
-def _cost(cost: Cost) -> dict[str, Any]:
+def _cost(planned: Planned, everything: bool) -> dict[str, Any]:
+    cost = planned.cost
     found: dict[str, Any] = {
         "seconds": cost.seconds,
         "compute_seconds": cost.compute_seconds,
         "communication_seconds": cost.communication_seconds,
+        "hidden_seconds": cost.hidden_seconds,
         "axes": [
             {"axes": one.axes, "seconds": one.seconds, "bytes": one.nbytes, "collectives": one.collectives}
             for one in cost.axes
         ],
         "bytes_per_device": cost.bytes_per_device,
         "peak_memory_bytes": cost.peak_memory_bytes,
+        "device_memory_bytes": planned.hardware.device.memory_bytes,
     }
-    return found if cost.memory is None else {**found, "memory": _memory(cost.memory)}
+    return found if cost.memory is None else {**found, "memory": _memory(cost.memory, everything)}
 
 
-def _memory(use: MemoryUse) -> dict[str, Any]:
-    """When memory is fullest and with what, and the bytes at each moment of the step."""
-    held = [
-        {"name": one.what, "kind": one.kind, "bytes": one.nbytes, "first": one.first, "last": one.last}
-        for one in use.at(use.peak_moment)
-    ]
-    return {"peak_at": use.peak_at, "peak_moment": use.peak_moment, "held": held, "timeline": use.timeline.tolist()}
+def _memory(use: MemoryUse, everything: bool) -> dict[str, Any]:
+    """When memory is fullest and with what, and the bytes at each moment of the step; or all that lies there ever."""
+    held = [one for one in use.held if one.nbytes] if everything else use.at(use.peak_moment)
+    found = {"peak_at": use.peak_at, "peak_moment": use.peak_moment, "timeline": use.timeline.tolist()}
+    return {**found, "everything" if everything else "held": [_held(one) for one in held]}
+
+
+def _held(one: Held) -> dict[str, Any]:
+    return {"name": one.what, "kind": one.kind, "bytes": one.nbytes, "first": one.first, "last": one.last}
 
 
 def _tuples(parts: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

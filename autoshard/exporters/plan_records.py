@@ -32,6 +32,7 @@ class Caused(Record, frozen=True, kw_only=True):
     cause_from: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     instead: str = ""
+    why: Annotated[str, described("The same in words.")] = ""
 
 
 class InputRecord(Caused, frozen=True, kw_only=True):
@@ -52,6 +53,7 @@ class OptionRecord(Record, frozen=True):
     redistribution_seconds: float
     completion_seconds: float
     seconds: float
+    leaves: tuple[LayoutText, ...] = ()
 
 
 class OperatorRecord(Caused, frozen=True, kw_only=True):
@@ -117,7 +119,10 @@ class StepRecord(Record, frozen=True):
 
 
 class MoveRecord(Record, frozen=True, rename={"from_": "from"}):
-    """A value that is redistributed; bytes and seconds of one time."""
+    """A value that is redistributed; bytes and seconds of one time.
+
+    It happens before the operator `serves` (none: at the end), whose line in the user's code is `source`.
+    """
 
     value: str
     from_: LayoutText
@@ -127,6 +132,8 @@ class MoveRecord(Record, frozen=True, rename={"from_": "from"}):
     runs: Natural
     users: tuple[str, ...]
     steps: tuple[StepRecord, ...]
+    serves: str | None = None
+    source: str | None = None
 
 
 class ConflictRecord(Record, frozen=True, rename={"from_": "from"}):
@@ -139,6 +146,45 @@ class ConflictRecord(Record, frozen=True, rename={"from_": "from"}):
     to: LayoutText
     bytes: float
     seconds: float
+
+
+class TaskRecord(Record, frozen=True):
+    """A piece of the step: seconds from its start, on the lane `compute` or that of the axes that it talks over.
+
+    It runs the operator of that number, or collectives of the redistributions of those numbers, from 0. `moment` is
+    its place in the program, by which memory counts. Nothing is computed during the `exposed` seconds of it.
+    """
+
+    start: float
+    seconds: float
+    lane: str
+    moment: Natural
+    operator: Natural | None = None
+    redistributions: tuple[Natural, ...] = ()
+    exposed: float = 0.0
+
+
+class ModuleRecord(Record, frozen=True):
+    """A module: the last part of its name; those of all equal ones that it stands for; operators of the first.
+
+    Seconds and bytes are of one of them: of its operators, and of the redistributions that happen for them.
+    """
+
+    name: str
+    copies: tuple[str, ...]
+    operators: tuple[Natural, ...]
+    modules: tuple[ModuleRecord, ...]
+    seconds: float
+    redistribution_seconds: float
+    bytes: float
+
+
+class PlacementRecord(Record, frozen=True):
+    """Who holds what under a layout: the parts of each dim, and for each dim the part that each rank holds."""
+
+    parts: tuple[Positive, ...]
+    held: tuple[tuple[Natural, ...], ...]
+    partial: Annotated[str, described("What each rank holds a term of, in words; empty for whole values.")] = ""
 
 
 class PlanRecord(Record, frozen=True):
@@ -163,6 +209,10 @@ class PlanRecord(Record, frozen=True):
     redistributions: tuple[MoveRecord, ...] | None = None
     conflicts: tuple[ConflictRecord, ...] | None = None
     cost: Annotated[dict[str, Any] | None, described("What a step costs: seconds, and bytes on one device.")] = None
+    timeline: Annotated[tuple[TaskRecord, ...] | None, described("When each piece of a step runs.")] = None
+    modules: Annotated[ModuleRecord | None, described("The modules of the model, equal ones as one.")] = None
+    placements: Annotated[dict[str, PlacementRecord] | None, described("Who holds what, by layout.")] = None
+    types: Annotated[dict[str, str] | None, described("The types of values that no operator of the plan makes.")] = None
 
 
 def plan_schema() -> dict[str, Any]:

@@ -1,0 +1,131 @@
+"""`autoshard view` and `autoshard diff`: a plan as a page to look at, and two plans side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autoshard.cli.app import Devices, MeshText, console
+from autoshard.cli.output import check_file
+from autoshard.cli.planned import (
+    DATASET,
+    HARDWARE,
+    DatasetStrategy,
+    HardwareName,
+    Memory,
+    ModeOptions,
+    Search,
+    planned_target,
+)
+from autoshard.util.errors import ContextError, PlanError
+
+Targets = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TARGET [TARGET]",
+        help="What `autoshard plan` takes: SCRIPT.py:FUNCTION or MODULE.mlir; or the FILE.json of "
+        "`autoshard plan --json --all`. A second one is shown beside the first.",
+    ),
+]
+Against = Annotated[
+    str | None,
+    typer.Option("--against", metavar="MODE|FILE", help="Beside it the same target by another mode or saved plan."),
+]
+
+
+def view(
+    targets: Targets,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.html", help="The page to write.")] = Path(
+        "plan.html"
+    ),
+    against: Against = None,
+    devices: Devices = None,
+    mesh: MeshText = None,
+    search: Search = None,
+    hardware: HardwareName = HARDWARE,
+    dataset_strategy: DatasetStrategy = DATASET,
+    memory: Memory = None,
+    option: ModeOptions = None,
+) -> None:
+    """Write a page to look at a plan: what costs most, when, what lies in memory, who holds what, and why.
+
+    One file, which any browser opens, offline. Two targets, or --against, show two plans side by side with what
+    differs.
+    """
+    from autoshard.view.page import view_of
+
+    check_file(output)
+    settings = {"hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
+    plans = _plans(targets, against, devices, mesh, option, search, settings)
+    view_of(*zip(*plans, strict=True)).save(output)
+    typer.echo(str(output))
+
+
+def diff(
+    targets: Targets,
+    against: Against = None,
+    devices: Devices = None,
+    mesh: MeshText = None,
+    search: Search = None,
+    hardware: HardwareName = HARDWARE,
+    dataset_strategy: DatasetStrategy = DATASET,
+    memory: Memory = None,
+    option: ModeOptions = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what differs as JSON and nothing else.")] = False,
+) -> None:
+    """Tell what differs between two plans: what a step costs, strategies, redistributions, layouts of inputs.
+
+    The plans are of two targets, or of one target by two modes (--mode and --against). Files are those of `plan --json`
+    or `plan --save`; the latter have no figures.
+    """
+    from autoshard.exporters.difference import difference
+    from autoshard.exporters.plan_records import PlanRecord
+    from autoshard.report.difference import print_difference
+    from costmodel.json_door import convert, plain
+
+    settings = {"hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
+    plans = _plans(targets, against, devices, mesh, option, search, settings)
+    if len(plans) != 2:
+        raise ContextError("diff compares two plans: name two targets, or one with --against MODE")
+    found = difference(*(convert(one, PlanRecord) for one, _ in plans))
+    if as_json:
+        typer.echo(json.dumps(plain(found), indent=2))
+    else:
+        print_difference(found, console())
+
+
+def _plans(
+    targets: list[str],
+    against: str | None,
+    devices: int | None,
+    mesh: str | None,
+    option: list[str] | None,
+    search: str | None,
+    settings: dict[str, Any],
+) -> list[tuple[dict[str, Any], dict[str, str]]]:
+    """The data of the plans, one or two, each with what can be taken away of it."""
+    if len(targets) + (against is not None) > 2:
+        raise ContextError("one plan or two can be shown: give one or two targets, or one with --against")
+    from autoshard.exporters.plan_json import to_json
+    from autoshard.view.page import exported
+
+    def planned(target: str, mode: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+        if target.endswith(".json"):
+            return _from_file(Path(target), mode), {}
+        found = planned_target(target, devices, mesh, option, search=mode, **settings)
+        return to_json(found, everything=True), exported(found)
+
+    ways = [(one, search) for one in targets] + ([(targets[0], against)] if against is not None else [])
+    return [planned(*one) for one in ways]
+
+
+def _from_file(path: Path, mode: str | None) -> dict[str, Any]:
+    from autoshard.exporters.plan_file import read_plan
+    from costmodel.json_door import plain
+
+    if mode is not None:
+        raise PlanError(f"{path} is a plan already; --mode {mode} and --against go with a script or a module")
+    return plain(read_plan(path))

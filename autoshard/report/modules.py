@@ -1,0 +1,120 @@
+"""The modules of a model as a tree, from the names of its operators: equal ones beside each other are one.
+
+`model.layers.3.mlp.mul` is the operator `mul` of the module `model.layers.3.mlp`. Layers that are numbered one after
+the other, with the same operators that are split alike and take the same time, are one module with several `copies`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from autoshard.report.summary import OperatorRow, Summary
+
+_PART = re.compile(r"[^./\[\]]+")
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module: the last part of its name, its own operators (indices of rows) and the modules in it.
+
+    `copies` are the last parts of the names of all modules that it stands for, its own being the first. Seconds and
+    bytes are of one of them, those in it included; `move_seconds` are the redistributions', which `seconds` leave out.
+    """
+
+    name: str
+    copies: tuple[str, ...]
+    operators: tuple[int, ...]
+    children: tuple[Module, ...]
+    seconds: float
+    move_seconds: float
+    nbytes: float
+
+    @property
+    def shown(self) -> str:
+        """The last part of its name, a range for several: `{0..11}`."""
+        return self.name if len(self.copies) == 1 else f"{{{self.copies[0]}..{self.copies[-1]}}}"
+
+
+@dataclass
+class _Draft:
+    operators: list[int] = field(default_factory=list)
+    children: dict[str, _Draft] = field(default_factory=dict)
+
+
+def module_path(label: str) -> tuple[str, ...]:
+    """The parts of an operator's name, its own the last; a number at the end goes with the part before it.
+
+    >>> module_path("h.3.mlp.mul"), module_path("grad.tanh.2")
+    (('h', '3', 'mlp', 'mul'), ('grad', 'tanh.2'))
+    """
+    parts = _PART.findall(label) or [label]
+    if len(parts) > 1 and parts[-1].isdecimal():
+        parts[-2:] = [".".join(parts[-2:])]
+    return tuple(parts)
+
+
+def module_tree(summary: Summary) -> Module:
+    """The modules of a plan; the outermost has no name."""
+    root = _Draft()
+    for index, row in enumerate(summary.operators):
+        at = root
+        for part in module_path(row.node.label)[:-1]:
+            at = at.children.setdefault(part, _Draft())
+        at.operators.append(index)
+    return _finished("", root, summary.operators)[0]
+
+
+def walk_modules(module: Module, path: tuple[str, ...] = (), times: int = 1) -> Iterator[tuple[str, Module, int]]:
+    """The module and all in it, each with its name (ranges for equal ones) and how many it stands for in all."""
+    for child in module.children:
+        name, count = (*path, child.shown), times * len(child.copies)
+        yield ".".join(name), child, count
+        yield from walk_modules(child, name, count)
+
+
+def _finished(name: str, draft: _Draft, rows: Sequence[OperatorRow]) -> tuple[Module, Hashable]:
+    """A module, and what it has in common with those that equal it."""
+    joined = list(_joined([_finished(part, one, rows) for part, one in draft.children.items()]))
+    own = [rows[i] for i in draft.operators]
+    moves = [move for row in own for move in row.moves]
+    counted = [(one, len(one.copies)) for one, _ in joined]
+    module = Module(
+        name,
+        (name,),
+        tuple(draft.operators),
+        tuple(one for one, _ in joined),
+        sum(row.seconds * row.times for row in own) + sum(one.seconds * count for one, count in counted),
+        sum(one.seconds * one.times for one in moves) + sum(one.move_seconds * count for one, count in counted),
+        sum(one.nbytes * one.times for one in moves) + sum(one.nbytes * count for one, count in counted),
+    )
+    return module, (tuple(map(_looks, own)), tuple((one.copies, looks) for one, looks in joined))
+
+
+def _joined(made: Sequence[tuple[Module, Hashable]]) -> Iterator[tuple[Module, Hashable]]:
+    """The modules with equal neighbours as one: numbers one after the other, and all else alike."""
+    ordered = sorted(made, key=lambda one: _number(one[0]) or 0)
+    runs = groupby(enumerate(ordered), lambda item: _run(item[0], *item[1]))
+    for _, run in runs:
+        members = [one for _, one in run]
+        first, looks = members[0]
+        yield replace(first, copies=tuple(module.name for module, _ in members)), looks
+
+
+def _number(module: Module) -> int | None:
+    return int(module.name) if module.name.isdecimal() else None
+
+
+def _run(place: int, module: Module, looks: Hashable) -> Hashable:
+    number = _number(module)
+    return module.name if number is None else (number - place, looks)
+
+
+def _looks(row: OperatorRow) -> Hashable:
+    """What an operator has in common with that of an equal layer."""
+    label = module_path(row.node.label)[-1]
+    moves = tuple((str(one.before), str(one.after), one.nbytes, one.times) for one in row.moves)
+    strategy, layouts = str(row.decision.strategy), tuple(map(str, row.layouts))
+    return label, row.node.op.name, strategy, layouts, f"{row.seconds:.6g}", row.times, moves

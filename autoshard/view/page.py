@@ -1,0 +1,127 @@
+"""The page of a plan, or of two side by side: one HTML file with all that it needs, whatever names a model has.
+
+What it shows is the JSON that `autoshard plan --json --all` prints, packed; `static/` has the scripts that draw it and,
+unchanged, the three libraries that they use, with their licences.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from autoshard.exporters.difference import difference
+from autoshard.exporters.export import export
+from autoshard.exporters.plan_records import PlanRecord
+from autoshard.util.errors import AutoshardError, PlanError
+from autoshard.util.files import write_whole
+from costmodel import format_bytes, format_seconds
+from costmodel.json_door import convert, plain
+
+if TYPE_CHECKING:
+    from autoshard.api import Planned
+
+MOST_EXPORTED = 400_000
+"""Characters of a form of the plan that the page offers to copy."""
+LIBRARIES = ("vendor/uPlot.iife.min.js", "vendor/dagre.min.js", "vendor/cytoscape.min.js")
+_SCRIPTS = ("base.js", "table.js", "summary.js", "step.js", "panel.js", "graph.js", "difference.js", "main.js")
+_STYLES = ("vendor/uPlot.min.css", "view.css")
+
+
+@dataclass(frozen=True)
+class View:
+    """A plan, or two, to look at: `save` writes the page, and notebooks show it in place.
+
+    >>> planned.view().save("plan.html")  # doctest: +SKIP
+    """
+
+    data: dict[str, Any]
+
+    @property
+    def html(self) -> str:
+        """The page."""
+        return page(self.data)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page to a file, whole or not at all; the path.
+
+        Raises:
+            PlanError: the file cannot be written.
+        """
+        return write_whole(path, self.html, PlanError)
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, so that neither disturbs the other; a summary where no script may run."""
+        inside = html.escape(self.html)
+        told = html.escape("; ".join(map(_told, self.data["plans"])))
+        return (
+            f'<p>{told}</p><iframe sandbox="allow-scripts" srcdoc="{inside}" title="The plan" '
+            'style="width: 100%; height: 760px; border: 1px solid #8888"></iframe>'
+        )
+
+
+def view_of(plans: Sequence[dict[str, Any]], exports: Sequence[Mapping[str, str]] = ()) -> View:
+    """The view of one plan, or of two, which are compared.
+
+    Args:
+        plans: each as `to_json(planned, everything=True)` tells it.
+        exports: for each what to take away, by the name of the form; see `exported`.
+
+    Raises:
+        PlanError: none or more than two; a plan without the figures that are shown.
+    """
+    if not 1 <= len(plans) <= 2:
+        raise PlanError(f"a view shows one plan, or two side by side; {len(plans)} are given")
+    for one in plans:
+        missing = [name for name in ("timeline", "modules", "redistributions", "cost") if one.get(name) is None]
+        if missing:
+            raise PlanError(
+                f"the plan of {one.get('graph', '?')} has no {', '.join(missing)} to show; "
+                "`autoshard plan TARGET --json --all > FILE.json` writes a plan with all"
+            )
+    records = [convert(one, PlanRecord) for one in plans] if len(plans) == 2 else []
+    differing = plain(difference(*records)) if records else None
+    return View({"plans": list(plans), "difference": differing, "exports": list(map(dict, exports))})
+
+
+def exported(planned: Planned) -> dict[str, str]:
+    """The plan in the forms of others that can say it and are not too long to read."""
+    found: dict[str, str] = {}
+    for form in ("shard", "dtensor", "jax"):
+        # A form that cannot say this plan, or needs what is not installed, is left out.
+        with contextlib.suppress(AutoshardError):
+            found[form] = export(planned, form)
+    return {form: text for form, text in found.items() if 0 < len(text) <= MOST_EXPORTED}
+
+
+def page(data: dict[str, Any]) -> str:
+    """The HTML of the data of a View."""
+    first = data["plans"][0]
+    title = html.escape(f"{first['graph']} on {first['mesh']}")
+    text = json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
+    packed = base64.b64encode(gzip.compress(text, 6, mtime=0)).decode("ascii")
+    scripts = "\n".join(f"<script>{_static(name)}</script>" for name in (*LIBRARIES, *_SCRIPTS))
+    style = "\n".join(map(_static, _STYLES))
+    return Template(_static("page.html")).substitute(title=title, style=style, data=packed, scripts=scripts)
+
+
+@lru_cache
+def _static(name: str) -> str:
+    return files("autoshard.view").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def _told(plan: dict[str, Any]) -> str:
+    cost = plan["cost"]
+    return (
+        f"{plan['graph']} on mesh {plan['mesh']} by {plan['search']}: a step takes {format_seconds(cost['seconds'])}, "
+        f"a device needs {format_bytes(cost['peak_memory_bytes'])}"
+    )
