@@ -17,6 +17,7 @@ from autoshard.core.tensortype import DType
 from autoshard.ops.axes import axis_indices
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.hlo_dynamic import start_index
+from autoshard.ops.known import surely
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -262,7 +263,7 @@ def gather_slices(
     index, inside = _held(slices, slices.index(starts, batch), operand.shape, block)
     moved = operand.transpose(slices.order)
     found = np.asarray(moved[index]) if index else np.broadcast_to(moved, batch + moved.shape)
-    if not inside.all():
+    if not surely(inside.all()):
         found = np.array(found)  # of one slice numpy gives a view
         found[~np.broadcast_to(inside, batch + tuple(slice_sizes[dim] for dim in slices.cuts))] = 0
     return found.transpose(np.argsort(slices.slices_order(found.ndim)))

@@ -144,8 +144,8 @@ class _Places:
         self.columns = math.prod(shape[dim] for dim in self.slices.full)
         self.inside, self.rows = self._rows(dims.starts(indices, len(shape)), dims.batch_shape(indices.shape))
 
-    def _rows(self, starts: list[np.ndarray], batch: Shape) -> tuple[np.ndarray, np.ndarray]:
-        """Which of the slices' rows lie inside, and the numbers of those."""
+    def _rows(self, starts: list[np.ndarray], batch: Shape, everywhere: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Which of the slices' rows lie inside, and the numbers of those; of all if `everywhere`."""
         sizes, cuts = self.slices.sizes, self.slices.cuts
         inside = np.ones(batch, bool)
         for start, size, (_, extent) in zip(starts, sizes, self.block, strict=True):
@@ -159,7 +159,8 @@ class _Places:
                 index = index - offset
                 inside = inside & (index >= 0) & (index < here)
             row = row * here + index
-        return inside, np.broadcast_to(row, full)[inside]
+        rows = np.broadcast_to(row, full)
+        return inside, rows if everywhere else rows[inside]
 
     def opened(self, array: np.ndarray) -> np.ndarray:
         """An input as a new matrix."""

@@ -15,6 +15,7 @@ from autoshard.ops.axes import axis_index
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import each, widened
+from autoshard.ops.known import surely
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -77,7 +78,7 @@ def _descending(key: np.ndarray) -> np.ndarray:
 def _is_sorted(order: np.ndarray, before: Before) -> bool:
     """Whether neighbours are in order, and in their old order where neither comes before the other."""
     here, after = order[:-1], order[1:]
-    return not bool((before(after, here) | ~before(here, after) & (here > after)).any())
+    return surely(~np.any(before(after, here) | ~before(here, after) & (here > after)))
 
 
 def merged_order(before: Before, count: int, rows: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.axes import axis_index, letters, words
 from autoshard.ops.best import best_exchange
+from autoshard.ops.known import surely
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -31,7 +32,7 @@ def _local(index: np.ndarray, size: int, offset: int, bound: int = 0) -> tuple[n
     """
     local = index.astype(np.intp, copy=False)
     if bound and local.size:
-        if local.min() < -bound or local.max() >= bound:
+        if surely((local.min() < -bound) | (local.max() >= bound)):
             raise ShapeError(f"indices from {local.min()} to {local.max()}, but the axis has places 0..{bound - 1}")
         local = np.where(local < 0, local + bound, local)
     local = local - offset if offset else local
@@ -90,7 +91,7 @@ def gather(params, indices, *, axis=0, offset=0, bound=0):
     the size of the whole axis, indices from -bound on count from the back, and one that lies outside is an error.
     """
     rows, inside = _local(indices, params.shape[axis], offset, bound)
-    if inside.all():
+    if surely(inside.all()):
         return np.take(params, rows, axis)
     axis = axis % params.ndim
     picked = np.take(params, rows, axis, mode="clip")
@@ -229,7 +230,7 @@ def gather_d(x, index, *, dim, offset=0, bound=0):
     for `gather`.
     """
     rows, inside = _local(index, x.shape[dim], offset, bound)
-    if inside.all():
+    if surely(inside.all()):
         return np.take_along_axis(x, rows, dim)
     picked = np.take_along_axis(x, np.where(inside, rows, 0), dim)
     picked[~inside] = 0

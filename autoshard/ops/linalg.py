@@ -12,6 +12,7 @@ import numpy as np
 
 from autoshard.core.tensortype import DType, promote
 from autoshard.ops.contract import batch_matmul
+from autoshard.ops.known import surely
 from autoshard.ops.pointwise import mul, sub
 from autoshard.ops.registry import operator
 from autoshard.ops.shape import expand_dims, transpose
@@ -83,7 +84,7 @@ def of_finite(run: Callable, a: np.ndarray) -> tuple[np.ndarray, ...]:
     """`run` on a batch of matrices, with NaN for those that hold what is not finite, as padded blocks may: numpy's
     decompositions raise for a whole batch where one of them does not converge."""
     fine = np.asarray(np.isfinite(a).all(axis=(-2, -1)))
-    if fine.all():
+    if surely(fine.all()):
         return tuple(run(a))
     found = run(np.where(fine[..., None, None], a, 0))
     return tuple(np.where(fine.reshape(fine.shape + (1,) * (one.ndim - fine.ndim)), one, np.nan) for one in found)

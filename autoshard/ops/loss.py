@@ -15,6 +15,7 @@ from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.attributes import Place
 from autoshard.ops.axes import letters, words
+from autoshard.ops.known import surely
 from autoshard.ops.norm import log_softmax, shifted, softmax, softmax_grad
 from autoshard.ops.pointwise import add, mul, sub
 from autoshard.ops.reduce import reduce_sum, spread
@@ -112,7 +113,7 @@ def class_numbers(labels, *, classes):
     Raises:
         ShapeError: one is not in 0..classes - 1.
     """
-    if labels.size and (labels.min() < 0 or labels.max() >= classes):
+    if labels.size and surely((labels.min() < 0) | (labels.max() >= classes)):
         raise ShapeError(
             f"SparseSoftmaxCrossEntropyWithLogits: labels from {labels.min()} to {labels.max()}, "
             f"but classes are 0..{classes - 1}"

@@ -13,6 +13,7 @@ import numpy as np
 
 from autoshard.core.tensortype import DType, TensorType
 from autoshard.ops.axes import letters, words
+from autoshard.ops.known import surely
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -140,7 +141,7 @@ def _adam(
     count = int(step)
     if attrs["form"] not in ADAM_FORMS:
         raise ShapeError(f"Adam: form is {attrs['form']!r}; it is one of {', '.join(ADAM_FORMS)}")
-    if count < 1:
+    if surely(count < 1):
         raise ShapeError(f"Adam: step is {count}; steps count from 1, as the bias correction divides by 1 - beta**step")
     if not attrs["decoupled"]:
         grad = _with_decay(grad, param, decay)

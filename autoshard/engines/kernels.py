@@ -1,0 +1,101 @@
+"""Kernels of an engine: what each operator computes on the tensors of torch or JAX, with numpy's types and shapes.
+
+    kernels = kernels_of("torch")
+    (y,) = kernels.run(softmax, [x], {"axis": -1}, (x_type,))
+
+The meaning is the operator's own, retargeted (`retarget.py`); a few have another one (`overrides.py`), and some an
+engine lacks: `kernels.lacking(op, attrs)` says why, before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from autoshard.core.tensortype import TOKEN, TensorType
+from autoshard.engines.namespace import Namespace
+from autoshard.engines.numpy_library import Known
+from autoshard.engines.overrides import HELPERS, override, scatters
+from autoshard.engines.retarget import Retarget
+from autoshard.engines.scipy_names import modules, of_jax, of_torch
+from autoshard.ops.registry import Operator
+from autoshard.util.errors import UnknownNameError
+
+ENGINES = ("numpy", "torch", "xla")
+"""What can run a program; numpy is the one of `autoshard.runtime`."""
+
+_LAPACK = "it calls LAPACK's routines by name"
+_BESSEL = "JAX has no such function"
+_SLICES = "its slices are as long as values of the run say"
+_LACKING: dict[str, dict[str, str]] = {
+    "torch": {"CholeskyInfo": _LAPACK, "Lu": _LAPACK, "Geqrf": _LAPACK, "CustomCall": _LAPACK},
+    "xla": {
+        **dict.fromkeys(("CholeskyInfo", "Lu", "Geqrf", "CustomCall"), _LAPACK),
+        **dict.fromkeys(
+            ("Erfcx", "BesselJ0", "BesselJ1", "BesselY0", "BesselY1", "BesselK0", "BesselK0e", "BesselK1", "BesselK1e"),
+            _BESSEL,
+        ),
+        "AiryAi": _BESSEL,
+        "GroupedMatMul": _SLICES,
+        "GroupedOuter": _SLICES,
+    },
+}
+"""Operators that an engine does not run, each with the reason; `tests/engines/test_operators.py` holds the list."""
+
+
+class Kernels:
+    """The operators on one library's tensors."""
+
+    def __init__(self, engine: str, library: Any, functions: Mapping[str, Mapping[str, Callable]]) -> None:
+        self.engine, self.library = engine, library
+        self.space = Namespace(Known(library))
+        self._retarget = Retarget(self.space, modules(self.space, functions), HELPERS)
+        self._meanings: dict[str, Callable] = {}
+
+    def lacking(self, op: Operator, attrs: Mapping[str, Any]) -> str | None:
+        """Why the engine does not run the operator; None if it does."""
+        if op.takes_regions:
+            return "it holds bodies"
+        if op.name == "ScatterSlices" and not scatters(attrs["body"], attrs["body"].name in ("and", "or")):
+            return "its function is no sum, product, largest or least"
+        return _LACKING[self.engine].get(op.name)
+
+    def meaning(self, op: Operator) -> Callable:
+        """What the operator computes, as a function of Arrays."""
+        if op.name not in self._meanings:
+            self._meanings[op.name] = override(op.name, self.space) or self._retarget.value(op.run)
+        return self._meanings[op.name]
+
+    def run(
+        self, op: Operator, raws: Sequence[Any], attrs: Mapping[str, Any], results: Sequence[TensorType]
+    ) -> tuple[Any, ...]:
+        """The operator on the library's tensors; results have exactly these element types."""
+        given = {name: self._retarget.value(value) for name, value in attrs.items()}
+        made = self.meaning(op)(*map(self.space.asarray, raws), **given)
+        parts = made if isinstance(made, tuple) else (made,)
+        return tuple(self._final(part, of) for part, of in zip(parts, results, strict=True))
+
+    def _final(self, part: Any, of: TensorType) -> Any:
+        kind = np.dtype(bool) if of.dtype is TOKEN else of.dtype.numpy
+        return self.library.cast(self.space.library.final(self.space.raw(part)), kind)
+
+
+@cache
+def kernels_of(engine: str) -> Kernels:
+    """The kernels of an engine by its name, torch or xla.
+
+    Raises:
+        UnknownNameError: there is no such engine, or it has none: numpy's operators are what they are.
+    """
+    if engine == "torch":
+        from autoshard.engines import torch_library
+
+        return Kernels(engine, torch_library, of_torch())
+    if engine == "xla":
+        from autoshard.engines import jax_library
+
+        return Kernels(engine, jax_library, of_jax())
+    raise UnknownNameError(f"unknown engine {engine!r}; kernels are there for torch, xla")

@@ -1,0 +1,165 @@
+"""Numpy's arrays for a Namespace, and a library whose values are numpy's as long as they are known before the run.
+
+What no tensor of a run goes into (positions, masks, random bits of a known seed) numpy computes at once: such values
+may then decide, as a Python `if` or the size of a slice, also where a framework traces.
+
+This file needs numpy alone: exported code carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+name = "numpy"
+
+
+def owns(value: Any) -> bool:
+    """Whether it is a tensor of numpy's."""
+    return isinstance(value, np.ndarray | np.generic)
+
+
+def array(value: np.ndarray) -> np.ndarray:
+    return value
+
+
+def dtype(raw: np.ndarray) -> np.dtype:
+    return raw.dtype
+
+
+def number(raw: np.ndarray) -> Any:
+    return raw.item()
+
+
+def cast(raw: np.ndarray, to: np.dtype) -> np.ndarray:
+    return raw if raw.dtype == to else _filling(raw.astype, raw, to)
+
+
+def _filling(of: Callable, raw: np.ndarray, to: np.dtype) -> np.ndarray:
+    """A conversion of one number where there is only one, however often it stands there."""
+    if raw.ndim and raw.size and not any(raw.strides):
+        return np.broadcast_to(raw[(0,) * raw.ndim].astype(to), raw.shape)
+    with np.errstate(all="ignore"):
+        return of(to)
+
+
+def bitcast(raw: np.ndarray, to: np.dtype) -> np.ndarray:
+    return np.ascontiguousarray(raw).view(to).reshape(raw.shape)
+
+
+def reshape(raw: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return np.reshape(raw, shape)
+
+
+def transpose(raw: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
+    return np.transpose(raw, order)
+
+
+def broadcast(raw: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return np.broadcast_to(raw, shape)
+
+
+def complexed(real: np.ndarray, imag: np.ndarray, to: np.dtype) -> np.ndarray:
+    return (real + 1j * imag).astype(to)
+
+
+def where(condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.where(condition, x, y)
+
+
+def concatenate(raws: list, axis: int) -> np.ndarray:
+    return np.concatenate(raws, axis)
+
+
+def folded(name: str, raw: np.ndarray, axes: tuple[int, ...], keepdims: bool) -> np.ndarray:
+    return np.asarray(getattr(np, name)(raw, axis=axes, keepdims=keepdims))
+
+
+def get(raw: np.ndarray, index: Any) -> np.ndarray:
+    return raw[index]
+
+
+def set(raw: np.ndarray, index: Any, part: np.ndarray) -> np.ndarray:
+    made = np.array(raw)
+    made[index] = part
+    return made
+
+
+def at(ufunc: str, raw: np.ndarray, index: Any, part: np.ndarray) -> np.ndarray:
+    made = np.array(raw)
+    getattr(np, ufunc).at(made, index, part)
+    return made
+
+
+def ufunc(name: str) -> Callable:
+    return getattr(np, name)
+
+
+def function(name: str) -> Callable:
+    return reduce(getattr, name.split("."), np)
+
+
+class Known:
+    """A library whose functions run on numpy's arrays as long as all that they take are numpy's."""
+
+    def __init__(self, library: Any) -> None:
+        self.library, self.name = library, library.name
+        for one in _SAME:
+            setattr(self, one, self._choosing(one))
+
+    def owns(self, value: Any) -> bool:
+        """Whether it is a tensor of numpy's or of the library's."""
+        return owns(value) or self.library.owns(value)
+
+    def array(self, value: np.ndarray) -> np.ndarray:
+        return value
+
+    def is_known(self, raw: Any) -> bool:
+        """Whether its elements can be looked at now."""
+        return owns(raw) or self.library.is_known(raw)
+
+    def final(self, raw: Any) -> Any:
+        """The library's own tensor."""
+        return raw if self.library.owns(raw) else self.library.array(np.asarray(raw))
+
+    def dtype(self, raw: Any) -> np.dtype:
+        return raw.dtype if owns(raw) else self.library.dtype(raw)
+
+    def ufunc(self, name: str) -> Callable:
+        return self._either(getattr(np, name), lambda: self.library.ufunc(name))
+
+    def function(self, name: str) -> Callable:
+        return self._either(function(name), lambda: self.library.function(name))
+
+    def _choosing(self, name: str) -> Callable:
+        return self._either(globals()[name], lambda: getattr(self.library, name))
+
+    def _either(self, known: Callable, running: Callable[[], Callable]) -> Callable:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self._runs((args, tuple(kwargs.values()))):
+                with np.errstate(all="ignore"):
+                    return known(*args, **kwargs)
+            of = running()
+            return of(*map(self._own, args), **{key: self._own(value) for key, value in kwargs.items()})
+
+        return call
+
+    def _runs(self, value: Any) -> bool:
+        """Whether a tensor of the library is in it."""
+        if isinstance(value, tuple | list):
+            return any(map(self._runs, value))
+        return self.library.owns(value)
+
+    def _own(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray | np.generic):
+            return self.library.array(np.asarray(value))
+        return type(value)(map(self._own, value)) if isinstance(value, tuple | list) else value
+
+
+_SAME = (
+    "number", "cast", "bitcast", "reshape", "transpose", "broadcast", "complexed", "where", "concatenate", "folded",
+    "get", "set", "at",
+)  # fmt: skip

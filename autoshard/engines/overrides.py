@@ -1,0 +1,165 @@
+"""Meanings that cannot be those of numpy's operators: written for a Namespace too, once for all engines.
+
+Numpy's own take what the others lack (sparse matrices), or ask values for their number where a framework traces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from autoshard.engines.array import Array
+from autoshard.ops.axes import axis_index
+from autoshard.ops.body import Body
+from autoshard.ops.hlo_scatter import REPLACE
+
+
+def gather_grad(space: Any, g, indices, *, size, axis=0, offset=0, bound=0):
+    """The sum of slices by index, added one by one."""
+    axis = axis_index(axis, g.ndim - indices.ndim + 1, "GatherGrad")
+    flat = g.reshape(g.shape[:axis] + (indices.size,) + g.shape[axis + indices.ndim :])
+    slices = space.moveaxis(flat, axis, 0)
+    rows = indices.reshape(-1).astype(np.int64)
+    rows = space.where(rows < 0, rows + bound, rows) if bound else rows
+    rows = rows - offset
+    # One row more, for indices that are not of this block.
+    rows = space.where((rows >= 0) & (rows < size), rows, size)
+    wide = slices.astype(np.float32) if slices.itemsize < 4 and _is_narrow_float(slices.dtype) else slices
+    out = space.zeros((size + 1, *slices.shape[1:]), wide.dtype)
+    space.add.at(out, rows, wide)
+    return space.moveaxis(out[:size], 0, axis)
+
+
+def _is_narrow_float(of: np.dtype) -> bool:
+    return of.kind in "fV" and of.name.startswith(("float", "bfloat"))
+
+
+def dynamic_slice(space: Any, x, *starts, sizes, reduction="sum", block=()):
+    """The slice that begins at `starts`, element by element along each dim."""
+    found = x
+    for dim, (begin, (offset, extent), size) in enumerate(_placed(space, x, starts, sizes, block)):
+        places = space.asarray(np.arange(size)) + begin - offset
+        found = space.take(found, places, dim, mode="clip")
+        if block and size != extent:
+            inside = (places >= 0) & (places < x.shape[dim])
+            found = space.where(_along(inside, dim, x.ndim), found, np.zeros((), x.dtype))
+    return found
+
+
+def dynamic_update_slice(space: Any, x, update, *starts, fixed=False, block=()):
+    """x with `update` written over it, element by element along each dim."""
+    found, inside = update, space.asarray(np.ones((1,) * x.ndim, bool))
+    for dim, (begin, (offset, _), size) in enumerate(_placed(space, x, starts, update.shape, block)):
+        places = space.asarray(np.arange(x.shape[dim])) + offset - begin
+        found = space.take(found, places, dim, mode="clip")
+        inside = inside & _along((places >= 0) & (places < size), dim, x.ndim)
+    return space.where(inside, found, x)
+
+
+def _placed(space: Any, x: Any, starts: Sequence[Any], sizes: Sequence[int], block: Sequence) -> list:
+    """Per dim where the slice begins, the part of the whole that is here, and the size of the slice."""
+    parts = block or [(0, size) for size in x.shape]
+    begins = [
+        space.clip(space.asarray(start).astype(np.int64), 0, extent - size)
+        for start, (_, extent), size in zip(starts, parts, sizes, strict=True)
+    ]
+    return list(zip(begins, parts, sizes, strict=True))
+
+
+def _along(values: Array, dim: int, rank: int) -> Array:
+    return values.reshape((1,) * dim + (-1,) + (1,) * (rank - dim - 1))
+
+
+OPERATORS: dict[str, Callable] = {
+    "GatherGrad": gather_grad,
+    "DynamicSlice": dynamic_slice,
+    "DynamicUpdateSlice": dynamic_update_slice,
+}
+"""By the operator's name: `function(space, *operands, **attrs)`."""
+
+
+def _key(own: Callable, to: Any) -> Callable:
+    """The start of a random sequence, also for a step that is known in the run only."""
+    key = to.function(own)
+
+    def of_step(seed: int, step: Any) -> Any:
+        return key(seed, step.astype(np.uint64) if isinstance(step, Array) else step)
+
+    return of_step
+
+
+def _places(own: type, to: Any) -> type:
+    """Where slices go, with one row more for those that lie outside: how many these are is known in the run only."""
+    space = to.space
+
+    class Places(to.derived(own)):
+        def _rows(self, starts: Any, batch: Any) -> tuple:
+            inside, rows = super()._rows(starts, batch, everywhere=True)
+            return inside, space.where(inside, rows, self._outside).reshape(-1)
+
+        @property
+        def _outside(self) -> int:
+            return math.prod(self.shape[dim] for dim in self.slices.sought)
+
+        def opened(self, array: Any) -> Any:
+            held = super().opened(array)
+            return space.concatenate([held, space.zeros((1, self.columns), held.dtype)])
+
+        def closed(self, matrix: Any) -> Any:
+            return super().closed(matrix[: self._outside])
+
+        def listed(self, array: Any) -> Any:
+            moved = array.transpose(self.slices.slices_order(array.ndim))
+            return moved.reshape(len(self.rows), self.columns)
+
+    return Places
+
+
+def _combined(own: Callable, to: Any) -> Callable:
+    """Slices combined into rows, each in turn by the library; of those that replace the last one wins."""
+    space = to.space
+
+    def combined(olds: list, news: list, rows: Any, body: Body) -> list:
+        if body == REPLACE:
+            last = space.zeros(len(olds[0]), np.int64)
+            space.maximum.at(last, rows, np.arange(1, len(rows) + 1))
+            picked = [space.take(new, last - 1, 0, mode="clip") for new in news]
+            return [space.where((last > 0)[:, None], new, old) for old, new in zip(olds, picked, strict=True)]
+        for old, new in zip(olds, news, strict=True):
+            getattr(space, _UFUNCS[body.name, old.dtype.kind == "b"]).at(old, rows, new)
+        return olds
+
+    return combined
+
+
+_UFUNCS = {
+    ("add", False): "add", ("mul", False): "multiply", ("max", False): "maximum", ("min", False): "minimum",
+    ("max", True): "maximum", ("min", True): "minimum", ("or", True): "maximum", ("and", True): "minimum",
+    ("add", True): "maximum", ("mul", True): "minimum",
+}  # fmt: skip
+
+
+def scatters(body: Body, is_bool: bool) -> bool:
+    """Whether slices can be combined by this function on an engine."""
+    return body == REPLACE or (body.name, is_bool) in _UFUNCS
+
+
+HELPERS: dict[str, Callable] = {
+    "autoshard.ops.random._key": _key,
+    "autoshard.ops.hlo_scatter._Places": _places,
+    "autoshard.ops.hlo_scatter._combined": _combined,
+}
+"""By the full name of a function that operators call: `function(own, retarget)` makes the other."""
+
+
+def override(name: str, space: Any) -> Callable | None:
+    """The meaning of an operator on a namespace, where it is not the retargeted one of numpy."""
+    found = OPERATORS.get(name)
+    return None if found is None else partial(found, space)
+
+
+__all__ = ["HELPERS", "OPERATORS", "override"]

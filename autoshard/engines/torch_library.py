@@ -1,0 +1,304 @@
+"""PyTorch's tensors for a Namespace. Functions that torch does not name itself are those of its `torch._numpy`.
+
+This file needs numpy, ml_dtypes (for bfloat16 alone) and torch: exported code carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, reduce
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+
+tnp: Any = import_module("torch._numpy")  # numpy's functions on torch's tensors, which torch.compile reads numpy by
+name = "torch"
+
+_SAME = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
+    "complex64", "complex128",
+)  # fmt: skip
+_NARROW = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+
+
+@cache
+def _types() -> dict[str, torch.dtype]:
+    return {one: getattr(torch, one) for one in (*_SAME, *_NARROW)}
+
+
+@cache
+def torch_dtype(of: np.dtype) -> torch.dtype:
+    """Torch's name of an element type."""
+    found = _types().get(of.name)
+    if found is None:
+        raise NotImplementedError(f"torch has no tensors of {of.name}")
+    return found
+
+
+@cache
+def numpy_dtype(of: torch.dtype) -> np.dtype:
+    """Numpy's name of an element type."""
+    known = str(of).removeprefix("torch.")
+    if known in _NARROW:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, known))
+    return np.dtype(known)
+
+
+def owns(value: Any) -> bool:
+    """Whether it is a tensor of torch's."""
+    return isinstance(value, torch.Tensor)
+
+
+def is_known(raw: torch.Tensor) -> bool:
+    """Whether its elements can be looked at now."""
+    return True
+
+
+def array(value: np.ndarray) -> torch.Tensor:
+    """A tensor of the same bits."""
+    value = np.ascontiguousarray(value).reshape(value.shape)
+    of = torch_dtype(value.dtype)
+    if value.dtype.name in _NARROW:
+        bits = np.int16 if value.dtype.itemsize == 2 else np.uint8
+        return torch.from_numpy(value.view(bits).copy()).view(of)
+    return torch.from_numpy(value.copy())
+
+
+def to_numpy(raw: torch.Tensor) -> np.ndarray:
+    """An array of the same bits."""
+    raw = raw.detach().resolve_conj().cpu().contiguous()
+    of = numpy_dtype(raw.dtype)
+    if of.name in _NARROW:
+        return raw.view(torch.int16 if of.itemsize == 2 else torch.uint8).numpy().view(of)
+    return raw.numpy()
+
+
+def dtype(raw: torch.Tensor) -> np.dtype:
+    return numpy_dtype(raw.dtype)
+
+
+def number(raw: torch.Tensor) -> Any:
+    return raw.item()
+
+
+def cast(raw: torch.Tensor, to: np.dtype) -> torch.Tensor:
+    of = torch_dtype(to)
+    return raw if raw.dtype == of else raw.to(of)
+
+
+def bitcast(raw: torch.Tensor, to: np.dtype) -> torch.Tensor:
+    return raw.contiguous().view(torch_dtype(to))
+
+
+def reshape(raw: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return raw.reshape(shape)
+
+
+def transpose(raw: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    return raw.permute(order)
+
+
+def broadcast(raw: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return raw.broadcast_to(shape)
+
+
+def complexed(real: torch.Tensor, imag: torch.Tensor, to: np.dtype) -> torch.Tensor:
+    part = torch_dtype(np.dtype(f"f{to.itemsize // 2}"))
+    return torch.complex(real.to(part).contiguous(), imag.to(part).contiguous())
+
+
+def where(condition: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.where(condition, x, y)
+
+
+def concatenate(raws: list, axis: int) -> torch.Tensor:
+    return torch.cat(raws, axis)
+
+
+def folded(name: str, raw: torch.Tensor, axes: tuple[int, ...], keepdims: bool) -> torch.Tensor:
+    if not axes:
+        return raw.to(torch.bool) if name in ("all", "any") else raw
+    if name == "prod":
+        for axis in sorted(axes, reverse=True):
+            raw = torch.prod(raw, axis, keepdim=keepdims)
+        return raw
+    run = {"sum": torch.sum, "max": torch.amax, "min": torch.amin, "all": torch.all, "any": torch.any}[name]
+    return run(raw, axes, keepdim=keepdims)
+
+
+def get(raw: torch.Tensor, index: Any) -> torch.Tensor:
+    raw, index = _forward(raw, index)
+    return raw[index]
+
+
+def set(raw: torch.Tensor, index: Any, part: torch.Tensor) -> torch.Tensor:
+    made = raw.clone(memory_format=torch.contiguous_format)
+    if _has_backward(index):
+        places = torch.arange(raw.numel()).reshape(raw.shape)
+        made.view(-1)[get(places, index)] = part
+    else:
+        made[_indices(index)] = part
+    return made
+
+
+def _argsort(raw: torch.Tensor, axis: int, stable: bool) -> torch.Tensor:
+    return torch.argsort(raw, dim=axis, stable=stable)
+
+
+def at(ufunc: str, raw: torch.Tensor, index: Any, part: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(raw.numel()).reshape(raw.shape)[_indices(index)]
+    values = part.broadcast_to(places.shape).reshape(-1)
+    flat = raw.reshape(-1).clone()
+    by = {"add": "sum", "multiply": "prod", "maximum": "amax", "minimum": "amin"}[ufunc]
+    return flat.scatter_reduce(0, places.reshape(-1), values, by, include_self=True).reshape(raw.shape)
+
+
+def _has_backward(index: Any) -> bool:
+    items = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(one, slice) and (one.step or 1) < 0 for one in items)
+
+
+def _indices(index: Any) -> Any:
+    """Numbers that index, as torch takes them: of 64 bits."""
+    items = index if isinstance(index, tuple) else (index,)
+    return tuple(_index(one) for one in items)
+
+
+def _index(one: Any) -> Any:
+    if isinstance(one, list | range | np.ndarray):
+        one = torch.as_tensor(np.asarray(one))
+    if isinstance(one, torch.Tensor) and one.dtype != torch.bool:
+        return one.to(torch.int64)
+    return one
+
+
+def _forward(raw: torch.Tensor, index: Any) -> tuple[torch.Tensor, Any]:
+    """The same element by steps forward: torch knows no others."""
+    items = list(_indices(index))
+    if not _has_backward(tuple(items)):
+        return raw, tuple(items)
+    taken = sum(map(_dims_of, items))
+    if any(one is Ellipsis for one in items):
+        place = next(i for i, one in enumerate(items) if one is Ellipsis)
+        items[place : place + 1] = [slice(None)] * (raw.ndim - taken + 1)
+    dim = 0
+    for i, one in enumerate(items):
+        if isinstance(one, slice) and (one.step or 1) < 0:
+            raw = raw.index_select(dim, torch.tensor(range(raw.shape[dim])[one], dtype=torch.int64))
+            items[i] = slice(None)
+        dim += _dims_of(one)
+    return raw, tuple(items)
+
+
+def _dims_of(one: Any) -> int:
+    """How many dims a part of an index speaks of."""
+    return one.ndim if isinstance(one, torch.Tensor) and one.dtype == torch.bool else int(one is not None)
+
+
+def ufunc(name: str) -> Callable:
+    """An elementwise function of numpy's, by its name."""
+    of = _UFUNCS.get(name) or getattr(torch, name, None) or function(name)
+
+    def call(*raws: torch.Tensor) -> Any:
+        wide = {raw.dtype for raw in raws} & _UNSIGNED
+        return _unsigned(name, of, raws, wide.pop()) if wide else of(*raws)
+
+    return call
+
+
+# Torch has tensors of these types, and hardly computes on them.
+_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
+_COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+_OF_64_BITS = ("add", "subtract", "multiply", "bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift")
+
+
+def _unsigned(name: str, of: Callable, raws: tuple[torch.Tensor, ...], kind: torch.dtype) -> torch.Tensor:
+    """The function on numbers without a sign, computed in i64: exact for 16 and 32 bits; of 64 where bits suffice."""
+    if kind == torch.uint64:
+        return _of_64_bits(name, of, [raw.view(torch.int64) for raw in raws])
+    made = of(*(raw.to(torch.int64) for raw in raws))
+    return made if made.dtype != torch.int64 else (made & (2 ** (8 * kind.itemsize) - 1)).to(kind)
+
+
+def _of_64_bits(name: str, of: Callable, raws: list[torch.Tensor]) -> torch.Tensor:
+    least = torch.iinfo(torch.int64).min
+    if name in _COMPARISONS:
+        return of(*(raw ^ least for raw in raws))
+    if name in ("maximum", "minimum"):
+        return (of(*(raw ^ least for raw in raws)) ^ least).view(torch.uint64)
+    if name == "right_shift":
+        x, count = raws
+        rest = torch.where(count == 0, -1, (1 << (64 - count).clamp(max=63)) - 1)
+        return ((x >> count) & rest).view(torch.uint64)
+    if name not in _OF_64_BITS:
+        raise NotImplementedError(f"torch has no {name} of uint64")
+    return of(*raws).view(torch.uint64)
+
+
+def function(name: str) -> Callable:
+    """A function of numpy's, by its name."""
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name]
+    try:
+        of = reduce(getattr, name.split("."), tnp)
+    except AttributeError:
+        raise NotImplementedError(f"torch has no function {name!r} of numpy's") from None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _tensors(of(*map(_known, args), **{key: _known(one) for key, one in kwargs.items()}))
+
+    return call
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, np.dtype):
+        return getattr(tnp, value.name)
+    if isinstance(value, np.ndarray):
+        return array(value)
+    return type(value)(map(_known, value)) if isinstance(value, tuple | list) else value
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, tnp.ndarray):
+        return value.tensor
+    return tuple(map(_tensors, value)) if isinstance(value, tuple | list) else value
+
+
+def _floor_divide(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Rounded down; of whole numbers 0 where y is 0, as numpy has it."""
+    if x.dtype.is_floating_point:
+        return torch.floor_divide(x, y)
+    zero = y == 0
+    return torch.where(zero, 0, torch.floor_divide(x, torch.where(zero, 1, y)))
+
+
+def _remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    if x.dtype.is_floating_point:
+        return torch.remainder(x, y)
+    zero = y == 0
+    return torch.where(zero, 0, torch.remainder(x, torch.where(zero, 1, y)))
+
+
+_UFUNCS: dict[str, Callable] = {
+    "divide": torch.true_divide,
+    "equal": torch.eq,
+    "power": torch.pow,
+    "invert": torch.bitwise_not,
+    "left_shift": torch.bitwise_left_shift,
+    "right_shift": torch.bitwise_right_shift,
+    "rint": torch.round,
+    "conjugate": torch.conj_physical,
+    "floor_divide": _floor_divide,
+    "remainder": _remainder,
+    "cbrt": lambda x: torch.sign(x) * torch.pow(torch.abs(x), 1 / 3),
+    "isfinite": torch.isfinite,
+}
+
+_FUNCTIONS: dict[str, Callable] = {
+    "argsort": _argsort,
+    "take_along_axis": lambda raw, index, axis: torch.take_along_dim(raw, index.to(torch.int64), axis),
+}

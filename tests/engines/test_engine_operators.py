@@ -1,0 +1,97 @@
+"""Every operator's meaning on torch's and JAX's tensors equals numpy's: values, types, shapes; or is named as lacking.
+
+Gradients are graphs of operators, so that what holds for operators holds for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from autoshard.core.tensortype import TensorType, type_of
+from autoshard.engines.kernels import Kernels, kernels_of
+from tests.oracle.samples import SAMPLES
+from tests.oracle.samples.sample import Sample
+
+UNIQUE_UP_TO_SIGN = ("Svd", "SelfAdjointEig", "SingularValues")
+"""Decompositions whose vectors may have either sign: compared by their size."""
+GROUP = 24
+"""Operators that one compiled program computes: a compilation costs most of it."""
+
+
+def _types(sample: Sample, arrays: Sequence[np.ndarray]) -> tuple[TensorType, ...]:
+    return sample.op.result_types(tuple(map(type_of, arrays)), sample.attributes)
+
+
+def _samples(kernels: Kernels) -> list[tuple[Sample, list[np.ndarray]]]:
+    """The first sample of each operator that the engine runs."""
+    first = {sample.op.name: sample for sample in reversed(SAMPLES) if not sample.op.takes_regions}
+    known = [one for one in first.values() if kernels.lacking(one.op, one.attributes) is None]
+    return [(one, one.arrays(np.random.default_rng(1))) for one in known]
+
+
+def _assert_same(sample: Sample, got: Sequence[np.ndarray], arrays: Sequence[np.ndarray]) -> None:
+    for found, want in zip(got, sample.op.evaluate(arrays, sample.attributes), strict=True):
+        assert found.dtype == want.dtype and found.shape == want.shape, str(sample)
+        if want.dtype.kind in "biu":
+            np.testing.assert_array_equal(found, want, err_msg=str(sample))
+            continue
+        kind = np.complex128 if want.dtype.kind == "c" else np.float64
+        one, other = found.astype(kind), want.astype(kind)
+        if sample.op.name in UNIQUE_UP_TO_SIGN:
+            one, other = np.abs(one), np.abs(other)
+        scale = float(np.max(np.abs(other[np.isfinite(other)]), initial=1e-30))
+        np.testing.assert_allclose(one, other, rtol=3e-5, atol=3e-5 * scale, err_msg=str(sample))
+
+
+def _lacking(engine: str) -> set[str]:
+    kernels = kernels_of(engine)
+    return {one.op.name for one in SAMPLES if kernels.lacking(one.op, one.attributes) not in (None, "it holds bodies")}
+
+
+def _groups(items: list, size: int) -> Iterator[list]:
+    return (items[i : i + size] for i in range(0, len(items), size))
+
+
+@pytest.mark.torch
+def test_operators_on_torch() -> None:
+    pytest.importorskip("torch")
+    kernels = kernels_of("torch")
+    samples = _samples(kernels)
+    for sample, arrays in samples:
+        raws = [kernels.library.array(array) for array in arrays]
+        made = kernels.run(sample.op, raws, sample.attributes, _types(sample, arrays))
+        _assert_same(sample, [kernels.library.to_numpy(one) for one in made], arrays)
+    assert len(samples) > 270
+
+
+@pytest.mark.jax
+def test_operators_in_compiled_programs() -> None:
+    jax = pytest.importorskip("jax")
+    kernels = kernels_of("xla")
+    samples = _samples(kernels)
+    for group in _groups(samples, GROUP):
+        with jax.enable_x64(True):
+            step = jax.jit(_all(kernels, group), compiler_options={"xla_backend_optimization_level": "0"})
+            made = step([arrays for _, arrays in group])
+        for (sample, arrays), got in zip(group, made, strict=True):
+            _assert_same(sample, [np.asarray(one) for one in got], arrays)
+    assert len(samples) > 260
+
+
+def _all(kernels: Kernels, group: Sequence[tuple[Sample, list[np.ndarray]]]) -> Callable:
+    def step(operands: list[list]) -> list:
+        return [
+            kernels.run(sample.op, raws, sample.attributes, _types(sample, arrays))
+            for (sample, arrays), raws in zip(group, operands, strict=True)
+        ]
+
+    return step
+
+
+@pytest.mark.torch
+def test_what_torch_lacks() -> None:
+    pytest.importorskip("torch")
+    assert _lacking("torch") == {"CholeskyInfo", "Lu", "Geqrf", "CustomCall", "ScatterSlices"}
