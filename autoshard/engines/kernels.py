@@ -1,7 +1,7 @@
 """Kernels of an engine: what each operator computes on the tensors of torch or JAX, with numpy's types and shapes.
 
     kernels = kernels_of("torch")
-    (y,) = kernels.run(softmax, [x], {"axis": -1}, (x_type,))
+    (y,) = kernels.run(softmax, [x], {"axis": -1}, (x_type.dtype,))
 
 The meaning is the operator's own, retargeted (`retarget.py`); a few have another one (`overrides.py`), and some an
 engine lacks: `kernels.lacking(op, attrs)` says why, before anything runs.
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.core.tensortype import TOKEN, TensorType
+from autoshard.core.tensortype import TOKEN, DType
 from autoshard.engines.namespace import Namespace
 from autoshard.engines.numpy_library import Known
 from autoshard.engines.overrides import HELPERS, override, scatters
@@ -41,6 +41,7 @@ _LACKING: dict[str, dict[str, str]] = {
         "AiryAi": _BESSEL,
         "GroupedMatMul": _SLICES,
         "GroupedOuter": _SLICES,
+        "Pick": "how many offers of blocks are padding is known in the run only",
     },
 }
 """Operators that an engine does not run, each with the reason; `tests/engines/test_operators.py` holds the list."""
@@ -70,16 +71,16 @@ class Kernels:
         return self._meanings[op.name]
 
     def run(
-        self, op: Operator, raws: Sequence[Any], attrs: Mapping[str, Any], results: Sequence[TensorType]
+        self, op: Operator, raws: Sequence[Any], attrs: Mapping[str, Any], kinds: Sequence[DType]
     ) -> tuple[Any, ...]:
         """The operator on the library's tensors; results have exactly these element types."""
         given = {name: self._retarget.value(value) for name, value in attrs.items()}
         made = self.meaning(op)(*map(self.space.asarray, raws), **given)
         parts = made if isinstance(made, tuple) else (made,)
-        return tuple(self._final(part, of) for part, of in zip(parts, results, strict=True))
+        return tuple(self._final(part, of) for part, of in zip(parts, kinds, strict=True))
 
-    def _final(self, part: Any, of: TensorType) -> Any:
-        kind = np.dtype(bool) if of.dtype is TOKEN else of.dtype.numpy
+    def _final(self, part: Any, of: DType) -> Any:
+        kind = np.dtype(bool) if of is TOKEN else of.numpy
         return self.library.cast(self.space.library.final(self.space.raw(part)), kind)
 
 

@@ -313,6 +313,24 @@ class Namespace:
             index = self.clip(index, 0, array.shape[axis] - 1)
         return array[(*(slice(None),) * axis, index)]
 
+    def compress(self, condition: Any, array: Any, axis: Any = None) -> Array:
+        """Elements where the condition holds, which has to be known: how many they are is the size of the result."""
+        known = self.asarray(condition)
+        if not known.is_known:
+            raise Lacking("how many elements a condition picks is not known before the run")
+        return self.take(array, np.flatnonzero([bool(one) for one in known]), axis)
+
+    def roll(self, array: Any, shift: Any, axis: Any = None) -> Array:
+        """Elements moved along dims, those at the end to the front."""
+        array = self.asarray(array)
+        if axis is None:
+            return self.roll(array.ravel(), shift, 0).reshape(array.shape)
+        axes, shifts = _listed(axis), _listed(shift)
+        for one, by in zip(axes, shifts * len(axes) if len(shifts) == 1 else shifts, strict=True):
+            size = array.shape[one]
+            array = self.take(array, (np.arange(size) - by) % max(size, 1), one)
+        return array
+
     @property
     def _argsort(self) -> Callable:
         return self.function(self.library.function("argsort"))

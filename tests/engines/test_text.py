@@ -1,0 +1,85 @@
+"""The text of a program is a second reading of it: with numpy, bit for bit what the interpreter gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoshard.engines.groups import Cuts, Grid
+from autoshard.engines.kernels import kernels_of
+from autoshard.engines.local_run import LocalRun
+from autoshard.engines.rounds import rounds_of
+from autoshard.engines.text import write
+from autoshard.layout.mesh import Mesh
+from autoshard.partition.lower import lower
+from autoshard.partition.passes import DEFAULT, optimize
+from autoshard.partition.program import Program
+from autoshard.runtime.interpret import Executor
+from autoshard.runtime.local import LocalComm
+from costmodel import preset
+from tests.oracle.many import Case, case
+
+SEEDS = range(12)
+
+
+def program_of(one: Case) -> Program:
+    program = lower(one.plan)
+    return optimize(program, preset("cpu").for_ranks(program.mesh.devices), DEFAULT)[0] if one.passes else program
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_text_equals_interpreter_bit_for_bit(seed: int) -> None:
+    one = case(seed)
+    program = program_of(one)
+    executor = Executor(program, LocalComm(program.mesh.devices))
+    blocks = executor.scatter(one.made.feeds)
+    found = executor.gather(LocalRun(program).consume([[np.array(part) for part in parts] for parts in blocks]))
+    for got, want in zip(found, executor.gather(executor.run(blocks)), strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("seed", (1, 2, 3, 12))
+def test_text_on_torchs_operators(seed: int) -> None:
+    pytest.importorskip("torch")
+    one = case(seed)
+    program = program_of(one)
+    executor = Executor(program, LocalComm(program.mesh.devices))
+    blocks = executor.scatter(one.made.feeds)
+    found = executor.gather(LocalRun(program, kernels_of("torch")).consume([list(parts) for parts in blocks]))
+    for got, want in zip(found, executor.gather(executor.run(blocks)), strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_texts_are_equal_for_equal_programs() -> None:
+    first, second = (write(program_of(case(3))).source for _ in range(2))
+    assert first == second and first.count("def step(") == 1
+
+
+def test_groups_by_names_and_by_rows() -> None:
+    mesh = Mesh.parse("6")
+    halves, thirds = mesh.ref("d:(1)2"), mesh.ref("d:(2)3")
+    named = Cuts(mesh, [halves, thirds], listed=False)
+    assert named.axes((halves,)) == ("d_0",)
+    assert named.grid.rows(("d_0",)) == ((0, 3), (1, 4), (2, 5))
+    clashing = Cuts(mesh, [halves, thirds, mesh.ref("d:(1)3")], listed=False)
+    assert clashing.axes((halves,)) == ((0, 3), (1, 4), (2, 5))
+    assert clashing.grid == Grid((("ranks", 6),), tuple(range(6)))
+
+
+def test_groups_keep_the_order_of_axes_and_of_the_mesh() -> None:
+    grid = Grid((("dp", 2), ("tp", 2)), (3, 1, 0, 2))
+    assert grid.rows(("tp", "dp")) == ((3, 0, 1, 2),)
+    assert grid.index(("dp", "tp")) == (2, 1, 3, 0)
+
+
+def test_no_rank_sends_twice_in_a_round() -> None:
+    box = ((0, 1, 1),)
+    table = tuple(tuple((source, box, box, False) for source in range(4)) for _ in range(4))
+    rounds = rounds_of(table)
+    assert sum(map(len, rounds)) == 12
+    for messages in rounds:
+        sources, targets = [one[0] for one in messages], [one[1] for one in messages]
+        assert len(set(sources)) == len(sources) and len(set(targets)) == len(targets)
