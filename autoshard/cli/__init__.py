@@ -21,6 +21,7 @@ from autoshard.cli.redistributing import redistribute
 from autoshard.cli.running import RunCommand, run
 from autoshard.cli.scheduling import schedule
 from autoshard.cli.showing import hardware, layout, modes, operators
+from autoshard.cli.tracing import trace
 from autoshard.cli.truthful import truth
 from autoshard.cli.viewing import diff, view
 from autoshard.cli.words import as_options
@@ -35,6 +36,7 @@ app.command()(partition)
 app.command()(compare)
 app.command()(diff)
 app.command()(view)
+app.command()(trace)
 app.command()(export)
 app.command()(propagate)
 app.command()(explain)

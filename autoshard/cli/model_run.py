@@ -31,6 +31,8 @@ from autoshard.trace.evaluate import evaluate
 from autoshard.trace.parameter import Parameter
 from autoshard.trace.structure import flatten, unflatten
 
+RECORDED_STEPS = 3
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -48,9 +50,19 @@ class Prepared:
     planned: Planned
     inputs: tuple
     wanted: Wanted | None
+    trace: Path | None = None
+    """Where ranks record when each instruction ran; None: nowhere."""
 
 
-def prepare(target: str, mesh: Mesh, search: str | None, check: bool, folder: Path, **settings: Any) -> Path:
+def prepare(
+    target: str,
+    mesh: Mesh,
+    search: str | None,
+    check: bool,
+    folder: Path,
+    trace: Path | None = None,
+    **settings: Any,
+) -> Path:
     """Plan the model of a target and write it to a file in `folder`; the file.
 
     A PyTorch or JAX model is compared with what its framework makes of outputs, parameters and buffers: in a step of
@@ -58,6 +70,7 @@ def prepare(target: str, mesh: Mesh, search: str | None, check: bool, folder: Pa
     compared with its own unsplit run. A model without example inputs gets seeded random ones.
 
     Args:
+        trace: where ranks record when each instruction ran, in steps after the first.
         settings: what else `autoshard.plan` takes by name.
 
     Raises:
@@ -76,7 +89,7 @@ def prepare(target: str, mesh: Mesh, search: str | None, check: bool, folder: Pa
     wanted = _wanted(planned, model, inputs) if check else None
     planned.program  # noqa: B018  (worked out once, here)
     path = folder / f"{target.rpartition(':')[2]}.pickle"
-    path.write_bytes(pickle.dumps(Prepared(planned, inputs, wanted)))
+    path.write_bytes(pickle.dumps(Prepared(planned, inputs, wanted, trace)))
     return path
 
 
@@ -100,16 +113,44 @@ def run_prepared(path: Path) -> int:
 
     Rank 0 also writes what it found beside the file, as JSON: see `outcome`.
     """
-    prepared: Prepared = pickle.loads(path.read_bytes())
+    prepared = prepared_in(path)
     planned, wanted = prepared.planned, prepared.wanted
     before = _values(planned, wanted)
     given = [np.array(one) for one in planned.traced.inputs(*prepared.inputs)] if before and get_rank() == 0 else []
     begun = perf_counter()
     outputs = arrays_in(planned.run(*prepared.inputs))
     seconds = perf_counter() - begun
-    if get_rank():
-        return 0
-    print(told(planned, outputs))
+    code = 0 if get_rank() else _told_outcome(prepared, path, outputs, seconds, before, given)
+    if prepared.trace is not None:
+        record_steps(planned, prepared.inputs, prepared.trace)
+    return code
+
+
+def record_steps(planned: Planned, inputs: Sequence[Any], folder: Path) -> None:
+    """Run more steps and record them; the last one stays, as the first ones make connections and buffers."""
+    from autoshard.runtime.recording import recording
+
+    with recording(planned.session.executor, folder):
+        for _ in range(RECORDED_STEPS):
+            planned.run(*inputs)
+
+
+def prepared_in(path: Path) -> Prepared:
+    """What `prepare` has written to a file."""
+    return pickle.loads(path.read_bytes())
+
+
+def _told_outcome(
+    prepared: Prepared,
+    path: Path,
+    outputs: list[np.ndarray],
+    seconds: float,
+    before: dict[str, np.ndarray],
+    given: Sequence[np.ndarray],
+) -> int:
+    """Print what came out, and compare it; the exit code."""
+    planned, wanted = prepared.planned, prepared.wanted
+    print(told(planned, outputs), flush=True)
     agreed = None
     if wanted is not None:
         agreed = _compared(planned, wanted, outputs, before, given)

@@ -98,11 +98,16 @@ def dump(
         target, devices, mesh, option,
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
     )  # fmt: skip
-    for path in planned.dump(output, ranks=_read_ranks(ranks, planned.plan.mesh.devices)):
+    for path in planned.dump(output, ranks=read_ranks(ranks, planned.plan.mesh.devices)):
         typer.echo(str(path))
 
 
-def _read_ranks(text: str, world: int) -> list[int] | None:
+def read_ranks(text: str, world: int) -> list[int] | None:
+    """The ranks that an option names; None for all.
+
+    Raises:
+        TargetError: no list of ranks, or one that is not there.
+    """
     if text == "all":
         return None
     words = [word.strip() for word in text.split(",")]

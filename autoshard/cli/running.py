@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from autoshard.cli.output import check_folder
 from autoshard.cli.planned import (
     DATASET,
     HARDWARE,
@@ -24,6 +25,7 @@ from autoshard.cli.planned import (
 from autoshard.cli.target import TargetError, in_script, is_module
 from autoshard.layout.mesh import Mesh
 from autoshard.runtime.launch import launch
+from autoshard.util.errors import RuntimeSetupError
 
 _RANKS = re.compile(r"-n\d*|--ranks(=.*)?")
 
@@ -94,6 +96,14 @@ def run(
             help="Of a model or module: the mesh, 'dp=2,tp=4'. Default: one axis of N ranks, or what the module names.",
         ),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FOLDER",
+            help="Of a model: measure further steps, and write FOLDER/trace.json: predicted and measured side by side.",
+        ),
+    ] = None,
     search: Search = None,
     hardware: HardwareName = HARDWARE,
     dataset_strategy: DatasetStrategy = DATASET,
@@ -109,6 +119,8 @@ def run(
     options = {"hosts": hosts, "rank_table": rank_table, "threads": threads, "timeout": timeout}
     settings = {"search": search, "hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
     given = [str(script), *(arguments or [])]
+    if trace is not None:
+        _check_trace(script, trace)
     if not in_script(script) and not is_module(script):
         _check_script(script, check, {**settings, "mesh": mesh, "option": option})
         raise typer.Exit(launch(given, ranks, **options))
@@ -116,12 +128,49 @@ def run(
     if len(given) > 1:
         kind = "module" if is_module(script) else "model"
         raise TargetError(f"{script} is a {kind} and takes no arguments, but got {' '.join(given[1:])}")
-    prepare = _prepared_module if is_module(script) else _prepared_model
     # Other hosts have to see the folder; they see that of the script or module.
     remote = hosts is not None or rank_table is not None
     near = Path(str(script).rpartition(":")[0] or script).resolve().parent if remote else None
     with TemporaryDirectory(prefix="autoshard_", dir=near) as folder:
-        raise typer.Exit(launch(prepare(script, ranks, mesh, check, Path(folder), settings), ranks, **options))
+        if is_module(script):
+            raise typer.Exit(
+                launch(_prepared_module(script, ranks, mesh, check, Path(folder), settings), ranks, **options)
+            )
+        command = _prepared_model(script, ranks, mesh, check, Path(folder), {**settings, "trace": trace})
+        code = launch(command, ranks, **options)
+        if trace is not None:
+            _save_trace(Path(command[1]), trace, code)
+        raise typer.Exit(code)
+
+
+def _check_trace(target: Path, folder: Path) -> None:
+    """That a run of the target can be traced into a folder, which may be made."""
+    if not in_script(target):
+        raise TargetError(f"--trace goes with a model, SCRIPT.py:NAME, not with {target}")
+    check_folder(folder)
+    from autoshard.runtime.recording import record_files
+
+    for old in record_files(folder):
+        old.unlink()  # of a run before
+
+
+def _save_trace(prepared: Path, folder: Path, code: int) -> None:
+    """Write what ranks have recorded, beside what was predicted; of a run that failed (`code`) what it has left."""
+    from autoshard.cli.model_run import prepared_in
+    from autoshard.exporters.trace import Span, save_trace, trace_data
+    from autoshard.runtime.recording import recorded
+
+    planned = prepared_in(prepared).planned
+    try:
+        found = recorded(folder, len(planned.program.instructions))
+    except RuntimeSetupError as error:
+        if not code:
+            raise
+        typer.echo(f"nothing is traced: {error}", err=True)
+        return
+    measured = {rank: [Span(*one) for one in spans] for rank, spans in found.items()}
+    path = save_trace(trace_data(planned, measured=measured), folder / "trace.json")
+    typer.echo(f"traced to {path}", err=True)
 
 
 def _check_script(script: Path, check: bool, given: Mapping[str, Any]) -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from autoshard.cost.evaluate import axes_of
 from autoshard.cost.prices import prices_for
-from autoshard.cost.timeline import Scheduled, scheduled
+from autoshard.cost.timeline import scheduled
 from autoshard.exporters.plan_records import ModuleRecord, PlacementRecord, TaskRecord
 from autoshard.ir.graph import Node, Value, inner_values
 from autoshard.layout.layout import Layout
-from autoshard.partition.program import Collective, Compute, Instruction, Nest, Together, walk
+from autoshard.partition.program import Collective, Compute, Instruction, Nest, Together, Wait, communicates, walk
 from autoshard.plan.plan import Plan
 from autoshard.report.modules import Module, module_tree
 from autoshard.report.summary import Summary
@@ -38,27 +38,28 @@ def _tasks(planned: Planned, summary: Summary) -> Iterator[TaskRecord]:
     nodes: dict[Node | None, int] = {row.node: i for i, row in enumerate(summary.operators)}
     moves = {one: i for i, move in enumerate(summary.moves) for one in move.collectives}
     for one in scheduled(planned.program, prices_for(planned.hardware).instructions):
-        inside = list(walk((one.instruction,)))
-        numbers = () if isinstance(one.instruction, Nest) else (moves[each] for each in inside if each in moves)
+        inside = () if isinstance(one.instruction, Nest) else walk((one.instruction,))
+        numbers = (moves[each] for each in inside if each in moves)
         yield TaskRecord(
             start=one.start,
             seconds=one.end - one.start,
-            lane=_lane(one, inside),
+            lane=lane_of(one.instruction),
             moment=one.moment,
-            operator=nodes.get(_node(one.instruction)),
+            operator=nodes.get(node_of(one.instruction)),
             redistributions=tuple(dict.fromkeys(numbers)),
             exposed=one.exposed,
         )
 
 
-def _lane(one: Scheduled, inside: list[Instruction]) -> str:
-    if not one.communicates:
+def lane_of(one: Instruction) -> str:
+    """The lane that an instruction takes: the mesh axes that it talks over, `compute` for all else, loops included."""
+    if isinstance(one, Nest | Wait) or not communicates(one):
         return COMPUTE
-    first = next(each for each in inside if isinstance(each, Collective | Together))
+    first = next(each for each in walk((one,)) if isinstance(each, Collective | Together))
     return ".".join(axes_of(first.step))
 
 
-def _node(one: Instruction) -> Node | None:
+def node_of(one: Instruction) -> Node | None:
     """The operator that an instruction runs, if it runs one."""
     if isinstance(one, Compute):
         return one.composite or one.node

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from time import perf_counter_ns
 
 import numpy as np
 
@@ -54,6 +55,8 @@ class Executor:
             )
         check_alike(program, comm)
         self.program, self.comm = program, comm
+        self.times: memoryview | None = None
+        """Where each outer instruction's begin and end are recorded, in nanoseconds; None: nowhere."""
         self._slots: dict[Register, int] = {}
         for register in (*program.inputs, *_registers(program.instructions)):
             self._slots.setdefault(register, len(self._slots))
@@ -99,7 +102,7 @@ class Executor:
         inputs.clear()
         # Numpy's warnings would speak of padding, which no result depends on.
         with np.errstate(all="ignore") if self._padded else nullcontext():
-            self._play(self._actions, slots)
+            (self._play if self.times is None else self._play_timed)(self._actions, slots)
         self.comm.at(None)
         outputs = [slots[self._slots[register]] for register in self.program.outputs]
         return [parts for parts in outputs if parts is not None]
@@ -114,6 +117,18 @@ class Executor:
             if place is not None:
                 at(place)
             action(slots)
+
+    def _play_timed(self, actions: Sequence[Action], slots: list) -> None:
+        """`_play`, with the begin and end of each action."""
+        at, now, times = self.comm.at, perf_counter_ns, self.times
+        assert times is not None, "there is somewhere to record"
+        times[:] = memoryview(bytes(times.nbytes)).cast("q")
+        for i, (place, action) in enumerate(actions):
+            if place is not None:
+                at(place)
+            times[2 * i] = now()
+            action(slots)
+            times[2 * i + 1] = now()
 
     def _bound(
         self, instructions: Sequence[Instruction], last_uses: Sequence[Iterable[Register]], kept: Collection[Register]

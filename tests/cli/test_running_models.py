@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,19 @@ def test_a_torch_module_needs_its_arguments(cli, scripts):
     )
     code, out, _ = cli("plan", f"{scripts / 'in_torch.py'}:pair", "-n", "2")
     assert code == 0 and "0.matmul" in out
+
+
+@pytest.mark.mpi
+def test_a_run_is_traced(cli, scripts, tmp_path):
+    folder = tmp_path / "traced"
+    code, out, err = cli("run", f"{scripts / 'own.py'}:dense", "-n", "2", "--trace", str(folder), "--timeout", "120")
+    assert code == 0 and "traced to" in err, err
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    names = {one["args"]["name"] for one in events if one["name"] == "process_name"}
+    assert names == {f"rank {rank} (d={rank}) {words}" for rank in (0, 1) for words in ("predicted", "measured")}
+    by_rank = {}
+    for one in events:
+        if one["ph"] == "X":
+            by_rank.setdefault(one["pid"], []).append(one["name"])
+    predicted, measured = by_rank[0], by_rank[1_000_000]
+    assert [one for one in measured if one in predicted] == predicted

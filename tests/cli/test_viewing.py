@@ -76,3 +76,23 @@ def test_mistakes(cli, tmp_path):
     for arguments, words in wrong.items():
         code, out, err = cli(*arguments)
         assert (code, out) == (2, "") and words in err, (arguments, err)
+
+
+def test_a_trace_of_a_script(cli, tmp_path):
+    path = tmp_path / "trace.json"
+    assert cli("trace", FORWARD, "-n", "8", "--ranks", "0,3", "-o", str(path)) == (0, f"{path}\n", "")
+    found = json.loads(path.read_text())
+    assert {one["pid"] for one in found["traceEvents"]} == {0, 3} and found["otherData"]["mesh"] == "d=8"
+    for arguments, words in {
+        ("-o", "no/trace.json"): "there is no directory no",
+        ("--ranks", "8"): "0 to 7",
+    }.items():
+        code, _, err = cli("trace", FORWARD, "-n", "8", *arguments)
+        assert code == 2 and words in err
+
+
+def test_traces_of_what_plans_itself_are_refused(cli, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("print(1)")
+    code, _, err = cli("run", "-n", "2", "--trace", str(tmp_path / "out"), str(script))
+    assert code == 2 and "--trace goes with a model" in err

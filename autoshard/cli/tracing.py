@@ -1,0 +1,55 @@
+"""`autoshard trace`: the predicted step of a plan as a trace for Chrome or Perfetto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autoshard.cli.app import Devices, MeshText
+from autoshard.cli.output import check_file
+from autoshard.cli.planned import (
+    DATASET,
+    HARDWARE,
+    DatasetStrategy,
+    HardwareName,
+    Memory,
+    ModeOptions,
+    Search,
+    Target,
+    planned_target,
+)
+from autoshard.cli.planning import read_ranks
+
+
+def trace(
+    target: Target,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE.json", help="The trace to write; .json.gz packs it.")
+    ] = Path("trace.json"),
+    ranks: Annotated[
+        str | None, typer.Option(metavar="RANKS", help="'all', or numbers like '0,3'. Default: the first eight.")
+    ] = None,
+    devices: Devices = None,
+    mesh: MeshText = None,
+    search: Search = None,
+    hardware: HardwareName = HARDWARE,
+    dataset_strategy: DatasetStrategy = DATASET,
+    memory: Memory = None,
+    option: ModeOptions = None,
+) -> None:
+    """Write the predicted step of a plan as a trace: what each rank does when, what it waits for, what lies in memory.
+
+    chrome://tracing and https://ui.perfetto.dev open it. `autoshard run TARGET -n N --trace FOLDER` measures one.
+    """
+    from autoshard.exporters.trace import save_trace, trace_data
+
+    check_file(output)
+    planned = planned_target(
+        target, devices, mesh, option,
+        search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
+    )  # fmt: skip
+    world = planned.plan.mesh.devices
+    chosen = None if ranks is None else read_ranks(ranks, world) or range(world)
+    typer.echo(str(save_trace(trace_data(planned, chosen), output)))
