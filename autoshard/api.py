@@ -41,6 +41,7 @@ from autoshard.search.registry import check_options
 from autoshard.search.rings import with_rings
 from autoshard.trace.function import Traced
 from autoshard.transform.planned_graph import planned_graph
+from autoshard.transform.train import accumulated
 from autoshard.util.checks import positive
 from autoshard.util.errors import AutoshardError, PlanError
 from costmodel import Hardware, preset
@@ -64,6 +65,7 @@ def plan(
     memory: str | int | None = None,
     options: Mapping[str, Any] = _NO_OPTIONS,
     passes: bool | Sequence[str] = True,
+    micro_batches: int = 1,
 ) -> Planned:
     """Trace a model, or read a module; choose a strategy for each operator and a layout for each value.
 
@@ -87,6 +89,8 @@ def plan(
             that keeps to it, and a plan that needs more is refused.
         passes: what is done to the program that the plan leads to, so that it moves less: True (`DEFAULT` of
             autoshard.partition.passes), False (nothing), or names of `PASSES`.
+        micro_batches: into how many parts the batch (dim 0 of data inputs) is cut, which are done one after the other:
+            gradients are added up, and updates are done once. Not for a module.
 
     Raises:
         MemoryLimitError: the plan needs more memory than there is; search "optimal" keeps to the limit.
@@ -104,11 +108,13 @@ def plan(
     known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     chosen = check_passes((DEFAULT if passes else ()) if isinstance(passes, bool) else passes)
     if is_module(target):
-        _check_module(inputs, dataset_strategy)
+        _check_module(inputs, dataset_strategy, micro_batches)
         return _plan_module(target, mesh, devices, search or DEFAULT_SEARCH, known, read_limit(memory), options, chosen)
     traced = traced_target(target, inputs)
     over, mode = _mesh(mesh, devices), search or DEFAULT_SEARCH
-    return plan_traced(traced, over, mode, known, dataset_strategy, read_limit(memory), options, chosen)
+    cut = traced if micro_batches == 1 else accumulated(traced, micro_batches)
+    found = plan_traced(cut, over, mode, known, dataset_strategy, read_limit(memory), options, chosen)
+    return replace(found, uncut=None if cut is traced else traced)
 
 
 def plan_traced(
@@ -199,7 +205,12 @@ def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, 
     return found, unfollowed(problem, found)
 
 
-def _check_module(inputs: Any, strategy: DatasetStrategy) -> None:
+def _check_module(inputs: Any, strategy: DatasetStrategy, micro_batches: int) -> None:
+    if micro_batches != 1:
+        raise PlanError(
+            f"plan: micro_batches is {micro_batches!r}, but a module does not say which of its inputs are data; "
+            "cut what it was lowered from"
+        )
     if len(inputs):
         raise PlanError("plan: a module knows the types of its inputs; leave inputs out")
     if strategy != FULL_BATCH:
@@ -229,6 +240,8 @@ class Planned:
     """The imported StableHLO module that was planned, if it was one."""
     ignored: tuple[str, ...] = ()
     """What people asked for and the mode did not follow: operators that they configured, inputs and outputs."""
+    uncut: Traced | None = None
+    """What was traced, if `traced` does it in micro batches."""
 
     @property
     def graph(self) -> Graph:

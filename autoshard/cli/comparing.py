@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from autoshard.cli.app import console
-from autoshard.cli.planned import DATASET, HARDWARE, DatasetStrategy, HardwareName, Memory, Target
+from autoshard.cli.planned import DATASET, HARDWARE, DatasetStrategy, HardwareName, Memory, MicroBatches, Target
 from autoshard.cli.target import is_module, load_target
 from autoshard.cli.words import as_options
 from autoshard.layout.mesh import Mesh
@@ -42,6 +42,7 @@ def compare(
     memory: Memory = None,
     hardware: HardwareName = HARDWARE,
     dataset_strategy: DatasetStrategy = DATASET,
+    micro_batches: MicroBatches = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON and nothing else.")] = False,
 ) -> None:
     """Plan a model in several ways and compare what they cost: time, bytes and memory of one step on one device.
@@ -59,6 +60,7 @@ def compare(
         find_mode(one)
     meshes = _meshes(target, devices, mesh or [])
     settings = {"hardware": hardware, "memory": memory, "dataset_strategy": dataset_strategy}
+    settings["micro_batches"] = micro_batches
     if is_module(target):
         model, inputs = Path(target), ()
     else:

@@ -202,8 +202,8 @@ def _inputs(planned: Planned, model: Any, inputs: tuple) -> tuple:
 
 
 def _whole(planned: Planned, inputs: tuple) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Outputs and updates of the unsplit run; nothing is updated."""
-    traced = planned.traced
+    """Outputs and updates of the unsplit run, the batch in one piece; nothing is updated."""
+    traced = planned.uncut or planned.traced
     found = evaluate(traced.graph, traced.inputs(*inputs))
     updates = traced.graph.updates.items()
     updated = {traced.graph.inputs[into].name: np.asarray(found[out]) for out, into in updates}

@@ -59,6 +59,13 @@ ModeOptions = Annotated[
         help="An option of the search mode, such as time_limit=30 of optimal; may be given again.",
     ),
 ]
+MicroBatches = Annotated[
+    int,
+    typer.Option(
+        metavar="M",
+        help="Into how many parts the batch is cut, which are done one after the other; gradients are added.",
+    ),
+]
 HARDWARE, DATASET = "cpu", "full_batch"
 
 
@@ -69,7 +76,7 @@ def planned_target(
 
     Args:
         options: of the search mode, as NAME=VALUE.
-        settings: what `autoshard.plan` takes by name: search, hardware, dataset_strategy, memory.
+        settings: what `autoshard.plan` takes by name: search, hardware, dataset_strategy, memory, micro_batches.
 
     Raises:
         TargetError: an option that is none.

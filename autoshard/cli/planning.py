@@ -16,6 +16,7 @@ from autoshard.cli.planned import (
     DatasetStrategy,
     HardwareName,
     Memory,
+    MicroBatches,
     ModeOptions,
     Search,
     Target,
@@ -34,6 +35,7 @@ def plan(
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
     option: ModeOptions = None,
+    micro_batches: MicroBatches = 1,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Write the plan to a file, for --mode FILE.json.")
     ] = None,
@@ -64,6 +66,7 @@ def plan(
     planned = planned_target(
         target, devices, mesh, option,
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
+        micro_batches=micro_batches,
     )  # fmt: skip
     if save is not None:
         planned.save(save)
@@ -91,12 +94,14 @@ def dump(
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
     option: ModeOptions = None,
+    micro_batches: MicroBatches = 1,
 ) -> None:
     """Plan a model and write its IR dumps: as decided, after partitioning, and as every rank runs it."""
     check_folder(output)
     planned = planned_target(
         target, devices, mesh, option,
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
+        micro_batches=micro_batches,
     )  # fmt: skip
     for path in planned.dump(output, ranks=read_ranks(ranks, planned.plan.mesh.devices)):
         typer.echo(str(path))

@@ -18,6 +18,7 @@ from autoshard.cli.planned import (
     DatasetStrategy,
     HardwareName,
     Memory,
+    MicroBatches,
     ModeOptions,
     Search,
     read_options,
@@ -109,6 +110,7 @@ def run(
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
     option: ModeOptions = None,
+    micro_batches: MicroBatches = 1,
 ) -> None:
     """Run a Python script, a model on its example inputs, or a StableHLO module on random inputs, on N MPI ranks.
 
@@ -118,6 +120,7 @@ def run(
     """
     options = {"hosts": hosts, "rank_table": rank_table, "threads": threads, "timeout": timeout}
     settings = {"search": search, "hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
+    settings["micro_batches"] = micro_batches
     given = [str(script), *(arguments or [])]
     if trace is not None:
         _check_trace(script, trace)
@@ -175,7 +178,7 @@ def _save_trace(prepared: Path, folder: Path, code: int) -> None:
 
 def _check_script(script: Path, check: bool, given: Mapping[str, Any]) -> None:
     """That nothing is asked of a script which only a model or a module can do."""
-    usual = {"hardware": HARDWARE, "dataset_strategy": DATASET}
+    usual = {"hardware": HARDWARE, "dataset_strategy": DATASET, "micro_batches": 1}
     wrong = [f"--{name.replace('_', '-')}" for name, value in given.items() if value != usual.get(name)]
     if wrong:
         raise TargetError(

@@ -11,6 +11,7 @@ _OPTIONS = {
     "devices": "-n",
     "hardware": "--hardware",
     "dataset_strategy": "--dataset-strategy",
+    "micro_batches": "--micro-batches",
 }
 """The options of commands by the parameters of `autoshard.plan`."""
 

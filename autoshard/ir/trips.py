@@ -77,7 +77,7 @@ def _step(made: Value, carried: Value, makers: Makers) -> int | None:
     if node is None or node.regions or carried.type.dtype.numpy.kind not in "iu" or made.type != carried.type:
         return None
     operands = [_origin(one, makers) for one in node.operands]
-    numbers = {one: _constant(one, makers) for one in operands if one is not carried}
+    numbers = {one: constant_scalar(one, makers) for one in operands if one is not carried}
     if carried not in operands or any(one is None for one in numbers.values()):
         return None
 
@@ -104,17 +104,22 @@ def _number(value: Value, makers: Makers) -> int | None:
     """The whole number that a scalar always is, None if it is not known to be one."""
     if value.type.shape or value.type.dtype.numpy.kind not in "iu":
         return None
-    found = _constant(value, makers)
+    found = constant_scalar(value, makers)
     return None if found is None else int(found)
 
 
-def _constant(value: Value, makers: Makers) -> np.ndarray | None:
+def constant_scalar(value: Value, makers: Makers) -> np.ndarray | None:
+    """The number that a scalar always is; None if it is not known to be one.
+
+    Args:
+        makers: the node that makes each value, as far as one does.
+    """
     node = _maker(value, makers)
     if node is None or node.regions or node.op.has_effects(node.attrs) or value.type.shape:
         return None
     if not node.op.constant:
         return None
-    operands = [_constant(one, makers) for one in node.operands]
+    operands = [constant_scalar(one, makers) for one in node.operands]
     if any(one is None for one in operands):
         return None
     results = node.op.evaluate([one for one in operands if one is not None], node.attrs)

@@ -300,6 +300,7 @@ def _(attrs, place):
     return {
         "slice_sizes": tuple(local[dim] if dim in full else size for dim, size in enumerate(sizes)),
         "block": tuple(
-            (0, local[dim]) if dim in full else (place.operand_offset(0, dim), size) for dim, size in enumerate(whole)
+            (0, local[dim]) if dim in full or dim in dims.batching else (place.operand_offset(0, dim), size)
+            for dim, size in enumerate(whole)
         ),
     }

@@ -12,6 +12,7 @@ from autoshard.trace.optim import Optimizer
 from autoshard.trace.parameter import Parameter, activate
 from autoshard.trace.tensor import Tensor
 from autoshard.transform.grad import gradient, reaching
+from autoshard.transform.micro.accumulate import Accumulated
 from autoshard.transform.recompute import backward_begins, cheap
 from autoshard.transform.recompute import recompute as again
 from autoshard.transform.recompute import regather as apart
@@ -48,6 +49,7 @@ def train_step(
     recompute: str | Callable[[Node], bool] | None = None,
     regather: bool = False,
     leave_unreached: bool = False,
+    micro_batches: int = 1,
 ) -> TrainStep:
     """Trace a model that returns its loss (first), differentiate it, and add the optimizer's updates.
 
@@ -58,9 +60,12 @@ def train_step(
             tensors), or a function that tells for a node of the forward pass.
         regather: copies of parameters in other layouts are made for forward and backward pass on their own, so that
             they are not kept in between.
+        micro_batches: into how many parts the batch is cut, which are done one after the other; the gradients are
+            added up before the update. Same numbers, less memory: see `transform.micro.accumulate`.
 
     Raises:
-        GraphError: the loss is no float, or depends on none of the optimizer's parameters; or another `recompute`.
+        GraphError: the loss is no float, or depends on none of the optimizer's parameters; another `recompute`; micro
+            batches that do not divide the batch, or an operator that needs all of it at once.
     """
     forward = trace(network, *example_inputs, name=name)
     graph = forward.graph
@@ -87,7 +92,21 @@ def train_step(
         traced = replace(traced, graph=again(traced.graph, _chosen(traced.graph, recompute)))
     if regather:
         traced = replace(traced, graph=apart(traced.graph))
+    if micro_batches != 1:
+        traced = accumulated(traced, micro_batches)
     return TrainStep(traced, loss, gradients, untouched)
+
+
+def accumulated(traced: Traced, micro_batches: int) -> Traced:
+    """A traced training step with its batch in parts; strategies that nodes have been given hold for each part.
+
+    Raises:
+        GraphError: see `transform.micro.accumulate`.
+    """
+    loop = Accumulated.of(traced.graph, micro_batches)
+    given = traced.annotations
+    kept = {node: given[of] for node, of in loop.stands_for.items() if of in given}
+    return replace(traced, graph=loop.graph, annotations={**given, **kept})
 
 
 def _chosen(graph: Graph, wanted: str | Callable[[Node], bool]) -> tuple[Node, ...]:

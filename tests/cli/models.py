@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 import autoshard.ops as ops
+from autoshard.nn import SGD
 from autoshard.trace.cell import Cell
 from autoshard.trace.function import trace
 from autoshard.trace.parameter import Parameter
+from autoshard.transform.train import train_step
 
 
 class Dense(Cell):
@@ -55,6 +57,12 @@ def free():
 
 def disagreeing():
     return Net(add=((8, 1), (1,))), (X,)
+
+
+def step():
+    """A step of training."""
+    network = Net(first=None)
+    return train_step(lambda x: ops.reduce_mean(network(x)), SGD(network.trainable_params(), 0.1), X)
 
 
 def wrong_strategy():

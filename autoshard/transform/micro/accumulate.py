@@ -1,0 +1,225 @@
+"""A training step as a loop over micro batches: once before, once each, once after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autoshard.core.tensortype import TensorType
+from autoshard.ir.graph import Builder, Graph, Node, Region, Value
+from autoshard.ops.attributes import Literal
+from autoshard.ops.registry import lookup
+from autoshard.transform.inline import inline
+from autoshard.transform.micro.body import Body, ancestors, write_body
+from autoshard.transform.micro.classify import Forms, apart_at_barriers, classify
+from autoshard.transform.micro.forms import Part, Term, cut
+from autoshard.transform.simplify import live_nodes, with_nodes
+from autoshard.util.checks import positive
+from autoshard.util.errors import GraphError
+
+_ADDED_BY = {"sum": "Add", "prod": "Mul", "max": "Maximum", "min": "Minimum"}
+_COUNT = TensorType.of((), "i32")
+
+
+def accumulate(graph: Graph, micro_batches: int) -> Graph:
+    """The same training step with its batch in parts that are done one after the other in a loop.
+
+    Parameters and states are used as they were before the step, gradients are added up (narrow floats in f32), and the
+    update is done once. The numbers are those of the step as it was, but for the order in which they are added:
+    means over the batch, counts of valid labels and random masks are of the whole batch.
+
+    Args:
+        graph: a training step, or any graph with data inputs; dim 0 of those that have as many rows as the first is
+            the batch. Row i belongs to micro batch i mod `micro_batches`.
+
+    Raises:
+        GraphError: micro batches that do not divide the batch; an operator that needs the whole batch at once (such as
+            a batch normalization in training), or computes on parts of it in a way that is not known.
+    """
+    return Accumulated.of(graph, micro_batches).graph
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """A training step as a loop, and for nodes that run for each micro batch those of the step that they stand for."""
+
+    graph: Graph
+    stands_for: dict[Node, Node]
+
+    @classmethod
+    def of(cls, graph: Graph, count: int) -> Accumulated:
+        """The loop of `count` micro batches; see `accumulate`.
+
+        Raises:
+            GraphError: as `accumulate`.
+        """
+        if positive(count) is None:
+            raise GraphError(f"{graph.name!r} cannot be cut into {count!r} micro batches: give a number from 1 on")
+        return (
+            Accumulated(graph, {}) if count == 1 else _Loop(classify(apart_at_barriers(inline(graph)), count)).written()
+        )
+
+
+class _Loop:
+    """Writes the loop. All values of the step that are still there afterwards stay the same values."""
+
+    def __init__(self, forms: Forms) -> None:
+        self.forms, self.graph, self.parts = forms, forms.graph, forms.parts
+        self.builder = Builder.after(forms.graph, forms.graph.name)
+        self.nodes: list[Node] = []
+
+    def written(self) -> Accumulated:
+        graph = self.graph
+        body, before = self._body()
+        self.nodes += [node for node in graph.nodes if node in before]
+        self._loop(body)
+        self.nodes += [node for node in graph.nodes if node not in before and node not in self.forms.cuts]
+        kept = live_nodes(tuple(self.nodes), graph.outputs)
+        return Accumulated(with_nodes(graph, kept), body.of)
+
+    def _body(self) -> tuple[Body, set[Node]]:
+        """What is done for one micro batch, and the nodes that run before the first: what follows from data alone and
+        is needed whole, and what all micro batches use. What these make need not come of the loop."""
+        before = ancestors(self.graph, self.forms.whole)
+        body = write_body(self.forms, self._needed(before), self.builder)
+        before |= ancestors(self.graph, body.captured)
+        return body.giving(self._needed(before)), before
+
+    def _needed(self, before: set[Node]) -> list[Value]:
+        """The values that are wanted after the last micro batch and come of all of them."""
+        graph, cuts = self.graph, self.forms.cuts
+        after = (node for node in graph.nodes if node not in before and node not in cuts)
+        wanted = dict.fromkeys((*(value for node in after for value in node.uses), *graph.outputs))
+        cut_results = {value for node in cuts if node not in before for value in node.results}
+        return [value for value in wanted if value in cut_results]
+
+    # -- the loop
+
+    def _loop(self, body: Body) -> None:
+        pieces = {one: self._dealt(*of) for one, of in body.slices.items()}
+        carried = {value: self._start(value, form) for value, (_, form) in body.outputs.items()}
+        first = self._number(self.nodes, 0)
+        operands = (first, *carried.values())
+        results = self._results(body, [one.type for one in operands])
+        regions = self._condition(operands), self._turn(body, operands, pieces)
+        self.nodes.append(Node(lookup("While"), operands, {}, results, "micro_batches", regions=regions))
+        for (value, (_, form)), result in zip(body.outputs.items(), results[1:], strict=True):
+            self._finish(value, form, result)
+
+    def _results(self, body: Body, types: Sequence[TensorType]) -> tuple[Value, ...]:
+        """What the loop leaves: the very values of the step where these are carried as they are."""
+        first = Value(types[0], self.builder.unique("micro_batches.count"))
+        rest = (
+            value if value.type == of else Value(of, self.builder.unique(f"{value.name}.sum"))
+            for value, of in zip(body.outputs, types[1:], strict=True)
+        )
+        return (first, *rest)
+
+    def _condition(self, operands: Sequence[Value]) -> Region:
+        nodes: list[Node] = []
+        args = self._arguments(operands, "more")
+        more = self._add(nodes, "Less", (args[0], self._number(nodes, self.parts)))
+        return Region(args, tuple(nodes), (more,))
+
+    def _turn(self, body: Body, operands: Sequence[Value], pieces: dict[Value, Value]) -> Region:
+        """One micro batch: its rows, its nodes, and what has been carried so far with what they give."""
+        nodes: list[Node] = []
+        args = self._arguments(operands, "turn")
+        zero = self._number(nodes, 0)
+        for one, (_, part) in body.slices.items():
+            self._take(nodes, pieces[one], part, (args[0], zero), one)
+        nodes += body.nodes
+        count = self._add(nodes, "Add", (args[0], self._number(nodes, 1)))
+        carried = [
+            self._give(nodes, held, made, form, (args[0], zero))
+            for held, (made, form) in zip(args[1:], body.outputs.values(), strict=True)
+        ]
+        outputs = (count, *carried)
+        return Region(args, tuple(nodes), outputs)
+
+    def _arguments(self, operands: Sequence[Value], what: str) -> tuple[Value, ...]:
+        return tuple(Value(one.type, self.builder.unique(f"{one.name}.{what}")) for one in operands)
+
+    # -- rows in and out, and sums
+
+    def _dealt(self, value: Value, part: Part) -> Value:
+        """The value with its micro batches as a dim of their own."""
+        return self._add(self.nodes, "Reshape", (value,), shape=_spread(value.type.shape, part, self.parts))
+
+    def _take(self, nodes: list[Node], dealt: Value, part: Part, at: tuple[Value, Value], into: Value) -> None:
+        """The rows of one micro batch, as `into`."""
+        starts = [at[0] if dim == part.dim + 1 else at[1] for dim in range(dealt.type.rank)]
+        sizes = tuple(1 if dim == part.dim + 1 else size for dim, size in enumerate(dealt.type.shape))
+        taken = self._add(nodes, "DynamicSlice", (dealt, *starts), sizes=sizes)
+        self._add(nodes, "Reshape", (taken,), into, shape=into.type.shape)
+
+    def _start(self, value: Value, form: Part | Term) -> Value:
+        """What is carried before the first micro batch: nothing yet."""
+        if isinstance(form, Part):
+            shape = _spread(value.type.shape, form, self.parts)
+            return self._add(self.nodes, "Fill", (), shape=shape, value=0, dtype=value.type.dtype.name)
+        of = _wide(value.type)
+        nothing = _nothing(form.reduction, of)
+        return self._add(self.nodes, "Fill", (), shape=of.shape, value=nothing, dtype=of.dtype.name)
+
+    def _give(self, nodes: list[Node], held: Value, made: Value, form: Part | Term, at: tuple[Value, Value]) -> Value:
+        """What is carried on: one more term, or the rows of one more micro batch written where they belong."""
+        if isinstance(form, Term):
+            same = made.type.dtype == held.type.dtype
+            term = made if same else self._add(nodes, "Cast", (made,), dtype=held.type.dtype.name)
+            return self._add(nodes, _ADDED_BY[form.reduction], (held, term))
+        shape = tuple(1 if dim == form.dim + 1 else size for dim, size in enumerate(held.type.shape))
+        rows = self._add(nodes, "Reshape", (made,), shape=shape)
+        starts = [at[0] if dim == form.dim + 1 else at[1] for dim in range(held.type.rank)]
+        return self._add(nodes, "DynamicUpdateSlice", (held, rows, *starts))
+
+    def _finish(self, value: Value, form: Part | Term, result: Value) -> None:
+        """The value of the step from what the loop has left, where that is another."""
+        if result is value:
+            return
+        if isinstance(form, Part):
+            self._add(self.nodes, "Reshape", (result,), value, shape=value.type.shape)
+        else:
+            self._add(self.nodes, "Cast", (result,), value, dtype=value.type.dtype.name)
+
+    # -- nodes
+
+    def _number(self, nodes: list[Node], number: int) -> Value:
+        return self._add(nodes, "Constant", (), value=Literal(np.asarray(number, _COUNT.dtype.numpy)))
+
+    def _add(
+        self, nodes: list[Node], name: str, operands: Sequence[Value], into: Value | None = None, **attrs: Any
+    ) -> Value:
+        op = lookup(name)
+        full = op.check_attributes(attrs)
+        (of,) = op.result_types(tuple(one.type for one in operands), full)
+        made = into or Value(of, self.builder.unique(f"micro_batches.{name.lower()}"))
+        nodes.append(Node(op, tuple(operands), full, (made,)))
+        return made
+
+
+def _spread(shape: tuple[int, ...], part: Part, parts: int) -> tuple[int, ...]:
+    """The shape with the micro batches as the dim behind the rows; rows of one element have no dim for it."""
+    whole = cut(shape, part, parts)
+    return whole if part.inner > 1 else (*whole[: part.dim + 2], *whole[part.dim + 3 :])
+
+
+def _wide(of: TensorType) -> TensorType:
+    """The type in which terms are added up."""
+    narrow = of.dtype.is_float and of.dtype.itemsize < 4
+    return TensorType.of(of.shape, "f32") if narrow else of
+
+
+def _nothing(reduction: str, of: TensorType) -> float:
+    """What changes nothing when it is added, multiplied, or compared."""
+    if reduction in ("sum", "prod"):
+        return 0 if reduction == "sum" else 1
+    if of.dtype.is_float:
+        return -np.inf if reduction == "max" else np.inf
+    if of.dtype.numpy.kind == "b":
+        return 0 if reduction == "max" else 1
+    limits = np.iinfo(of.dtype.numpy)
+    return int(limits.min if reduction == "max" else limits.max)
