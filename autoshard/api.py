@@ -154,7 +154,7 @@ def plan_traced(
         )
 
     found, ignored = _searched(search, problem_on(mesh), memory)
-    return Planned(traced, found, hardware, passes, ignored=ignored)
+    return Planned(traced, found, hardware, passes, ignored=ignored, memory=memory)
 
 
 def _plan_module(
@@ -186,7 +186,7 @@ def _plan_module(
         )
 
     found, ignored = _searched(search, problem_on(ready.mesh), memory)
-    return Planned(ready.traced, found, hardware, passes, module=ready.imported, ignored=ignored)
+    return Planned(ready.traced, found, hardware, passes, module=ready.imported, ignored=ignored, memory=memory)
 
 
 def _options(memory: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,6 +242,8 @@ class Planned:
     """What people asked for and the mode did not follow: operators that they configured, inputs and outputs."""
     uncut: Traced | None = None
     """What was traced, if `traced` does it in micro batches."""
+    memory: int | None = None
+    """The limit of a device's memory in bytes, if one was given."""
 
     @property
     def graph(self) -> Graph:
@@ -259,7 +261,7 @@ class Planned:
 
     @cached_property
     def _optimized(self) -> tuple[Program, tuple[Saving, ...]]:
-        return program_of(self.plan, self.hardware, self.passes)
+        return program_of(self.plan, self.hardware, self.passes, self.memory)
 
     @cached_property
     def cost(self) -> Cost:

@@ -24,7 +24,7 @@ from autoshard.cost.timeline import step_seconds
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Graph, Node, walk
 from autoshard.layout.layout import Layout
-from autoshard.partition.bundling import bundled_values
+from autoshard.partition.bundling import latency_shares
 from autoshard.partition.program import Bundle, Collective, Compute, Program, Together, timed
 from autoshard.partition.program import walk as walk_program
 from autoshard.partition.together import TogetherStep
@@ -37,7 +37,7 @@ from autoshard.redistribute.window import WindowStep
 from autoshard.util.gc_paused import gc_paused
 from costmodel import Hardware
 
-Move = tuple[tuple[Layout, Layout, TensorType, bool], int]
+Move = tuple[tuple[Layout, Layout, TensorType, float], int]
 Counted = tuple[Step | WindowStep | TogetherStep, TensorType, int, float]
 """A step, the type of the whole tensor, how often it is done in one step of the program, and which share of its time it
 takes: less than 1 where it is done together with others."""
@@ -97,15 +97,15 @@ def plan_seconds(plan: Plan, prices: Prices) -> float:
 
 
 def moves_of(plan: Plan) -> Iterator[Move]:
-    """The redistributions that a plan pays for, each once: before, after, the value's type, whether its collectives may
-    be done together with others, and how often in a step."""
-    bundled = bundled_values(plan.graph)
+    """The redistributions that a plan pays for, each once: before, after, the value's type, its share of the latency
+    (`bundling.latency_shares`), and how often in a step."""
+    shares = latency_shares(plan.graph)
     for one in plan.redistributions:
-        yield (one.before, one.after, one.value.type, one.value in bundled), one.times
+        yield (one.before, one.after, one.value.type, shares.get(one.value, 1.0)), one.times
     for node in walk(plan.graph.nodes):
         for value, layout in zip(node.results, plan.strategy(node).result_layouts, strict=True):
             if layout is not plan.layouts[value]:
-                yield (layout, plan.layouts[value], value.type, False), plan.runs.get(node, 1)
+                yield (layout, plan.layouts[value], value.type, 1.0), plan.runs.get(node, 1)
 
 
 def _working(plan: Plan) -> list[tuple[Node, Strategy, int]]:

@@ -2,7 +2,7 @@
 
 A collective that can share a common buffer with others (`bundling.py`) pays the latency of its links once for all of
 them, and for each of its bytes besides to be copied into the buffer and out of it: `shared_step` is the least that it
-adds to any such bundle.
+adds to any such bundle, with a part of the latency if so many can share it at most.
 """
 
 from __future__ import annotations
@@ -45,17 +45,24 @@ class Links:
             return step.messages * each
         return grouped_seconds(step.kind, nbytes, self.levels(step.groups))
 
-    def shared_step(self, step: Step, nbytes: float, copied: float) -> float:
+    def shared_step(self, step: Step, nbytes: float, copied: float, share: float = 0.0) -> float:
         """Seconds that a step adds at least to collectives with which it shares a buffer; or alone, if that is less.
 
         Args:
             nbytes: as in `sized_step`.
             copied: bytes of its operand's and its result's local blocks, which are copied (see `packing`).
+            share: the part of the latency that it counts (`bundling.latency_shares`).
         """
         alone = self.sized_step(step, nbytes)
         if step.kind not in BUNDLED:
             return alone
-        return min(alone, nbytes * self.per_byte(step) + self.packing(copied))
+        return min(alone, share * self.start(step) + nbytes * self.per_byte(step) + self.packing(copied))
+
+    def start(self, step: Step) -> float:
+        """Seconds that a step takes at least beside those of its bytes; 0 for links whose times were measured, which
+        may bend anywhere."""
+        levels = self.levels(step.groups)
+        return 0.0 if any(link.curves for _, link in levels) else self.sized_step(step, 0.0)
 
     def packing(self, copied: float) -> float:
         """Seconds to copy so many bytes between tensors and a common buffer: each is read and written."""

@@ -32,36 +32,37 @@ class Prices(Links):
 
     def __init__(self, hardware: Hardware) -> None:
         super().__init__(hardware)
-        self._redistributions: Memo[tuple[Layout, Layout, TensorType, bool], float] = Memo()
+        self._redistributions: Memo[tuple[Layout, Layout, TensorType, float], float] = Memo()
         self._works: Memo[tuple, Price] = Memo()
         self.instructions = Costs(hardware)
         self._least: Memo[tuple[Layout, Layout, TensorType], float] = Memo()
-        self._sure: Memo[tuple[Layout, Layout, TensorType, bool], float] = Memo()
+        self._sure: Memo[tuple[Layout, Layout, TensorType, float], float] = Memo()
         self._fastest = max(link.bandwidth for _, link in hardware.topology.levels)
         self._nearest = min(0.0 if link.curves else link.latency for _, link in hardware.topology.levels)
 
-    def redistribution(self, before: Layout, after: Layout, of: TensorType, bundled: bool = False) -> float:
+    def redistribution(self, before: Layout, after: Layout, of: TensorType, share: float = 1.0) -> float:
         """Seconds to bring a tensor from one layout to another.
 
         Args:
-            bundled: its collectives may share a buffer with others; then what they add to these counts.
+            share: below 1 its collectives may share a buffer with others; then what they add to these counts, and that
+                part of the latency (`bundling.latency_shares`).
         """
         if before is after:
             return 0.0
-        key = (before, after, of, bundled)
+        key = (before, after, of, share)
         known = self._redistributions.get(key)
         if known is None:
             known = self._redistributions[key] = 0.0 if is_cut(before, after) else self._moved(*key)
         return known
 
-    def _moved(self, before: Layout, after: Layout, of: TensorType, bundled: bool) -> float:
+    def _moved(self, before: Layout, after: Layout, of: TensorType, share: float) -> float:
         even = of.with_shape(evened(before, after, of.shape))
         steps = [step for step in plan_steps(before, after, even.shape) if step.communicates]
-        if not bundled:
+        if share >= 1.0:
             return sum(self.step(step, even) for step in steps)
         sent = [step.nbytes_priced(even.shape, even.dtype.itemsize) for step in steps]
         pairs = zip(steps, sent, strict=True)
-        return sum(self.shared_step(step, nbytes, copied_share(step) * even.nbytes) for step, nbytes in pairs)
+        return sum(self.shared_step(step, nbytes, copied_share(step) * even.nbytes, share) for step, nbytes in pairs)
 
     def collectives(self, before: Layout, after: Layout, of: TensorType) -> int:
         """How many collectives the redistribution takes."""
@@ -136,15 +137,14 @@ class Prices(Links):
             missing -= _held(before, after, of)  # nothing is summed, so a rank keeps what it has
         return self.receiving(missing, of)
 
-    def surely(self, before: Layout, after: Layout, of: TensorType, bundled: bool = False) -> float:
-        """`at_least`, and, where blocks are even, the latency of messages that must follow each other and are not
-        `bundled`."""
-        key = (before, after, of, bundled)
+    def surely(self, before: Layout, after: Layout, of: TensorType, share: float = 1.0) -> float:
+        """`at_least`, and, where blocks are even, a share of the latency of messages that must follow each other."""
+        key = (before, after, of, share)
         known = self._sure.get(key)
         if known is None:
             known = self.at_least(before, after, of)
-            if known > 0.0 and not bundled and before.divides(of.shape) and after.divides(of.shape):
-                known += self._nearest * rounds_at_least(before, after)
+            if known > 0.0 and before.divides(of.shape) and after.divides(of.shape):
+                known += share * self._nearest * rounds_at_least(before, after)
             self._sure[key] = known
         return known
 

@@ -58,14 +58,15 @@ class Term:
     """What is paid for one value.
 
     Attributes:
-        kind: a number that values share of one type, and alike bundled or not; `outs` and the rest aside, equal terms
+        kind: a number that values share of one type, and of one `share`; `outs` and the rest aside, equal terms
             cost the same.
         fixed: the layout of an input that is settled.
         outs: the outputs by which the value leaves as it comes, or as is asked of them.
         kept: the layout of the settled input that the value replaces.
         updates: what replaces an input that is not settled: which node makes it, and who uses it besides.
         times: how often a step pays.
-        bundled: whether the value's collectives may be done together with others (`Problem.bundled`).
+        share: of the latency, what the value's redistributions count (`Problem.share`).
+        shares: the same of the values that replace it, in the order of `updates`.
         held: what a byte of the value costs, where bytes are given a price.
         keeps: what a byte of a copy costs for each of `users`; empty where nothing does.
     """
@@ -79,7 +80,8 @@ class Term:
     kept: Layout | None = None
     updates: tuple[tuple[Use, tuple[Use, ...]], ...] = ()
     times: int = 1
-    bundled: bool = False
+    share: float = 1.0
+    shares: tuple[float, ...] = ()
     held: float = 0.0
     keeps: tuple[float, ...] = ()
 
@@ -93,7 +95,7 @@ class Term:
                 yield node
 
 
-Spread = Callable[[Term, Layout, Iterable[Layout]], float]
+Spread = Callable[[Term, Layout, Iterable[Layout], float], float]
 
 
 class Pricing:
@@ -108,7 +110,7 @@ class Pricing:
         self, problem: Problem, prices: Prices, nbytes: BytePrices = NOTHING, like: Pricing | None = None
     ) -> None:
         self.problem, self.prices, self.graph, self.nbytes = problem, prices, problem.graph, nbytes
-        self._kinds: dict[tuple[TensorType, bool], int] = like._kinds if like else {}
+        self._kinds: dict[tuple, int] = like._kinds if like else {}
         self._classes: dict[tuple, int] = {}
         self._choices: dict[tuple, Choice] = {}
         self.listed: dict[tuple[int, bool], dict[Choice, None]] = {}
@@ -142,8 +144,8 @@ class Pricing:
         key = node.key, own, self.problem.runs.get(node, 1), self.nbytes.of_scratch.get(node)
         return self._classes.setdefault(key, len(self._classes))
 
-    def _kind(self, of: TensorType, bundled: bool) -> int:
-        return self._kinds.setdefault((of, bundled), len(self._kinds))
+    def _kind(self, of: TensorType, *shares: float) -> int:
+        return self._kinds.setdefault((of, *shares), len(self._kinds))
 
     def _terms(self) -> Iterator[Term]:
         graph, settled = self.graph, self.problem.input_layouts
@@ -159,9 +161,9 @@ class Pricing:
         for value in graph.values:
             if value in tied and value in replaced.get(tied[value], ()):
                 continue  # its input's term has it
-            bundled = value in self.problem.bundled
-            kind = self._kind(value.type, bundled)
-            term = Term(value, kind, graph.producers.get(value), tuple(users[value]), bundled=bundled)
+            share, *shares = (self.problem.share(one) for one in (value, *replaced.get(value, ())))
+            kind = self._kind(value.type, share, *shares)
+            term = Term(value, kind, graph.producers.get(value), tuple(users[value]), share=share, shares=tuple(shares))
             term.outs = tuple(outs.get(value, ()))
             term.fixed, term.kept = settled.get(value), settled.get(tied[value]) if value in tied else None
             term.updates = tuple((graph.producers[one], tuple(users[one])) for one in replaced.get(value, ()))
@@ -204,7 +206,7 @@ class Pricing:
         key, wanted = self._asked(term, left, wants)
         known = self._made.get(key)
         if known is None:
-            known = self._made[key] = term.times * self._spread(term, left, wanted)
+            known = self._made[key] = term.times * self._spread(term, left, wanted, term.share)
         return known
 
     def made_at_least(self, term: Term, left: Layout, wants: Wants) -> float:
@@ -214,7 +216,7 @@ class Pricing:
         if known is None:
             known = self._bounds.get(key)
         if known is None:
-            known = self._bounds[key] = term.times * self._spread_at_least(term, left, wanted)
+            known = self._bounds[key] = term.times * self._spread_at_least(term, left, wanted, term.share)
         return known
 
     def _asked(self, term: Term, left: Layout, wants: Wants) -> tuple[tuple, Wants]:
@@ -225,14 +227,14 @@ class Pricing:
             wants = wants.union((term.kept,))
         return (term.kind, term.times, left, wants), wants
 
-    def _spread(self, term: Term, left: Layout, wanted: Iterable[Layout]) -> float:
+    def _spread(self, term: Term, left: Layout, wanted: Iterable[Layout], share: float) -> float:
         """Seconds to bring a value to all layouts in which it is wanted, summed in an order that does not change."""
         of, price = term.value.type, self.prices.redistribution
-        return sum(sorted(price(left, one, of, term.bundled) for one in wanted if one is not left))
+        return sum(sorted(price(left, one, of, share) for one in wanted if one is not left))
 
-    def _spread_at_least(self, term: Term, left: Layout, wanted: Iterable[Layout]) -> float:
+    def _spread_at_least(self, term: Term, left: Layout, wanted: Iterable[Layout], share: float) -> float:
         of = term.value.type
-        return sum([self.prices.surely(left, one, of, term.bundled) for one in wanted if one is not left])
+        return sum([self.prices.surely(left, one, of, share) for one in wanted if one is not left])
 
     def of_bytes(self, term: Term, left: Layout, kept: Kept) -> float:
         """What a value's bytes cost, as it is left and in copies, where bytes have a price."""
@@ -298,9 +300,9 @@ class Pricing:
         return self._lies(term, layout, wants, ends, kept, self._spread_at_least)
 
     def _lies(self, term: Term, layout: Layout, wants: Wants, ends: Ends, kept: Kept, spread: Spread) -> float:
-        seconds = spread(term, layout, wants.union([self.problem.leaving(i, layout) for i in term.outs]))
-        for left, again in ends:
-            seconds += spread(term, left, again | {layout})
+        seconds = spread(term, layout, wants.union([self.problem.leaving(i, layout) for i in term.outs]), term.share)
+        for (left, again), share in zip(ends, term.shares, strict=True):
+            seconds += spread(term, left, again | {layout}, share)
         return term.times * seconds + self.of_bytes(term, layout, kept)
 
 

@@ -17,7 +17,7 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
 from autoshard.layout.tensor_map import onto
-from autoshard.partition.bundling import bundled_values
+from autoshard.partition.bundling import latency_shares
 from autoshard.partition.passes import DEFAULT
 from autoshard.propagate.work import Work
 from autoshard.search.asking import asked_of, asks, fitted, satisfies, strategy_of
@@ -83,9 +83,13 @@ class Problem:
     passes: tuple[str, ...] = DEFAULT
 
     @cached_property
-    def bundled(self) -> frozenset[Value]:
-        """Values whose collectives can share a buffer with others (`partition/bundling.py`)."""
-        return bundled_values(self.graph, self.inside)
+    def latency_shares(self) -> Mapping[Value, float]:
+        """Values whose collectives can share a buffer with others, and what of the latency each counts."""
+        return latency_shares(self.graph, self.inside)
+
+    def share(self, value: Value) -> float:
+        """The part of the latency that a redistribution of the value counts (`partition/bundling.py`)."""
+        return self.latency_shares.get(value, 1.0)
 
     @cached_property
     def input_layouts(self) -> dict[Value, Layout]:

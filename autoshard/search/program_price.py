@@ -15,6 +15,7 @@ from autoshard.partition.lower import lower
 from autoshard.partition.passes import Saving, optimize
 from autoshard.partition.program import Program
 from autoshard.plan.plan import CONFIGURED, Plan
+from autoshard.search.limit import MEMORY
 from autoshard.search.problem import Problem
 from autoshard.search.rings import with_rings
 from costmodel import Hardware
@@ -24,23 +25,25 @@ _MADE: WeakKeyDictionary[Plan, dict[tuple, Made]] = WeakKeyDictionary()
 """Programs of plans, as long as somebody holds the plan: who searches, prices and then runs lowers once."""
 
 
-def program_of(plan: Plan, hardware: Hardware, passes: Sequence[str]) -> Made:
+def program_of(plan: Plan, hardware: Hardware, passes: Sequence[str], limit: int | None = None) -> Made:
     """The program of a plan after the passes, and what each of them saved.
 
     Args:
         hardware: whose times the passes go by, made for the plan's number of ranks.
         passes: names of `autoshard.partition.passes.PASSES`, in the order in which they run.
+        limit: bytes of memory that a device has.
     """
-    made, key = _MADE.setdefault(plan, {}), (hardware, tuple(passes))
+    made, key = _MADE.setdefault(plan, {}), (hardware, tuple(passes), limit)
     if key not in made:
         asked = {node for node, decision in plan.decisions.items() if decision.cause.kind == CONFIGURED}
-        made[key] = optimize(lower(plan), hardware, passes, fixed=asked)
+        made[key] = optimize(lower(plan), hardware, passes, limit=limit, fixed=asked)
     return made[key]
 
 
 def price_of(problem: Problem, plan: Plan) -> float:
     """Seconds of a step of the program that the plan leads to."""
-    return program_seconds(program_of(plan, problem.hardware, problem.passes)[0], problem.hardware)
+    limit = problem.options.get(MEMORY)
+    return program_seconds(program_of(plan, problem.hardware, problem.passes, limit)[0], problem.hardware)
 
 
 def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0) -> Plan:

@@ -217,7 +217,7 @@ class Tables:
             tuple((at_user == maker, *(key for key, _ in uses)) for at_user, uses in users.items()),
             asked or bool(leaving),
             self.problem.times(value),
-            value in self.problem.bundled,
+            self.problem.share(value),
         )
         if key not in self._shared:
             own = {at_user: [codes for _, codes in uses] for at_user, uses in users.items()}
@@ -240,7 +240,7 @@ class Tables:
         after = np.union1d(after, ends.reshape(-1)) if leaving else after
         if not len(after):
             return None
-        seconds = times * self.transfers.table(of, before, after, value in self.problem.bundled)
+        seconds = times * self.transfers.table(of, before, after, self.problem.share(value))
         wants = [
             np.stack([np.searchsorted(after, codes) for codes in uses], axis=1)
             for at_user, uses in users.items()

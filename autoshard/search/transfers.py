@@ -49,7 +49,7 @@ class Transfers:
         self._numbers: dict[Terms | None, int] = {}
         self._steps: dict[tuple, int] = {}
         self._samples: list[Step] = []
-        self._seconds: Memo[tuple[int, bool], np.ndarray] = Memo(SIZES)
+        self._seconds: Memo[tuple[int, float], np.ndarray] = Memo(SIZES)
         self._planned_for: Memo[tuple[int, ...], list[_Planned]] = Memo()
 
     def code(self, layout: Layout) -> int:
@@ -76,21 +76,21 @@ class Transfers:
             done[i] = self.code(self.layout(int(codes[i]), rank).final())
         return done
 
-    def table(self, of: TensorType, before: np.ndarray, after: np.ndarray, bundled: bool = False) -> np.ndarray:
-        """[before, after], seconds for a tensor of that type, whose collectives may be done together with others
-        (`bundled`); inf where no steps exist."""
+    def table(self, of: TensorType, before: np.ndarray, after: np.ndarray, share: float = 1.0) -> np.ndarray:
+        """[before, after], seconds for a tensor of that type; inf where no steps exist. `share` as for
+        `Prices.redistribution`."""
         costs = np.empty((len(before), len(after)))
         plain, wanted = np.flatnonzero(before >= 0), np.flatnonzero(after >= 0)
         if len(plain) and len(wanted):
             which = self._class_of(of, before[plain], after[wanted])
-            costs[np.ix_(plain, wanted)] = self._of_class(of, bundled)[which]
+            costs[np.ix_(plain, wanted)] = self._of_class(of, share)[which]
         for i, j in np.argwhere((before[:, None] < 0) | (after[None, :] < 0)):
-            costs[i, j] = self._planned(of, int(before[i]), int(after[j]), bundled)
+            costs[i, j] = self._planned(of, int(before[i]), int(after[j]), share)
         return costs
 
-    def _planned(self, of: TensorType, before: int, after: int, bundled: bool) -> float:
+    def _planned(self, of: TensorType, before: int, after: int, share: float) -> float:
         try:
-            return self.prices.redistribution(self.layout(before, of.rank), self.layout(after, of.rank), of, bundled)
+            return self.prices.redistribution(self.layout(before, of.rank), self.layout(after, of.rank), of, share)
         except RedistributeError:
             return math.inf
 
@@ -178,20 +178,20 @@ class Transfers:
             self._samples.append(step)
         return self._steps[key]
 
-    def _of_class(self, of: TensorType, bundled: bool) -> np.ndarray:
+    def _of_class(self, of: TensorType, share: float) -> np.ndarray:
         """Seconds of each class for tensors of that many bytes."""
-        key = of.nbytes, bundled
+        key = of.nbytes, share
         known = self._seconds.get(key, np.empty(0))
-        new = [self._priced(terms, of.nbytes, bundled) for terms in self._terms[len(known) :]]
+        new = [self._priced(terms, of.nbytes, share) for terms in self._terms[len(known) :]]
         self._seconds[key] = np.concatenate([known, new])
         return self._seconds[key]
 
-    def _priced(self, terms: Terms | None, nbytes: int, bundled: bool) -> float:
+    def _priced(self, terms: Terms | None, nbytes: int, share: float) -> float:
         if terms is None:
             return math.inf
-        steps = [(self._samples[step], share * nbytes, copied * nbytes) for step, share, copied in terms]
-        if bundled:
-            return sum(self.prices.shared_step(*one) for one in steps)
+        steps = [(self._samples[step], part * nbytes, copied * nbytes) for step, part, copied in terms]
+        if share < 1.0:
+            return sum(self.prices.shared_step(*one, share) for one in steps)
         return sum(self.prices.sized_step(step, sent) for step, sent, _ in steps)
 
 

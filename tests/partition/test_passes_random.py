@@ -10,6 +10,7 @@ from autoshard.cost.timeline import step_seconds, timeline
 from autoshard.partition.lower import lower
 from autoshard.partition.passes import PASSES, optimize
 from autoshard.partition.passes.block import without_dead
+from autoshard.partition.passes.pipeline import MORE_MEMORY
 from autoshard.partition.program import Program, walk
 from autoshard.partition.verify import verify_program
 from costmodel import preset
@@ -27,9 +28,11 @@ def test_random_programs(seed, monkeypatch):
     monkeypatch.setattr(programs, "SIZES", UNEVEN if seed % 4 == 3 else EVEN)
     rng, mesh, graph, feeds = random_program(seed, 404)
     program = lower(random_plan(graph, mesh, rng))
-    made, savings = optimize(program, preset("cpu").for_ranks(mesh.devices), PASSES)
+    more = (1.0, MORE_MEMORY, 1.5)[seed % 3]
+    made, savings = optimize(program, preset("cpu").for_ranks(mesh.devices), PASSES, more_memory=more)
+    limit = more * savings[0].before.peak
     for one in savings:
-        assert one.nbytes > -1e-6 and one.collectives >= 0 and one.after.peak <= savings[0].before.peak, one
+        assert one.nbytes > -1e-6 and one.collectives >= 0 and one.after.peak <= limit, one
         assert one.after.overlapped_seconds <= one.before.overlapped_seconds * (1 + 1e-9), one
     for one in (program, made):
         check_costs(one)
@@ -56,7 +59,7 @@ def test_random_nests(seed):
     inputs = [array(n, m, seed=seed), array(m, m, seed=seed) / m**0.5]
     mode = ("factor", "bfs", "sharding_propagation", "batch")[seed % 4]
     planned = checked(drawn, inputs, str(drawn.mesh), search=mode, passes=tuple(PASSES))
-    assert planned.savings[-1].after.peak <= planned.savings[0].before.peak
+    assert planned.savings[-1].after.peak <= MORE_MEMORY * planned.savings[0].before.peak
     check_costs(planned.program)
     again, _ = optimize(planned.program, planned.hardware, ["share"])
     verify_program(again)

@@ -14,6 +14,7 @@ from autoshard.cost.evaluate import evaluate_plan, moves_of, plan_seconds
 from autoshard.cost.memory import runtime_bytes
 from autoshard.cost.prices import Prices
 from autoshard.ops.calls import call_bytes
+from autoshard.partition.passes.pipeline import MORE_MEMORY
 from autoshard.partition.program import Compute
 from autoshard.redistribute.buffers import staging_bytes
 from autoshard.transform import train_step
@@ -133,7 +134,7 @@ def test_a_plan_is_priced_without_lowering(planned):
         one.peak_memory_bytes - max(held.nbytes for held in one.memory.held if held.kind == "runtime")
         for one in (planned.cost, cost)
     ]
-    assert blocks[0] <= blocks[1] <= 1.1 * blocks[0]
+    assert blocks[0] / MORE_MEMORY <= blocks[1] <= 1.1 * blocks[0]
 
 
 def test_communication_is_split_by_axes():

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from autoshard.cost.instructions import BundleSize, Costs, Setting
-from autoshard.partition.bundling import bundled
+from autoshard.partition.bundling import Ends, bundled
 from autoshard.partition.passes.block import Block, Change, rewritten
 from autoshard.partition.program import Bundle, Collective, Program, Register
 from autoshard.partition.verify_bundles import bundle_key
@@ -22,7 +22,7 @@ def combine(program: Program, setting: Setting) -> Program:
     for early in (True, False):
         among = bundled(program)
 
-        def sweep(block: Block, early: bool = early, among: frozenset[Register] = among) -> Sequence[Change]:
+        def sweep(block: Block, early: bool = early, among: Ends[Register] = among) -> Sequence[Change]:
             return [_bundled(group, early) for group in _groups(block, early, setting, among)]
 
         program = rewritten(program, sweep)
@@ -56,19 +56,21 @@ class _Group:
 
 
 def _groups(
-    block: Block, early: bool, setting: Setting, among: frozenset[Register]
+    block: Block, early: bool, setting: Setting, among: Ends[Register]
 ) -> Iterator[list[tuple[int, Collective]]]:
     """Collectives that can be done together, with their positions, in order; each in one group at most.
 
-    With `early` at the place of the first, where the others' operands have to be there; else at that of the last, which
-    has to come before anything reads the others' results.
+    Early values' are done with early ones' alone. With `early` at the place of the first, where the others' operands
+    have to be there; else at that of the last, which has to come before anything reads the others' results.
     """
     costs = setting.costs
     open_groups: dict[tuple, _Group] = {}
     for place, one in enumerate(block.instructions):
-        key = bundle_key(one) if isinstance(one, Collective) and one.operand in among else None
-        if key is None or not isinstance(one, Collective):
+        end = among.of(one.operand) if isinstance(one, Collective) else ""
+        kind = bundle_key(one) if isinstance(one, Collective) and end else None
+        if kind is None or not isinstance(one, Collective):
             continue
+        key = end, kind
         group = open_groups.get(key)
         if group is not None and _fits(block, group, one, early, place):
             size, seconds = group.grown(one, costs)

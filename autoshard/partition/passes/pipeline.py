@@ -1,4 +1,4 @@
-"""The passes in order, each kept to the memory that the program took before: `optimize(program, hardware)`.
+"""The passes in order, each kept to little more memory than the program took before: `optimize(program, hardware)`.
 
 A pass asks before each place that it would change; where all it does takes too much memory, places are refused until
 the rest fits.
@@ -38,6 +38,9 @@ DEFAULT = tuple(name for name in PASSES if name != "overlap")
 """What runs unless something else is asked for. Where ranks share processors, as MPI ranks of one machine do, what
 collectives do beside computing is taken from it: overlap has to be asked for."""
 
+MORE_MEMORY = 1.05
+"""How many times the peak memory that a program takes without passes it may take with them, unless a limit says less:
+common buffers of collectives need some (PyTorch DDP gives each of its buckets 25 MiB)."""
 ATTEMPTS = 32
 """How often a pass is tried at some of its places before it is left at those that fit."""
 LARGE = 250
@@ -91,7 +94,8 @@ def optimize(
     hardware: Hardware,
     passes: Iterable[str] = DEFAULT,
     *,
-    more_memory: float = 1.0,
+    more_memory: float = MORE_MEMORY,
+    limit: int | None = None,
     fixed: Collection[Node] = frozenset(),
 ) -> tuple[Program, tuple[Saving, ...]]:
     """The program after the passes, and what each saved.
@@ -100,6 +104,7 @@ def optimize(
         hardware: whose times decide, made for the program's number of ranks.
         passes: names of `PASSES`, to be run in this order.
         more_memory: how many times the present peak memory the program may take afterwards.
+        limit: bytes above which it must not take more than at present.
         fixed: operators that stay split as they are, and whose results are left as they are: somebody asked for it.
 
     Raises:
@@ -109,6 +114,7 @@ def optimize(
     costs = Costs(hardware)
     found = measure(program, costs)
     room = int(found.peak * more_memory)
+    room = room if limit is None else max(found.peak, min(room, limit))
     savings = []
     for name in passes:
         before, changed = found, within(PASSES[name], program, Setting(costs, fixed=fixed), room)
