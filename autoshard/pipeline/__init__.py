@@ -1,1 +1,1 @@
-"""Training steps cut in time (micro batches) and in space (stages): `schedules` says who does what, and when."""
+"""Training steps cut in time and in space: `schedules` says who does what and when, `stages` what there is to do."""

@@ -91,6 +91,10 @@ class ScheduleError(AutoshardError):
     """A schedule of a pipeline that does not exist, or cannot be run to its end."""
 
 
+class StageError(AutoshardError):
+    """A training step that cannot be cut into the stages that are asked for."""
+
+
 class CheckpointError(AutoshardError):
     """A checkpoint that cannot be written, read, or loaded into a network."""
 

@@ -63,6 +63,32 @@ class Accumulated:
         )
 
 
+@dataclass(frozen=True)
+class Apart:
+    """A training step taken apart: what is done once before the micro batches, for each of them, and once after them.
+
+    `graph` is the step, in which each barrier holds one value; nodes before and after are its own, those of `body`
+    stand for others of it.
+    """
+
+    graph: Graph
+    parts: int
+    before: tuple[Node, ...]
+    body: Body
+    after: tuple[Node, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, count: int) -> Apart:
+        """The parts of a step of `count` micro batches.
+
+        Raises:
+            GraphError: as `accumulate`.
+        """
+        if positive(count) is None:
+            raise GraphError(f"{graph.name!r} cannot be cut into {count!r} micro batches: give a number from 1 on")
+        return _Loop(classify(apart_at_barriers(inline(graph)), count)).apart()
+
+
 class _Loop:
     """Writes the loop. All values of the step that are still there afterwards stay the same values."""
 
@@ -71,14 +97,20 @@ class _Loop:
         self.builder = Builder.after(forms.graph, forms.graph.name)
         self.nodes: list[Node] = []
 
-    def written(self) -> Accumulated:
+    def apart(self) -> Apart:
         graph = self.graph
         body, before = self._body()
-        self.nodes += [node for node in graph.nodes if node in before]
-        self._loop(body)
-        self.nodes += [node for node in graph.nodes if node not in before and node not in self.forms.cuts]
-        kept = live_nodes(tuple(self.nodes), graph.outputs)
-        return Accumulated(with_nodes(graph, kept), body.of)
+        after = [node for node in graph.nodes if node not in before and node not in self.forms.cuts]
+        first = tuple(node for node in graph.nodes if node in before)
+        return Apart(graph, self.parts, first, body, live_nodes(tuple(after), graph.outputs))
+
+    def written(self) -> Accumulated:
+        found = self.apart()
+        self.nodes += found.before
+        self._loop(found.body)
+        self.nodes += found.after
+        kept = live_nodes(tuple(self.nodes), self.graph.outputs)
+        return Accumulated(with_nodes(self.graph, kept), found.body.of)
 
     def _body(self) -> tuple[Body, set[Node]]:
         """What is done for one micro batch, and the nodes that run before the first: what follows from data alone and

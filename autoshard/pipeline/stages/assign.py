@@ -1,0 +1,163 @@
+"""The stage of each operator of one micro batch: given by name, or by what it reads.
+
+Values of the forward pass go to stages with higher numbers only, gradients to lower ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autoshard.ir.graph import PARAMETER, Node, Value
+from autoshard.ir.verify import describe
+from autoshard.pipeline.stages.patterns import stages_by_name
+from autoshard.transform.micro.accumulate import Apart
+from autoshard.transform.recompute import backward_begins
+from autoshard.util.errors import StageError
+
+_GRADIENT = "grad."
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """Stages of the nodes of a micro batch and of parameters; which nodes belong to the forward pass.
+
+    `free` nodes read neither parameters nor what others make: each stage that needs what they make runs them itself.
+    """
+
+    count: int
+    of: Mapping[Node, int]
+    parameters: Mapping[Value, int]
+    forward: frozenset[Node]
+    free: frozenset[Node]
+
+
+def assign(step: Apart, given: Mapping[str, int]) -> Assigned:
+    """The stages of all nodes of a micro batch.
+
+    An operator of the forward pass that no pattern names belongs to the last stage that it reads something of, value or
+    parameter. Gradients belong to the stage of the operator that they are of, their sums to the first stage that these
+    come from.
+
+    Raises:
+        StageError: more stages than there are operators in, or an operator of a stage reads what a later one makes.
+        UnknownNameError: a pattern that matches nothing.
+    """
+    if step.graph.updates and not step.graph.cotangents:
+        raise StageError(
+            f"{step.graph.name!r} cannot be cut into stages: it came with its gradients, and does not say which "
+            "operators make them; let autoshard differentiate it"
+        )
+    return _Assigner(step, given).run()
+
+
+class _Assigner:
+    def __init__(self, step: Apart, given: Mapping[str, int]) -> None:
+        self.step, graph = step, step.graph
+        self.forward_nodes = set(graph.nodes[: backward_begins(graph)])
+        parameters = [value for value in graph.inputs if graph.role_of[value] == PARAMETER]
+        operators = [node.name for node in self.forward_nodes if node.name]
+        found = stages_by_name(given, (*(value.name for value in parameters), *operators))
+        self.named = found
+        self.count = max(given.values()) + 1
+        self.parameters = {value: found[value.name] for value in parameters if value.name in found}
+        self.once = _once(step, self.parameters)
+        self.weights = made_of_parameters(step)
+        self.made: dict[Value, tuple[int, bool]] = {}
+        self.stage_named: dict[str, int] = {}
+
+    def run(self) -> Assigned:
+        of: dict[Node, int] = {}
+        forward, free = set(), set()
+        for node in self.step.body.nodes:
+            if self._is_free(node):
+                free.add(node)
+                continue
+            stage, is_forward = self._stage(node)
+            of[node] = stage
+            if is_forward:
+                forward.add(node)
+                self.stage_named[node.name] = stage
+            self.made.update(dict.fromkeys(node.results, (stage, is_forward)))
+        for stage in range(self.count):
+            if all(of[node] != stage for node in forward):
+                raise StageError(
+                    f"{self.step.graph.name!r} cannot be cut into {self.count} stages: no operator of the forward pass "
+                    f"is in stage {stage}"
+                )
+        return Assigned(self.count, of, self._owners(of), frozenset(forward), frozenset(free))
+
+    def _is_free(self, node: Node) -> bool:
+        """Whether it computes with data and constants alone, and no pattern names it."""
+        original = self.step.body.of.get(node)
+        named = original is not None and original.name in self.named
+        reads = any(value in self.made or value in self.weights for value in node.uses)
+        result = any(one in node.results for one, _ in self.step.body.outputs.values())
+        return not (named or reads or result or node.op.has_effects(node.attrs))
+
+    def _stage(self, node: Node) -> tuple[int, bool]:
+        original = self.step.body.of.get(node)
+        is_forward = (
+            original in self.forward_nodes
+            if original
+            else not any(not self.made[value][1] for value in node.uses if value in self.made)
+        )
+        read = [self.made[value] for value in node.uses if value in self.made]
+        ahead = [stage for stage, is_forward in read if is_forward]
+        ahead += [self.once[value] for value in node.uses if value in self.once]
+        back = [stage for stage, is_forward in read if not is_forward]
+        if is_forward:
+            stage = self.named.get(node.name, max(ahead, default=0)) if original else max(ahead, default=0)
+            self._check(node, stage, max(ahead, default=0))
+            return stage, True
+        last = self.count - 1
+        is_sum = not ahead and len(node.operands) > 1
+        stage = last if is_sum else self._made_for(node, max(ahead, default=last))
+        return min([stage, *back]), False
+
+    def _made_for(self, node: Node, default: int) -> int:
+        """The stage of the operator whose gradient a node is a part of: gradients bear its name."""
+        words = node.name.removeprefix(_GRADIENT).split(".")
+        names = (".".join(words[:count]) for count in range(len(words), 0, -1))
+        return next((self.stage_named[name] for name in names if name in self.stage_named), default)
+
+    def _check(self, node: Node, stage: int, needed: int) -> None:
+        if needed > stage:
+            reads = next(
+                value.name for value in node.uses if self.made.get(value, (self.once.get(value, -1), True))[0] == needed
+            )
+            raise StageError(
+                f"{self.step.graph.name!r} cannot be cut into stages that wait for each other: {describe(node)} is in "
+                f"stage {stage}, but reads {reads.removesuffix('.micro')} of stage {needed}"
+            )
+
+    def _owners(self, of: Mapping[Node, int]) -> dict[Value, int]:
+        """The stage of each parameter: as named, else the first that reads it."""
+        owners = dict(self.parameters)
+        for node, stage in of.items():
+            for value in node.uses:
+                for one in self.weights.get(value, ()):
+                    owners[one] = owners.get(one, stage)
+        return owners
+
+
+def _once(step: Apart, parameters: Mapping[Value, int]) -> dict[Value, int]:
+    """The stages of values that are made once before the micro batches, of a parameter with a stage."""
+    found = dict(parameters)
+    for node in step.before:
+        stages = [found[value] for value in node.uses if value in found]
+        if stages:
+            found.update(dict.fromkeys(node.results, max(stages)))
+    return found
+
+
+def made_of_parameters(step: Apart) -> dict[Value, tuple[Value, ...]]:
+    """The values that are there before the micro batches and follow from parameters, and from which."""
+    graph = step.graph
+    inputs = [value for value in graph.inputs if graph.role_of[value] == PARAMETER]
+    found: dict[Value, tuple[Value, ...]] = {value: (value,) for value in inputs}
+    for node in step.before:
+        read = tuple(dict.fromkeys(one for value in node.uses for one in found.get(value, ())))
+        if read:
+            found.update(dict.fromkeys(node.results, read))
+    return found
