@@ -113,12 +113,13 @@ MODELS = {
 def training_graph(model: FullModel, imported: Any) -> Any:
     """Forward, gradient and update of an imported model (with its optimizer) as one traced step."""
     from autoshard.frontends.torch.model import picked
+    from autoshard.transform.attention import joined_attention
     from autoshard.transform.train import train_step
 
     wanted = made_again if model.recompute else None
     types = imported.input_types
     return train_step(_named(lambda *x: picked(imported(*x), "loss"), types), imported.optimizer, *types.values(),
-                      name=imported.name, recompute=wanted)  # fmt: skip
+                      name=imported.name, recompute=wanted, rewrite=joined_attention)  # fmt: skip
 
 
 def _named(function: Callable, names: Any) -> Callable:

@@ -23,6 +23,12 @@ def local_bytes(node: Node, strategy: Strategy) -> int:
     return sum(local_nbytes(of, layout) for of, layout in _tensors(node, strategy))
 
 
+def local_operands(node: Node, strategy: Strategy) -> tuple[TensorType, ...]:
+    """The types of a rank's blocks of an operator's operands."""
+    pairs = zip(node.operand_types, strategy.operand_layouts, strict=True)
+    return tuple(of.with_shape(layout.local_shape(of.shape)) for of, layout in pairs)
+
+
 def divides(node: Node, strategy: Strategy) -> bool:
     """Whether all ranks work on blocks of one size, without padding."""
     return all(layout.divides(of.shape) for of, layout in _tensors(node, strategy))

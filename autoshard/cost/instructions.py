@@ -197,7 +197,8 @@ def _flops(one: Compute) -> float:
     """Operations on the blocks of the first rank; a share of the whole operator's where blocks do not fit its rule."""
     attrs: Mapping = {name: resolve(value, 0) for name, value in one.attrs.items()}
     try:
-        return one.op.flops(tuple(register.local for register in one.operands), attrs)
+        local, whole = (tuple(getattr(of, side) for of in one.operands) for side in ("local", "whole"))
+        return one.op.most_flops(whole, local, attrs)
     except AutoshardError:
         node = one.node
         share = one.results[0].local.elements / max(1, math.prod(one.results[0].whole.shape))

@@ -22,11 +22,16 @@ from autoshard.ops.attention_blocks import (
     Shape,
     State,
     block_ring,
+    fits_groups,
+    group_marks,
+    most_seen,
     no_keys,
     rebase,
     ring_parts,
     scored_blocks,
+    seen_share,
     state_type,
+    with_rows,
 )
 from autoshard.ops.attributes import Place
 from autoshard.ops.registry import operator
@@ -37,14 +42,15 @@ from autoshard.util.errors import ShapeError
 def _rule(q: Shape, k: Shape, v: Shape, *, sequence: str, **_: object) -> str:
     if sequence not in WAYS:
         raise ShapeError(f"Attention: sequence is one of {', '.join(WAYS)}, not {sequence!r}")
-    if min(len(q), len(k), len(v)) < 3 or k[:-1] != v[:-1] or q[:-2] != k[:-2] or q[-1] != k[-1]:
+    if min(len(q), len(k), len(v)) < 3 or k[:-1] != v[:-1] or not fits_groups(q, k) or q[-1] != k[-1]:
         raise ShapeError(
-            f"Attention takes queries [..., q, d], keys [..., k, d] and values [..., k, v], not {q}, {k} and {v}"
+            "Attention takes queries [..., q, d], keys [..., k, d] and values [..., k, v], where leading dims of keys "
+            f"may be 1, not {q}, {k} and {v}"
         )
-    mark = ring_parts(q, k, sequence)
+    mark, (asking, asked) = ring_parts(q, k, sequence), group_marks(q, k)
     if not mark:
-        return "... q [d], ... [k] [d], ... [k] v -> ... q v"
-    return f"... q^{mark} [d], ... [k]=q [d], ... [k]=q v -> ... q^{mark} v"
+        return f"{asking} q [d], {asked} [k] [d], {asked} [k] v -> {asking} q v"
+    return f"{asking} q^{mark} [d], {asked} [k]=q [d], {asked} [k]=q v -> {asking} q^{mark} v"
 
 
 def _type(q: DType, k: DType, v: DType, **_: object) -> DType:
@@ -53,9 +59,27 @@ def _type(q: DType, k: DType, v: DType, **_: object) -> DType:
     return v
 
 
-def _flops(q: Shape, k: Shape, v: Shape, **_: object) -> float:
-    """For each pair of a query and a key: both products, and a few for the exponential; per index combination."""
-    return (2 * (q[-1] + v[-1]) + 8) / (q[-1] * v[-1])
+def _flops(q: Shape, k: Shape, v: Shape, *, causal: bool, **_: object) -> float:
+    """For each pair of a query and a key that it sees: both products, and a few for the exponential; per index
+    combination."""
+    return seen_share(q, k, causal) * _pair_flops(q, v) / (q[-1] * v[-1])
+
+
+def _imbalance(whole: Sequence, local: Sequence, *, causal: bool, **_: object) -> float:
+    return most_seen(local[0].shape, local[1].shape, whole[0].shape[-2], causal)
+
+
+def _pair_flops(q: Shape, v: Shape) -> int:
+    return 2 * (q[-1] + v[-1]) + 8
+
+
+def _turn_flops(q: Shape, k: Shape, v: Shape, *_: Shape, **__: object) -> float:
+    """Of all pairs: whatever is causal, some rank sees all of the block that has come, and the others wait for it."""
+    return math.prod(q[:-1]) * k[-2] * _pair_flops(q, v)
+
+
+def _begin_flops(q: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, **__: object) -> float:
+    return seen_share(q, k, causal) * _turn_flops(q, k, v)
 
 
 def _scratch(operands: Sequence, results: Sequence, **_: object) -> int:
@@ -65,24 +89,25 @@ def _scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     return wide * rows * (2 * min(BLOCK, k.shape[-2]) + 2 * v.shape[-1] + 4)
 
 
-@operator("Attention", rule=_rule, dtype=_type, flops=_flops, scratch=_scratch)
+@operator("Attention", rule=_rule, dtype=_type, flops=_flops, scratch=_scratch, imbalance=_imbalance)
 def attention(q, k, v, *, scale=0.0, causal=False, sequence=AUTO, first=0):
     """softmax(q k^T * scale) v over the last dims; `scale` 0 stands for 1 / sqrt(d).
 
-    `causal` lets query i see the keys 0 to i. `sequence` says how it runs where the queries are split in their
-    sequence: 'gather' takes all keys and values to each rank, 'ring' splits them alike, and their blocks go round; of
-    'auto' a plan decides by cost. `first` is the number of the first query, where q is only a block.
+    A leading dim of keys and values may be 1 where that of queries is larger: these queries share them, as the heads of
+    a group do. `causal` lets query i see the keys 0 to i. `sequence` says how it runs where the queries are split in
+    their sequence: 'gather' takes all keys and values to each rank, 'ring' splits them alike, and their blocks go
+    round; of 'auto' a plan decides by cost. `first` is the number of the first query, where q is only a block.
     """
     return _finished(v, attend(q, k, v, no_keys(q, v.shape[-1]), scale, causal, first, 0, k.shape[-2]))
 
 
 def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, state: State, *of: Any) -> State:
     """The state after these keys and values too; `of` is what `scored_blocks` takes besides."""
-    total, largest, weight = state
-    for scores, _, values in scored_blocks(q, k, v, *of):
+    for rows, scores, _, values in scored_blocks(q, k, v, *of):
+        total, largest, weight = (one[..., rows, :] for one in state)
         old, largest, weight = rebase(scores, largest, weight)
-        total = total * old + scores @ values
-    return total, largest, weight
+        state = with_rows(state, rows, (total * old + scores @ values, largest, weight))
+    return state
 
 
 def _finished(v: np.ndarray, state: State) -> np.ndarray:
@@ -109,13 +134,15 @@ def _turn_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     return _scratch(operands[:3], results)
 
 
-@operator("AttentionBegin", rule=None, shape=_state_shapes, dtype=_state_type, scratch=_turn_scratch)
+@operator(
+    "AttentionBegin", rule=None, shape=_state_shapes, dtype=_state_type, scratch=_turn_scratch, flops=_begin_flops
+)
 def attention_begin(q, k, v, *, scale, causal, first, first_key, keys):
     """The state of the queries after the first block of keys: the rank's own."""
     return attend(q, k, v, no_keys(q, v.shape[-1]), scale, causal, first, first_key, keys)
 
 
-@operator("AttentionTurn", rule=None, shape=_state_shapes, dtype=_state_type, scratch=_turn_scratch)
+@operator("AttentionTurn", rule=None, shape=_state_shapes, dtype=_state_type, scratch=_turn_scratch, flops=_turn_flops)
 def attention_turn(q, k, v, total, largest, weight, *, scale, causal, first, first_key, keys):
     """The state after one block of keys and values more."""
     return attend(q, k, v, (total, largest, weight), scale, causal, first, first_key, keys)

@@ -50,17 +50,14 @@ def blocks(held: int) -> Iterator[slice]:
     return (slice(at, min(at + BLOCK, held)) for at in range(0, held, BLOCK))
 
 
-def scores_of(queries: np.ndarray, keys: np.ndarray, causal: bool, first: int, first_key: int) -> np.ndarray | None:
+def scores_of(queries: np.ndarray, keys: np.ndarray, causal: bool, first: int, first_key: int) -> np.ndarray:
     """Products of scaled queries [..., q, d] and keys [..., k, d]; -inf where `causal` hides the key from the query.
 
-    `first` and `first_key` are the numbers of the first query and of the first key. None if all keys are hidden.
+    `first` and `first_key` are the numbers of the first query and of the first key.
     """
-    asking, count = queries.shape[-2], keys.shape[-2]
-    if causal and first_key > first + asking - 1:
-        return None
     scores = queries @ keys.swapaxes(-1, -2)
-    if causal and first_key + count - 1 > first:
-        later = first_key + np.arange(count) > (first + np.arange(asking))[:, None]
+    if causal and first_key + keys.shape[-2] - 1 > first:
+        later = first_key + np.arange(keys.shape[-2]) > (first + np.arange(queries.shape[-2]))[:, None]
         scores[..., later] = -np.inf
     return scores
 
@@ -74,18 +71,30 @@ def scored_blocks(
     first: int,
     first_key: int,
     keys: int,
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Scores [..., q, block] with the keys and values [..., block, d or v] of one block after another.
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
+    """Scores [..., rows, block] of the queries that see any key of a block, with the keys and values [..., block, d or
+    v], one block after another; and which rows of queries these are.
 
     The keys begin with number `first_key`; what comes after `keys` keys in all is padding, and not looked at.
     """
     queries = q.astype(accumulator(q)) * scale_of(q, scale)
     for block in blocks(min(k.shape[-2], keys - first_key)):
-        looked_at, values = (one[..., block, :].astype(queries.dtype, copy=False) for one in (k, v))
-        scores = scores_of(queries, looked_at, causal, first, first_key + block.start)
-        if scores is None:
+        rows = slice(max(0, first_key + block.start - first) if causal else 0, q.shape[-2])
+        if rows.start >= rows.stop:
             return
-        yield scores, looked_at, values
+        looked_at, values = (one[..., block, :].astype(queries.dtype, copy=False) for one in (k, v))
+        scores = scores_of(queries[..., rows, :], looked_at, causal, first + rows.start, first_key + block.start)
+        yield rows, scores, looked_at, values
+
+
+def with_rows(state: State, rows: slice, new: State) -> State:
+    """The state with other numbers for some rows of queries."""
+    if rows.start == 0:
+        return new
+    total, largest, weight = (
+        np.concatenate((old[..., : rows.start, :], one), axis=-2) for old, one in zip(state, new, strict=True)
+    )
+    return total, largest, weight
 
 
 def rebase(scores: np.ndarray, largest: np.ndarray, weight: np.ndarray) -> State:
@@ -101,6 +110,48 @@ def rebase(scores: np.ndarray, largest: np.ndarray, weight: np.ndarray) -> State
     scores -= base
     np.exp(scores, out=scores)
     return old, top, weight * old + scores.sum(-1, keepdims=True)
+
+
+# -- what all kinds of work are counted by
+
+
+def seen_share(q: Shape, k: Shape, causal: bool, queries: int = 0) -> float:
+    """Of all pairs of a query and a key, the share that is looked at.
+
+    Args:
+        queries: how many there are in all, where these are a part of them: then the last ones with the first keys,
+            which see most of all.
+    """
+    own, keys, last = q[-2], k[-2], max(q[-2], queries)
+    if not causal or not own or not keys:
+        return 1.0
+    return (_seen_by(last, keys) - _seen_by(last - own, keys)) / (own * keys)
+
+
+def _seen_by(queries: int, keys: int) -> float:
+    """Pairs that so many causal queries look at, query i at the keys 0 to i."""
+    both = min(queries, keys)
+    return both * (both + 1) / 2 + (queries - both) * keys
+
+
+def most_seen(q: Shape, k: Shape, queries: int, causal: bool) -> float:
+    """How many times more pairs the last of `queries` queries look at than the shapes q and k would alone."""
+    return seen_share(q, k, causal, queries) / seen_share(q, k, causal)
+
+
+def group_marks(q: Shape, k: Shape) -> tuple[str, str]:
+    """The leading dims of queries and of keys in a rule.
+
+    A dim of size 1 in the keys alone is one along which queries share them (Ainslie et al. 2023, "GQA").
+    """
+    names = [f"h{i}" for i in range(len(q) - 2)]
+    shared = (few == 1 < many for many, few in zip(q[:-2], k[:-2], strict=True))
+    return " ".join(names), " ".join("1" if one else name for name, one in zip(names, shared, strict=True))
+
+
+def fits_groups(q: Shape, k: Shape) -> bool:
+    """Whether the leading dims of keys are those of queries, or 1 where queries share keys."""
+    return len(q) == len(k) and all(few in (1, many) for many, few in zip(q[:-2], k[:-2], strict=True))
 
 
 # -- in turns, with blocks that go round

@@ -24,13 +24,18 @@ from autoshard.ops.attention_blocks import (
     accumulator,
     block_ring,
     blocks,
+    fits_groups,
+    group_marks,
+    most_seen,
     no_keys,
     rebase,
     ring_parts,
     scale_of,
     scored_blocks,
     scores_of,
+    seen_share,
     state_type,
+    with_rows,
 )
 from autoshard.ops.attributes import Place
 from autoshard.ops.pointwise import mul
@@ -52,7 +57,7 @@ def _(g, y, q, k, v, scale, causal, sequence, first):
 
 
 def _check(name: str, g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape) -> None:
-    fits = len(g) == len(q) == len(k) == len(v) >= 3 and g[:-1] == q[:-1] == inner[:-1]
+    fits = len(g) == len(q) == len(k) == len(v) >= 3 and g[:-1] == q[:-1] == inner[:-1] and fits_groups(q, k)
     fits = fits and k[:-1] == v[:-1] and (q[-1], g[-1], inner[-1]) == (k[-1], v[-1], 1)
     if not fits:
         raise ShapeError(
@@ -66,20 +71,38 @@ def _check(name: str, g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape) -> N
 
 def _query_rule(g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *, sequence: str, **_: object) -> str:
     _check("AttentionQueryGrad", g, inner, q, k, v)
-    mark = ring_parts(q, k, sequence)
-    if not mark:
-        return "... q [v], ... q 1, ... q [d], ... [k] [d], ... [k] [v] -> ... q [d], ... q 1"
-    ring = f"... q^{mark}"
-    return f"{ring} [v], {ring} 1, {ring} [d], ... [k]=q [d], ... [k]=q [v] -> {ring} [d], {ring} 1"
+    mark, (asking, asked) = ring_parts(q, k, sequence), group_marks(q, k)
+    own = f"{asking} q^{mark}" if mark else f"{asking} q"
+    other = f"{asked} [k]=q" if mark else f"{asked} [k]"
+    return f"{own} [v], {own} 1, {own} [d], {other} [d], {other} [v] -> {own} [d], {own} 1"
 
 
 def _query_shapes(g: Shape, inner: Shape, q: Shape, *_: Shape, **__: object) -> tuple[Shape, Shape]:
     return q, inner
 
 
-def _query_flops(g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, **_: object) -> float:
-    """Three products and an exponential for each pair of a query and a key; per index combination."""
-    return (4 * q[-1] + 2 * v[-1] + 10) / (q[-1] * v[-1])
+def _query_flops(g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *, causal: bool, **_: object) -> float:
+    """Three products and an exponential for each pair of a query and a key that it sees; per index combination."""
+    return seen_share(q, k, causal) * _query_pair_flops(q, v) / (q[-1] * v[-1])
+
+
+def _query_imbalance(whole: Sequence, local: Sequence, *, causal: bool, **_: object) -> float:
+    return most_seen(local[2].shape, local[3].shape, whole[2].shape[-2], causal)
+
+
+def _query_pair_flops(q: Shape, v: Shape) -> int:
+    return 4 * q[-1] + 2 * v[-1] + 10
+
+
+def _query_turn_flops(g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *_: Shape, **__: object) -> float:
+    """Of all pairs, for ranks wait for the one that sees all of the block that has come."""
+    return math.prod(q[:-1]) * k[-2] * _query_pair_flops(q, v)
+
+
+def _query_begin_flops(
+    g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, **__: object
+) -> float:
+    return seen_share(q, k, causal) * _query_turn_flops(g, inner, q, k, v)
 
 
 def _query_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
@@ -98,6 +121,7 @@ def _query_types(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> t
     dtype=_query_types,
     flops=_query_flops,
     scratch=_query_scratch,
+    imbalance=_query_imbalance,
 )
 def attention_query_grad(g, inner, q, k, v, *, scale=0.0, causal=False, sequence="auto", first=0):
     """The gradient of queries from that of the result, `g`; and the logarithm of each query's sum of exponentials.
@@ -113,15 +137,15 @@ def query_slopes(
 ) -> State:
     """The state, whose sum is one of slopes times keys, after these keys and values too; `of` is what `scored_blocks`
     takes besides."""
-    total, largest, weight = state
-    factor, slopes = scale_of(q, scale), g.astype(total.dtype, copy=False)
-    for scores, looked_at, values in scored_blocks(q, k, v, scale, *of):
+    factor, slopes = scale_of(q, scale), g.astype(state[0].dtype, copy=False)
+    for rows, scores, looked_at, values in scored_blocks(q, k, v, scale, *of):
+        total, largest, weight = (one[..., rows, :] for one in state)
         old, largest, weight = rebase(scores, largest, weight)
-        change = slopes @ values.swapaxes(-1, -2)
-        change -= inner
+        change = slopes[..., rows, :] @ values.swapaxes(-1, -2)
+        change -= inner[..., rows, :]
         change *= scores
-        total = total * old + (change @ looked_at) * factor
-    return total, largest, weight
+        state = with_rows(state, rows, (total * old + (change @ looked_at) * factor, largest, weight))
+    return state
 
 
 def _query_end(q: np.ndarray, state: State) -> Pair:
@@ -142,13 +166,27 @@ def _state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> st
     return state_type(q)
 
 
-@operator("AttentionQueryGradBegin", rule=None, shape=_query_state, dtype=_state_type, scratch=_query_scratch)
+@operator(
+    "AttentionQueryGradBegin",
+    rule=None,
+    shape=_query_state,
+    dtype=_state_type,
+    scratch=_query_scratch,
+    flops=_query_begin_flops,
+)
 def attention_query_grad_begin(g, inner, q, k, v, *, scale, causal, first, first_key, keys):
     """The state after the rank's own block of keys."""
     return query_slopes(g, inner, q, k, v, no_keys(q, q.shape[-1]), scale, causal, first, first_key, keys)
 
 
-@operator("AttentionQueryGradTurn", rule=None, shape=_query_state, dtype=_state_type, scratch=_query_scratch)
+@operator(
+    "AttentionQueryGradTurn",
+    rule=None,
+    shape=_query_state,
+    dtype=_state_type,
+    scratch=_query_scratch,
+    flops=_query_turn_flops,
+)
 def attention_query_grad_turn(
     g, inner, q, k, v, total, largest, weight, *, scale, causal, first, first_key, keys
 ):  # fmt: skip
@@ -178,11 +216,10 @@ def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
 
 def _key_rule(g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *, sequence: str, **_: object) -> str:
     _check("AttentionKeyGrad", g, inner, q, k, v)
-    mark = ring_parts(q, k, sequence)
-    if not mark:
-        return "... q [v], ... q 1, ... q [d], ... q 1, ... k [d], ... k [v] -> ... k [d], ... k [v]"
-    ring = f"... k^{mark}"
-    return f"... [q]=k [v], ... [q]=k 1, ... [q]=k [d], ... [q]=k 1, {ring} [d], {ring} [v] -> {ring} [d], {ring} [v]"
+    mark, (asking, asked) = ring_parts(q, k, sequence), group_marks(q, k)
+    own = f"{asked} k^{mark}" if mark else f"{asked} k"
+    other = f"{asking} [q]=k" if mark else f"{asking} q"
+    return f"{other} [v], {other} 1, {other} [d], {other} 1, {own} [d], {own} [v] -> {own} [d], {own} [v]"
 
 
 def _key_shapes(g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *_: Shape, **__: object) -> tuple:
@@ -193,9 +230,32 @@ def _key_types(g: DType, inner: DType, q: DType, ends: DType, k: DType, v: DType
     return k, v
 
 
-def _key_flops(g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, **_: object) -> float:
-    """Four products and an exponential for each pair of a query and a key; per index combination."""
-    return (4 * q[-1] + 4 * v[-1] + 10) / (q[-1] * v[-1])
+def _key_flops(
+    g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *, causal: bool, **_: object
+) -> float:
+    """Four products and an exponential for each pair of a query and a key that it sees; per index combination."""
+    return seen_share(q, k, causal) * _key_pair_flops(q, v) / (q[-1] * v[-1])
+
+
+def _key_imbalance(whole: Sequence, local: Sequence, *, causal: bool, **_: object) -> float:
+    return most_seen(local[2].shape, local[4].shape, whole[2].shape[-2], causal)
+
+
+def _key_pair_flops(q: Shape, v: Shape) -> int:
+    return 4 * q[-1] + 4 * v[-1] + 10
+
+
+def _key_turn_flops(
+    g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *_: Shape, **__: object
+) -> float:
+    """Of all pairs, for ranks wait for the one whose keys are seen by all queries that have come."""
+    return math.prod(q[:-1]) * k[-2] * _key_pair_flops(q, v)
+
+
+def _key_begin_flops(
+    g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, **__: object
+) -> float:
+    return seen_share(q, k, causal) * _key_turn_flops(g, inner, q, ends, k, v)
 
 
 def _key_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
@@ -212,6 +272,7 @@ def _key_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     flops=_key_flops,
     scratch=_key_scratch,
     neutral="yes",
+    imbalance=_key_imbalance,
 )
 def attention_key_grad(g, inner, q, ends, k, v, *, scale=0.0, causal=False, sequence="auto", first=0, first_key=0):
     """The gradients of keys and values; `ends` are the logarithms that AttentionQueryGrad gives.
@@ -244,22 +305,30 @@ def key_slopes(
 ) -> Pair:
     """The gradients with what these queries add, of which the first has number `first`; what comes after `queries`
     queries in all is padding."""
-    (keys, values), wide = state, state[0].dtype
+    (keys, values), wide = (one.copy() for one in state), state[0].dtype
     looked_at, read = k.astype(wide, copy=False), v.astype(wide, copy=False).swapaxes(-1, -2)
     for block in blocks(min(q.shape[-2], queries - first)):
         asking, slopes = (one[..., block, :].astype(wide, copy=False) for one in (q, g))
         asking = asking * scale_of(q, scale)
-        weights = scores_of(asking, looked_at, causal, first + block.start, first_key)
-        if weights is None:
+        last = first + block.start + asking.shape[-2] if causal else first_key + k.shape[-2]
+        seen = slice(0, min(k.shape[-2], max(0, last - first_key)))
+        if not seen.stop:
             continue
+        weights = scores_of(asking, looked_at[..., seen, :], causal, first + block.start, first_key)
         weights -= ends[..., block, :]
         np.exp(weights, out=weights)
-        values = values + weights.swapaxes(-1, -2) @ slopes
-        change = slopes @ read
+        values[..., seen, :] += _of_groups(weights.swapaxes(-1, -2) @ slopes, values)
+        change = slopes @ read[..., seen]
         change -= inner[..., block, :]
         change *= weights
-        keys = keys + change.swapaxes(-1, -2) @ asking
+        keys[..., seen, :] += _of_groups(change.swapaxes(-1, -2) @ asking, keys)
     return keys, values
+
+
+def _of_groups(made: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """What keys get of all queries that share them: the sum along leading dims in which there is one of them."""
+    pairs = enumerate(zip(made.shape[:-2], keys.shape[:-2], strict=True))
+    return made.sum(tuple(i for i, (many, few) in pairs if few < many), keepdims=True)
 
 
 def _key_end(k: np.ndarray, v: np.ndarray, state: Pair) -> Pair:
@@ -276,13 +345,27 @@ def _key_state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -
     return state_type(q)
 
 
-@operator("AttentionKeyGradBegin", rule=None, shape=_key_shapes, dtype=_key_state_type, scratch=_key_scratch)
+@operator(
+    "AttentionKeyGradBegin",
+    rule=None,
+    shape=_key_shapes,
+    dtype=_key_state_type,
+    scratch=_key_scratch,
+    flops=_key_begin_flops,
+)
 def attention_key_grad_begin(g, inner, q, ends, k, v, *, scale, causal, first, first_key, queries):
     """The gradients by the rank's own queries."""
     return key_slopes(g, inner, q, ends, k, v, _key_start(q, k, v), scale, causal, first, first_key, queries)
 
 
-@operator("AttentionKeyGradTurn", rule=None, shape=_key_shapes, dtype=_key_state_type, scratch=_key_scratch)
+@operator(
+    "AttentionKeyGradTurn",
+    rule=None,
+    shape=_key_shapes,
+    dtype=_key_state_type,
+    scratch=_key_scratch,
+    flops=_key_turn_flops,
+)
 def attention_key_grad_turn(
     g, inner, q, ends, k, v, keys, values, *, scale, causal, first, first_key, queries
 ):  # fmt: skip

@@ -36,3 +36,4 @@ class Options:
     neutral: str
     fills: Mapping[int, float] | Callable[[Mapping[str, Any]], Mapping[int, float]]
     over: tuple[tuple[int, ...], ...] | None
+    imbalance: Callable | None

@@ -328,18 +328,28 @@ class Operator:
     def flops(self, operands: Types, attrs: Mapping[str, Any]) -> float:
         """Floating point operations of the whole operator: work per index combination times their number.
 
-        A contraction of two operands counts a multiplication and an addition. Of an operator without a rule none are
-        known.
+        A contraction of two operands counts a multiplication and an addition. An operator without a rule has no index
+        combinations; its `flops` tells the number of all, and none are known where it tells nothing.
         """
-        if not self.has_rule:
-            return 0.0
         weight = self.options.flops
+        if not self.has_rule:
+            return float(weight(*(operand.shape for operand in operands), **attrs)) if callable(weight) else 0.0
         rule = self.rule(operands, attrs)
         if weight is None:
             weight = 2.0 if rule.contracted and len(rule.operands) > 1 else 1.0
         elif callable(weight):
             weight = weight(*(operand.shape for operand in operands), **attrs)
         return weight * rule.work
+
+    @property
+    def uneven(self) -> bool:
+        """Whether ranks with equal blocks may have unequal work."""
+        return self.options.imbalance is not None
+
+    def most_flops(self, operands: Types, local: Types, attrs: Mapping[str, Any]) -> float:
+        """`flops` of the rank with the most work, for blocks of these types of the operands."""
+        found = self.flops(local, attrs)
+        return found * self.options.imbalance(operands, local, **attrs) if self.options.imbalance else found
 
     def local_attributes(self, attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
         """The attributes of the local call under the given layouts."""
@@ -408,6 +418,7 @@ def operator(
     neutral: str = "",
     fills: Mapping[int, float] | Callable[[Mapping[str, Any]], Mapping[int, float]] | None = None,
     over: Iterable[Iterable[int]] | None = None,
+    imbalance: Callable[..., float] | None = None,
 ) -> Callable[[Callable], Operator]:
     """Define and register an operator; decorates its numpy meaning.
 
@@ -431,6 +442,8 @@ def operator(
         neutral: 'yes' or 'own', see `Operator.neutral`.
         fills: per operand index the number that its padding must hold, see `Operator.fills`; or `function(attrs)`.
         over: for an operator with a parameter `out`, see `Operator.over`; an elementwise one takes any operand.
+        imbalance: `function(types, local types, **attrs)` of the operands where ranks with equal blocks have unequal
+            work: how many times the `flops` of local shapes the rank with the most has.
 
     Raises:
         UnknownNameError: the name is taken.
@@ -451,7 +464,7 @@ def operator(
         sets = tuple(tuple(indices) for indices in linear)
         options = Options(
             rule, shape, dtype, sets, flops, tuple(call), spread, constant, effects, edges, foreign, view, scratch,
-            neutral, fills or {}, None if over is None else tuple(tuple(indices) for indices in over),
+            neutral, fills or {}, None if over is None else tuple(tuple(indices) for indices in over), imbalance,
         )  # fmt: skip
         _REGISTRY[name] = Operator(name, run, options)
         return _REGISTRY[name]

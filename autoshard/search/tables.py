@@ -163,9 +163,13 @@ class Tables:
         return self._work[key]
 
     def _worked(self, node: Node, menu: Menu) -> np.ndarray:
-        if menu.fixed or any(
-            factor.splittable and (factor.exchange or factor.kind not in (PASS, REDUCTION))
-            for factor in node.rule.factors
+        if (
+            menu.fixed
+            or node.op.uneven
+            or any(
+                factor.splittable and (factor.exchange or factor.kind not in (PASS, REDUCTION))
+                for factor in node.rule.factors
+            )
         ):
             return np.array([self._one_work(node, menu.strategy(row)) for row in range(len(menu))])
         sides = [(of, menu.operand_digits(i)) for i, of in enumerate(node.operand_types)]

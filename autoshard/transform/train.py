@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,6 +50,7 @@ def train_step(
     regather: bool = False,
     leave_unreached: bool = False,
     micro_batches: int = 1,
+    rewrite: Callable[[Graph, Collection[Node]], Graph] = lambda graph, annotated: graph,
 ) -> TrainStep:
     """Trace a model that returns its loss (first), differentiate it, and add the optimizer's updates.
 
@@ -62,13 +63,15 @@ def train_step(
             they are not kept in between.
         micro_batches: into how many parts the batch is cut, which are done one after the other; the gradients are
             added up before the update. Same numbers, less memory: see `transform.micro.accumulate`.
+        rewrite: `function(graph, annotated nodes)`: what is made of the model's graph before it is differentiated.
 
     Raises:
         GraphError: the loss is no float, or depends on none of the optimizer's parameters; another `recompute`; micro
             batches that do not divide the batch, or an operator that needs all of it at once.
     """
     forward = trace(network, *example_inputs, name=name)
-    graph = forward.graph
+    graph = rewrite(forward.graph, forward.annotations)
+    forward = replace(forward, graph=graph)
     loss = graph.outputs[0]
     inputs = {id(parameter): value for value, parameter in forward.parameters.items()}
     if leave_unreached:

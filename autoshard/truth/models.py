@@ -38,8 +38,7 @@ class Attention(nn.Cell):
         query, key, value = (self._by_heads(one) for one in (self.query(x), self.key(x), self.value(x)))
         if self.rotary:
             query, key = _rotated(query), _rotated(key)
-        key, value = _repeated(key, self.heads), _repeated(value, self.heads)
-        found = ops.attention(query, key, value, causal=True) if self.fused else self._apart(query, key, value)
+        found = (_attention if self.fused else self._apart)(query, key, value)
         return self.output(ops.reshape(ops.transpose(found, perm=(0, 2, 1, 3)), shape=x.shape))
 
     def _by_heads(self, x: Any) -> Any:
@@ -49,6 +48,7 @@ class Attention(nn.Cell):
         return ops.transpose(split, perm=(0, 2, 1, 3))
 
     def _apart(self, query: Any, key: Any, value: Any) -> Any:
+        key, value = _repeated(key, self.heads), _repeated(value, self.heads)
         scores = ops.scalar_mul(ops.batch_matmul(query, key, transpose_b=True), factor=1 / math.sqrt(self.width))
         size = scores.shape[-1]
         places = ops.reshape(np.arange(size, dtype=np.int32), shape=(size, 1))
@@ -64,6 +64,17 @@ def _rotated(x: Any) -> Any:
     cos, sin = (ops.cast(np.tile(of(angles), 2), dtype=dtype(x.dtype).name) for of in (np.cos, np.sin))
     turned = ops.concat(ops.neg(x[..., width // 2 :]), x[..., : width // 2], axis=-1)
     return ops.add(ops.mul(x, cos), ops.mul(turned, sin))
+
+
+def _attention(query: Any, key: Any, value: Any) -> Any:
+    """Attention as one operator; heads that share keys and values are a dim of their own."""
+    batch, heads, length, width = query.shape
+    groups = key.shape[1]
+    if groups == heads:
+        return ops.attention(query, key, value, causal=True)
+    key, value = (ops.reshape(one, shape=(batch, groups, 1, length, width)) for one in (key, value))
+    query = ops.reshape(query, shape=(batch, groups, heads // groups, length, width))
+    return ops.reshape(ops.attention(query, key, value, causal=True), shape=(batch, heads, length, width))
 
 
 def _repeated(x: Any, heads: int) -> Any:

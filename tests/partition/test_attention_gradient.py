@@ -58,6 +58,21 @@ def test_blocks_add_up(queries, keys, causal, scale):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("mesh", ["2", "2x3"])
+def test_keys_that_heads_share(mesh):
+    """They get what all queries of their group ask of them."""
+    g, q = drawn(0, 2, 4, 3, 12, 7).astype(float), drawn(1, 2, 4, 3, 12, 5).astype(float)
+    k, v = drawn(2, 2, 4, 1, 12, 5).astype(float), drawn(3, 2, 4, 1, 12, 7).astype(float)
+    slope, keys, values, inner, ends = reference(g, q, k, v, 5**-0.5, True)
+    found, _ = attention_query_grad(g, inner, q, k, v, causal=True)
+    np.testing.assert_allclose(found, slope, rtol=1e-9, atol=1e-9)
+    for ours, theirs in zip(attention_key_grad(g, inner, q, ends, k, v, causal=True), (keys, values), strict=True):
+        np.testing.assert_allclose(ours, theirs.sum(2, keepdims=True), rtol=1e-9, atol=1e-9)
+    attrs = {"sequence": "ring", "causal": True}
+    assert exchanging("AttentionQueryGrad", [g, inner, q, k, v], attrs, mesh)
+    assert exchanging("AttentionKeyGrad", [g, inner, q, ends, k, v], attrs, mesh)
+
+
 @pytest.mark.parametrize("mesh", ["2", "2x2", "3x2", "12"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", [(24, 24), (12, 36)])

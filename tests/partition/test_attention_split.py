@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 import autoshard.ops as ops
 from autoshard.api import plan
 from autoshard.core.strategy import Strategy
+from autoshard.core.tensortype import TensorType, dtype
+from autoshard.cost.prices import prices_for
+from autoshard.ir.graph import Builder
 from autoshard.layout import Mesh
 from autoshard.ops.registry import lookup
 from autoshard.partition.lower import lower
@@ -19,6 +22,7 @@ from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.trace.cell import Cell
 from autoshard.util.errors import ShapeError
+from costmodel import preset
 from tests.oracle.check import plan_with, single
 from tests.partition.exchanging import drawn, exchanging
 
@@ -56,6 +60,34 @@ def test_rings_of_any_size(mesh, causal):
     attrs = {"sequence": "ring", "causal": causal}
     assert exchanging("Attention", list(operands(24, 24)), attrs, mesh)
     assert exchanging("Attention", list(operands(12, 36)), attrs, mesh)
+
+
+@pytest.mark.parametrize("mesh", ["2", "2x3"])
+def test_keys_that_heads_share(mesh):
+    """Queries [batch, groups, heads, queries, width] beside keys of one head: all splits, in a ring too."""
+    q, k, v = drawn(0, 2, 4, 3, 12, 5), drawn(1, 2, 4, 1, 12, 5), drawn(2, 2, 4, 1, 12, 7)
+    attrs = {"sequence": "ring", "causal": True}
+    np.testing.assert_allclose(ops.attention(q, k, v, causal=True), reference(q, k, v, True), rtol=1e-4, atol=1e-5)
+    assert exchanging("Attention", [q, k, v], attrs, mesh)
+
+
+def test_operations_of_causal_attention_count_once():
+    """Of 24 x 24 pairs 24 * 25 / 2; of the last quarter of queries those that the last rank computes; of a ring all."""
+    op, types = lookup("Attention"), (TensorType((2, 24, 6), dtype("f32")),) * 3
+    whole, causal = (op.flops(types, op.check_attributes({"causal": one})) for one in (False, True))
+    assert whole == 2 * 24 * 24 * (2 * 12 + 8) and causal == pytest.approx(whole * 25 / 48)
+    last = types[0].with_shape((2, 6, 6)), *types[1:]
+    found = op.most_flops(types, last, op.check_attributes({"causal": True}))
+    assert found == pytest.approx(2 * sum(range(19, 25)) * (2 * 12 + 8))
+    costs, mesh = prices_for(preset("h100")), Mesh(x=4)
+    seconds = {}
+    for sequence in ("gather", "ring"):
+        builder = Builder("long")
+        wide = [builder.input(TensorType((2, 65536, 64), dtype("f32")), name) for name in "qkv"]
+        node = builder.add(op, wide, op.check_attributes({"sequence": sequence}), "attention")
+        axes = tuple(mesh.all_axes if factor.name == "q" else () for factor in node.rule.factors)
+        seconds[sequence] = costs.local_work(node, Strategy(node.rule, mesh, axes))
+    assert seconds["ring"] == pytest.approx(seconds["gather"], rel=0.05)
 
 
 def split_by_sequence(sequence: str, parts: int = 8):

@@ -112,14 +112,21 @@ def _(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """softmax(query key^T scale + mask) value; queries that see no key at all give zeros, as in torch."""
+    """softmax(query key^T scale + mask) value; queries that see no key at all give zeros, as in torch.
+
+    One operator without a mask or with the causal one, also where the mask is written out; else taken apart.
+    """
+    mask = attn_mask
+    if isinstance(mask, np.ndarray) and mask.dtype == bool and not is_causal:
+        is_causal = _is_causal(mask, query.shape[-2], key.shape[-2])
+        mask = None if is_causal or mask.all() else mask
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if mask is None and not dropout_p and factor and _is_plain(query, key, value, enable_gqa):
+        return _attention(query, key, value, factor, is_causal)
     if enable_gqa:
         key, value = (_as_many_heads(one, query.shape[-3]) for one in (key, value))
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = do(ops.batch_matmul, scaled(query, factor), key, transpose_b=True)
-    mask = _causal(scores.shape) if is_causal else attn_mask
-    if isinstance(mask, np.ndarray) and mask.dtype == bool and mask.all():
-        mask = None
+    mask = _causal(scores.shape) if is_causal else mask
     sees = None
     if mask is not None and dtype(mask.dtype).name != "bool":
         added, sees = _added(call, mask)
@@ -134,6 +141,33 @@ def _(
     if dropout_p:
         weights = do(ops.dropout, weights, call.counter(), rate=dropout_p, seed=call.seed)
     return do(ops.batch_matmul, weights, value)
+
+
+def _is_plain(query: Any, key: Any, value: Any, grouped: bool) -> bool:
+    """Whether the operands are those of the one operator, by their dims."""
+    leads = [tuple(one.shape[:-2]) for one in (query, key, value)]
+    if grouped:
+        leads = [lead[:-1] for lead in leads]
+    return len(query.shape) > 2 and leads[0] == leads[1] == leads[2] and min(*query.shape, *key.shape) > 0
+
+
+def _attention(query: Any, key: Any, value: Any, scale: float, causal: bool) -> Any:
+    """Attention; heads that share keys and values are a dim of their own, so that nothing is copied."""
+    *lead, heads, length, _ = query.shape
+    groups = key.shape[-3]
+    if heads == groups:
+        return do(ops.attention, query, key, value, scale=scale, causal=causal)
+    asking = reshaped(query, (*lead, groups, heads // groups, length, query.shape[-1]))
+    key, value = (reshaped(one, (*lead, groups, 1, *one.shape[-2:])) for one in (key, value))
+    found = do(ops.attention, asking, key, value, scale=scale, causal=causal)
+    return reshaped(found, (*lead, heads, length, value.shape[-1]))
+
+
+def _is_causal(mask: np.ndarray, queries: int, keys: int) -> bool:
+    """Whether a mask lets query i see just the keys 0 to i, in each of its matrices."""
+    if mask.ndim < 2 or mask.shape[-2:] != (queries, keys):
+        return False
+    return all(np.array_equal(one, np.tri(queries, keys, dtype=bool)) for one in mask.reshape(-1, queries, keys))
 
 
 def _as_many_heads(x: Any, heads: int) -> Any:

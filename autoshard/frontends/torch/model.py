@@ -26,6 +26,7 @@ from autoshard.trace.cell import Cell
 from autoshard.trace.function import Traced, trace
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter
+from autoshard.transform.attention import joined_attention
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import GraphError, ShapeError, UnknownNameError
 
@@ -177,14 +178,18 @@ class TorchModel(Cell):
         """
         if self.optimizer is None:
             raise GraphError(f"{self.name} is not trained; give from_torch a loss and an optimizer")
-        return train_step(self._objective(), self.optimizer, *self._data.values(), name=self.name, leave_unreached=True)
+        return train_step(
+            self._objective(), self.optimizer, *self._data.values(), name=self.name, leave_unreached=True,
+            rewrite=joined_attention,
+        )  # fmt: skip
 
     @cached_property
     def traced(self) -> Traced:
         """What is planned: the step of training if it has an optimizer, else the model (its loss, if it has one)."""
         if self.optimizer is not None:
             return self.step.traced
-        return trace(self._objective(), *self._data.values(), name=self.name)
+        found = trace(self._objective(), *self._data.values(), name=self.name)
+        return replace(found, graph=joined_attention(found.graph, found.annotations))
 
     def _objective(self) -> Callable:
         """A function of the tensors that gives the loss, or the whole result; its arguments are called as theirs."""

@@ -1,0 +1,112 @@
+"""Attention of imported torch models is one operator, however it is written, with torch's numbers on any split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import autoshard as ash  # noqa: E402
+from autoshard import optim  # noqa: E402
+
+pytestmark = pytest.mark.torch
+F = torch.nn.functional
+BATCH, HEADS, GROUPS, QUERIES, WIDTH = 4, 6, 2, 10, 3
+
+
+def repeated(x):
+    """Keys or values of groups for all heads, as transformers copies them."""
+    batch, groups, length, width = x.shape
+    return x[:, :, None].expand(batch, groups, HEADS // groups, length, width).reshape(batch, HEADS, length, width)
+
+
+def later(queries, keys):
+    return torch.triu(torch.ones(queries, keys, dtype=torch.bool), 1)
+
+
+def by_hand(q, k, v, causal=True, add=True, scale=0.4):
+    scores = torch.matmul(q, k.transpose(2, 3)) * scale
+    if causal:
+        hidden = later(q.shape[-2], k.shape[-2])
+        added = torch.zeros(hidden.shape).masked_fill(hidden, torch.finfo(torch.float32).min)
+        scores = scores + added if add else scores.masked_fill(hidden, -torch.inf)
+    return torch.matmul(torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype), v)
+
+
+ONE: dict[str, Callable] = {
+    "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q, repeated(k), repeated(v)),
+    "sdpa, causal": lambda q, k, v: F.scaled_dot_product_attention(q, repeated(k), repeated(v), is_causal=True),
+    "sdpa, groups": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
+    "sdpa, mask written out": lambda q, k, v: F.scaled_dot_product_attention(
+        q, repeated(k), repeated(v), ~later(q.shape[-2], k.shape[-2])[None, None], scale=0.3
+    ),
+    "by hand": lambda q, k, v: by_hand(q, repeated(k), repeated(v)),
+    "by hand, filled": lambda q, k, v: by_hand(q, repeated(k), repeated(v), add=False),
+    "by hand, all keys": lambda q, k, v: by_hand(q, repeated(k), repeated(v), causal=False),
+    "by hand, divided": lambda q, k, v: torch.softmax(q @ repeated(k).transpose(-1, -2) / 1.7, -1) @ repeated(v),
+    "by hand, scaled before": lambda q, k, v: by_hand(q * 0.7, repeated(k), repeated(v), scale=1.0),
+}
+APART: dict[str, Callable] = {
+    "window": lambda q, k, v: F.scaled_dot_product_attention(
+        q, repeated(k), repeated(v), torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril().triu(-3)
+    ),
+    "cap": lambda q, k, v: torch.softmax(torch.tanh(q @ repeated(k).transpose(-1, -2)), -1) @ repeated(v),
+    "over queries": lambda q, k, v: torch.softmax(q @ repeated(k).transpose(-1, -2), -2) @ repeated(v),
+    "mask, then scale": lambda q, k, v: (
+        torch.softmax(0.5 * (q @ repeated(k).transpose(-1, -2) + later(10, 10) * -20.0), -1) @ repeated(v)
+    ),
+    "weights read twice": lambda q, k, v: (
+        lambda weights: weights @ repeated(v) + weights.sum(-1, keepdim=True)
+    )(torch.softmax(q @ repeated(k).transpose(-1, -2), -1)),
+}  # fmt: skip
+
+
+class Net(torch.nn.Module):
+    """Queries, keys and values of one sequence, by the form of attention."""
+
+    def __init__(self, form: Callable) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.form = form
+        self.query = torch.nn.Linear(8, HEADS * WIDTH)
+        self.key, self.value = torch.nn.Linear(8, GROUPS * WIDTH), torch.nn.Linear(8, GROUPS * WIDTH)
+        self.out = torch.nn.Linear(HEADS * WIDTH, 5)
+
+    def forward(self, x):
+        found = (one(x).unflatten(-1, (-1, WIDTH)).transpose(1, 2) for one in (self.query, self.key, self.value))
+        return self.out(self.form(*found).transpose(1, 2).flatten(2)).square().sum(-1).mean()
+
+
+def _data():
+    return torch.from_numpy(np.random.default_rng(0).normal(size=(BATCH, QUERIES, 8)).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_one_operator_in_all_splits(name):
+    """A step of training by a plan that splits batch and heads; and by the default one, which may split anything."""
+    x, net = _data(), Net(ONE[name])
+    loss = net(x)
+    loss.backward()
+    wanted = {key: value.detach().numpy() - 0.1 * value.grad.numpy() for key, value in net.named_parameters()}
+    for mesh, mode in (("dp=2 tp=2", "megatron"), ("4", "sharding_propagation"))[: 2 if "groups" in name else 1]:
+        model = ash.from_torch(net, (x,), loss="output", optimizer=lambda params: optim.SGD(params, 0.1))
+        names = [node.op.name for node in model.traced.graph.nodes]
+        assert names.count("Attention") == 1 and "Softmax" not in names and "BroadcastTo" not in names
+        got = ash.plan(model, mesh=mesh, search=mode).run(*model.arrays(x))
+        np.testing.assert_allclose(got, loss.detach().numpy(), rtol=1e-4)
+        for key, value in model.state().items():
+            if key in wanted:
+                np.testing.assert_allclose(np.asarray(value), wanted[key], rtol=1e-3, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize("name", APART)
+def test_what_is_something_else_stays_apart(name):
+    x, net = _data(), Net(APART[name])
+    model = ash.from_torch(net, (x,))
+    names = [node.op.name for node in model.traced.graph.nodes]
+    assert "Attention" not in names and "Softmax" in names
+    got = ash.plan(model, mesh="dp=2", search="data_parallel").run(*model.arrays(x))
+    np.testing.assert_allclose(got, net(x).detach().numpy(), rtol=1e-4)
