@@ -288,6 +288,16 @@ class Planned:
 
         return to_json(self)
 
+    def explain(self, name: str) -> str:
+        """How an operator or a value lies in the plan, what decided that, what else it could be, and what it costs.
+
+        Raises:
+            UnknownNameError: the plan has no such name; the message lists near ones.
+        """
+        from autoshard.report.explain_plan import explain_name
+
+        return explain_name(self, name)
+
     def view(self, other: Planned | None = None) -> View:
         """A page to look at it: what costs most, the timeline, memory, the graph, who holds what, and why.
 

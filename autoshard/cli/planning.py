@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,15 @@ from autoshard.cli.planned import (
 from autoshard.cli.target import TargetError
 from autoshard.util.errors import ContextError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from autoshard.api import Planned
+    from autoshard.report.brief import Choice
+
+MOST_LINES = 60
+"""A report of so many lines is shown whole."""
+
 
 def plan(
     target: Target,
@@ -44,7 +53,14 @@ def plan(
         bool,
         typer.Option("--alternatives", help="Also list the runners-up of every decision."),
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="Show each of several equal layers.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show all tables, and each of several equal layers.")] = False,
+    top: Annotated[int | None, typer.Option("--top", metavar="N", help="Rows of each table; default: 6.")] = None,
+    sort: Annotated[
+        str | None, typer.Option("--sort", metavar="BY", help="Order of rows: time, bytes or name. Default: time.")
+    ] = None,
+    pattern: Annotated[
+        str | None, typer.Option("--filter", metavar="REGEX", help="Rows whose name it is found in.")
+    ] = None,
     everything: Annotated[
         bool,
         typer.Option(
@@ -54,13 +70,20 @@ def plan(
 ) -> None:
     """Plan a model or a module and report the strategies, their causes and what they cost.
 
+    The report of a plan that is longer than a screen shows what costs most; --top, --sort and --filter choose rows,
+    --full shows all.
+
     The example inputs give shapes and element types. Outputs keep the layout they come in. Times are
     predicted, for one step of one device; bytes are those that one device sends.
     """
     from autoshard.exporters.plan_json import to_json
-    from autoshard.report.plan import print_report, report
+    from autoshard.report.brief import TOP, Choice
 
     check_file(save)
+    chosen_any = (top, sort, pattern) != (None, None, None)
+    if chosen_any and (full or alternatives or as_json):
+        raise ContextError("--top, --sort and --filter choose rows of the short report; leave --full and --json out")
+    chosen = Choice(TOP if top is None else top, sort or "time", pattern or "") if chosen_any else None
     if everything and not as_json:
         raise ContextError("--all goes with --json; the report shows each layer with --full")
     planned = planned_target(
@@ -73,11 +96,24 @@ def plan(
     if as_json:
         typer.echo(json.dumps(to_json(planned, alternatives=alternatives, everything=everything), indent=2))
         return
-    out = console()
-    if out.is_terminal:
-        print_report(planned, out, alternatives=alternatives, full=full)
-    else:
-        typer.echo(report(planned, width=out.width, alternatives=alternatives, full=full), nl=False)
+    _print(planned, console(), alternatives, full, chosen)
+
+
+def _print(planned: Planned, out: Console, alternatives: bool, full: bool, choice: Choice | None) -> None:
+    """The whole report if that is asked for or short, else what costs most."""
+    from autoshard.report.brief import Choice, print_brief
+    from autoshard.report.plan import print_report, print_summary, report
+
+    whole = report(planned, width=out.width, alternatives=alternatives, full=full)
+    if choice is None and (alternatives or full or whole.count("\n") <= MOST_LINES):
+        if out.is_terminal:
+            print_report(planned, out, alternatives=alternatives, full=full)
+        else:
+            typer.echo(whole, nl=False)
+        return
+    print_summary(planned, out)
+    print_brief(planned, out, choice or Choice())
+    out.print("\nall of it: --full; one operator: autoshard explain; as a page: autoshard view", soft_wrap=True)
 
 
 def dump(

@@ -14,7 +14,7 @@ from autoshard.cli.output import check_file
 from autoshard.cli.planned import ModeOptions, Search, planned_target
 from autoshard.cli.target import TargetError, load_target
 from autoshard.cli.words import as_options
-from autoshard.util.errors import AutoshardError, ContextError, MeshError
+from autoshard.util.errors import AutoshardError, ContextError, MeshError, UnknownNameError
 
 if TYPE_CHECKING:
     from autoshard.propagate.api import Propagated
@@ -114,9 +114,14 @@ def explain(
     """
     _check(target, devices, mesh, which or "full", driver)
     spread = _run(target, devices, mesh, which or "full", conservative, driver)
-    typer.echo(spread.explain(value), nl=False)
-    if which is None:
-        typer.echo(_in_plan(target, spread, value, devices, mesh, search, option), nl=False)
+    if which is not None:
+        typer.echo(spread.explain(value), nl=False)
+        return
+    try:
+        story, unknown = spread.explain(value), None
+    except UnknownNameError as error:  # it may be of the plan alone: an activation that is made again, say
+        story, unknown = "", error
+    typer.echo(story + _in_plan(target, spread, value, devices, mesh, search, option, unknown), nl=False)
 
 
 def _in_plan(
@@ -127,9 +132,14 @@ def _in_plan(
     mesh: str | None,
     search: str | None,
     option: list[str] | None,
+    unknown: UnknownNameError | None,
 ) -> str:
-    """How a value lies in the plan; of a module that cannot be planned, why."""
-    from autoshard.report.explain_plan import explain_planned
+    """How a value lies in the plan; of a module that cannot be planned, why.
+
+    Args:
+        unknown: why the value has no story of rules; then it is one of the plan alone.
+    """
+    from autoshard.report.explain_plan import explain_name, explain_planned, plan_names
     from autoshard.report.explain_propagation import find
 
     try:
@@ -137,7 +147,13 @@ def _in_plan(
     except AutoshardError as error:
         if search is not None or not _is_module(target):
             raise
+        if unknown is not None:
+            raise unknown from None
         return f"\nno plan: {as_options(str(error))}\n"
+    if unknown is not None and name not in plan_names(planned):
+        raise unknown
+    if unknown is not None:
+        return explain_name(planned, name)
     return "\n" + "\n".join(explain_planned(planned, find(spread, name).at)) + "\n"
 
 

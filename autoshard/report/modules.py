@@ -67,14 +67,6 @@ def module_tree(summary: Summary) -> Module:
     return _finished("", root, summary.operators)[0]
 
 
-def walk_modules(module: Module, path: tuple[str, ...] = (), times: int = 1) -> Iterator[tuple[str, Module, int]]:
-    """The module and all in it, each with its name (ranges for equal ones) and how many it stands for in all."""
-    for child in module.children:
-        name, count = (*path, child.shown), times * len(child.copies)
-        yield ".".join(name), child, count
-        yield from walk_modules(child, name, count)
-
-
 def _finished(name: str, draft: _Draft, rows: Sequence[OperatorRow]) -> tuple[Module, Hashable]:
     """A module, and what it has in common with those that equal it."""
     joined = list(_joined([_finished(part, one, rows) for part, one in draft.children.items()]))
@@ -118,3 +110,45 @@ def _looks(row: OperatorRow) -> Hashable:
     moves = tuple((str(one.before), str(one.after), one.nbytes, one.times) for one in row.moves)
     strategy, layouts = str(row.decision.strategy), tuple(map(str, row.layouts))
     return label, row.node.op.name, strategy, layouts, f"{row.seconds:.6g}", row.times, moves
+
+
+_FEW, _DEAR = 9, 0.2
+
+
+def dearest_modules(tree: Module, step_seconds: float) -> list[tuple[str, Module, int]]:
+    """The modules that take a step between them, the dear ones opened: names, and how many each stands for."""
+    found = [one for one in _inside("", tree, 1)]
+    while len(found) <= _FEW:
+        dear = [one for one in found if one[1].children and _whole(one) >= _DEAR * step_seconds]
+        if not dear:
+            break
+        name, module, times = largest = max(dear, key=_whole)
+        found.remove(largest)
+        found += _inside(name, module, times)
+        own = _alone(module)
+        if own.operators and own.seconds + own.move_seconds > 1e-12:
+            found.append((name, own, times))
+    return sorted(found, key=_whole, reverse=True)
+
+
+def _inside(name: str, module: Module, times: int) -> Iterator[tuple[str, Module, int]]:
+    prefix = f"{name}." if name else ""
+    for one in module.children:
+        yield f"{prefix}{one.shown}", one, times * len(one.copies)
+
+
+def _whole(one: tuple[str, Module, int]) -> float:
+    _, module, times = one
+    return times * (module.seconds + module.move_seconds)
+
+
+def _alone(module: Module) -> Module:
+    """A module without those in it."""
+    inner = [(one, len(one.copies)) for one in module.children]
+    return replace(
+        module,
+        children=(),
+        seconds=module.seconds - sum(count * one.seconds for one, count in inner),
+        move_seconds=module.move_seconds - sum(count * one.move_seconds for one, count in inner),
+        nbytes=module.nbytes - sum(count * one.nbytes for one, count in inner),
+    )

@@ -49,7 +49,7 @@ def report(planned: Planned, *, width: int = UNLIMITED, alternatives: bool = Fal
 def print_report(planned: Planned, console: Console, *, alternatives: bool = False, full: bool = False) -> None:
     """Print the report to a console."""
     summary = summarize(planned)
-    console.print(_header(planned, min(console.width, _TEXT_WIDTH)), soft_wrap=True)
+    print_summary(planned, console)
     fold = _each if full else fold_rows
     moves = fold([_move(one) for one in summary.moves], name=1, apart=(0,))
     numbers = {i + 1: one.cells[0] for one in moves for i in one.stands_for}
@@ -69,8 +69,18 @@ def print_report(planned: Planned, console: Console, *, alternatives: bool = Fal
     for table in tables:
         console.print()
         console.print(table)
+
+
+def print_summary(planned: Planned, console: Console) -> None:
+    """Print what was planned, and what a step of it costs."""
+    width = min(console.width, _TEXT_WIDTH)
+    console.print(_header(planned, width), soft_wrap=True)
     console.print()
-    console.print("\n".join(totals(planned)), soft_wrap=True)
+    for line in totals(planned):
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        console.print(
+            "\n".join(textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)), soft_wrap=True
+        )
 
 
 def _header(planned: Planned, width: int) -> str:

@@ -1,0 +1,70 @@
+"""`planned.explain(name)` is right for every operator and value of a plan: it says how the plan has it, and why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import autoshard
+import autoshard.ops as ops
+from autoshard.ir.graph import walk
+from autoshard.report.explain_plan import plan_names
+from autoshard.util.errors import UnknownNameError
+from tests.view.models import biting, trained
+
+
+def looped():
+    """A loop, whose body has values of its own."""
+
+    def model(x):
+        start = (ops.reduce_sum(x * 0), x)
+        return ops.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, ops.tanh(s[1] @ s[1])), start)[1]
+
+    return autoshard.plan(model, (np.ones((16, 16), np.float32),), "a=2 b=2")
+
+
+PLANS = {
+    "megatron": lambda: trained("megatron"),
+    "zero3": lambda: trained("zero3"),
+    "data_parallel": lambda: trained("data_parallel"),
+    "hsdp": lambda: trained("hsdp"),
+    "megatron_sp": lambda: trained("megatron_sp"),
+    "small": biting,
+    "loop": looped,
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_name_is_told_as_the_plan_has_it(name):
+    planned = PLANS[name]()
+    known = plan_names(planned)
+    assert {node.label for node in walk(planned.graph.nodes)} <= set(known)
+    assert {value.name for value in planned.plan.layouts} <= set(known)
+    for one, values in sorted(known.items())[:: 1 if len(known) < 50 else 7]:
+        told = planned.explain(one)
+        for value in values:
+            layout = planned.plan.layouts[value]
+            lies = f"{value.name} lies as [{layout}]" if layout.used else f"{value.name} lies whole on each device"
+            assert lies in told
+        assert "nothing splits" not in told and "no rule" not in told and planned.plan.search in told
+
+
+def test_operators_tell_cause_price_and_line():
+    planned = trained("megatron")
+    told = planned.explain("blocks.0.attention.query.matmul")
+    decision = planned.plan.decisions[planned.graph.node("blocks.0.attention.query.matmul")]
+    assert f"as {decision.strategy}: {decision.cause}" in told and "% of the step" in told and "models.py:" in told
+    moved = planned.explain("blocks.0.attention.output.matmul")
+    assert "after a redistribution to" in moved and "all_reduce over tp" in moved and "KiB in" in moved
+
+
+def test_alternatives_say_what_they_cost_more():
+    planned = biting()
+    node = next(node for node in planned.graph.nodes if planned.plan.decisions[node].alternatives)
+    told = planned.explain(node.label)
+    assert "instead ((" in told and "work" in told
+
+
+def test_a_name_that_is_not_there_gets_near_ones():
+    with pytest.raises(UnknownNameError, match="did you mean .*blocks.0.attention.query.matmul"):
+        trained("megatron").explain("blocks.0.attention.query.matmull")
