@@ -32,6 +32,8 @@ from autoshard.redistribute.window import WindowStep
 from costmodel import live_bytes, peak
 
 _ONE = ("activation",)
+_MOST_NAMES = 3
+"""Names of a bundle that a moment is told by."""
 
 
 def program_memory(program: Program, graph: Graph | None) -> MemoryUse:
@@ -247,5 +249,7 @@ def _describe(program: Program, moment: int) -> str:
     if isinstance(instruction, Collective):
         return f"{instruction.step} of {instruction.operand.name}"
     if isinstance(instruction, Bundle | Start | Wait):
-        return f"{type(instruction).__name__.lower()} of {', '.join(one.name for one in instruction.operands)}"
+        names, more = [one.name for one in instruction.operands[:_MOST_NAMES]], len(instruction.operands) - _MOST_NAMES
+        told = f"{', '.join(names)} and {more} more" if more > 0 else ", ".join(names)
+        return f"{type(instruction).__name__.lower()} of {told}"
     return f"{instruction.node.label} ({instruction.node.op.name})"

@@ -1,4 +1,4 @@
-"""What `autoshard plan` prints of a deep model: one screen, at 80 and 120 columns, in pipes and without colour.
+"""What `autoshard plan` prints: of a deep model one screen; at 80 and 120 columns, in pipes and without colour.
 
 With AUTOSHARD_REWRITE_GOLDEN=1 the golden files are replaced by what is printed now; look at the difference.
 """
@@ -36,6 +36,17 @@ def test_a_deep_plan_is_one_screen(cli, monkeypatch, columns):
     lines = text.splitlines()
     assert len(lines) <= MOST_LINES and max(map(len, lines)) <= columns
     assert "a step takes" in "".join(lines[:5]) and "\x1b" not in text
+    titles = [line.partition(":")[0] for line in lines if " rows (--top " in line]
+    assert titles == ["modules", "operators", "redistributions", "inputs"]
+    assert any(line.startswith("blocks.{0..11}.") for line in lines) and "blocks.3." not in text
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_sample_prints_what_it_did(cli, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.chdir(HERE.parents[1])
+    code, text, err = cli("plan", "sample_code/sharding_propagation/train.py:forward", "-n", "8")
+    assert (code, err) == (0, "") and max(map(len, text.splitlines())) <= columns
     path = GOLDEN / f"plan_{columns}.txt"
     if os.environ.get("AUTOSHARD_REWRITE_GOLDEN") == "1":
         path.write_text(text, encoding="utf-8")

@@ -144,7 +144,7 @@ function drawGraph(state) {
   if (cy.zoom() > 1.1) { cy.zoom(1.1); cy.center(); }
   if (cy.zoom() < 0.6) { cy.zoom(0.6); const box = cy.elements().renderedBoundingBox(); cy.panBy({ x: 16 - box.x1, y: 16 - box.y1 }); } // readable: the rest by dragging
   cy.on("tap", "node", (event) => tapped(state, boxes.get(event.target.id()), event.target));
-  cy.on("tap", "edge.moved", (event) => openEdge(plan, event.target.data("moves"), event.target));
+  cy.on("tap", "edge.moved", (event) => openEdge(plan, event.target.data("moves")));
   cy.on("dbltap", "node", (event) => {
     const box = boxes.get(event.target.id()), key = box ? (box.module ? box.keys.join("\u0000") : null) : event.target.data("key");
     if (!key) return;
@@ -163,10 +163,10 @@ function tapped(state, box, node) {
   else if (box.op) openOperator(box.op.index);
 }
 
-function openEdge(plan, moves) {
+function openEdge(plan, moves, where = "on this edge") {
   if (moves.length === 1) { openMove(moves[0]); return; }
   const found = moves.map((i) => plan.moves[i]).sort((a, b) => b.total - a.total);
-  showPanel(address("edge", moves.slice(0, 40).join(",")), `${count(moves.length, "redistribution")} on this edge`,
+  showPanel(address("edge", moves.slice(0, 40).join(",")), `${count(moves.length, "redistribution")} ${where}`,
     facts(["a device sends", bytes(sum(found, (one) => one.totalBytes))], ["takes", seconds(sum(found, (one) => one.total))]),
     plain(["value", "by", "for", "bytes", "time"], found.slice(0, 60).map((one) => [link(one.value, () => openMove(one.index)), `${mainStep(one).kind} over ${mainStep(one).axes}`, one.users.join(", "), bytes(one.totalBytes), seconds(one.total)]), { right: [3, 4] }),
     found.length > 60 ? h("p", { class: "quiet" }, `and ${found.length - 60} more, in the table of redistributions`) : null);

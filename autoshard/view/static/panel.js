@@ -117,7 +117,7 @@ function openModule(name) {
 const within = (plan, module) => [...module.operators.flatMap((i) => plan.operators[i].moves), ...module.modules.flatMap((one) => within(plan, one))];
 
 function openTask(plan, task) {
-  if (task.redistributions.length) openMove(task.redistributions[0]);
+  if (task.redistributions.length) openEdge(plan, task.redistributions, "at once");
   else if (task.operator !== undefined) openOperator(task.operator);
 }
 function openMoment(plan, one) {
