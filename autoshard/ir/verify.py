@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autoshard.ir.calls import call_cycle
-from autoshard.ir.graph import DATA, ROLES, Graph, Node, Region, Value, walk
+from autoshard.ir.graph import DATA, ROLES, Graph, Node, Region, Value, inner_values, walk
 from autoshard.ir.run import CALLS
 from autoshard.ir.verify_regions import check_regions
 from autoshard.util.errors import GraphError, ShapeError, at
@@ -178,7 +178,7 @@ def _check_updates(graph: Graph) -> None:
 
 
 def _check_cotangents(graph: Graph) -> None:
-    known = set(graph.values)
+    known = {*graph.values, *inner_values(graph)}
     for grad, of in graph.cotangents.items():
         if grad not in known or of not in known:
             raise GraphError(f"graph {graph.name!r}: {grad!r} is said to be the gradient of {of!r}; not both are in it")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from autoshard.ir.flow import is_nest
-from autoshard.ir.graph import Graph, Node, Region, Value
+from autoshard.ir.graph import Graph, Node, Region, Value, inner_values
 
 
 def prune(graph: Graph) -> Graph:
@@ -21,9 +21,11 @@ def prune(graph: Graph) -> Graph:
 
 def with_nodes(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
     """The graph with these nodes only; what it says of values that are gone goes with them."""
-    known = {*graph.inputs, *(value for node in nodes for value in node.results)}
-    cotangents = {grad: of for grad, of in graph.cotangents.items() if grad in known and of in known}
-    return replace(graph, nodes=nodes, cotangents=cotangents)
+    found = replace(graph, nodes=nodes)
+    known = {*found.values, *inner_values(found)}
+    return replace(
+        found, cotangents={grad: of for grad, of in graph.cotangents.items() if grad in known and of in known}
+    )
 
 
 def live_nodes(nodes: tuple[Node, ...], wanted: Iterable[Value]) -> tuple[Node, ...]:

@@ -8,6 +8,7 @@ import pytest
 import autoshard
 from autoshard import nn, ops
 from autoshard.ir.graph import walk
+from autoshard.ir.text import parse, show
 from autoshard.ir.trips import runs
 from autoshard.ir.verify import verify
 from autoshard.trace import Cell, Parameter, evaluate, set_seed, trace
@@ -56,6 +57,7 @@ def check_equal(network, loss, data, parts, steps=1, tolerance=1e-12, **settings
     """Steps in micro batches leave what steps of the whole batch leave: results, parameters, states."""
     whole, cut = (step_of(network, loss, data, **settings, micro_batches=count) for count in (1, parts))
     verify(cut.graph)
+    assert show(parse(show(cut.graph))) == show(cut.graph)
     given = whole.traced.inputs(*data)
     for _ in range(steps):
         wanted, found = evaluate(whole.graph, given), evaluate(cut.graph, given)
@@ -142,7 +144,8 @@ def test_narrow_gradients_are_added_up_in_f32():
     assert {value.type.dtype.name for value in loop.results[1:]} == {"f32"}
 
 
-def test_what_is_planned_runs_on_ranks_and_is_priced_per_trip():
+@pytest.mark.parametrize("search", ["batch", "megatron", "zero2"])
+def test_what_is_planned_runs_on_ranks_and_is_priced_per_trip(search):
     from tests.transformer import batches, build
 
     data = batches(1)[0]
@@ -150,7 +153,7 @@ def test_what_is_planned_runs_on_ranks_and_is_priced_per_trip():
     for parts in (1, 4):
         network, optimizer = build(2, 2)
         step = train_step(network, optimizer, *data)
-        planned = autoshard.plan(step, mesh="dp=2 tp=2", search="batch", micro_batches=parts)
+        planned = autoshard.plan(step, mesh="dp=2 tp=2", search=search, micro_batches=parts)
         loss = planned.run(*data)
         found[parts] = loss, {one.name: np.array(one.data) for one in network.get_parameters()}, planned.cost
     assert found[4][0] == pytest.approx(found[1][0], rel=1e-5)

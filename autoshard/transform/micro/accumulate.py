@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,28 @@ class _Loop:
         self._loop(found.body)
         self.nodes += found.after
         kept = live_nodes(tuple(self.nodes), self.graph.outputs)
-        return Accumulated(with_nodes(self.graph, kept), found.body.of)
+        return Accumulated(
+            with_nodes(replace(self.graph, cotangents=self._cotangents(found.body)), kept), found.body.of
+        )
+
+    def _cotangents(self, body: Body) -> dict[Value, Value]:
+        """Which gradients of a micro batch are gradients of which of its values, and the same of the whole step.
+
+        Without those that are made before the value that they are gradients of: the first one, 1 of the loss.
+        """
+        stands_for = {
+            value: one
+            for node, original in body.of.items()
+            for one, value in zip(node.results, original.results, strict=True)
+        }
+        inside = {
+            stands_for[grad]: stands_for.get(of, of) for grad, of in self.graph.cotangents.items() if grad in stands_for
+        }
+        order = {value: i for i, value in enumerate(_in_order(self.graph.inputs, self.nodes))}
+        pairs = {**self.graph.cotangents, **inside}.items()
+        return {
+            grad: of for grad, of in pairs if grad.type == of.type and order.get(of, len(order)) < order.get(grad, -1)
+        }
 
     def _body(self) -> tuple[Body, set[Node]]:
         """What is done for one micro batch, and the nodes that run before the first: what follows from data alone and
@@ -231,6 +252,15 @@ class _Loop:
         made = into or Value(of, self.builder.unique(f"micro_batches.{name.lower()}"))
         nodes.append(Node(op, tuple(operands), full, (made,)))
         return made
+
+
+def _in_order(inputs: Iterable[Value], nodes: Iterable[Node]) -> Iterator[Value]:
+    """All values in the order in which they are made; those of regions before the results of their node."""
+    yield from inputs
+    for node in nodes:
+        for region in node.regions:
+            yield from _in_order(region.args, region.nodes)
+        yield from node.results
 
 
 def _spread(shape: tuple[int, ...], part: Part, parts: int) -> tuple[int, ...]:
