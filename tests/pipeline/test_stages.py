@@ -8,7 +8,7 @@ import pytest
 from autoshard import nn, ops
 from autoshard.ir.verify import verify
 from autoshard.pipeline.schedules import SCHEDULES, Schedule, make_schedule, read_schedule
-from autoshard.pipeline.stages import cut_stages, run_stages
+from autoshard.pipeline.stages import cut_stages, run_stages, stages_of_cells
 from autoshard.trace import Cell, CellList, Parameter, evaluate, set_seed, trace
 from autoshard.transform import train_step
 from autoshard.transform.train import TrainStep
@@ -87,6 +87,20 @@ def test_parameters_lie_with_their_operators():
     ]
     assert str(pipeline).splitlines()[1].startswith("stage 1: 6 operators forward, ")
     assert "2 parameters of 352 bytes; sends 320 bytes per micro batch" in str(pipeline)
+
+
+def test_cells_bear_stages():
+    cell = Loss(Language(2), token_loss)
+    cell.network.embedding.pipeline_stage = 0
+    cell.network.layers[1].pipeline_stage = 1
+    assert stages_of_cells(cell) == {"network.embedding": 0, "network.layers.1": 1}
+    cell.network.layers.pipeline_stage, cell.network.layers[0].pipeline_stage = 1, 0
+    assert stages_of_cells(cell)["network.layers"] == 1
+    step = train_step(cell, nn.SGD(cell.trainable_params(), 0.1), IDS, WORDS)
+    pipeline, _ = check_equal(step, stages_of_cells(cell), make_schedule("1f1b", 2, 3), (IDS, WORDS))
+    assert {value.name.split(".")[1] for value in pipeline.stages[0].parameters} == {"embedding", "layers"}
+    assert any(value.name.startswith("network.layers.1.") for value in pipeline.stages[1].parameters)
+    assert not any(value.name.startswith("network.layers.0.") for value in pipeline.stages[1].parameters)
 
 
 class Skipping(Cell):

@@ -10,6 +10,7 @@ from itertools import chain
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from autoshard.pipeline.stages.assign import Assigned, assign
+from autoshard.trace.cell import Cell
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.accumulate import Apart
 
@@ -85,12 +86,23 @@ class Pipeline:
         )
 
 
+def stages_of_cells(network: Cell) -> dict[str, int]:
+    """The stages that a model's cells bear, MindSpore's way: `network.layer1.pipeline_stage = 1`; by paths, as
+    `cut_stages` takes them. The stage of a cell inside of another one counts more than that one's.
+
+    Args:
+        network: what was traced: names in the graph begin at its parts.
+    """
+    found = ((path, getattr(cell, "pipeline_stage", None)) for path, cell in network.cells_and_names())
+    return {path: stage for path, stage in found if path and stage is not None}
+
+
 def cut_stages(step: Traced | Graph, stages: Mapping[str, int], micro_batches: int = 1) -> Pipeline:
     """Cut a training step into stages by names of its operators and parameters.
 
     Args:
         stages: from patterns to stages: `{"model.layers.{0..15}.*": 0, "model.layers.{16..31}.*": 1}`. Operators that
-            no pattern names follow what they read.
+            no pattern names follow what they read. Or what `stages_of_cells` says of a model.
         micro_batches: into how many parts the batch is cut.
 
     Raises:
