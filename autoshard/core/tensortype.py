@@ -27,6 +27,11 @@ class DType:
     is_float: bool = False
     extended: bool = False
 
+    @property
+    def is_inexact(self) -> bool:
+        """Whether it holds real or complex floating-point numbers; numpy's word for both."""
+        return self.is_float or self.name in ("c64", "c128")
+
     @cached_property
     def numpy(self) -> np.dtype:
         """Numpy's dtype; ml_dtypes supplies those that numpy itself has not.
@@ -185,7 +190,7 @@ def type_of(array: np.ndarray) -> TensorType:
 
 
 def promote(dtypes: Sequence[DType]) -> DType:
-    """The common element type: the widest float if any operand is a float, else numpy's result type."""
-    floats = [one for one in dtypes if one.is_float]
+    """The common element type: numpy's of the real and complex floats if there are any, else of all."""
+    floats = [one for one in dtypes if one.is_inexact]
     kinds = {one.numpy for one in (floats or dtypes)}
     return dtype(np.result_type(*kinds)) if kinds else dtype("f32")

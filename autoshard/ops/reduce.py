@@ -49,7 +49,7 @@ def _count_type(x: DType, **_: object) -> DType:
 
 
 def _mean_type(x: DType, **_: object) -> DType:
-    return x if x.is_float else dtype("f32")
+    return x if x.is_inexact else dtype("f32")
 
 
 def _way_back(name: str, x: Shape, axis: Any, keep_dims: bool) -> str:

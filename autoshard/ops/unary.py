@@ -27,7 +27,7 @@ _TANH_SCALE, _TANH_CUBE = 0.7978845608028654, 0.044715
 def real(*operands: DType, **_: object) -> DType:
     """Transcendental functions of whole numbers are f32, as in MindSpore."""
     common = promote(operands)
-    return common if common.is_float or common in _COMPLEX else _F32
+    return common if common.is_inexact else _F32
 
 
 def magnitude(x: DType, **_: object) -> DType:
@@ -49,7 +49,7 @@ def signed(name: str) -> Callable[..., DType]:
 
 def wants(x: Any) -> bool:
     """Whether a gradient for x makes sense: only real and complex floats have one."""
-    return element_type(x.dtype).is_float or element_type(x.dtype) in _COMPLEX
+    return element_type(x.dtype).is_inexact
 
 
 def fit(g: Any, x: Any) -> Any:
@@ -303,7 +303,7 @@ def _(g, y, x, dtype):
 
 
 def _number_type(x: DType, value: object) -> DType:
-    return _F32 if isinstance(value, float) and not x.is_float else x
+    return _F32 if isinstance(value, float) and not x.is_inexact else x
 
 
 @operator("ScalarMul", rule="... -> ...", dtype=lambda x, *, factor: _number_type(x, factor), linear=((0,),))

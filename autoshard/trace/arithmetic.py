@@ -38,7 +38,7 @@ def _for_number(x: Any, number: Any) -> tuple[Any, int | float]:
     """
     element = dtype(x.dtype)
     whole = isinstance(number, numbers.Integral | np.bool_)
-    if element.is_float:
+    if element.is_inexact:
         return x, float(number)
     if not whole:
         return _call("Cast", x, dtype="f32"), float(number)
@@ -57,7 +57,7 @@ def _scale(x: Any, number: Any) -> Any:
 
 def _power(x: Any, exponent: Any) -> Any:
     simple = {2: "Square", 0.5: "Sqrt", -1: "Reciprocal", -0.5: "Rsqrt"}
-    if is_number(exponent) and exponent in simple and (exponent > 0 or dtype(x.dtype).is_float):
+    if is_number(exponent) and exponent in simple and (exponent > 0 or dtype(x.dtype).is_inexact):
         return _call(simple[exponent], x)
     return _call("Pow", x, exponent)
 
@@ -266,7 +266,7 @@ class Arithmetic:
 
 
 def _as_float(x: Any) -> Any:
-    return x if dtype(x.dtype).is_float else _call("Cast", x, dtype="f32")
+    return x if dtype(x.dtype).is_inexact else _call("Cast", x, dtype="f32")
 
 
 def _divide(x: Any, y: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from autoshard.core.tensortype import DType, dtype
+from autoshard.core.tensortype import dtype
 from autoshard.ir.graph import Builder, Graph, Node, Region, Value
 from autoshard.ops.reduce import sum_to
 from autoshard.ops.registry import Operator, lookup
@@ -55,7 +55,7 @@ def reaching(graph: Graph, of: Value) -> set[Value]:
 
 def _reach_back(nodes: Sequence[Node], found: set[Value]) -> None:
     for node in reversed(nodes):
-        real = [value for value in node.results if _continuous(value.type.dtype)]
+        real = [value for value in node.results if value.type.dtype.is_inexact]
         if node.op.name in _STOPS or found.isdisjoint(real):
             continue
         for region in node.regions:
@@ -142,7 +142,7 @@ class _Reverse(Recorder):
             try:
                 copy_nodes(region.nodes, self._known, self)
                 for value, total in zip(region.outputs, totals, strict=True):
-                    if total is not None and _continuous(value.type.dtype):
+                    if total is not None and value.type.dtype.is_inexact:
                         self._terms.setdefault(value, []).append(total)
                 self.sweep(region.nodes, wanted)
                 return [self.total(value) or self.zeros(value) for value in wanted]
@@ -234,12 +234,8 @@ def _dependent(nodes: Sequence[Node], wrt: Sequence[Value]) -> set[Value]:
     found = set(wrt)
     for node in nodes:
         if not found.isdisjoint(node.uses):
-            found.update(value for value in node.results if _continuous(value.type.dtype))
+            found.update(value for value in node.results if value.type.dtype.is_inexact)
     return found
-
-
-def _continuous(of: DType) -> bool:
-    return of.is_float or of.name in ("c64", "c128")
 
 
 def _check(graph: Graph, of: Value, wrt: Sequence[Value]) -> None:

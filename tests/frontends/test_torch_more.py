@@ -13,8 +13,10 @@ from scipy import stats
 import autoshard as ash
 from autoshard import nn, ops
 from autoshard.transform.train import train_step
-from autoshard.util.errors import AutoshardError
+from autoshard.frontends.torch.table import TABLE
+from autoshard.util.errors import AutoshardError, ShapeError
 from tests.frontends.torch_functions import check_gradients
+from tests.frontends.torch_steps import check_step
 
 pytestmark = pytest.mark.torch
 
@@ -40,6 +42,72 @@ def test_operands_that_are_broadcast_get_gradients_of_their_shape() -> None:
         normal(4, 8),
         normal(8, seed=1),
     )
+
+
+def test_numbers_beside_complex_tensors() -> None:
+    def parts(z: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(z.resolve_conj())
+
+    check_gradients(
+        {
+            name: lambda x, y, function=function: parts(function(x, torch.complex(x, y)))
+            for name, function in {
+                "real times complex": lambda x, z: x * (1 + 2j),
+                "real plus complex": lambda x, z: x + 1j,
+                "complex over real": lambda x, z: (2 - 1j) / (x.abs() + 1),
+                "power of a complex": lambda x, z: (1 + 1j) ** x,
+                "exp": lambda x, z: torch.exp(-1j * x),
+                "times float": lambda x, z: z * 2.5,
+                "plus float": lambda x, z: z + 0.5,
+                "minus": lambda x, z: 1j - z,
+                "over": lambda x, z: z / (2 + 1j),
+                "real over": lambda x, z: z / 3,
+                "alpha": lambda x, z: torch.add(z, z * z, alpha=1j),
+                "sub": lambda x, z: z.sub(z * z, alpha=0.5),
+                "addcmul": lambda x, z: torch.addcmul(z, z, z, value=2j),
+                "lerp": lambda x, z: torch.lerp(z, z * z, 0.5j),
+                "mean": lambda x, z: z.mean(0),
+                "full": lambda x, z: torch.full_like(z, 0.5 + 1j) * z,
+                "where": lambda x, z: torch.where(x > 0, z, 1j),
+                "fill": lambda x, z: z.masked_fill(x > 0, 1.5 - 2j),
+                "tensor": lambda x, z: x * torch.tensor(2 - 1j),
+            }.items()
+        },
+        normal(4, 3),
+        normal(4, 3, seed=1),
+    )
+
+
+class Frequent(torch.nn.Module):
+    """Embeddings whose gradients are divided by how often a row is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = torch.nn.Embedding(7, 4, scale_grad_by_freq=True, padding_idx=2)
+
+    def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": (self.rows(ids).square() * torch.arange(1.0, 5)).sum()}
+
+
+def test_gradients_by_frequency() -> None:
+    torch.manual_seed(0)
+    ids = torch.tensor([1, 1, 4, 2, 6, 1, 4, 2])
+    check_step(Frequent(), (ids,), steps=2)
+    check_step(Frequent(), (ids,), steps=2, mesh="dp=2 tp=2")
+
+
+def test_a_translator_that_fails_is_an_error_with_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(call: object, x: object) -> object:
+        return x.nothing  # type: ignore[attr-defined]
+
+    monkeypatch.setitem(TABLE, "aten.sin.default", broken)
+    with pytest.raises(ShapeError, match=r"aten.sin.default: it cannot take these arguments.*test_torch_more.py"):
+        ash.from_torch(Sines(), (normal(3),)).traced  # noqa: B018
+
+
+class Sines(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
 
 
 def test_linear_algebra_of_batches() -> None:

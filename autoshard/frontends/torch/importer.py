@@ -101,6 +101,9 @@ class Importer:
                 return self.unknown(node, name, str(refusal))
             except AutoshardError as error:
                 raise type(error)(f"importing {name} ({node.name}){at(source_line(node))}: {error}") from None
+            except Exception as error:  # arguments of a kind that the translator was not written for
+                self.unknown(node, name, f"it cannot take these arguments ({type(error).__name__}: {error})")
+                self.tell()
         check_results(node, call.results, found)
         return found
 

@@ -62,13 +62,36 @@ def wrapped(index: Any, size: int, arg: Any) -> Any:
 
 
 @translates("aten.embedding.default")
-def _(call: Call, weight: Any, indices: Any, padding_idx: int = -1, *flags: bool) -> Any:
+def _(
+    call: Call,
+    weight: Any,
+    indices: Any,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
     rows = do(ops.gather, weight, indices, axis=0)
-    if padding_idx < 0 or not call.training:
+    if not call.training:
+        return rows
+    if scale_grad_by_freq:
+        rows = _by_frequency(rows, indices, weight.shape[0])
+    if padding_idx < 0:
         return rows
     # The row of padding is never trained.
     fixed = do(ops.equal, indices, number(padding_idx, dtype(indices.dtype)))
     return do(ops.select, do(ops.expand_dims, fixed, axis=-1), do(ops.stop_gradient, rows), rows)
+
+
+def _by_frequency(rows: Any, indices: Any, size: int) -> Any:
+    """Rows of a table of so many, whose gradients are divided by how often their index occurs."""
+    kind = dtype(rows.dtype)
+    order = tuple(indices.shape)
+    counts = do(ops.gather_grad, spread(number(1, kind), order), indices, size=size)
+    often = do(ops.expand_dims, do(ops.gather, counts, indices, axis=0), axis=-1)
+    same = do(ops.identity, rows)
+    cotangent = do(ops.cotangent, same)
+    made = do(ops.custom_gradient, same, rows, cotangent, do(ops.div, cotangent, often), outputs=1, inputs=1)
+    return made[0] if isinstance(made, tuple | list) else made
 
 
 @translates("aten.index_select.default")

@@ -16,6 +16,11 @@ from autoshard.frontends.torch.tensors import element
 
 
 def _is_number(x: Any) -> bool:
+    return isinstance(x, bool | int | float | complex)
+
+
+def _is_attribute(x: Any) -> bool:
+    """Whether ScalarAdd and ScalarMul take it: real numbers."""
     return isinstance(x, bool | int | float)
 
 
@@ -178,32 +183,36 @@ def binary(call: Call, op: Any, x: Any, y: Any) -> Any:
     return call.cast(do(op, as_type(x, call.dtype), as_type(y, call.dtype)))
 
 
-def scaled(x: Any, factor: float) -> Any:
-    return x if factor == 1 else do(ops.scalar_mul, x, factor=factor)
+def scaled(x: Any, factor: complex) -> Any:
+    if factor == 1:
+        return x
+    if not _is_attribute(factor):
+        return do(ops.mul, x, number(factor, dtype(x.dtype)))
+    return do(ops.scalar_mul, x, factor=factor)
 
 
 @translates("aten.add.Tensor", "aten.add.Scalar")
-def _(call: Call, x: Any, y: Any, *, alpha: float = 1) -> Any:
-    if _is_number(y):
+def _(call: Call, x: Any, y: Any, *, alpha: complex = 1) -> Any:
+    if _is_attribute(y) and _is_attribute(alpha):
         return call.cast(do(ops.scalar_add, call.cast(x), addend=_like(y * alpha, call.dtype)))
-    return binary(call, _logical(call, ops.add, ops.logical_or), x, scaled(call.cast(y), alpha))
+    return binary(call, _logical(call, ops.add, ops.logical_or), x, scaled(as_type(y, call.dtype), alpha))
 
 
 @translates("aten.sub.Tensor", "aten.sub.Scalar")
-def _(call: Call, x: Any, y: Any, *, alpha: float = 1) -> Any:
-    if _is_number(y):
+def _(call: Call, x: Any, y: Any, *, alpha: complex = 1) -> Any:
+    if _is_attribute(y) and _is_attribute(alpha):
         return call.cast(do(ops.scalar_add, call.cast(x), addend=_like(-y * alpha, call.dtype)))
-    return binary(call, ops.sub, x, scaled(call.cast(y), alpha))
+    return binary(call, ops.sub, x, scaled(as_type(y, call.dtype), alpha))
 
 
 @translates("aten.rsub.Scalar", "aten.rsub.Tensor")
-def _(call: Call, x: Any, y: Any, alpha: float = 1) -> Any:
+def _(call: Call, x: Any, y: Any, alpha: complex = 1) -> Any:
     return binary(call, ops.sub, y, scaled(call.cast(x), alpha))
 
 
 @translates("aten.mul.Tensor", "aten.mul.Scalar")
 def _(call: Call, x: Any, y: Any) -> Any:
-    if _is_number(y):
+    if _is_attribute(y):
         return call.cast(do(ops.scalar_mul, call.cast(x), factor=_like(y, call.dtype)))
     return binary(call, _logical(call, ops.mul, ops.logical_and), x, y)
 
@@ -300,8 +309,8 @@ def _logical(call: Call, arithmetic: Any, logical: Any) -> Any:
 
 
 def _like(value: Any, of: DType) -> Any:
-    """A number of the kind that the element type holds."""
-    return float(value) if of.is_float else int(value)
+    """A real number of the kind that the element type holds; complex ones take floats."""
+    return float(value) if of.is_inexact else int(value)
 
 
 def _comparison(name: str, op: Any) -> None:
@@ -349,6 +358,8 @@ def _(call: Call, condition: Any, x: Any, y: Any) -> Any:
 
 @translates("aten.masked_fill.Scalar")
 def _(call: Call, x: Any, mask: Any, value: Any) -> Any:
+    if not _is_attribute(value):
+        return do(ops.select, mask, number(value, call.dtype), x)
     return do(ops.masked_fill, x, mask, value=_like(value, call.dtype))
 
 
@@ -358,17 +369,17 @@ def _(call: Call, x: Any, mask: Any, value: Any) -> Any:
 
 
 @translates("aten.addcmul.default")
-def _(call: Call, x: Any, a: Any, b: Any, *, value: float = 1) -> Any:
+def _(call: Call, x: Any, a: Any, b: Any, *, value: complex = 1) -> Any:
     return do(ops.add, x, scaled(do(ops.mul, call.cast(a), call.cast(b)), value))
 
 
 @translates("aten.addcdiv.default")
-def _(call: Call, x: Any, a: Any, b: Any, *, value: float = 1) -> Any:
+def _(call: Call, x: Any, a: Any, b: Any, *, value: complex = 1) -> Any:
     return do(ops.add, x, scaled(do(ops.div, call.cast(a), call.cast(b)), value))
 
 
 @translates("aten.lerp.Scalar", "aten.lerp.Tensor")
 def _(call: Call, x: Any, y: Any, weight: Any) -> Any:
     step = do(ops.sub, y, x)
-    step = scaled(step, float(weight)) if _is_number(weight) else do(ops.mul, step, weight)
+    step = scaled(step, weight) if _is_number(weight) else do(ops.mul, step, weight)
     return do(ops.add, x, step)

@@ -210,6 +210,8 @@ def filled(call: Call, value: Any) -> Any:
     """The call's result with one value everywhere: an array if it is small."""
     if math.prod(call.shape) <= FOLDED:
         return np.full(call.shape, value, call.dtype.numpy)
+    if call.dtype.numpy.kind == "c":
+        return spread(number(value, call.dtype), call.shape)
     kind = float if call.dtype.is_float else bool if call.dtype.name == "bool" else int
     return do(ops.fill, shape=call.shape, value=kind(value), dtype=call.dtype.name)
 

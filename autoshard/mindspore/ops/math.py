@@ -81,7 +81,7 @@ Select = plainly("Select", core.select, "condition", "input", "other")
 def RealDiv(x, y):
     """x / y; of whole numbers the quotient without its fraction, in their type."""
     x, y = tensors(x, y)
-    whole = not (element(x.dtype).is_float or element(y.dtype).is_float)
+    whole = not (element(x.dtype).is_inexact or element(y.dtype).is_inexact)
     return core.quotient(x, y) if whole else core.div(x, y)
 
 
