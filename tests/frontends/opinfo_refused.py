@@ -45,9 +45,6 @@ REFUSALS = {
     "unique_consecutive": _DATA,
 }
 NOT_COMPARED = {
-    "bernoulli": "random, which its samples do not show",
-    "multinomial": "random: beside others its draws are other ones",
-    "logcumsumexp": "the gradients differ by 5e-4 of the largest; which of both is nearer is not settled",
     "resize_": "reads memory that torch leaves as it finds it",
     "broadcast_shapes": "takes and returns sizes, no tensors",
 }

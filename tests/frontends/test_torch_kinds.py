@@ -84,3 +84,12 @@ def test_models_of_images_learn_as_in_torch(kind: str) -> None:
     torch.manual_seed(1)
     module = _configured(kind, "ForImageClassification", {**VISION[kind], "num_labels": 5})
     check_step(module, {"pixel_values": torch.randn(2, 3, 32, 32), "labels": torch.tensor([1, 3])})
+
+
+@pytest.mark.slow
+def test_a_model_that_float32_is_too_coarse_for_learns_as_in_torch() -> None:
+    """Norms over two images' single pixels: torch's own float32 step is 5e-3 off its float64 step."""
+    torch.manual_seed(1)
+    sizes = {"image_size": 32, "depth_multiplier": 0.35, "num_labels": 5, "classifier_dropout_prob": 0.0}
+    module = _configured("MobileNetV2", "ForImageClassification", sizes).double()
+    check_step(module, {"pixel_values": torch.randn(2, 3, 32, 32).double(), "labels": torch.tensor([1, 3])})

@@ -12,8 +12,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks.opinfo import EQUAL, REFUSED, SIGNS, Applied, compare, is_random, operators, samples_of, standing, title
+from benchmarks.opinfo import (
+    EQUAL,
+    REFUSED,
+    SIGNS,
+    Applied,
+    Different,
+    compare,
+    is_random,
+    operators,
+    same,
+    samples_of,
+    standing,
+    title,
+)
 from tests.frontends.opinfo_refused import NOT_COMPARED, REFUSALS, SLOW
 
 pytestmark = pytest.mark.torch
@@ -49,6 +63,15 @@ def test_what_is_refused_is_told(name: str) -> None:
     assert "benchmarks/opinfo.py:" in found.why or "no gradient" in found.why, "the user's line is told"
 
 
+def test_float64_decides_where_float32_differs() -> None:
+    exact = torch.linspace(0.1, 2.0, 7, dtype=torch.float64)
+    rough, ours = (exact * (1 + 1e-2)).float(), exact.float().numpy()
+    same("result", [ours], [rough], lambda: [exact])
+    for wrong in (lambda: [exact * (1 - 1e-2)], lambda: [exact[:3]], lambda: []):
+        with pytest.raises(Different, match="result 0 differs by up to 0.02"):
+            same("result", [ours], [rough], wrong)
+
+
 class Several(Applied):
     """Samples of several operators in one module."""
 
@@ -61,16 +84,14 @@ class Several(Applied):
         return [function(x, *args, **kwargs) for function, (x, args, kwargs) in together]
 
 
-def pairs_of(names: Sequence[str]) -> list[tuple[Any, Any]]:
-    """Each operator with the first of torch's samples that torch itself runs, and that is not random."""
-    found = []
+def pairs_of(names: Sequence[str]) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+    """Each operator with one of torch's samples, the first that is not random if there is one; apart: random ones."""
+    found: tuple[list, list] = ([], [])
     for name in names:
         op = OPERATORS[name]
-        for sample in samples_of(op, 2):
-            module = Applied(op, [sample])
-            if not is_random(module):
-                found.append((op, sample))
-                break
+        samples = samples_of(op, 2)
+        sure = [sample for sample in samples if not is_random(Applied(op, [sample]))]
+        found[not sure] += [(op, sample) for sample in (sure or samples)[:1]]
     return found
 
 
@@ -82,12 +103,12 @@ GROUPS = [WORKING[i : i + TOGETHER] for i in range(0, len(WORKING), TOGETHER)]
 def test_equals_torch(names: Sequence[str]) -> None:
     plain = [name for name in names if not SIGNS.search(name)]
     signed = [name for name in names if SIGNS.search(name)]
-    for chosen, signs in ((plain, False), (signed, True)):
-        pairs = pairs_of(chosen)
+    (sure, random), (vectors, _) = pairs_of(plain), pairs_of(signed)
+    for pairs, how in ((sure, {}), (vectors, {"signs": True}), (random, {"types_only": True})):
         if not pairs:
             continue
         try:
-            compare(Several(pairs), signs=signs)
+            compare(Several(pairs), **how)
         except Exception:  # find out which one it is
             failed = [found for op, _ in pairs if (found := standing(op, 2)).state != EQUAL]
             assert not failed, "\n".join(map(str, failed))
