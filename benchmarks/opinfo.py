@@ -6,8 +6,9 @@
 
 An operator is `equal` when every sample that is taken imports and gives torch's results, shapes, element types and,
 where torch differentiates it, torch's gradients of a weighted sum of them; of random numbers only the types are
-compared. Where torch's float32 numbers are other ones, torch's float64 numbers are the truth. It is `refused` when autoshard says by an error of its own why it does not take it; `WRONG` for all else. Left
-out are sparse tensors, jiterator, special polynomials and decompositions whose results are complex.
+compared. Where torch's float32 numbers are other ones, torch's float64 numbers are the truth. It is `refused` when
+autoshard says by an error of its own why it does not take it; `WRONG` for all else. Left out are sparse tensors,
+jiterator, special polynomials and decompositions whose results are complex.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from scipy import stats
 
 import autoshard as ash
 from autoshard import nn, ops
-from autoshard.transform.train import train_step
 from autoshard.frontends.torch.table import TABLE
+from autoshard.transform.train import train_step
 from autoshard.util.errors import AutoshardError, ShapeError
 from tests.frontends.torch_functions import check_gradients
 from tests.frontends.torch_steps import check_step

@@ -217,7 +217,7 @@ def _(
     if any(map(call.used, (1, 2, 3))):
         call.refuse("what embedding_bag returns besides the bags")
     if scale_grad_by_freq and call.training:
-        call.refuse("scale_grad_by_freq of bags, for which torch divides by counts of other rows; of Embedding it works")
+        call.refuse("scale_grad_by_freq of bags, for which torch takes counts of other rows; Embedding has it")
     count, bags = indices.shape[0], call.shape[0]
     begin = cut(offsets, 0, 0, bags) if include_last_offset else offsets
     order = np.arange(count, dtype=np.int64)[:, None]
