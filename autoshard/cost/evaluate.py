@@ -92,8 +92,13 @@ def evaluate_plan(plan: Plan, hardware: Hardware, prices: Prices | None = None) 
 
 def plan_seconds(plan: Plan, prices: Prices) -> float:
     """`evaluate_plan(...).seconds` and nothing else."""
-    talk = sum(times * prices.redistribution(*of) for of, times in moves_of(plan))
-    return talk + sum(times * prices.work(node, strategy) for node, strategy, times in _working(plan))
+    work = sum(times * prices.work(node, strategy) for node, strategy, times in _working(plan))
+    return redistribution_seconds(plan, prices) + work
+
+
+def redistribution_seconds(plan: Plan, prices: Prices) -> float:
+    """What of that the redistributions take."""
+    return sum(times * prices.redistribution(*of) for of, times in moves_of(plan))
 
 
 def moves_of(plan: Plan) -> Iterator[Move]:

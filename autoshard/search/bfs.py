@@ -6,15 +6,24 @@ and backwards to the producers of its operands, in order of arrival, in three cl
 2. when there are none: producers of what a decided operator uses;
 3. when there are none either: the first operator that still waits for an operand is released with what is known.
 Each decision is `choose`'s.
+
+What free axes of the mesh should split is seen only by later users, so this is done in three ways, of which that with
+least redistribution is taken, unless another costs less by more than MARGIN:
+- computed values are kept as they are left, and free axes go to what is new to an operator (MatMul ((2, 1), (1, 1))
+  leads to ((2, 1), (1, 4)) of the next one, as in MindSpore);
+- free axes are used at once, for what takes fewest bytes of parameters;
+- free axes are used at once, for leading dims (the batch).
+Where following the configured operators does not pay at all, nothing is propagated (`alone.py`).
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from autoshard.core.strategy import Strategy
+from autoshard.cost.evaluate import plan_seconds, redistribution_seconds
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import (
@@ -31,11 +40,16 @@ from autoshard.plan.plan import (
     Plan,
 )
 from autoshard.redistribute.planner import plan_steps
+from autoshard.search.alone import unpropagated
 from autoshard.search.choose import chooser
 from autoshard.search.flat import CARRIED
 from autoshard.search.problem import Problem
+from autoshard.search.program_price import cheapest
 from autoshard.search.registry import search_mode
 from autoshard.util.errors import StrategyError
+
+MARGIN = 0.05
+"""What less redistribution may cost in all, as a share: the default mode is as patient with what rules settle."""
 
 
 @search_mode("bfs")
@@ -45,17 +59,28 @@ def propagate(problem: Problem) -> Plan:
     Raises:
         StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
     """
-    return propagated(problem, compared=True)
+    prices = chooser(problem.mesh, problem.hardware).prices
+    first, *others = sorted(_ways(problem, True), key=lambda plan: redistribution_seconds(plan, prices))
+    return cheapest(problem, (cheapest(problem, (first, *others), MARGIN), unpropagated(problem, "bfs")))
 
 
 def propagated(problem: Problem, compared: bool) -> Plan:
-    """The plan of `propagate`; every decision comes with runners-up only where they are to be `compared`."""
-    return _Propagation(problem, compared).run()
+    """The plan of `propagate`, of the sums that searches go by; every decision comes with runners-up only where they are
+    to be `compared`."""
+    prices = chooser(problem.mesh, problem.hardware).prices
+    ways = (*_ways(problem, compared), unpropagated(problem, "bfs"))
+    return min(ways, key=lambda plan: plan_seconds(plan, prices))
+
+
+def _ways(problem: Problem, compared: bool) -> Iterator[Plan]:
+    for keeps, leading in ((True, False), (False, False), (False, True)):
+        yield _Propagation(problem, compared, keeps, leading).run()
 
 
 class _Propagation:
-    def __init__(self, problem: Problem, compared: bool) -> None:
+    def __init__(self, problem: Problem, compared: bool, keeps: bool, leading: bool) -> None:
         self.problem, self.graph, self.compared = problem, problem.graph, compared
+        self.keeps, self.leading = keeps, leading
         self.chooser = chooser(problem.mesh, problem.hardware)
         self.prices = self.chooser.prices
         self.layouts: dict[Value, Layout] = dict(problem.input_layouts)
@@ -146,9 +171,13 @@ class _Propagation:
             return
         operands = tuple(map(self._held, node.operands))
         wanted = tuple(tuple(self._wanted(value)) for value in node.results)
-        best, others = self.chooser.choose(node, operands, wanted, self.compared)
+        best, others = self.chooser.choose(node, operands, wanted, self.compared, self._kept(node), self.leading)
         self._settle(node, Decision(best, Cause(cause, tuple(self._neighbours(node))), others))
         self._spread(node)
+
+    def _kept(self, node: Node) -> tuple[int, ...]:
+        """The operands that are computed, if they are to lie as they are left."""
+        return tuple(i for i, value in enumerate(node.operands) if self.keeps and self._is_awaited(value))
 
     def _held(self, value: Value) -> tuple[Layout, ...]:
         """The layout a value is left in, and those that decided users have it redistributed to; () while it is open."""

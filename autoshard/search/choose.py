@@ -1,22 +1,25 @@
 """Choose a strategy for one operator against its decided neighbours; equal situations are judged once.
 
 The order, from first to last:
-1. least time of redistribution on the edges to decided neighbours, from the nearest of the copies that an operand has
-   already: what other users had redistributed is paid for once;
+1. no redistribution on the edges to decided neighbours, and no partial sum passed on that is dearer to complete behind
+   the operator than before it. Where every strategy has one: least time of the redistributions, of completing partial
+   results and of the work together. Operands are had from the nearest of their copies: what other users had
+   redistributed is paid for once;
 2. least time to complete partial results that no neighbour has asked for yet;
-3. the smallest share of the work on a rank: work is split rather than repeated, so free axes are used; then the fewest
+3. operands that are to be `kept` lie as they are left: free axes are not spent on them before later users are seen;
+4. the smallest share of the work on a rank: work is split rather than repeated, so free axes are used; then the fewest
    collectives;
-4. fewest bytes of operands that are still open (a free axis splits a parameter rather than the batch: that saves the
-   memory of its optimizer states and its gradient's reduction as well);
-5. least time of the work, then fewest bytes touched on a rank;
-6. what neighbours suggested before what was enumerated, larger leading splits first.
+5. fewest bytes of operands that are still open (a free axis splits a parameter rather than the batch: that saves the
+   memory of its optimizer states and its gradient's reduction as well), unless free axes are to go to `leading` dims;
+6. least time of the work, then fewest bytes touched on a rank;
+7. what neighbours suggested before what was enumerated, larger leading splits first.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +29,7 @@ from autoshard.core.tensortype import TensorType
 from autoshard.cost.blocks import local_bytes, local_nbytes
 from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Node
-from autoshard.layout.layout import Layout
+from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.plan.plan import Option
 from autoshard.redistribute.planner import is_cut
@@ -35,15 +38,20 @@ from autoshard.search.listing import Listing, listing
 from autoshard.util.errors import PlanError
 from autoshard.util.errors import at as where
 from autoshard.util.memo import Memo
-from costmodel import Hardware
+from costmodel import Hardware, grouped_seconds
 
 AtLeast = Callable[[Layout, Layout, TensorType], float]
 Held = Sequence[tuple[Layout, ...]]
 """Per operand, the layout it is left in and those of the copies that decided users have; () where it is open."""
 
+Spending = tuple[tuple[int, ...], bool]
+"""What free axes are spent on: the operands that are kept, and whether leading dims come first."""
+
 ALTERNATIVES = 3
 JUDGED = 1 << 12
 """Situations that are remembered."""
+LEAST_GAIN = 1e-9
+"""By how much, relatively, it has to take less to complete partial sums at once, so that they are not passed on."""
 MOST_PRICED = 32
 """Strategies that may be priced exactly, beyond those of neighbours, where none is free of communication."""
 
@@ -69,7 +77,13 @@ class Chooser:
         return self.prices.levels(self.mesh.groups((piece,))), *joined
 
     def choose(
-        self, node: Node, operands: Held, wanted: Sequence[tuple[Layout, ...]], compared: bool = True
+        self,
+        node: Node,
+        operands: Held,
+        wanted: Sequence[tuple[Layout, ...]],
+        compared: bool = True,
+        kept: tuple[int, ...] = (),
+        leading: bool = False,
     ) -> tuple[Option, tuple[Option, ...]]:
         """The best option and the runners-up.
 
@@ -77,27 +91,56 @@ class Chooser:
             operands: the layouts in which operands can be had.
             wanted: per result, the layouts that decided users want.
             compared: look for runners-up where the choice is made without.
+            kept: the operands that are not to be cut further for the sake of this operator alone.
+            leading: free axes go to factors in their order, not to open operands.
         """
-        key = (node.key, tuple(operands), tuple(wanted), compared)
+        key = (node.key, tuple(operands), tuple(wanted), compared, kept, leading)
         if key not in self._known:
-            self._known[key] = self._judge(node, operands, wanted, compared)
+            self._known[key] = self._judge(node, operands, wanted, compared, (kept, leading))
         return self._known[key]
 
-    def _judge(self, node: Node, operands: Held, wanted: Sequence, compared: bool) -> tuple[Option, tuple[Option, ...]]:
+    def _judge(
+        self, node: Node, operands: Held, wanted: Sequence, compared: bool, spending: Spending
+    ) -> tuple[Option, tuple[Option, ...]]:
         first = suggested(node, self.mesh, operands, wanted, self._speed)
-        ways = [self._way(node, one, operands, wanted) for one in first if self._is_free(one, operands, wanted)]
-        if not ways:
+        ways = [
+            self._way(node, one, operands, wanted)
+            for one in first
+            if self._is_free(one, operands, wanted) and not self._postponed(node, one, operands, wanted)
+        ]
+        free = bool(ways)
+        if not free:
             ways = self._priced(node, first, operands, wanted, ALTERNATIVES if compared else 0)
         elif compared and len(ways) <= ALTERNATIVES:
             ways += self._runners_up(node, first, ways, operands, wanted)
         if not ways:
             raise PlanError(f"{node.label} ({node.op.name}){where(node.source)} has no strategy on mesh '{self.mesh}'")
-        chosen = [self._told(node, one) for one in self._ranked(node, ways, operands)]
+        chosen = [self._told(node, one) for one in self._ranked(node, ways, operands, spending, free)]
         return chosen[0], tuple(chosen[1:])
 
-    def _ranked(self, node: Node, ways: Sequence[_Way], operands: Held) -> list[_Way]:
+    def _postponed(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> float:
+        """What it takes to complete the partial sums behind an operator that passes them on, if nobody has asked for
+        its results and it would take less before it; else 0."""
+        if not strategy.carried or any(wanted):
+            return 0.0
+        seconds = partial(self._scattered, strategy.carried)
+        before = sum(seconds(node.operand_types[i], operands[i][0]) for i in strategy.carriers if operands[i])
+        behind = sum(map(seconds, node.result_types, strategy.result_layouts))
+        return behind if behind > before * (1 + LEAST_GAIN) else 0.0
+
+    def _scattered(self, axes: Refs, of: TensorType, layout: Layout) -> float:
+        """Seconds to complete partial sums along the axes, at best."""
+        levels = self.prices.levels(self.mesh.groups(axes))
+        return grouped_seconds("reduce_scatter", local_nbytes(of, layout), levels)
+
+    def _ranked(
+        self, node: Node, ways: Sequence[_Way], operands: Held, spending: Spending, free: bool
+    ) -> list[_Way]:
         """The best ways, best first; the work is asked for only where it may decide."""
-        keys = [_rank(node, way, operands) for way in ways]
+        if free:
+            keys = [_rank(node, way, operands, spending) for way in ways]
+        else:
+            keys = [(self._seconds(node, way), *_rank(node, way, operands, spending)) for way in ways]
         last = sorted(keys)[: ALTERNATIVES + 1][-1]
         near = [i for i, key in enumerate(keys) if key <= last]
 
@@ -106,6 +149,9 @@ class Chooser:
             return (*keys[i], _rounded(self.prices.work(node, strategy)), local_bytes(node, strategy), i)
 
         return [ways[i] for i in sorted(near, key=rank)[: ALTERNATIVES + 1]]
+
+    def _seconds(self, node: Node, way: _Way) -> float:
+        return _rounded(way.edge_seconds + way.completion_seconds + self.prices.work(node, way.strategy))
 
     def _is_free(self, strategy: Strategy, operands: Held, wanted: Sequence) -> bool:
         """Whether no edge to a decided neighbour needs communication."""
@@ -128,8 +174,9 @@ class Chooser:
     def _priced(
         self, node: Node, suggestions: Iterable[Strategy], operands: Held, wanted: Sequence, others: int
     ) -> list[_Way]:
-        """The best way and at least so many others where none is free of communication: of all that neighbours have or
-        want, and of further suggested and enumerated strategies, the most promising by a bound first."""
+        """The way of least seconds and at least so many others where none is free of communication: of all that
+        neighbours have or want, and of further suggested and enumerated strategies, the most promising by a bound
+        first."""
         near = joined(node, self.mesh, operands, wanted)
         more = self._promising(node, suggestions, set(near), operands, wanted)
         found = [(self._bound(node, one, operands, wanted), i, one) for i, one in enumerate((*near, *more))]
@@ -139,7 +186,7 @@ class Chooser:
             if bound > best and len(ways) > others:
                 break
             way = ways[i] = self._way(node, strategy, operands, wanted)
-            best = min(best, way.edge_seconds)
+            best = min(best, self._seconds(node, way))
         return [ways[i] for i in sorted(ways)]
 
     def _promising(
@@ -178,6 +225,7 @@ class Chooser:
                 asked = True
                 edges += prices.redistribution(have, need, of)
                 count += prices.collectives(have, need, of)
+        edges += self._postponed(node, strategy, operands, wanted)
         return _Way(strategy, edges, 0.0 if asked else prices.completion(node, strategy), count)
 
     def _nearest(self, held: Sequence[Layout], need: Layout, of: TensorType) -> tuple[Layout, float]:
@@ -233,9 +281,10 @@ class _Way(NamedTuple):
     collectives: int
 
 
-def _rank(node: Node, way: _Way, operands: Held) -> tuple:
+def _rank(node: Node, way: _Way, operands: Held, spending: Spending) -> tuple:
     """What decides first, up to the work."""
-    strategy = way.strategy
+    strategy, (kept, leading) = way.strategy, spending
+    cut = sum(bool(operands[i]) and strategy.operand_layouts[i] not in operands[i] for i in kept)
     open_bytes = sum(
         local_nbytes(of, layout)
         for of, layout, held in zip(node.operand_types, strategy.operand_layouts, operands, strict=True)
@@ -244,9 +293,10 @@ def _rank(node: Node, way: _Way, operands: Held) -> tuple:
     return (
         _rounded(way.edge_seconds),
         _rounded(way.completion_seconds),
+        cut,
         -strategy.work_split,
         way.collectives,
-        open_bytes,
+        tuple(-parts for parts in strategy.parts) if leading else open_bytes,
     )
 
 

@@ -28,6 +28,7 @@ from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
 from autoshard.redistribute.planner import is_cut
+from autoshard.search.asking import permits
 from autoshard.search.batch import batch_parallel
 from autoshard.search.bfs import propagated
 from autoshard.search.choose import chooser
@@ -207,7 +208,7 @@ class _Combination:
         """The cheapest draft, improved; as rules have it where that costs little more."""
         pricing, fixed = Pricing(self.problem, self.prices), self.problem.configured
         drafts = [self._draft(pricing, start, fixed) for start in self.starts]
-        known = {node: tuple(dict.fromkeys(draft.chosen[node] for draft in drafts)) for node in self.graph.nodes}
+        known = {node: self._known(pricing, node, drafts) for node in self.graph.nodes}
         improve = _Improvement(self.problem, known)
         best = self._polished(improve.best(drafts, fixed)).draft
         if any(best.chosen[node].strategy != strategy for node, strategy in self.settled.items()):
@@ -216,6 +217,14 @@ class _Combination:
             kept = self._kept(pricing, best, improve, most)
             best = best if kept is None else kept
         return best
+
+    def _known(self, pricing: Pricing, node: Node, drafts: list[Draft]) -> tuple[Choice, ...]:
+        """What drafts have for a node, and what the starts had beside it."""
+        found = dict.fromkeys(draft.chosen[node] for draft in drafts)
+        if node not in self.problem.configured:
+            beside = (option.strategy for start in self.starts for option in start.plan.decisions[node].alternatives)
+            found.update(dict.fromkeys(pricing.choice(node, one) for one in beside if permits(node, one)))
+        return tuple(found)
 
     def _kept(self, pricing: Pricing, best: Draft, improve: _Improvement, most: float) -> Draft | None:
         """The best that is found with everything as rules settle it, if it costs no more than `most`."""

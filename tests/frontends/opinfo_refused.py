@@ -16,7 +16,6 @@ REFUSALS = {
     "equal": _DATA,
     "hash_tensor": "a hash of all bits in the order of memory",
     "histogram": "edges and weights are laid out by the data",
-    "index_put": "an index of bools: the number of elements depends on the data",
     "item": _DATA,
     "linalg.ldl_factor": _LDL,
     "linalg.ldl_factor_ex": _LDL,

@@ -105,6 +105,18 @@ def test_a_translator_that_fails_is_an_error_with_the_line(monkeypatch: pytest.M
         ash.from_torch(Sines(), (normal(3),)).traced  # noqa: B018
 
 
+def test_rows_that_are_masked_whole_have_gradients_beside_what_is_decomposed() -> None:
+    """As a softmax of -inf alone, which is what decompositions make of it, they would be NaN."""
+    masked = torch.tensor([[1.0, 2.0, -math.inf], [-math.inf, -math.inf, -math.inf]])
+    check_gradients(
+        {
+            "softmax": lambda x: torch.ops.aten._safe_softmax(x, 1) * torch.arange(3.0),
+            "decomposed": lambda x: torch.std_mean(x.nan_to_num(neginf=-1.0)),
+        },
+        masked,
+    )
+
+
 class Sines(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.sin()
