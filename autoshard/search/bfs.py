@@ -65,11 +65,19 @@ def propagate(problem: Problem) -> Plan:
 
 
 def propagated(problem: Problem, compared: bool) -> Plan:
-    """The plan of `propagate`, of the sums that searches go by; every decision comes with runners-up only where they are
-    to be `compared`."""
+    """The first of `propagations`."""
+    return propagations(problem, compared)[0]
+
+
+def propagations(problem: Problem, compared: bool) -> list[Plan]:
+    """All that `propagate` chooses from, the cheapest by the sums that searches go by first.
+
+    Args:
+        compared: every decision comes with runners-up.
+    """
     prices = chooser(problem.mesh, problem.hardware).prices
-    ways = (*_ways(problem, compared), unpropagated(problem, "bfs"))
-    return min(ways, key=lambda plan: plan_seconds(plan, prices))
+    found = (*_ways(problem, compared), unpropagated(problem, "bfs"))
+    return sorted(found, key=lambda plan: plan_seconds(plan, prices))
 
 
 def _ways(problem: Problem, compared: bool) -> Iterator[Plan]:

@@ -30,7 +30,7 @@ from autoshard.plan.plan import Plan
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.asking import permits
 from autoshard.search.batch import batch_parallel
-from autoshard.search.bfs import propagated
+from autoshard.search.bfs import propagated, propagations
 from autoshard.search.choose import chooser
 from autoshard.search.draft import Choice, Draft, Pricing
 from autoshard.search.factor import factor
@@ -192,8 +192,9 @@ class _Combination:
     def _starts(self) -> Iterator[Start]:
         if self.rules is not None:
             yield Start("rules alone", self.rules, True)
-        spread = propagated(self.problem, compared=False)
+        spread, *others = propagations(self.problem, compared=False)
         yield Start("breadth-first propagation", spread, True)
+        yield from (Start("breadth-first propagation", other, True) for other in others)
         if any(spread.strategy(node) != strategy for node, strategy in self.settled.items()):
             fixed = {**self.problem.fixed, **self.settled}
             yield Start("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
