@@ -44,7 +44,7 @@ from autoshard.search.alone import unpropagated
 from autoshard.search.choose import chooser
 from autoshard.search.flat import CARRIED
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest
+from autoshard.search.program_price import WIDE, cheapest
 from autoshard.search.registry import search_mode
 from autoshard.util.errors import StrategyError
 
@@ -61,7 +61,8 @@ def propagate(problem: Problem) -> Plan:
     """
     prices = chooser(problem.mesh, problem.hardware).prices
     first, *others = sorted(_ways(problem, True), key=lambda plan: redistribution_seconds(plan, prices))
-    return cheapest(problem, (cheapest(problem, (first, *others), MARGIN), unpropagated(problem, "bfs")))
+    best = cheapest(problem, (first, *others), MARGIN)
+    return cheapest(problem, (best, unpropagated(problem, "bfs")), slack=WIDE)
 
 
 def propagated(problem: Problem, compared: bool) -> Plan:

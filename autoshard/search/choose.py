@@ -133,9 +133,7 @@ class Chooser:
         levels = self.prices.levels(self.mesh.groups(axes))
         return grouped_seconds("reduce_scatter", local_nbytes(of, layout), levels)
 
-    def _ranked(
-        self, node: Node, ways: Sequence[_Way], operands: Held, spending: Spending, free: bool
-    ) -> list[_Way]:
+    def _ranked(self, node: Node, ways: Sequence[_Way], operands: Held, spending: Spending, free: bool) -> list[_Way]:
         """The best ways, best first; the work is asked for only where it may decide."""
         if free:
             keys = [_rank(node, way, operands, spending) for way in ways]

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoshard.core.strategy import Strategy
+from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Node
 from autoshard.plan.plan import CONFIGURED, PRICED, Cause, Plan
+from autoshard.search.algorithm import NAMES, Algorithm, is_elementwise
 from autoshard.search.asked import ASKED
 from autoshard.search.asking import asks, permits
 from autoshard.search.choose import chooser
@@ -22,20 +25,23 @@ from autoshard.search.eliminate import CostGraph
 from autoshard.search.finish import plan_of
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
+from autoshard.search.strategies import Menu
 from autoshard.search.tables import Tables
 from autoshard.search.ways import Ways
 from autoshard.util.errors import PlanError
 from autoshard.util.errors import at as where
 
 NAME = "dynamic_programming"
+UNLIKE = 1e6
+"""Seconds that stand for what is not to be, where nothing else may be left."""
 
 
-@search_mode(NAME)
+@search_mode(NAME, options=NAMES)
 def dynamic_programming(problem: Problem) -> Plan:
     """The plan of least cost by eliminations.
 
     Raises:
-        PlanError: an operator with regions.
+        PlanError: an operator with regions; an option (`algorithm.py`) that has no such value.
         StrategyError: an annotation that does not fit.
     """
     for node in problem.graph.nodes:
@@ -45,11 +51,12 @@ def dynamic_programming(problem: Problem) -> Plan:
                 "its own; choose another mode, such as 'sharding_propagation'"
             )
     prices, ways = chooser(problem.mesh, problem.hardware).prices, Ways(problem)
+    algorithm = Algorithm.of(problem.options)
     pricing = Pricing(problem, prices)
     best: tuple[Draft, CostGraph] | None = None
     for atoms in ways:
-        tables = Tables(problem, prices, atoms)
-        costs = cost_graph(tables)
+        tables = Tables(problem, prices, atoms, candidates=Candidates(algorithm, prices))
+        costs = cost_graph(tables, algorithm)
         choice = costs.solve()
         draft = Draft(pricing, {node: tables.strategy(node, choice) for node in problem.graph.nodes})
         ways.note(draft.seconds)
@@ -59,7 +66,27 @@ def dynamic_programming(problem: Problem) -> Plan:
     return plan_of(problem, best[0], lambda node: _cause(node, problem), _told(best[1], ways), NAME)
 
 
-def cost_graph(tables: Tables) -> CostGraph:
+class Candidates:
+    """The strategies that an algorithm looks at."""
+
+    def __init__(self, algorithm: Algorithm, prices: Prices) -> None:
+        self.algorithm, self.prices = algorithm, prices
+
+    def __call__(self, node: Node, menu: Menu) -> list[int]:
+        if self.algorithm == Algorithm():
+            return list(range(len(menu)))
+        rows = [row for row in range(len(menu)) if self.algorithm.admits(node, menu.strategy(row))]
+        most = self.algorithm.most
+        if most is None or len(rows) <= most:
+            return rows
+        rows.sort(key=lambda row: self._seconds(node, menu.strategy(row)))
+        return [rows[i * len(rows) // most] for i in range(most)]
+
+    def _seconds(self, node: Node, strategy: Strategy) -> float:
+        return self.prices.work(node, strategy) + self.prices.completion(node, strategy)
+
+
+def cost_graph(tables: Tables, algorithm: Algorithm = Algorithm()) -> CostGraph:
     """The graph of costs of a problem's tables, a vertex per variable."""
     own = [costs if len(costs) else np.zeros(size) for costs, size in zip(tables.unary, tables.sizes, strict=True)]
     graph = CostGraph(own)
@@ -73,7 +100,18 @@ def cost_graph(tables: Tables) -> CostGraph:
         for user, wants, kinds in zip(users, shared.users, shared.kinds, strict=True):
             paid = sum(shared.seconds[:, wants[:, use]] for use in range(wants.shape[1]))
             graph.add_edge(maker, user, np.asarray(paid)[np.ix_(shared.maker, kinds)])
+    if algorithm.elementwise_op_strategy_follow:
+        _follow(tables, graph)
     return graph
+
+
+def _follow(tables: Tables, graph: CostGraph) -> None:
+    """Elementwise operators take what others leave as it is left."""
+    for value, (maker, _) in tables.graph.producers.items():
+        for user, operand in tables.graph.users[value] if is_elementwise(maker) else ():
+            if is_elementwise(user):
+                same = tables.agreement(value, user, operand)
+                graph.add_edge(tables.position[maker], tables.position[user], np.where(same, 0.0, UNLIKE))
 
 
 def _forbidden(node: Node, tables: Tables) -> np.ndarray:

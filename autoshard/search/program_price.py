@@ -46,7 +46,14 @@ def price_of(problem: Problem, plan: Plan) -> float:
     return program_seconds(program_of(plan, problem.hardware, problem.passes, limit)[0], problem.hardware)
 
 
-def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0) -> Plan:
+SLACK = 0.1
+"""By how much, relatively, copies that begin at nearer ones and steps moved past operators bring a program below
+`plan_seconds`, as far as that is looked for."""
+WIDE = 0.5
+"""The same where it is promised that a plan costs no more than another."""
+
+
+def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0, slack: float = SLACK) -> Plan:
     """The plan whose program takes least time; of equal ones the first.
 
     The first is priced, and of the others those whose program could take less by what `plan_seconds` says of them.
@@ -54,13 +61,14 @@ def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0) -> Plan:
 
     Args:
         by: how much less, relatively, another has to cost to be taken instead of the first.
+        slack: by how much, relatively, a program may cost less than `plan_seconds` says.
     """
     first, *others = [with_rings(plan, problem.hardware) for plan in plans]
     best, least = first, price_of(problem, first) * (1 - by)
     prices = prices_for(problem.hardware)
     ranked = sorted(((plan_seconds(plan, prices), i) for i, plan in enumerate(others)))
     for seconds, i in ranked:
-        if seconds * (1 - SLACK) >= least:
+        if seconds * (1 - slack) >= least:
             break
         price = price_of(problem, others[i])
         if price < least * (1 - EQUAL):
@@ -70,6 +78,3 @@ def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0) -> Plan:
 
 EQUAL = 1e-9
 """Prices that differ by less, relatively, are the same."""
-SLACK = 0.1
-"""By how much, relatively, copies that begin at nearer ones and steps moved past operators bring a program below
-`plan_seconds`, as far as that is looked for."""

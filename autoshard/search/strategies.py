@@ -76,16 +76,17 @@ def atoms_of(mesh: Mesh, graph: Graph) -> Atoms:
     """The mesh's axes as atoms; one that divides no factor of the graph, or that of a flat mesh, in prime pieces."""
     axes = mesh.all_axes
     if mesh is Mesh.flat(mesh.devices):
-        return Atoms(mesh, tuple((piece,) for axis in axes for piece in _primes(axis)), ordered=True)
+        return Atoms(mesh, tuple((piece,) for axis in axes for piece in primes(axis)), ordered=True)
     sizes = {factor.size for node in graph.nodes for factor in node.rule.factors if factor.splittable}
     pieces: list[Refs] = []
     for axis in axes:
         fits = any(size % axis.size == 0 for size in sizes)
-        pieces += [(axis,)] if fits else [(piece,) for piece in _primes(axis)]
+        pieces += [(axis,)] if fits else [(piece,) for piece in primes(axis)]
     return Atoms(mesh, tuple(pieces))
 
 
-def _primes(axis: AxisRef) -> list[AxisRef]:
+def primes(axis: AxisRef) -> list[AxisRef]:
+    """An axis in pieces of prime sizes, major first."""
     pieces, rest = [], axis
     while rest.size > 1:
         prime = next(d for d in range(2, rest.size + 1) if rest.size % d == 0)

@@ -9,7 +9,7 @@ Equal operators share menus, and prices of equal surroundings are one array obje
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,10 @@ class Price:
     shared: Shared
 
 
+Candidates = Callable[[Node, Menu], Sequence[int]]
+"""The strategies of an operator that are looked at, as rows of its menu."""
+
+
 class Tables:
     """All variables and prices of a problem.
 
@@ -61,10 +65,17 @@ class Tables:
         PlanError: an operator with regions.
     """
 
-    def __init__(self, problem: Problem, prices: Prices, atoms: Atoms, transfers: Transfers | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        prices: Prices,
+        atoms: Atoms,
+        transfers: Transfers | None = None,
+        candidates: Candidates | None = None,
+    ) -> None:
         self.problem, self.graph, self.atoms, self.cost = problem, problem.graph, atoms, prices
         self.transfers = transfers or Transfers(prices, atoms, needs_detours(problem, atoms))
-        self.menus = _menus(problem, atoms)
+        self.menus = _menus(problem, atoms, candidates)
         self._codes: dict[tuple, np.ndarray] = {}
         self._lying: dict[tuple, Lying] = {}
         self._work: dict[tuple, np.ndarray] = {}
@@ -93,6 +104,10 @@ class Tables:
         """The sum of all prices."""
         work = sum(float(costs[choice[i]]) for i, costs in enumerate(self.unary) if len(costs))
         return work + sum(price.shared.at([choice[i] for i in price.scope]) for price in self.prices)
+
+    def agreement(self, value: Value, user: Node, operand: int) -> np.ndarray:
+        """[maker's choices, user's choices]: whether the user wants a computed value as it is left."""
+        return self._left(value)[:, None] == self._operand_codes(self.menus[user], user, operand)[None, :]
 
     # -- choices as layout numbers
 
@@ -273,8 +288,9 @@ def needs_detours(problem: Problem, atoms: Atoms) -> bool:
     return not atoms.bundled or bool(problem.configured or problem.given or problem.asked or any(problem.asked_outputs))
 
 
-def _menus(problem: Problem, atoms: Atoms) -> dict[Node, Menu]:
+def _menus(problem: Problem, atoms: Atoms, candidates: Candidates | None) -> dict[Node, Menu]:
     """The menu of every operator, in graph order: what can come as terms decides what can be carried."""
+    fewer: dict[tuple, Menu] = {}
     lister, graph = Lister(atoms), problem.graph
     reached: dict[Value, frozenset[int]] = {}
     menus: dict[Node, Menu] = {}
@@ -286,6 +302,10 @@ def _menus(problem: Problem, atoms: Atoms) -> dict[Node, Menu]:
             menus[node] = lister.menu(node, tuple(reached.get(value, frozenset()) for value in node.operands))
             if asks(node):
                 menus[node] = _permitted(node, menus[node])
+            elif candidates is not None:
+                key = node.key, id(menus[node])
+                fewer[key] = fewer.get(key) or _chosen(menus[node], candidates(node, menus[node]))
+                menus[node] = fewer[key]
         for i, value in enumerate(node.results):
             reached[value] = terms_reached(menus[node], i)
     return menus
@@ -298,7 +318,17 @@ def _permitted(node: Node, menu: Menu) -> Menu:
         return menu
     if not rows:
         raise PlanError(f"no strategy of {node.label}{at(node.source)} keeps the sharding that it asks for")
-    return Menu(menu.rule, menu.atoms, menu.slots[rows], menu.passing[rows], menu.linear)
+    return _chosen(menu, rows)
+
+
+def _chosen(menu: Menu, rows: Sequence[int]) -> Menu:
+    """The menu with some of its strategies."""
+    rows = list(rows)
+    return (
+        menu
+        if len(rows) == len(menu)
+        else Menu(menu.rule, menu.atoms, menu.slots[rows], menu.passing[rows], menu.linear)
+    )
 
 
 def _check_plain(node: Node, graph: Graph) -> None:

@@ -115,14 +115,22 @@ def test_a_split_of_some_rows_leads_to_no_communication(sizes: tuple[int, int, i
 
 def test_partial_sums_are_completed_before_a_product_that_widens_them() -> None:
     """Behind it sixteen times as many bytes would be summed."""
-    product, narrow, wide = ops.MatMul().shard(((1, 8), (8, 1))), Parameter(array(64, 64) / 8), Parameter(array(64, 1024) / 8)
+    product, narrow, wide = (
+        ops.MatMul().shard(((1, 8), (8, 1))),
+        Parameter(array(64, 64) / 8),
+        Parameter(array(64, 1024) / 8),
+    )
     planned = checked(lambda x: ops.tanh(ops.matmul(product(x, narrow), wide)), (array(128, 64),), search="bfs")
     assert "carrying" not in strategies(planned)["matmul_1"]
     assert planned.cost.bytes_per_device <= 2 * 7 / 8 * 128 * 64 * 4
 
 
 def test_partial_sums_are_passed_on_by_a_product_that_narrows_them() -> None:
-    product, wide, narrow = ops.MatMul().shard(((1, 8), (8, 1))), Parameter(array(64, 1024) / 8), Parameter(array(1024, 16) / 32)
+    product, wide, narrow = (
+        ops.MatMul().shard(((1, 8), (8, 1))),
+        Parameter(array(64, 1024) / 8),
+        Parameter(array(1024, 16) / 32),
+    )
     planned = checked(lambda x: ops.tanh(ops.matmul(product(x, wide), narrow)), (array(128, 64),), search="bfs")
     assert planned.cost.bytes_per_device < 7 / 8 * 128 * 1024 * 4
 
