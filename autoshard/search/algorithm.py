@@ -105,9 +105,8 @@ def is_elementwise(node: Node) -> bool:
     if not node.operands or not rule.results or not all(factor.splittable for factor in rule.factors):
         return False
     whole, shape = rule.results[0], node.result_types[0].shape
-    if any(dims != whole for dims in rule.results) or {i for dim in whole for i in dim} != set(
-        range(len(rule.factors))
-    ):
+    missing = set(range(len(rule.factors))) - {i for dim in whole for i in dim}
+    if missing or any(dims != whole for dims in rule.results):
         return False
     return any(of.shape == shape for of in node.operand_types) and all(
         dims == whole[len(whole) - len(dims) :] or 1 in of.shape

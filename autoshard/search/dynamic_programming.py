@@ -32,6 +32,7 @@ from autoshard.util.errors import PlanError
 from autoshard.util.errors import at as where
 
 NAME = "dynamic_programming"
+PLAIN = Algorithm()
 UNLIKE = 1e6
 """Seconds that stand for what is not to be, where nothing else may be left."""
 
@@ -73,7 +74,7 @@ class Candidates:
         self.algorithm, self.prices = algorithm, prices
 
     def __call__(self, node: Node, menu: Menu) -> list[int]:
-        if self.algorithm == Algorithm():
+        if self.algorithm == PLAIN:
             return list(range(len(menu)))
         rows = [row for row in range(len(menu)) if self.algorithm.admits(node, menu.strategy(row))]
         most = self.algorithm.most
@@ -86,7 +87,7 @@ class Candidates:
         return self.prices.work(node, strategy) + self.prices.completion(node, strategy)
 
 
-def cost_graph(tables: Tables, algorithm: Algorithm = Algorithm()) -> CostGraph:
+def cost_graph(tables: Tables, algorithm: Algorithm = PLAIN) -> CostGraph:
     """The graph of costs of a problem's tables, a vertex per variable."""
     own = [costs if len(costs) else np.zeros(size) for costs, size in zip(tables.unary, tables.sizes, strict=True)]
     graph = CostGraph(own)
