@@ -15,6 +15,7 @@ from autoshard.util.errors import ContextError, MemoryLimitError
 def test_defaults():
     assert (settings().mode, settings().save_graphs, settings().save_graphs_path) == (ash.GRAPH_MODE, 0, ".")
     assert parallel_settings().parallel_mode == "stand_alone"
+    assert parallel_settings().search_mode == "recursive_programming"
     assert ash.get_auto_parallel_context("dataset_strategy") == "data_parallel"
     assert ash.get_auto_parallel_context("full_batch") is False
 
@@ -44,8 +45,8 @@ def test_set_and_get_and_reset(tmp_path):
         ({"pipeline_stages": 2}, "MindSpore's 'pipeline_stages' is not honoured"),
         ({"parallel_mode": "hybrid_parallel"}, "'hybrid_parallel'; it can be 'stand_alone', 'data_parallel'"),
         (
-            {"search_mode": "recursive_programming"},
-            "search_mode is 'recursive_programming'; it can be 'auto', 'batch'",
+            {"search_mode": "annealing"},
+            "search_mode is 'annealing'; it can be 'auto', 'batch'",
         ),
         ({"device_num": 0}, "device_num is 0; it must be a whole number of at least 1"),
         ({"device_num": True}, "device_num is True"),

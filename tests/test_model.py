@@ -36,7 +36,7 @@ def data(rows: int = 36, batch: int = 12, seed: int = 0) -> NumpySlicesDataset:
     random = np.random.default_rng(seed)
     x = random.normal(size=(rows, 12)).astype(np.float32)
     labels = np.eye(6, dtype=np.float32)[(x @ random.normal(size=(12, 6))).argmax(-1)]
-    return NumpySlicesDataset((x, labels), ["input", "label"]).batch(batch)
+    return NumpySlicesDataset((x, labels), ["input", "label"], shuffle=False).batch(batch)
 
 
 def copy_of(net: Net, **changes) -> Net:
@@ -84,8 +84,8 @@ def same_first_weights():
         {**AUTO, **MESH, "search_mode": "batch"},
         {"parallel_mode": "auto_parallel", **MESH},
         {"parallel_mode": "semi_auto_parallel", **MESH, "full_batch": True},
-        {"parallel_mode": "data_parallel", "device_num": 6},
-        {"parallel_mode": "data_parallel", "device_num": 4, "full_batch": True},
+        {"parallel_mode": "data_parallel", "device_num": 6, "gradients_mean": True},
+        {"parallel_mode": "data_parallel", "device_num": 4, "full_batch": True, "gradients_mean": True},
         {**AUTO, **MESH, "dataset_strategy": ((2, 3), (2, 1))},
     ],
 )
@@ -394,6 +394,6 @@ def test_conflict_on_a_shared_parameter_names_both_lines():
             return self.second(self.first(x, self.weight), self.weight)
 
     net = Twice()
-    ash.set_auto_parallel_context(**AUTO, device_num=2)
+    ash.set_auto_parallel_context(**AUTO, device_num=2, search_mode="sharding_propagation")
     with pytest.raises(StrategyError, match="shared parameter weight .*test_model.py:.*test_model.py:"):
         Model(net).predict(np.ones((4, 12), np.float32))

@@ -23,8 +23,8 @@ _HOME = {
         "TopKCategoricalAccuracy", "get_metric_fn",
     ),
     "autoshard.mindspore.parallel": (
-        "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_transform",
-        "transform_checkpoint_by_rank", "transform_checkpoints",
+        "get_algo_parameters", "load_distributed_checkpoint", "merge_sliced_parameter", "rank_list_for_transform",
+        "reset_algo_parameters", "set_algo_parameters", "transform_checkpoint_by_rank", "transform_checkpoints",
     ),
     "autoshard.mindspore.common": ("ParameterTuple", "get_seed", "set_seed"),
     "autoshard.mindspore.gradients": ("grad", "value_and_grad"),

@@ -81,15 +81,17 @@ class ParallelSettings:
         parallel_mode: stand_alone (one device, strategies ignored), data_parallel (the batch split,
             parameters whole on each rank, strategies ignored), semi_auto_parallel (operators without a
             strategy run batch parallel) or auto_parallel (the search fills in what is missing).
-        search_mode: any registered search.
+        search_mode: any registered search; MindSpore's default. Only two modes have parameters, see
+            `parallel.set_algo_parameters`.
         device_num: ranks of the plan; None means as many as were started.
         dataset_strategy: "data_parallel" (each rank feeds its own part of dim 0), "full_batch" (each rank
             feeds the whole batch), or per data input a tuple of parts or a Layout (each rank feeds its
             block). `full_batch=True` is MindSpore's older spelling.
         mesh: a Mesh or its text, instead of device_num.
         hardware: what prices are for: a preset of costmodel, "calibrated", or a FILE.json.
-        gradients_mean: gradients are those of the loss over the whole batch, whose reduction says whether that is a
-            sum or a mean; True asks for a loss with reduction="mean".
+        gradients_mean: in data_parallel, whether gradients are the mean of the ranks' or their sum: those of the loss
+            over each rank's own part (so that of a mean the sum is as many times the gradient as there are ranks). In
+            the other modes gradients are those of the loss over the whole batch; True asks for reduction="mean".
         parameter_broadcast: true or not, ranks begin with the parameters of the first rank.
         strategy_ckpt_save_file: where the strategies of what is planned are written.
         strategy_ckpt_load_file: a file of strategies for operators that the model does not configure itself.
@@ -104,7 +106,7 @@ class ParallelSettings:
     """
 
     parallel_mode: str = ParallelMode.STAND_ALONE
-    search_mode: str = "sharding_propagation"
+    search_mode: str = "recursive_programming"
     device_num: int | None = None
     dataset_strategy: DatasetStrategy = DATA_PARALLEL
     mesh: Mesh | None = None

@@ -180,8 +180,9 @@ class GeneratorDataset(Dataset):
         source: a row is a tuple of arrays (or numbers), one per column; a single array where there is one
             column.
         column_names: names of the columns.
-        shuffle: whether rows come in a random order; MindSpore does so by default where rows can be had by number, here
-            it has to be asked for.
+        shuffle: whether rows come in a random order, as of `Dataset.shuffle`. By default they do where rows can be had
+            by number (`__getitem__` and `__len__`: lists, too), as in MindSpore; of generators and other iterables they
+            come as they are.
     """
 
     def __init__(self, source: Any, column_names: Sequence[str], *, shuffle: bool | None = None) -> None:
@@ -194,6 +195,8 @@ class GeneratorDataset(Dataset):
                 "it returns, which can be read only once), a list, or an object with __getitem__ and __len__"
             )
         size = len(source) if isinstance(source, Sized) else None
+        by_number = hasattr(source, "__getitem__") and isinstance(source, Sized)
+        shuffle = by_number if shuffle is None else shuffle
         in_order = Dataset(lambda iteration: self._read(source), column_names, size)
         super().__init__((in_order.shuffle() if shuffle else in_order)._rows, column_names, size)
 

@@ -24,6 +24,7 @@ import numpy as np
 from autoshard.api import Planned
 from autoshard.core.tensortype import type_of
 from autoshard.layout.mesh import Mesh
+from autoshard.mindspore.algo_parameters import algorithm
 from autoshard.mindspore.callbacks import Callback, Progress, TrainingError, Validation, as_callbacks
 from autoshard.mindspore.communication import get_group_size, get_rank
 from autoshard.mindspore.context import (
@@ -38,6 +39,7 @@ from autoshard.mindspore.context import (
 )
 from autoshard.mindspore.dataset import Row
 from autoshard.mindspore.feed import Feed
+from autoshard.mindspore.gradient_scale import gradient_scale
 from autoshard.mindspore.metrics import Loss, metrics_of
 from autoshard.mindspore.ops.primitive import as_tensors
 from autoshard.mindspore.planning import layouts_told, planned_as_set
@@ -47,6 +49,7 @@ from autoshard.runtime.interpret import Parts
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import default_comm
 from autoshard.runtime.session import Session
+from autoshard.search.algorithm import Algorithm
 from autoshard.trace.arguments import check_count
 from autoshard.trace.cell import recomputed
 from autoshard.trace.function import Traced, trace
@@ -397,13 +400,13 @@ class Model:
                 self._dump(planned, feed.comm)
         return self._sessions[key]
 
-    def _settings_key(self) -> tuple[Settings, ParallelSettings]:
+    def _settings_key(self) -> tuple[Settings, ParallelSettings, Algorithm]:
         if settings().mode != GRAPH_MODE:
             raise ContextError(
                 "Model runs whole graphs: set_context(mode=GRAPH_MODE). "
                 "For eager computing call the cells on arrays directly"
             )
-        return settings(), self._parallel
+        return settings(), self._parallel, algorithm()
 
     @property
     def _parallel(self) -> ParallelSettings:
@@ -416,18 +419,10 @@ class Model:
         return FULL_BATCH if parallel.parallel_mode == ParallelMode.STAND_ALONE else parallel.dataset_strategy
 
     def _trace_step(self, feed: Feed) -> Traced:
-        self._check_mean()
+        scale = gradient_scale(self._parallel, self._mesh().devices, self.network, self.loss_fn)
         again = recomputed(self.network)
-        return train_step(self._objective(feed.names), self.optimizer, *feed.types, recompute=again).traced
-
-    def _check_mean(self) -> None:
-        """gradients_mean=True is what a mean over the whole batch gives; of a sum it would be another objective."""
-        reduction = getattr(self.loss_fn, "reduction", "mean")
-        if self._parallel.gradients_mean and reduction != "mean":
-            raise ContextError(
-                f"gradients_mean=True with a loss of reduction={reduction!r}: gradients are those of the loss over the "
-                "whole batch; give the loss reduction='mean', or leave gradients_mean False"
-            )
+        objective = self._objective(feed.names)
+        return train_step(objective, self.optimizer, *feed.types, recompute=again, gradient_scale=scale).traced
 
     def _trace_results(self, feed: Feed) -> Traced:
         """The loss, what the network returns, and the label; of a network alone just what it returns."""

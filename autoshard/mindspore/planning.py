@@ -12,6 +12,7 @@ from autoshard.api import Planned, plan_traced, without_annotations
 from autoshard.exporters.mindspore import from_checkpoint, save_checkpoint
 from autoshard.layout.layout import Layout, free_refs
 from autoshard.layout.mesh import Mesh
+from autoshard.mindspore.algo_parameters import options_of
 from autoshard.mindspore.context import DatasetStrategy, ParallelMode, ParallelSettings, Settings
 from autoshard.partition.passes import DEFAULT
 from autoshard.trace.function import Annotation, Traced
@@ -38,7 +39,8 @@ def planned_as_set(
         states: of each trained parameter those of the optimizer, if the step is one of training.
 
     Raises:
-        ContextError: a strategy file that names none of the step's operators.
+        ContextError: a strategy file that names none of the step's operators; parameters of the algorithm that the
+            search does not have.
     """
     mode = parallel.parallel_mode
     alone = mode == ParallelMode.STAND_ALONE
@@ -49,8 +51,8 @@ def planned_as_set(
     search = parallel.search_mode if mode == ParallelMode.AUTO_PARALLEL else _SEARCHES.get(mode, "batch")
 
     def plan(traced: Traced, search: str) -> Planned:
-        limit = settings.max_device_memory
-        return plan_traced(traced, mesh, search, preset(parallel.hardware), strategy, limit)
+        limit, options = settings.max_device_memory, {} if alone else options_of(search)
+        return plan_traced(traced, mesh, search, preset(parallel.hardware), strategy, limit, options)
 
     cuts = parallel.enable_parallel_optimizer and bool(states) and not alone
     if cuts and mode == ParallelMode.DATA_PARALLEL:

@@ -51,6 +51,7 @@ def train_step(
     leave_unreached: bool = False,
     micro_batches: int = 1,
     rewrite: Callable[[Graph, Collection[Node]], Graph] = lambda graph, annotated: graph,
+    gradient_scale: float = 1.0,
 ) -> TrainStep:
     """Trace a model that returns its loss (first), differentiate it, and add the optimizer's updates.
 
@@ -64,6 +65,7 @@ def train_step(
         micro_batches: into how many parts the batch is cut, which are done one after the other; the gradients are
             added up before the update. Same numbers, less memory: see `transform.micro.accumulate`.
         rewrite: `function(graph, annotated nodes)`: what is made of the model's graph before it is differentiated.
+        gradient_scale: what gradients are multiplied by before the optimizer has them.
 
     Raises:
         GraphError: the loss is no float, or depends on none of the optimizer's parameters; another `recompute`; micro
@@ -88,7 +90,10 @@ def train_step(
     recorder = TraceRecorder.resume(full, forward)
     with activate(recorder):
         grads = [gradients[inputs[id(one)]] if id(one) in inputs else None for one in optimizer.parameters]
-        optimizer([None if grad is None else Tensor(grad, recorder) for grad in grads])
+        scaled = [None if grad is None else Tensor(grad, recorder) for grad in grads]
+        if gradient_scale != 1:
+            scaled = [None if grad is None else grad * gradient_scale for grad in scaled]
+        optimizer(scaled)
     returned = graph.outputs[: len(graph.outputs) - len(graph.updates)]
     traced = recorder.finish(returned, forward.arguments, forward.results)
     if recompute is not None:

@@ -10,7 +10,7 @@ import pytest
 import autoshard.mindspore as ms
 from autoshard.mindspore import nn
 from autoshard.mindspore.callbacks import TrainingError
-from autoshard.mindspore.dataset import NumpySlicesDataset
+from autoshard.mindspore.dataset import GeneratorDataset, NumpySlicesDataset
 from autoshard.mindspore.metrics import MetricError, metrics_of
 from autoshard.partition.program import Collective
 from autoshard.util.errors import ContextError
@@ -33,7 +33,7 @@ class Net(nn.Cell):
 
 
 def data() -> NumpySlicesDataset:
-    return NumpySlicesDataset((X, Y), ["x", "y"]).batch(16)
+    return NumpySlicesDataset((X, Y), ["x", "y"], shuffle=False).batch(16)
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,8 @@ def trained(**settings: Any) -> tuple[ms.Model, dict[str, np.ndarray]]:
         {**AUTO, "gradients_mean": True, "parameter_broadcast": True},
         {**AUTO, "recompute": True},
         {"parallel_mode": "semi_auto_parallel", "device_num": 8, "full_batch": True, **ZERO},
-        {"parallel_mode": "data_parallel", "device_num": 8, "full_batch": True, **ZERO},
+        {"parallel_mode": "data_parallel", "device_num": 8, "full_batch": True, "gradients_mean": True, **ZERO},
+        {**AUTO, "search_mode": "dynamic_programming"},
     ],
     ids=lambda settings: "-".join(name for name in settings if name not in AUTO) or settings["parallel_mode"],
 )
@@ -131,6 +132,81 @@ def test_strategies_are_written_and_read(tmp_path: Any) -> None:
         model(**AUTO).build(data())
 
 
+def by_hand(reduction: str, mean: bool, parts: int) -> dict[str, np.ndarray]:
+    """Parameters after steps in which each of `parts` ranks differentiates the loss over its own rows, as MindSpore's
+    data_parallel has it: gradients are added up, or their mean is taken."""
+    one = model(reduction=reduction, parallel_mode="stand_alone")
+    net, loss, found = one.network, one.loss_fn, {}
+    weights = net.trainable_params()
+    gradient = ms.value_and_grad(lambda x, y: loss(net(x), y).sum(), None, weights)
+    velocity: dict[str, np.ndarray] = {}
+    for x, y in data():
+        ranks = [gradient(*rows)[1] for rows in zip(np.split(x, parts), np.split(y, parts), strict=True)]
+        for i, weight in enumerate(weights):
+            total = np.sum([np.asarray(rank[i]) for rank in ranks], 0) / (parts if mean else 1)
+            velocity[weight.name] = 0.9 * velocity[weight.name] + total if weight.name in velocity else total
+            weight.set_data(weight.asnumpy() - 0.1 * velocity[weight.name])
+            found[weight.name] = weight.asnumpy().copy()
+    return found
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_data_parallel_adds_up_the_gradients_of_the_ranks(reduction: str, mean: bool) -> None:
+    want = by_hand(reduction, mean, 4)
+    ms.reset_auto_parallel_context()
+    _, got = trained(reduction=reduction, parallel_mode="data_parallel", device_num=4, gradients_mean=mean)
+    assert want
+    for name, array in want.items():
+        np.testing.assert_allclose(got[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def test_ranks_that_all_have_all_rows_add_up_the_same_gradient() -> None:
+    settings = {"parallel_mode": "data_parallel", "device_num": 4, "full_batch": True}
+    _, one = trained(reduction="sum", parallel_mode="stand_alone")
+    ms.reset_auto_parallel_context()
+    _, mean = trained(reduction="sum", **settings, gradients_mean=True)
+    ms.reset_auto_parallel_context()
+    _, total = trained(reduction="sum", **settings)
+    name = "dense2.bias"
+    np.testing.assert_allclose(mean[name], one[name], rtol=1e-4, atol=1e-5)
+    assert not np.allclose(total[name], one[name], rtol=1e-2)
+
+
+def test_a_loss_that_does_not_tell_how_it_reduces_rows() -> None:
+    settings = {"parallel_mode": "data_parallel", "device_num": 4}
+    one = model(**settings)
+    one.loss_fn = lambda scores, rows: nn.MSELoss()(scores, scores) * 2
+    with pytest.raises(ContextError, match="does not tell how it reduces rows: give it an attribute reduction"):
+        one.build(data())
+
+
+def test_parameters_of_the_algorithm() -> None:
+    ms.set_algo_parameters(fully_use_devices=True, tensor_slice_align_enable=True, tensor_slice_align_size=8)
+    try:
+        assert ms.get_algo_parameters("fully_use_devices") and ms.get_algo_parameters("tensor_slice_align_size") == 8
+        one = model(**AUTO)
+        one.build(data())
+        assert one.planned is not None and one.planned.plan.search == "recursive_programming"
+        configured = one.planned.graph.node("dense1.matmul")
+        used = {
+            one.planned.plan.strategy(node).work_split for node in one.planned.graph.nodes if node is not configured
+        }
+        assert used <= {1, 8}
+        ms.set_auto_parallel_context(search_mode="sharding_propagation")
+        with pytest.raises(ContextError, match="'sharding_propagation' has no fully_use_devices.*dynamic_programming"):
+            model(search_mode="sharding_propagation").build(data())
+        ms.set_algo_parameters(enable_algo_approxi=True)
+        with pytest.raises(ContextError, match="'recursive_programming' has no enable_algo_approxi"):
+            model(**AUTO, search_mode="recursive_programming").build(data())
+    finally:
+        ms.reset_algo_parameters()
+    assert ms.get_algo_parameters("fully_use_devices") is False
+    for wrong, words in (({"fully_use": True}, "there is no 'fully_use'"), ({"algo_approxi_epsilon": 2}, "at most 1")):
+        with pytest.raises(ContextError, match=words):
+            ms.set_algo_parameters(**wrong)
+
+
 def test_a_mean_of_gradients_needs_a_mean() -> None:
     with pytest.raises(ContextError, match="gradients_mean=True with a loss of reduction='sum'"):
         model(reduction="sum", **AUTO, gradients_mean=True).build(data())
@@ -149,7 +225,7 @@ def test_fit_evaluates_after_epochs(capsys: Any) -> None:
 
 
 def test_layouts_are_told_without_a_step() -> None:
-    one = model(**AUTO)
+    one = model(**AUTO, search_mode="factor")
     before = one.network.dense1.weight.asnumpy().copy()
     told = one.infer_train_layout(data())
     assert set(told) >= {"dense1.weight", "dense1.bias", "moments.dense2.weight"}
@@ -194,9 +270,37 @@ def test_callbacks_of_mindspore_are_called_or_refused() -> None:
 
 
 def test_datasets_shuffle_by_a_buffer() -> None:
-    rows = NumpySlicesDataset(np.arange(12), "x")
+    rows = NumpySlicesDataset(np.arange(12), "x", shuffle=False)
     near = [int(x) for (x,) in rows.shuffle(3)]
     assert sorted(near) == list(range(12)) and near != list(range(12))
     assert all(value <= place + 3 for place, value in enumerate(near))
     mixed = NumpySlicesDataset(np.arange(12), "x", shuffle=True)
     assert sorted(int(x) for (x,) in mixed) == list(range(12))
+
+
+def test_rows_that_can_be_had_by_number_come_in_random_order() -> None:
+    """As in MindSpore, unless it is told otherwise; a generator's come as they are."""
+    rows = [(np.float32(i),) for i in range(40)]
+
+    class ByNumber:
+        def __getitem__(self, i: int) -> tuple:
+            return rows[i]
+
+        def __len__(self) -> int:
+            return len(rows)
+
+    def order(dataset: Any) -> list[int]:
+        return [int(x) for (x,) in dataset]
+
+    straight = list(range(40))
+    by_number = GeneratorDataset(ByNumber(), "x")
+    for one in (by_number, GeneratorDataset(rows, "x"), NumpySlicesDataset(np.arange(40), "x")):
+        first, second = order(one), order(one)
+        assert sorted(first) == sorted(second) == straight != first != second
+    for one in (
+        GeneratorDataset(lambda: iter(rows), "x"),
+        GeneratorDataset(ByNumber(), "x", shuffle=False),
+        NumpySlicesDataset(np.arange(40), "x", shuffle=False),
+    ):
+        assert order(one) == straight
+    assert order(GeneratorDataset(ByNumber(), "x")) == order(GeneratorDataset(rows, "x")), "alike on all ranks"

@@ -117,7 +117,7 @@ def test_asked_shardings_are_kept():
 
 
 def test_causes_tell_rules_from_prices():
-    planned = checked(FFN(((2, 1), (1, 4)), sizes=(12, 24, 8)), (array(24, 12),))
+    planned = checked(FFN(((2, 1), (1, 4)), sizes=(96, 192, 64)), (array(192, 96),))
     assert kind_of_cause(planned, "dense1.matmul") == CONFIGURED
     for name in ("dense1.add", "relu", "dense2.matmul"):
         assert kind_of_cause(planned, name) == PROPAGATED, name
