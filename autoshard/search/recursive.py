@@ -172,8 +172,8 @@ class _Cuts:
         return total
 
     def _moved(self, value: Value, have: Layout, need: Layout) -> float:
-        bundled = value in self.problem.bundled
-        return self.problem.times(value) * self.prices.redistribution(have, need, value.type, bundled)
+        share = self.problem.share(value)
+        return self.problem.times(value) * self.prices.redistribution(have, need, value.type, share)
 
     def _left(self, value: Value, inside: dict[Node, Strategy]) -> Layout | None:
         """The layout that a value is left in, if that is known in this round."""
