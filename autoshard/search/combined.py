@@ -11,8 +11,7 @@
    "factor" or "bfs" alone: then prices decide it, too.
 4. On small graphs the plan of the least sum is another draft (`least_sum.py`). In the end the result is held against
 the plans of other modes and those known by name, and the one whose program takes least time is taken
-(`program_price.py`). So it never costs more than those of "factor", "bfs" and
-"recursive_programming", nor, where nobody configured operators,
+(`program_price.py`). So it never costs more than those of "factor" and "bfs", nor, where nobody configured operators,
 than named plans.
 5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`within.py`).
 """
@@ -63,9 +62,19 @@ CERTAINTY = 0.05
 """What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""
 HOPE = 1.05
 """Above this many times what it may cost a draft is not improved further."""
-PURE = ("factor", "bfs", "recursive_programming")
+PURE = ("factor", "bfs")
 """Modes whose plans are taken where their programs cost less."""
-OTHERS = ("batch", "data_parallel", "zero1", "zero2", "zero3", "zero3_keep", "megatron", "megatron_sp")
+OTHERS = (
+    "batch",
+    "recursive_programming",
+    "data_parallel",
+    "zero1",
+    "zero2",
+    "zero3",
+    "zero3_keep",
+    "megatron",
+    "megatron_sp",
+)
 """The same, but by more than CERTAINTY where people configured operators."""
 BY_HAND = ("zero3_keep", "megatron", "megatron_sp")
 """Named plans that are looked at, too, where memory is short."""
