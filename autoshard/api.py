@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from autoshard.cost.fusion import fused
 from autoshard.frontends.planning import is_module, planning
 from autoshard.frontends.targets import traced_target
 from autoshard.ir.graph import DATA, Graph, Value
@@ -134,6 +135,9 @@ def plan_traced(
     """
     graph, annotations = planned_graph(traced.graph, traced.annotations)
     hardware = _joined(hardware, mesh)
+    if hardware.device.fusion != "none":
+        graph, became = fused(graph)
+        annotations = {became.get(node, node): one for node, one in annotations.items()}
 
     def problem_on(mesh: Mesh) -> Problem:
         given = data_layouts(traced.graph, mesh, dataset_strategy)
@@ -170,6 +174,8 @@ def _plan_module(
     ready = planning(target, None if mesh is None else _mesh(mesh, devices), devices)
     asked = ready.imported.asked
     graph, hardware = ready.traced.graph, _joined(hardware, ready.mesh)
+    if hardware.device.fusion != "none":
+        graph, _ = fused(graph)
 
     def problem_on(mesh: Mesh) -> Problem:
         return Problem(

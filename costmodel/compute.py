@@ -16,23 +16,35 @@ from costmodel.hardware import Device
 
 
 @overload
-def operator_seconds(flops: float, nbytes: float, device: Device, dtype: str = "f32", operator: str = "") -> float: ...
+def operator_seconds(
+    flops: float, nbytes: float, device: Device, dtype: str = "f32", operator: str = "", starts: bool = True
+) -> float: ...
 
 
 @overload
 def operator_seconds(
-    flops: np.ndarray, nbytes: float | np.ndarray, device: Device, dtype: str = "f32", operator: str = ""
+    flops: np.ndarray,
+    nbytes: float | np.ndarray,
+    device: Device,
+    dtype: str = "f32",
+    operator: str = "",
+    starts: bool = True,
 ) -> np.ndarray: ...
 
 
 @overload
 def operator_seconds(
-    flops: float, nbytes: np.ndarray, device: Device, dtype: str = "f32", operator: str = ""
+    flops: float, nbytes: np.ndarray, device: Device, dtype: str = "f32", operator: str = "", starts: bool = True
 ) -> np.ndarray: ...
 
 
 def operator_seconds(
-    flops: float | np.ndarray, nbytes: float | np.ndarray, device: Device, dtype: str = "f32", operator: str = ""
+    flops: float | np.ndarray,
+    nbytes: float | np.ndarray,
+    device: Device,
+    dtype: str = "f32",
+    operator: str = "",
+    starts: bool = True,
 ) -> float | np.ndarray:
     """Seconds for an operator of `flops` that moves `nbytes` to and from device memory (local sizes).
 
@@ -40,18 +52,20 @@ def operator_seconds(
     Waterman and Patterson (CACM 52(4), 2009). The launch time is added and not a floor under the sum: a floor
     would price all ways to split a small operator the same, and a search could not see that splitting saves
     work. An operator that was measured on the device under its name takes what its curve says. No flops and no
-    bytes (a view) cost 0: nothing is launched. Numbers or arrays, also mixed; ValueError for negative ones.
+    bytes (a view) cost 0: nothing is launched. Nor is an operator that is part of a kernel which another one
+    `starts`. Numbers or arrays, also mixed; ValueError for negative ones.
     """
     if operator and (measured := device.curve(operator, dtype)) is not None:
         return _measured(measured, flops, nbytes)
-    compute_rate = device.compute_efficiency * device.peak(dtype)
+    compute_rate = device.efficiency(operator) * device.peak(dtype)
+    launch = device.launch_seconds if starts else 0.0
     memory_rate = device.memory_efficiency * device.memory_bandwidth
     if isinstance(flops, np.ndarray) or isinstance(nbytes, np.ndarray):
-        return _many(np.asarray(flops), np.asarray(nbytes), compute_rate, memory_rate, device.launch_seconds)
+        return _many(np.asarray(flops), np.asarray(nbytes), compute_rate, memory_rate, launch)
     if not (flops >= 0 and nbytes >= 0):
         raise _negative(flops, nbytes)
     busy = max(flops / compute_rate, nbytes / memory_rate)
-    return device.launch_seconds + busy if busy else 0.0
+    return launch + busy if busy else 0.0
 
 
 def _measured(curve: OperatorCurve, flops: float | np.ndarray, nbytes: float | np.ndarray) -> float | np.ndarray:

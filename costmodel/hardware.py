@@ -15,6 +15,8 @@ from functools import cached_property
 
 from costmodel.curves import CollectiveCurve, OperatorCurve
 
+FUSIONS = ("none", "xla")
+
 
 @dataclass(frozen=True)
 class Device:
@@ -23,7 +25,9 @@ class Device:
     `peak_flops` pairs dtype names (f64 f32 f16 bf16 i8 i32 ...) with dense peak operations per second; a
     mapping is taken too. `memory_bandwidth` is bytes per second read plus written, `launch_seconds` the time
     to start one operator. The efficiencies are the share of both peaks that large operators reach. `operators` are
-    measured times, which go before all of these for the operators that they name.
+    measured times, which go before all of these for the operators that they name. `fusion` says what makes programs:
+    "none" runs each operator by itself, as numpy does, "xla" makes kernels of several (`autoshard.cost.fusion`).
+    `attention_efficiency` is the share of the peak that attention reaches, by the operations that its operators count.
     """
 
     name: str
@@ -35,6 +39,8 @@ class Device:
     memory_efficiency: float = 0.7
     source: str = ""
     operators: tuple[OperatorCurve, ...] = ()
+    fusion: str = "none"
+    attention_efficiency: float | None = None
 
     def __post_init__(self) -> None:
         pairs = self.peak_flops.items() if isinstance(self.peak_flops, Mapping) else self.peak_flops
@@ -50,10 +56,22 @@ class Device:
             share = getattr(self, field)
             if not 0 < share <= 1:
                 raise ValueError(f"device {self.name!r}: {field} is {share}; it lies in (0, 1]")
+        if self.attention_efficiency is not None and not 0 < self.attention_efficiency <= 1:
+            raise ValueError(
+                f"device {self.name!r}: attention_efficiency is {self.attention_efficiency}; it lies in (0, 1]"
+            )
+        if self.fusion not in FUSIONS:
+            raise ValueError(f"device {self.name!r}: fusion is {self.fusion!r}; it is one of {', '.join(FUSIONS)}")
 
     @cached_property
     def _peaks(self) -> dict[str, float]:
         return dict(self.peak_flops)
+
+    def efficiency(self, operator: str) -> float:
+        """The share of the peak that an operator reaches where computing limits it."""
+        if self.attention_efficiency is not None and operator.startswith("Attention"):
+            return self.attention_efficiency
+        return self.compute_efficiency
 
     def peak(self, dtype: str) -> float:
         """Dense peak operations per second for a dtype; a dtype not listed is taken to run like f32."""

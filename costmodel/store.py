@@ -111,6 +111,8 @@ class DeviceRecord(Record, frozen=True):
     memory_efficiency: float
     source: str
     operators: tuple[OperatorRecord, ...]
+    fusion: Literal["none", "xla"] = "none"
+    attention_efficiency: float | None = None
 
 
 class LinkRecord(Record, frozen=True):

@@ -22,7 +22,7 @@ def plan_alone(node: Node, strategy: Strategy) -> Plan:
     """The plan of a graph with one node and inputs of their own, which leaves results as the strategy does."""
     inputs = tuple(Value(of, f"x{i}") for i, of in enumerate(node.operand_types))
     results = tuple(Value(of, f"y{i}") for i, of in enumerate(node.result_types))
-    one = Node(node.op, inputs, node.attrs, results, node.name, node.source, (), node.given_rule)
+    one = Node(node.op, inputs, node.attrs, results, node.name, node.source, (), node.given_rule, traffic=node.traffic)
     graph = Graph(node.label, inputs, (one,), results, (DATA,) * len(inputs))
     layouts = dict(zip((*inputs, *results), (*strategy.operand_layouts, *strategy.result_layouts), strict=True))
     decision = Decision(Option(strategy, 0.0, 0.0, 0.0), Cause(CONFIGURED))

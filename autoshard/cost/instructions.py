@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from autoshard.core.tensortype import TensorType
+from autoshard.cost.blocks import moved
 from autoshard.cost.links import Links
 from autoshard.cost.program_memory import program_peak
 from autoshard.ir.graph import Node
@@ -156,8 +157,11 @@ class Costs:
         return known
 
     def _computing(self, one: Compute, operands: tuple[TensorType, ...], results: tuple[TensorType, ...]) -> float:
-        nbytes = sum(of.nbytes for of in (*operands, *results))
-        return float(operator_seconds(_flops(one), nbytes, self.hardware.device, results[0].dtype.name, one.op.name))
+        own = one.composite is None and one.op is one.node.op and len(operands) == len(one.node.operands)
+        traffic = one.node.traffic if own else None
+        nbytes = sum(of.nbytes for of in (moved(one.node, (*operands, *results)) if own else (*operands, *results)))
+        starts, dtype = traffic is None or traffic.launches, results[0].dtype.name
+        return float(operator_seconds(_flops(one), nbytes, self.hardware.device, dtype, one.op.name, starts))
 
     def size(self, one: Collective) -> BundleSize:
         """What a collective adds to a bundle."""

@@ -11,7 +11,7 @@ import numpy as np
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.alone import price_alone
-from autoshard.cost.blocks import divides, local_bytes, local_nbytes, local_operands
+from autoshard.cost.blocks import divides, local_nbytes, local_operands, moved_bytes
 from autoshard.cost.instructions import Costs, Price
 from autoshard.cost.links import Links, copied_share
 from autoshard.ir.flow import is_nest
@@ -95,7 +95,7 @@ class Prices(Links):
         """What the operator costs where it is one call on blocks of one size; else what its instructions do."""
         if self.exchanges(node, strategy) or not divides(node, strategy):
             return price_alone(node, strategy, self.instructions)
-        nbytes = local_bytes(node, strategy)
+        nbytes = moved_bytes(node, strategy)
         if node.op.uneven:
             most = node.op.most_flops(node.operand_types, local_operands(node, strategy), node.attrs)
             seconds = self._seconds(node, most, nbytes)
@@ -110,7 +110,8 @@ class Prices(Links):
 
     def _seconds(self, node: Node, flops: float | np.ndarray, nbytes: int | np.ndarray) -> float | np.ndarray:
         dtype = node.result_types[0].dtype.name
-        return operator_seconds(flops, nbytes, self.hardware.device, dtype, node.op.name)
+        starts = node.traffic is None or node.traffic.launches
+        return operator_seconds(flops, nbytes, self.hardware.device, dtype, node.op.name, starts)
 
     def completion(self, node: Node, strategy: Strategy) -> float:
         """Seconds to finish partial results, at best by reduce_scatter."""

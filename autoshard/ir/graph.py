@@ -76,13 +76,23 @@ def _interned(key: tuple) -> Function:
     return known if known is not None else _FUNCTIONS.setdefault(key, Function())
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """What a node moves through memory where several nodes are one kernel: which of its operands and results, and
+    whether it stands for the kernel's start."""
+
+    operands: tuple[bool, ...]
+    results: tuple[bool, ...]
+    launches: bool
+
+
 @dataclass(eq=False)
 class Node:
     """One operator applied to values. `name` is the instance name (`dense1.matmul`), '' where the user gave none.
 
     Nodes inside `regions` may also use values from outside. `given_rule` is a rule that the user gave this very node,
     which holds instead of the operator's; `is_custom` says that it stays the user's to the end: no pass reshards the
-    node by it.
+    node by it. `traffic` is what it moves as part of a kernel; None: all its operands and results, by itself.
     """
 
     op: Operator
@@ -94,6 +104,7 @@ class Node:
     regions: tuple[Region, ...] = ()
     given_rule: Rule | None = None
     is_custom: bool = True
+    traffic: Traffic | None = None
 
     def __repr__(self) -> str:
         return f"<{self.op.name} {self.label}>"
@@ -121,7 +132,7 @@ class Node:
     @cached_property
     def key(self) -> Function:
         """The same for nodes that compute the same function of equal types: what tables and memos are keyed by."""
-        return _interned((self.op.name, self.operand_types, tuple(self.attrs.items()), self.given_rule))
+        return _interned((self.op.name, self.operand_types, tuple(self.attrs.items()), self.given_rule, self.traffic))
 
     @cached_property
     def rule(self) -> Rule:

@@ -16,6 +16,7 @@ import numpy as np
 
 from autoshard.core.rule import PASS, REDUCTION
 from autoshard.core.strategy import Strategy
+from autoshard.cost.blocks import moved
 from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
@@ -189,7 +190,8 @@ class Tables:
             return np.array([self._one_work(node, menu.strategy(row)) for row in range(len(menu))])
         sides = [(of, menu.operand_digits(i)) for i, of in enumerate(node.operand_types)]
         sides += [(of, menu.result_digits(i)) for i, of in enumerate(node.result_types)]
-        nbytes = sum(of.nbytes // self._blocks(digits) for of, digits in sides) + np.zeros(len(menu), np.int64)
+        through = moved(node, sides)
+        nbytes = sum(of.nbytes // self._blocks(digits) for of, digits in through) + np.zeros(len(menu), np.int64)
         return np.asarray(self.cost.works(node, menu.work_split, nbytes))
 
     def _blocks(self, digits: np.ndarray) -> np.ndarray:

@@ -236,7 +236,7 @@ def _part_of(node: Node) -> str:
     return PRODUCTS if is_product and node.op.name in _PRODUCTS else REST
 
 
-_PRODUCTS = ("MatMul", "BatchMatMul", "EinSum")
+_PRODUCTS = ("MatMul", "BatchMatMul", "Einsum")
 
 
 def _is_attention(node: Node) -> bool:

@@ -22,6 +22,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from autoshard.core.strategy import Strategy, project, whole
+from autoshard.cost.fusion import fused
 from autoshard.ir.graph import DATA, PARAMETER, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs, size_of
@@ -48,7 +49,10 @@ def named_plan(problem: Problem, recipe: Recipe, axes: Mapping[str, str] | None 
         PlanError: the graph has nothing that the recipe splits, or the mesh no axis for it.
     """
     if recipe.again:
-        problem = replace(problem, graph=regather(problem.graph))
+        graph = regather(problem.graph)
+        if problem.hardware.device.fusion != "none":
+            graph, _ = fused(graph)
+        problem = replace(problem, graph=graph)
     return _Maker(problem, recipe, Axes.of(recipe, problem.mesh, axes)).plan()
 
 

@@ -1,0 +1,156 @@
+"""Which operators a compiler makes one kernel of: `fused(graph)`, for devices whose programs are compiled.
+
+Products, look-ups and attention are kernels of their own. All else is light: element-wise operators, reductions, norms,
+updates of parameters. Light operators that hand values on to each other, without a product between them, are a group:
+it reads each value from memory once, writes what others need, and is started once. Views cost nothing. So XLA fuses
+(loop, input and multi-output fusion) and torch's inductor (vertical and horizontal fusion). Each node is told its share
+of what its group moves (`Traffic`), so that prices stay sums over nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property
+
+from autoshard.ir.graph import Graph, Node, Traffic, Value
+
+STATISTIC = 64
+"""A tensor that is so many times smaller than another is a statistic of it, or what is spread over it."""
+_PRODUCT = 4.0
+"""From how many index combinations on for an element of the largest tensor an operator is a product or a look-up."""
+
+
+def fused(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
+    """The graph whose nodes know their traffic, and what each node has become."""
+    groups = _Groups(graph)
+    became = {node: replace(node, traffic=groups.traffic(node)) for node in graph.nodes if not node.regions}
+    return replace(graph, nodes=tuple(became.get(node, node) for node in graph.nodes)), became
+
+
+class _Groups:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.parents: dict[Node, Node] = {}
+        self.levels: dict[Value, int] = {}
+        self.columns: set[Node] = set()
+        for node in graph.nodes:
+            self._place(node)
+
+    def find(self, node: Node) -> Node:
+        """The node that stands for a group."""
+        while (above := self.parents.get(node, node)) is not node:
+            node = above
+        return node
+
+    def _place(self, node: Node) -> None:
+        """Join a node to the groups that its operands are from."""
+        ahead = [(value, self._maker(value)) for value in node.operands]
+        level = max((self._after(value, made) for value, made in ahead), default=0)
+        if _is_light(node) and not node.op.view:
+            if _sums_columns(node):
+                self.columns.add(node)
+            for value, made in ahead:
+                if made is not None and _is_light(made) and self._joins(made, node, value, level):
+                    self.parents[self.find(made)] = self.find(node)
+        self.levels.update(dict.fromkeys(node.results, level))
+
+    def _after(self, value: Value, made: Node | None) -> int:
+        """The level of what reads a value: one more where it is of a kernel that ends there."""
+        ends = made is not None and (not _is_light(made) or made in self.columns)
+        return self.levels.get(value, 0) + ends
+
+    def _joins(self, made: Node, node: Node, value: Value, level: int) -> bool:
+        if made in self.columns or self.levels[made.results[0]] != level:
+            return False
+        alone = made.op.spread == "pointwise" and len(self.graph.users[made.results[0]]) == 1
+        few, many = sorted((_largest(made), _largest(node)))
+        return alone or few == many or few * STATISTIC <= many
+
+    def _maker(self, value: Value) -> Node | None:
+        """The node that makes a value's elements, behind views."""
+        node, _ = self.graph.producers.get(value, (None, 0))
+        while node is not None and node.op.view and node.operands:
+            node, _ = self.graph.producers.get(node.operands[0], (None, 0))
+        return node
+
+    def _base(self, value: Value) -> Value:
+        """The value in whose memory a value lies."""
+        node, _ = self.graph.producers.get(value, (None, 0))
+        while node is not None and node.op.view and node.operands:
+            value = node.operands[0]
+            node, _ = self.graph.producers.get(value, (None, 0))
+        return value
+
+    @cached_property
+    def stored(self) -> set[Value]:
+        """Values that lie in memory: inputs, outputs, what products make, and what another group reads."""
+        found = {*self.graph.inputs, *(self._base(value) for value in self.graph.outputs)}
+        for node in self.graph.nodes:
+            if node.op.view and node.operands:
+                continue
+            for value in node.uses:
+                base, made = self._base(value), self._maker(value)
+                if made is None or not _is_light(made) or not _is_light(node) or self.find(made) is not self.find(node):
+                    found.add(base)
+        return found
+
+    @cached_property
+    def _first_reads(self) -> dict[Node, tuple[bool, ...]]:
+        """Per node which operands it is the first of its group to read from memory."""
+        seen: set[tuple[Node, Value]] = set()
+        found: dict[Node, tuple[bool, ...]] = {}
+        for node in self.graph.nodes:
+            reads = []
+            for value in node.operands:
+                key = self.find(node), self._base(value)
+                made = self._maker(value)
+                own = made is not None and _is_light(made) and self.find(made) is self.find(node)
+                reads.append(key not in seen and not own and key[1] in self.stored and not self._is_free(value, node))
+                seen.add(key)
+            found[node] = tuple(reads)
+        return found
+
+    def _is_free(self, value: Value, node: Node) -> bool:
+        """Whether nothing of the size of a value is read: it is filled with a number, is spread from a smaller one
+        where it is read, or is a table of which few rows are looked up."""
+        made, _ = self.graph.producers.get(value, (None, 0))
+        if made is not None and not made.operands and made.op.name != "Constant":
+            return True
+        spread = value.type.elements > self._base(value).type.elements
+        lookup = node.op.name in _LOOKUPS and value is node.operands[0]
+        return lookup or spread and _is_light(node)
+
+    def traffic(self, node: Node) -> Traffic:
+        """What of a node's operands and results goes through memory, and whether it stands for its group's start."""
+        if node.op.view and node.operands:
+            return Traffic((False,) * len(node.operands), (False,) * len(node.results), False)
+        writes = (
+            tuple(value in self.stored for value in node.results) if node.operands else (False,) * len(node.results)
+        )
+        return Traffic(self._first_reads[node], writes, bool(node.operands) and self.find(node) is node)
+
+
+_LOOKUPS = ("Gather", "GatherSlices", "GatherD")
+
+
+def _is_light(node: Node) -> bool:
+    if node.regions or not node.op.has_rule or node.op.name.startswith("Attention"):
+        return False
+    return node.rule.work <= _PRODUCT * _largest(node)
+
+
+def _largest(node: Node) -> int:
+    """Elements of the largest operand or result."""
+    return max((of.elements for of in (*node.operand_types, *node.result_types)), default=0)
+
+
+def _sums_columns(node: Node) -> bool:
+    """Whether it sums over dims before others that stay: of gradients of biases and of scales of norms."""
+    summed = {*node.rule.summed}
+    return any(_ends_kept(dims, summed) for dims in node.rule.operands)
+
+
+def _ends_kept(dims: Iterable[tuple[int, ...]], summed: set[int]) -> bool:
+    flat = [factor for dim in dims for factor in dim]
+    return any(factor in summed for factor in flat) and bool(flat) and flat[-1] not in summed
