@@ -6,6 +6,8 @@ hand. Peaks are dense (no sparsity). A reader looks entries up with `costmodel.p
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from costmodel.hardware import Device, Hardware, Link, Topology
 
 TERA, GIGA, GB, GIB, US = 1e12, 1e9, 1e9, 2**30, 1e-6
@@ -130,6 +132,47 @@ _H100 = Hardware(
             ),
             (None, _infiniband(400)),
         )
+    ),
+)
+
+_A100_40 = replace(
+    _A100,
+    name="a100-40gb",
+    device=replace(
+        _A100.device,
+        name="A100 SXM 40GB",
+        memory_bandwidth=1555 * GB,  # datasheet
+        memory_bytes=40 * GIB,  # datasheet
+    ),
+)
+
+# Dense products run at the power limit: the clock grows with the power above the idle 110 W to about 1 / 2.5, so that
+# 500 W against 700 W is 0.85 of the rate. planning
+_AT_500_WATTS = ((500 - 110) / (700 - 110)) ** 0.4
+
+_H100_500W = replace(
+    _H100,
+    name="h100-500w",
+    device=replace(
+        _H100.device,
+        name="H100 96GB at 500 W",
+        memory_bandwidth=2400 * GB,
+        memory_bytes=96 * 10**9,
+        compute_efficiency=_H100.device.compute_efficiency * _AT_500_WATTS,
+        source="torchtitan's benchmarks of 2024-12, which say of their H100: 96 GB of HBM2e, 2.4 TB/s, 500 W; "
+        "planning: products at 0.85 of those at 700 W",
+    ),
+)
+
+_H200 = replace(
+    _H100,
+    name="h200",
+    device=replace(
+        _H100.device,
+        name="H200 SXM 141GB",
+        memory_bandwidth=4800 * GB,  # datasheet
+        memory_bytes=141 * 10**9,  # datasheet
+        source="NVIDIA H200 datasheet; peaks are the H100's",
     ),
 )
 
@@ -287,5 +330,18 @@ _ASCEND910B = Hardware(
 
 PRESETS = {
     hardware.name: hardware
-    for hardware in (_CPU, _A100, _H100, _B200, _TPU_V4, _TPU_V5E, _TPU_V5P, _ASCEND910, _ASCEND910B)
+    for hardware in (
+        _CPU,
+        _A100,
+        _A100_40,
+        _H100,
+        _H100_500W,
+        _H200,
+        _B200,
+        _TPU_V4,
+        _TPU_V5E,
+        _TPU_V5P,
+        _ASCEND910,
+        _ASCEND910B,
+    )
 }

@@ -204,7 +204,7 @@ def _torchtitan(cells: Cells) -> Row:
     )  # fmt: skip
 
 
-_TITAN_GPU = {"H100-96GB-500W": "h100"}
+_TITAN_GPU = {"H100-96GB-500W": "h100-500w"}
 _LLAMA = {
     "Llama-3.1-8B": Model("llama", 4096, 32, 32, 128256, ffn=14336, kv_heads=8),
     "Llama-3.1-70B": Model("llama", 8192, 80, 64, 128256, ffn=28672, kv_heads=8),
@@ -223,7 +223,7 @@ def _llm_foundry(cells: Cells) -> Row:
         raise ValueError(f"{times} times {micro} sequences on {gpus} GPUs are not GlobalBatchSize {batch}")
     again = _truth(cells, "Activation Checkpointing")
     precision = _one_of(cells, "Precision", {"amp_bf16": "bf16", "bf16": "bf16", "amp_fp8": "f8", "fp8": "f8"})
-    gpu = _one_of(cells, "GPU", {"h100_80gb": "h100", "a100_80gb": "a100", "a100_40gb": "a100"})
+    gpu = _one_of(cells, "GPU", {"h100_80gb": "h100", "a100_80gb": "a100", "a100_40gb": "a100-40gb"})
     words = f"{name} s{sequence} {gpus} {cells['GPU']}"
     return Row(
         id=f"llm-foundry {words} m{micro} x{times} {cells['Precision']}",
