@@ -8,7 +8,6 @@ and begin with messages that they have in common.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from autoshard.search.folded import Summed
 from autoshard.search.nearby import nearby
 from autoshard.search.shared_messages import LARGE
 from autoshard.search.turns import bunches_of, likeness_of, swept, turns_of
+from autoshard.util.clock import now
 
 LIKE = 2
 """How many members turns must have on average for a start in common to pay."""
@@ -146,7 +146,7 @@ class Bounds:
         """Sweep until the bound hardly grows or is `enough`; the bound.
 
         Args:
-            end: by time.monotonic().
+            end: by `clock.now`.
             gain: the least growth by a sweep, relatively, that is worth another.
         """
         _swept(self, self.lower, sweeps, end, gain, enough)
@@ -160,7 +160,7 @@ class _Passing(Protocol):
 def _swept(passing: _Passing, lower: float, sweeps: int, end: float, gain: float, enough: float = math.inf) -> None:
     """Sweep until the bound, `lower` at first, hardly grows or is `enough`."""
     for _ in range(sweeps):
-        if lower >= enough or time.monotonic() > end:
+        if lower >= enough or now() > end:
             break
         last, lower = lower, passing.sweep()
         if lower - last <= gain * abs(lower):

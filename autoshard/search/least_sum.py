@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,6 +20,7 @@ from autoshard.search.strategies import Atoms
 from autoshard.search.tables import Tables, needs_detours
 from autoshard.search.transfers import Transfers
 from autoshard.search.ways import Ways
+from autoshard.util.clock import now
 from autoshard.util.errors import PlanError
 from costmodel import Hardware
 
@@ -46,17 +46,17 @@ def search_ways(
         told: called with "tables" and "solved" whenever one way's tables are made, or searched.
         ways: the problem's, from which to read afterwards which were searched.
     """
-    end, ways = time.monotonic() + time_limit, ways or Ways(problem)
+    end, ways = now() + time_limit, ways or Ways(problem)
     best: tuple[Tables, Settled] | None = None
     bound, searched = math.inf, 0
     for atoms in ways:
-        left = end - time.monotonic()
+        left = end - now()
         if best is not None and left <= 0:
             bound = 0.0
             break
         tables = tables_of(problem, atoms)
         told("tables")
-        left = max(end - time.monotonic(), 0.0) / (ways.total - searched)
+        left = max(end - now(), 0.0) / (ways.total - searched)
         found, proved = settle_below(tables, left, math.inf if best is None else best[1].value)
         told("solved")
         ways.note(proved if found is None else found.value)

@@ -7,7 +7,6 @@ larger ones are searched as `rows_search.py` says. Whatever is returned keeps th
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +22,7 @@ from autoshard.search.rows_search import RowsSearch
 from autoshard.search.settle import Settled
 from autoshard.search.strategies import Menu
 from autoshard.search.tables import Tables
+from autoshard.util.clock import now
 from autoshard.util.errors import MemoryLimitError, PlanError
 from costmodel import format_bytes
 
@@ -42,12 +42,12 @@ def settle_within(tables: Tables, limit: int, time_limit: float, known: float = 
         PlanError: nothing found in time.
         MemoryLimitError: no choice needs so little; it names the least limit and the moment that binds.
     """
-    rows, end = MemoryRows(tables), time.monotonic() + time_limit
+    rows, end = MemoryRows(tables), now() + time_limit
     if _cells(tables, rows.model) <= (SMALL if len(tables.variables) > FEW else WRITTEN):
         found = _settle_written(tables, rows, limit, time_limit / 2)
         if found is not None:
             return found
-    return _settle_large(tables, rows, limit, end - time.monotonic(), known)
+    return _settle_large(tables, rows, limit, end - now(), known)
 
 
 def _cells(tables: Tables, model: MemoryModel) -> int:
@@ -59,12 +59,12 @@ def _cells(tables: Tables, model: MemoryModel) -> int:
 
 def _settle_written(tables: Tables, rows: MemoryRows, limit: int, time_limit: float) -> Settled | None:
     """None: there was no time to tell."""
-    end = time.monotonic() + time_limit
+    end = now() + time_limit
     problem = CostProblem(tables.sizes, tables.factors(), _rows(tables, rows.model), limit)
     try:
         found = solve(problem, time_limit=time_limit)
         if found.choice is None and found.proven:
-            least = least_memory(problem, time_limit=max(1.0, end - time.monotonic()))
+            least = least_memory(problem, time_limit=max(1.0, end - now()))
             raise _refused(rows, limit, least.choice, least.bound)
     except MemoryLimitError:
         raise
@@ -79,12 +79,12 @@ def _settle_written(tables: Tables, rows: MemoryRows, limit: int, time_limit: fl
 
 def _settle_large(tables: Tables, rows: MemoryRows, limit: int, time_limit: float, known: float) -> Settled:
     """As far as time allows: a third of it for whether anything is possible, if that is not plain."""
-    end = time.monotonic() + time_limit
+    end = now() + time_limit
     unit = max(limit, rows.largest)
     least = RowsSearch(rows, unit, end, work=False)
     if _bytes(least.glance(), unit) > limit:
         raise _least_of(least, rows, limit, time_limit)
-    search = RowsSearch(rows, limit, time.monotonic() + 2 / 3 * time_limit)
+    search = RowsSearch(rows, limit, now() + 2 / 3 * time_limit)
     search.bound = known
     for choice in least.choices:
         search.know(choice)

@@ -17,7 +17,6 @@ axis to terms along another.
 from __future__ import annotations
 
 import math
-import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -35,11 +34,13 @@ from autoshard.search.registry import search_mode
 from autoshard.search.settle import EQUAL, settle
 from autoshard.search.strategies import Atoms
 from autoshard.search.ways import Ways
+from autoshard.util.clock import now
 from autoshard.util.errors import MemoryLimitError, PlanError
 
 NAME = OPTIMAL
 TIME_LIMIT = "time_limit"
-"""The option that bounds the search, in seconds; at its end the best plan so far is returned, with the bound so far."""
+"""The option that bounds the search, in seconds of processor time; at its end the best plan so far is returned, with
+the bound so far."""
 
 
 @search_mode(NAME, regions=True, options=(TIME_LIMIT, RECOMPUTE), keeps_limit=True)
@@ -154,10 +155,10 @@ def _time_limit(problem: Problem) -> float:
 
 def _planned(problem: Problem, atoms: Atoms, time_limit: float) -> Plan:
     """The best plan in one way that keeps the memory limit."""
-    tables, limit, started = tables_of(problem, atoms), problem.options[MEMORY], time.monotonic()
+    tables, limit, started = tables_of(problem, atoms), problem.options[MEMORY], now()
     settled = settle(tables, time_limit / 2)
     plan = plan_of_choice(tables, settled)
     if peak_memory(plan) <= limit:
         return plan
-    left = time_limit - (time.monotonic() - started)
+    left = time_limit - (now() - started)
     return plan_of_choice(tables, settle_within(tables, limit, left, settled.bound))

@@ -8,7 +8,6 @@ choice is the least at these prices, or nearly so, and tells how many bytes such
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +17,7 @@ from autoshard.search.folded import Folded
 from autoshard.search.rows_written import Merged, RowsBounds
 from autoshard.search.settle import Restricted
 from autoshard.search.tables import Tables
+from autoshard.util.clock import now
 
 SWEEPS, AGAIN, GAIN, ALIKE = 30, 8, 2e-4, 1e-4
 """Sweeps at first and where messages of near prices are there; and the growth of the bound that is worth another."""
@@ -35,7 +35,7 @@ class PricedSearch:
     """Tables with bytes priced; `lower` bounds the sum of prices over all choices.
 
     Args:
-        end: by time.monotonic().
+        end: by `clock.now`.
         near: a search of the same tables at other prices, whose messages are a good start.
     """
 
@@ -98,7 +98,7 @@ class PricedSearch:
         """The best of what is folded, among few choices of each variable."""
         reduced, allowed = self._alike(), near * max(abs(self.lower), 1e-12)
         first = allowed
-        while allowed <= FAR and (allowed == first or time.monotonic() < self.end):
+        while allowed <= FAR and (allowed == first or now() < self.end):
             keep = self._smaller([self._best(one, allowed, few) for one in reduced])
             found = self._among(keep)
             if found is not None:
@@ -129,7 +129,7 @@ class PricedSearch:
         problem = Restricted(self.merged, keep)
         if not math.isfinite(problem.constant):
             return None
-        left = max(0.5, (self.end - time.monotonic()) / 10)
+        left = max(0.5, (self.end - now()) / 10)
         found = solve(CostProblem(problem.sizes, problem.factors), time_limit=left)
         return None if found.choice is None else problem.choice(found.choice)
 

@@ -10,7 +10,6 @@ without, and proves the optimum where it can look at all of them. What was left 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,6 +19,7 @@ from autoshard.search.rows import MemoryRows
 from autoshard.search.rows_priced import PricedSearch
 from autoshard.search.rows_program import RowsProgram
 from autoshard.search.rows_relink import Relink
+from autoshard.util.clock import now
 
 EQUAL = 1e-9
 ROUNDS = 24
@@ -99,7 +99,7 @@ class RowsSearch:
 
     @property
     def left(self) -> float:
-        return self.end - time.monotonic()
+        return self.end - now()
 
     # -- plans
 
@@ -126,14 +126,14 @@ class RowsSearch:
 
     def _ascend(self) -> None:
         """Raise the bound by better prices; the choices that are best there may be plans."""
-        until, still = time.monotonic() + ASCENT * self.left, 0
+        until, still = now() + ASCENT * self.left, 0
         if not self.planes:
             self.glance()
         if not self.planes:
             return
         box, tried = self._box(), [self.prices] if not self.work else []
         for turn in range(ROUNDS):
-            if self.closed or still >= STILL or time.monotonic() > until:
+            if self.closed or still >= STILL or now() > until:
                 break
             target, _ = model(self.planes, box, simplex=not self.work)
             at_edge = self.work and target >= 0.999 * box
@@ -163,7 +163,7 @@ class RowsSearch:
         if not self.work:
             prices = prices / prices.sum()
         priced = self.rows.priced(prices / self.limit, self.weight)
-        self.near = PricedSearch(priced, min(self.end, time.monotonic() + max(1.0, 0.2 * self.left)), self.near)
+        self.near = PricedSearch(priced, min(self.end, now() + max(1.0, 0.2 * self.left)), self.near)
         self._raise(prices, self.near)
         return self.know(self.near.choice(others=self._promising(prices)))
 
@@ -247,14 +247,14 @@ class RowsSearch:
     def _whole(self, keep: Sequence[np.ndarray], seconds: float) -> float:
         """The best plan among these choices becomes known; a bound for all of them, -inf if they are too many."""
         self.stats["programs"] += 1
-        until = min(self.end, time.monotonic() + seconds)
+        until = min(self.end, now() + seconds)
         penalty = 20 * max(abs(self.bound), 1e-9)
         program = RowsProgram(self.rows, keep, self.limit, penalty, self.work)
         for moment in np.flatnonzero(self.prices).tolist():
             program.add_row(moment)
         bound = -math.inf
-        while program.size <= COLUMNS and time.monotonic() < until:
-            answer = program.whole(until - time.monotonic(), hard=True)
+        while program.size <= COLUMNS and now() < until:
+            answer = program.whole(until - now(), hard=True)
             bound = max(bound, math.inf if answer.impossible else answer.bound - EQUAL / 4 * abs(answer.bound))
             if answer.columns is None:
                 break

@@ -9,7 +9,6 @@ the problem is branched.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +20,7 @@ from autoshard.search.folded import Folded, Summed
 from autoshard.search.nearby import TooMany
 from autoshard.search.shared_messages import LARGE
 from autoshard.search.tables import Tables
+from autoshard.util.clock import now
 from autoshard.util.errors import PlanError
 
 Choice = tuple[int, ...]
@@ -75,7 +75,7 @@ def settle_below(tables: Tables, time_limit: float, value: float = math.inf) -> 
     Raises:
         PlanError: no choice at all is possible.
     """
-    return _Search(tables, time.monotonic() + time_limit, value).run()
+    return _Search(tables, now() + time_limit, value).run()
 
 
 class _Search:
@@ -104,7 +104,7 @@ class _Search:
 
     @property
     def left(self) -> float:
-        return self.end - time.monotonic()
+        return self.end - now()
 
     def _note(self, choice: Choice) -> None:
         """Keep a choice of what is left if it is the best so far."""

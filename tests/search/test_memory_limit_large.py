@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from functools import cache
 
 import numpy as np
@@ -22,6 +21,7 @@ from autoshard.search.rows_written import RowsBounds
 from autoshard.search.settle import Settled, settle
 from autoshard.search.strategies import atoms_of
 from autoshard.search.tables import Tables
+from autoshard.util.clock import now
 from autoshard.util.errors import MemoryLimitError
 from benchmarks.models import transformer_step
 from costmodel import preset
@@ -51,7 +51,7 @@ def free() -> Settled:
 
 @cache
 def least() -> RowsSearch:
-    search = RowsSearch(rows(), peak_memory(plan_of_choice(training(), free())), time.monotonic() + LONG, work=False)
+    search = RowsSearch(rows(), peak_memory(plan_of_choice(training(), free())), now() + LONG, work=False)
     search.run()
     return search
 

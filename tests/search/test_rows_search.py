@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from functools import cache
 
 import numpy as np
@@ -16,6 +15,7 @@ from autoshard.search.rows_relink import Relink
 from autoshard.search.rows_search import RowsSearch
 from autoshard.search.settle import settle
 from autoshard.search.tables import Tables
+from autoshard.util.clock import now
 from autoshard.util.errors import MemoryLimitError
 from tests.search.test_optimal_memory import forward
 
@@ -37,7 +37,7 @@ def least() -> int:
 
 
 def searched(limit: int, work: bool = True) -> RowsSearch:
-    search = RowsSearch(small()[1], limit, time.monotonic() + LONG, work)
+    search = RowsSearch(small()[1], limit, now() + LONG, work)
     search.run()
     return search
 

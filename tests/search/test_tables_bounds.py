@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -16,6 +14,7 @@ from autoshard.search.settle import settle
 from autoshard.search.strategies import atoms_of
 from autoshard.search.tables import Tables
 from autoshard.transform import train_step
+from autoshard.util.clock import now
 from costmodel import preset
 from tests.search.plans import array
 
@@ -60,7 +59,7 @@ def test_messages_keep_the_cost_of_every_choice(deep, begun):
     bounds, rng = Bounds(deep), np.random.default_rng(5)
     assert LIKE * len(bounds.turns) <= len(deep.variables), "layers take their turns together"
     if begun:
-        bounds.start(20, time.monotonic() + 60, 1e-5)
+        bounds.start(20, now() + 60, 1e-5)
         assert any(one.any() for bunch in bounds.bunches for one in bunch.potentials)
     for _ in range(2):
         for _ in range(10):
@@ -84,8 +83,8 @@ def test_a_sweep_tells_the_bound(deep):
 def test_a_common_start_comes_as_far(deep):
     """And the choices of a best plan raise no bound above what the plan costs."""
     alone, begun, best = Bounds(deep), Bounds(deep), settle(deep)
-    begun.start(60, time.monotonic() + 60, 1e-6)
-    far, common = (bounds.tighten(60, time.monotonic() + 60, 1e-6) for bounds in (alone, begun))
+    begun.start(60, now() + 60, 1e-6)
+    far, common = (bounds.tighten(60, now() + 60, 1e-6) for bounds in (alone, begun))
     assert common == pytest.approx(far, rel=1e-3) and common <= best.value * (1 + 1e-9)
     for rises, chosen in zip(begun.reduced(), best.choice, strict=True):
         assert common + rises[chosen] <= best.value * (1 + 1e-9)

@@ -7,7 +7,6 @@ planes), and what is between it and the best choice found is searched in whole n
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from autoshard.search.exact.moments import Moments, Priced
 from autoshard.search.exact.network import product
 from autoshard.search.exact.problem import CostProblem
 from autoshard.search.exact.scale import scaled
+from autoshard.util.clock import now
 from autoshard.util.errors import PlanError
 
 ROUNDS = 40
@@ -48,7 +48,7 @@ def least_memory(problem: CostProblem, *, time_limit: float = 60.0, cells: int =
     """
     if not problem.rows:
         raise PlanError("least memory of a problem without rows: nothing says what lies in memory")
-    return _Least(problem, time.monotonic() + time_limit, cells).find()
+    return _Least(problem, now() + time_limit, cells).find()
 
 
 class _Least:
@@ -75,7 +75,7 @@ class _Least:
             rounds=ROUNDS if product(self.problem.sizes) > min(self.cells, SMALL) else 0,
             done=lambda bound: self.lower >= self.upper,
         )
-        while self.lower < self.upper and time.monotonic() < self.deadline:
+        while self.lower < self.upper and now() < self.deadline:
             if not self._improve(dual.prices):
                 break
         nbytes = self.problem.bytes_at(self.choice)
@@ -83,7 +83,7 @@ class _Least:
         return Least(peak, nbytes.index(peak), self.choice, min(peak, self.lower))
 
     def _evaluate(self, weights: np.ndarray) -> Plane | None:
-        if time.monotonic() > self.deadline:
+        if now() > self.deadline:
             return None
         self.moments.forget()
         priced = self.forbidden + self.moments.priced(weights)
@@ -117,7 +117,7 @@ class _Least:
         if network.choices:
             return self._program(limits)
         search = LabelSearch(network, self.moments, limits, weights / scale.unit, WIDTH)
-        found = search.run(ceiling - network.base, lambda: time.monotonic() > self.deadline, minimax=True)
+        found = search.run(ceiling - network.base, lambda: now() > self.deadline, minimax=True)
         before = self.upper
         if found.choice is not None:
             self._consider(found.choice)
@@ -137,8 +137,8 @@ class _Least:
             self.lower = middle + 1
             return True
         excluded: list[dict[int, int]] = []
-        while time.monotonic() < self.deadline and milp.cells(priced) <= milp.COLUMNS:
-            left = self.deadline - time.monotonic()
+        while now() < self.deadline and milp.cells(priced) <= milp.COLUMNS:
+            left = self.deadline - now()
             answer = milp.minimize(self.problem.sizes, priced, left, rows, excluded)
             if answer.infeasible:
                 self.lower = middle + 1

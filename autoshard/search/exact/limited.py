@@ -8,7 +8,6 @@ eliminated, else by HiGHS on the choices that the bound leaves.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,6 +25,7 @@ from autoshard.search.exact.moments import Moments, Priced
 from autoshard.search.exact.network import Network, product
 from autoshard.search.exact.problem import CostProblem, Solution
 from autoshard.search.exact.scale import Scale, scaled
+from autoshard.util.clock import now
 
 ROUNDS = 40
 # By what prices are raised, one after another, until a choice fits.
@@ -117,7 +117,7 @@ class Limited:
         self.evaluations += 1
         self.moments.forget()
         priced = self.priced + self.moments.priced(prices)
-        soon = time.monotonic() + max(1.0, (self.deadline - time.monotonic()) / SHARE)
+        soon = now() + max(1.0, (self.deadline - now()) / SHARE)
         best, scale = minimum(self.problem.sizes, priced, soon, self.cells, self.near, branch=False)
         if best.choice is None:
             # Nothing at all where that is proven; else time was too short for anything.
@@ -152,7 +152,7 @@ class Limited:
 
     def _infeasible(self) -> bool:
         """Whether no choice is within the limit; else (or where time is over) the least one is a value."""
-        least = least_memory(self.problem, time_limit=self.deadline - time.monotonic(), cells=self.cells)
+        least = least_memory(self.problem, time_limit=self.deadline - now(), cells=self.cells)
         assert self.problem.limit is not None
         if least.bound > self.problem.limit:
             return True
@@ -183,7 +183,7 @@ class Limited:
                 return
 
     def _late(self) -> bool:
-        return time.monotonic() > self.deadline
+        return now() > self.deadline
 
     def _scaled(self, prices: np.ndarray) -> tuple[Network, Scale]:
         priced = self.priced + self.moments.priced(prices)
@@ -209,7 +209,7 @@ class Limited:
         excluded: list[dict[int, int]] = []
         while not self._late() and milp.cells(priced) <= milp.COLUMNS:
             sizes = [len(left) for left in kept]
-            answer = milp.minimize(sizes, priced, self.deadline - time.monotonic(), limits, excluded)
+            answer = milp.minimize(sizes, priced, self.deadline - now(), limits, excluded)
             bound = math.inf if answer.infeasible else answer.bound - EQUAL * abs(answer.bound) / 4
             self.bound = max(self.bound, min(self.value, bound))
             if answer.choice is None:

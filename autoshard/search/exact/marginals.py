@@ -8,7 +8,6 @@ tables would be too large, message passing gives lower bounds.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +20,7 @@ from autoshard.search.exact.order import eliminate_up_to, forecast
 from autoshard.search.exact.pool import Part, Pool, Table
 from autoshard.search.exact.problem import CostProblem, Scope, Solution
 from autoshard.search.exact.scale import scaled
+from autoshard.util.clock import now
 
 # Cells that both passes may sum before bounds are given instead; some seconds of work.
 WORK = 3e9
@@ -44,7 +44,7 @@ def marginals(problem: CostProblem, solution: Solution, *, cells: int = CELLS, t
     Under a limit: bounds at the prices of bytes that the solution was found with. `cells` and `time_limit` (seconds)
     as for `solve`.
     """
-    deadline = time.monotonic() + time_limit
+    deadline = now() + time_limit
     priced = [(tuple(factor.scope), factor.cost) for factor in problem.factors]
     fixed, limited = 0.0, False
     if problem.limit is not None and problem.rows:
@@ -61,7 +61,7 @@ def marginals(problem: CostProblem, solution: Solution, *, cells: int = CELLS, t
     largest, work = forecast(network)
     exact = largest <= cells and work <= WORK
     if exact:
-        eliminate_up_to(network, math.inf, lambda: time.monotonic() > deadline)
+        eliminate_up_to(network, math.inf, lambda: now() > deadline)
         exact = not network.choices
     # Eliminated in part, a network has not all variables any more: bounds need a whole one.
     units = _passed_back(network) if exact else _bounded(_consistent(problem, priced), deadline)
@@ -83,7 +83,7 @@ def _bounded(network: Network, deadline: float) -> list[np.ndarray]:
     messages = Messages(network)
     for _ in range(SWEEPS):
         messages.sweep(np.inf)
-        if time.monotonic() > deadline:
+        if now() > deadline:
             break
     return [messages.bound + messages.collected(v) for v in range(len(network.full))]
 

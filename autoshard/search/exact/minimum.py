@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from autoshard.search.exact.messages import Messages, strike, tighten
 from autoshard.search.exact.network import Network
 from autoshard.search.exact.order import eliminate_up_to, forecast
 from autoshard.search.exact.tight import read_tight
+from autoshard.util.clock import now
 
 # A step of at most so many cells is taken at once; so much work is not worth bounding first.
 CHEAP = 100_000
@@ -63,7 +63,7 @@ class Search:
         self.lower = network.base
 
     def late(self) -> bool:
-        return time.monotonic() > self.deadline
+        return now() > self.deadline
 
     def run(self) -> Minimum:
         """The minimum, as far as time allows."""
@@ -96,7 +96,7 @@ class Search:
             self._tighten()
         if network.choices and math.isfinite(network.base) and (self.fixed or self.lower < self.upper):
             largest, work = forecast(network)
-            if largest <= self.cells and work <= SPEED / 2 * (self.deadline - time.monotonic()):
+            if largest <= self.cells and work <= SPEED / 2 * (self.deadline - now()):
                 eliminate_up_to(network, math.inf, self.late)
         return stats
 
@@ -147,7 +147,7 @@ class Search:
         priced = [(tuple(number[v] for v in s), table.data) for s, table in sorted(network.tables.items())]
         if milp.cells(priced) > milp.COLUMNS:
             return
-        answer = milp.minimize([network.size(v) for v in names], priced, self.deadline - time.monotonic())
+        answer = milp.minimize([network.size(v) for v in names], priced, self.deadline - now())
         if answer.infeasible:
             self.lower = self.upper
             return

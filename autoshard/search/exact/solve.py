@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 
 from autoshard.search.exact.least_sum import CELLS, EQUAL, Progress, minimum
@@ -11,6 +10,7 @@ from autoshard.search.exact.limited import Limited
 from autoshard.search.exact.minimum import Minimum
 from autoshard.search.exact.problem import CostProblem, Solution
 from autoshard.search.exact.scale import Scale
+from autoshard.util.clock import now
 
 
 def solve(
@@ -29,7 +29,7 @@ def solve(
         progress: called with (bound, best value) in seconds now and then.
         cells: the largest table that elimination may make.
     """
-    deadline = time.monotonic() + time_limit
+    deadline = now() + time_limit
     priced = [(tuple(factor.scope), factor.cost) for factor in problem.factors]
     best, scale = minimum(problem.sizes, priced, deadline, cells, start, progress)
     solution = _solution(problem, best, scale)
