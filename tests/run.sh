@@ -26,7 +26,7 @@ part() { # TITLE COMMAND...
 }
 
 # One process more than a small machine has cores: some tests mostly wait, for ranks or for time to pass.
-part "plain tests" "$PYTHON" -m pytest -q -n 3 --ignore=tests/mpi tests "$@"
+part "plain tests" "$PYTHON" -m pytest -q -n 3 --durations=25 --ignore=tests/mpi tests "$@"
 for ranks in 1 2 4 6; do
   part "MPI tests on $ranks ranks" \
     "$PYTHON" -m autoshard run -n "$ranks" --timeout 300 tests/mpi/run_pytest.py -q tests/mpi "$@"
