@@ -7,8 +7,10 @@ import pytest
 
 import autoshard
 import autoshard.ops as ops
+from autoshard.cost.prices import prices_for
 from autoshard.ir.graph import walk
 from autoshard.report.explain_plan import plan_names
+from autoshard.search.instead import options_around
 from autoshard.util.errors import UnknownNameError
 from tests.view.models import biting, trained
 
@@ -59,10 +61,23 @@ def test_operators_tell_cause_price_and_line():
 
 
 def test_alternatives_say_what_they_cost_more():
+    planned = trained("megatron")  # a mode that weighs nothing by itself
+    told = planned.explain("blocks.0.feed_forward.mapping.matmul")
+    assert "instead ((" in told and "work" in told and "more (" in told
+
+
+def test_alternatives_are_priced_with_all_else_as_it_is():
     planned = biting()
-    node = next(node for node in planned.graph.nodes if planned.plan.decisions[node].alternatives)
-    told = planned.explain(node.label)
-    assert "instead ((" in told and "work" in told
+    prices = prices_for(planned.hardware)
+    for node, (own, *others) in options_around(planned.plan, prices).items():
+        assert own.strategy == planned.plan.strategy(node) and others
+        for option in (own, *others):
+            left = [planned.plan.layouts[value] for value in node.operands]
+            needed = zip(left, option.strategy.operand_layouts, node.operand_types, strict=True)
+            assert option.edge_seconds == sum(prices.redistribution(*one) for one in needed)
+            assert option.work_seconds == prices.work(node, option.strategy)
+        costs = [one.edge_seconds + one.completion_seconds + one.work_seconds for one in others]
+        assert costs == sorted(costs) and own.strategy not in {one.strategy for one in others}
 
 
 def test_a_name_that_is_not_there_gets_near_ones():

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cost.memory import Held, MemoryUse
+from autoshard.cost.prices import prices_for
 from autoshard.exporters.plan_file import plan_record
 from autoshard.exporters.plan_records import (
     ConflictRecord,
@@ -23,6 +24,7 @@ from autoshard.exporters.step_json import step_fields
 from autoshard.ir.graph import walk
 from autoshard.plan.plan import Conflict, Option
 from autoshard.report.summary import InputRow, Move, OperatorRow, summarize
+from autoshard.search.instead import options_around
 from costmodel.json_door import plain, with_fields
 
 if TYPE_CHECKING:
@@ -32,12 +34,14 @@ if TYPE_CHECKING:
 def to_json(planned: Planned, *, alternatives: bool = False, everything: bool = False) -> dict[str, Any]:
     """The plan as dicts and lists of plain values; `alternatives` adds the runners-up of every decision.
 
-    `everything` adds these and all else that a view shows: the timeline, what lies in memory when, modules, and which
-    rank holds what.
+    `everything` adds what a view shows: the timeline, what lies in memory when, modules, which rank holds what, and
+    what else each operator could be.
     """
     plan, summary = planned.plan, summarize(planned)
     record = plan_record(plan)
-    alternatives = alternatives or everything
+    around = options_around(plan, prices_for(planned.hardware)) if everything else {}
+    numbers = {options: i for i, options in enumerate(dict.fromkeys(around.values()))}
+    places = {node: numbers[options] for node, options in around.items()}
     rows = {row.node: row for row in summary.operators}
     inputs = {row.value: row for row in summary.inputs}
     found = with_fields(
@@ -46,18 +50,19 @@ def to_json(planned: Planned, *, alternatives: bool = False, everything: bool = 
         ignored=planned.ignored,
         inputs=tuple(_input(one, inputs[value]) for one, value in zip(record.inputs, plan.graph.inputs, strict=True)),
         operators=tuple(
-            _operator(one, rows[node], alternatives) if node in rows else one
+            _operator(one, rows[node], alternatives, places.get(node)) if node in rows else one
             for one, node in zip(record.operators, walk(plan.graph.nodes), strict=True)
         ),
         redistributions=tuple(map(_move, summary.moves)),
         conflicts=tuple(map(_conflict, plan.conflicts)),
         cost=_cost(planned, everything),
+        options=tuple(tuple(map(_option, one)) for one in numbers) if everything else None,
         **(step_fields(planned, summary) if everything else {}),
     )
     return plain(found)
 
 
-def _operator(one: OperatorRecord, row: OperatorRow, alternatives: bool) -> OperatorRecord:
+def _operator(one: OperatorRecord, row: OperatorRow, alternatives: bool, around: int | None) -> OperatorRecord:
     node, strategy = row.node, row.decision.strategy
     return with_fields(
         one,
@@ -76,6 +81,7 @@ def _operator(one: OperatorRecord, row: OperatorRow, alternatives: bool) -> Oper
         runs=row.times,
         why=str(row.decision.cause),
         alternatives=tuple(map(_option, row.decision.alternatives)) if alternatives else None,
+        around=around,
     )
 
 

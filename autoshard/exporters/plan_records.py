@@ -47,7 +47,7 @@ class InputRecord(Caused, frozen=True, kw_only=True):
 
 
 class OptionRecord(Record, frozen=True):
-    """A strategy that was weighed and not taken."""
+    """A strategy that was weighed, and what it costs; of `alternatives` one that was not taken."""
 
     in_strategy: Parts
     redistribution_seconds: float
@@ -83,6 +83,7 @@ class OperatorRecord(Caused, frozen=True, kw_only=True):
     depth: Natural = 0
     runs: Natural = 1
     alternatives: tuple[OptionRecord, ...] | None = None
+    around: Annotated[Natural | None, described("Which of the plan's `options` are its strategy and others.")] = None
 
     def __post_init__(self) -> None:
         _check_operator(self)
@@ -212,6 +213,10 @@ class PlanRecord(Record, frozen=True):
     timeline: Annotated[tuple[TaskRecord, ...] | None, described("When each piece of a step runs.")] = None
     modules: Annotated[ModuleRecord | None, described("The modules of the model, equal ones as one.")] = None
     placements: Annotated[dict[str, PlacementRecord] | None, described("Who holds what, by layout.")] = None
+    options: Annotated[
+        tuple[tuple[OptionRecord, ...], ...] | None,
+        described("A strategy that operators have, then others, priced with all else as it is in the plan."),
+    ] = None
     types: Annotated[dict[str, str] | None, described("The types of values that no operator of the plan makes.")] = None
 
 

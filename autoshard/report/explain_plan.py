@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from autoshard.cost.prices import prices_for
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node, Value, walk
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Cause, Option
 from autoshard.propagate.record import Output, Place
 from autoshard.report.summary import Move, OperatorRow, summarize
+from autoshard.search.instead import node_options
 from autoshard.util.errors import UnknownNameError
 from costmodel import format_bytes, format_seconds
 
@@ -128,9 +130,9 @@ class _Explained:
         yield f"{_STEP}{_STEP}takes {times}{format_seconds(row.seconds)}, {share:.1%} of the step"
         if is_nest(node):
             return
-        own = _seconds(decision.chosen)
-        for option in sorted(decision.alternatives, key=_seconds)[:_MOST_OTHERS]:
-            more = _seconds(option) - own
+        own, *others = node_options(self.plan, node, prices_for(self.planned.hardware)) or (decision.chosen,)
+        for option in others[:_MOST_OTHERS]:
+            more = _seconds(option) - _seconds(own)
             words = f"{format_seconds(abs(more))} {'more' if more >= 0 else 'less here, and more elsewhere'}"
             leaving = ", ".join(f"[{layout}]" for layout in option.strategy.result_layouts)
             yield f"{_STEP}{_STEP}instead {option.strategy} leaving {leaving}: {words} ({_parts(option)})"
@@ -182,8 +184,8 @@ def _seconds(option: Option) -> float:
 
 def _parts(option: Option) -> str:
     parts = (
-        ("redistributions", option.edge_seconds),
-        ("completing terms", option.completion_seconds),
+        ("bringing operands", option.edge_seconds),
+        ("bringing results", option.completion_seconds),
         ("work", option.work_seconds),
     )
     return ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in parts if seconds)

@@ -57,13 +57,15 @@ function causeChain(plan, op) {
 }
 
 function alternatives(plan, op) {
-  if (!op.in_strategy) return [];
-  const [edge, completion, work] = op.decided, own = edge + completion + work;
-  const row = (strategy, leaves, a, b, c, cls) => ({ cls, cells: [h("code", {}, strategyText(strategy)), lined(leaves.map(chip)), seconds(a), seconds(b), seconds(c), cls ? "chosen" : `${a + b + c >= own ? "+" : ""}${seconds(a + b + c - own)}`] });
-  const others = [...(op.alternatives || [])].sort((a, b) => a.redistribution_seconds + a.completion_seconds + a.seconds - (b.redistribution_seconds + b.completion_seconds + b.seconds));
-  const rows = [row(op.in_strategy, op.results.map((one) => one.layout), edge, completion, work, "chosen"), ...others.map((one) => row(one.in_strategy, one.leaves || [], one.redistribution_seconds, one.completion_seconds, one.seconds))];
-  const words = others.length ? "Prices at the moment of the decision, with the neighbours decided by then. One that is cheaper here makes others dearer." : "The mode weighed no other strategy here: it follows from others.";
-  return [h("h3", {}, "What else it could be"), plain(["strategy", "leaves", "redistribute", "complete", "work", "against chosen"], rows, { right: [2, 3, 4, 5] }), h("p", { class: "quiet" }, words)];
+  const options = (plan.options && plan.options[op.around]) || [];
+  if (!options.length) return [];
+  const total = (one) => one.redistribution_seconds + one.completion_seconds + one.seconds, own = total(options[0]);
+  const more = (one) => (total(one) < own ? "" : "+") + seconds(total(one) - own);
+  const rows = options.map((one, i) => ({ cls: i ? "" : "chosen", cells: [
+    h("code", {}, strategyText(one.in_strategy)), lined((one.leaves || []).map(chip)),
+    seconds(one.redistribution_seconds), seconds(one.completion_seconds), seconds(one.seconds), i ? more(one) : "chosen"] }));
+  return [h("h3", {}, "What else it could be"), plain(["strategy", "leaves", "bring operands", "bring results", "work", "against chosen"], rows, { right: [2, 3, 4, 5] }),
+    h("p", { class: "quiet" }, "Priced with all else as it is in the plan: one that is cheaper here is dearer for others.")];
 }
 
 function movesFor(plan, moves, title) {
