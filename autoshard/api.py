@@ -26,18 +26,17 @@ from autoshard.layout.show import show_layout as draw
 from autoshard.layout.tensor_map import matrix_axes, onto
 from autoshard.mindspore.communication import get_group_size
 from autoshard.mindspore.context import DATA_PARALLEL, FULL_BATCH, DatasetStrategy, check_dataset_strategy
-from autoshard.partition.passes import DEFAULT, Saving
+from autoshard.partition.passes import DEFAULT
 from autoshard.partition.passes.pipeline import check_passes
-from autoshard.partition.program import Program
 from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import asked_on, work_of
 from autoshard.runtime.mpi import default_comm
 from autoshard.runtime.session import Session
-from autoshard.search import Cost, evaluate, find_mode
+from autoshard.search import find_mode
 from autoshard.search.followed import unfollowed
 from autoshard.search.limit import MEMORY, check_limit, read_limit
+from autoshard.search.planned import PlannedData
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import program_of
 from autoshard.search.registry import check_options
 from autoshard.search.rings import with_rings
 from autoshard.trace.function import Traced
@@ -226,8 +225,8 @@ def _check_module(inputs: Any, strategy: DatasetStrategy, micro_batches: int) ->
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
-    """A traced model and its plan; program, cost and the rest are worked out when first asked for.
+class Planned(PlannedData):
+    """A traced model and its plan, and what reads them; program, cost and the rest are worked out when first asked for.
 
     >>> import numpy as np
     >>> from autoshard import nn, plan
@@ -238,44 +237,8 @@ class Planned:
     ('dp=2 tp=4', True)
     """
 
-    traced: Traced
-    plan: Plan
-    hardware: Hardware
-    passes: tuple[str, ...] = DEFAULT
-    module: Any = None
-    """The imported StableHLO module that was planned, if it was one."""
-    ignored: tuple[str, ...] = ()
-    """What people asked for and the mode did not follow: operators that they configured, inputs and outputs."""
-    uncut: Traced | None = None
-    """What was traced, if `traced` does it in micro batches."""
-    memory: int | None = None
-    """The limit of a device's memory in bytes, if one was given."""
-
-    @property
-    def graph(self) -> Graph:
-        return self.plan.graph
-
-    @property
-    def program(self) -> Program:
-        """What every rank runs."""
-        return self._optimized[0]
-
-    @property
-    def savings(self) -> tuple[Saving, ...]:
-        """What each pass saved over the program that the plan was lowered to."""
-        return self._optimized[1]
-
     @cached_property
-    def _optimized(self) -> tuple[Program, tuple[Saving, ...]]:
-        return program_of(self.plan, self.hardware, self.passes, self.memory)
-
-    @cached_property
-    def cost(self) -> Cost:
-        """Predicted seconds, bytes and peak memory of a step on one device."""
-        return evaluate(self.program, self.graph, self.hardware)
-
-    @cached_property
-    def session(self) -> Session:
+    def session(self) -> Session[Planned]:
         """The program bound to the ranks of this process: all of them, or under MPI one."""
         return Session(self, default_comm(self.plan.mesh.devices))
 

@@ -34,9 +34,10 @@ from costmodel.collectives import (
 )
 from costmodel.compute import operator_seconds
 from costmodel.curves import CollectiveCurve, OperatorCurve
-from costmodel.hardware import Device, Hardware, Link, Topology, preset, presets
+from costmodel.hardware import Device, Hardware, Link, Topology
 from costmodel.hierarchy import group_levels, grouped_seconds
 from costmodel.memory import live_bytes, peak
+from costmodel.presets import preset, presets
 from costmodel.store import calibrated_path, load, save
 from costmodel.timeline import Task, Timeline, simulate
 from costmodel.units import format_bytes, format_count, format_seconds, parse_bytes

@@ -1,6 +1,6 @@
 """Seconds one operator takes on one device: the roofline, plus what it costs to start it.
 
->>> from costmodel.hardware import preset
+>>> from costmodel import preset
 >>> f"{operator_seconds(2 * 64 * 256 * 1024, 4 * 344064, preset('h100').device):.3g} s"
 '7.72e-06 s'
 """

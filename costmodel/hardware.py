@@ -1,9 +1,10 @@
-"""Devices, links and how they nest, as plain hashable values; `preset("h100")` for known ones.
+"""Devices, links and how they nest, as plain hashable values; `preset("h100")` of presets.py for known ones.
 
 All numbers are in seconds, bytes, bytes per second and operations per second. Presets are for planning: peaks
 are the vendors' own, links are what collectives reach, and each says where it is from. Override any of them:
 
 >>> from dataclasses import replace
+>>> from costmodel import preset
 >>> slower = replace(preset("h100").device, compute_efficiency=0.5)
 """
 
@@ -202,29 +203,6 @@ class Hardware:
         if not self.by_ranks:
             return self
         return next((one for count, one in self.by_ranks if count >= ranks), self.by_ranks[-1][1])
-
-
-def preset(name: str) -> Hardware:
-    """Hardware by name: of `presets()`, "calibrated" (what was measured here last), or a saved FILE.json.
-
-    Raises:
-        ValueError: an unknown name (the message lists all), or a file that cannot be read or holds no hardware.
-    """
-    from costmodel.preset_table import PRESETS  # the table is written in terms of the classes above
-    from costmodel.store import CALIBRATED, is_saved, load
-
-    if name in PRESETS:
-        return PRESETS[name]
-    if isinstance(name, str) and is_saved(name):
-        return load(name)
-    raise ValueError(f"no hardware preset {name!r}; there are {', '.join(PRESETS)}, {CALIBRATED}, or a FILE.json")
-
-
-def presets() -> tuple[str, ...]:
-    """Names that `preset` knows."""
-    from costmodel.preset_table import PRESETS
-
-    return tuple(PRESETS)
 
 
 def _require_positive(what: str, value: float) -> None:

@@ -5,23 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autoshard.exporters.json_text import json_text
 from autoshard.exporters.mindspore import shard_lines, to_checkpoint
 from autoshard.exporters.placements import module_plan, modules_around, to_data
 from autoshard.exporters.plan_file import plan_data
 from autoshard.exporters.plan_records import plan_schema as plan_schema
+from autoshard.search.planned import PlannedData
 from autoshard.util.errors import PlanError
 from autoshard.util.files import write_whole
 from autoshard.util.gc_paused import gc_paused
 
-if TYPE_CHECKING:
-    from autoshard.api import Planned
-
 
 @gc_paused()
-def export(planned: Planned, to: str) -> str:
+def export(planned: PlannedData, to: str) -> str:
     """The text of a plan in one of the FORMS.
 
     Raises:
@@ -40,7 +38,7 @@ def check_form(to: str) -> None:
         raise PlanError(f"cannot export a plan to {to!r}{hint}; the forms are {', '.join(FORMS)}")
 
 
-def save(planned: Planned, to: str, path: str | Path) -> Path:
+def save(planned: PlannedData, to: str, path: str | Path) -> Path:
     """Write what `export` gives to a file, whole or not at all; the path.
 
     Raises:
@@ -49,16 +47,16 @@ def save(planned: Planned, to: str, path: str | Path) -> Path:
     return write_whole(path, export(planned, to), PlanError)
 
 
-def _json(planned: Planned) -> dict[str, Any]:
+def _json(planned: PlannedData) -> dict[str, Any]:
     return plan_data(planned.plan)
 
 
-def _dtensor(planned: Planned) -> dict[str, Any]:
+def _dtensor(planned: PlannedData) -> dict[str, Any]:
     paths = dict.fromkeys(path for node in planned.graph.nodes for path in modules_around(node))
     return to_data(module_plan(planned.plan, tuple(paths)))
 
 
-def _jax(planned: Planned) -> dict[str, Any]:
+def _jax(planned: PlannedData) -> dict[str, Any]:
     from autoshard.frontends.extra import need_jax
 
     need_jax("exporting a plan as PartitionSpecs")
@@ -67,7 +65,7 @@ def _jax(planned: Planned) -> dict[str, Any]:
     return jax_shardings(planned.plan).to_data()
 
 
-def _sdy(planned: Planned) -> str:
+def _sdy(planned: PlannedData) -> str:
     from autoshard.frontends.extra import need_jax
 
     need_jax("exporting a plan as a StableHLO module")
@@ -76,15 +74,15 @@ def _sdy(planned: Planned) -> str:
     return str(plan_module(planned))
 
 
-def _mindspore(planned: Planned) -> dict[str, Any]:
+def _mindspore(planned: PlannedData) -> dict[str, Any]:
     return to_checkpoint(planned.plan)
 
 
-def _lines(planned: Planned) -> str:
+def _lines(planned: PlannedData) -> str:
     return shard_lines(planned.plan)
 
 
-FORMS: Mapping[str, tuple[str, Callable[[Planned], Any]]] = {
+FORMS: Mapping[str, tuple[str, Callable[[PlannedData], Any]]] = {
     "json": ("the whole plan, which `plan --mode FILE.json` takes up again", _json),
     "dtensor": ("placements of PyTorch's DTensor by qualified names, as JSON", _dtensor),
     "jax": ("PartitionSpecs of inputs, outputs and values, as JSON", _jax),

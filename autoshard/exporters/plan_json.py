@@ -28,10 +28,10 @@ from autoshard.search.instead import options_around
 from costmodel.json_door import plain, with_fields
 
 if TYPE_CHECKING:
-    from autoshard.api import Planned
+    from autoshard.search.planned import PlannedData
 
 
-def to_json(planned: Planned, *, alternatives: bool = False, everything: bool = False) -> dict[str, Any]:
+def to_json(planned: PlannedData, *, alternatives: bool = False, everything: bool = False) -> dict[str, Any]:
     """The plan as dicts and lists of plain values; `alternatives` adds the runners-up of every decision.
 
     `everything` adds what a view shows: the timeline, what lies in memory when, modules, which rank holds what, and
@@ -139,7 +139,7 @@ def _input(one: InputRecord, row: InputRow) -> InputRecord:
     return with_fields(one, role=row.role, parts=parts, bytes_per_device=nbytes, why=str(row.cause))
 
 
-def _cost(planned: Planned, everything: bool) -> dict[str, Any]:
+def _cost(planned: PlannedData, everything: bool) -> dict[str, Any]:
     cost = planned.cost
     found: dict[str, Any] = {
         "seconds": cost.seconds,

@@ -6,7 +6,7 @@ Shardy's propagation leaves such a module as it is: there is nothing open to spr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autoshard.exporters.sdy import to_module
 from autoshard.frontends.stablehlo.imported import Imported
@@ -17,16 +17,14 @@ from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.plan.plan import Plan
 from autoshard.propagate.work import Op, Val, Work, from_graph
+from autoshard.search.planned import PlannedData
 from autoshard.transform.inline import inline_placed
 from autoshard.util.errors import PlanError
-
-if TYPE_CHECKING:
-    from autoshard.api import Planned
 
 _MESH = "mesh"
 
 
-def plan_module(planned: Planned) -> Any:
+def plan_module(planned: PlannedData) -> Any:
     """The MLIR module that was planned, with the plan's layouts.
 
     Terms of sums are not said: a value that is left as terms carries how its dims are split, and what completes it is

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autoshard.cost.evaluate import axes_of
 from autoshard.cost.prices import prices_for
@@ -15,16 +15,14 @@ from autoshard.partition.program import Collective, Compute, Instruction, Nest, 
 from autoshard.plan.plan import Plan
 from autoshard.report.modules import Module, module_tree
 from autoshard.report.summary import Summary
-
-if TYPE_CHECKING:
-    from autoshard.api import Planned
+from autoshard.search.planned import PlannedData
 
 COMPUTE = "compute"
 MOST_HELD = 2**22
 """Numbers that placements have at most: a plan for thousands of devices tells layouts as text only."""
 
 
-def step_fields(planned: Planned, summary: Summary) -> dict[str, Any]:
+def step_fields(planned: PlannedData, summary: Summary) -> dict[str, Any]:
     """The fields of a PlanRecord that tell of the step."""
     return {
         "timeline": tuple(_tasks(planned, summary)),
@@ -34,7 +32,7 @@ def step_fields(planned: Planned, summary: Summary) -> dict[str, Any]:
     }
 
 
-def _tasks(planned: Planned, summary: Summary) -> Iterator[TaskRecord]:
+def _tasks(planned: PlannedData, summary: Summary) -> Iterator[TaskRecord]:
     nodes: dict[Node | None, int] = {row.node: i for i, row in enumerate(summary.operators)}
     moves = {one: i for i, move in enumerate(summary.moves) for one in move.collectives}
     for one in scheduled(planned.program, prices_for(planned.hardware).instructions):

@@ -29,7 +29,7 @@ from autoshard.util.errors import PlanError
 from autoshard.util.files import write_whole
 
 if TYPE_CHECKING:
-    from autoshard.api import Planned
+    from autoshard.search.planned import PlannedData
 
 FEW = 8
 """Ranks that a trace shows unless others are asked for."""
@@ -50,14 +50,14 @@ class Span:
     exposed: float | None = None
 
 
-def predicted_spans(planned: Planned) -> tuple[Span, ...]:
+def predicted_spans(planned: PlannedData) -> tuple[Span, ...]:
     """When each instruction runs by the price of the plan."""
     costs = prices_for(planned.hardware).instructions
     return tuple(Span(one.moment, one.start, one.end, one.exposed) for one in scheduled(planned.program, costs))
 
 
 def trace_data(
-    planned: Planned, ranks: Sequence[int] | None = None, measured: Mapping[int, Sequence[Span]] | None = None
+    planned: PlannedData, ranks: Sequence[int] | None = None, measured: Mapping[int, Sequence[Span]] | None = None
 ) -> dict[str, Any]:
     """The trace of a step as plain data for JSON.
 
@@ -105,7 +105,7 @@ def save_trace(data: Mapping[str, Any], path: str | Path) -> Path:
 class _Writer:
     """What the events of all ranks of a plan share."""
 
-    def __init__(self, planned: Planned) -> None:
+    def __init__(self, planned: PlannedData) -> None:
         summary = summarize(planned)
         self.mesh, self.program = planned.plan.mesh, planned.program
         self.rows: dict[Node | None, OperatorRow] = {row.node: row for row in summary.operators}

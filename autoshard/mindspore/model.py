@@ -91,7 +91,7 @@ class Model:
             )
         self.metrics = metrics_of(metrics)
         self.network, self.loss_fn, self.optimizer = network, loss_fn, optimizer
-        self._sessions: dict[tuple, Session] = {}
+        self._sessions: dict[tuple, Session[Planned]] = {}
         self._active: Session | None = None
         self._latest: tuple[tuple, Session] | None = None
         self._position = Position()
@@ -226,7 +226,7 @@ class Model:
             with _mode_of(self.network, training=False):
                 self._prepared("eval", valid_dataset, self._trace_results if self.metrics else self._trace_loss)
 
-    def _prepared(self, kind: str, dataset: Any, tracing: Callable[[Feed], Traced]) -> Session:
+    def _prepared(self, kind: str, dataset: Any, tracing: Callable[[Feed], Traced]) -> Session[Planned]:
         for _, feed in self._rows(dataset, kind):
             return self._session(kind, feed, tracing)
         raise TrainingError(f"{kind}: the dataset has no rows")
@@ -252,7 +252,7 @@ class Model:
         session.load()
         return as_tensors(session.call(*predict_data))
 
-    def _predicting(self, inputs: tuple[Any, ...]) -> Session:
+    def _predicting(self, inputs: tuple[Any, ...]) -> Session[Planned]:
         key = ("predict", *self._settings_key(), _signature(inputs))
         if key not in self._sessions:
             planned = self._plan(trace(self.network, *inputs), full_batch=True)
@@ -366,7 +366,7 @@ class Model:
             _tell(listeners, "on_epoch_end", progress)
         return progress
 
-    def _activated(self, session: Session) -> Session:
+    def _activated(self, session: Session) -> Session[Planned]:
         """The session, with the parameters in its blocks."""
         if session is not self._active:
             self.sync()
@@ -383,7 +383,7 @@ class Model:
 
     # -- from rows to programs
 
-    def _session(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session:
+    def _session(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session[Planned]:
         now = (kind, settings(), self._parallel, feed.names, feed.types)
         if self._latest is not None and all(one is other for one, other in zip(now, self._latest[0], strict=True)):
             return self._latest[1]  # as in the step before: nothing was set anew, and the row is of the same kind
@@ -391,7 +391,7 @@ class Model:
         self._latest = now, session
         return session
 
-    def _found(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session:
+    def _found(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session[Planned]:
         key = (kind, *self._settings_key(), feed.signature)
         if key not in self._sessions:
             planned = self._plan(tracing(feed))

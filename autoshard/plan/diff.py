@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from autoshard.ir.graph import Graph, Value, walk
+from autoshard.core.strategy import Strategy
+from autoshard.ir.graph import Graph, Node, Value, walk
+from autoshard.layout.layout import Layout
+from autoshard.layout.mesh import Mesh
 from autoshard.util.errors import PlanError
 
-if TYPE_CHECKING:
-    from autoshard.plan.plan import Plan
+
+class Compared(Protocol):
+    """What is read of a plan to compare it."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def mesh(self) -> Mesh: ...
+    @property
+    def layouts(self) -> Mapping[Value, Layout]: ...
+    @property
+    def outputs(self) -> tuple[Any, ...]: ...
+    def strategy(self, node: Node) -> Strategy: ...
 
 
 @dataclass(frozen=True)
@@ -39,7 +53,7 @@ class PlanDiff:
         return "\n".join(map(str, self.changes)) or "the plans are equal"
 
 
-def diff(before: Plan, after: Plan) -> PlanDiff:
+def diff(before: Compared, after: Compared) -> PlanDiff:
     """What differs from the first plan to the second.
 
     Raises:
@@ -51,7 +65,7 @@ def diff(before: Plan, after: Plan) -> PlanDiff:
     return PlanDiff(tuple(_changes(before, after)))
 
 
-def _changes(before: Plan, after: Plan) -> Iterator[Change]:
+def _changes(before: Compared, after: Compared) -> Iterator[Change]:
     if before.mesh is not after.mesh:
         yield Change("mesh", "", str(before.mesh), str(after.mesh))
     for old, new in zip(before.graph.inputs, after.graph.inputs, strict=True):
@@ -70,7 +84,7 @@ def _changes(before: Plan, after: Plan) -> Iterator[Change]:
             yield Change("output", value.name, _layout(old), _layout(new))
 
 
-def _value(kind: str, old: Value, new: Value, before: Plan, after: Plan) -> Iterator[Change]:
+def _value(kind: str, old: Value, new: Value, before: Compared, after: Compared) -> Iterator[Change]:
     texts = _layout(before.layouts[old]), _layout(after.layouts[new])
     if texts[0] != texts[1]:
         yield Change(kind, old.name, *texts)

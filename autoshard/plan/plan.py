@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from autoshard.core.strategy import Strategy
 from autoshard.ir.flow import borders, is_nest
@@ -13,10 +12,8 @@ from autoshard.ir.graph import Graph, Node, Value, inner_values, walk
 from autoshard.ir.trips import runs
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
+from autoshard.plan.diff import PlanDiff, diff
 from autoshard.util.errors import PlanError
-
-if TYPE_CHECKING:
-    from autoshard.plan.diff import PlanDiff
 
 CONFIGURED, PROPAGATED, STARTED, RELEASED, ADOPTED, GIVEN, PRICED, IMPROVED = (
     "configured", "propagated", "started", "released", "adopted", "given", "priced", "improved",
@@ -143,8 +140,6 @@ class Plan:
 
     def diff(self, other: Plan) -> PlanDiff:
         """What is different in another plan of the same graph; PlanError if it is of another one."""
-        from autoshard.plan.diff import diff
-
         return diff(self, other)
 
     @cached_property

@@ -22,7 +22,7 @@ from autoshard.util.errors import PlanError
 from costmodel import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from autoshard.api import Planned
+    from autoshard.search.planned import PlannedData
 
 TOP = 6
 """Rows of a table unless others are asked for."""
@@ -70,7 +70,7 @@ class _Line:
     nbytes: float
 
 
-def print_brief(planned: Planned, console: Console, choice: Choice) -> None:
+def print_brief(planned: PlannedData, console: Console, choice: Choice) -> None:
     """Print the tables to a console."""
     summary, step, wide = summarize(planned), planned.cost.seconds, console.width >= _WIDE
     tables = (

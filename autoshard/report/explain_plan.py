@@ -20,13 +20,13 @@ from autoshard.util.errors import UnknownNameError
 from costmodel import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from autoshard.api import Planned
+    from autoshard.search.planned import PlannedData
 
 _STEP = "  "
 _MOST_STEPS, _MOST_OTHERS, _MOST_READERS = 5, 3, 12
 
 
-def explain_planned(planned: Planned, place: Place) -> Iterator[str]:
+def explain_planned(planned: PlannedData, place: Place) -> Iterator[str]:
     """The lines that tell how a place of the program lies in a plan.
 
     Args:
@@ -48,7 +48,7 @@ def explain_planned(planned: Planned, place: Place) -> Iterator[str]:
     yield from _Explained(planned).lines([value])
 
 
-def explain_name(planned: Planned, name: str) -> str:
+def explain_name(planned: PlannedData, name: str) -> str:
     """How the operator or value of that name lies in a plan, as text.
 
     Raises:
@@ -57,13 +57,13 @@ def explain_name(planned: Planned, name: str) -> str:
     return "\n".join(_Explained(planned).lines(_named(planned, name))) + "\n"
 
 
-def plan_names(planned: Planned) -> dict[str, tuple[Value, ...]]:
+def plan_names(planned: PlannedData) -> dict[str, tuple[Value, ...]]:
     """All names of a plan: of its values, and of its operators with the values that these make."""
     found = {node.label: tuple(node.results) for node in walk(planned.graph.nodes)}
     return {**found, **{value.name: (value,) for value in planned.plan.layouts if value.name not in found}}
 
 
-def _named(planned: Planned, name: str) -> tuple[Value, ...]:
+def _named(planned: PlannedData, name: str) -> tuple[Value, ...]:
     known = plan_names(planned)
     if name in known:
         return known[name]
@@ -74,14 +74,14 @@ def _named(planned: Planned, name: str) -> tuple[Value, ...]:
     raise UnknownNameError(f"the plan of {planned.graph.name} has no operator or value named {name!r}; {told}")
 
 
-def _head(planned: Planned) -> str:
+def _head(planned: PlannedData) -> str:
     return f"in the plan by {planned.plan.search} on mesh {planned.plan.mesh}:"
 
 
 class _Explained:
     """What the lines of all values of a plan are told from."""
 
-    def __init__(self, planned: Planned) -> None:
+    def __init__(self, planned: PlannedData) -> None:
         self.planned, self.plan = planned, planned.plan
         self.makers = {value: node for node in walk(planned.graph.nodes) for value in node.results}
         self.readers: dict[Value, list[tuple[Node, int]]] = {}

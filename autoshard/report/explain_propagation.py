@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.causes import PIECES, UNEVEN, Cause, Lost
 from autoshard.propagate.conflicts import Conflict
 from autoshard.propagate.levels import ORDER
+from autoshard.propagate.propagated import PropagatedData
 from autoshard.propagate.record import Output, Place
 from autoshard.propagate.words import axes_text, joined, level_words
 from autoshard.propagate.work import Op, Val
@@ -27,16 +27,13 @@ from autoshard.report.propagation import (
 )
 from autoshard.util.errors import UnknownNameError
 
-if TYPE_CHECKING:
-    from autoshard.propagate.api import Propagated
-
 _STEP, _NOTE = "  ", "       "
 
 
 # -- which value a name means
 
 
-def find(spread: Propagated, name: str) -> Row:
+def find(spread: PropagatedData, name: str) -> Row:
     """The value of that name.
 
     Args:
@@ -57,7 +54,7 @@ def find(spread: Propagated, name: str) -> Row:
     raise UnknownNameError(f"{spread.graph.name} has no value, argument or operator named {name!r}; {told}")
 
 
-def names(spread: Propagated) -> Iterator[tuple[str, Row]]:
+def names(spread: PropagatedData) -> Iterator[tuple[str, Row]]:
     """Every name that `find` knows; of equal ones the last counts, which is the most exact."""
     rows = [*value_rows(spread)]
     words = words_of(spread)
@@ -78,13 +75,13 @@ def names(spread: Propagated) -> Iterator[tuple[str, Row]]:
         yield row.name, row
 
 
-def _instance(spread: Propagated, row: Row, op: Op) -> Iterator[tuple[str, Row]]:
+def _instance(spread: PropagatedData, row: Row, op: Op) -> Iterator[tuple[str, Row]]:
     name = op.origin.name if op.origin is not None else ""
     if name and isinstance(row.at, Val) and row.at.index == 0:
         yield name, row
 
 
-def _output_names(spread: Propagated, row: Row) -> Iterator[str]:
+def _output_names(spread: PropagatedData, row: Row) -> Iterator[str]:
     assert isinstance(row.at, Output)
     yield f"output {row.at.index}"
     told = spread.imported.output_names if spread.imported is not None else ()
@@ -92,7 +89,7 @@ def _output_names(spread: Propagated, row: Row) -> Iterator[str]:
         yield told[row.at.index]
 
 
-def _read(spread: Propagated) -> set[str]:
+def _read(spread: PropagatedData) -> set[str]:
     """The names of all values that were read, also of those that are gone."""
     graph = spread.graph
     inner = {f"{name}/{value.name}" for name, function in graph.functions.items() for value in function.values}
@@ -102,7 +99,7 @@ def _read(spread: Propagated) -> set[str]:
 # -- the story
 
 
-def explain(spread: Propagated, name: str) -> str:
+def explain(spread: PropagatedData, name: str) -> str:
     """The story of a value as text, a line per step, from what was asked to the value.
 
     Raises:
@@ -113,7 +110,7 @@ def explain(spread: Propagated, name: str) -> str:
 
 
 class _Story:
-    def __init__(self, spread: Propagated, row: Row) -> None:
+    def __init__(self, spread: PropagatedData, row: Row) -> None:
         self.spread = spread
         self.row = row
         self.words = words_of(spread)

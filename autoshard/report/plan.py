@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -21,10 +20,8 @@ from autoshard.report.folding import Cells, Row, fold_rows
 from autoshard.report.summary import InputRow, Move, OperatorRow, summarize
 from autoshard.report.totals import totals
 from autoshard.report.whole import Gathering, gathered
+from autoshard.search.planned import PlannedData
 from costmodel import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from autoshard.api import Planned
 
 Fold = Callable[..., tuple[Row, ...]]
 
@@ -37,7 +34,7 @@ _INDENT = "  "
 """Before the names of operators inside of a loop, a branch or a manual computation."""
 
 
-def report(planned: Planned, *, width: int = UNLIMITED, alternatives: bool = False, full: bool = False) -> str:
+def report(planned: PlannedData, *, width: int = UNLIMITED, alternatives: bool = False, full: bool = False) -> str:
     """The report as plain text within `width` columns; `alternatives` adds every decision's runners-up, `full` shows
     each of several equal layers."""
     out = io.StringIO()
@@ -46,7 +43,7 @@ def report(planned: Planned, *, width: int = UNLIMITED, alternatives: bool = Fal
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def print_report(planned: Planned, console: Console, *, alternatives: bool = False, full: bool = False) -> None:
+def print_report(planned: PlannedData, console: Console, *, alternatives: bool = False, full: bool = False) -> None:
     """Print the report to a console."""
     summary = summarize(planned)
     print_summary(planned, console)
@@ -71,7 +68,7 @@ def print_report(planned: Planned, console: Console, *, alternatives: bool = Fal
         console.print(table)
 
 
-def print_summary(planned: Planned, console: Console) -> None:
+def print_summary(planned: PlannedData, console: Console) -> None:
     """Print what was planned, and what a step of it costs."""
     width = min(console.width, _TEXT_WIDTH)
     console.print(_header(planned, width), soft_wrap=True)
@@ -83,7 +80,7 @@ def print_summary(planned: Planned, console: Console) -> None:
         )
 
 
-def _header(planned: Planned, width: int) -> str:
+def _header(planned: PlannedData, width: int) -> str:
     plan = planned.plan
     title = f"{plan.graph.name} on mesh {plan.mesh} ({plan.mesh.devices} devices, {planned.hardware.name})"
     origin = textwrap.wrap(f"{plan.search}: {plan.started_from}", width, subsequent_indent="  ")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -18,13 +18,11 @@ from autoshard.core.tensortype import TensorType
 from autoshard.layout.sdy_text import show_sharding
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.conflicts import Conflict, conflicts
+from autoshard.propagate.propagated import PropagatedData
 from autoshard.propagate.record import ARGUMENT, Output
 from autoshard.propagate.values import get_sharding
 from autoshard.propagate.words import Words, axes_text, joined, operator_name
 from autoshard.propagate.work import Val
-
-if TYPE_CHECKING:
-    from autoshard.propagate.api import Propagated
 
 UNLIMITED = 1000
 """Columns of a report that goes to no terminal; long cells are wrapped in any case."""
@@ -51,13 +49,13 @@ class Wall(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def words_of(spread: Propagated) -> Words:
+def words_of(spread: PropagatedData) -> Words:
     """The words for a propagation."""
     names = spread.imported.output_names if spread.imported is not None else ()
     return Words(spread.record, spread.graph.name, spread.sources, names)
 
 
-def value_rows(spread: Propagated) -> Iterator[Row]:
+def value_rows(spread: PropagatedData) -> Iterator[Row]:
     """The values of the program in its order: in the text that is written, not in the one that was read.
 
     Of values that each use has its own copy of, those with other shardings than the ones before are told as well.
@@ -75,7 +73,7 @@ def value_rows(spread: Propagated) -> Iterator[Row]:
             yield Row(f"{name}{copy}", value.type, sharding, value)
 
 
-def output_rows(spread: Propagated) -> Iterator[Row]:
+def output_rows(spread: PropagatedData) -> Iterator[Row]:
     """The outputs of the main function."""
     main = spread.work.main
     if main is None:
@@ -87,7 +85,7 @@ def output_rows(spread: Propagated) -> Iterator[Row]:
         yield Row(words.output(output), value.type, sharding, output)
 
 
-def cause_text(spread: Propagated, row: Row) -> str:
+def cause_text(spread: PropagatedData, row: Row) -> str:
     """In a few words, where the axes of a value came from: `from %28 (asked of argument %arg27)`."""
     words, sharding = words_of(spread), row.sharding
     if sharding is None or not any(dim.axes for dim in sharding.dims):
@@ -106,7 +104,7 @@ def cause_text(spread: Propagated, row: Row) -> str:
     return ", ".join(parts)
 
 
-def walls(spread: Propagated) -> list[Wall]:
+def walls(spread: PropagatedData) -> list[Wall]:
     """The operators without a rule, the most frequent first."""
     words = words_of(spread)
     found: dict[str, list[str]] = {}
@@ -117,12 +115,12 @@ def walls(spread: Propagated) -> list[Wall]:
 
 
 @lru_cache(maxsize=16)
-def all_conflicts(spread: Propagated) -> tuple[Conflict, ...]:
+def all_conflicts(spread: PropagatedData) -> tuple[Conflict, ...]:
     """The conflicts of a propagation."""
     return tuple(conflicts(spread.history))
 
 
-def sharding_at(spread: Propagated, conflict: Conflict) -> Sharding:
+def sharding_at(spread: PropagatedData, conflict: Conflict) -> Sharding:
     """A sharding of the mesh that a conflict is about."""
     record = spread.record
     for side in (conflict.wanted, conflict.against):
@@ -144,7 +142,7 @@ def shown(sharding: Sharding | None, meshes: int = 0) -> str:
 # -- as data
 
 
-def to_json(spread: Propagated) -> dict[str, Any]:
+def to_json(spread: PropagatedData) -> dict[str, Any]:
     """The report as data for other programs; the keys stay."""
     return {
         "pass": spread.which,
@@ -160,12 +158,12 @@ def to_json(spread: Propagated) -> dict[str, Any]:
     }
 
 
-def _json_row(spread: Propagated, row: Row) -> dict[str, Any]:
+def _json_row(spread: PropagatedData, row: Row) -> dict[str, Any]:
     sharding = show_sharding(row.sharding) if row.sharding is not None else None
     return {"name": row.name, "type": str(row.type), "sharding": sharding, "cause": cause_text(spread, row)}
 
 
-def _json_conflict(spread: Propagated, conflict: Conflict) -> dict[str, Any]:
+def _json_conflict(spread: PropagatedData, conflict: Conflict) -> dict[str, Any]:
     words, sharding = words_of(spread), sharding_at(spread, conflict)
 
     def side(of: Any) -> dict[str, Any]:
@@ -188,14 +186,14 @@ def _json_conflict(spread: Propagated, conflict: Conflict) -> dict[str, Any]:
 # -- as text
 
 
-def report(spread: Propagated, *, width: int = UNLIMITED) -> str:
+def report(spread: PropagatedData, *, width: int = UNLIMITED) -> str:
     """The report as plain text within `width` columns."""
     out = io.StringIO()
     print_report(spread, Console(file=out, width=width, color_system=None, highlight=False, markup=False))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def print_report(spread: Propagated, console: Console) -> None:
+def print_report(spread: PropagatedData, console: Console) -> None:
     """Print the report: all values, then what `print_notes` prints."""
     rows, outputs = list(value_rows(spread)), list(output_rows(spread))
     split = sum(row.sharding is not None and not row.sharding.is_whole for row in rows)
@@ -212,7 +210,7 @@ def print_report(spread: Propagated, console: Console) -> None:
     print_notes(spread, console)
 
 
-def print_notes(spread: Propagated, console: Console) -> None:
+def print_notes(spread: PropagatedData, console: Console) -> None:
     """Print what people should know besides the shardings: conflicts, operators without a rule, warnings."""
     if all_conflicts(spread):
         console.print()
@@ -232,7 +230,7 @@ def _table(title: str, *columns: str, limits: tuple[int, ...] = ()) -> Table:
     return table
 
 
-def _rows_table(spread: Propagated, title: str, rows: list[Row]) -> Table:
+def _rows_table(spread: PropagatedData, title: str, rows: list[Row]) -> Table:
     table = _table(title, "name", "type", "sharding", "cause", limits=(40, 0, 60, 60))
     meshes = len(spread.work.meshes)
     for row in rows:
@@ -240,7 +238,7 @@ def _rows_table(spread: Propagated, title: str, rows: list[Row]) -> Table:
     return table
 
 
-def _conflicts_table(spread: Propagated) -> Table:
+def _conflicts_table(spread: PropagatedData) -> Table:
     words = words_of(spread)
     table = _table(
         "conflicts", "at", "axes", "of", "did not spread to", "because", "source", limits=(30, 20, 24, 24, 60)
@@ -258,7 +256,7 @@ def _conflicts_table(spread: Propagated) -> Table:
     return table
 
 
-def _walls_table(spread: Propagated) -> Table:
+def _walls_table(spread: PropagatedData) -> Table:
     table = _table("operators without a rule: shardings do not pass them", "operator", "count", "source")
     for wall in walls(spread):
         more = f" and {len(wall.sources) - 3} more" if len(wall.sources) > 3 else ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from autoshard.cost.blocks import local_nbytes
 from autoshard.cost.evaluate import bundle_shares, seconds_of_nodes
@@ -18,9 +17,7 @@ from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Bundle, Collective, Nest, Program, Register, Start, Wait, timed, walk
 from autoshard.plan.plan import GIVEN, Cause, Decision, Plan
-
-if TYPE_CHECKING:
-    from autoshard.api import Planned
+from autoshard.search.planned import PlannedData
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +90,7 @@ class Summary:
     inputs: tuple[InputRow, ...]
 
 
-def summarize(planned: Planned) -> Summary:
+def summarize(planned: PlannedData) -> Summary:
     """The rows of a plan and its program."""
     plan, costs = planned.plan, prices_for(planned.hardware).instructions
     moves, seconds = tuple(_moves(planned, costs)), seconds_of_nodes(planned.program, costs)
@@ -130,7 +127,7 @@ def _inputs(plan: Plan) -> Iterator[InputRow]:
         yield InputRow(value, role, layout, cause, local_nbytes(value.type, layout))
 
 
-def _moves(planned: Planned, costs: Costs) -> Iterator[Move]:
+def _moves(planned: PlannedData, costs: Costs) -> Iterator[Move]:
     values = _values_of(planned.plan.graph, planned.program)
     wanted = {(one.value, one.after): one.users for one in planned.plan.redistributions}
     times = {one: count for one, count in timed(planned.program.instructions)}

@@ -7,7 +7,6 @@ bytes in it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,16 +14,14 @@ from autoshard.cost.evaluate import Cost
 from autoshard.cost.memory import Held, MemoryUse
 from autoshard.plan.plan import Plan
 from autoshard.report.folding import fold_rows
+from autoshard.search.planned import PlannedData
 from costmodel import format_bytes, format_count, format_seconds
-
-if TYPE_CHECKING:
-    from autoshard.api import Planned
 
 _COLUMNS, _BLOCKS = 60, " ▁▂▃▄▅▆▇█"
 _MOST_SHOWN = 3
 
 
-def totals(planned: Planned) -> Iterator[str]:
+def totals(planned: PlannedData) -> Iterator[str]:
     """The lines: time, communication by axes, memory, and the bound if the search found one."""
     cost = planned.cost
     yield (

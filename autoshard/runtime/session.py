@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -14,21 +14,21 @@ from autoshard.runtime.checkpoint import Held, Placed
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Executor, Parts
 from autoshard.runtime.stored import Stored
+from autoshard.search.planned import PlannedData
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import RuntimeSetupError
 
-if TYPE_CHECKING:
-    from autoshard.api import Planned
+P = TypeVar("P", bound=PlannedData)
 
 
-class Session:
+class Session(Generic[P]):
     """Runs a plan's program over `comm`, feeding back what each step updates.
 
     `load` cuts the parameters' present values into blocks, `step` and `call` run the program, `store` puts
     the updated parameters together again. Under MPI all ranks call each of them together.
     """
 
-    def __init__(self, planned: Planned, comm: Comm) -> None:
+    def __init__(self, planned: P, comm: Comm) -> None:
         self.planned, self.traced, self.comm = planned, planned.traced, comm
         self.executor = Executor(planned.program, comm)
         self.program = planned.program

@@ -17,18 +17,16 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autoshard.exporters.difference import difference
 from autoshard.exporters.export import export
 from autoshard.exporters.plan_records import PlanRecord
+from autoshard.search.planned import PlannedData
 from autoshard.util.errors import AutoshardError, PlanError
 from autoshard.util.files import write_whole
 from costmodel import format_bytes, format_seconds
 from costmodel.json_door import convert, plain
-
-if TYPE_CHECKING:
-    from autoshard.api import Planned
 
 MOST_EXPORTED = 400_000
 """Characters of a form of the plan that the page offers to copy."""
@@ -93,7 +91,7 @@ def view_of(plans: Sequence[dict[str, Any]], exports: Sequence[Mapping[str, str]
     return View({"plans": list(plans), "difference": differing, "exports": list(map(dict, exports))})
 
 
-def exported(planned: Planned) -> dict[str, str]:
+def exported(planned: PlannedData) -> dict[str, str]:
     """The plan in the forms of others that can say it and are not too long to read."""
     found: dict[str, str] = {}
     for form in ("shard", "dtensor", "jax"):
