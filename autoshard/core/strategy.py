@@ -21,6 +21,7 @@ from autoshard.layout.layout import Layout, Refs, free_refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.layout.tensor_map import matrix_axes, onto
 from autoshard.util.errors import LayoutError, StrategyError
+from autoshard.util.memo import remembered
 
 Parts = tuple[tuple[int, ...], ...]
 _MOST_WAYS = 10_000
@@ -189,7 +190,7 @@ def whole(rule: Rule, mesh: Mesh) -> Strategy:
     return Strategy(rule, mesh, ((),) * len(rule.factors))
 
 
-@lru_cache(maxsize=4096)
+@remembered()
 def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
     """All strategies in a fixed order: for every mesh axis a device matrix over the factors, of any divisors.
 
@@ -200,7 +201,7 @@ def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
     return _combined(rule, mesh, _choices(rule, mesh))
 
 
-@lru_cache(maxsize=4096)
+@remembered()
 def some_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
     """All strategies where few can be combined (up to 10,000 ways); on larger meshes a part of them.
 

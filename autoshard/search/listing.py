@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import Prices, lost
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Mesh, merge_refs, size_of
+from autoshard.util.memo import remembered
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +74,7 @@ class Listing:
         return total
 
 
-@lru_cache(maxsize=4096)
+@remembered(lambda made: len(made.strategies))
 def listing(rule: Rule, mesh: Mesh) -> Listing:
     """The listing of a rule on a mesh."""
     strategies = some_strategies(rule, mesh)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import wraps
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 Key = TypeVar("Key", bound=Hashable)
@@ -14,6 +15,8 @@ Value = TypeVar("Value")
 
 RECENT = 1 << 14
 """How many interned values are kept though nobody uses them: about 10 MiB of layouts."""
+LISTED = 1 << 18
+"""How many elements all lists hold together that a function is remembered to have made: strategies take 330 bytes."""
 MOST = 1 << 16
 """How many answers a memo holds: a plan asks for fewer, and a number with its key takes some 200 bytes."""
 
@@ -62,3 +65,41 @@ class Memo(dict[Key, Value]):
             for old in list(islice(self, max(1, self.most // 2))):
                 self.pop(old, None)
         super().__setitem__(key, value)
+
+
+def remembered(weigh: Callable[[Any], int] = len, most: int = LISTED) -> Callable[[Callable], Callable]:
+    """Decorate a function of hashable arguments whose answers are large: the oldest are forgotten while all together
+    weigh more than `most`.
+
+    >>> @remembered(most=5)
+    ... def count(number):
+    ...     print("counts to", number)
+    ...     return range(number)
+    >>> _ = count(3), count(3), count(2), count(4), count(3)
+    counts to 3
+    counts to 2
+    counts to 4
+    counts to 3
+    """
+
+    def decorate(function: Callable) -> Callable:
+        known: dict[tuple, Any] = {}
+        weight, adding = 0, threading.Lock()
+
+        @wraps(function)
+        def answer(*key: Any) -> Any:
+            nonlocal weight
+            found = known.get(key)
+            if found is None:
+                found = function(*key)
+                with adding:
+                    if key not in known:
+                        known[key] = found
+                        weight += weigh(found)
+                    while weight > most and len(known) > 1:
+                        weight -= weigh(known.pop(next(iter(known))))
+            return found
+
+        return answer
+
+    return decorate
