@@ -7,6 +7,8 @@ function showPanel(address, title, ...children) {
   if (panel.hidden) opener = document.activeElement;
   panel.replaceChildren(h("button", { class: "close", type: "button", "aria-label": "Close", onclick: closePanel }, "×"), h("h2", { id: "panel-title" }, title), ...children.flat().filter(Boolean));
   panel.hidden = false;
+  const below = document.querySelector("header").offsetHeight + 12; // the head may be two lines high
+  panel.style.setProperty("--below", `${below}px`);
   panel.scrollTop = 0;
   panel.focus({ preventScroll: true });
   const hash = `#${address}`;
@@ -62,10 +64,10 @@ function alternatives(plan, op) {
   const total = (one) => one.redistribution_seconds + one.completion_seconds + one.seconds, own = total(options[0]);
   const more = (one) => (total(one) < own ? "" : "+") + seconds(total(one) - own);
   const rows = options.map((one, i) => ({ cls: i ? "" : "chosen", cells: [
-    h("code", {}, strategyText(one.in_strategy)), lined((one.leaves || []).map(chip)),
-    seconds(one.redistribution_seconds), seconds(one.completion_seconds), seconds(one.seconds), i ? more(one) : "chosen"] }));
-  return [h("h3", {}, "What else it could be"), plain(["strategy", "leaves", "bring operands", "bring results", "work", "against chosen"], rows, { right: [2, 3, 4, 5] }),
-    h("p", { class: "quiet" }, "Priced with all else as it is in the plan: one that is cheaper here is dearer for others.")];
+    [h("div", {}, h("code", {}, strategyText(one.in_strategy))), lined((one.leaves || []).map(chip))], i ? more(one) : "chosen",
+    seconds(one.redistribution_seconds), seconds(one.completion_seconds), seconds(one.seconds)] }));
+  return [h("h3", {}, "What else it could be"), plain(["strategy, leaving", "against chosen", "operands", "results", "work"], rows, { right: [1, 2, 3, 4] }),
+    h("p", { class: "quiet" }, "Seconds to bring operands and results where the plan has them, and of the work; all else stays as it is. One that is cheaper here is dearer for others.")];
 }
 
 function movesFor(plan, moves, title) {
