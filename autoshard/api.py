@@ -300,16 +300,35 @@ class Planned(PlannedData):
 
         return export(self, to) if path is None else save(self, to, path).read_text(encoding="utf-8")
 
-    def run(self, *inputs: Any) -> Any:
+    def session_on(self, engine: str) -> Session[Planned]:
+        """The same with another engine than numpy: torch, or xla."""
+        if engine == "numpy":
+            return self.session
+        if engine not in self._sessions:
+            self._sessions[engine] = Session(self, default_comm(self.plan.mesh.devices), engine)
+        return self._sessions[engine]
+
+    @cached_property
+    def _sessions(self) -> dict[str, Session[Planned]]:
+        return {}
+
+    def run(self, *inputs: Any, engine: str = "numpy") -> Any:
         """Run the program: whole arrays in, what the target returns out, on every rank.
 
         Parameters have their present values, and keep what the model updates. Under MPI rank 0's arrays
         count.
 
+        Args:
+            engine: what computes and communicates: "numpy" (over MPI), "torch" (`torch.distributed` with gloo, where
+                each rank is a process; else all ranks here) or "xla" (one program for all of JAX's devices, which
+                are the ranks).
+
         Raises:
-            RuntimeSetupError: inputs that do not fit, or another number of ranks than planned.
+            PlanError: the engine lacks an operator of the program; named with its line.
+            RuntimeSetupError: inputs that do not fit, another number of ranks than planned, or what the engine needs
+                is not there.
         """
-        return self.session.call(*inputs)
+        return self.session_on(engine).call(*inputs)
 
     def dump(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
         """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""

@@ -21,11 +21,13 @@ from autoshard.cli.agreement import Agreement, Arrays, compare
 from autoshard.cli.module_run import SEED, is_narrow, random_inputs, told
 from autoshard.cli.rounding import moved_by_rounding
 from autoshard.cli.target import TargetError, load_target
+from autoshard.engines.executors import check_engine_runs
 from autoshard.frontends.torch.export import seed_torch
 from autoshard.ir.graph import DATA, Value, walk
 from autoshard.layout.mesh import Mesh
 from autoshard.mindspore.communication import get_rank
 from autoshard.mindspore.context import set_auto_parallel_context
+from autoshard.runtime.interpret import Executor
 from autoshard.runtime.stored import Stored
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.parameter import Parameter
@@ -45,13 +47,15 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What ranks are given: the plan, inputs, and what to compare with (None: nothing)."""
+    """What ranks are given: the plan, inputs, what to compare with (None: nothing), and the engine to run on."""
 
     planned: Planned
     inputs: tuple
     wanted: Wanted | None
     trace: Path | None = None
     """Where ranks record when each instruction ran; None: nowhere."""
+    engine: str = "numpy"
+    """What computes and communicates."""
 
 
 def prepare(
@@ -61,6 +65,7 @@ def prepare(
     check: bool,
     folder: Path,
     trace: Path | None = None,
+    engine: str = "numpy",
     **settings: Any,
 ) -> Path:
     """Plan the model of a target and write it to a file in `folder`; the file.
@@ -87,9 +92,9 @@ def prepare(
         if not isinstance(parameter.pending, Stored):
             _ = parameter.data  # made now: what makes it may be the script's own, which ranks do not load
     wanted = _wanted(planned, model, inputs) if check else None
-    planned.program  # noqa: B018  (worked out once, here)
+    check_engine_runs(planned.program, engine)
     path = folder / f"{target.rpartition(':')[2]}.pickle"
-    path.write_bytes(pickle.dumps(Prepared(planned, inputs, wanted, trace)))
+    path.write_bytes(pickle.dumps(Prepared(planned, inputs, wanted, trace, engine)))
     return path
 
 
@@ -118,7 +123,7 @@ def run_prepared(path: Path) -> int:
     before = _values(planned, wanted)
     given = [np.array(one) for one in planned.traced.inputs(*prepared.inputs)] if before and get_rank() == 0 else []
     begun = perf_counter()
-    outputs = arrays_in(planned.run(*prepared.inputs))
+    outputs = arrays_in(planned.run(*prepared.inputs, engine=prepared.engine))
     seconds = perf_counter() - begun
     code = 0 if get_rank() else _told_outcome(prepared, path, outputs, seconds, before, given)
     if prepared.trace is not None:
@@ -130,7 +135,9 @@ def record_steps(planned: Planned, inputs: Sequence[Any], folder: Path) -> None:
     """Run more steps and record them; the last one stays, as the first ones make connections and buffers."""
     from autoshard.runtime.recording import recording
 
-    with recording(planned.session.executor, folder):
+    executor = planned.session.executor
+    assert isinstance(executor, Executor), "only numpy's engine records"
+    with recording(executor, folder):
         for _ in range(RECORDED_STEPS):
             planned.run(*inputs)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from autoshard.api import Planned, plan
 from autoshard.core.tensortype import TOKEN, TensorType
+from autoshard.engines.executors import check_engine_runs
 from autoshard.ir.graph import Graph, walk
 from autoshard.ir.run import TOKEN_VALUE
 from autoshard.mindspore.communication import get_rank
@@ -29,7 +30,7 @@ _TOLERANCE, _NARROW_TOLERANCE = 1e-4, 2e-2
 _SMALL = 4
 
 
-def prepare(module: Path, ranks: int, folder: Path, **settings: Any) -> Path:
+def prepare(module: Path, ranks: int, folder: Path, engine: str = "numpy", **settings: Any) -> Path:
     """Plan a module for so many ranks and write it to a file in `folder`; the file.
 
     Args:
@@ -41,16 +42,16 @@ def prepare(module: Path, ranks: int, folder: Path, **settings: Any) -> Path:
     # Ranks need the plan alone: what JAX has read stays here.
     planned = replace(plan(module, devices=ranks, **settings), module=None)
     check_known(planned.traced.graph)
-    planned.program  # noqa: B018  (worked out once, here)
+    check_engine_runs(planned.program, engine)
     path = folder / f"{module.stem}.pickle"
     path.write_bytes(pickle.dumps(planned))
     return path
 
 
-def run_planned(planned: Planned, check: bool) -> int:
+def run_planned(planned: Planned, check: bool, engine: str = "numpy") -> int:
     """Run it on the ranks that are there; the exit code: 1 if `check` finds outputs that differ, else 0."""
     inputs = random_inputs(planned.graph, SEED)
-    outputs = planned.run(*inputs)
+    outputs = planned.run(*inputs, engine=engine)
     if get_rank():
         return 0
     print(told(planned, outputs))
@@ -134,4 +135,4 @@ def told(planned: Planned, outputs: Sequence[np.ndarray]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_planned(pickle.loads(Path(sys.argv[1]).read_bytes()), "--check" in sys.argv[2:]))
+    sys.exit(run_planned(pickle.loads(Path(sys.argv[1]).read_bytes()), "--check" in sys.argv[3:], sys.argv[2]))

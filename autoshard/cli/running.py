@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,10 +26,12 @@ from autoshard.cli.planned import (
     read_options,
 )
 from autoshard.cli.target import TargetError, in_script, is_module
+from autoshard.engines.executors import check_engine
 from autoshard.layout.mesh import Mesh
 from autoshard.runtime.launch import launch
 from autoshard.util.errors import RuntimeSetupError
 
+NUMPY = "numpy"
 _RANKS = re.compile(r"-n\d*|--ranks(=.*)?")
 
 
@@ -105,6 +109,14 @@ def run(
             help="Of a model: measure further steps, and write FOLDER/trace.json: predicted and measured side by side.",
         ),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="ENGINE",
+            help="Of a model or module: what computes: numpy over MPI, torch (torch.distributed with gloo) or xla (one "
+            "process, one host device of JAX for each rank).",
+        ),
+    ] = NUMPY,
     search: Search = None,
     hardware: HardwareName = HARDWARE,
     dataset_strategy: DatasetStrategy = DATASET,
@@ -123,11 +135,15 @@ def run(
     settings["micro_batches"] = micro_batches
     given = [str(script), *(arguments or [])]
     if trace is not None:
-        _check_trace(script, trace)
+        _check_trace(script, trace, engine)
     if not in_script(script) and not is_module(script):
-        _check_script(script, check, {**settings, "mesh": mesh, "option": option})
+        _check_script(script, check, {**settings, "engine": engine, "mesh": mesh, "option": option})
         raise typer.Exit(launch(given, ranks, **options))
+    check_engine(engine)
+    if engine == "xla" and (hosts is not None or rank_table is not None):
+        raise TargetError("--engine xla runs on this host's devices alone; leave out --hosts and --rank-table")
     settings["options"] = read_options(option or ())
+    settings["engine"] = engine
     if len(given) > 1:
         kind = "module" if is_module(script) else "model"
         raise TargetError(f"{script} is a {kind} and takes no arguments, but got {' '.join(given[1:])}")
@@ -137,19 +153,21 @@ def run(
     with TemporaryDirectory(prefix="autoshard_", dir=near) as folder:
         if is_module(script):
             raise typer.Exit(
-                launch(_prepared_module(script, ranks, mesh, check, Path(folder), settings), ranks, **options)
+                started(_prepared_module(script, ranks, mesh, check, Path(folder), settings), ranks, engine, options)
             )
         command = _prepared_model(script, ranks, mesh, check, Path(folder), {**settings, "trace": trace})
-        code = launch(command, ranks, **options)
+        code = started(command, ranks, engine, options)
         if trace is not None:
             _save_trace(Path(command[1]), trace, code)
         raise typer.Exit(code)
 
 
-def _check_trace(target: Path, folder: Path) -> None:
+def _check_trace(target: Path, folder: Path, engine: str) -> None:
     """That a run of the target can be traced into a folder, which may be made."""
     if not in_script(target):
         raise TargetError(f"--trace goes with a model, SCRIPT.py:NAME, not with {target}")
+    if engine != NUMPY:
+        raise TargetError(f"--trace measures the engine numpy, not {engine}; leave one of both out")
     check_folder(folder)
     from autoshard.runtime.recording import record_files
 
@@ -176,9 +194,26 @@ def _save_trace(prepared: Path, folder: Path, code: int) -> None:
     typer.echo(f"traced to {path}", err=True)
 
 
+def started(arguments: list[str], ranks: int, engine: str, options: dict[str, Any]) -> int:
+    """Run a script on ranks, or for the engine xla in one process that has them all; the exit code."""
+    return on_devices(arguments, options["timeout"]) if engine == "xla" else launch(arguments, ranks, **options)
+
+
+def on_devices(arguments: list[str], timeout: float | None) -> int:
+    """Run a script in one process of its own, in which JAX has not counted its devices yet; its exit code.
+
+    Raises:
+        TargetError: it has not ended after so many seconds.
+    """
+    try:
+        return subprocess.run([sys.executable, *arguments], timeout=timeout, check=False).returncode
+    except subprocess.TimeoutExpired:
+        raise TargetError(f"the run has not ended after {timeout:g} s and was ended") from None
+
+
 def _check_script(script: Path, check: bool, given: Mapping[str, Any]) -> None:
     """That nothing is asked of a script which only a model or a module can do."""
-    usual = {"hardware": HARDWARE, "dataset_strategy": DATASET, "micro_batches": 1}
+    usual = {"hardware": HARDWARE, "dataset_strategy": DATASET, "micro_batches": 1, "engine": NUMPY}
     wrong = [f"--{name.replace('_', '-')}" for name, value in given.items() if value != usual.get(name)]
     if wrong:
         raise TargetError(
@@ -199,7 +234,7 @@ def _prepared_module(
 
     over = _mesh(mesh, ranks) if mesh is not None else None
     path = module_run.prepare(module, ranks, folder, mesh=over, **settings)
-    return [module_run.__file__, str(path), *["--check"] * check]
+    return [module_run.__file__, str(path), settings["engine"], *["--check"] * check]
 
 
 def _prepared_model(

@@ -58,6 +58,8 @@ class Text:
     source: str
     grid: Grid
     constants: Mapping[str, Any]
+    axes: tuple[Axes, ...] = ()
+    """All axes, or groups, over which ranks talk to each other, in the order in which they are first named."""
 
     @cached_property
     def step(self) -> Any:
@@ -76,7 +78,7 @@ def write(program: Program) -> Text:
     """
     writer = _Writer(program)
     source = "\n".join(writer.whole()) + "\n"
-    return Text(source, writer.cuts.grid, writer.constants)
+    return Text(source, writer.cuts.grid, writer.constants, tuple(writer.over))
 
 
 def refs_of(program: Program) -> tuple[set[AxisRef], bool]:
@@ -130,6 +132,7 @@ class _Writer:
         self.cuts = Cuts(program.mesh, *refs_of(program))
         self.constants: dict[str, Any] = {}
         self.tables: dict[Any, str] = {}
+        self.over: dict[Axes, None] = {}
         self._known: dict[Any, str] = {}
 
     def whole(self) -> Lines:
@@ -239,6 +242,7 @@ class _Writer:
 
     def axes(self, over: Refs | Grouping) -> str:
         found = self.cuts.axes(over)
+        self.over[found] = None
         return self.table(found, "GROUPS") if found and isinstance(found[0], tuple) else repr(found)
 
     def table(self, value: Any, kind: str) -> str:

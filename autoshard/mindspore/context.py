@@ -384,7 +384,7 @@ def set_context(**changes: Any) -> None:
     """
     _now["settings"] = _checked("set_context", settings(), changes)
     if changes.get("device_target", "CPU") != "CPU":
-        note_once(
+        _note_once(
             f"device_target {changes['device_target']!r} is accepted; ranks are processes that compute on the CPU"
         )
 
@@ -473,7 +473,7 @@ def launched_rank() -> int:
 _noted: set[str] = set()
 
 
-def note_once(text: str) -> None:
+def _note_once(text: str) -> None:
     """A line on the first rank's stderr, the first time it is said."""
     if text in _noted or launched_rank() != 0:
         return

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoshard.mindspore.context import ParallelMode, ParallelSettings, note_once
-from autoshard.mindspore.nn.loss import CrossEntropyLoss, NLLLoss
-from autoshard.mindspore.nn.norm import BatchNorm1d, BatchNorm2d, BatchNorm3d
-from autoshard.trace.cell import Cell
+from autoshard.mindspore.context import ParallelMode, ParallelSettings
 from autoshard.util.errors import ContextError
 
 _ADDED = ("sum", "none")
@@ -36,11 +33,6 @@ def gradient_scale(parallel: ParallelSettings, devices: int, network: Any, loss_
         return 1.0
     if devices == 1:
         return 1.0
-    _tell_statistics(network)
-    if isinstance(loss, CrossEntropyLoss | NLLLoss) and reduction == "mean":
-        note_once(
-            "data_parallel: the mean of the loss is over the weighted rows of all ranks, also where some are ignored"
-        )
     # Of the full batch every rank has all rows.
     if parallel.full_batch or reduction == "mean":
         ranks_sum = float(devices)
@@ -54,10 +46,3 @@ def gradient_scale(parallel: ParallelSettings, devices: int, network: Any, loss_
             "those of the loss over all rows"
         )
     return ranks_sum / devices if parallel.gradients_mean else ranks_sum
-
-
-def _tell_statistics(network: Any) -> None:
-    """Say that statistics are those of all rows; MindSpore's ranks take those of their own."""
-    cells = [cell for _, cell in network.cells_and_names()] if isinstance(network, Cell) else []
-    if any(isinstance(cell, BatchNorm1d | BatchNorm2d | BatchNorm3d) for cell in cells):
-        note_once("data_parallel: batch normalization takes statistics of the rows of all ranks, as SyncBatchNorm does")

@@ -7,12 +7,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from autoshard.engines.executors import executor_of
 from autoshard.ir.graph import DATA
 from autoshard.partition.program import Register
 from autoshard.runtime.array import array_dtype, cut, join
 from autoshard.runtime.checkpoint import Held, Placed
 from autoshard.runtime.comm import Comm
-from autoshard.runtime.interpret import Executor, Parts
+from autoshard.runtime.interpret import Parts
 from autoshard.runtime.stored import Stored
 from autoshard.search.planned import PlannedData
 from autoshard.trace.parameter import Parameter
@@ -25,12 +26,13 @@ class Session(Generic[P]):
     """Runs a plan's program over `comm`, feeding back what each step updates.
 
     `load` cuts the parameters' present values into blocks, `step` and `call` run the program, `store` puts
-    the updated parameters together again. Under MPI all ranks call each of them together.
+    the updated parameters together again. Under MPI all ranks call each of them together. `engine` is what runs the
+    program: numpy, torch or xla.
     """
 
-    def __init__(self, planned: P, comm: Comm) -> None:
+    def __init__(self, planned: P, comm: Comm, engine: str = "numpy") -> None:
         self.planned, self.traced, self.comm = planned, planned.traced, comm
-        self.executor = Executor(planned.program, comm)
+        self.executor = executor_of(planned.program, comm, engine)
         self.program = planned.program
         graph = planned.graph
         self._data = tuple(i for i, role in enumerate(graph.roles) if role == DATA)

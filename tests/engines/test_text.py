@@ -11,20 +11,12 @@ from autoshard.engines.local_run import LocalRun
 from autoshard.engines.rounds import rounds_of
 from autoshard.engines.text import write
 from autoshard.layout.mesh import Mesh
-from autoshard.partition.lower import lower
-from autoshard.partition.passes import DEFAULT, optimize
-from autoshard.partition.program import Program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from costmodel import preset
-from tests.oracle.many import Case, case
+from tests.engines.programs import program_of
+from tests.oracle.many import case
 
-SEEDS = range(12)
-
-
-def program_of(one: Case) -> Program:
-    program = lower(one.plan)
-    return optimize(program, preset("cpu").for_ranks(program.mesh.devices), DEFAULT)[0] if one.passes else program
+SEEDS = range(8)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -40,7 +32,7 @@ def test_text_equals_interpreter_bit_for_bit(seed: int) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("seed", (1, 2, 3, 12))
+@pytest.mark.parametrize("seed", (2, 12))
 def test_text_on_torchs_operators(seed: int) -> None:
     pytest.importorskip("torch")
     one = case(seed)

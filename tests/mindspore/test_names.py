@@ -152,37 +152,3 @@ def test_old_names_still_work_and_name_the_new_ones() -> None:
         _ = ash.nn.TransformerEncoderLayer
     with pytest.raises(AttributeError, match="does not offer MindSpore's 'Conv2DTranspos'"):
         _ = ops.Conv2DTranspos
-
-
-def test_the_page_of_names_says_what_is_checked_here() -> None:
-    page = (HERE.parents[1] / "docs/reference/mindspore.md").read_text()
-    rows = dict(line.strip("| ").split(" | ")[:2] for line in page.splitlines() if line.startswith("| "))
-    assert rows["names offered"] == str(len(offered()))
-    assert rows["lines of values"] == str(len(LINES)) and rows["lines that MindSpore refuses"] == str(len(RAISES))
-    assert rows["silent differences"] == "0"
-
-
-def test_settings_begin_as_in_mindspore() -> None:
-    """What `get_auto_parallel_context` and `get_algo_parameters` of MindSpore 2.10 say before anything is set."""
-    settings = {
-        "parallel_mode": "stand_alone",
-        "search_mode": "recursive_programming",
-        "gradients_mean": False,
-        "parameter_broadcast": False,
-        "strategy_ckpt_load_file": "",
-        "strategy_ckpt_save_file": "",
-        "full_batch": False,
-        "dataset_strategy": "data_parallel",
-        "enable_parallel_optimizer": False,
-    }
-    ms.reset_auto_parallel_context()
-    assert {name: ms.get_auto_parallel_context(name) for name in settings} == settings
-    parameters = {
-        "fully_use_devices": False,
-        "elementwise_op_strategy_follow": False,
-        "enable_algo_approxi": False,
-        "algo_approxi_epsilon": 0.1,
-        "tensor_slice_align_enable": False,
-        "tensor_slice_align_size": 16,
-    }
-    assert {name: ms.get_algo_parameters(name) for name in parameters} == parameters

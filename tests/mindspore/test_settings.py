@@ -173,14 +173,6 @@ def test_ranks_that_all_have_all_rows_add_up_the_same_gradient() -> None:
     assert not np.allclose(total[name], one[name], rtol=1e-2)
 
 
-def test_statistics_of_all_rows_are_told(capsys: Any) -> None:
-    one = model(parallel_mode="data_parallel", device_num=4)
-    one.network.norm, one.loss_fn = nn.BatchNorm1d(24), nn.CrossEntropyLoss()
-    one.build(data())
-    told = capsys.readouterr().err
-    assert "statistics of the rows of all ranks" in told and "weighted rows of all ranks" in told
-
-
 def test_a_loss_that_does_not_tell_how_it_reduces_rows() -> None:
     settings = {"parallel_mode": "data_parallel", "device_num": 4}
     one = model(**settings)

@@ -1,0 +1,104 @@
+"""The collectives in a compiled program, and those that a program of ours is planned with, in one form to compare.
+
+    counted(compiled.as_text(), grid) == planned(program)
+
+A collective is its kind, its groups of ranks (members in order), and the bytes that it leaves on a rank.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from autoshard.engines.groups import Grid, Rows
+from autoshard.engines.rounds import rounds_of
+from autoshard.engines.tables import boxes, is_whole_permute
+from autoshard.partition.program import Collective, Program, Together
+from autoshard.redistribute.step import Step
+
+Found = tuple[str, Rows, int]
+"""Kind, groups in the order of their first members (of a permute: pairs of sender and receiver), bytes."""
+
+_KINDS = {
+    "all-reduce": "all_reduce",
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-to-all": "all_to_all",
+    "collective-permute": "permute",
+}
+_LINE = re.compile(rf"= (?P<types>.*?) (?P<kind>{'|'.join(_KINDS)})(?P<start>-start)?\((?P<rest>.*)")
+_TYPE = re.compile(r"([a-z]+[0-9]*[a-z0-9]*)\[([0-9,]*)\]")
+_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[0-9,{} ]*\})\}")
+_IOTA = re.compile(r"replica_groups=\[([0-9,]+)\]<=\[([0-9,]+)\](?:T\(([0-9,]+)\))?")
+_BITS = re.compile(r"[0-9]+")
+ONE_BY_ONE = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"}
+"""XLA's option by which it leaves reductions apart on CPUs; other passes change no collective there."""
+
+
+def counted(text: str, grid: Grid) -> Counter[Found]:
+    """The collectives in the text of a compiled module (HLO), for devices that stand as `grid` says."""
+    return Counter(_read(text, grid))
+
+
+def _read(text: str, grid: Grid) -> Iterator[Found]:
+    for line in text.splitlines():
+        match = _LINE.search(line)
+        if match is None:
+            continue
+        kind = _KINDS[match["kind"]]
+        sizes = [_nbytes(*one) for one in _TYPE.findall(match["types"])]
+        # The result of a start also names what goes in.
+        nbytes = sizes[-1] if match["start"] else sum(sizes)
+        rows = (tuple(grid.ranks[place] for place in row) for row in _rows(match["rest"]))
+        yield kind, tuple(sorted(rows)), nbytes
+
+
+def _nbytes(element: str, sizes: str) -> int:
+    bits = _BITS.search(element)
+    width = 1 if element == "pred" else int(bits[0]) // 8 if bits else 0
+    return width * math.prod(map(int, sizes.split(","))) if sizes else width
+
+
+def _rows(text: str) -> list[tuple[int, ...]]:
+    listed = _LISTED.search(text)
+    if listed is not None:
+        return [tuple(map(int, row.split(","))) for row in re.findall(r"\{([0-9, ]+)\}", listed[1])]
+    iota = _IOTA.search(text)
+    if iota is None:
+        return []
+    shape, over, order = (None if part is None else tuple(map(int, part.split(","))) for part in iota.groups())
+    assert shape is not None and over is not None
+    ids = np.arange(math.prod(over)).reshape(over)
+    return [tuple(row) for row in ids.transpose(order).reshape(shape).tolist()]
+
+
+def planned(program: Program, grid: Grid) -> Counter[Found]:
+    """The collectives that a program's steps are, each message round of a step that exchanges boxes for itself."""
+    return Counter(found for one in program.collectives for found in _of(one, grid))
+
+
+def _of(one: Collective | Together, grid: Grid) -> Iterator[Found]:
+    itemsize = one.of.dtype.itemsize
+    if isinstance(one, Together):
+        yield one.kind, _sorted_rows(one, grid), sum(result.local.nbytes for result in one.results)
+        return
+    step = one.step
+    if isinstance(step, Step) and is_whole_permute(step):
+        pairs = tuple(sorted((source, rank) for rank, source in enumerate(step.round(0).sources)))
+        yield "permute", pairs, step.after.local_size(one.of.shape) * itemsize
+    elif isinstance(step, Step) and step.kind not in ("keep", "permute"):
+        yield step.kind, _sorted_rows(one, grid), step.after.local_size(one.of.shape) * itemsize
+    else:
+        for messages in rounds_of(boxes(one)):
+            most = max(sum(math.prod(count for _, count, _ in box) for box in sent) for _, _, sent in messages)
+            yield "permute", tuple(sorted((source, target) for source, target, _ in messages)), most * itemsize
+
+
+def _sorted_rows(one: Collective | Together, grid: Grid) -> Rows:
+    groups = one.step.groups
+    rows = {tuple(map(int, groups.members(rank))) for rank in range(grid.size)}
+    return tuple(sorted(rows))

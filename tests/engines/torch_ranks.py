@@ -1,0 +1,71 @@
+"""Programs on ranks of torch.distributed, checked on each: started by `test_torch.py` with `autoshard run`.
+
+Each argument is a case: forward/MESH/MODE, step/MESH/MODE, or random/SEED.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import numpy as np
+
+from autoshard.engines.torch_engine import TorchRun
+from autoshard.partition.program import Bundle, Program, walk
+from autoshard.runtime.interpret import Executor
+from autoshard.runtime.mpi import default_comm
+from tests.engines.programs import forward, program_of, step
+from tests.oracle.many import case
+
+
+def check(name: str) -> None:
+    """Run a case on numpy's engine and on torch's, on the same ranks."""
+    kind, *rest = name.split("/")
+    if kind == "random":
+        one = case(int(rest[0]))
+        program = program_of(one)
+        comm = default_comm(program.mesh.devices)
+        executor, run = Executor(program, comm), TorchRun(program, comm)
+        blocks = executor.scatter(one.made.feeds)
+        found = run.consume([list(parts) for parts in blocks])
+        _assert_same(executor.gather(found), executor.gather(executor.run(blocks)))
+        return
+    model, given = (forward if kind == "forward" else step)(*rest)
+    parameters = list(model.traced.parameters.values())
+    before = [np.array(one.data) for one in parameters]
+    found = [np.asarray(model.run(*given, engine="torch")) for _ in range(2)]
+    found += [np.array(one.data) for one in parameters]
+    for one, value in zip(parameters, before, strict=True):
+        one.set_data(value)
+    wanted = [np.asarray(model.run(*given)) for _ in range(2)] + [np.array(one.data) for one in parameters]
+    _assert_same(found, wanted)
+    run = model.session_on("torch").executor
+    assert isinstance(run, TorchRun)
+    _check_collectives(model.program, run, 2)
+
+
+def _check_collectives(program: Program, run: TorchRun, times: int) -> None:
+    """What was done in all runs is what the program plans: kind and ranks; a bundle is one collective."""
+    done = Counter((kind, row) for kind, row, _ in run.collectives.done if kind != "permute")
+    (rank,) = default_comm(program.mesh.devices).ranks
+    bundled = {part for one in walk(program.instructions) if isinstance(one, Bundle) for part in one.parts[1:]}
+    steps = (one.step for one in program.collectives if one not in bundled)
+    rows = ((step.kind, tuple(map(int, step.groups.members(rank)))) for step in steps)
+    wanted = Counter(row for row in rows if row[0] not in ("permute", "halo"))
+    assert done == Counter({key: times * count for key, count in wanted.items()}), (done, wanted)
+
+
+def _assert_same(found: list, wanted: list) -> None:
+    for got, want in zip(found, wanted, strict=True):
+        assert got.dtype == want.dtype and got.shape == want.shape
+        if want.dtype.kind in "biu":
+            np.testing.assert_array_equal(got, want)
+        else:
+            scale = float(np.max(np.abs(want[np.isfinite(want)]), initial=1e-30))
+            np.testing.assert_allclose(got, want, rtol=1e-3, atol=max(1e-4 * scale, 1e-6))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        check(name)
+        print(name, "equal", flush=True)
