@@ -28,6 +28,12 @@ FINITE = {
     "lying": "inside of one call",
     "words": "inside of one call",
     "_of_numpy": "types of numbers",
+    "kernels_of": "one per engine",
+    "_resolved": "element types of numpy's functions",
+    "_op": "reductions of torch",
+    "_types": "one",
+    "torch_dtype": "types of numbers",
+    "numpy_dtype": "types of numbers",
 }
 """Functions that remember everything, and why that is not much."""
 
