@@ -5,7 +5,6 @@ solve(CostProblem(sizes=(2, 3), factors=[Factor((0, 1), cost)])).choice
 
 from autoshard.search.exact.least import Least, least_memory
 from autoshard.search.exact.listing import Listing
-from autoshard.search.exact.marginals import Marginals, marginals
 from autoshard.search.exact.problem import CostProblem, Factor, Row, Solution
 from autoshard.search.exact.solve import solve
 from autoshard.search.exact.sparse import Nearest, least_sum
@@ -15,12 +14,10 @@ __all__ = [
     "Factor",
     "Least",
     "Listing",
-    "Marginals",
     "Nearest",
     "Row",
     "Solution",
     "least_memory",
     "least_sum",
-    "marginals",
     "solve",
 ]

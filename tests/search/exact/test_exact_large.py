@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
-from autoshard.search.exact import CostProblem, Factor, Row, least_memory, marginals, solve
+from autoshard.search.exact import CostProblem, Factor, Row, least_memory, solve
 from autoshard.search.exact.minplus import min_out
 from tests.search.exact.small_problems import enumerate_all
 
@@ -140,18 +140,6 @@ def test_limit_agrees_with_enumeration_of_boundaries():
         solution = solve(CostProblem(problem.sizes, problem.factors, problem.rows, limit))
         assert solution.proven
         assert solution.value == pytest.approx(known.within(limit).min(), rel=1e-9)
-
-
-def test_marginals_of_a_chain():
-    """Fixing a choice and solving again gives its marginal."""
-    problem, _ = ladder(np.random.default_rng(10), 20, 6, 5)
-    found = marginals(problem, solve(problem))
-    assert found.exact
-    for v, choice in [(0, 2), (17, 4), (20, 0), (41, 3)]:
-        only = np.full(problem.sizes[v], np.inf)
-        only[choice] = 0.0
-        fixed = solve(CostProblem(problem.sizes, [*problem.factors, Factor((v,), only)]))
-        assert found.costs[v][choice] == pytest.approx(fixed.value, rel=1e-11)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from autoshard.search.exact import CostProblem, Factor, Row, Solution, least_memory, marginals, solve
+from autoshard.search.exact import CostProblem, Factor, Row, Solution, least_memory, solve
 from autoshard.util.errors import PlanError
 from tests.search.exact.small_problems import Enumerated, enumerate_all, random_limit, random_problem
 
@@ -80,24 +80,6 @@ def test_scale_does_not_matter(seed, scale, shift):
     assert (solution.choice is None) == (not np.isfinite(costs.min()))
     if solution.choice is not None:
         assert solution.value == pytest.approx(costs.min(), rel=1e-9)
-
-
-@pytest.mark.parametrize("cells", [CELLS[0], 1])
-def test_marginals(cells):
-    rng = np.random.default_rng(3)
-    for number in range(60):
-        problem = random_problem(rng, with_rows=number % 2 == 0)
-        known = enumerate_all(problem)
-        if problem.rows:
-            problem = CostProblem(problem.sizes, problem.factors, problem.rows, random_limit(rng, known))
-        costs = known.within(problem.limit)
-        found = marginals(problem, solve(problem), cells=cells)
-        assert found.exact or problem.rows or cells == 1
-        for v, mine in enumerate(found.costs):
-            best = costs.min(axis=tuple(u for u in range(len(problem.sizes)) if u != v))
-            assert (mine <= best + 1e-9 * np.abs(best) + 1e-9).all()
-            if found.exact:
-                assert mine == pytest.approx(best, rel=1e-9, abs=1e-9)
 
 
 def test_no_time_gives_a_bound_and_what_is_known():
