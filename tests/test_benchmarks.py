@@ -13,7 +13,7 @@ import pytest
 from benchmarks import step_time
 
 FOLDER = Path(step_time.__file__).parent
-SMALL = ["--hidden", "24", "--batch", "10", "--steps", "2", "--blocks", "2"]
+SMALL = ["--hidden", "48", "--batch", "20", "--steps", "2", "--blocks", "2"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

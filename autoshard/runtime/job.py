@@ -45,8 +45,8 @@ class Job:
             reader = threading.Thread(target=self._pump, args=(filtered,), daemon=True)
             reader.start()
             with self._signals():
-                timed_out = self._watch(timeout)
-            self._ranks.look()
+                timed_out = self._watch(timeout, filtered)
+            self._ranks.look(filtered.departed)
             kill_all(self._survivors())
             if self._process.returncode:
                 self._send_group(signal.SIGKILL)
@@ -55,7 +55,7 @@ class Job:
         _emit(filtered.close(quiet=stopped))
         return self._result(filtered, timed_out, timeout)
 
-    def _watch(self, timeout: float | None) -> bool:
+    def _watch(self, timeout: float | None, filtered: StderrFilter) -> bool:
         """Wait for the end; True if it had to be brought about because time was up."""
         deadline = None if timeout is None else time.monotonic() + timeout
         look = 0.0
@@ -72,7 +72,7 @@ class Job:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(0.05)
             if time.monotonic() > look:
-                self._ranks.look()
+                self._ranks.look(filtered.departed)
                 look = time.monotonic() + _LOOK_SECONDS
         return False
 

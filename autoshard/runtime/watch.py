@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,14 +81,18 @@ class Watch:
         """Know a rank's process before it writes anything."""
         self._processes[rank] = pid, born
 
-    def look(self) -> None:
-        """See which ranks have begun, and whether one is gone without having ended."""
+    def look(self, departed: Collection[int] = ()) -> None:
+        """See which ranks have begun, and whether one is gone without having ended.
+
+        Args:
+            departed: ranks whose processes have ended by what mpiexec says, who tells it of those that were never seen.
+        """
         for rank in self._ranks:
             standing = None if rank in self._processes else self.standing(rank)
             # Only a process that was seen to live can be missed: out of a container it goes by another number.
             if standing is not None and birth(standing.pid) == standing.born:
                 self._processes[rank] = standing.pid, standing.born
-        if self._lost is None and (standing := next(self._gone(), None)):
+        if self._lost is None and (standing := next(self._gone(tuple(departed)), None)):
             self._lost = standing, time.monotonic()
         self._count_absences()
 
@@ -128,7 +132,11 @@ class Watch:
         wait = "waits" if len(waiting) == 1 else "wait"
         return self.tell(rank, f"rank {rank} failed: {why}, while {show_ranks(waiting)} {wait} for it{where}")
 
-    def _gone(self) -> Iterator[Standing]:
+    def _gone(self, departed: Collection[int]) -> Iterator[Standing]:
+        for rank in departed:
+            standing = self.standing(rank)
+            if standing is not None and standing.state != ENDED:
+                yield standing
         for rank, (pid, born) in self._processes.items():
             if birth(pid) == born and runs(pid):
                 continue

@@ -86,8 +86,8 @@ def test_check_tells_what_differs(path, monkeypatch, capsys):
     assert run_planned(planned, check=True) == 0
     true_run = Planned.run
 
-    def wrong(self, *inputs):
-        outputs = list(true_run(self, *inputs))
+    def wrong(self, *inputs, **settings):
+        outputs = list(true_run(self, *inputs, **settings))
         outputs[1] = outputs[1] + np.eye(8, 6, dtype=np.int32)
         return outputs
 

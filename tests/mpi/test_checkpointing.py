@@ -84,7 +84,7 @@ def test_all_ranks_fail_with_the_words_of_the_one_that_did(folder, comm):
 def test_training_resumes_with_the_same_numbers(optimizer, folder):
     def model(seed: int) -> Model:
         ash.reset_auto_parallel_context()
-        ash.set_auto_parallel_context(parallel_mode="auto_parallel", full_batch=True)
+        ash.set_auto_parallel_context(parallel_mode="auto_parallel", search_mode="factor", full_batch=True)
         net = FFN(seed)
         params = net.trainable_params()
         rule = nn.Adam(params, 0.01) if optimizer == "Adam" else nn.Momentum(params, 0.1, 0.9)
