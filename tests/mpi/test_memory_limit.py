@@ -96,7 +96,8 @@ def test_the_least_limit_is_kept_on_all_ranks_and_one_byte_less_refused(make, tm
     planned = by_first_rank(make, tmp_path, least)
     assert peak_memory(planned.plan) <= least
     measured = most_on_ranks(planned)
-    assert measured <= planned.cost.peak_memory_bytes <= least < 1.3 * measured
+    assert measured <= planned.cost.peak_memory_bytes <= least
+    assert planned.cost.peak_memory_bytes < 1.3 * measured
     if RANKS == 6 and make is training:
         return  # plans that use a part of the axis of 6 need less
     needed, told = agreed(refusal(make, tmp_path, least - 1) if RANK == 0 else None)
