@@ -17,7 +17,8 @@ import autoshard.ops  # noqa: F401  (registers the operators that the methods lo
 from autoshard.core.tensortype import DType, dtype
 from autoshard.ops.registry import lookup
 from autoshard.trace.indexing import take
-from autoshard.util.errors import ShapeError
+from autoshard.util.errors import ShapeError, at
+from autoshard.util.source import caller
 
 Axis = int | Sequence[int] | None
 
@@ -203,8 +204,15 @@ class Arithmetic:
 
     view = reshape
 
-    def flatten(self) -> Any:
-        return _call("Reshape", self, shape=(-1,))
+    def flatten(self, *, start_dim: int = 0, end_dim: int = -1) -> Any:
+        """The dims from `start_dim` to `end_dim` as one."""
+        if not self.shape:
+            return self.reshape(1)
+        start, end = start_dim % self.ndim, end_dim % self.ndim
+        return self.reshape(*self.shape[:start], -1, *self.shape[end + 1 :])
+
+    def ravel(self) -> Any:
+        return self.flatten()
 
     def transpose(self, *perm: Any) -> Any:
         """Dim i of the result is dim perm[i]; without arguments the dims are reversed."""
@@ -217,6 +225,9 @@ class Arithmetic:
 
     def expand_dims(self, axis: int) -> Any:
         return _call("ExpandDims", self, axis=axis)
+
+    unsqueeze = expand_dims
+    permute = transpose
 
     def squeeze(self, axis: Axis = None) -> Any:
         return _call("Squeeze", self, axis=axis)
@@ -232,22 +243,62 @@ class Arithmetic:
     to = astype
 
     def sum(self, axis: Axis = None, keepdims: bool = False) -> Any:
-        return _call("ReduceSum", self, axis=_axes(axis), keep_dims=keepdims)
+        """Sums of whole numbers and truth values are i64."""
+        return _call("ReduceSum", _added(self), axis=_axes(axis), keep_dims=keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        """Raises ShapeError for whole numbers, whose mean MindSpore truncates and numpy does not."""
+        check_mean(self)
         return _call("ReduceMean", self, axis=_axes(axis), keep_dims=keepdims)
 
-    def max(self, axis: Axis = None, keepdims: bool = False) -> Any:
-        return _call("ReduceMax", self, axis=_axes(axis), keep_dims=keepdims)
+    def max(self, *dim: Any, axis: Axis = None, keepdims: bool = False) -> Any:
+        return _extreme("max", self, dim, axis, keepdims)
 
-    def min(self, axis: Axis = None, keepdims: bool = False) -> Any:
-        return _call("ReduceMin", self, axis=_axes(axis), keep_dims=keepdims)
+    def min(self, *dim: Any, axis: Axis = None, keepdims: bool = False) -> Any:
+        return _extreme("min", self, dim, axis, keepdims)
 
     def prod(self, axis: Axis = None, keepdims: bool = False) -> Any:
-        return _call("ReduceProd", self, axis=_axes(axis), keep_dims=keepdims)
+        return _call("ReduceProd", _added(self), axis=_axes(axis), keep_dims=keepdims)
 
-    def argmax(self, axis: int = -1) -> Any:
-        return _call("ArgMax", self, axis=axis)
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any:
+        """The place (i64) of the largest element along `axis`, or in the flat tensor."""
+        return _call("Cast", self._place("ArgMax", axis, keepdims), dtype="i64")
+
+    def _place(self, name: str, axis: int | None, keepdims: bool) -> Any:
+        if axis is not None:
+            return _call(name, self, axis=axis, keep_dims=keepdims)
+        found = _call(name, self.reshape(-1), axis=0, keep_dims=False)
+        return found.reshape((1,) * self.ndim) if keepdims else found
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
+        """The place (i32) of the smallest element along `axis`, or in the flat tensor."""
+        return _call("Cast", self._place("ArgMin", axis, keepdims), dtype="i32")
+
+    def all(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        return _call("ReduceAll", self != 0, axis=_axes(axis), keep_dims=keepdims)
+
+    def any(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        return _call("ReduceAny", self != 0, axis=_axes(axis), keep_dims=keepdims)
+
+    def cumsum(self, axis: int) -> Any:
+        """Sums up to each element; of whole numbers and truth values as i64."""
+        return _call("CumSum", _added(self), axis=axis)
+
+    def var(self, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Any:
+        """The mean square distance from the mean, its divisor less by `ddof`."""
+        off = self - self.mean(axis, keepdims=True)
+        count = self.size if axis is None else int(np.prod([self.shape[one] for one in np.atleast_1d(axis)]))
+        return (off * off).sum(axis, keepdims) / (count - ddof)
+
+    def std(self, axis: Axis = None, ddof: int = 0, keepdims: bool = False) -> Any:
+        return self.var(axis, ddof, keepdims).sqrt()
+
+    def pow(self, exponent: Any) -> Any:
+        return self**exponent
+
+    def round(self) -> Any:
+        """The nearest whole number, of two the even one."""
+        return _call("Round", self)
 
     def exp(self) -> Any:
         return _call("Exp", self)
@@ -263,6 +314,32 @@ class Arithmetic:
 
     def abs(self) -> Any:
         return _call("Abs", self)
+
+
+def check_mean(x: Any) -> None:
+    """Raises ShapeError for whole numbers: their mean is cut off by MindSpore and not by numpy."""
+    if not dtype(x.dtype).is_inexact:
+        raise ShapeError(
+            f"mean of {dtype(x.dtype)}{at(caller())}: MindSpore cuts it off to a whole number, numpy does not; "
+            f"say x.astype('f32').mean()"
+        )
+
+
+def _added(x: Any) -> Any:
+    """Whole numbers and truth values as i64, in which numpy and MindSpore add and multiply them."""
+    return x if dtype(x.dtype).is_inexact or dtype(x.dtype).name == "i64" else _call("Cast", x, dtype="i64")
+
+
+def _extreme(name: str, x: Any, dim: Sequence[Any], axis: Axis, keepdims: bool) -> Any:
+    """The largest or smallest elements; an axis is given by name: one by position means values to numpy, and values
+    with their places to MindSpore and PyTorch.
+    """
+    if dim and dim != (None,):
+        raise ShapeError(
+            f"{name}({', '.join(map(str, dim))}){at(caller())}: numpy means values by it, MindSpore values and places; "
+            f"say {name}(axis={dim[0]}) for the values, {name}(axis=...) and arg{name}(...) for both"
+        )
+    return _call("ReduceMax" if name == "max" else "ReduceMin", x, axis=_axes(axis), keep_dims=keepdims)
 
 
 def _as_float(x: Any) -> Any:

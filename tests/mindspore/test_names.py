@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -19,8 +20,8 @@ import autoshard as ash
 import autoshard.mindspore as ms
 from autoshard.mindspore import nn, ops
 from autoshard.mindspore.ops.primitive import PRIMITIVES
-from autoshard.util.errors import AutoshardError
-from tests.mindspore.cases import LINES, RAISES, names
+from autoshard.util.errors import AutoshardError, ShapeError
+from tests.mindspore.cases import DOCUMENTED, LINES, RAISES, names
 from tests.mindspore.record import flat
 
 HERE = Path(__file__).parent
@@ -57,6 +58,81 @@ def test_values_are_those_of_mindspore(line: str) -> None:
         np.testing.assert_allclose(ours, theirs, **TOLERANCE)
 
 
+HELD = [name for name, one in names(ms, nn, ops).items() if isinstance(one, ms.Tensor)]
+# What a line says of a traced value is known while tracing, so that the trace holds no tensor; or needs its numbers.
+NOT_TRACED = ("shape", "size", "rank", "ndim", "dtype", "DType", "asnumpy", "share(", "measured(", "grad(", "Parameter")
+# Traced, these are refused: what numpy and MindSpore mean by them differs.
+AMBIGUOUS = ("x.max(1)", "x.min(0)", "whole.mean()", "whole.std()")
+
+
+def operands(line: str) -> list[str]:
+    """The tensors that a line uses, other than by the names of a lambda's arguments."""
+    return [name for name in HELD if re.search(rf"\b{name}\b", line)]
+
+
+@pytest.mark.parametrize(
+    "line", [one for one in LINES if operands(one) and not any(part in one for part in NOT_TRACED)]
+)
+def test_a_traced_line_says_the_same_or_is_refused(line: str) -> None:
+    """In a compiled cell a name means what it means outside of one."""
+    known, used = names(ms, nn, ops), operands(line)
+    given = [known[name] for name in used]
+    try:
+        traced = ash.trace(lambda *held: eval(line, known | dict(zip(used, held, strict=True))), *given)  # noqa: S307
+    except (AutoshardError, AttributeError) as error:
+        refused = (
+            line in AMBIGUOUS or isinstance(error, AttributeError) or str(error).startswith(("tracing", "indexing"))
+        )
+        assert refused, error
+        return
+    got, want = flat(traced(*given)), recorded()[line]
+    assert [(one.shape, one.dtype) for one in got] == [(one.shape, one.dtype) for one in want]
+    for ours, theirs in zip(got, want, strict=True):
+        np.testing.assert_allclose(ours, theirs, **TOLERANCE)
+
+
+def test_what_differs_between_numpy_and_mindspore_is_refused() -> None:
+    for line in AMBIGUOUS:
+        with pytest.raises(ShapeError, match=r"numpy (means|does not)"):
+            ash.trace(lambda x, whole, line=line: eval(line), np.ones((3, 4), "f4"), np.ones(4, "i4"))  # noqa: S307
+
+
+@pytest.mark.parametrize("line", DOCUMENTED)
+def test_values_are_those_of_the_documentation(line: str) -> None:
+    """Where MindSpore has no kernel on CPUs."""
+    held = names(ms, nn, ops)
+    got = flat(evaluated(line))[0]
+    want = DOCUMENTED[line]({name: np.asarray(held[name]) for name in HELD})
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=3e-6)
+
+
+# Names that no line can say the value of, and the tests that say what they do.
+DO = {
+    "mindspore/test_settings.py": (
+        "Callback get_algo_parameters reset_algo_parameters set_algo_parameters set_auto_parallel_context "
+        "reset_auto_parallel_context value_and_grad"
+    ),
+    "mindspore/test_parallel.py": (
+        "AutoParallel Layout Metric Model load_distributed_checkpoint merge_sliced_parameter rank_list_for_transform "
+        "reshard shard transform_checkpoint_by_rank transform_checkpoints load_checkpoint save_checkpoint"
+    ),
+    "mindspore/test_split.py": "FlashAttentionScore",
+    "test_context.py": "get_auto_parallel_context get_context set_context get_group_size get_rank init release",
+    "test_model.py": "Cell CheckpointConfig History LossMonitor ModelCheckpoint TimeMonitor load_param_into_net",
+    "ops/test_primitive.py": "Primitive",
+}
+
+
+def test_every_name_is_held_to_mindspore() -> None:
+    """0 silent differences: each name that is offered is in a line that MindSpore evaluated, or has its own tests."""
+    lines = "\n".join([*LINES, *RAISES, *DOCUMENTED])
+    told = {name: file for file, held in DO.items() for name in held.split()}
+    for name, file in told.items():
+        assert re.search(rf"\b{name}\b", (HERE.parent / file).read_text()), f"{file} says nothing of {name}"
+    free = [one for _, one in offered() if one not in told and not re.search(rf"\b{re.escape(one)}\b", lines)]
+    assert set(free) <= {"Tensor"}  # T in lines
+
+
 @pytest.mark.parametrize("line", RAISES)
 def test_what_mindspore_refuses_is_refused(line: str) -> None:
     with pytest.raises(AutoshardError):
@@ -87,11 +163,16 @@ PAGES = {
     "autoshard.mindspore": "mindspore",
     "autoshard.mindspore.nn": "mindspore.nn",
     "autoshard.mindspore.ops": "mindspore.ops",
+    "autoshard.mindspore.train": "mindspore.train",
+    "autoshard.mindspore.parallel": "mindspore.parallel",
     "autoshard.mindspore.communication": "mindspore.communication",
     "autoshard.mindspore.common.initializer": "mindspore.common.initializer",
 }
 # MindSpore's module of it is another one.
-ELSEWHERE = {"FlashAttentionScore": "mindspore.ops.operations.nn_ops"}
+ELSEWHERE = {
+    "FlashAttentionScore": "mindspore.ops.operations.nn_ops",
+    "AutoParallel": "mindspore.parallel.auto_parallel",
+}
 # Words of ours for values of MindSpore.
 SAME = {"f32": "Float32", "i32": "Int32", "valid": "VALID", "()": "None"}
 
@@ -142,6 +223,12 @@ def test_arguments_are_those_of_mindspore(page: str, name: str) -> None:
     assert [one[0] for one in theirs[: len(first)]] == [one[0] for one in first], f"{ours} skip some of {theirs}"
     wrong = [(str(mine), given) for mine, given in zip(common, first, strict=True) if not alike(mine, given)]
     assert wrong == []
+
+
+def test_the_table_of_names_is_current() -> None:
+    from tests.mindspore import table
+
+    assert table.page() == table.PAGE.read_text(), "run python -m tests.mindspore.table"
 
 
 def test_old_names_still_work_and_name_the_new_ones() -> None:

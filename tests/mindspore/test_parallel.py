@@ -17,6 +17,7 @@ from autoshard.mindspore.parallel import (
     load_distributed_checkpoint,
     merge_sliced_parameter,
     rank_list_for_transform,
+    transform_checkpoint_by_rank,
     transform_checkpoints,
 )
 from autoshard.runtime.array import cut
@@ -151,6 +152,10 @@ def test_checkpoints_from_one_split_to_another(tmp_path: Any) -> None:
         made = ms.load_checkpoint(tmp_path / "made" / f"rank_{rank}" / f"net{rank}.safetensors")
         want = ms.load_checkpoint(tmp_path / "target" / f"rank_{rank}" / f"net{rank}.safetensors")
         assert made.keys() == want.keys() and all((made[key] == want[key]).all() for key in made)
+    by_rank = {rank: str(tmp_path / "source" / f"rank_{rank}" / f"net{rank}.safetensors") for rank in range(8)}
+    transform_checkpoint_by_rank(2, by_rank, str(tmp_path / "two.safetensors"), source, target)
+    two, want = (ms.load_checkpoint(tmp_path / one) for one in ("two.safetensors", "target/rank_2/net2.safetensors"))
+    assert two.keys() == want.keys() and all((two[key] == want[key]).all() for key in two)
     other = Net()
     names = [str(tmp_path / "source" / f"rank_{rank}" / f"net{rank}.safetensors") for rank in range(8)]
     load_distributed_checkpoint(other, names, train_strategy_filename=source)

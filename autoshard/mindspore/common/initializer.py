@@ -10,8 +10,8 @@ import numpy as np
 
 from autoshard.core.tensortype import dtype as element
 from autoshard.mindspore.tensor import Tensor
-from autoshard.trace import initializer as made
-from autoshard.trace.initializer import Constant, Normal, Uniform
+from autoshard.trace.initializer import Constant, Normal, Scaled, Uniform
+from autoshard.trace.initializer import initializer as made
 from autoshard.util.errors import ShapeError
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
 def initializer(init: Any, shape: Any = None, dtype: Any = "f32") -> Tensor:
     """A tensor with values from `init`: a name such as "normal", an object such as Normal(), a number, a tensor."""
     sizes = () if shape is None else (int(shape),) if isinstance(shape, int) else tuple(shape)
-    return made.initializer(init, sizes, element(dtype)).view(Tensor)
+    return made(init, sizes, element(dtype)).view(Tensor)
 
 
 def _gain(slope: float, nonlinearity: str) -> float:
@@ -46,24 +46,24 @@ def _fan(mode: str) -> str:
     return mode.removeprefix("fan_")
 
 
-def HeUniform(negative_slope: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> made.Scaled:
+def HeUniform(negative_slope: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Scaled:
     """Even between -b and b, b = gain sqrt(3 / fan)."""
-    return made.Scaled(_gain(negative_slope, nonlinearity), _fan(mode))
+    return Scaled(_gain(negative_slope, nonlinearity), _fan(mode))
 
 
-def HeNormal(negative_slope: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> made.Scaled:
+def HeNormal(negative_slope: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> Scaled:
     """Normal with the deviation gain / sqrt(fan)."""
-    return made.Scaled(_gain(negative_slope, nonlinearity), _fan(mode), normal=True)
+    return Scaled(_gain(negative_slope, nonlinearity), _fan(mode), normal=True)
 
 
-def XavierUniform(gain: float = 1) -> made.Scaled:
+def XavierUniform(gain: float = 1) -> Scaled:
     """Even between -b and b, b = gain sqrt(6 / (fan in + fan out))."""
-    return made.Scaled(gain, "avg")
+    return Scaled(gain, "avg")
 
 
-def XavierNormal(gain: float = 1) -> made.Scaled:
+def XavierNormal(gain: float = 1) -> Scaled:
     """Normal with the deviation gain sqrt(2 / (fan in + fan out))."""
-    return made.Scaled(gain, "avg", normal=True)
+    return Scaled(gain, "avg", normal=True)
 
 
 def One() -> Constant:
@@ -77,7 +77,7 @@ def Zero() -> Constant:
 
 
 class TruncatedNormal:
-    """Normal values, drawn again where they are not between a and b deviations from the mean."""
+    """Normal values, drawn again where they are not between a and b."""
 
     def __init__(self, sigma: float = 0.01, mean: float = 0.0, a: float = -2.0, b: float = 2.0) -> None:
         if not a < b:
@@ -87,5 +87,6 @@ class TruncatedNormal:
     def __call__(self, rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
         from scipy.stats import truncnorm
 
-        drawn = truncnorm.rvs(self.a, self.b, self.mean, self.sigma, size=tuple(shape), random_state=rng)
+        low, high = ((end - self.mean) / self.sigma for end in (self.a, self.b))
+        drawn = truncnorm.rvs(low, high, self.mean, self.sigma, size=tuple(shape), random_state=rng)
         return np.asarray(drawn)
