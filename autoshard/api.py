@@ -35,6 +35,7 @@ from autoshard.runtime.session import Session
 from autoshard.search import find_mode
 from autoshard.search.followed import unfollowed
 from autoshard.search.limit import MEMORY, check_limit, read_limit
+from autoshard.search.placement import PLACEMENT, placed
 from autoshard.search.planned import PlannedData
 from autoshard.search.problem import Problem
 from autoshard.search.registry import check_options
@@ -80,11 +81,12 @@ def plan(
         devices: instead of mesh, how many there are; by default as many as ranks were started.
         search: a registered search mode, or the FILE.json of a saved plan; by default `DEFAULT_SEARCH`.
         hardware: what prices are for: a preset of costmodel, "calibrated" or a FILE.json (see `autoshard calibrate`),
-            or a Hardware.
+            a cluster's FILE.toml, or a Hardware.
         dataset_strategy: how data inputs lie: "full_batch" (whole on each rank), "data_parallel" (dim 0 split
             over all devices), or for each data input a tuple of parts or a Layout. Not for a module, whose inputs
             lie as its shardings ask.
-        options: what the mode is asked besides, by name: "auto" has mode and axes.
+        options: what the mode is asked besides, by name: "auto" has mode and axes; with any mode placement="search"
+            looks for the order of devices in which the mesh's axes lie best on the links.
         memory: what a device has, as bytes or as text such as "80 GiB"; "optimal" and the default mode look for a plan
             that keeps to it, and a plan that needs more is refused.
         passes: what is done to the program that the plan leads to, so that it moves less: True (`DEFAULT` of
@@ -203,8 +205,13 @@ def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, 
     needs more memory than there is."""
     from autoshard.exporters.plan_file import load_plan
 
-    check_options(search, [name for name in problem.options if name != MEMORY])
-    found = load_plan(search, problem.graph, problem.mesh) if search.endswith(".json") else find_mode(search)(problem)
+    check_options(search, [name for name in problem.options if name not in (MEMORY, PLACEMENT)])
+    if search.endswith(".json"):
+        found = load_plan(search, problem.graph, problem.mesh)
+    elif PLACEMENT in problem.options:
+        found = placed(find_mode(search), problem)
+    else:
+        found = find_mode(search)(problem)
     found = with_rings(found, problem.hardware)
     check_limit(found, memory)
     return found, unfollowed(problem, found)
@@ -393,7 +400,7 @@ def _joined(hardware: Hardware, mesh: Mesh) -> Hardware:
 
 
 def known_hardware(name: Any) -> Hardware:
-    """The hardware of that name: a preset of costmodel, "calibrated" or a FILE.json.
+    """The hardware of that name: a preset of costmodel, "calibrated", a FILE.json or a FILE.toml.
 
     Raises:
         PlanError: there is none.

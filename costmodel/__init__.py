@@ -35,7 +35,7 @@ from costmodel.collectives import (
 from costmodel.compute import operator_seconds
 from costmodel.curves import CollectiveCurve, OperatorCurve
 from costmodel.hardware import Device, Hardware, Link, Topology
-from costmodel.hierarchy import group_levels, grouped_seconds
+from costmodel.hierarchy import group_levels, grouped_seconds, listed_levels
 from costmodel.memory import live_bytes, peak
 from costmodel.presets import preset, presets
 from costmodel.store import calibrated_path, load, save
@@ -64,6 +64,7 @@ __all__ = [
     "format_seconds",
     "group_levels",
     "grouped_seconds",
+    "listed_levels",
     "live_bytes",
     "load",
     "operator_seconds",

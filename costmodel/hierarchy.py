@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from costmodel.collectives import seconds
 from costmodel.hardware import Link, Topology
 
@@ -37,6 +39,32 @@ def group_levels(topology: Topology, steps: Sequence[tuple[int, int]]) -> tuple[
         if whole:
             break
     return tuple(levels)
+
+
+def listed_levels(topology: Topology, rows: np.ndarray) -> tuple[Level, ...]:
+    """The same of groups whose ranks are listed, for devices in any order; the group that lies widest decides.
+
+    Args:
+        rows: [groups, ranks], the places of the members, counted as the topology counts them.
+
+    Raises:
+        ValueError: a group reaches beyond the topology.
+    """
+    levels, inside, size = [], 1, rows.shape[1]
+    for span, link in topology.levels:
+        joined = size if span is None else size // _most_runs(rows, span)
+        if joined > inside:
+            levels.append((-(-joined // inside), link))
+            inside = joined
+        if joined == size:
+            return tuple(levels)
+    raise ValueError(f"a group of {size} ranks reaches beyond the topology, which ends at {topology.levels[-1][0]}")
+
+
+def _most_runs(rows: np.ndarray, span: int) -> int:
+    """Over how many aligned runs of `span` ranks a group lies at most."""
+    runs = np.sort(rows // span, axis=1)
+    return int((runs[:, 1:] != runs[:, :-1]).sum(axis=1).max(initial=0)) + 1
 
 
 def grouped_seconds(kind: str, nbytes: float, levels: Sequence[Level]) -> float:

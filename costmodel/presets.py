@@ -1,4 +1,4 @@
-"""Hardware by name: presets, what was measured on this machine, saved files.
+"""Hardware by name: presets, what was measured on this machine, saved files, clusters that people describe.
 
 >>> preset("h100").name
 'h100'
@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
+from costmodel.cluster import ENDING, read_cluster
 from costmodel.hardware import Hardware
 from costmodel.preset_table import PRESETS
 from costmodel.store import CALIBRATED, is_saved, load
 
 
 def preset(name: str) -> Hardware:
-    """Hardware by name: of `presets()`, "calibrated" (what was measured here last), or a saved FILE.json.
+    """Hardware by name: of `presets()`, "calibrated" (what was measured here last), a saved FILE.json, or a cluster's
+    FILE.toml.
 
     Raises:
         ValueError: an unknown name (the message lists all), or a file that cannot be read or holds no hardware.
@@ -21,7 +23,10 @@ def preset(name: str) -> Hardware:
         return PRESETS[name]
     if isinstance(name, str) and is_saved(name):
         return load(name)
-    raise ValueError(f"no hardware preset {name!r}; there are {', '.join(PRESETS)}, {CALIBRATED}, or a FILE.json")
+    if isinstance(name, str) and name.endswith(ENDING):
+        return read_cluster(name)
+    known = ", ".join((*PRESETS, CALIBRATED))
+    raise ValueError(f"no hardware preset {name!r}; there are {known}, or a FILE.json or FILE.toml")
 
 
 def presets() -> tuple[str, ...]:

@@ -99,3 +99,44 @@ def _scaled(value: float, units: Sequence[tuple[str, float]], step: float, base:
 
 def _three_digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+_POWERS = {"ns": "e-9", "us": "e-6", "ms": "e-3", "s": ""}
+_TIME = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ns|us|ms|s)?\s*", re.ASCII)
+
+
+def parse_seconds(time: float | str, what: str = "a time") -> float:
+    """Seconds from a number, or from text such as "4 us", "1.5 ms".
+
+    Raises:
+        ValueError: anything else; the message begins with `what`.
+
+    >>> parse_seconds("4 us"), parse_seconds(0.25)
+    (4e-06, 0.25)
+    """
+    if isinstance(time, str):
+        match = _TIME.fullmatch(time) if len(time) <= _LONGEST else None
+        if match is None:
+            raise ValueError(f"{what}: {time[:_LONGEST]!r} is no time; write seconds, or text such as '4 us'")
+        return float(match[1] + _POWERS[match[2] or "s"])
+    return float(time)
+
+
+def parse_rate(rate: float | str, what: str = "a rate") -> float:
+    """Bytes per second from a number, or from text such as "450 GB/s".
+
+    Raises:
+        ValueError: anything else; the message begins with `what`.
+
+    >>> parse_rate("50 GB/s")
+    50000000000.0
+    """
+    if not isinstance(rate, str):
+        return float(rate)
+    size, slash, per = rate.partition("/")
+    if slash and per.strip() != "s":
+        raise ValueError(f"{what}: {rate[:_LONGEST]!r} is no rate; write bytes per second, or text such as '50 GB/s'")
+    try:
+        return float(parse_bytes(size))
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None

@@ -48,6 +48,7 @@ LAYERS = [
     [
         "autoshard.exporters",
         "autoshard.report.brief",
+        "autoshard.report.cluster",
         "autoshard.report.explain_plan",
         "autoshard.report.plan",
         "autoshard.report.propagation",
@@ -95,10 +96,11 @@ OUTSIDE = {
     "autoshard.runtime": {"mpi4py", "psutil"},
     "autoshard.mindspore.checkpoint": {"safetensors"},
     "autoshard.report.brief": {"rich"},
+    "autoshard.report.cluster": {"networkx"},
     "autoshard.report.difference": {"rich"},
     "autoshard.report.plan": {"rich"},
     "autoshard.report.propagation": {"rich"},
-    "autoshard.cli": {"rich", "typer"},
+    "autoshard.cli": {"networkx", "rich", "typer"},
 }
 # Modules that import each other still, all kinds of imports counted: this list only ever becomes shorter.
 CYCLES = [

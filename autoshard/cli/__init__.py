@@ -14,13 +14,14 @@ from autoshard.cli.calibrating import calibrate
 from autoshard.cli.checkpointing import checkpoint
 from autoshard.cli.comparing import compare
 from autoshard.cli.exporting import export
+from autoshard.cli.hardware import hardware
 from autoshard.cli.partitioning import partition
 from autoshard.cli.planning import dump, plan
 from autoshard.cli.propagating import explain, propagate
 from autoshard.cli.redistributing import redistribute
 from autoshard.cli.running import RunCommand, run
 from autoshard.cli.scheduling import schedule
-from autoshard.cli.showing import hardware, layout, modes, operators
+from autoshard.cli.showing import layout, modes, operators
 from autoshard.cli.tracing import trace
 from autoshard.cli.truthful import truth
 from autoshard.cli.viewing import diff, view
@@ -46,7 +47,7 @@ app.command()(redistribute)
 app.command()(schedule)
 app.command()(operators)
 app.command()(modes)
-app.command()(hardware)
+app.add_typer(hardware)
 app.command()(calibrate)
 app.command()(truth)
 app.add_typer(checkpoint)

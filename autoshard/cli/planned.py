@@ -37,7 +37,8 @@ HardwareName = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Whose times to reckon with: `autoshard hardware` lists them; or `calibrated`, or a FILE.json.",
+        help="Whose times to reckon with: `autoshard hardware` lists them; or `calibrated`, a FILE.json, or a"
+        " cluster's FILE.toml.",
     ),
 ]
 DatasetStrategy = Annotated[
@@ -56,7 +57,7 @@ ModeOptions = Annotated[
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="An option of the search mode, such as time_limit=30 of optimal; may be given again.",
+        help="An option of the search mode, such as time_limit=30 of optimal, or placement=search; may be given again.",
     ),
 ]
 MicroBatches = Annotated[

@@ -90,10 +90,10 @@ def modes() -> None:
     console().print(table)
 
 
-def hardware() -> None:
+def show_all_hardware() -> None:
     """List the hardware presets and what `autoshard calibrate` saved, with their figures and where these are from."""
     for name in presets():
-        _show_hardware(preset(name))
+        show_hardware(preset(name))
     _show_saved()
 
 
@@ -140,7 +140,8 @@ def _attribute(word: str) -> tuple[str, Any]:
         return name, value
 
 
-def _show_hardware(known: Hardware) -> None:
+def show_hardware(known: Hardware) -> None:
+    """The figures of one kind of hardware."""
     device = known.device
     rates = ", ".join(f"{dtype} {rate / 1e12:g}" for dtype, rate in device.peak_flops)
     typer.echo(f"{known.name}: {device.name}")
@@ -170,7 +171,7 @@ def _show_saved() -> None:
             ", ".join(str(ranks) for ranks, _ in found.by_ranks),
         )
         typer.echo(f"--hardware {name}, in {path}" + (f", for {measured} ranks" if measured else ""))
-        _show_hardware(found)
+        show_hardware(found)
 
 
 def _reach(span: int | None) -> str:

@@ -15,7 +15,7 @@ from autoshard.partition.together import TogetherStep
 from autoshard.partition.verify_bundles import BUNDLED
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
-from costmodel import Hardware, group_levels, grouped_seconds
+from costmodel import Hardware, Topology, group_levels, grouped_seconds, listed_levels
 
 HUGE = 2.0**50
 """Bytes of a message beside which latency is nothing: what a byte takes is read off it."""
@@ -80,8 +80,17 @@ class Links:
         """The (ranks, link) levels that the groups span, innermost first."""
         known = self._levels.get(groups)
         if known is None:
-            known = self._levels[groups] = group_levels(self.hardware.topology, _strides(groups))
+            known = self._levels[groups] = levels_of(groups, self.hardware.topology)
         return known
+
+
+def levels_of(groups: Grouping, topology: Topology) -> tuple:
+    """The (ranks, link) levels that groups span; on a mesh with a device order, those between the devices in it."""
+    if not isinstance(groups, Groups) or groups.mesh.order is None:
+        return group_levels(topology, _strides(groups))
+    spaced = [(ref.size, groups.mesh.spacing(ref)) for ref in groups.refs]
+    even = [(count, gap) for count, gap in spaced if gap is not None]
+    return group_levels(topology, even) if len(even) == len(spaced) else listed_levels(topology, groups.rows)
 
 
 def copied_share(step: Step) -> float:

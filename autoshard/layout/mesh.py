@@ -315,6 +315,25 @@ class Mesh:
         """Distance in grid positions between neighbours along `ref`."""
         return self._strides[ref.name] * (self.sizes[ref.name] // ref.next)
 
+    def spacing(self, ref: AxisRef) -> int | None:
+        """Distance in ranks between neighbours along `ref`; None where the device order has them unequally far apart.
+
+        >>> Mesh.parse("dp=2 tp=2 order=0.2.1.3").spacing(AxisRef("tp", 1, 2))
+        2
+        """
+        if self.order is None:
+            return self.stride(ref)
+        if ref not in self._spacings:
+            ranks, stride = np.asarray(self.order), self.stride(ref)
+            rows = ranks.reshape(-1, ref.size, stride)
+            gaps = np.unique(rows[:, 1:] - rows[:, :-1])
+            self._spacings[ref] = int(gaps[0]) if len(gaps) == 1 and gaps[0] > 0 else None
+        return self._spacings[ref]
+
+    @cached_property
+    def _spacings(self) -> dict[AxisRef, int | None]:
+        return {}
+
     def position(self, rank: int) -> int:
         """The grid position of `rank`: its place in the device order."""
         return rank if self._position_of_rank is None else int(self._position_of_rank[rank])
@@ -466,6 +485,18 @@ class Groups:
         )
         places = base + self._offsets
         return places if self.mesh.order is None else np.asarray(self.mesh.order)[places]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """[groups, size], the ranks of every group.
+
+        Raises:
+            MeshError: the mesh has more than LISTED ranks.
+        """
+        places = np.asarray(self.mesh.listed("list the groups"))
+        first = places - sum(places // self.mesh.stride(ref) % ref.size * self.mesh.stride(ref) for ref in self.refs)
+        rows = np.unique(first)[:, None] + self._offsets
+        return rows if self.mesh.order is None else np.asarray(self.mesh.order)[rows]
 
     def position(self, rank: int) -> int:
         """Where `rank` stands in its group."""

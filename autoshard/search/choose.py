@@ -72,9 +72,11 @@ class Chooser:
 
     def _speed(self, piece: AxisRef) -> tuple:
         """The links along a piece of the mesh: by themselves, and how many ranks of it each level joins."""
-        stride = self.mesh.stride(piece)
-        joined = (min(piece.size, (span or math.inf) // stride) for span, _ in self.prices.hardware.topology.levels)
-        return self.prices.levels(self.mesh.groups((piece,))), *joined
+        levels, gap = self.prices.levels(self.mesh.groups((piece,))), self.mesh.spacing(piece)
+        if gap is None:
+            return levels, piece  # nothing is like it
+        joined = (min(piece.size, (span or math.inf) // gap) for span, _ in self.prices.hardware.topology.levels)
+        return levels, *joined
 
     def choose(
         self,
