@@ -48,6 +48,8 @@ from autoshard.util.errors import AutoshardError, PlanError
 from costmodel import Hardware, preset
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from autoshard.view.page import View
 
 DEFAULT_SEARCH = "sharding_propagation"
@@ -295,17 +297,28 @@ class Planned(PlannedData):
         return save_plan(self.plan, path)
 
     def export(self, to: str, path: str | Path | None = None) -> str:
-        """The plan in the form of another framework; also written to a file if there is a path.
+        """The plan in the form of another framework or viewer; also written to a file if there is a path.
 
         Args:
-            to: "json" (the whole plan, see its schema), "dtensor", "jax", "sdy", "mindspore" or "shard".
+            to: "json" (the whole plan, see its schema), "dtensor", "jax", "sdy", "mindspore", "shard",
+                "model_explorer", "node_data", "graphml" or "dot"; or what only files can be: "memory_viz" and "chakra",
+                of which the paths are returned, a line each.
 
         Raises:
             PlanError: an unknown form, or one that cannot say this plan.
         """
-        from autoshard.exporters.export import export, save
+        from autoshard.exporters.export import FILES, export, save
 
-        return export(self, to) if path is None else save(self, to, path).read_text(encoding="utf-8")
+        if path is None:
+            return export(self, to)
+        paths = save(self, to, path)
+        return "\n".join(map(str, paths)) if to in FILES else paths[0].read_text(encoding="utf-8")
+
+    def to_networkx(self) -> nx.MultiDiGraph:
+        """The graph with what the plan says of it, as networkx has graphs; see `exporters.plan_networkx`."""
+        from autoshard.exporters.plan_networkx import plan_networkx
+
+        return plan_networkx(self)
 
     def session_on(self, engine: str) -> Session[Planned]:
         """The same with another engine than numpy: torch, or xla."""

@@ -92,7 +92,7 @@ OUTSIDE = {
     "autoshard.truth": {"scipy"},
     "autoshard.frontends": {"flax", "jax", "jaxlib", "torch"},
     "autoshard.engines": {"jax", "ml_dtypes", "torch"},
-    "autoshard.exporters": {"jax", "jaxlib", "torch"},
+    "autoshard.exporters": {"jax", "jaxlib", "networkx", "torch"},
     "autoshard.runtime": {"mpi4py", "psutil"},
     "autoshard.mindspore.checkpoint": {"safetensors"},
     "autoshard.report.brief": {"rich"},
@@ -100,6 +100,7 @@ OUTSIDE = {
     "autoshard.report.difference": {"rich"},
     "autoshard.report.plan": {"rich"},
     "autoshard.report.propagation": {"rich"},
+    "autoshard.api": {"networkx"},
     "autoshard.cli": {"networkx", "rich", "typer"},
 }
 # Modules that import each other still, all kinds of imports counted: this list only ever becomes shorter.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,11 @@ from autoshard.cli.planned import (
     Target,
     planned_target,
 )
+from autoshard.util.errors import ContextError
+from autoshard.util.files import write_whole
+
+if TYPE_CHECKING:
+    from autoshard.api import Planned
 
 
 def export(
@@ -29,8 +34,9 @@ def export(
         typer.Option(
             "--to",
             metavar="FORM",
-            help="json (the whole plan), dtensor, jax, sdy (a StableHLO module), mindspore (its strategy checkpoint) "
-            "or shard (its shard(...) lines).",
+            help="json (the whole plan), dtensor, jax, sdy (a StableHLO module), mindspore (its strategy checkpoint), "
+            "shard (its shard(...) lines), model_explorer and node_data, graphml, dot, memory_viz (a memory snapshot "
+            "of PyTorch), chakra (traces for network simulators).",
         ),
     ] = "json",
     devices: Devices = None,
@@ -40,20 +46,42 @@ def export(
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
     option: ModeOptions = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="MODE|FILE", help="Of model_explorer: beside it the plan of another mode."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write it; default: print it.")
     ] = None,
 ) -> None:
-    """Plan a model and write the plan for another framework: DTensor, JAX, Shardy or MindSpore; or as JSON."""
-    from autoshard.exporters.export import check_form
+    """Plan a model and write the plan for another framework (DTensor, JAX, Shardy, MindSpore), a viewer, or as JSON.
 
-    check_form(to)
+    With --against, which goes with model_explorer, a second plan is shown beside the first.
+    """
+    from autoshard.exporters.export import check_form, export, save
+    from autoshard.exporters.json_text import json_text
+    from autoshard.exporters.model_explorer import model_explorer
+
+    check_form(to, is_file=output is not None)
     check_file(output)
-    text = planned_target(
-        target, devices, mesh, option,
-        search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
-    ).export(to, output)  # fmt: skip
+    if against is not None and to != "model_explorer":
+        raise ContextError(f"--against goes with --to model_explorer, not with {to}")
+
+    def planned(mode: str | None) -> Planned:
+        return planned_target(
+            target, devices, mesh, option,
+            search=mode, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
+        )  # fmt: skip
+
+    found = planned(search)
+    if against is not None:
+        text = json_text(model_explorer(found, planned(against)))
+    elif output is not None:
+        typer.echo("\n".join(map(str, save(found, to, output))))
+        return
+    else:
+        text = export(found, to)
     if output is None:
         typer.echo(text, nl=False)
     else:
-        typer.echo(str(output))
+        typer.echo(str(write_whole(output, text, ContextError)))

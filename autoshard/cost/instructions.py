@@ -151,17 +151,16 @@ class Costs:
         try:
             known = self._works.get(key)
         except TypeError:  # an attribute that cannot be looked up
-            return self._computing(one, operands, results)
+            return self._computing(one, results)
         if known is None:
-            known = self._works[key] = self._computing(one, operands, results)
+            known = self._works[key] = self._computing(one, results)
         return known
 
-    def _computing(self, one: Compute, operands: tuple[TensorType, ...], results: tuple[TensorType, ...]) -> float:
-        own = one.composite is None and one.op is one.node.op and len(operands) == len(one.node.operands)
-        traffic = one.node.traffic if own else None
-        nbytes = sum(of.nbytes for of in (moved(one.node, (*operands, *results)) if own else (*operands, *results)))
+    def _computing(self, one: Compute, results: tuple[TensorType, ...]) -> float:
+        traffic = one.node.traffic if _is_own(one) else None
+        nbytes = traffic_bytes(one)
         starts, dtype = traffic is None or traffic.launches, results[0].dtype.name
-        return float(operator_seconds(_flops(one), nbytes, self.hardware.device, dtype, one.op.name, starts))
+        return float(operator_seconds(flops(one), nbytes, self.hardware.device, dtype, one.op.name, starts))
 
     def size(self, one: Collective) -> BundleSize:
         """What a collective adds to a bundle."""
@@ -197,7 +196,18 @@ class Setting:
     fixed: Collection[Node] = frozenset()
 
 
-def _flops(one: Compute) -> float:
+def _is_own(one: Compute) -> bool:
+    """Whether an instruction is its node's operator as it stands in the graph, no part of it and nothing added."""
+    return one.composite is None and one.op is one.node.op and len(one.operands) == len(one.node.operands)
+
+
+def traffic_bytes(one: Compute) -> int:
+    """Bytes that an operator reads and writes on a rank's blocks."""
+    blocks = tuple(register.local for register in (*one.operands, *one.results))
+    return sum(of.nbytes for of in (moved(one.node, blocks) if _is_own(one) else blocks))
+
+
+def flops(one: Compute) -> float:
     """Operations on the blocks of the first rank; a share of the whole operator's where blocks do not fit its rule."""
     attrs: Mapping = {name: resolve(value, 0) for name, value in one.attrs.items()}
     try:

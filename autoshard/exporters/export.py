@@ -1,4 +1,7 @@
-"""`export`: a plan in the form that a framework takes, as plain data or text, by the form's name."""
+"""`export`: a plan in the form that a framework or a viewer takes, by the form's name.
+
+FORMS are plain data or text, FILES forms that are several files, or bytes.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from autoshard.exporters.chakra import save_chakra
 from autoshard.exporters.json_text import json_text
+from autoshard.exporters.memory_viz import memory_snapshot
 from autoshard.exporters.mindspore import shard_lines, to_checkpoint
+from autoshard.exporters.model_explorer import model_explorer, node_data
 from autoshard.exporters.placements import module_plan, modules_around, to_data
 from autoshard.exporters.plan_file import plan_data
+from autoshard.exporters.plan_networkx import dot, graphml
 from autoshard.exporters.plan_records import plan_schema as plan_schema
 from autoshard.search.planned import PlannedData
 from autoshard.util.errors import PlanError
@@ -23,28 +30,39 @@ def export(planned: PlannedData, to: str) -> str:
     """The text of a plan in one of the FORMS.
 
     Raises:
-        PlanError: an unknown form, or one that cannot say this plan.
+        PlanError: an unknown form, one of the FILES, or one that cannot say this plan.
     """
-    check_form(to)
+    check_form(to, is_file=False)
     found = FORMS[to][1](planned)
     return found if isinstance(found, str) else json_text(found)
 
 
-def check_form(to: str) -> None:
-    """Raise PlanError unless `to` is one of the FORMS."""
-    if to not in FORMS:
-        near = difflib.get_close_matches(str(to), FORMS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PlanError(f"cannot export a plan to {to!r}{hint}; the forms are {', '.join(FORMS)}")
+def check_form(to: str, is_file: bool = True) -> None:
+    """Check the name of a form.
 
-
-def save(planned: PlannedData, to: str, path: str | Path) -> Path:
-    """Write what `export` gives to a file, whole or not at all; the path.
+    Args:
+        is_file: whether a file is named to write it to, which the FILES need.
 
     Raises:
-        PlanError: as for `export`, or the file cannot be written.
+        PlanError: there is no such form, or it needs a file.
     """
-    return write_whole(path, export(planned, to), PlanError)
+    known = [*FORMS, *FILES]
+    if to not in known:
+        near = difflib.get_close_matches(str(to), known, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise PlanError(f"cannot export a plan to {to!r}{hint}; the forms are {', '.join(known)}")
+    if to in FILES and not is_file:
+        raise PlanError(f"{to} is {FILES[to][0]}: name the file to write (-o FILE)")
+
+
+def save(planned: PlannedData, to: str, path: str | Path) -> list[Path]:
+    """Write a form to a file, or to files whose names begin with `path`, each whole or not at all; the files.
+
+    Raises:
+        PlanError: as for `export`, or a file cannot be written.
+    """
+    check_form(to)
+    return FILES[to][1](planned, path) if to in FILES else [write_whole(path, export(planned, to), PlanError)]
 
 
 def _json(planned: PlannedData) -> dict[str, Any]:
@@ -89,5 +107,23 @@ FORMS: Mapping[str, tuple[str, Callable[[PlannedData], Any]]] = {
     "sdy": ("the StableHLO module with the plan as sdy shardings", _sdy),
     "mindspore": ("MindSpore's strategy checkpoint, as JSON", _mindspore),
     "shard": ("MindSpore's shard(...) lines", _lines),
+    "model_explorer": ("the graph for Model Explorer, collectives as overlays, as JSON", model_explorer),
+    "node_data": ("times of operators, by which Model Explorer colors that graph, as JSON", node_data),
+    "graphml": ("the graph as GraphML: networkx, yEd, Gephi", graphml),
+    "dot": ("the graph in Graphviz's DOT", dot),
 }
 """What each form is, and what makes it: text, or data for JSON."""
+
+
+def _memory_viz(planned: PlannedData, path: str | Path) -> list[Path]:
+    return [write_whole(path, memory_snapshot(planned), PlanError)]
+
+
+FILES: Mapping[str, tuple[str, Callable[[PlannedData, str | Path], list[Path]]]] = {
+    "memory_viz": ("a memory snapshot of PyTorch, in its pickle", _memory_viz),
+    "chakra": (
+        "MLCommons Chakra traces, FILE.0.et and so on for each rank, and FILE.json with the groups",
+        save_chakra,
+    ),
+}
+"""What each form is that is no text, and what writes it."""

@@ -205,7 +205,7 @@ class _Writer:
 
     def memory(self, use: MemoryUse, spans: Sequence[Span], ranks: Iterable[int]) -> Iterator[Event]:
         """Counters of bytes by kind wherever they change, and a mark at the peak; each rank holds the same."""
-        times = _moment_times(use.moments, spans)
+        times = moment_times(use.moments, spans)
         kinds = dict.fromkeys(one.kind for one in use.held if one.nbytes)
         changes = {kind: np.zeros(use.moments + 1, np.int64) for kind in kinds}
         for one in use.held:
@@ -222,7 +222,7 @@ class _Writer:
             yield {"ph": "i", "s": "p", "pid": rank, "tid": 0, "name": "peak memory", "cat": "memory", **peak}
 
 
-def _moment_times(moments: int, spans: Sequence[Span]) -> list[float]:
+def moment_times(moments: int, spans: Sequence[Span]) -> list[float]:
     """When each instruction begins; one that takes no time begins when what comes after it does."""
     found = [-1.0] * moments
     for one in spans:

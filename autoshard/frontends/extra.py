@@ -1,4 +1,4 @@
-"""Whether the packages that a frontend needs are there."""
+"""Whether the packages that an extra of autoshard brings are there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ def need_jax(what: str) -> None:
     Raises:
         RuntimeSetupError: it is not; the message says how to get it.
     """
-    missing = [name for name in ("jax", "jaxlib") if find_spec(name) is None]
+    need(what, "jax", "jax", "jaxlib")
+
+
+def need(what: str, extra: str, *packages: str) -> None:
+    """Check that packages are installed which `extra` brings.
+
+    Raises:
+        RuntimeSetupError: one is not; the message says how to get it.
+    """
+    missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise RuntimeSetupError(
-            f"{what} needs {' and '.join(missing)}, which the extra jax brings: pip install 'autoshard[jax]'"
+            f"{what} needs {' and '.join(missing)}, which the extra {extra} brings: pip install 'autoshard[{extra}]'"
         )

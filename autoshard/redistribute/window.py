@@ -157,7 +157,7 @@ class WindowStep:
 
     def elements_sent(self, shape: Sequence[int]) -> tuple[float, ...]:
         """Elements that the rank at each position along the axes sends, for a tensor of this global shape."""
-        return tuple(float(count * self._line(shape)) for count in self._sent)
+        return tuple(float(count * self.line(shape)) for count in self._sent)
 
     def elements_moved(self, shape: Sequence[int]) -> float:
         """Elements that one rank sends at most, for a tensor of this global shape."""
@@ -165,9 +165,9 @@ class WindowStep:
 
     def nbytes_priced(self, shape: Sequence[int], itemsize: int) -> int:
         """The bytes by which costmodel prices it: what a rank receives at most."""
-        return self.elements_received * self._line(shape) * itemsize
+        return self.elements_received * self.line(shape) * itemsize
 
-    def _line(self, shape: Sequence[int]) -> int:
+    def line(self, shape: Sequence[int]) -> int:
         """Elements of a rank's block for each element of the dim."""
         local = self.before.local_shape(shape)
         return math.prod(local[: self.dim]) * math.prod(local[self.dim + 1 :])
