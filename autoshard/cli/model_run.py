@@ -118,7 +118,11 @@ def run_prepared(path: Path) -> int:
 
     Rank 0 also writes what it found beside the file, as JSON: see `outcome`.
     """
-    prepared = prepared_in(path)
+    return run(prepared_in(path), path)
+
+
+def run(prepared: Prepared, path: Path) -> int:
+    """`run_prepared` of what the file at `path` held."""
     planned, wanted = prepared.planned, prepared.wanted
     before = _values(planned, wanted)
     given = [np.array(one) for one in planned.traced.inputs(*prepared.inputs)] if before and get_rank() == 0 else []

@@ -65,6 +65,7 @@ def executor_of(program: Program, comm: Comm, engine: str) -> Runs:
         return Executor(program, comm)
     if engine == "torch":
         return _torch(program, comm)
+    need("jax", "the engine xla")
     if len(comm.ranks) < comm.world:
         raise RuntimeSetupError(
             f"the engine xla runs all {comm.world} devices from one process, but each rank is a process here; start "

@@ -1,6 +1,6 @@
 """The collectives in a compiled program, and those that a program of ours is planned with, in one form to compare.
 
-    counted(compiled.as_text(), grid) == planned(program)
+    differences(run.lowered(), program, grid)     # "" if both are the same
 
 A collective is its kind, its groups of ranks (members in order), and the bytes that it leaves on a rank.
 """
@@ -11,17 +11,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from autoshard.engines.groups import Grid, Rows
+from autoshard.engines.grid import Grid, Rows
 from autoshard.engines.rounds import rounds_of
+from autoshard.engines.stablehlo import Found, asked
 from autoshard.engines.tables import boxes, is_whole_permute
 from autoshard.partition.program import Collective, Program, Together
 from autoshard.redistribute.step import Step
-
-Found = tuple[str, Rows, int]
-"""Kind, groups in the order of their first members (of a permute: pairs of sender and receiver), bytes."""
 
 _KINDS = {
     "all-reduce": "all_reduce",
@@ -35,8 +34,31 @@ _TYPE = re.compile(r"([a-z]+[0-9]*[a-z0-9]*)\[([0-9,]*)\]")
 _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[0-9,{} ]*\})\}")
 _IOTA = re.compile(r"replica_groups=\[([0-9,]+)\]<=\[([0-9,]+)\](?:T\(([0-9,]+)\))?")
 _BITS = re.compile(r"[0-9]+")
-ONE_BY_ONE = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"}
-"""XLA's option by which it leaves reductions apart on CPUs; other passes change no collective there."""
+ONE_BY_ONE = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner", "xla_backend_optimization_level": "0"}
+"""XLA's options by which it leaves reductions apart on CPUs, and is done sooner."""
+
+
+def differences(lowered: Any, program: Program, grid: Grid) -> str:
+    """How the collectives of a lowered step differ from those that its program plans; empty if they do not.
+
+    What JAX traced has exactly the planned ones: kinds, groups, bytes. What XLA compiles has these too, one by one, but
+    for gathers of what is known before the run, which its simplifier may leave out: the gradient of a mean, say, begins
+    with one number everywhere.
+    """
+    traced = list(asked(lowered.compiler_ir("stablehlo"), grid))
+    wrong = _told("traced", Counter(one.found for one in traced), planned(program, grid))
+    if wrong:
+        return wrong
+    found = counted(lowered.compile(ONE_BY_ONE).as_text(), grid)
+    wanted = Counter(one.compiled for one in traced)
+    gone = (wanted - found) & Counter(one.compiled for one in traced if one.is_known)
+    return _told("compiled", found, wanted - gone)
+
+
+def _told(what: str, found: Counter[Found], wanted: Counter[Found]) -> str:
+    extra, missing = found - wanted, wanted - found
+    rows = ((f"{what} but not planned", extra), (f"planned but not {what}", missing))
+    return "; ".join(f"{text}: {dict(some)}" for text, some in rows if some)
 
 
 def counted(text: str, grid: Grid) -> Counter[Found]:
@@ -91,11 +113,21 @@ def _of(one: Collective | Together, grid: Grid) -> Iterator[Found]:
         pairs = tuple(sorted((source, rank) for rank, source in enumerate(step.round(0).sources)))
         yield "permute", pairs, step.after.local_size(one.of.shape) * itemsize
     elif isinstance(step, Step) and step.kind not in ("keep", "permute"):
-        yield step.kind, _sorted_rows(one, grid), step.after.local_size(one.of.shape) * itemsize
+        yield _reduced(step, _sorted_rows(one, grid), one.of.shape, itemsize)
     else:
         for messages in rounds_of(boxes(one)):
             most = max(sum(math.prod(count for _, count, _ in box) for box in sent) for _, _, sent in messages)
             yield "permute", tuple(sorted((source, target) for source, target, _ in messages)), most * itemsize
+
+
+def _reduced(step: Step, rows: Rows, shape: tuple[int, ...], itemsize: int) -> Found:
+    """The collective that does it: JAX has no product of all, and scatters nothing but sums."""
+    before, after = (layout.local_size(shape) * itemsize for layout in (step.before, step.after))
+    if step.kind in ("all_reduce", "reduce_scatter") and step.reduction == "prod":
+        return "all_gather", rows, before * len(rows[0])
+    if step.kind == "reduce_scatter" and step.reduction != "sum":
+        return "all_reduce", rows, before
+    return step.kind, rows, after
 
 
 def _sorted_rows(one: Collective | Together, grid: Grid) -> Rows:

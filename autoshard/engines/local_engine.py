@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import DType, dtype
-from autoshard.engines.groups import Axes, Grid
+from autoshard.engines.boxes import Table, arguments, slices
+from autoshard.engines.grid import Axes, Grid
 from autoshard.engines.kernels import Kernels
 from autoshard.engines.per_rank import Places, on_rank
-from autoshard.engines.tables import Box, Table
 from autoshard.layout.mesh import GroupList
 from autoshard.ops.registry import Operator, lookup
 from autoshard.runtime.array import array_dtype
@@ -139,23 +139,4 @@ class LocalCollectives(Places):
         return [np.asarray(rank if counts else 0, np.uint32) for rank in self.comm.ranks]
 
 
-def arguments(kind: str, dims: tuple[int, int], op: str) -> tuple:
-    """What a collective takes after its operand and axes."""
-    dim, to_dim = dims
-    return {
-        "all_reduce": (op,),
-        "all_gather": (dim,),
-        "reduce_scatter": (dim, op),
-        "all_to_all": (dim, to_dim),
-    }[kind]
-
-
-def slices(box: Box) -> tuple[slice, ...]:
-    """The index of a box."""
-    ends = (start + count * stride for start, count, stride in box)
-    return tuple(
-        slice(start, end if end >= 0 else None, stride) for (start, _, stride), end in zip(box, ends, strict=True)
-    )
-
-
-__all__ = ["LocalCollectives", "LocalKernels", "arguments", "slices"]
+__all__ = ["LocalCollectives", "LocalKernels"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from autoshard.engines.groups import Axes, Grid
+from autoshard.engines.grid import Axes, Grid
 
 
 @dataclass(frozen=True)

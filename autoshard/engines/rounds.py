@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoshard.engines.tables import Box, Table
+from autoshard.engines.boxes import Box, Table
 
 Message = tuple[int, int, tuple[Box, ...]]
 """Who sends, to whom, and which boxes of the sender's block, one behind the other."""

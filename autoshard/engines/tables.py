@@ -10,15 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from autoshard.engines.boxes import Box, Piece, Table
 from autoshard.partition.program import Collective
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
-
-Box = tuple[tuple[int, int, int], ...]
-"""For each dim: start, count, stride."""
-Piece = tuple[int, Box, Box, bool]
-"""Whose box it is, where it lies there and here, and whether it is added to what lies here."""
-Table = tuple[tuple[Piece, ...], ...]
 
 
 def boxes(one: Collective) -> Table:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from autoshard.engines.groups import Axes, Cuts, Grid
+from autoshard.engines.grid import Axes, Grid
+from autoshard.engines.groups import Cuts
 from autoshard.engines.tables import boxes, is_whole_permute
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Refs

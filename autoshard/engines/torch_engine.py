@@ -10,9 +10,8 @@ import atexit
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from functools import cache
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
@@ -23,21 +22,17 @@ from autoshard.core.tensortype import dtype
 from autoshard.engines import torch_library as library
 from autoshard.engines.check import check_runs
 from autoshard.engines.extras import need
-from autoshard.engines.groups import Axes, Grid
 from autoshard.engines.kernels import Kernels, kernels_of
-from autoshard.engines.local_engine import slices
-from autoshard.engines.per_rank import Places, on_rank
-from autoshard.engines.rounds import messages_of
-from autoshard.engines.tables import Table
+from autoshard.engines.per_rank import on_rank
 from autoshard.engines.text import write
+from autoshard.engines.torch_collectives import TorchCollectives, TorchControl
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.registry import lookup
 from autoshard.partition.program import Program
-from autoshard.runtime.comm import Comm, accumulator
+from autoshard.runtime.comm import Comm
 from autoshard.util.errors import RuntimeSetupError
 
 Parts = list[np.ndarray]
-Finish = Callable[[], Any]
 _LONGEST = 4096
 """Bytes of a path at most (PATH_MAX of Linux)."""
 TIMEOUT = timedelta(minutes=30)
@@ -103,7 +98,7 @@ def _on_one_host(comm: Comm) -> bool:
     return bool((names == names[0]).all())
 
 
-class TorchKernels:
+class TorchKernels(TorchControl):
     """`k` of a text on one rank."""
 
     def __init__(self, rank: int, kernels: Kernels) -> None:
@@ -119,307 +114,6 @@ class TorchKernels:
             return made[0] if isinstance(of, str) else made
 
         return call
-
-    def while_loop(self, holds: Callable, turn: Callable, carried: tuple) -> tuple:
-        while bool(holds(*carried)[0]):
-            carried = turn(*carried)
-        return carried
-
-    def case(self, index: Any, branches: tuple[Callable, ...]) -> tuple:
-        number, last = int(index), len(branches) - 1
-        return branches[number if 0 <= number <= last else last]()
-
-
-class TorchCollectives(Places):
-    """`c` of a text on one rank. Each collective begins without waiting and gives what waits and returns its result."""
-
-    def __init__(self, grid: Grid, rank: int) -> None:
-        super().__init__(grid)
-        self._rank, self._groups, self.done = rank, {}, []
-        """`done`: what was done, as (kind, ranks of the group, elements), for checks."""
-
-    def prepare(self, over: Sequence[Axes]) -> None:
-        """Make torch's groups for all axes of a text, on all ranks in one order."""
-        import torch.distributed as dist
-
-        for axes in over:
-            for row in self.grid.rows(axes):
-                members = tuple(sorted(row))
-                if members not in self._groups:
-                    self._groups[members] = dist.new_group(list(members))
-
-    def _group(self, axes: Axes) -> tuple[Any, tuple[int, ...]]:
-        """Torch's group that this rank is in, and its members in the order of the axes (torch sorts them)."""
-        row = next(row for row in self.grid.rows(axes) if self._rank in row)
-        return self._groups[tuple(sorted(row))], row
-
-    def _log(self, kind: str, row: Sequence[int], raw: Any) -> None:
-        self.done.append((kind, tuple(row), raw.numel()))
-
-    # -- blocking: begun and waited for
-
-    def all_reduce(self, x: Any, axes: Axes, op: str) -> Any:
-        return self._all_reduce(x, axes, op)()
-
-    def all_gather(self, x: Any, axes: Axes, dim: int) -> Any:
-        return self._all_gather(x, axes, dim)()
-
-    def reduce_scatter(self, x: Any, axes: Axes, dim: int, op: str) -> Any:
-        return self._reduce_scatter(x, axes, dim, op)()
-
-    def all_to_all(self, x: Any, axes: Axes, split: int, concat: int) -> Any:
-        return self._all_to_all(x, axes, split, concat)()
-
-    def bundle(self, kind: str, xs: tuple, axes: Axes, dims: tuple, op: str = "sum") -> tuple:
-        return self._bundle(kind, xs, axes, dims, op)()
-
-    def start(self, collective: Callable, *args: Any) -> Finish:
-        """Begin what the collective does; `wait` returns its result."""
-        return getattr(self, f"_{collective.__name__}")(*args)
-
-    def wait(self, begun: Finish) -> Any:
-        return begun()
-
-    # -- begun
-
-    def _all_reduce(self, x: Any, axes: Axes, op: str) -> Finish:
-        import torch
-        import torch.distributed as dist
-
-        group, row = self._group(axes)
-        self._log("all_reduce", row, x)
-        if op in ("max", "min") and x.dtype.is_floating_point:
-            return self._gathered(x, axes, op)
-        wide = _widened(x)
-        sent = wide.clone(memory_format=torch.contiguous_format)
-        work = dist.all_reduce(sent, _op(op), group=group, async_op=True)
-        return lambda: _finished(work, lambda: _narrowed(sent, x.dtype))
-
-    def _gathered(self, x: Any, axes: Axes, op: str) -> Finish:
-        """The largest or least of floats: gloo's own loses NaN by the order of ranks."""
-        import torch
-
-        finish = self._rows(x, axes)
-        return lambda: (torch.amax if op == "max" else torch.amin)(finish(), 0)
-
-    def _rows(self, x: Any, axes: Axes) -> Finish:
-        """The blocks of a group stacked, in the order of the axes."""
-        import torch
-        import torch.distributed as dist
-
-        group, row = self._group(axes)
-        sent = _bytes(x.contiguous())
-        got = torch.empty((len(row) * sent.numel(),), dtype=sent.dtype)
-        work = dist.all_gather_single(got, sent.reshape(-1), group=group, async_op=True)
-
-        def stacked() -> Any:
-            rows = got.reshape(len(row), -1).index_select(0, torch.tensor(_order(row)))
-            return rows.view(x.dtype).reshape(len(row), *x.shape)
-
-        return lambda: _finished(work, stacked)
-
-    def _all_gather(self, x: Any, axes: Axes, dim: int) -> Finish:
-        import torch
-
-        self._log("all_gather", self._group(axes)[1], x)
-        finish = self._rows(x, axes)
-        return lambda: torch.cat(list(finish()), dim)
-
-    def _reduce_scatter(self, x: Any, axes: Axes, dim: int, op: str) -> Finish:
-        import torch
-        import torch.distributed as dist
-
-        group, row = self._group(axes)
-        self._log("reduce_scatter", row, x)
-        pieces = torch.stack(_widened(x).chunk(len(row), dim))
-        if op in ("max", "min") and x.dtype.is_floating_point:
-            finish = self._exchanged(pieces, axes)
-            return lambda: _narrowed((torch.amax if op == "max" else torch.amin)(finish(), 0), x.dtype)
-        sent = pieces.index_select(0, torch.tensor(_inverse(row))).contiguous()
-        got = torch.empty_like(sent[0])
-        work = dist.reduce_scatter_single(got.view(-1), sent.view(-1), _op(op), group=group, async_op=True)
-        return lambda: _finished(work, lambda: _narrowed(got, x.dtype))
-
-    def _exchanged(self, pieces: Any, axes: Axes) -> Finish:
-        """Piece j of dim 0 to member j; what arrives is stacked in the order of the axes."""
-        import torch
-        import torch.distributed as dist
-
-        group, row = self._group(axes)
-        sent = _bytes(pieces.index_select(0, torch.tensor(_inverse(row))).contiguous()).reshape(len(row), -1)
-        got = torch.empty_like(sent)
-        work = dist.all_to_all_single(got, sent, group=group, async_op=True)
-
-        def stacked() -> Any:
-            return got.index_select(0, torch.tensor(_order(row))).view(pieces.dtype).reshape(pieces.shape)
-
-        return lambda: _finished(work, stacked)
-
-    def _all_to_all(self, x: Any, axes: Axes, split: int, concat: int) -> Finish:
-        import torch
-
-        row = self._group(axes)[1]
-        self._log("all_to_all", row, x)
-        finish = self._exchanged(torch.stack(x.chunk(len(row), split)), axes)
-        return lambda: torch.cat(list(finish()), concat)
-
-    def _bundle(self, kind: str, xs: tuple, axes: Axes, dims: tuple, op: str = "sum") -> Finish:
-        """One collective on a common buffer: a row for each piece that goes to another rank."""
-        import torch
-
-        count = len(self._group(axes)[1])
-        parts = 1 if kind in ("all_reduce", "all_gather") else count
-        cut = [x.reshape(1, -1) if parts == 1 else _pieces(x, count, dim) for x, (dim, _) in zip(xs, dims, strict=True)]
-        buffer = torch.cat(cut, 1)
-        rest = {"all_reduce": (op,), "all_gather": (0,), "reduce_scatter": (0, op), "all_to_all": (0, 0)}[kind]
-        finish = getattr(self, f"_{kind}")(buffer, axes, *rest)
-        widths = [one.shape[1] for one in cut]
-
-        def taken() -> tuple:
-            columns = finish().split(widths, 1)
-            pairs = zip(columns, xs, dims, strict=True)
-            return tuple(_joined(kind, rows, x, count, *dim) for rows, x, dim in pairs)
-
-        return taken
-
-    # -- one to one
-
-    def slice(self, x: Any, axes: Axes, dim: int) -> Any:
-        size = x.shape[dim] // len(self._row(axes))
-        return x.narrow(dim, self._row(axes).index(self._rank) * size, size).clone()
-
-    def _row(self, axes: Axes) -> tuple[int, ...]:
-        return next(row for row in self.grid.rows(axes) if self._rank in row)
-
-    def permute(self, x: Any, sources: tuple[int | None, ...]) -> Any:
-        import torch
-
-        self._log("permute", range(self.grid.size), x)
-        sends = {target: x for target, source in enumerate(sources) if source == self._rank != target}
-        source = sources[self._rank]
-        if source is None or source == self._rank:
-            self._exchange(sends, {}, x.dtype)
-            return torch.zeros_like(x) if source is None else x.clone()
-        return self._exchange(sends, {source: x.numel()}, x.dtype)[source].reshape(x.shape)
-
-    def boxes(self, x: Any, shape: tuple[int, ...], table: Table, op: str = "sum", wide: str = "") -> Any:
-        import torch
-
-        sends, counts = {}, {}
-        for source, target, wanted in messages_of(table):
-            if source == self._rank:
-                sends[target] = torch.cat([library.get(x, slices(box)).reshape(-1) for box in wanted])
-            if target == self._rank:
-                counts[source] = sum(int(np.prod([count for _, count, _ in box])) for box in wanted)
-        if any(source != rank for rank, row in enumerate(table) for source, *_ in row):
-            self._log("permute", range(self.grid.size), x)
-        got = self._exchange(sends, counts, x.dtype)
-        kind = library.torch_dtype(np.dtype(wide)) if wide else x.dtype
-        block = torch.zeros(shape, dtype=kind)
-        combine = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum, "prod": torch.mul}[op]
-        used = dict.fromkeys(got, 0)
-        for source, taken, placed, adds in table[self._rank]:
-            sizes = tuple(count for _, count, _ in taken)
-            if source == self._rank:
-                values = library.get(x, slices(taken))
-            else:
-                values = got[source].narrow(0, used[source], int(np.prod(sizes))).reshape(sizes)
-                used[source] += values.numel()
-            here = slices(placed)
-            block[here] = combine(block[here], values.to(kind)) if adds else values.to(kind)
-        return block.to(x.dtype)
-
-    def _exchange(self, sends: dict[int, Any], counts: dict[int, int], kind: Any) -> dict[int, Any]:
-        """A message to each of `sends`, and one of so many elements from each of `counts`; all ranks take part."""
-        import torch
-        import torch.distributed as dist
-
-        got = {source: torch.empty(count, dtype=kind) for source, count in counts.items()}
-        flat = {target: _bytes(part.contiguous().reshape(-1)) for target, part in sends.items()}
-        into = {source: _bytes(part) for source, part in got.items()}
-        works = [dist.irecv(part, source) for source, part in into.items()]
-        works += [dist.isend(part, target) for target, part in flat.items()]
-        for work in works:
-            if work is not None:
-                work.wait()
-        return got
-
-    def fit(self, x: Any, shape: tuple[int, ...]) -> Any:
-        made = x.new_zeros(shape)
-        inside = tuple(slice(min(old, new)) for old, new in zip(x.shape, shape, strict=True))
-        made[inside] = x[inside]
-        return made
-
-    def rank(self, counts: bool) -> Any:
-        return library.array(np.asarray(self._rank if counts else 0, np.uint32))
-
-
-def _finished(work: Any, result: Finish) -> Any:
-    work.wait()
-    return result()
-
-
-def _order(row: Sequence[int]) -> list[int]:
-    """Where each member, in the order of the axes, stands in torch's group, which is sorted."""
-    members = sorted(row)
-    return [members.index(rank) for rank in row]
-
-
-def _inverse(row: Sequence[int]) -> list[int]:
-    """For each member of torch's group its place in the order of the axes."""
-    return np.argsort(_order(row)).tolist()
-
-
-def _pieces(x: Any, count: int, dim: int) -> Any:
-    import torch
-
-    return torch.stack(x.chunk(count, dim)).reshape(count, -1)
-
-
-def _joined(kind: str, rows: Any, x: Any, count: int, dim: int, to_dim: int) -> Any:
-    """A bundle's part out of its columns of what came."""
-    import torch
-
-    if kind == "all_reduce":
-        return rows.reshape(x.shape)
-    shape = list(x.shape)
-    if kind != "all_gather":
-        shape[dim] //= count
-    if kind == "reduce_scatter":
-        return rows.reshape(shape)
-    return torch.cat([row.reshape(shape) for row in rows], dim if kind == "all_gather" else to_dim)
-
-
-@cache
-def _op(name: str) -> Any:
-    from torch.distributed import ReduceOp
-
-    return {"sum": ReduceOp.SUM, "max": ReduceOp.MAX, "min": ReduceOp.MIN, "prod": ReduceOp.PRODUCT}[name]
-
-
-def _widened(x: Any) -> Any:
-    """What gloo reduces: narrow floats as f32 as on all engines, bools as bytes, small whole numbers as i32."""
-    import torch
-
-    if x.dtype == torch.bool:
-        return x.to(torch.uint8)
-    known = library.numpy_dtype(x.dtype)
-    wide = accumulator(known)
-    if wide != known:
-        return x.to(library.torch_dtype(wide))
-    small = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.int64}
-    return x.to(small[x.dtype]) if x.dtype in small else x
-
-
-def _narrowed(x: Any, to: Any) -> Any:
-    return x if x.dtype == to else x.to(to)
-
-
-def _bytes(x: Any) -> Any:
-    """The same memory as bytes: gloo moves few types, and bytes always."""
-    import torch
-
-    return x.reshape(-1).view(torch.uint8) if x.numel() else x.reshape(-1).to(torch.uint8)
 
 
 class TorchRun:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.engines.groups import Cuts, Grid
+from autoshard.engines.grid import Grid
+from autoshard.engines.groups import Cuts
 from autoshard.engines.kernels import kernels_of
 from autoshard.engines.local_run import LocalRun
 from autoshard.engines.rounds import rounds_of
