@@ -301,8 +301,9 @@ class Planned(PlannedData):
 
         Args:
             to: "json" (the whole plan, see its schema), "dtensor", "jax", "sdy", "mindspore", "shard",
-                "model_explorer", "node_data", "graphml" or "dot"; or what only files can be: "memory_viz" and "chakra",
-                of which the paths are returned, a line each.
+                "model_explorer", "node_data", "graphml" or "dot"; what a rank runs: "torch-code", "jax-code" (Python
+                modules that need torch or JAX alone) or "stablehlo"; or what only files can be: "memory_viz" and
+                "chakra", of which the paths are returned, a line each.
 
         Raises:
             PlanError: an unknown form, or one that cannot say this plan.

@@ -36,7 +36,8 @@ def export(
             metavar="FORM",
             help="json (the whole plan), dtensor, jax, sdy (a StableHLO module), mindspore (its strategy checkpoint), "
             "shard (its shard(...) lines), model_explorer and node_data, graphml, dot, memory_viz (a memory snapshot "
-            "of PyTorch), chakra (traces for network simulators).",
+            "of PyTorch), chakra (traces for network simulators); or what a rank runs: torch-code, jax-code (Python "
+            "modules), stablehlo.",
         ),
     ] = "json",
     devices: Devices = None,

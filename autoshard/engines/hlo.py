@@ -45,14 +45,20 @@ def differences(lowered: Any, program: Program, grid: Grid) -> str:
     for gathers of what is known before the run, which its simplifier may leave out: the gradient of a mean, say, begins
     with one number everywhere.
     """
-    traced = list(asked(lowered.compiler_ir("stablehlo"), grid))
-    wrong = _told("traced", Counter(one.found for one in traced), planned(program, grid))
+    module = lowered.compiler_ir("stablehlo")
+    wrong = traced_differences(module, program, grid)
     if wrong:
         return wrong
+    traced = list(asked(module, grid))
     found = counted(lowered.compile(ONE_BY_ONE).as_text(), grid)
     wanted = Counter(one.compiled for one in traced)
     gone = (wanted - found) & Counter(one.compiled for one in traced if one.is_known)
     return _told("compiled", found, wanted - gone)
+
+
+def traced_differences(module: Any, program: Program, grid: Grid) -> str:
+    """How the collectives of a StableHLO module differ from those that its program plans; empty if they do not."""
+    return _told("traced", Counter(one.found for one in asked(module, grid)), planned(program, grid))
 
 
 def _told(what: str, found: Counter[Found], wanted: Counter[Found]) -> str:

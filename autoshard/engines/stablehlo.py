@@ -36,7 +36,7 @@ class Asked:
 
 
 def asked(module: Any, grid: Grid) -> Iterator[Asked]:
-    """The collectives of a StableHLO module, `lowered.compiler_ir("stablehlo")`, on devices that stand as `grid` says."""
+    """The collectives of a module, `lowered.compiler_ir("stablehlo")`, on devices that stand as `grid` says."""
     known: set[Any] = set()
     for op in _walk(module.operation):
         is_known = op.name not in _OF_DEVICES and all(one in known for one in op.operands)

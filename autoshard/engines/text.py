@@ -77,9 +77,7 @@ def write(program: Program) -> Text:
         PlanError: it does what no text says yet: collectives of a function of their own, ranks that go different ways
             and talk to each other.
     """
-    writer = _Writer(program)
-    source = "\n".join(writer.whole()) + "\n"
-    return Text(source, writer.cuts.grid, writer.constants, tuple(writer.over))
+    return Writer(program).text()
 
 
 def refs_of(program: Program) -> tuple[set[AxisRef], bool]:
@@ -127,7 +125,11 @@ class _Names:
         return found
 
 
-class _Writer:
+class Writer:
+    """Writes a program as text. What stands for an operator, and what the function takes first, others may change."""
+
+    first: tuple[str, ...] = ("k", "c", "const")
+
     def __init__(self, program: Program) -> None:
         self.program, self.names = program, _Names()
         self.cuts = Cuts(program.mesh, *refs_of(program))
@@ -136,6 +138,11 @@ class _Writer:
         self.over: dict[Axes, None] = {}
         self._known: dict[Any, str] = {}
 
+    def text(self) -> Text:
+        """The text, once."""
+        source = "\n".join(self.whole()) + "\n"
+        return Text(source, self.cuts.grid, self.constants, tuple(self.over))
+
     def whole(self) -> Lines:
         inputs = [self.names[one] for one in self.program.inputs]
         body = list(self.block(self.program.instructions, self.program.last_uses, self.program.outputs, 1))
@@ -143,7 +150,7 @@ class _Writer:
         yield f"# Axes: {' '.join(f'{name}={size}' for name, size in self.cuts.grid.axes)}"
         yield from ("", *(f"{name} = {value!r}" for value, name in self.tables.items())) if self.tables else ()
         yield ""
-        yield f"def step({', '.join(('k', 'c', 'const', *inputs))}):"
+        yield from _signature((*self.first, *inputs))
         for one, name in zip(self.program.inputs, inputs, strict=True):
             yield f"    # {name}: {one.local} [{one.layout}]"
         yield from body
@@ -367,6 +374,11 @@ class _Writer:
         return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
+def _signature(arguments: Sequence[str]) -> Lines:
+    line = f"def step({', '.join(arguments)}):"
+    yield from (line,) if len(line) <= _COMMENT_AT else ("def step(", *(f"    {one}," for one in arguments), "):")
+
+
 def _kinds(name: str, count: int) -> tuple[str, ...]:
     return ("holds", "turn") if name == "While" else tuple(f"branch_{i}" for i in range(count))
 
@@ -383,4 +395,4 @@ def _commented(line: str, comment: str) -> str:
     return f"{line:<{_COMMENT_AT}}  # {_one_line(comment)}" if comment else line
 
 
-__all__ = ["Axes", "Text", "write"]
+__all__ = ["Axes", "Text", "Writer", "write"]

@@ -100,6 +100,27 @@ def _lines(planned: PlannedData) -> str:
     return shard_lines(planned.plan)
 
 
+def _torch_code(planned: PlannedData) -> str:
+    from autoshard.engines.code import code
+
+    return code(planned.program, "torch")
+
+
+def _jax_code(planned: PlannedData) -> str:
+    from autoshard.engines.code import code
+
+    return code(planned.program, "jax")
+
+
+def _stablehlo(planned: PlannedData) -> str:
+    from autoshard.engines.extras import need
+
+    need("jax", "exporting the program of a rank as StableHLO")
+    from autoshard.engines.xla_whole import stablehlo
+
+    return stablehlo(planned.program)
+
+
 FORMS: Mapping[str, tuple[str, Callable[[PlannedData], Any]]] = {
     "json": ("the whole plan, which `plan --mode FILE.json` takes up again", _json),
     "dtensor": ("placements of PyTorch's DTensor by qualified names, as JSON", _dtensor),
@@ -111,6 +132,9 @@ FORMS: Mapping[str, tuple[str, Callable[[PlannedData], Any]]] = {
     "node_data": ("times of operators, by which Model Explorer colors that graph, as JSON", node_data),
     "graphml": ("the graph as GraphML: networkx, yEd, Gephi", graphml),
     "dot": ("the graph in Graphviz's DOT", dot),
+    "torch-code": ("what a rank runs, as a Python module that needs torch alone", _torch_code),
+    "jax-code": ("what a rank runs, as a Python module that needs JAX alone", _jax_code),
+    "stablehlo": ("what a rank runs, as a StableHLO module with the plan's collectives", _stablehlo),
 }
 """What each form is, and what makes it: text, or data for JSON."""
 

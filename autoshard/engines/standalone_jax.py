@@ -1,0 +1,77 @@
+"""Exported code on JAX: one function for all devices under `jax.shard_map`, each device a rank.
+
+This file needs numpy and jax, and files that need no more: exported code carries it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from autoshard.engines.standalone import Plan, Value, arguments_of, finished
+from autoshard.engines.xla_collectives import XlaCollectives, XlaControl
+
+
+def constant(kind: str, shape: tuple[int, ...], packed: str) -> np.ndarray:
+    """An array of these bytes (zlib, base64)."""
+    return np.frombuffer(zlib.decompress(b64decode(packed)), jnp.dtype(kind)).reshape(shape)
+
+
+def mesh_of(plan: Plan) -> Mesh:
+    """The devices as the plan's mesh."""
+    devices = jax.devices()
+    if len(devices) < plan.grid.size:
+        raise SystemExit(f"the plan is for {plan.grid.size} devices, but JAX has {len(devices)}")
+    placed = np.array(devices[: plan.grid.size], dtype=object)[list(plan.grid.ranks)]
+    return Mesh(placed.reshape([size for _, size in plan.grid.axes]), plan.grid.names)
+
+
+def spec_of(value: Value) -> PartitionSpec:
+    return PartitionSpec(*(axes or None for axes in value.dims))
+
+
+def jitted(plan: Plan, step: Callable, mesh: Mesh) -> Any:
+    """The step on whole (padded) arrays, as `jax.jit` gives it; what it updates is donated."""
+    outputs = tuple(map(spec_of, plan.outputs))
+
+    def local(*blocks: jax.Array) -> tuple:
+        return step(XlaControl(), XlaCollectives(plan.grid), *blocks)
+
+    inside = jax.shard_map(
+        local, mesh=mesh, in_specs=tuple(map(spec_of, plan.inputs)), out_specs=outputs, check_vma=False
+    )
+    return jax.jit(inside, donate_argnums=tuple(plan.updates.values()))
+
+
+def run(plan: Plan, step: Callable, given: Mapping[str, np.ndarray], steps: int = 1) -> dict[str, np.ndarray]:
+    """Whole inputs in, whole outputs of the last step out."""
+    with jax.enable_x64(True):
+        mesh = mesh_of(plan)
+        function = jitted(plan, step, mesh)
+        pairs = zip(plan.inputs, plan.arrays(given), strict=True)
+        arrays = [
+            jax.device_put(one.pad(array).astype(jnp.dtype(one.dtype)), NamedSharding(mesh, spec_of(one)))
+            for one, array in pairs
+        ]
+        made: tuple = ()
+        for _ in range(steps):
+            made = function(*arrays)
+            for out, into in plan.updates.items():
+                arrays[into] = made[out]
+    pairs = zip(plan.outputs, made, strict=True)
+    return {one.name: np.asarray(x)[tuple(map(slice, one.shape))].astype(one.host_dtype) for one, x in pairs}
+
+
+def main(plan: Plan, step: Callable, text: str) -> None:
+    """Run from the command line, on devices of the host if there are no others."""
+    told = arguments_of(text)
+    jax.config.update("jax_num_cpu_devices", plan.grid.size)
+    given = dict(np.load(told.inputs)) if told.inputs else {}
+    finished(plan, run(plan, step, given, told.steps), told.outputs)

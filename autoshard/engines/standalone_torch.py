@@ -1,0 +1,80 @@
+"""Exported code on torch: this process is a rank of `torch.distributed`.
+
+This file needs numpy and torch, and files that need no more: exported code carries it.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from autoshard.engines.launchers import rendezvous, where_am_i
+from autoshard.engines.standalone import Plan, Value, arguments_of, finished
+from autoshard.engines.torch_collectives import TorchCollectives, TorchControl
+
+aten: Any = torch.ops.aten
+
+
+def constant(kind: str, shape: tuple[int, ...], packed: str) -> torch.Tensor:
+    """A tensor of these bytes (zlib, base64)."""
+    data = bytearray(zlib.decompress(b64decode(packed)))
+    return torch.frombuffer(data, dtype=getattr(torch, kind)).reshape(shape)
+
+
+def on_host(x: torch.Tensor, of: Value) -> np.ndarray:
+    return x.to(getattr(torch, of.host_dtype.name)).resolve_conj().cpu().numpy()
+
+
+def start() -> None:
+    """Join the other ranks, that torchrun, mpiexec or srun has started."""
+    if not dist.is_initialized():
+        here = where_am_i()
+        address, port = rendezvous(here)
+        os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+        dist.init_process_group("gloo", rank=here.rank, world_size=here.world)
+    torch.set_num_threads(1)
+
+
+def run(plan: Plan, step: Callable, given: Mapping[str, np.ndarray], steps: int = 1) -> dict[str, np.ndarray]:
+    """Whole inputs in, whole outputs of the last step out, on every rank."""
+    start()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    if world != plan.grid.size:
+        raise SystemExit(f"the plan is for {plan.grid.size} ranks, but {world} are running")
+    collectives = TorchCollectives(plan.grid, rank)
+    collectives.prepare(plan.axes)
+    pairs = zip(plan.inputs, plan.arrays(given), strict=True)
+    blocks = [
+        torch.tensor(one.pad(array)[one.block(plan.grid, rank)]).to(getattr(torch, one.dtype)) for one, array in pairs
+    ]
+    made: tuple = ()
+    with torch.no_grad():
+        for _ in range(steps):
+            made = step(TorchControl(), collectives, *blocks)
+            for out, into in plan.updates.items():
+                blocks[into] = made[out]
+    return {one.name: _whole(plan, one, x) for one, x in zip(plan.outputs, made, strict=True)}
+
+
+def _whole(plan: Plan, one: Value, x: torch.Tensor) -> np.ndarray:
+    own = torch.tensor(on_host(x, one))
+    parts = [torch.empty_like(own) for _ in range(plan.grid.size)]
+    dist.all_gather(parts, own.contiguous())
+    return one.join(plan.grid, [part.numpy() for part in parts])
+
+
+def main(plan: Plan, step: Callable, text: str) -> None:
+    """Run from the command line."""
+    told = arguments_of(text)
+    given = dict(np.load(told.inputs)) if told.inputs else {}
+    found = run(plan, step, given, told.steps)
+    if dist.get_rank() == 0:
+        finished(plan, found, told.outputs)
+    dist.destroy_process_group()

@@ -1,0 +1,78 @@
+"""A program's step on whole arrays: what JAX's users call, each input split over the mesh as the plan says.
+
+Dims that do not divide are padded at their end: `WholeStep.examples` says to which shapes.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+from autoshard.engines.check import check_runs
+from autoshard.engines.kernels import kernels_of
+from autoshard.engines.text import Writer
+from autoshard.engines.xla_collectives import XlaCollectives
+from autoshard.engines.xla_kernels import XlaKernels
+from autoshard.partition.program import Program, Register
+from autoshard.runtime.array import array_dtype
+from autoshard.util.errors import PlanError
+
+
+class WholeStep:
+    """A program as one function under `jax.shard_map`, on whole arrays.
+
+    Raises:
+        PlanError: an operator that the engine xla lacks; axes whose pieces have no names; a partial input or output.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._kernels = kernels_of("xla")
+        check_runs(program, self._kernels)
+        writer = Writer(program)
+        self.program, self.text, self._axes = program, writer.text(), writer.cuts.axes
+        if not writer.cuts.is_named:
+            raise PlanError(
+                f"{program.name!r} cuts an axis of its mesh '{program.mesh}' in ways that have no common pieces, or "
+                "has groups that are lists of ranks, for which JAX's shardings have no names; the engine xla runs it"
+            )
+        self.in_specs = tuple(map(self._spec, program.inputs))
+        self.out_specs = tuple(map(self._spec, program.outputs))
+
+    def _spec(self, register: Register) -> PartitionSpec:
+        if register.layout.partial:
+            raise PlanError(f"{register.name} is partial [{register.layout}], which no sharding of JAX says")
+        return PartitionSpec(*(self._axes(refs) or None for refs in register.layout.dims))
+
+    @cached_property
+    def mesh(self) -> AbstractMesh:
+        """The mesh without devices."""
+        return AbstractMesh(tuple(size for _, size in self.text.grid.axes), self.text.grid.names)
+
+    @property
+    def examples(self) -> list[jax.ShapeDtypeStruct]:
+        """What goes in: whole, padded."""
+        return [jax.ShapeDtypeStruct(one.whole.shape, array_dtype(one.whole.dtype)) for one in self.program.inputs]
+
+    def over(self, mesh: Mesh | AbstractMesh) -> Any:
+        """The jitted function over a mesh; what it updates is donated."""
+        inside = jax.shard_map(
+            self._local, mesh=mesh, in_specs=self.in_specs, out_specs=self.out_specs, check_vma=False
+        )
+        return jax.jit(inside, donate_argnums=tuple(self.program.updates.values()))
+
+    def _local(self, *blocks: jax.Array) -> tuple:
+        grid = self.text.grid
+        return self.text.step(XlaKernels(grid, self._kernels), XlaCollectives(grid), self.text.constants, *blocks)
+
+    def lowered(self, platform: str = "cpu") -> Any:
+        """What `jax.jit(...).lower` gives, for devices that need not be here."""
+        with jax.enable_x64(True):
+            return self.over(self.mesh).trace(*self.examples).lower(lowering_platforms=(platform,))
+
+
+def stablehlo(program: Program) -> str:
+    """The StableHLO module of a program: whole arrays, a manual computation, the plan's collectives."""
+    return WholeStep(program).lowered().as_text()

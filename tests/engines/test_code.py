@@ -1,0 +1,110 @@
+"""Exported code gives the same numbers without autoshard, and a StableHLO module holds exactly the planned collectives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoshard import ops, plan
+from autoshard.api import Planned
+from autoshard.engines.code import CARRIED, code, defined_in, needed_by
+from autoshard.nn import Adam, Cell, Dense, LayerNorm
+from autoshard.trace.initializer import set_seed
+from autoshard.transform.train import train_step
+
+BLOCKED = "raise ImportError('this module is not there')\n"
+STEPS = 2
+
+
+class Net(Cell):
+    """Sizes that 2 ranks do not divide: 5 columns, and 3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = LayerNorm(6), Dense(6, 5), Dense(5, 3)
+
+    def construct(self, x):
+        return ops.reduce_mean(ops.square(self.down(self.up(self.norm(x)))))
+
+
+@cache
+def trained() -> tuple[Planned, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """A planned step of training, what goes in by name, and what two steps lead to."""
+    set_seed(3)
+    network = Net()
+    x = np.random.default_rng(2).normal(size=(8, 6)).astype(np.float32)
+    step = train_step(network, Adam(network.trainable_params(), 0.1), x)
+    planned = plan(step, (), "dp=2", search="zero1")
+    arrays = [np.array(one) for one in planned.traced.inputs(x)]
+    inputs = dict(zip([one.name for one in planned.program.inputs], arrays, strict=True))
+    found = [np.asarray(planned.run(x)) for _ in range(STEPS)][-1:]
+    return planned, inputs, {planned.program.outputs[0].name: found[0]}
+
+
+def _run_alone(framework: str, folder: Path, command: list[str]) -> None:
+    """Run the exported module where autoshard cannot be imported, and compare the loss of the second step."""
+    planned, inputs, wanted = trained()
+    (folder / "autoshard.py").write_text(BLOCKED)
+    planned.export(f"{framework}-code", folder / "plan.py")
+    np.savez(folder / "in.npz", **inputs)
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment |= {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    arguments = [*command, "plan.py", "in.npz", "out.npz", "--steps", str(STEPS)]
+    done = subprocess.run(
+        arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = np.load(folder / "out.npz")
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_torch_code_runs_alone(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    _run_alone("torch", tmp_path, [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"])
+
+
+@pytest.mark.jax
+@pytest.mark.slow
+def test_jax_code_runs_alone(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    _run_alone("jax", tmp_path, [sys.executable])
+
+
+@pytest.mark.jax
+def test_stablehlo_holds_the_planned_collectives() -> None:
+    pytest.importorskip("jax")
+    from autoshard.engines.hlo import traced_differences
+    from autoshard.engines.xla_whole import WholeStep
+
+    planned, *_ = trained()
+    step = WholeStep(planned.program)
+    lowered = step.lowered()
+    assert not traced_differences(lowered.compiler_ir("stablehlo"), planned.program, step.text.grid)
+    assert "sdy.manual_computation" in lowered.as_text() and planned.program.collectives
+
+
+def test_carried_files_share_no_name_and_need_no_others() -> None:
+    for files in CARRIED.values():
+        names = [name for one in files for name in defined_in(one)]
+        assert len(set(names)) == len(names), [one for one in names if names.count(one) > 1]
+        assert {home for one in files for home in needed_by(one)} <= set(files)
+
+
+@pytest.mark.torch
+def test_code_reads_as_the_program() -> None:
+    pytest.importorskip("torch")
+    planned, *_ = trained()
+    text = code(planned.program, "torch")
+    assert not [line for line in text.splitlines() if "import" in line and "autoshard" in line]
+    start = text[: text.index("# -- operators")]
+    kinds = {one.step.kind for one in planned.program.collectives}
+    assert all(f"c.{kind}" in start or f"c.bundle({kind!r}" in start for kind in kinds)
