@@ -1,4 +1,4 @@
-"""Exported code gives the same numbers without autoshard, and a StableHLO module holds exactly the planned collectives."""
+"""Exported code gives the same numbers without autoshard; a StableHLO module holds exactly the planned collectives."""
 
 from __future__ import annotations
 
