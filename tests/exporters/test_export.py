@@ -106,7 +106,7 @@ def test_an_unknown_form_is_told():
         training().export("mindspor")
     assert str(error.value) == (
         "cannot export a plan to 'mindspor'; did you mean 'mindspore'?; the forms are json, dtensor, jax, sdy, "
-        "mindspore, shard, model_explorer, node_data, graphml, dot, memory_viz, chakra"
+        "mindspore, shard, model_explorer, node_data, graphml, dot, torch-code, jax-code, stablehlo, memory_viz, chakra"
     )
 
 
