@@ -1,1 +1,2 @@
-"""Training steps cut in time and in space: `schedules` says who does what and when, `stages` what there is to do."""
+"""Training steps cut in time and in space: `schedules` says who does what and when, `stages` what there is to do,
+`transfers` what goes between their devices, `planned` how each stage lies on its own, `execute` runs it all."""

@@ -35,6 +35,7 @@ from autoshard.runtime.identity import identity
 from autoshard.runtime.joining import join
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.lookout import look_out
+from autoshard.runtime.mail import MpiMail
 from autoshard.runtime.progress import of_this_rank
 from autoshard.util.errors import RuntimeSetupError
 
@@ -64,6 +65,14 @@ class MpiComm(Comm):
         self._in_world = _ranks_in_world(self._comm)
         self._of_groups: dict[Grouping, Any] = {}
         self._of_members: dict[tuple[int, ...], Any] = {tuple(range(self.world)): self._comm}
+
+    def part(self, members: Sequence[int]) -> MpiComm:
+        """The comm of some of the ranks, in this order; only they call it."""
+        return MpiComm(self._create(tuple(members)))
+
+    def mail(self) -> MpiMail:
+        """Messages between the ranks beside all collectives; all ranks call it together."""
+        return MpiMail(self._comm.Dup())
 
     def barrier(self) -> None:
         self._run("barrier", self.world, [], self._barrier, None)

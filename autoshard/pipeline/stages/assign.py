@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autoshard.ir.graph import PARAMETER, Node, Value
+from autoshard.ir.graph import PARAMETER, Graph, Node, Value
 from autoshard.ir.verify import describe
 from autoshard.pipeline.stages.patterns import stages_by_name
 from autoshard.transform.micro.accumulate import Apart
@@ -43,24 +43,45 @@ def assign(step: Apart, given: Mapping[str, int]) -> Assigned:
         StageError: more stages than there are operators in, or an operator of a stage reads what a later one makes.
         UnknownNameError: a pattern that matches nothing.
     """
+    _check_gradients(step)
+    graph, forward = step.graph, forward_nodes(step.graph)
+    parameters = [value for value in graph.inputs if graph.role_of[value] == PARAMETER]
+    operators = [node.name for node in graph.nodes if node in forward and node.name]
+    found = stages_by_name(given, (*(value.name for value in parameters), *operators))
+    named = {node: found[node.name] for node in forward if node.name in found}
+    owners = {value: found[value.name] for value in parameters if value.name in found}
+    return _Assigner(step, max(given.values()) + 1, named, owners).run()
+
+
+def assign_nodes(step: Apart, stages: Mapping[Node, int], count: int) -> Assigned:
+    """The same where operators of the forward pass (nodes of `step.graph`) are given to stages one by one.
+
+    Raises:
+        StageError: as `assign`.
+    """
+    _check_gradients(step)
+    return _Assigner(step, count, stages, {}).run()
+
+
+def forward_nodes(graph: Graph) -> set[Node]:
+    """The nodes of the forward pass."""
+    return set(graph.nodes[: backward_begins(graph)])
+
+
+def _check_gradients(step: Apart) -> None:
     if step.graph.updates and not step.graph.cotangents:
         raise StageError(
             f"{step.graph.name!r} cannot be cut into stages: it came with its gradients, and does not say which "
             "operators make them; let autoshard differentiate it"
         )
-    return _Assigner(step, given).run()
 
 
 class _Assigner:
-    def __init__(self, step: Apart, given: Mapping[str, int]) -> None:
-        self.step, graph = step, step.graph
-        self.forward_nodes = set(graph.nodes[: backward_begins(graph)])
-        parameters = [value for value in graph.inputs if graph.role_of[value] == PARAMETER]
-        operators = [node.name for node in self.forward_nodes if node.name]
-        found = stages_by_name(given, (*(value.name for value in parameters), *operators))
-        self.named = found
-        self.count = max(given.values()) + 1
-        self.parameters = {value: found[value.name] for value in parameters if value.name in found}
+    def __init__(
+        self, step: Apart, count: int, named: Mapping[Node, int], parameters: Mapping[Value, int]
+    ) -> None:
+        self.step, self.count, self.named, self.parameters = step, count, named, dict(parameters)
+        self.forward_nodes = forward_nodes(step.graph)
         self.once = _once(step, self.parameters)
         self.weights = made_of_parameters(step)
         self.made: dict[Value, tuple[int, bool]] = {}
@@ -90,7 +111,7 @@ class _Assigner:
     def _is_free(self, node: Node) -> bool:
         """Whether it computes with data and constants alone, and no pattern names it."""
         original = self.step.body.of.get(node)
-        named = original is not None and original.name in self.named
+        named = original is not None and original in self.named
         reads = any(value in self.made or value in self.weights for value in node.uses)
         result = any(one in node.results for one, _ in self.step.body.outputs.values())
         return not (named or reads or result or node.op.has_effects(node.attrs))
@@ -107,7 +128,7 @@ class _Assigner:
         ahead += [self.once[value] for value in node.uses if value in self.once]
         back = [stage for stage, is_forward in read if not is_forward]
         if is_forward:
-            stage = self.named.get(node.name, max(ahead, default=0)) if original else max(ahead, default=0)
+            stage = self.named.get(original, max(ahead, default=0)) if original else max(ahead, default=0)
             self._check(node, stage, max(ahead, default=0))
             return stage, True
         last = self.count - 1

@@ -10,6 +10,7 @@ from itertools import chain
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from autoshard.pipeline.stages.assign import Assigned, assign
+from autoshard.pipeline.stages.sums import with_late_sums
 from autoshard.trace.cell import Cell
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.accumulate import Apart
@@ -111,7 +112,12 @@ def cut_stages(step: Traced | Graph, stages: Mapping[str, int], micro_batches: i
         GraphError: micro batches into which the step cannot be cut; see `transform.micro.accumulate`.
     """
     apart = Apart.of(step.graph if isinstance(step, Traced) else step, micro_batches)
-    return _Cutter(apart, assign(apart, stages)).run()
+    return cut_as_assigned(apart, assign(apart, stages))
+
+
+def cut_as_assigned(step: Apart, assigned: Assigned) -> Pipeline:
+    """The stages of a step whose operators have theirs."""
+    return _Cutter(*with_late_sums(step, assigned)).run()
 
 
 class _Cutter:

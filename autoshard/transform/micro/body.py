@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autoshard.ir.graph import Builder, Graph, Node, Value
 from autoshard.layout.mesh import Mesh
@@ -20,12 +20,14 @@ class Body:
         nodes: in order of execution; they may also use values that are the same for all micro batches.
         outputs: for each value of the training step that is needed afterwards what one micro batch gives to it.
         of: the node of the training step that each node stands for.
+        terms: the results that are terms of sums (or of other reductions) over the micro batches.
     """
 
     slices: dict[Value, tuple[Value, Part]]
     nodes: tuple[Node, ...]
     outputs: dict[Value, tuple[Value, Part | Term]]
     of: dict[Node, Node]
+    terms: dict[Value, Term] = field(default_factory=dict)
 
     @property
     def captured(self) -> list[Value]:
@@ -45,7 +47,7 @@ class Body:
                 needed.update(node.uses)
         slices = {one: of for one, of in self.slices.items() if one in needed}
         of = {node: self.of[node] for node in kept if node in self.of}
-        return Body(slices, tuple(reversed(kept)), outputs, of)
+        return Body(slices, tuple(reversed(kept)), outputs, of, self.terms)
 
 
 def write_body(forms: Forms, needed: Iterable[Value], builder: Builder) -> Body:
@@ -55,7 +57,8 @@ def write_body(forms: Forms, needed: Iterable[Value], builder: Builder) -> Body:
         if node in forms.cuts:
             writer.write(node, forms.cuts[node])
     outputs = {value: writer.made_of(value) for value in needed}
-    return Body(writer.slices, tuple(writer.nodes), outputs, writer.of).giving(outputs)
+    terms = {one: form for made in writer.made.values() for form, one in made.items() if isinstance(form, Term)}
+    return Body(writer.slices, tuple(writer.nodes), outputs, writer.of, terms).giving(outputs)
 
 
 class _Writer:

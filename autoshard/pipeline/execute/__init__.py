@@ -1,0 +1,5 @@
+"""Running a planned pipeline: every group of ranks does its actions in the order of the schedule and has what it is sent."""
+
+from autoshard.pipeline.execute.session import PipelineSession, Ran
+
+__all__ = ["PipelineSession", "Ran"]

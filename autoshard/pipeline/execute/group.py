@@ -1,0 +1,261 @@
+"""One group of a pipeline in a step: what its hosted ranks do, in order, and where they wait for others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+
+from autoshard.ir.graph import Value
+from autoshard.partition.program import Register
+from autoshard.pipeline.execute.parcels import Receiver, Sender
+from autoshard.pipeline.planned.plan import PlannedPipeline
+from autoshard.pipeline.planned.programs import Place, Ready, Route
+from autoshard.pipeline.schedules.action import BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action
+from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch
+from autoshard.runtime.array import array_dtype, cut, join
+from autoshard.runtime.comm import REDUCTIONS, Comm
+from autoshard.runtime.interpret import Executor, Parts
+from autoshard.runtime.mail import Letter, Mail
+from autoshard.transform.micro.forms import Part
+from autoshard.transform.micro.forms import cut as dealt
+
+Key = tuple[int, int | None]
+
+
+@dataclass
+class Measured:
+    """What a group has done in a step: seconds at work and in all, bytes sent, most bytes held of micro batches."""
+
+    busy: float = 0.0
+    sent: int = 0
+    peak: int = 0
+
+
+@dataclass
+class _Step:
+    """What a group holds during a step."""
+
+    arrays: Mapping[Value, np.ndarray]
+    held: dict[Key, Parts] = field(default_factory=dict)
+    readers: Counter[Key] = field(default_factory=Counter)
+    sums: dict[tuple[Place, int], Parts] = field(default_factory=dict)
+    rows: dict[Value, dict[int, Parts]] = field(default_factory=dict)
+    made: dict[Value, tuple[Parts, Register]] = field(default_factory=dict)
+    cuts: dict[tuple, Parts] = field(default_factory=dict)
+    receivers: dict[int, Receiver] = field(default_factory=dict)
+    senders: dict[int, Sender] = field(default_factory=dict)
+    measured: Measured = field(default_factory=Measured)
+
+
+class GroupRun:
+    """The programs of one group, bound to a comm of its ranks."""
+
+    def __init__(self, planned: PlannedPipeline, number: int, comm: Comm, mail: Mail) -> None:
+        self.planned, self.number, self.comm, self.mail = planned, number, comm, mail
+        self.stages = planned.schedule.chunks(number)
+        self.order = [action for action in planned.schedule.orders[number] if action.computes]
+        self.programs = planned.programs
+        self.ready = {place: one for place, one in self.programs.pieces.items() if place[0] in self.stages}
+        self.executors = {place: Executor(one.program, comm) for place, one in self.ready.items()}
+        self.step = planned.whole.pipeline.step
+        self.state: _Step | None = None
+
+    # -- a step
+
+    def run(self, arrays: Mapping[Value, np.ndarray]) -> Iterator[list[Letter]]:
+        """Do a step, and yield the letters that it waits for; on with it when they are there.
+
+        Args:
+            arrays: the whole inputs of the step's graph, and what follows from data alone.
+        """
+        self.state = state = _Step(arrays)
+        self._prepare(state)
+        for stage in self.stages:
+            if (stage, ONCE) in self.ready:
+                yield from self._do((stage, ONCE), None)
+        for action in self.order:
+            for kind in _kinds(action):
+                if (action.stage, kind) in self.ready:
+                    yield from self._do((action.stage, kind), action.micro)
+        self._send_sums(state)
+        for place in self._updates():
+            yield from self._do(place, None)
+        state.measured.sent = sum(one.sent for one in state.senders.values())
+
+    def _prepare(self, state: _Step) -> None:
+        for route in self.programs.routes:
+            if route.stage in self.stages and not route.stays:
+                state.receivers[route.number] = Receiver(route, self.comm, self.mail, self._sent_order(route))
+            if route.source[0] in self.stages:
+                state.senders[route.number] = Sender(route, self.comm, self.mail)
+
+    def _sent_order(self, route: Route) -> Sequence[int | None]:
+        """The micro batches in the order in which a route's value is made."""
+        if not route.is_repeated:
+            return [None]
+        stage, kind = route.source
+        orders = self.planned.schedule.orders[self.planned.schedule.ranks_of_stages[stage]]
+        return [action.micro for action in orders if action.stage == stage and kind in _kinds(action)]
+
+    def _updates(self) -> list[Place]:
+        """The rounds of the update, those of one number together: what a round reads was made in an earlier one."""
+        rounds = [place for place in self.ready if not runs_per_micro_batch(place[1]) and place[1] != ONCE]
+        return sorted(rounds, key=lambda place: (int(place[1][1:]), place[0]))
+
+    # -- pieces
+
+    def _do(self, place: Place, micro: int | None) -> Iterator[list[Letter]]:
+        """Run a piece as soon as all that it reads is there."""
+        state, ready = self.state, self.ready[place]
+        assert state is not None
+        arriving = self.programs.arriving[place]
+        for value in ready.inputs:
+            route = arriving.get(value)
+            if route is not None and (key := _key(route, micro)) not in state.held:
+                letters = state.receivers[route.number].post(key[1])
+                if any(not letter.is_there() for letter in letters):
+                    yield letters
+                self._hold(route, key, state.receivers[route.number].take(key[1]))
+        begun = perf_counter()
+        made = self.executors[place].consume(self._inputs(ready, micro, state))
+        self._leave(ready, made, micro, state)
+        state.measured.busy += perf_counter() - begun
+        self._let_go(ready, micro, state)
+        self.mail.advance()
+
+    def _hold(self, route: Route, key: Key, parts: Parts) -> None:
+        state = self.state
+        assert state is not None
+        state.held[key] = parts
+        repeated = route.is_repeated
+        state.readers[key] = sum(
+            1 if repeated or not runs_per_micro_batch(kind) else self.step.parts for _, kind in route.readers
+        )
+
+    def _inputs(self, ready: Ready, micro: int | None, state: _Step) -> list[Parts]:
+        arriving = self.programs.arriving[ready.place]
+        return [
+            state.held[_key(arriving[value], micro)] if value in arriving else self._given(value, register, micro, state)
+            for value, register in zip(ready.inputs, ready.program.inputs, strict=True)
+        ]
+
+    def _given(self, value: Value, register: Register, micro: int | None, state: _Step) -> Parts:
+        """The blocks of what was there before, of its rows of a micro batch, or of rows that micro batches made."""
+        if value in self.step.body.slices:
+            whole, part = self.step.body.slices[value]
+            assert micro is not None
+            return self._cut(rows_of(state.arrays[whole], part, self.step.parts, micro, value), register)
+        key = value, register.layout, register.whole.shape
+        if key not in state.cuts:
+            array = state.arrays[value] if value in state.arrays else self._joined_rows(value, state)
+            state.cuts[key] = self._cut(array, register)
+        return state.cuts[key]
+
+    def _cut(self, array: np.ndarray, register: Register) -> Parts:
+        array = np.asarray(array, array_dtype(register.whole.dtype))
+        return cut(array, register.layout, self.comm.ranks, register.whole.shape)
+
+    def _leave(self, ready: Ready, made: Sequence[Parts], micro: int | None, state: _Step) -> None:
+        """Send on, add up and keep what a piece has made."""
+        body = self.step.body
+        carried = {one: form for one, form in body.outputs.values()}
+        for i, (value, parts) in enumerate(zip(ready.outputs, made, strict=True)):
+            if micro is None:
+                state.made[value] = parts, ready.program.outputs[i]
+            elif value in body.terms and value in carried:
+                self._add((ready.place, i), parts, body.terms[value].reduction, state)
+            elif isinstance(carried.get(value), Part) and ready.outputs.index(value) == i:
+                state.rows.setdefault(value, {})[micro] = parts
+        for route in self.programs.leaving[ready.place]:
+            if not route.summed:
+                self._set_out(route, made[route.output], micro, state)
+        state.measured.peak = max(state.measured.peak, self._held_bytes(state))
+
+    def _set_out(self, route: Route, parts: Parts, micro: int | None, state: _Step) -> None:
+        if route.stays:
+            self._hold(route, _key(route, micro), parts)
+        else:
+            state.senders[route.number].send(parts)
+
+    def _add(self, key: tuple[Place, int], parts: Parts, reduction: str, state: _Step) -> None:
+        """Add a micro batch's terms, narrow floats in f32."""
+        terms = [part.astype(np.float32) if _is_narrow(part) else part for part in parts]
+        known = state.sums.get(key)
+        combine = REDUCTIONS[reduction]
+        state.sums[key] = terms if known is None else [combine(*pair) for pair in zip(known, terms, strict=True)]
+
+    def _send_sums(self, state: _Step) -> None:
+        for route in self.programs.routes:
+            if route.summed and route.source in self.ready:
+                self._set_out(route, self._sum(route.source, route.output, state), None, state)
+
+    def _sum(self, place: Place, output: int, state: _Step) -> Parts:
+        dtype = array_dtype(self.ready[place].outputs[output].type.dtype)
+        return [part.astype(dtype, copy=False) for part in state.sums[place, output]]
+
+    def _let_go(self, ready: Ready, micro: int | None, state: _Step) -> None:
+        for route in self.programs.arriving[ready.place].values():
+            key = _key(route, micro)
+            state.readers[key] -= 1
+            if not state.readers[key]:
+                del state.held[key]
+
+    def _held_bytes(self, state: _Step) -> int:
+        """Bytes of one rank's blocks of values of micro batches."""
+        blocks = {id(parts[0]): parts[0].nbytes for (_, micro), parts in state.held.items() if micro is not None}
+        return sum(blocks.values())
+
+    # -- results
+
+    def result(self, value: Value) -> np.ndarray:
+        """A result of the step that a stage of this group makes, whole; all ranks of the group call it together."""
+        state = self.state
+        assert state is not None
+        if value in state.rows:
+            whole = next(one for one, (its, _) in self.step.body.outputs.items() if its is value)
+            return self._joined_rows(whole, state)
+        if value in state.made:
+            return self._join(*state.made[value])
+        maker = self.planned.whole.makers[value]
+        place = next((stage, piece.kind) for stage, piece in maker.items() if stage in self.stages)
+        output = self.ready[place].outputs.index(value)
+        return self._join(self._sum(place, output, state), self.ready[place].program.outputs[output])
+
+    def _joined_rows(self, value: Value, state: _Step) -> np.ndarray:
+        """A value of the step whose rows micro batches have made."""
+        one, form = self.step.body.outputs[value]
+        assert isinstance(form, Part)
+        stage = self.planned.whole.pipeline.made_by[one].stage
+        place = next(place for place in self.ready if place[0] == stage and one in self.ready[place].outputs)
+        register = self.ready[place].program.outputs[self.ready[place].outputs.index(one)]
+        shape = dealt(value.type.shape, form, self.step.parts)
+        whole = np.empty(shape, array_dtype(value.type.dtype))
+        for micro, parts in sorted(state.rows[one].items()):
+            at = (slice(None),) * (form.dim + 1) + (micro,)
+            whole[at] = self._join(parts, register).reshape(whole[at].shape)
+        return whole.reshape(value.type.shape)
+
+    def _join(self, parts: Parts, register: Register) -> np.ndarray:
+        return join(parts, register.layout, register.true.shape, self.comm, register.whole.shape)
+
+
+def _kinds(action: Action) -> tuple[str, ...]:
+    return (INPUT_GRADIENT, WEIGHT_GRADIENT) if action.kind == BACKWARD else (action.kind,)
+
+
+def _key(route: Route, micro: int | None) -> Key:
+    return route.number, micro if route.is_repeated else None
+
+
+def _is_narrow(part: np.ndarray) -> bool:
+    return part.dtype.itemsize < 4 and part.dtype.kind not in "biu"
+
+
+def rows_of(whole: np.ndarray, part: Part, parts: int, micro: int, value: Value) -> np.ndarray:
+    """The rows of one micro batch."""
+    cut_up = np.asarray(whole).reshape(dealt(np.shape(whole), part, parts))
+    return cut_up[(slice(None),) * (part.dim + 1) + (micro,)].reshape(value.type.shape)

@@ -1,0 +1,132 @@
+"""A planned pipeline on its ranks: all groups in this process, or under MPI the one that this rank is of."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from autoshard.ir.graph import DATA, Graph, Value
+from autoshard.pipeline.execute.group import GroupRun, Measured
+from autoshard.pipeline.planned.plan import PlannedPipeline
+from autoshard.runtime.array import array_dtype
+from autoshard.runtime.comm import Comm
+from autoshard.runtime.local import LocalComm
+from autoshard.runtime.mail import Letter, LocalMail, Mail
+from autoshard.runtime.mpi import MpiComm
+from autoshard.runtime.session import from_first_rank
+from autoshard.trace.evaluate import evaluate
+from autoshard.util.errors import RuntimeSetupError, ScheduleError
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a step has led to.
+
+    Attributes:
+        outputs: those of the step's graph, in order, whole, on every rank.
+        seconds: of the step, from the first action of this process to the last.
+        measured: for each group that is here what it has done.
+    """
+
+    outputs: list[np.ndarray]
+    seconds: float
+    measured: Mapping[int, Measured]
+
+
+class PipelineSession:
+    """Runs the steps of a planned pipeline over `comm`.
+
+    Raises:
+        RuntimeSetupError: the pipeline is for another number of ranks.
+    """
+
+    def __init__(self, planned: PlannedPipeline, comm: Comm) -> None:
+        if comm.world != planned.devices:
+            raise RuntimeSetupError(
+                f"pipeline {planned.graph.name!r} is for {planned.devices} ranks, but {comm.world} run; start it with: "
+                f"autoshard run -n {planned.devices} ..."
+            )
+        self.planned, self.comm = planned, comm
+        if isinstance(comm, MpiComm):
+            number = next(i for i, group in enumerate(planned.groups) if comm.rank in group.ranks)
+            self.mail: Mail = comm.mail()
+            own = comm.part(planned.groups[number].ranks)
+            self.groups = [GroupRun(planned, number, own, self.mail)]
+        else:
+            self.mail = LocalMail()
+            pairs = enumerate(planned.groups)
+            self.groups = [GroupRun(planned, i, LocalComm(one.mesh.devices), self.mail) for i, one in pairs]
+
+    def run(self, inputs: Sequence[np.ndarray], seed: int | None = None) -> Ran:
+        """Do a step.
+
+        Args:
+            inputs: an array per input of the step's graph, whole; under MPI rank 0's count.
+            seed: where all ranks are here, by what of the groups that can go on the next is drawn; None: in turn.
+        """
+        arrays = self._arrays(inputs)
+        self.comm.barrier()
+        begun = perf_counter()
+        if isinstance(self.comm, MpiComm):
+            for _ in self.groups[0].run(arrays):
+                pass  # the letters wait themselves when they are taken
+        else:
+            _play([one.run(arrays) for one in self.groups], random.Random(seed) if seed is not None else None)
+        self.mail.finish()
+        seconds = perf_counter() - begun
+        outputs = [self._result(value, arrays) for value in self.planned.whole.outputs]
+        measured = {one.number: one.state.measured for one in self.groups if one.state is not None}
+        return Ran(outputs, seconds, measured)
+
+    def _arrays(self, inputs: Sequence[np.ndarray]) -> dict[Value, np.ndarray]:
+        """The inputs of the step, and what follows from data alone."""
+        graph, nodes = self.planned.graph, self.planned.whole.from_data
+        found = {
+            value: from_first_rank(self.comm, np.asarray(array, array_dtype(value.type.dtype)))
+            for value, array in zip(graph.inputs, inputs, strict=True)
+        }
+        own = {value for node in nodes for value in node.results}
+        read = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in own))
+        made = tuple(value for node in nodes for value in node.results)
+        if made:
+            part = Graph(graph.name, read, nodes, made, (DATA,) * len(read))
+            found.update(zip(made, evaluate(part, [found[value] for value in read]), strict=True))
+        return found
+
+    def _result(self, value: Value, arrays: Mapping[Value, np.ndarray]) -> np.ndarray:
+        if value in arrays:
+            return arrays[value]
+        stage = min(self.planned.whole.makers[value])
+        number = self.planned.schedule.ranks_of_stages[stage]
+        group = next((one for one in self.groups if one.number == number), None)
+        array = None if group is None else np.asarray(group.result(value), order="C")
+        if not isinstance(self.comm, MpiComm):
+            assert array is not None
+            return array
+        root = self.planned.groups[number].ranks[0]
+        of = self.planned.result_type(value)
+        own = array if self.comm.rank == root else None
+        return self.comm.broadcast(own, of.shape, array_dtype(of.dtype), root)[0]
+
+
+def _play(runs: Sequence[Iterator[list[Letter]]], draw: random.Random | None) -> None:
+    """All groups in turn, each as far as it comes.
+
+    Raises:
+        ScheduleError: all of them wait.
+    """
+    waiting: dict[int, list[Letter]] = {i: [] for i in range(len(runs))}
+    while waiting:
+        able = [i for i, letters in waiting.items() if all(one.is_there() for one in letters)]
+        if not able:
+            raise ScheduleError(f"the schedule deadlocks: groups {', '.join(map(str, waiting))} wait for each other")
+        i = draw.choice(able) if draw else able[0]
+        letters = next(runs[i], None)
+        if letters is None:
+            del waiting[i]
+        else:
+            waiting[i] = letters

@@ -1,0 +1,215 @@
+"""plan_pipeline(): from a training step, groups of devices and a schedule to a plan per stage and programs to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from autoshard.api import DEFAULT_SEARCH, known_hardware
+from autoshard.core.tensortype import TensorType
+from autoshard.frontends.targets import traced_target
+from autoshard.ir.graph import Graph, Value
+from autoshard.layout.mesh import Mesh
+from autoshard.partition.passes import DEFAULT
+from autoshard.pipeline.planned.programs import Maker, Programs
+from autoshard.pipeline.planned.stage_plan import StageGraph, stage_graph
+from autoshard.pipeline.schedules import check, load_schedule, make_schedule, schedule_kind
+from autoshard.pipeline.schedules.schedule import Schedule
+from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
+from autoshard.pipeline.stages.balance import balanced_stages
+from autoshard.pipeline.stages.cut import cut_as_assigned
+from autoshard.pipeline.stages.whole import WholeStep, whole_step
+from autoshard.pipeline.transfers.group import Group, groups_along, read_groups
+from autoshard.plan.plan import Plan
+from autoshard.propagate.traced import asked_on
+from autoshard.search import find_mode
+from autoshard.search.problem import Problem
+from autoshard.search.rings import with_rings
+from autoshard.trace.function import Traced
+from autoshard.transform.micro.accumulate import Apart
+from autoshard.util.errors import PlanError, ScheduleError, StageError
+from costmodel import Hardware
+
+DEFAULT_SCHEDULE = "1f1b"
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedPipeline:
+    """A training step in stages: each on a group of devices with a plan of its own.
+
+    Attributes:
+        traced: the step in one piece.
+        whole: all pieces of all stages.
+        schedule: who does what when; its ranks are the groups.
+        groups: the devices of each rank of the schedule.
+        graphs, plans: by stage.
+        hardware: by stage, and of all devices.
+    """
+
+    traced: Traced
+    whole: WholeStep
+    schedule: Schedule
+    groups: tuple[Group, ...]
+    graphs: tuple[StageGraph, ...]
+    plans: tuple[Plan, ...]
+    stage_hardware: tuple[Hardware, ...]
+    hardware: Hardware
+    passes: tuple[str, ...] = DEFAULT
+
+    @property
+    def graph(self) -> Graph:
+        """The step in one piece, as it was cut."""
+        return self.whole.pipeline.step.graph
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are in all."""
+        return sum(len(group.ranks) for group in self.groups)
+
+    @property
+    def stages(self) -> int:
+        """How many stages there are."""
+        return len(self.plans)
+
+    def group_of(self, stage: int) -> Group:
+        """The devices of a stage."""
+        return self.groups[self.schedule.ranks_of_stages[stage]]
+
+    @cached_property
+    def programs(self) -> Programs:
+        """The programs of all pieces."""
+        groups = [self.group_of(stage) for stage in range(self.stages)]
+        return Maker(
+            self.whole, self.graphs, self.plans, groups, self.stage_hardware, self.hardware, self.passes
+        ).run()
+
+    def result_type(self, value: Value) -> TensorType:
+        """The type of the step's output that a value of a stage is, or is a part of."""
+        return self.graph.outputs[self.whole.outputs.index(value)].type
+
+    def run(self, *inputs: Any) -> Any:
+        """Do a step: whole arrays in, what the model returns out, on every rank; parameters have their new values."""
+        outputs = self.session.run(self.traced.inputs(*inputs)).outputs
+        self.traced.store(outputs)
+        return self.traced.unpack(outputs)
+
+    @cached_property
+    def session(self) -> Any:
+        """The programs bound to the ranks of this process: all of them, or under MPI one."""
+        from autoshard.pipeline.execute.session import PipelineSession
+        from autoshard.runtime.mpi import default_comm
+
+        return PipelineSession(self, default_comm(self.devices))
+
+
+def plan_pipeline(
+    target: Any,
+    inputs: Any = (),
+    mesh: Mesh | str | None = None,
+    *,
+    pipeline: str | Sequence[Group] = "pp",
+    micro_batches: int = 1,
+    schedule: str | Schedule = DEFAULT_SCHEDULE,
+    chunks: int | None = None,
+    stages: Mapping[str, int] | None = None,
+    search: str | None = None,
+    hardware: str | Hardware = "cpu",
+    passes: Sequence[str] = DEFAULT,
+) -> PlannedPipeline:
+    """Cut a training step into stages, and plan each on devices of its own.
+
+    Args:
+        target, inputs: as `autoshard.plan` takes them.
+        mesh: all devices, of which the stages lie along one axis.
+        pipeline: that axis; or without `mesh` the meshes of the groups, `tp=2/dp=2,tp=2/tp=2`, or the groups.
+        micro_batches: into how many parts the batch is cut.
+        schedule: a name of `autoshard schedule`, the path of a file, or a schedule.
+        chunks: stages of each group, for a schedule by name.
+        stages: from patterns of names to stages, as `cut_stages` takes them; None: stages of equal cost.
+        search: how each stage is planned: a mode.
+        hardware: as for `autoshard.plan`.
+
+    Raises:
+        StageError: stages that the step cannot be cut into, or another number of them than the schedule has.
+        ScheduleError: a schedule that cannot be run.
+        PlanError, GraphError, MeshError: as for `autoshard.plan`, and micro batches that do not divide the batch.
+
+    Example:
+        >>> import numpy as np
+        >>> from autoshard import nn, ops
+        >>> from autoshard.pipeline import plan_pipeline
+        >>> from autoshard.transform import train_step
+        >>> net, x = nn.SequentialCell(nn.Dense(6, 8), nn.ReLU(), nn.Dense(8, 4)), np.ones((12, 6), np.float32)
+        >>> step = train_step(lambda x: ops.reduce_mean(net(x)), nn.SGD(net.trainable_params(), 0.1), x)
+        >>> planned = plan_pipeline(step, mesh="pp=2,dp=2", micro_batches=3)
+        >>> planned.stages, [group.ranks for group in planned.groups]
+        (2, [(0, 1), (2, 3)])
+    """
+    groups = _groups(mesh, pipeline)
+    order = _schedule(schedule, len(groups), micro_batches, chunks)
+    if order.ranks != len(groups):
+        raise ScheduleError(f"schedule {order.name} is for {order.ranks} groups of devices; there are {len(groups)}")
+    traced = traced_target(target, inputs)
+    known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
+    everywhere = known.for_ranks(sum(len(group.ranks) for group in groups))
+    step = Apart.of(traced.graph, order.micro_batches)
+    whole = whole_step(cut_as_assigned(step, _assigned(step, stages, order.stages, everywhere)))
+    own = [groups[place] for place in order.ranks_of_stages]
+    graphs = tuple(stage_graph(whole, i, traced.annotations, everywhere) for i in range(order.stages))
+    mode = search or DEFAULT_SEARCH
+    if mode.endswith(".json"):
+        raise PlanError(f"a pipeline is planned stage by stage by a mode, not by the file {mode}")
+    plans = tuple(
+        _planned(traced, graph, group, mode, everywhere, tuple(passes)) for graph, group in zip(graphs, own, strict=True)
+    )
+    hardware_of = (everywhere,) * order.stages
+    return PlannedPipeline(traced, whole, order, groups, graphs, plans, hardware_of, everywhere, tuple(passes))
+
+
+def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[Group]) -> tuple[Group, ...]:
+    if not isinstance(pipeline, str):
+        return tuple(pipeline)
+    if "=" in pipeline or "/" in pipeline:
+        groups = read_groups(pipeline)
+        total = sum(len(group.ranks) for group in groups)
+        devices = None if mesh is None else (Mesh.parse(mesh) if isinstance(mesh, str) else mesh).devices
+        if devices not in (None, total):
+            raise PlanError(f"the meshes {pipeline!r} of the stages have {total} devices in all, but there are {devices}")
+        return groups
+    if mesh is None:
+        raise PlanError(f"stages lie along axis {pipeline!r} of a mesh: give the mesh, such as 'pp=2,dp=2'")
+    return groups_along(Mesh.parse(mesh) if isinstance(mesh, str) else mesh, pipeline)
+
+
+def _schedule(schedule: str | Schedule, groups: int, micro_batches: int, chunks: int | None) -> Schedule:
+    if isinstance(schedule, Schedule):
+        return check(schedule)
+    if schedule.endswith(".csv"):
+        found = load_schedule(schedule)
+        if found.micro_batches != micro_batches:
+            raise ScheduleError(
+                f"schedule {schedule} is for {found.micro_batches} micro batches, and {micro_batches} are given"
+            )
+        return found
+    kind = schedule_kind(schedule)
+    return check(make_schedule(kind.name, groups, micro_batches, kind.chunks if chunks is None else chunks))
+
+
+def _assigned(step: Apart, stages: Mapping[str, int] | None, count: int, hardware: Hardware) -> Assigned:
+    if stages is None:
+        return assign_nodes(step, balanced_stages(step, count, hardware), count)
+    found = assign(step, stages)
+    if found.count != count:
+        raise StageError(f"{found.count} stages are given, but the schedule has {count}")
+    return found
+
+
+def _planned(
+    traced: Traced, stage: StageGraph, group: Group, mode: str, hardware: Hardware, passes: tuple[str, ...]
+) -> Plan:
+    graph, mesh = stage.graph, group.mesh
+    asked = {value: one for value, one in asked_on(traced, mesh).values.items() if value in graph.role_of}
+    problem = Problem(graph, mesh, hardware, stage.annotations, asked=asked, passes=passes)
+    return with_rings(find_mode(mode)(problem), hardware)

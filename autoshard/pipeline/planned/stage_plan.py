@@ -1,0 +1,112 @@
+"""The plan of a stage: one search over all that its devices do for one micro batch, and once in a step.
+
+What a stage gets of others is an input that may lie as it likes; gradients are the very values that the update reads, so
+that they are left partial where summing them up later is cheapest: they are accumulated so, and reduced once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autoshard.cost.fusion import fused
+from autoshard.ir.graph import DATA, STATE, Graph, Node, Value, region_values, walk
+from autoshard.pipeline.stages.cut import Piece
+from autoshard.pipeline.stages.whole import WholeStep
+from autoshard.plan.plan import Plan
+from autoshard.transform.planned_graph import planned_graph
+from costmodel import Hardware
+
+
+@dataclass(frozen=True)
+class StageGraph:
+    """What a stage does, as one graph, and its pieces, whose nodes are those of the graph."""
+
+    graph: Graph
+    pieces: Mapping[str, Piece]
+    annotations: Mapping[Node, Any]
+
+
+def stage_graph(whole: WholeStep, number: int, annotations: Mapping[Node, Any], hardware: Hardware) -> StageGraph:
+    """The pieces of a stage in a row, each as it is planned.
+
+    Args:
+        annotations: what people fixed of nodes of the step's graph.
+    """
+    step = whole.pipeline.step
+    found, said = {}, {}
+    for kind, piece in whole.stages[number].items():
+        given = {node: annotations[of] for node in piece.graph.nodes if (of := step.body.of.get(node, node)) in annotations}
+        graph, given = planned_graph(piece.graph, given)
+        if hardware.device.fusion != "none":
+            graph, became = fused(graph)
+            given = {became.get(node, node): one for node, one in given.items()}
+        found[kind] = replace(piece, graph=graph)
+        said.update(given)
+    nodes = tuple(node for piece in found.values() for node in piece.graph.nodes)
+    made = {value for node in nodes for value in node.results}
+    used = dict.fromkeys(value for piece in found.values() for value in piece.graph.inputs)
+    inputs = tuple(value for value in used if value not in made)
+    outputs = tuple(dict.fromkeys(_leaving(whole, number, found)))
+    roles = tuple(_role(whole, number, value) for value in inputs)
+    name = f"{step.graph.name}.stage{number}"
+    graph = Graph(name, inputs, nodes, outputs, roles, _updates(whole, inputs, outputs), _cotangents(whole, made))
+    return StageGraph(graph, found, said)
+
+
+def _leaving(whole: WholeStep, number: int, pieces: Mapping[str, Piece]) -> Sequence[Value]:
+    """What a stage makes for others, and results of the step."""
+    wanted = {value for other in whole.pieces if other.stage != number for value in other.graph.inputs}
+    wanted.update(whole.outputs)
+    values = (value for piece in pieces.values() for value in piece.graph.outputs)
+    return [value for value in values if value in wanted and whole.maker(value, number).stage == number]
+
+
+def _role(whole: WholeStep, number: int, value: Value) -> str:
+    step = whole.pipeline.step
+    if value in step.graph.role_of:
+        return step.graph.role_of[value]
+    # Rows of data are whole on every rank; what others make may come as is best.
+    return STATE if whole.maker(value, number) is not None and value not in step.body.slices else DATA
+
+
+def _updates(whole: WholeStep, inputs: Sequence[Value], outputs: Sequence[Value]) -> dict[int, int]:
+    places = {value: i for i, value in enumerate(inputs)}
+    tied = {}
+    for value, of in whole.pipeline.step.graph.tied.items():
+        if of in places and value in outputs:
+            tied[outputs.index(value)] = places[of]
+    return tied
+
+
+def _cotangents(whole: WholeStep, made: set[Value]) -> dict[Value, Value]:
+    """Which gradients of a micro batch are gradients of which of its values, as far as the stage makes both."""
+    step = whole.pipeline.step
+    stands_for = {
+        value: one
+        for node, original in step.body.of.items()
+        for one, value in zip(node.results, original.results, strict=True)
+    }
+    pairs = ((stands_for.get(grad, grad), stands_for.get(of, of)) for grad, of in step.graph.cotangents.items())
+    order = {value: i for i, value in enumerate(made)}
+    inputs = set(step.graph.inputs)
+    return {grad: of for grad, of in pairs if grad in order and (of in order or of in inputs) and grad.type == of.type}
+
+
+def piece_plan(plan: Plan, piece: Piece, held: Mapping[Value, Any], outputs: Sequence[tuple[Value, Any]]) -> Plan:
+    """What a stage's plan says of one piece.
+
+    Args:
+        held: layouts of inputs that lie otherwise than the stage's plan says.
+        outputs: values and the layouts in which they leave.
+    """
+    graph = replace(piece.graph, outputs=tuple(value for value, _ in outputs))
+    layouts = {value: plan.layouts[value] for node in graph.nodes for value in _values(node)}
+    layouts.update({value: held.get(value, plan.layouts.get(value)) for value in graph.inputs})
+    decisions = {node: plan.decisions[node] for node in walk(graph.nodes)}
+    return Plan(graph, plan.mesh, decisions, layouts, tuple(layout for _, layout in outputs), search=plan.search)
+
+
+def _values(node: Node) -> Sequence[Value]:
+    return (*node.results, *region_values(node.regions))

@@ -1,0 +1,150 @@
+"""Stages of equal cost: cuts of the forward pass, in its order, that let the slowest stage be as fast as can be.
+
+The cost of a stage is the seconds of its operators, forward and backward, whole on one device, and of what its cuts send
+there and back. Of cuts that are as good (within `SLACK`) those are taken over which least is sent.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from autoshard.core.strategy import Strategy
+from autoshard.cost.prices import Prices, prices_for
+from autoshard.ir.graph import Node, Value
+from autoshard.layout.mesh import Mesh
+from autoshard.pipeline.stages.assign import forward_nodes, made_of_parameters
+from autoshard.transform.micro.accumulate import Apart
+from autoshard.util.errors import StageError
+from costmodel import Hardware
+
+SLACK = 0.02
+"""By how much, relatively, the slowest stage may be slower where less is sent then."""
+_GRADIENT = "grad."
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The forward pass of a micro batch as a chain that can be cut anywhere.
+
+    Attributes:
+        nodes: of the step's graph, in order, without those that every stage runs for itself.
+        seconds: of each node and of the backward nodes that were made for it.
+        sent: bytes that are alive between node i and node i + 1, for each i but the last.
+    """
+
+    nodes: tuple[Node, ...]
+    seconds: tuple[float, ...]
+    sent: tuple[int, ...]
+
+
+def balanced_stages(step: Apart, count: int, hardware: Hardware) -> dict[Node, int]:
+    """The stage of each operator of the forward pass, for `assign_nodes`.
+
+    Raises:
+        StageError: more stages than there are operators to be cut between.
+    """
+    chain = chain_of(step, hardware)
+    if not 1 <= count <= len(chain.nodes):
+        raise StageError(
+            f"{step.graph.name!r} cannot be cut into {count} stages: its forward pass has {len(chain.nodes)} operators "
+            "that can be stages"
+        )
+    link = hardware.topology.levels[-1][1]
+    talk = [2 * (link.latency + nbytes / link.bandwidth) for nbytes in chain.sent]
+    cuts = best_cuts(chain.seconds, talk, count)
+    return {node: bisect_right(cuts, i) for i, node in enumerate(chain.nodes)}
+
+
+def best_cuts(seconds: Sequence[float], talk: Sequence[float], count: int) -> tuple[int, ...]:
+    """Where `count` stages begin (without the first): positions in the chain, by dynamic programming.
+
+    Args:
+        seconds: of each piece of the chain.
+        talk: seconds of a cut behind piece i, which both of its stages count.
+    """
+    done = np.array([0.0, *accumulate(seconds)])
+    edge = np.array([0.0, *talk, 0.0])
+    worst = _least(done, edge, count, np.zeros_like(edge), np.inf)[1]
+    return _least(done, edge, count, edge, worst * (1 + SLACK))[0]
+
+
+def _least(
+    done: np.ndarray, edge: np.ndarray, count: int, price: np.ndarray, most: float
+) -> tuple[tuple[int, ...], float]:
+    """Cuts of the least sum of `price`, or where that is nothing of the least slowest stage, none slower than `most`."""
+    pieces = len(done) - 1
+    bottleneck = np.isinf(most)
+    value = np.full(pieces + 1, np.inf)
+    value[0] = 0.0
+    chosen = []
+    for stage in range(count):
+        # stage_seconds[i, j]: a stage of the pieces i..j-1.
+        stage_seconds = done[None, :] - done[:, None] + edge[None, :] + edge[:, None]
+        stage_seconds[np.tril_indices(pieces + 1)] = np.inf
+        stage_seconds[stage_seconds > most] = np.inf
+        joined = np.maximum(value[:, None], stage_seconds) if bottleneck else value[:, None] + np.where(
+            np.isinf(stage_seconds), np.inf, price[None, :]
+        )
+        chosen.append(joined.argmin(axis=0))
+        value = joined.min(axis=0)
+    cuts, end = [], pieces
+    for choice in reversed(chosen[1:]):
+        end = int(choice[end])
+        cuts.append(end)
+    return tuple(reversed(cuts)), float(value[pieces])
+
+
+def chain_of(step: Apart, hardware: Hardware) -> Chain:
+    """The forward pass as a chain."""
+    forward, weights = forward_nodes(step.graph), made_of_parameters(step)
+    prices, mesh = prices_for(hardware), Mesh.flat(1)
+    nodes: list[Node] = []
+    alive: list[tuple[Value, ...]] = []
+    made: dict[Value, int] = {}
+    last: dict[Value, int] = {}
+    seconds: list[float] = []
+    place: dict[str, int] = {}
+    for node in step.body.nodes:
+        original = step.body.of.get(node)
+        own = original in forward if original is not None else not any(v in made for v in node.uses)
+        if own and original is not None and any(value in made or value in weights for value in node.uses):
+            for value in node.uses:
+                if value in made:
+                    last[value] = len(nodes)
+            made.update(dict.fromkeys(node.results, len(nodes)))
+            place.setdefault(node.name, len(nodes))
+            nodes.append(original)
+            alive.append(node.results)
+            seconds.append(_seconds(node, prices, mesh))
+        elif not own and original is not None:
+            at = _made_for(node.name, place)
+            if at is not None:
+                seconds[at] += _seconds(node, prices, mesh)
+    return Chain(tuple(nodes), tuple(seconds), _sent(made, last, len(nodes)))
+
+
+def _sent(made: Mapping[Value, int], last: Mapping[Value, int], count: int) -> tuple[int, ...]:
+    """Bytes of the values that are made up to each place and read behind it."""
+    change = [0] * (count + 1)
+    for value, end in last.items():
+        change[made[value]] += value.type.nbytes
+        change[end] -= value.type.nbytes
+    return tuple(accumulate(change[: max(count - 1, 0)]))
+
+
+def _made_for(name: str, place: Mapping[str, int]) -> int | None:
+    """The place of the forward node that a gradient's node bears the name of."""
+    words = name.removeprefix(_GRADIENT).split(".")
+    names = (".".join(words[:count]) for count in range(len(words), 0, -1))
+    return next((place[one] for one in names if one in place), None)
+
+
+def _seconds(node: Node, prices: Prices, mesh: Mesh) -> float:
+    if node.regions or not node.op.has_rule:
+        return 0.0
+    return prices.local_work(node, Strategy(node.rule, mesh, ((),) * len(node.rule.factors)))

@@ -1,0 +1,122 @@
+"""From blocks on the devices of one group to blocks on those of another: each box from one that holds it.
+
+Of several holders a rank takes the one that it is itself, else one that has sent least so far, and of these the nearest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from autoshard.layout.layout import Layout
+from autoshard.pipeline.transfers.group import Group
+from autoshard.util.errors import RedistributeError
+
+Shape = tuple[int, ...]
+Box = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Held:
+    """How a value of `shape` lies on a group: its layout, which cuts `padded` into equal blocks.
+
+    What lies outside of `shape` holds no meaning.
+    """
+
+    group: Group
+    layout: Layout
+    shape: Shape
+    padded: Shape
+
+    @classmethod
+    def of(cls, group: Group, layout: Layout, shape: Sequence[int]) -> Held:
+        """With the least padding."""
+        local = layout.local_shape(shape)
+        padded = tuple(size * parts for size, parts in zip(local, layout.parts, strict=True))
+        return cls(group, layout, tuple(shape), padded)
+
+    @property
+    def local(self) -> Shape:
+        """The shape of a rank's block, padding included."""
+        return self.layout.local_shape(self.padded)
+
+    def box(self, rank: int) -> Box:
+        """What a rank of the mesh holds of the value: (start, stop) of each dim, in which there may be nothing."""
+        spans = []
+        for size, refs, local in zip(self.shape, self.layout.dims, self.local, strict=True):
+            start = self.layout.mesh.index(rank, refs) * local
+            spans.append((min(size, start), min(size, start + local)))
+        return tuple(spans)
+
+    def start(self, rank: int) -> Shape:
+        """Where a rank's block begins."""
+        pairs = zip(self.layout.dims, self.local, strict=True)
+        return tuple(self.layout.mesh.index(rank, refs) * local for refs, local in pairs)
+
+
+class Parcel(NamedTuple):
+    """A box that goes from one rank to another (ranks of their meshes): where it lies in the block of each."""
+
+    source: int
+    target: int
+    taken: tuple[slice, ...]
+    placed: tuple[slice, ...]
+    size: int
+
+
+def is_same(before: Held, after: Held) -> bool:
+    """Whether all ranks hold already what they shall hold."""
+    return before == after
+
+
+@lru_cache(maxsize=1 << 12)
+def deal(before: Held, after: Held) -> tuple[Parcel, ...]:
+    """Who sends which box to whom, target by target.
+
+    Raises:
+        RedistributeError: partial values, or values of different shapes.
+    """
+    if before.layout.partial or after.layout.partial:
+        raise RedistributeError(
+            f"a value goes from group to group as it is, not in terms: [{before.layout}] to [{after.layout}]"
+        )
+    if before.shape != after.shape:
+        raise RedistributeError(f"a value of {before.shape} cannot go where one of {after.shape} lies")
+    holders: dict[Box, list[int]] = {}
+    for rank in range(before.group.mesh.devices):
+        holders.setdefault(before.box(rank), []).append(rank)
+    return tuple(_dealt(before, after, holders))
+
+
+def _dealt(before: Held, after: Held, holders: dict[Box, list[int]]) -> Iterator[Parcel]:
+    sent = [0] * before.group.mesh.devices
+    for target in range(after.group.mesh.devices):
+        wanted, world = after.box(target), after.group.ranks[target]
+        for box, ranks in holders.items():
+            common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, wanted, strict=True))
+            size = math.prod(stop - start if stop > start else 0 for start, stop in common)
+            if not size:
+                continue
+            source = min(ranks, key=lambda rank: _rating(before.group.ranks[rank], world, sent[rank]))
+            if before.group.ranks[source] != world:
+                sent[source] += size
+            taken, placed = _within(common, before.start(source)), _within(common, after.start(target))
+            yield Parcel(source, target, taken, placed, size)
+
+
+def _rating(source: int, target: int, sent: int) -> tuple[bool, int, int]:
+    return source != target, sent, abs(source - target)
+
+
+def _within(box: Box, start: Shape) -> tuple[slice, ...]:
+    return tuple(slice(low - at, high - at) for (low, high), at in zip(box, start, strict=True))
+
+
+def bytes_between(before: Held, after: Held, itemsize: int) -> int:
+    """Bytes that go from rank to rank."""
+    pairs = deal(before, after)
+    ranks = before.group.ranks, after.group.ranks
+    return itemsize * sum(one.size for one in pairs if ranks[0][one.source] != ranks[1][one.target])

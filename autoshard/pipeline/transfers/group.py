@@ -1,0 +1,74 @@
+"""Groups of ranks that run stages: each a mesh of its own, whose ranks are some of all that were started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoshard.layout.mesh import Mesh
+from autoshard.util.errors import MeshError, shortened
+
+
+@dataclass(frozen=True)
+class Group:
+    """A mesh, and for each of its ranks, in order, which one of all ranks it is.
+
+    >>> from autoshard import Mesh
+    >>> Group(Mesh(tp=2), (4, 5)).ranks[1]
+    5
+    """
+
+    mesh: Mesh
+    ranks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.ranks) != self.mesh.devices or len(set(self.ranks)) != len(self.ranks):
+            raise MeshError(
+                f"mesh '{self.mesh}' has {self.mesh.devices} devices, and is given ranks "
+                f"{shortened(str(list(self.ranks)), 80)}"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.mesh} on ranks {self.ranks[0]}-{self.ranks[-1]}" if len(self.ranks) > 1 else (
+            f"rank {self.ranks[0]}"
+        )
+
+
+def groups_along(mesh: Mesh, axis: str) -> tuple[Group, ...]:
+    """A group for each place along an axis of a mesh, with the other axes as its mesh.
+
+    Raises:
+        MeshError: the mesh has no such axis.
+    """
+    if axis not in mesh.names:
+        raise MeshError(f"mesh '{mesh}' has no axis {axis!r} for stages to lie along; its axes: {', '.join(mesh.names)}")
+    others = tuple(pair for pair in mesh.axes if pair[0] != axis)
+    part = Mesh(others) if others else Mesh.flat(1)
+    refs = tuple(mesh.axis(name) for name, _ in others)
+    found: list[dict[int, int]] = [{} for _ in range(mesh.sizes[axis])]
+    for rank in mesh.listed("find its stage"):
+        found[mesh.index(rank, (mesh.axis(axis),))][mesh.index(rank, refs)] = rank
+    return tuple(Group(part, tuple(ranks[place] for place in range(part.devices))) for ranks in found)
+
+
+def read_groups(text: str) -> tuple[Group, ...]:
+    """Groups of consecutive ranks from the text of their meshes: `tp=2/dp=2,tp=2/tp=2`.
+
+    Raises:
+        MeshError: a mesh that cannot be read.
+    """
+    return stacked([Mesh.parse(part) for part in text.split("/")])
+
+
+def stacked(meshes: Sequence[Mesh]) -> tuple[Group, ...]:
+    """Groups of consecutive ranks with these meshes.
+
+    >>> from autoshard import Mesh
+    >>> [group.ranks for group in stacked([Mesh(tp=2), Mesh(tp=1)])]
+    [(0, 1), (2,)]
+    """
+    groups, start = [], 0
+    for mesh in meshes:
+        groups.append(Group(mesh, tuple(range(start, start + mesh.devices))))
+        start += mesh.devices
+    return tuple(groups)

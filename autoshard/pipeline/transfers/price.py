@@ -1,0 +1,133 @@
+"""What it takes to bring a value from one group to another, and in which layouts it best leaves and arrives.
+
+Ways: direct; or cut finer where it is left (terms that are summed up are scattered, `reduce-scatter, send, gather`), or
+finer where it arrives, and gathered there over the links inside of the group (`split, send, gather`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import Prices, prices_for
+from autoshard.layout.layout import Layout
+from autoshard.pipeline.transfers.deal import Held, bytes_between, deal
+from autoshard.pipeline.transfers.group import Group
+from costmodel import Hardware, grouped_seconds
+
+
+@dataclass(frozen=True)
+class Way:
+    """A value that is left in `made`, is brought to `sent`, goes over, arrives in `received` and is wanted in `wanted`.
+
+    `seconds` are of all of it, `moving` of the messages from group to group.
+    """
+
+    sent: Held
+    received: Held
+    seconds: float
+    moving: float
+
+
+def cheapest_way(of: TensorType, made: Layout, wanted: Layout, groups: tuple[Group, Group], hardware: Hardware) -> Way:
+    """The way that takes the fewest seconds; of equal ones the first: direct before all others."""
+    prices = prices_for(hardware)
+    ways = (
+        _way(of, (made, sent, received, wanted), groups, hardware, prices)
+        for sent in _finer(made.final(), of)
+        for received in _finer(wanted.final(), of)
+    )
+    return min(ways, key=lambda way: way.seconds)
+
+
+def _way(
+    of: TensorType, layouts: tuple[Layout, ...], groups: tuple[Group, Group], hardware: Hardware, prices: Prices
+) -> Way:
+    made, sent, received, wanted = layouts
+    ends = Held.of(groups[0], sent, of.shape), Held.of(groups[1], received, of.shape)
+    moving = moving_seconds(*ends, of.dtype.itemsize, hardware)
+    around = prices.redistribution(made, sent, of) + prices.redistribution(received, wanted, of)
+    return Way(*ends, moving + around, moving)
+
+
+def _finer(layout: Layout, of: TensorType) -> Iterator[Layout]:
+    """The layout, and those that cut one dim further by all the axes that it leaves free."""
+    yield layout
+    free = layout.free()
+    for dim in range(layout.rank) if free else ():
+        parts = layout.with_dim(dim, (*layout.dims[dim], *free))
+        if of.shape[dim] % parts.parts[dim] == 0:
+            yield parts
+
+
+def moving_seconds(before: Held, after: Held, itemsize: int, hardware: Hardware) -> float:
+    """Seconds of the messages from group to group: those of the rank that sends or receives longest."""
+    return Messages(before, after, itemsize).seconds(hardware)
+
+
+@dataclass(frozen=True)
+class Messages:
+    """The messages that bring a value over: one for each two ranks."""
+
+    before: Held
+    after: Held
+    itemsize: int
+
+    @cached_property
+    def nbytes(self) -> dict[tuple[int, int], int]:
+        """Bytes from one of all ranks to another."""
+        found: dict[tuple[int, int], int] = {}
+        for one in deal(self.before, self.after):
+            pair = self.before.group.ranks[one.source], self.after.group.ranks[one.target]
+            if pair[0] != pair[1]:
+                found[pair] = found.get(pair, 0) + one.size * self.itemsize
+        return found
+
+    def seconds(self, hardware: Hardware) -> float:
+        """Of the rank that sends or receives longest, one message after the other."""
+        busy: dict[tuple[str, int], float] = {}
+        for (source, target), nbytes in self.nbytes.items():
+            took = message_seconds(source, target, nbytes, hardware)
+            for key in (("out", source), ("in", target)):
+                busy[key] = busy.get(key, 0.0) + took
+        return max(busy.values(), default=0.0)
+
+
+def message_seconds(source: int, target: int, nbytes: int, hardware: Hardware) -> float:
+    """Seconds of a message from rank to rank, over the outermost links between them."""
+    for span, link in hardware.topology.levels:
+        if span is None or source // span == target // span:
+            return grouped_seconds("permute", nbytes, ((2, link),))
+    return grouped_seconds("permute", nbytes, ((2, hardware.topology.levels[-1][1]),))
+
+
+def slow_bytes(before: Held, after: Held, itemsize: int, span: int) -> int:
+    """Bytes that go from one node of `span` ranks to another."""
+    pairs = Messages(before, after, itemsize).nbytes.items()
+    return sum(nbytes for (source, target), nbytes in pairs if source // span != target // span)
+
+
+def slow_bound(before: Held, after: Held, itemsize: int, span: int) -> int:
+    """Bytes that have to go from node to node at least: what the ranks of each node need together and none of it has."""
+    import numpy as np
+
+    total = 0
+    nodes: dict[int, list[int]] = {}
+    for place, rank in enumerate(after.group.ranks):
+        nodes.setdefault(rank // span, []).append(place)
+    for node, places in nodes.items():
+        needed = np.zeros(after.shape, bool)
+        for place in places:
+            needed[tuple(slice(*pair) for pair in after.box(place))] = True
+        for place, rank in enumerate(before.group.ranks):
+            if rank // span == node:
+                needed[tuple(slice(*pair) for pair in before.box(place))] = False
+        total += int(needed.sum()) * itemsize
+    return total
+
+
+__all__ = ["Messages", "Way", "bytes_between", "cheapest_way", "message_seconds", "moving_seconds", "slow_bound"]
