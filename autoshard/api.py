@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cost.fusion import fused
+from autoshard.engines.executors import check_engine_runs
 from autoshard.frontends.planning import is_module, planning
 from autoshard.frontends.targets import traced_target
 from autoshard.ir.graph import DATA, Graph, Value
@@ -350,6 +351,14 @@ class Planned(PlannedData):
                 is not there.
         """
         return self.session_on(engine).call(*inputs)
+
+    def check_engine(self, engine: str) -> None:
+        """That an engine has all operators of the program.
+
+        Raises:
+            PlanError: it lacks one; named with its line.
+        """
+        check_engine_runs(self.program, engine)
 
     def dump(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
         """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""

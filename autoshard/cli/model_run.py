@@ -21,12 +21,12 @@ from autoshard.cli.agreement import Agreement, Arrays, compare
 from autoshard.cli.module_run import SEED, is_narrow, random_inputs, told
 from autoshard.cli.rounding import moved_by_rounding
 from autoshard.cli.target import TargetError, load_target
-from autoshard.engines.executors import check_engine_runs
 from autoshard.frontends.torch.export import seed_torch
-from autoshard.ir.graph import DATA, Value, walk
+from autoshard.ir.graph import DATA, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.mindspore.communication import get_rank
 from autoshard.mindspore.context import set_auto_parallel_context
+from autoshard.pipeline.planning import PlannedPipeline, plan_pipeline
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.stored import Stored
 from autoshard.trace.evaluate import evaluate
@@ -34,6 +34,7 @@ from autoshard.trace.parameter import Parameter
 from autoshard.trace.structure import flatten, unflatten
 
 RECORDED_STEPS = 3
+AnyPlanned = Planned | PlannedPipeline
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Wanted:
 class Prepared:
     """What ranks are given: the plan, inputs, what to compare with (None: nothing), and the engine to run on."""
 
-    planned: Planned
+    planned: Planned | PlannedPipeline
     inputs: tuple
     wanted: Wanted | None
     trace: Path | None = None
@@ -60,12 +61,13 @@ class Prepared:
 
 def prepare(
     target: str,
-    mesh: Mesh,
+    mesh: Mesh | None,
     search: str | None,
     check: bool,
     folder: Path,
     trace: Path | None = None,
     engine: str = "numpy",
+    stages: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
     """Plan the model of a target and write it to a file in `folder`; the file.
@@ -76,6 +78,7 @@ def prepare(
 
     Args:
         trace: where ranks record when each instruction ran, in steps after the first.
+        stages: of a run in stages what else `plan_pipeline` takes by name; `mesh` may be None then.
         settings: what else `autoshard.plan` takes by name.
 
     Raises:
@@ -83,22 +86,27 @@ def prepare(
         AutoshardError: what planning it finds wrong.
     """
     # A script may ask how many devices there are while it is loaded.
-    set_auto_parallel_context(device_num=mesh.devices)
+    if mesh is not None:
+        set_auto_parallel_context(device_num=mesh.devices)
     seed_torch(SEED)  # models that draw their own weights draw the same in every run
     model, inputs = load_target(target)
-    planned = plan(model, inputs, mesh, search=search, **settings)
+    if stages is None:
+        planned: Planned | PlannedPipeline = plan(model, inputs, mesh, search=search, **settings)
+    else:
+        known = {name: settings[name] for name in ("hardware", "micro_batches")}
+        planned = plan_pipeline(model, inputs, mesh, search=search, **stages, **known)
     inputs = _inputs(planned, model, inputs)
     for parameter in planned.traced.parameters.values():
         if not isinstance(parameter.pending, Stored):
             _ = parameter.data  # made now: what makes it may be the script's own, which ranks do not load
     wanted = _wanted(planned, model, inputs) if check else None
-    check_engine_runs(planned.program, engine)
+    planned.check_engine(engine)
     path = folder / f"{target.rpartition(':')[2]}.pickle"
     path.write_bytes(pickle.dumps(Prepared(planned, inputs, wanted, trace, engine)))
     return path
 
 
-def _wanted(planned: Planned, model: Any, inputs: tuple) -> Wanted:
+def _wanted(planned: AnyPlanned, model: Any, inputs: tuple) -> Wanted:
     if hasattr(model, "reference_state") and not model.random:
         names = {value.name: parameter.name for value, parameter in _updated(planned).items()}
         state = model.reference_state() if names else {}
@@ -107,7 +115,7 @@ def _wanted(planned: Planned, model: Any, inputs: tuple) -> Wanted:
     return Wanted(*_whole(planned, inputs), "the unsplit run")
 
 
-def _updated(planned: Planned) -> dict[Value, Parameter]:
+def _updated(planned: AnyPlanned) -> dict[Value, Parameter]:
     """The parameters that a run changes, by the graph's inputs, whose names stay when all is written down."""
     traced = planned.traced
     return {traced.graph.inputs[into]: traced.updated[out] for out, into in traced.graph.updates.items()}
@@ -131,6 +139,7 @@ def run(prepared: Prepared, path: Path) -> int:
     seconds = perf_counter() - begun
     code = 0 if get_rank() else _told_outcome(prepared, path, outputs, seconds, before, given)
     if prepared.trace is not None:
+        assert isinstance(planned, Planned), "stages are not traced"
         record_steps(planned, prepared.inputs, prepared.trace)
     return code
 
@@ -162,6 +171,8 @@ def _told_outcome(
     """Print what came out, and compare it; the exit code."""
     planned, wanted = prepared.planned, prepared.wanted
     print(told(planned, outputs), flush=True)
+    if isinstance(planned, PlannedPipeline):
+        print(planned.told_run(), flush=True)
     agreed = None
     if wanted is not None:
         agreed = _compared(planned, wanted, outputs, before, given)
@@ -173,7 +184,7 @@ def _told_outcome(
 
 
 def _compared(
-    planned: Planned, wanted: Wanted, outputs: list[np.ndarray], before: Arrays, given: Sequence[np.ndarray]
+    planned: AnyPlanned, wanted: Wanted, outputs: list[np.ndarray], before: Arrays, given: Sequence[np.ndarray]
 ) -> Agreement:
     after, narrow = _values(planned, wanted), is_narrow(planned.traced.graph)
     agreed = compare(outputs, wanted.outputs, before, after, wanted.updated, narrow=narrow)
@@ -183,25 +194,24 @@ def _compared(
     return compare(outputs, wanted.outputs, before, after, wanted.updated, loose, narrow)
 
 
-def outcome(planned: Planned, agreed: Agreement | None, seconds: float) -> dict[str, Any]:
+def outcome(planned: AnyPlanned, agreed: Agreement | None, seconds: float) -> dict[str, Any]:
     """What a run is told as in a table: operators, how many are split, collectives, seconds of the run, agreement."""
-    nodes = list(walk(planned.graph.nodes))
     found = {
-        "operators": len(nodes),
-        "split": sum(planned.plan.strategy(node).work_split > 1 for node in nodes),
-        "collectives": len(planned.program.collectives),
+        "operators": len(planned.strategies),
+        "split": sum(one.work_split > 1 for one in planned.strategies),
+        "collectives": planned.collectives,
         "seconds": seconds,
     }
     return found if agreed is None else {**found, **asdict(agreed)}
 
 
-def _values(planned: Planned, wanted: Wanted | None) -> dict[str, np.ndarray]:
+def _values(planned: AnyPlanned, wanted: Wanted | None) -> dict[str, np.ndarray]:
     """The present values of parameters that are compared, by the names of the graph's inputs."""
     names = set() if wanted is None else set(wanted.updated)
     return {value.name: np.array(one.data) for value, one in _updated(planned).items() if value.name in names}
 
 
-def _inputs(planned: Planned, model: Any, inputs: tuple) -> tuple:
+def _inputs(planned: AnyPlanned, model: Any, inputs: tuple) -> tuple:
     """The example inputs, those that come with the model, or random ones."""
     if inputs:
         return inputs
@@ -212,7 +222,7 @@ def _inputs(planned: Planned, model: Any, inputs: tuple) -> tuple:
     return tuple(unflatten(planned.traced.arguments, data))
 
 
-def _whole(planned: Planned, inputs: tuple) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+def _whole(planned: AnyPlanned, inputs: tuple) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
     """Outputs and updates of the unsplit run, the batch in one piece; nothing is updated."""
     traced = planned.uncut or planned.traced
     found = evaluate(traced.graph, traced.inputs(*inputs))

@@ -17,10 +17,10 @@ import numpy as np
 
 from autoshard.api import Planned, plan
 from autoshard.core.tensortype import TOKEN, TensorType
-from autoshard.engines.executors import check_engine_runs
 from autoshard.ir.graph import Graph, walk
 from autoshard.ir.run import TOKEN_VALUE
 from autoshard.mindspore.communication import get_rank
+from autoshard.pipeline.planning import PlannedPipeline
 from autoshard.trace.evaluate import check_known, evaluate
 from costmodel import format_count
 
@@ -42,7 +42,7 @@ def prepare(module: Path, ranks: int, folder: Path, engine: str = "numpy", **set
     # Ranks need the plan alone: what JAX has read stays here.
     planned = replace(plan(module, devices=ranks, **settings), module=None)
     check_known(planned.traced.graph)
-    check_engine_runs(planned.program, engine)
+    planned.check_engine(engine)
     path = folder / f"{module.stem}.pickle"
     path.write_bytes(pickle.dumps(planned))
     return path
@@ -123,14 +123,14 @@ def _distance(one: np.ndarray, other: np.ndarray, narrow: bool) -> tuple[float, 
     return float(np.max(far, initial=0.0)), tolerance * float(np.max(np.abs(np.where(finite, b, 0)), initial=0.0))
 
 
-def told(planned: Planned, outputs: Sequence[np.ndarray]) -> str:
+def told(planned: Planned | PlannedPipeline, outputs: Sequence[np.ndarray]) -> str:
     """What ran, in one line."""
-    nodes = list(walk(planned.graph.nodes))
-    mesh, split = planned.plan.mesh, sum(planned.plan.strategy(node).work_split > 1 for node in nodes)
+    strategies = planned.strategies
+    split = sum(one.work_split > 1 for one in strategies)
     shown = ", ".join(f"{array.dtype}{list(array.shape)}" for array in outputs)
     return (
-        f"{planned.graph.name} ran on mesh {mesh}: {split} of {len(nodes)} operators split, "
-        f"{format_count(len(planned.program.collectives), 'collective')}; outputs {shown}"
+        f"{planned.graph.name} ran on {planned.described_devices}: {split} of {len(strategies)} operators split, "
+        f"{format_count(planned.collectives, 'collective')}; outputs {shown}"
     )
 
 

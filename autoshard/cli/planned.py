@@ -14,6 +14,7 @@ from costmodel.json_door import JsonError, decode
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
+    from autoshard.pipeline import PlannedPipeline
 
 Target = Annotated[
     str,
@@ -67,6 +68,31 @@ MicroBatches = Annotated[
         help="Into how many parts the batch is cut, which are done one after the other; gradients are added.",
     ),
 ]
+Pipeline = Annotated[
+    str | None,
+    typer.Option(
+        "--pipeline",
+        metavar="AXIS|MESHES",
+        help="Cut a training step into stages: along an axis of the mesh (pp), or the mesh of each group of devices in "
+        "turn: tp=2/dp=2,tp=2/tp=2.",
+    ),
+]
+ScheduleName = Annotated[
+    str | None,
+    typer.Option("--schedule", metavar="NAME", help="With --pipeline: see `autoshard schedule`; by default 1f1b."),
+]
+Chunks = Annotated[
+    int | None, typer.Option("--chunks", metavar="V", min=1, help="With --pipeline: stages of each group of devices.")
+]
+StageOfNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stage",
+        metavar="PATTERN=S",
+        help="With --pipeline: the stage of operators and parameters by name, such as 'model.layers.{0..15}.*=0'; may "
+        "be given again. By default stages cost alike.",
+    ),
+]
 HARDWARE, DATASET = "cpu", "full_batch"
 
 
@@ -95,6 +121,55 @@ def planned_target(
     set_auto_parallel_context(device_num=over.devices)
     model, inputs = load_target(target)
     return plan(model, inputs, over, **settings)
+
+
+def planned_stages(target: str, devices: int | None, mesh: str | None, **settings: Any) -> PlannedPipeline:
+    """The plan of a target in stages.
+
+    Args:
+        settings: what `plan_pipeline` takes by name.
+
+    Raises:
+        AutoshardError: as `plan_pipeline`.
+    """
+    from autoshard.mindspore.context import set_auto_parallel_context
+    from autoshard.pipeline import plan_pipeline
+
+    if is_module(target):
+        raise TargetError(f"--pipeline goes with a model, SCRIPT.py:NAME, not with {target}: a module has no stages")
+    over = None if mesh is None and devices is None else read_mesh(devices, mesh)
+    if over is not None:
+        set_auto_parallel_context(device_num=over.devices)
+    model, inputs = load_target(target)
+    return plan_pipeline(model, inputs, over, **settings)
+
+
+def read_stages(
+    pipeline: str | None, schedule: str | None, chunks: int | None, stage: Sequence[str] | None
+) -> dict[str, Any] | None:
+    """What `plan_pipeline` takes by name; None without a pipeline.
+
+    Raises:
+        TargetError: a PATTERN=S that is none, or what goes with a pipeline only.
+    """
+    if pipeline is None:
+        given = {"--schedule": schedule, "--chunks": chunks, "--stage": stage or None}
+        wrong = [name for name, value in given.items() if value is not None]
+        if wrong:
+            raise TargetError(f"{' and '.join(wrong)}: for stages; give --pipeline AXIS, too")
+        return None
+    found = {"pipeline": pipeline, "schedule": schedule or "1f1b", "chunks": chunks}
+    return {**found, "stages": _stages(stage) if stage else None}
+
+
+def _stages(given: Sequence[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in given:
+        pattern, _, number = one.rpartition("=")
+        if not pattern or not number.isdecimal():
+            raise TargetError(f"cannot read --stage {one!r}; write PATTERN=S, like 'model.layers.{{0..15}}.*=0'")
+        found[pattern] = int(number)
+    return found
 
 
 def read_options(given: Sequence[str]) -> dict[str, Any]:

@@ -13,14 +13,20 @@ from autoshard.cli.output import check_file, check_folder
 from autoshard.cli.planned import (
     DATASET,
     HARDWARE,
+    Chunks,
     DatasetStrategy,
     HardwareName,
     Memory,
     MicroBatches,
     ModeOptions,
+    Pipeline,
+    ScheduleName,
     Search,
+    StageOfNames,
     Target,
+    planned_stages,
     planned_target,
+    read_stages,
 )
 from autoshard.cli.target import TargetError
 from autoshard.util.errors import ContextError
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from autoshard.api import Planned
+    from autoshard.pipeline import PlannedPipeline
     from autoshard.report.brief import Choice
 
 MOST_LINES = 60
@@ -45,6 +52,10 @@ def plan(
     memory: Memory = None,
     option: ModeOptions = None,
     micro_batches: MicroBatches = 1,
+    pipeline: Pipeline = None,
+    schedule: ScheduleName = None,
+    chunks: Chunks = None,
+    stage: StageOfNames = None,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Write the plan to a file, for --mode FILE.json.")
     ] = None,
@@ -86,6 +97,17 @@ def plan(
     chosen = Choice(TOP if top is None else top, sort or "time", pattern or "") if chosen_any else None
     if everything and not as_json:
         raise ContextError("--all goes with --json; the report shows each layer with --full")
+    stages = read_stages(pipeline, schedule, chunks, stage)
+    if stages is not None:
+        unlike = {"--save": save, "--option": option or None, "--alternatives": alternatives or None}
+        unlike |= {"--full": full or None, "--all": everything or None, "--top": top, "--filter": pattern}
+        unlike |= {"--sort": sort, "--dataset-strategy": None if dataset_strategy == DATASET else dataset_strategy}
+        wrong = [name for name, value in unlike.items() if value is not None]
+        if wrong:
+            raise ContextError(f"{' and '.join(wrong)}: not for a plan in stages (--pipeline) yet; leave it out")
+        settings = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
+        _print_stages(planned_stages(target, devices, mesh, **stages, **settings), as_json)
+        return
     planned = planned_target(
         target, devices, mesh, option,
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
@@ -97,6 +119,13 @@ def plan(
         typer.echo(json.dumps(to_json(planned, alternatives=alternatives, everything=everything), indent=2))
         return
     _print(planned, console(), alternatives, full, chosen)
+
+
+def _print_stages(planned: PlannedPipeline, as_json: bool) -> None:
+    from autoshard.pipeline.planned.report import report
+    from autoshard.pipeline.planned.report import to_json as stages_to_json
+
+    typer.echo(json.dumps(stages_to_json(planned), indent=2) if as_json else report(planned))
 
 
 def _print(planned: Planned, out: Console, alternatives: bool, full: bool, choice: Choice | None) -> None:

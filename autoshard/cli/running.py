@@ -17,13 +17,18 @@ from autoshard.cli.output import check_folder
 from autoshard.cli.planned import (
     DATASET,
     HARDWARE,
+    Chunks,
     DatasetStrategy,
     HardwareName,
     Memory,
     MicroBatches,
     ModeOptions,
+    Pipeline,
+    ScheduleName,
     Search,
+    StageOfNames,
     read_options,
+    read_stages,
 )
 from autoshard.cli.target import TargetError, in_script, is_module
 from autoshard.engines.executors import check_engine
@@ -123,6 +128,10 @@ def run(
     memory: Memory = None,
     option: ModeOptions = None,
     micro_batches: MicroBatches = 1,
+    pipeline: Pipeline = None,
+    schedule: ScheduleName = None,
+    chunks: Chunks = None,
+    stage: StageOfNames = None,
 ) -> None:
     """Run a Python script, a model on its example inputs, or a StableHLO module on random inputs, on N MPI ranks.
 
@@ -133,17 +142,22 @@ def run(
     options = {"hosts": hosts, "rank_table": rank_table, "threads": threads, "timeout": timeout}
     settings = {"search": search, "hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
     settings["micro_batches"] = micro_batches
+    stages = read_stages(pipeline, schedule, chunks, stage)
     given = [str(script), *(arguments or [])]
     if trace is not None:
         _check_trace(script, trace, engine)
     if not in_script(script) and not is_module(script):
-        _check_script(script, check, {**settings, "engine": engine, "mesh": mesh, "option": option})
+        own = {"engine": engine, "mesh": mesh, "option": option, "pipeline": pipeline}
+        _check_script(script, check, {**settings, **own})
         raise typer.Exit(launch(given, ranks, **options))
     check_engine(engine)
     if engine == "xla" and (hosts is not None or rank_table is not None):
         raise TargetError("--engine xla runs on this host's devices alone; leave out --hosts and --rank-table")
     settings["options"] = read_options(option or ())
     settings["engine"] = engine
+    if stages is not None:
+        _check_stages(script, settings, trace)
+        settings["stages"] = stages
     if len(given) > 1:
         kind = "module" if is_module(script) else "model"
         raise TargetError(f"{script} is a {kind} and takes no arguments, but got {' '.join(given[1:])}")
@@ -162,6 +176,17 @@ def run(
         raise typer.Exit(code)
 
 
+def _check_stages(target: Path, settings: Mapping[str, Any], trace: Path | None) -> None:
+    """That nothing else is asked of a run in stages than it can do."""
+    if is_module(target):
+        raise TargetError(f"--pipeline goes with a model, SCRIPT.py:NAME, not with {target}: a module has no stages")
+    usual = {"dataset_strategy": DATASET, "memory": None, "options": {}, "engine": NUMPY}
+    wrong = [f"--{name.replace('_', '-')}" for name, value in usual.items() if settings[name] != value]
+    wrong += ["--trace"] * (trace is not None)
+    if wrong:
+        raise TargetError(f"{' and '.join(wrong)}: not for a run in stages (--pipeline) yet; leave it out")
+
+
 def _check_trace(target: Path, folder: Path, engine: str) -> None:
     """That a run of the target can be traced into a folder, which may be made."""
     if not in_script(target):
@@ -177,11 +202,13 @@ def _check_trace(target: Path, folder: Path, engine: str) -> None:
 
 def _save_trace(prepared: Path, folder: Path, code: int) -> None:
     """Write what ranks have recorded, beside what was predicted; of a run that failed (`code`) what it has left."""
+    from autoshard.api import Planned
     from autoshard.cli.model_run import prepared_in
     from autoshard.exporters.trace import Span, save_trace, trace_data
     from autoshard.runtime.recording import recorded
 
     planned = prepared_in(prepared).planned
+    assert isinstance(planned, Planned), "stages are not traced"
     try:
         found = recorded(folder, len(planned.program.instructions))
     except RuntimeSetupError as error:
@@ -243,8 +270,20 @@ def _prepared_model(
     """The script, with its arguments, by which each rank runs the model."""
     from autoshard.cli import model_run
 
-    over = _mesh(mesh or str(ranks), ranks)
+    stages = settings.get("stages")
+    meshes = stages["pipeline"] if stages is not None and mesh is None and "=" in stages["pipeline"] else None
+    if meshes is not None:
+        _check_groups(meshes, ranks)
+    over = _mesh(mesh or str(ranks), ranks) if meshes is None else None
     return [model_run.__file__, str(model_run.prepare(str(target), over, check=check, folder=folder, **settings))]
+
+
+def _check_groups(text: str, ranks: int) -> None:
+    from autoshard.pipeline.transfers.group import read_groups
+
+    total = sum(len(group.ranks) for group in read_groups(text))
+    if total != ranks:
+        raise TargetError(f"the meshes {text!r} of the stages have {total} devices, but -n starts {ranks} ranks")
 
 
 def _mesh(text: str, ranks: int) -> Mesh:

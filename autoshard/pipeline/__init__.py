@@ -1,2 +1,6 @@
 """Training steps cut in time and in space: `schedules` says who does what and when, `stages` what there is to do,
 `transfers` what goes between their devices, `planned` how each stage lies on its own, `execute` runs it all."""
+
+from autoshard.pipeline.planning import PlannedPipeline, plan_pipeline
+
+__all__ = ["PlannedPipeline", "plan_pipeline"]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from autoshard.core.strategy import Strategy
 from autoshard.cost.evaluate import Cost, evaluate
-from autoshard.ir.graph import Graph
+from autoshard.ir.graph import Graph, walk
 from autoshard.partition.passes import DEFAULT, Saving
 from autoshard.partition.program import Program
 from autoshard.plan.plan import Plan
@@ -46,6 +47,21 @@ class PlannedData:
     def savings(self) -> tuple[Saving, ...]:
         """What each pass saved over the program that the plan was lowered to."""
         return self._optimized[1]
+
+    @property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """Those of all operators, in graph order."""
+        return tuple(self.plan.strategy(node) for node in walk(self.graph.nodes))
+
+    @property
+    def collectives(self) -> int:
+        """How many collectives the program has."""
+        return len(self.program.collectives)
+
+    @property
+    def described_devices(self) -> str:
+        """What it is planned for, in words."""
+        return f"mesh {self.plan.mesh}"
 
     @cached_property
     def _optimized(self) -> tuple[Program, tuple[Saving, ...]]:

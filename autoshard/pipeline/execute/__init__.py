@@ -1,4 +1,4 @@
-"""Running a planned pipeline: every group of ranks does its actions in the order of the schedule and has what it is sent."""
+"""Running a planned pipeline: every group of ranks does its actions in order and has what it is sent."""
 
 from autoshard.pipeline.execute.session import PipelineSession, Ran
 

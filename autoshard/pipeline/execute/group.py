@@ -12,7 +12,7 @@ import numpy as np
 from autoshard.ir.graph import Value
 from autoshard.partition.program import Register
 from autoshard.pipeline.execute.parcels import Receiver, Sender
-from autoshard.pipeline.planned.plan import PlannedPipeline
+from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.programs import Place, Ready, Route
 from autoshard.pipeline.schedules.action import BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action
 from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch
@@ -54,7 +54,7 @@ class _Step:
 class GroupRun:
     """The programs of one group, bound to a comm of its ranks."""
 
-    def __init__(self, planned: PlannedPipeline, number: int, comm: Comm, mail: Mail) -> None:
+    def __init__(self, planned: PipelineData, number: int, comm: Comm, mail: Mail) -> None:
         self.planned, self.number, self.comm, self.mail = planned, number, comm, mail
         self.stages = planned.schedule.chunks(number)
         self.order = [action for action in planned.schedule.orders[number] if action.computes]
@@ -139,7 +139,9 @@ class GroupRun:
     def _inputs(self, ready: Ready, micro: int | None, state: _Step) -> list[Parts]:
         arriving = self.programs.arriving[ready.place]
         return [
-            state.held[_key(arriving[value], micro)] if value in arriving else self._given(value, register, micro, state)
+            state.held[_key(arriving[value], micro)]
+            if value in arriving
+            else self._given(value, register, micro, state)
             for value, register in zip(ready.inputs, ready.program.inputs, strict=True)
         ]
 
@@ -186,7 +188,9 @@ class GroupRun:
         terms = [part.astype(np.float32) if _is_narrow(part) else part for part in parts]
         known = state.sums.get(key)
         combine = REDUCTIONS[reduction]
-        state.sums[key] = terms if known is None else [combine(*pair) for pair in zip(known, terms, strict=True)]
+        state.sums[key] = (
+            terms if known is None else [np.asarray(combine(*pair)) for pair in zip(known, terms, strict=True)]
+        )
 
     def _send_sums(self, state: _Step) -> None:
         for route in self.programs.routes:

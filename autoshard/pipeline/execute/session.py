@@ -11,7 +11,7 @@ import numpy as np
 
 from autoshard.ir.graph import DATA, Graph, Value
 from autoshard.pipeline.execute.group import GroupRun, Measured
-from autoshard.pipeline.planned.plan import PlannedPipeline
+from autoshard.pipeline.planned.data import PipelineData
 from autoshard.runtime.array import array_dtype
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.local import LocalComm
@@ -30,11 +30,14 @@ class Ran:
         outputs: those of the step's graph, in order, whole, on every rank.
         seconds: of the step, from the first action of this process to the last.
         measured: for each group that is here what it has done.
+        busy: seconds of the step for which each of all ranks computed, on rank 0; where all are in one process, for
+            which the group computed that the rank is of.
     """
 
     outputs: list[np.ndarray]
     seconds: float
     measured: Mapping[int, Measured]
+    busy: tuple[float, ...]
 
 
 class PipelineSession:
@@ -44,13 +47,14 @@ class PipelineSession:
         RuntimeSetupError: the pipeline is for another number of ranks.
     """
 
-    def __init__(self, planned: PlannedPipeline, comm: Comm) -> None:
+    def __init__(self, planned: PipelineData, comm: Comm) -> None:
         if comm.world != planned.devices:
             raise RuntimeSetupError(
                 f"pipeline {planned.graph.name!r} is for {planned.devices} ranks, but {comm.world} run; start it with: "
                 f"autoshard run -n {planned.devices} ..."
             )
         self.planned, self.comm = planned, comm
+        self.last: Ran | None = None
         if isinstance(comm, MpiComm):
             number = next(i for i, group in enumerate(planned.groups) if comm.rank in group.ranks)
             self.mail: Mail = comm.mail()
@@ -80,7 +84,16 @@ class PipelineSession:
         seconds = perf_counter() - begun
         outputs = [self._result(value, arrays) for value in self.planned.whole.outputs]
         measured = {one.number: one.state.measured for one in self.groups if one.state is not None}
-        return Ran(outputs, seconds, measured)
+        self.last = Ran(outputs, seconds, measured, self._busy(measured))
+        return self.last
+
+    def _busy(self, measured: Mapping[int, Measured]) -> tuple[float, ...]:
+        if isinstance(self.comm, MpiComm):
+            (own,) = measured.values()
+            found = self.comm.collect([np.array([own.busy])])
+            return () if found is None else tuple(float(one[0]) for one in found)
+        of_rank = {rank: measured[i].busy for i, group in enumerate(self.planned.groups) for rank in group.ranks}
+        return tuple(of_rank[rank] for rank in range(self.comm.world))
 
     def _arrays(self, inputs: Sequence[np.ndarray]) -> dict[Value, np.ndarray]:
         """The inputs of the step, and what follows from data alone."""

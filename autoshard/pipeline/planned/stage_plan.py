@@ -1,7 +1,7 @@
 """The plan of a stage: one search over all that its devices do for one micro batch, and once in a step.
 
-What a stage gets of others is an input that may lie as it likes; gradients are the very values that the update reads, so
-that they are left partial where summing them up later is cheapest: they are accumulated so, and reduced once.
+What a stage gets of others is an input that may lie as it likes; gradients are the very values that the update reads,
+so that they are left partial where summing them up later is cheapest: they are accumulated so, and reduced once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def stage_graph(whole: WholeStep, number: int, annotations: Mapping[Node, Any], 
     step = whole.pipeline.step
     found, said = {}, {}
     for kind, piece in whole.stages[number].items():
-        given = {node: annotations[of] for node in piece.graph.nodes if (of := step.body.of.get(node, node)) in annotations}
+        given = {
+            node: annotations[of] for node in piece.graph.nodes if (of := step.body.of.get(node, node)) in annotations
+        }
         graph, given = planned_graph(piece.graph, given)
         if hardware.device.fusion != "none":
             graph, became = fused(graph)
@@ -60,7 +62,7 @@ def _leaving(whole: WholeStep, number: int, pieces: Mapping[str, Piece]) -> Sequ
     wanted = {value for other in whole.pieces if other.stage != number for value in other.graph.inputs}
     wanted.update(whole.outputs)
     values = (value for piece in pieces.values() for value in piece.graph.outputs)
-    return [value for value in values if value in wanted and whole.maker(value, number).stage == number]
+    return [value for value in values if value in wanted]
 
 
 def _role(whole: WholeStep, number: int, value: Value) -> str:

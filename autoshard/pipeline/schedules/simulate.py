@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import networkx as nx
 
-from autoshard.pipeline.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action
+from autoshard.pipeline.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, SEND_FORWARD, WEIGHT_GRADIENT, Action
 from autoshard.pipeline.schedules.dependences import dependences
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.util.errors import ScheduleError
@@ -26,19 +27,23 @@ _STEPS = 64
 class Durations:
     """Seconds of the actions of each stage for one micro batch, and of a message from rank to rank.
 
-    A whole backward takes the sum of both gradients.
+    A whole backward takes the sum of both gradients. Where messages take different times, `forward_transfers` has those
+    that each stage sends to the next, `backward_transfers` those to the one before; else all take `transfer`.
     """
 
     forward: tuple[Seconds, ...]
     input_gradient: tuple[Seconds, ...]
     weight_gradient: tuple[Seconds, ...]
     transfer: Seconds = 0.0
+    forward_transfers: tuple[Seconds, ...] = ()
+    backward_transfers: tuple[Seconds, ...] = ()
 
     def __post_init__(self) -> None:
-        parts = self.forward, self.input_gradient, self.weight_gradient
+        parts = [self.forward, self.input_gradient, self.weight_gradient]
+        parts += [part for part in (self.forward_transfers, self.backward_transfers) if part]
         if len({len(part) for part in parts}) != 1:
             raise ScheduleError(f"durations are given for {', '.join(str(len(part)) for part in parts)} stages")
-        negative = min((*self.forward, *self.input_gradient, *self.weight_gradient, self.transfer))
+        negative = min((*chain.from_iterable(parts), self.transfer))
         if not negative >= 0:
             raise ScheduleError(f"a duration is {negative}; none is below zero")
 
@@ -48,6 +53,11 @@ class Durations:
     ) -> Durations:
         """Of stages that are alike; `backward` is the seconds of the gradients of inputs and of weights."""
         return cls((forward,) * stages, (backward[0],) * stages, (backward[1],) * stages, transfer)
+
+    def message(self, action: Action) -> Seconds:
+        """Seconds of the message that brings what an action made to another rank."""
+        each = self.forward_transfers if action.kind in (FORWARD, SEND_FORWARD) else self.backward_transfers
+        return each[action.stage] if each else self.transfer
 
     def of(self, action: Action) -> Seconds:
         """Seconds for which an action occupies its rank; sends and receives do not."""
@@ -149,13 +159,15 @@ def _rows(schedule: Schedule, durations: Durations | None) -> list[_Row]:
         order = list(nx.topological_sort(graph))
     except nx.NetworkXUnfeasible:
         raise ScheduleError("the schedule deadlocks; check() tells where") from None
-    lag = {True: durations.transfer, False: 0}
     return [
         _Row(
             action,
             schedule.rank_of(action),
             durations.of(action),
-            tuple((before, lag[crosses]) for before, _, crosses in graph.in_edges(action, data="crosses")),
+            tuple(
+                (before, durations.message(before) if crosses else 0)
+                for before, _, crosses in graph.in_edges(action, data="crosses")
+            ),
         )
         for action in order
     ]

@@ -77,9 +77,7 @@ def _check_gradients(step: Apart) -> None:
 
 
 class _Assigner:
-    def __init__(
-        self, step: Apart, count: int, named: Mapping[Node, int], parameters: Mapping[Value, int]
-    ) -> None:
+    def __init__(self, step: Apart, count: int, named: Mapping[Node, int], parameters: Mapping[Value, int]) -> None:
         self.step, self.count, self.named, self.parameters = step, count, named, dict(parameters)
         self.forward_nodes = forward_nodes(step.graph)
         self.once = _once(step, self.parameters)

@@ -1,7 +1,7 @@
 """Stages of equal cost: cuts of the forward pass, in its order, that let the slowest stage be as fast as can be.
 
-The cost of a stage is the seconds of its operators, forward and backward, whole on one device, and of what its cuts send
-there and back. Of cuts that are as good (within `SLACK`) those are taken over which least is sent.
+The cost of a stage is the seconds of its operators, forward and backward, whole on one device, and of what its cuts
+send there and back. Of cuts that are as good (within `SLACK`) those are taken over which least is sent.
 """
 
 from __future__ import annotations
@@ -76,19 +76,21 @@ def best_cuts(seconds: Sequence[float], talk: Sequence[float], count: int) -> tu
 def _least(
     done: np.ndarray, edge: np.ndarray, count: int, price: np.ndarray, most: float
 ) -> tuple[tuple[int, ...], float]:
-    """Cuts of the least sum of `price`, or where that is nothing of the least slowest stage, none slower than `most`."""
+    """Cuts of the least sum of `price`, no stage slower than `most`; without a limit of the least slowest stage."""
     pieces = len(done) - 1
     bottleneck = np.isinf(most)
     value = np.full(pieces + 1, np.inf)
     value[0] = 0.0
     chosen = []
-    for stage in range(count):
+    for _ in range(count):
         # stage_seconds[i, j]: a stage of the pieces i..j-1.
         stage_seconds = done[None, :] - done[:, None] + edge[None, :] + edge[:, None]
         stage_seconds[np.tril_indices(pieces + 1)] = np.inf
         stage_seconds[stage_seconds > most] = np.inf
-        joined = np.maximum(value[:, None], stage_seconds) if bottleneck else value[:, None] + np.where(
-            np.isinf(stage_seconds), np.inf, price[None, :]
+        joined = (
+            np.maximum(value[:, None], stage_seconds)
+            if bottleneck
+            else value[:, None] + np.where(np.isinf(stage_seconds), np.inf, price[None, :])
         )
         chosen.append(joined.argmin(axis=0))
         value = joined.min(axis=0)

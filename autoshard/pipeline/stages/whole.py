@@ -239,7 +239,9 @@ def _from_data(graph: Graph, nodes: Iterable[Node]) -> tuple[Node, ...]:
     constant: set[Value] = set()
     found = []
     for node in nodes:
-        if any(value in known for value in node.uses) and all(value in known or value in constant for value in node.uses):
+        if any(value in known for value in node.uses) and all(
+            value in known or value in constant for value in node.uses
+        ):
             found.append(node)
             known.update(node.results)
         elif all(value in constant for value in node.uses):

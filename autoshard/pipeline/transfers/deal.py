@@ -1,6 +1,6 @@
 """From blocks on the devices of one group to blocks on those of another: each box from one that holds it.
 
-Of several holders a rank takes the one that it is itself, else one that has sent least so far, and of these the nearest.
+Of several holders a rank takes the one that it is itself, else one that has sent least so far, the nearest of these.
 """
 
 from __future__ import annotations

@@ -29,9 +29,8 @@ class Group:
             )
 
     def __str__(self) -> str:
-        return f"{self.mesh} on ranks {self.ranks[0]}-{self.ranks[-1]}" if len(self.ranks) > 1 else (
-            f"rank {self.ranks[0]}"
-        )
+        first, *others = self.ranks
+        return f"{self.mesh} on ranks {first}-{others[-1]}" if others else f"rank {first}"
 
 
 def groups_along(mesh: Mesh, axis: str) -> tuple[Group, ...]:
@@ -41,7 +40,9 @@ def groups_along(mesh: Mesh, axis: str) -> tuple[Group, ...]:
         MeshError: the mesh has no such axis.
     """
     if axis not in mesh.names:
-        raise MeshError(f"mesh '{mesh}' has no axis {axis!r} for stages to lie along; its axes: {', '.join(mesh.names)}")
+        raise MeshError(
+            f"mesh '{mesh}' has no axis {axis!r} for stages to lie along; its axes: {', '.join(mesh.names)}"
+        )
     others = tuple(pair for pair in mesh.axes if pair[0] != axis)
     part = Mesh(others) if others else Mesh.flat(1)
     refs = tuple(mesh.axis(name) for name, _ in others)

@@ -112,9 +112,7 @@ def slow_bytes(before: Held, after: Held, itemsize: int, span: int) -> int:
 
 
 def slow_bound(before: Held, after: Held, itemsize: int, span: int) -> int:
-    """Bytes that have to go from node to node at least: what the ranks of each node need together and none of it has."""
-    import numpy as np
-
+    """Bytes that have to go from node to node: what the ranks of each node need together and none of it has."""
     total = 0
     nodes: dict[int, list[int]] = {}
     for place, rank in enumerate(after.group.ranks):

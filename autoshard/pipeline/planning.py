@@ -8,99 +8,81 @@ from functools import cached_property
 from typing import Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
-from autoshard.core.tensortype import TensorType
 from autoshard.frontends.targets import traced_target
-from autoshard.ir.graph import Graph, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.passes import DEFAULT
-from autoshard.pipeline.planned.programs import Maker, Programs
+from autoshard.pipeline.execute.session import PipelineSession
+from autoshard.pipeline.planned.data import PipelineData
+from autoshard.pipeline.planned.price import PipelinePrice
+from autoshard.pipeline.planned.report import report
 from autoshard.pipeline.planned.stage_plan import StageGraph, stage_graph
 from autoshard.pipeline.schedules import check, load_schedule, make_schedule, schedule_kind
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
 from autoshard.pipeline.stages.balance import balanced_stages
 from autoshard.pipeline.stages.cut import cut_as_assigned
-from autoshard.pipeline.stages.whole import WholeStep, whole_step
+from autoshard.pipeline.stages.whole import whole_step
 from autoshard.pipeline.transfers.group import Group, groups_along, read_groups
 from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import asked_on
+from autoshard.runtime.mpi import default_comm
 from autoshard.search import find_mode
+from autoshard.search.limit import read_limit
 from autoshard.search.problem import Problem
 from autoshard.search.rings import with_rings
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.accumulate import Apart
-from autoshard.util.errors import PlanError, ScheduleError, StageError
-from costmodel import Hardware
+from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, StageError
+from costmodel import Hardware, format_bytes
 
 DEFAULT_SCHEDULE = "1f1b"
 
 
 @dataclass(frozen=True, eq=False)
-class PlannedPipeline:
-    """A training step in stages: each on a group of devices with a plan of its own.
+class PlannedPipeline(PipelineData):
+    """A training step in stages, planned: what runs it, what it costs, and what tells of it."""
 
-    Attributes:
-        traced: the step in one piece.
-        whole: all pieces of all stages.
-        schedule: who does what when; its ranks are the groups.
-        groups: the devices of each rank of the schedule.
-        graphs, plans: by stage.
-        hardware: by stage, and of all devices.
-    """
+    def run(self, *inputs: Any, engine: str = "numpy") -> Any:
+        """Do a step: whole arrays in, what the model returns out, on every rank; parameters have their new values.
 
-    traced: Traced
-    whole: WholeStep
-    schedule: Schedule
-    groups: tuple[Group, ...]
-    graphs: tuple[StageGraph, ...]
-    plans: tuple[Plan, ...]
-    stage_hardware: tuple[Hardware, ...]
-    hardware: Hardware
-    passes: tuple[str, ...] = DEFAULT
-
-    @property
-    def graph(self) -> Graph:
-        """The step in one piece, as it was cut."""
-        return self.whole.pipeline.step.graph
-
-    @property
-    def devices(self) -> int:
-        """How many devices there are in all."""
-        return sum(len(group.ranks) for group in self.groups)
-
-    @property
-    def stages(self) -> int:
-        """How many stages there are."""
-        return len(self.plans)
-
-    def group_of(self, stage: int) -> Group:
-        """The devices of a stage."""
-        return self.groups[self.schedule.ranks_of_stages[stage]]
-
-    @cached_property
-    def programs(self) -> Programs:
-        """The programs of all pieces."""
-        groups = [self.group_of(stage) for stage in range(self.stages)]
-        return Maker(
-            self.whole, self.graphs, self.plans, groups, self.stage_hardware, self.hardware, self.passes
-        ).run()
-
-    def result_type(self, value: Value) -> TensorType:
-        """The type of the step's output that a value of a stage is, or is a part of."""
-        return self.graph.outputs[self.whole.outputs.index(value)].type
-
-    def run(self, *inputs: Any) -> Any:
-        """Do a step: whole arrays in, what the model returns out, on every rank; parameters have their new values."""
+        Raises:
+            PlanError: another engine than numpy.
+        """
+        self.check_engine(engine)
         outputs = self.session.run(self.traced.inputs(*inputs)).outputs
         self.traced.store(outputs)
         return self.traced.unpack(outputs)
 
-    @cached_property
-    def session(self) -> Any:
-        """The programs bound to the ranks of this process: all of them, or under MPI one."""
-        from autoshard.pipeline.execute.session import PipelineSession
-        from autoshard.runtime.mpi import default_comm
+    def check_engine(self, engine: str) -> None:
+        """That an engine runs stages: numpy does; and that all programs are made.
 
+        Raises:
+            PlanError: another engine.
+        """
+        if engine != "numpy":
+            raise PlanError(f"engine {engine!r} does not run stages yet; numpy does")
+        _ = self.programs
+
+    @cached_property
+    def price(self) -> PipelinePrice:
+        """Predicted seconds of a step, and memory."""
+        return PipelinePrice(self)
+
+    def report(self) -> str:
+        """Tables of stages and groups: times, idle shares, memory; and the step."""
+        return report(self)
+
+    def told_run(self) -> str:
+        """What the last step of this process has shown: the share of the step for which each rank waited."""
+        ran = self.session.last
+        if ran is None:
+            return "no step has run"
+        idle = ", ".join(f"{100 * (1 - busy / ran.seconds):.0f}" for busy in ran.busy)
+        return f"step {ran.seconds:.3g} s; ranks idle for {idle} % of it"
+
+    @cached_property
+    def session(self) -> PipelineSession:
+        """The programs bound to the ranks of this process: all of them, or under MPI one."""
         return PipelineSession(self, default_comm(self.devices))
 
 
@@ -117,6 +99,7 @@ def plan_pipeline(
     search: str | None = None,
     hardware: str | Hardware = "cpu",
     passes: Sequence[str] = DEFAULT,
+    memory: str | int | None = None,
 ) -> PlannedPipeline:
     """Cut a training step into stages, and plan each on devices of its own.
 
@@ -130,8 +113,10 @@ def plan_pipeline(
         stages: from patterns of names to stages, as `cut_stages` takes them; None: stages of equal cost.
         search: how each stage is planned: a mode.
         hardware: as for `autoshard.plan`.
+        memory: what a device has, as for `autoshard.plan`: a pipeline of which a group needs more is refused.
 
     Raises:
+        MemoryLimitError: names the group with its stages, and the largest tensors in its memory.
         StageError: stages that the step cannot be cut into, or another number of them than the schedule has.
         ScheduleError: a schedule that cannot be run.
         PlanError, GraphError, MeshError: as for `autoshard.plan`, and micro batches that do not divide the batch.
@@ -162,10 +147,34 @@ def plan_pipeline(
     if mode.endswith(".json"):
         raise PlanError(f"a pipeline is planned stage by stage by a mode, not by the file {mode}")
     plans = tuple(
-        _planned(traced, graph, group, mode, everywhere, tuple(passes)) for graph, group in zip(graphs, own, strict=True)
+        _planned(traced, graph, group, mode, everywhere, tuple(passes))
+        for graph, group in zip(graphs, own, strict=True)
     )
     hardware_of = (everywhere,) * order.stages
-    return PlannedPipeline(traced, whole, order, groups, graphs, plans, hardware_of, everywhere, tuple(passes))
+    limit = read_limit(memory)
+    found = PlannedPipeline(traced, whole, order, groups, graphs, plans, hardware_of, everywhere, tuple(passes))
+    if limit is not None:
+        check_memory(found, limit)
+    return found
+
+
+def check_memory(planned: PlannedPipeline, limit: int) -> None:
+    """Refuse a pipeline of which a group needs more memory than a device has.
+
+    Raises:
+        MemoryLimitError: it does.
+    """
+    for number, one in enumerate(planned.price.memory):
+        if one.nbytes > limit:
+            stages, most = ", ".join(map(str, planned.schedule.chunks(number))), format_bytes(limit)
+            largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in one.largest)
+            raise MemoryLimitError(
+                f"the pipeline of {planned.graph.name!r} is over the memory limit of {most}: a device of group "
+                f"{number}, which runs stage {stages}, holds {format_bytes(one.nbytes)} ({largest}); take more stages "
+                "or micro batches, or larger groups",
+                needed=one.nbytes,
+                limit=limit,
+            )
 
 
 def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[Group]) -> tuple[Group, ...]:
@@ -176,7 +185,9 @@ def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[Group]) -> tuple[G
         total = sum(len(group.ranks) for group in groups)
         devices = None if mesh is None else (Mesh.parse(mesh) if isinstance(mesh, str) else mesh).devices
         if devices not in (None, total):
-            raise PlanError(f"the meshes {pipeline!r} of the stages have {total} devices in all, but there are {devices}")
+            raise PlanError(
+                f"the meshes {pipeline!r} of the stages have {total} devices in all, but there are {devices}"
+            )
         return groups
     if mesh is None:
         raise PlanError(f"stages lie along axis {pipeline!r} of a mesh: give the mesh, such as 'pp=2,dp=2'")

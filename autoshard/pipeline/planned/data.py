@@ -1,0 +1,94 @@
+"""What planning a pipeline leads to: the plan of each stage, and the programs that follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from autoshard.core.strategy import Strategy
+from autoshard.core.tensortype import TensorType
+from autoshard.ir.graph import Graph, Value, walk
+from autoshard.partition.passes import DEFAULT
+from autoshard.pipeline.planned.programs import Maker, Programs
+from autoshard.pipeline.planned.stage_plan import StageGraph
+from autoshard.pipeline.schedules.schedule import Schedule
+from autoshard.pipeline.stages.whole import WholeStep
+from autoshard.pipeline.transfers.group import Group
+from autoshard.plan.plan import Plan
+from autoshard.trace.function import Traced
+from costmodel import Hardware
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineData:
+    """A training step in stages: each on a group of devices with a plan of its own.
+
+    Attributes:
+        traced: the step in one piece.
+        whole: all pieces of all stages.
+        schedule: who does what when; its ranks are the groups.
+        groups: the devices of each rank of the schedule.
+        graphs, plans: by stage.
+        hardware: by stage, and of all devices.
+    """
+
+    traced: Traced
+    whole: WholeStep
+    schedule: Schedule
+    groups: tuple[Group, ...]
+    graphs: tuple[StageGraph, ...]
+    plans: tuple[Plan, ...]
+    stage_hardware: tuple[Hardware, ...]
+    hardware: Hardware
+    passes: tuple[str, ...] = DEFAULT
+
+    @property
+    def graph(self) -> Graph:
+        """The step in one piece, as it was cut."""
+        return self.whole.pipeline.step.graph
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are in all."""
+        return sum(len(group.ranks) for group in self.groups)
+
+    @property
+    def stages(self) -> int:
+        """How many stages there are."""
+        return len(self.plans)
+
+    def group_of(self, stage: int) -> Group:
+        """The devices of a stage."""
+        return self.groups[self.schedule.ranks_of_stages[stage]]
+
+    @cached_property
+    def programs(self) -> Programs:
+        """The programs of all pieces."""
+        groups = [self.group_of(stage) for stage in range(self.stages)]
+        return Maker(self.whole, self.graphs, self.plans, groups, self.stage_hardware, self.hardware, self.passes).run()
+
+    def result_type(self, value: Value) -> TensorType:
+        """The type of the step's output that a value of a stage is, or is a part of."""
+        return self.graph.outputs[self.whole.outputs.index(value)].type
+
+    # -- what is told of a run
+
+    uncut = None
+    """`traced` is in one piece."""
+
+    @property
+    def strategies(self) -> tuple[Strategy, ...]:
+        """Those of all operators, stage by stage."""
+        return tuple(plan.strategy(node) for plan in self.plans for node in walk(plan.graph.nodes))
+
+    @property
+    def collectives(self) -> int:
+        """How many collectives the programs of all pieces have."""
+        return sum(len(one.program.collectives) for one in self.programs.pieces.values())
+
+    @property
+    def described_devices(self) -> str:
+        """What it is planned for, in words."""
+        groups = "; ".join(map(str, self.groups))
+        parts = f"{self.schedule.micro_batches} micro batches"
+        return f"{self.stages} stages ({self.schedule.name or 'a schedule'}, {parts}) on {groups}"

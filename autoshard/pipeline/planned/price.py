@@ -1,0 +1,223 @@
+"""The price of a planned pipeline: the seconds of a step by simulation, and the memory of each group's ranks.
+
+    step = what is done once before + the schedule with each stage's own times and transfers + the update,
+           each group as soon as it can
+
+The seconds of an action are those of its program, by the one price of programs (`cost/evaluate.py`); the bytes of
+activations are those of the values on their routes, by the very order in which ranks take and let them go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from autoshard.cost.evaluate import program_seconds
+from autoshard.cost.program_memory import program_peak
+from autoshard.ir.graph import Value
+from autoshard.pipeline.planned.data import PipelineData
+from autoshard.pipeline.planned.programs import Place, Programs, Route
+from autoshard.pipeline.schedules.action import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Action,
+)
+from autoshard.pipeline.schedules.simulate import Durations, Timeline, simulate
+from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch
+from autoshard.pipeline.transfers.price import Messages
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Bytes of one rank of a group at its fullest.
+
+    Attributes:
+        states: parameters, states of the optimizer, and data.
+        accumulators: gradients that are added up.
+        activations: the most of values of micro batches at once.
+        transient: what the largest program takes while it runs besides what goes in.
+        largest: the largest of all these, by name.
+    """
+
+    states: int
+    accumulators: int
+    activations: int
+    transient: int
+    largest: tuple[tuple[str, int], ...]
+
+    @property
+    def nbytes(self) -> int:
+        """All of it."""
+        return self.states + self.accumulators + self.activations + self.transient
+
+
+@dataclass(frozen=True)
+class PipelinePrice:
+    """What a step of a planned pipeline takes."""
+
+    planned: PipelineData
+
+    @cached_property
+    def durations(self) -> Durations:
+        """Seconds of each stage's actions and of its messages, by the plan's hardware."""
+        count = self.planned.stages
+        forward, first, second = (
+            tuple(self._seconds((stage, kind)) for stage in range(count))
+            for kind in (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
+        )
+        onward, back = self._transfers
+        return Durations(forward, first, second, 0.0, onward, back)
+
+    @cached_property
+    def _transfers(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Seconds of what a micro batch sends on from each stage, and back; what skips a stage counts where it ends."""
+        onward, back = [0.0] * self.planned.stages, [0.0] * self.planned.stages
+        for route in self.crossing:
+            if route.is_repeated and route.stage != route.source[0]:
+                forward = route.source[1] == FORWARD
+                by = onward if forward else back
+                by[
+                    route.stage - 1 if forward else route.stage + 1 if route.stage < route.source[0] else route.stage
+                ] += self._moving(route)
+        return tuple(onward), tuple(back)
+
+    @property
+    def crossing(self) -> Iterator[Route]:
+        """The routes on which something is sent from rank to rank."""
+        return (route for route in self.planned.programs.routes if not route.stays)
+
+    def _moving(self, route: Route) -> float:
+        itemsize = route.value.type.dtype.itemsize
+        return Messages(route.before, route.after, itemsize).seconds(self.planned.hardware)
+
+    def _seconds(self, place: Place) -> float:
+        ready = self.planned.programs.pieces.get(place)
+        return 0.0 if ready is None else program_seconds(ready.program, self.planned.stage_hardware[place[0]])
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The schedule, simulated."""
+        return simulate(self.planned.schedule, self.durations)
+
+    @cached_property
+    def before(self) -> tuple[float, ...]:
+        """Seconds of what each group does once before the micro batches."""
+        chunks = map(self.planned.schedule.chunks, range(self.planned.schedule.ranks))
+        return tuple(sum(self._seconds((stage, ONCE)) for stage in stages) for stages in chunks)
+
+    @cached_property
+    def updates(self) -> tuple[float, ...]:
+        """Seconds of the update of each group, with what it is sent for it."""
+        found = [0.0] * self.planned.schedule.ranks
+        groups = self.planned.schedule.ranks_of_stages
+        for place in self.planned.programs.pieces:
+            if not runs_per_micro_batch(place[1]) and place[1] != ONCE:
+                found[groups[place[0]]] += self._seconds(place)
+        for route in self.crossing:
+            if not route.is_repeated and route.source[1] != ONCE:
+                found[groups[route.stage]] += self._moving(route)
+        return tuple(found)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Seconds of a step."""
+        line = self.timeline
+        ends = (max((line.ends[action] for action in order), default=0.0) for order in self.planned.schedule.orders)
+        return max(self.before) + max(float(end) + tail for end, tail in zip(ends, self.updates, strict=True))
+
+    @cached_property
+    def idle(self) -> tuple[float, ...]:
+        """The part of a step, from 0 to 1, for which the ranks of each group wait for other groups."""
+        parts = zip(self.timeline.busy, self.before, self.updates, strict=True)
+        return tuple(1 - (float(busy) + before + update) / self.seconds for busy, before, update in parts)
+
+    # -- memory
+
+    @cached_property
+    def memory(self) -> tuple[StageMemory, ...]:
+        """Of a rank of each group."""
+        return tuple(map(self._memory, range(self.planned.schedule.ranks)))
+
+    def _memory(self, number: int) -> StageMemory:
+        programs, stages = self.planned.programs, self.planned.schedule.chunks(number)
+        pieces = [ready for place, ready in programs.pieces.items() if place[0] in stages]
+        step = self.planned.whole.pipeline.step
+        given: dict[tuple, tuple[str, int]] = {}
+        sums: dict[Value, int] = {}
+        transient = 0
+        for ready in pieces:
+            arriving = programs.arriving[ready.place]
+            for value, register in zip(ready.inputs, ready.program.inputs, strict=True):
+                if value not in arriving and value not in step.body.slices:
+                    given[value, register.layout, register.whole.shape] = value.name, register.local.nbytes
+            for value, register in zip(ready.outputs, ready.program.outputs, strict=True):
+                if value in step.body.terms and runs_per_micro_batch(ready.piece.kind):
+                    sums[value] = register.local.nbytes * max(1, 4 // value.type.dtype.itemsize)
+            taken = sum(register.local.nbytes for register in ready.program.inputs)
+            transient = max(transient, program_peak(ready.program) - taken)
+        live, held = max(live_activations(self.planned, number), key=lambda one: one[0], default=(0, {}))
+        named = [*given.values(), *((f"the gradient {value.name}", size) for value, size in sums.items())]
+        named += [(f"{count} x {name}", size * count) for (name, size), count in _counted(held).items()]
+        largest = tuple(sorted(named, key=lambda one: -one[1])[:5])
+        states = sum(size for _, size in given.values())
+        return StageMemory(states, sum(sums.values()), live, max(0, transient), largest)
+
+
+def _counted(held: Mapping[tuple[int, int], tuple[str, int]]) -> Counter[tuple[str, int]]:
+    return Counter(held.values())
+
+
+def live_activations(planned: PipelineData, number: int) -> Iterator[tuple[int, dict]]:
+    """What a rank of a group holds of micro batches after each piece, in bytes, and by route and micro batch.
+
+    It is what `execute.group` holds, by the same order: a value from its making, or its arrival where it is needed, to
+    its last use.
+    """
+    programs, stages = planned.programs, planned.schedule.chunks(number)
+    held: dict[tuple[int, int], tuple[str, int]] = {}
+    left: Counter[tuple[int, int]] = Counter()
+
+    def hold(route: Route, micro: int) -> None:
+        block = 1
+        for size in route.after.local:
+            block *= size
+        key = route.number, micro
+        held[key] = route.value.name, block * route.value.type.dtype.itemsize
+        left[key] = len(route.readers)
+
+    for action in planned.schedule.orders[number]:
+        for place in _places(action, stages):
+            if place not in programs.pieces:
+                continue
+            arriving = [route for route in programs.arriving[place].values() if route.is_repeated]
+            for route in arriving:
+                if (route.number, action.micro) not in held:
+                    hold(route, action.micro)
+            for route in programs.leaving[place]:
+                if route.is_repeated and route.stays:
+                    hold(route, action.micro)
+            yield sum(sizes_of(programs, held).values()), dict(held)
+            for route in arriving:
+                left[route.number, action.micro] -= 1
+                if not left[route.number, action.micro]:
+                    del held[route.number, action.micro]
+
+
+def sizes_of(programs: Programs, held: Mapping[tuple[int, int], tuple[str, int]]) -> dict[tuple, int]:
+    """Bytes by what lies in memory: values that a program leaves in one register are one."""
+    found = {}
+    for (number, micro), (_, size) in held.items():
+        route = programs.routes[number]
+        register = programs.pieces[route.source].program.outputs[route.output]
+        found[(register if route.stays else number), micro] = size
+    return found
+
+
+def _places(action: Action, stages: tuple[int, ...]) -> Iterator[Place]:
+    if action.computes and action.stage in stages:
+        kinds = (INPUT_GRADIENT, WEIGHT_GRADIENT) if action.kind == BACKWARD else (action.kind,)
+        yield from ((action.stage, kind) for kind in kinds)

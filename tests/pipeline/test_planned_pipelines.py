@@ -1,0 +1,121 @@
+"""Stages on meshes of their own: every schedule leads to what the step in one piece leads to; memory and price."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoshard import nn, ops
+from autoshard.pipeline import plan_pipeline
+from autoshard.pipeline.planned.price import live_activations
+from autoshard.pipeline.schedules import SCHEDULES
+from autoshard.pipeline.stages import balance
+from autoshard.trace import Cell, CellList, Parameter, evaluate, set_seed
+from autoshard.transform import train_step
+from autoshard.util.errors import MemoryLimitError, MeshError, PlanError, StageError, UnknownNameError
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(12, 6)), RNG.normal(size=(12, 6))
+
+
+class Tied(Cell):
+    """Four layers, a skip over two of them, and a table at both ends; clipped by the norm of all gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Parameter(RNG.normal(size=(6, 10)), "table")
+        self.layers = CellList(nn.Dense(10, 10, dtype="f64") for _ in range(4))
+
+    def construct(self, x, y):
+        first = ops.tanh(self.layers[0](ops.matmul(x, self.table)))
+        made = ops.tanh(self.layers[2](ops.tanh(self.layers[1](first)))) + first
+        made = ops.matmul(ops.tanh(self.layers[3](made)), ops.transpose(self.table, perm=(1, 0)))
+        return ops.reduce_mean((made - y) * (made - y)), made
+
+
+@pytest.fixture(scope="module")
+def step():
+    set_seed(3)
+    cell = Tied()
+    return train_step(cell, nn.Adam(cell.trainable_params(), 0.1), X, Y)
+
+
+def check_equal(step, **settings):
+    planned = plan_pipeline(step, **settings)
+    given = step.traced.inputs(X, Y)
+    ran = planned.session.run(given, seed=1)
+    for one, other in zip(evaluate(step.graph, given), ran.outputs, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-9)
+    for number in range(len(planned.groups)):
+        peak = max((size for size, _ in live_activations(planned, number)), default=0)
+        assert peak == ran.measured[number].peak
+    return planned, ran
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_schedule_on_meshes_leads_to_the_step_in_one_piece(step, name):
+    planned, ran = check_equal(step, mesh="pp=2,dp=2", micro_batches=4, schedule=name)
+    assert planned.stages == 2 * SCHEDULES[name].chunks
+    assert all(one.sent > 0 for one in ran.measured.values())
+    assert planned.price.seconds >= max(map(float, planned.price.timeline.busy))
+
+
+def test_groups_of_other_sizes(step):
+    planned, _ = check_equal(step, pipeline="tp=2/dp=2,tp=2/tp=2", micro_batches=2, schedule="gpipe")
+    assert [group.ranks for group in planned.groups] == [(0, 1), (2, 3, 4, 5), (6, 7)]
+    told = planned.report()
+    assert "3 stages (gpipe, 2 micro batches) on tp=2 on ranks 0-1; dp=2 tp=2 on ranks 2-5" in told
+    assert "bubble" in told
+
+
+def test_stages_of_one_device_and_by_name(step):
+    stages = {"layers.{0..1}": 0, "layers.2": 1, "layers.3": 2}
+    planned, _ = check_equal(step, mesh="pp=3", micro_batches=4, stages=stages)
+    assert [len(stage.parameters) for stage in planned.whole.pipeline.stages] == [5, 2, 2]
+
+
+def test_a_tied_gradient_goes_once_in_a_step(step):
+    planned, _ = check_equal(step, mesh="pp=3,dp=2", micro_batches=4)
+    routes = [
+        one for one in planned.programs.routes if one.stage != one.source[0] and one.value.name.endswith(".total")
+    ]
+    assert routes and not any(one.is_repeated for one in routes)
+
+
+def test_groups_along_an_inner_axis(step):
+    planned, _ = check_equal(step, mesh="dp=2,pp=2", micro_batches=2)
+    assert [group.ranks for group in planned.groups] == [(0, 2), (1, 3)]
+
+
+def test_cuts_are_as_good_as_any():
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        seconds, talk = rng.uniform(size=7), rng.uniform(size=6) * 0.2
+        ends = [0.0, *talk, 0.0]
+
+        def worst(cuts, seconds=seconds, ends=ends):
+            marks = (0, *cuts, 7)
+            pairs = zip(marks, marks[1:], strict=False)
+            return max(sum(seconds[a:b]) + ends[a] + ends[b] for a, b in pairs)
+
+        every = [(a, b) for a in range(1, 6) for b in range(a + 1, 7)]
+        assert worst(balance.best_cuts(seconds, talk, 3)) <= min(map(worst, every)) * (1 + balance.SLACK) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"mesh": "pp=64"}, StageError, "cannot be cut into 64 stages: its forward pass has"),
+        ({"mesh": "dp=2"}, MeshError, "no axis 'pp' for stages to lie along; its axes: dp"),
+        ({}, PlanError, "give the mesh, such as 'pp=2,dp=2'"),
+        ({"mesh": "8", "pipeline": "tp=2/tp=2"}, PlanError, "have 4 devices in all, but there are 8"),
+        ({"mesh": "pp=2", "stages": {"layers.0": 0, "layers.1": 1, "layers.2": 2}}, StageError, "3 stages are given"),
+        ({"mesh": "pp=2", "search": "plan.json"}, PlanError, "not by the file plan.json"),
+        ({"mesh": "pp=2", "schedule": "2f2b"}, UnknownNameError, "did you mean 1f1b"),
+        ({"mesh": "pp=2", "memory": 3000}, MemoryLimitError, r"group 0, which runs stage 0, holds .*layers\.0\.weight"),
+    ],
+)
+def test_pipelines_that_cannot_be(step, settings, error, message):
+    with pytest.raises(error, match=message):
+        plan_pipeline(step, **{"micro_batches": 2, **settings})
