@@ -35,8 +35,8 @@ FIRST, LEAST, WIDER = 6e-5, 1e-12, 4.0
 """The first gap, relatively and at least in seconds, and by what it is widened."""
 WIDTHS = (1 << 12, 1 << 20)
 """How many rows an elimination keeps, one look after the other."""
-MOST = 1 << 20
-"""The most combinations that are listed of equal values."""
+MOST, FEW = 1 << 20, 1 << 14
+"""The most combinations that are listed of equal values, for a proof and where a good choice is enough."""
 CLOSE = 1.3
 """Gaps that differ by less are not tried one behind the other."""
 CELLS = 3_000_000
@@ -68,18 +68,25 @@ def settle(tables: Tables, time_limit: float = 60.0) -> Settled:
     return found
 
 
-def settle_below(tables: Tables, time_limit: float, value: float = math.inf) -> tuple[Settled | None, float]:
+def settle_below(
+    tables: Tables, time_limit: float, value: float = math.inf, gap: float = 0.0
+) -> tuple[Settled | None, float]:
     """The least sum of all prices if it is below a value, None if nothing below was found; and a bound for all choices,
     which may just be that none is below.
+
+    Args:
+        gap: how far, relatively, the sum may be from the least. Above 0 a good choice is looked for, not a proof: no
+            more is listed than is fast, nothing is branched, and a choice that is further from the bound is given, too.
 
     Raises:
         PlanError: no choice at all is possible.
     """
-    return _Search(tables, now() + time_limit, value).run()
+    return _Search(tables, now() + time_limit, value, gap).run()
 
 
 class _Search:
-    def __init__(self, tables: Tables, end: float, value: float) -> None:
+    def __init__(self, tables: Tables, end: float, value: float, gap: float) -> None:
+        self.gap = gap
         self.whole, self.tables, self.end = tables, Folded(tables), end
         self.bounds = Bounds(self.tables)
         self.kinds = self._kinds()
@@ -100,7 +107,7 @@ class _Search:
     @property
     def enough(self) -> float:
         """A bound that shows that nothing better is left."""
-        return self.value * (1 - EQUAL)
+        return self.value * (1 - max(EQUAL, self.gap))
 
     @property
     def left(self) -> float:
@@ -117,8 +124,10 @@ class _Search:
         """A bound for all choices that the bounds still allow; a better choice is noted on the way."""
         if lower >= self.enough or (self.left < 0 and math.isfinite(self.value)):
             return lower
+        if self.gap:
+            self._find(lower, reduced)
         proved, done = self._widened(lower, reduced)
-        if done or proved >= self.enough:
+        if done or self.gap or proved >= self.enough:
             return proved
         if math.isinf(self.value):
             self._find(lower, reduced)
@@ -150,9 +159,9 @@ class _Search:
         A first look keeps few combinations, which finds a plan fast; then only what is better has to be looked at.
         """
         found = None
-        for width in WIDTHS:
+        for width in WIDTHS[:1] if self.gap else WIDTHS:
             try:
-                unary, listings = self.bounds.listings(reduced, gap, MOST)
+                unary, listings = self.bounds.listings(reduced, gap, FEW if self.gap else MOST)
             except TooMany:
                 return found
             self.stats["listed"] = sum(len(one.cost) for one in listings)

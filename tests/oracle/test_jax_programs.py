@@ -18,6 +18,8 @@ from autoshard.trace.evaluate import evaluate
 from benchmarks.jax_programs import PROGRAMS
 
 pytestmark = pytest.mark.jax
+LARGE = 60
+"""Operators of programs that are planned by rules alone."""
 
 
 def feeds(planned: Planned) -> list[np.ndarray]:
@@ -34,7 +36,9 @@ def feeds(planned: Planned) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_split_program_equals_the_whole_one(name: str) -> None:
     imported = from_stablehlo(PROGRAMS[name].module(small=True))
-    planned = plan(imported, search="communication")
+    # Large ones by rules alone: what a search takes for them is not what this is about.
+    large = len(imported.graph.nodes) > LARGE
+    planned = plan(imported, search="factor" if large else "communication")
     given = feeds(planned)
     verify_program(planned.program)
     found = planned.run(*given)
