@@ -140,7 +140,7 @@ def plan_traced(
     graph, annotations = planned_graph(traced.graph, traced.annotations)
     hardware = _joined(hardware, mesh)
     if hardware.device.fusion != "none":
-        graph, became = fused(graph)
+        graph, became = fused(graph, hardware.device.fusion)
         annotations = {became.get(node, node): one for node, one in annotations.items()}
 
     def problem_on(mesh: Mesh) -> Problem:
@@ -179,7 +179,7 @@ def _plan_module(
     asked = ready.imported.asked
     graph, hardware = ready.traced.graph, _joined(hardware, ready.mesh)
     if hardware.device.fusion != "none":
-        graph, _ = fused(graph)
+        graph, _ = fused(graph, hardware.device.fusion)
 
     def problem_on(mesh: Mesh) -> Problem:
         return Problem(

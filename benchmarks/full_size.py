@@ -5,8 +5,10 @@
 Llama-3-8B and 70B, Mixtral 8x7B and ViT-H as in `full_models.py`: a step of training (forward, gradient, Adam) on
 torch's meta device, so that no weights are made. Each pair of model and cluster runs in a process of its own. Printed
 are the seconds of each part, what the default mode's plan is predicted to take (time, share of communication by axes,
-memory), beside it hand-written plans priced alike, each on the mesh that it is for, and what plain arithmetic says:
-parameters and optimizer states in parts on all devices, and the time of the products alone.
+memory), beside it hand-written plans priced alike, each on the mesh that it is for, with words (images) a second on
+each device and model FLOPs utilization: what products and attention do but for what is made again, to what the devices
+could do; causal attention counts once. Plain arithmetic says the least: parameters and optimizer states in parts on
+all devices, and the time of the products alone.
 """
 
 from __future__ import annotations
@@ -107,19 +109,27 @@ def _by_hand(step: Any, mesh: Any, hardware: str) -> Iterator[dict[str, Any]]:
 
 
 def arithmetic(graph: Any, devices: int, hardware: str) -> dict[str, float]:
-    """What needs no plan: the bytes of parameters and states in equal parts, and the seconds of all products of tensors
-    at the device's efficiency."""
+    """What needs no plan: the bytes of parameters and states in equal parts, the seconds of all products of tensors at
+    the device's efficiency, those of useful ones at its peak; words or images a device."""
     from autoshard.ir.graph import DATA
+    from autoshard.transform.recompute import AGAIN
     from costmodel import preset
 
     device = preset(hardware).device
     held = sum(value.type.nbytes for value in graph.inputs if graph.role_of[value] != DATA)
-    seconds = 0.0
+    seconds = useful = 0.0
     for node in graph.nodes:
         if node.op.has_rule and node.rule.contracted:
-            rate = device.peak(node.result_types[0].dtype.name) * device.compute_efficiency
-            seconds += node.op.flops(node.operand_types, node.attrs) / rate
-    return {"bytes_in_parts": held / devices, "product_seconds": seconds / devices}
+            peak, flops = device.peak(node.result_types[0].dtype.name), node.op.flops(node.operand_types, node.attrs)
+            seconds += flops / (peak * device.efficiency(node.op.name))
+            useful += 0.0 if any(AGAIN in value.name for value in node.results) else flops / peak
+    data = next(value.type for value in graph.inputs if graph.role_of[value] == DATA)
+    return {
+        "bytes_in_parts": held / devices,
+        "product_seconds": seconds / devices,
+        "useful_seconds": useful / devices,
+        "samples": (data.shape[0] if data.dtype.is_float else data.elements) / devices,
+    }
 
 
 # -- what it says
@@ -169,18 +179,20 @@ def show(rows: list[dict[str, Any]]) -> None:
             title=f"{row['model']}, {row['devices']} devices: parameters and states in parts {least}, "
             f"products {format_seconds(row['product_seconds'])}"
         )
-        for name in ("plan", "mesh", "step", "communication", "over axes", "memory", "fits"):
+        for name in ("plan", "mesh", "step", "a second", "MFU", "communication", "over axes", "memory", "fits"):
             table.add_column(name, justify="left" if name in ("plan", "mesh") else "right")
         for one in row["plans"]:
             if "refused" in one:
-                table.add_row(one["plan"], one["mesh"], one["refused"][:60], *[""] * 4)
+                table.add_row(one["plan"], one["mesh"], one["refused"][:60], *[""] * 6)
                 continue
             axes = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in one["axes"].items())
             fits = "yes" if one["bytes"] <= row["limit"] else "no"
             share = f"{100 * one['communication']:.1f} %"
+            rates = f"{row['samples'] / one['seconds']:.0f}", f"{100 * row['useful_seconds'] / one['seconds']:.1f} %"
             table.add_row(
-                one["plan"], one["mesh"], format_seconds(one["seconds"]), share, axes, format_bytes(one["bytes"]), fits
-            )
+                one["plan"], one["mesh"], format_seconds(one["seconds"]), *rates, share, axes,
+                format_bytes(one["bytes"]), fits,
+            )  # fmt: skip
         console.print(table)
         console.print(", ".join(f"{name}: {'yes' if met else 'NO'}" for name, met in judged(row).items()))
 

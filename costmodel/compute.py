@@ -49,7 +49,8 @@ def operator_seconds(
     """Seconds for an operator of `flops` that moves `nbytes` to and from device memory (local sizes).
 
     launch + max(flops / (efficiency * peak), nbytes / (efficiency * bandwidth)), the roofline of Williams,
-    Waterman and Patterson (CACM 52(4), 2009). The launch time is added and not a floor under the sum: a floor
+    Waterman and Patterson (CACM 52(4), 2009); of the lesser of the two is added what does not hide behind the other
+    (`Device.memory_overlap`). The launch time is added and not a floor under the sum: a floor
     would price all ways to split a small operator the same, and a search could not see that splitting saves
     work. An operator that was measured on the device under its name takes what its curve says. No flops and no
     bytes (a view) cost 0: nothing is launched. Nor is an operator that is part of a kernel which another one
@@ -60,11 +61,13 @@ def operator_seconds(
     compute_rate = device.efficiency(operator) * device.peak(dtype)
     launch = device.launch_seconds if starts else 0.0
     memory_rate = device.memory_efficiency * device.memory_bandwidth
+    beside = 1.0 - device.memory_overlap
     if isinstance(flops, np.ndarray) or isinstance(nbytes, np.ndarray):
-        return _many(np.asarray(flops), np.asarray(nbytes), compute_rate, memory_rate, launch)
+        return _many(np.asarray(flops), np.asarray(nbytes), compute_rate, memory_rate, launch, beside)
     if not (flops >= 0 and nbytes >= 0):
         raise _negative(flops, nbytes)
-    busy = max(flops / compute_rate, nbytes / memory_rate)
+    computing, moving = flops / compute_rate, nbytes / memory_rate
+    busy = max(computing, moving) + beside * min(computing, moving)
     return launch + busy if busy else 0.0
 
 
@@ -76,10 +79,13 @@ def _measured(curve: OperatorCurve, flops: float | np.ndarray, nbytes: float | n
     return curve.seconds(flops, nbytes)
 
 
-def _many(flops: np.ndarray, nbytes: np.ndarray, compute_rate: float, memory_rate: float, launch: float) -> np.ndarray:
+def _many(
+    flops: np.ndarray, nbytes: np.ndarray, compute_rate: float, memory_rate: float, launch: float, beside: float
+) -> np.ndarray:
     if not (np.all(flops >= 0) and np.all(nbytes >= 0)):
         raise _negative(flops, nbytes)
-    busy = np.maximum(flops / compute_rate, nbytes / memory_rate)
+    computing, moving = flops / compute_rate, nbytes / memory_rate
+    busy = np.maximum(computing, moving) + beside * np.minimum(computing, moving)
     return np.where(busy > 0, launch + busy, 0.0)
 
 

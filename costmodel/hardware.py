@@ -16,7 +16,7 @@ from functools import cached_property
 
 from costmodel.curves import CollectiveCurve, OperatorCurve
 
-FUSIONS = ("none", "xla")
+FUSIONS = ("none", "eager", "kernels", "xla")
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,11 @@ class Device:
     mapping is taken too. `memory_bandwidth` is bytes per second read plus written, `launch_seconds` the time
     to start one operator. The efficiencies are the share of both peaks that large operators reach. `operators` are
     measured times, which go before all of these for the operators that they name. `fusion` says what makes programs:
-    "none" runs each operator by itself, as numpy does, "xla" makes kernels of several (`autoshard.cost.fusion`).
+    "none" runs each operator by itself, as numpy does, "eager" too, but views cost nothing, "kernels" and "xla" make
+    kernels of several (`autoshard.cost.fusion`).
     `attention_efficiency` is the share of the peak that attention reaches, by the operations that its operators count.
+    `memory_overlap` is the share of the lesser of computing and moving bytes that hides behind the other: 1 is the
+    roofline, 0 their sum, as of products whose first operands come and last results go while nothing is multiplied.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Device:
     operators: tuple[OperatorCurve, ...] = ()
     fusion: str = "none"
     attention_efficiency: float | None = None
+    memory_overlap: float = 1.0
 
     def __post_init__(self) -> None:
         pairs = self.peak_flops.items() if isinstance(self.peak_flops, Mapping) else self.peak_flops
@@ -57,6 +61,8 @@ class Device:
             share = getattr(self, field)
             if not 0 < share <= 1:
                 raise ValueError(f"device {self.name!r}: {field} is {share}; it lies in (0, 1]")
+        if not 0 <= self.memory_overlap <= 1:
+            raise ValueError(f"device {self.name!r}: memory_overlap is {self.memory_overlap}; it lies in [0, 1]")
         if self.attention_efficiency is not None and not 0 < self.attention_efficiency <= 1:
             raise ValueError(
                 f"device {self.name!r}: attention_efficiency is {self.attention_efficiency}; it lies in (0, 1]"

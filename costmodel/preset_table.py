@@ -12,17 +12,38 @@ from costmodel.hardware import Device, Hardware, Link, Topology
 
 TERA, GIGA, GB, GIB, US = 1e12, 1e9, 1e9, 2**30, 1e-6
 
-# Time to start one GPU kernel: the floor that PyTorch's AutoParallel uses. Compiled TPU programs start
-# operators from the chip itself. The Ascend figure is taken to be like a GPU's.
-_GPU_LAUNCH = 7 * US  # planning
+# Seconds between two kernels of a stream; what a host takes to start them (4 to 10 us) hides behind long ones.
+# planning: 1 to 2 us. Compiled TPU programs start operators from the chip itself. The Ascend figure is the floor that
+# PyTorch's AutoParallel uses for GPUs.
+_GPU_LAUNCH = 1.5 * US
 _TPU_LAUNCH = 1 * US  # planning
+_ASCEND_LAUNCH = 7 * US  # planning
 
-# Seconds per message: one step of NCCL's ring with the LL128 protocol in its tuning tables, 1.9 us over
-# NVLink.
-_NVLINK_STEP = 1.9 * US
+# Seconds per message of a ring over NVLink: all-gathers among 2, 4 and 8 H100 have an intercept of 8, 17 and 30 us
+# (nccl-tests, as PyTorch's AutoParallel notes them), 4.3 us a step of eight.
+_NVLINK_STEP = 4.3 * US
+# The same of B200s: 22 to 25 us and 5.5 to 9 us a rank (MooreThreads/SimuMax, b200_bf16_ceperm.json), 9 us a step of 8.
+_NVLINK5_STEP = 9 * US
 _ETHERNET_STEP = 14 * US  # planning: NCCL's network step with the simple protocol
-_INFINIBAND_STEP = 4 * US  # planning: NCCL's network ring step, LL128, rounded
+_INFINIBAND_STEP = 14 * US  # NCCL's network ring step with the simple protocol, which large messages take
 _DCN_STEP = 20 * US  # planning
+
+
+# Shares of memory bandwidth that kernels reach on NVIDIA's parts: 0.906 of copies, 0.914 of two reads and a write on an
+# H100 NVL; less for reductions.
+_HBM = 0.88
+
+# Shares of the peak that products reach which nothing else limits, fitted to published training steps for each kind of
+# device (`python -m benchmarks.truth_halves`, docs/reference/measured.md). All of a kernel's traffic is taken to stand
+# beside its operations: measured products on A100 and B200 (SimuMax's tables, 697 shapes) lose as much with small
+# sides.
+_A100_PRODUCTS, _H100_PRODUCTS, _B200_PRODUCTS = 0.745, 0.62, 0.51
+
+# Shares that attention reaches, forward and backward together, by the operations that its operators count (a gradient
+# 3.5 times the forward pass, where kernels do 2.5). H100: FlashAttention-2 on heads of 128 at sequences of 8,192, 333
+# and 318 TF/s (charts of its repository); A100: 190 and 170; B200: 0.365 of the peak both ways (SimuMax's table, which
+# counts causal work whole).
+_A100_ATTENTION, _H100_ATTENTION, _B200_ATTENTION = 0.72, 0.42, 0.47
 
 
 def _infiniband(gbits: int) -> Link:
@@ -34,8 +55,8 @@ def _infiniband(gbits: int) -> Link:
     )
 
 
-def _nvlink(generation: int, bandwidth: float, source: str) -> Link:
-    return Link(f"nvlink {generation}", _NVLINK_STEP, bandwidth, source=source)
+def _nvlink(generation: int, bandwidth: float, source: str, step: float = _NVLINK_STEP) -> Link:
+    return Link(f"nvlink {generation}", step, bandwidth, source=source)
 
 
 _CPU = Hardware(
@@ -92,7 +113,11 @@ _A100 = Hardware(
         memory_bandwidth=2039 * GB,  # datasheet
         memory_bytes=80 * GIB,  # datasheet
         launch_seconds=_GPU_LAUNCH,
-        source="NVIDIA A100 datasheet",
+        memory_efficiency=_HBM,
+        compute_efficiency=_A100_PRODUCTS,
+        attention_efficiency=_A100_ATTENTION,
+        memory_overlap=0.0,
+        source="NVIDIA A100 datasheet; shares of the peaks fitted to published training steps",
     ),
     Topology(
         (
@@ -121,14 +146,18 @@ _H100 = Hardware(
         memory_bandwidth=3350 * GB,  # datasheet
         memory_bytes=80 * GIB,  # datasheet
         launch_seconds=_GPU_LAUNCH,
-        source="NVIDIA H100 datasheet",
+        memory_efficiency=_HBM,
+        compute_efficiency=_H100_PRODUCTS,
+        attention_efficiency=_H100_ATTENTION,
+        memory_overlap=0.0,
+        source="NVIDIA H100 datasheet; shares of the peaks fitted to published training steps",
     ),
     Topology(
         (
-            # datasheet 900 GB/s both ways; rings without in-switch reduction. planning
+            # datasheet 900 GB/s both ways; rings without in-switch reduction
             (
                 8,
-                _nvlink(4, 360 * GB, "planning: 0.8 of the datasheet's 450 GB/s one way; more with in-switch sums"),
+                _nvlink(4, 345 * GB, "394 GB/s of a gathered GiB among 8 (nccl-tests), 7/8 of which a rank receives"),
             ),
             (None, _infiniband(400)),
         )
@@ -146,6 +175,12 @@ _A100_40 = replace(
     ),
 )
 
+_A100_4X200 = replace(
+    _A100,
+    name="a100-4x200",
+    topology=Topology((_A100.topology.levels[0], (None, _infiniband(100)))),  # four adapters of 200 Gb/s for eight
+)
+
 # Dense products run at the power limit: the clock grows with the power above the idle 110 W to about 1 / 2.5, so that
 # 500 W against 700 W is 0.85 of the rate. planning
 _AT_500_WATTS = ((500 - 110) / (700 - 110)) ** 0.4
@@ -158,7 +193,8 @@ _H100_500W = replace(
         name="H100 96GB at 500 W",
         memory_bandwidth=2400 * GB,
         memory_bytes=96 * 10**9,
-        compute_efficiency=_H100.device.compute_efficiency * _AT_500_WATTS,
+        compute_efficiency=_H100_PRODUCTS * _AT_500_WATTS,
+        attention_efficiency=_H100_ATTENTION * _AT_500_WATTS,
         source="torchtitan's benchmarks of 2024-12, which say of their H100: 96 GB of HBM2e, 2.4 TB/s, 500 W; "
         "planning: products at 0.85 of those at 700 W",
     ),
@@ -194,12 +230,17 @@ _B200 = Hardware(
         memory_bandwidth=7700 * GB,  # published for HGX; 8000 in other tables
         memory_bytes=180 * 10**9,  # the usable part of 192 GB
         launch_seconds=_GPU_LAUNCH,
-        source="published tables of the HGX B200; they differ by up to 7 %, the lower figures are used",
+        memory_efficiency=_HBM,
+        compute_efficiency=_B200_PRODUCTS,
+        attention_efficiency=_B200_ATTENTION,
+        memory_overlap=0.0,
+        source="published tables of the HGX B200; they differ by up to 7 %, the lower figures are used; shares of the "
+        "peaks fitted to published training steps",
     ),
     Topology(
         (
             # datasheet 1800 GB/s both ways; NVL72 racks have 72 in place of 8. planning
-            (8, _nvlink(5, 690 * GB, "planning: 0.77 of the datasheet's 900 GB/s one way")),
+            (8, _nvlink(5, 606 * GB, "0.673 of 900 GB/s one way in gathers (SimuMax's measurements)", _NVLINK5_STEP)),
             (None, _infiniband(400)),
         )
     ),
@@ -287,7 +328,7 @@ _ASCEND910 = Hardware(
         ),
         memory_bandwidth=1200 * GB,  # Hot Chips 2019
         memory_bytes=32 * GIB,
-        launch_seconds=_GPU_LAUNCH,
+        launch_seconds=_ASCEND_LAUNCH,
         source="Huawei at Hot Chips 2019 for f16, i8, HBM; other dtypes are planning figures",
     ),
     Topology(
@@ -314,7 +355,7 @@ _ASCEND910B = Hardware(
         ),
         memory_bandwidth=1600 * GB,  # planning: public tables name 0.4 to 1.6 TB/s
         memory_bytes=64 * GIB,
-        launch_seconds=_GPU_LAUNCH,
+        launch_seconds=_ASCEND_LAUNCH,
         source="planning: public tables disagree; override with your part's datasheet",
     ),
     Topology(
@@ -334,6 +375,7 @@ PRESETS = {
         _CPU,
         _A100,
         _A100_40,
+        _A100_4X200,
         _H100,
         _H100_500W,
         _H200,

@@ -111,8 +111,9 @@ class DeviceRecord(Record, frozen=True):
     memory_efficiency: float
     source: str
     operators: tuple[OperatorRecord, ...]
-    fusion: Literal["none", "xla"] = "none"
+    fusion: Literal["none", "eager", "kernels", "xla"] = "none"
     attention_efficiency: float | None = None
+    memory_overlap: float = 1.0
 
 
 class LinkRecord(Record, frozen=True):

@@ -9,7 +9,7 @@ of what its group moves (`Traffic`), so that prices stay sums over nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 
@@ -21,16 +21,48 @@ _PRODUCT = 4.0
 """From how many index combinations on for an element of the largest tensor an operator is a product or a look-up."""
 
 
-def fused(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
-    """The graph whose nodes know their traffic, and what each node has become."""
-    groups = _Groups(graph)
-    became = {node: replace(node, traffic=groups.traffic(node)) for node in graph.nodes if not node.regions}
+def fused(graph: Graph, how: str = "xla") -> tuple[Graph, dict[Node, Node]]:
+    """The graph whose nodes know their traffic, and what each node has become.
+
+    Args:
+        how: `Device.fusion`: "xla" fuses all of that, "kernels" what people write kernels for: element-wise chains, and
+            a softmax with what leads to it (Narayanan et al. 2021, section 4.2); "eager" runs each operator by itself,
+            where views cost nothing.
+    """
+    traffic = _alone if how == "eager" else _Groups(graph, _is_written if how == "kernels" else _is_any).traffic
+    became = {node: replace(node, traffic=traffic(node)) for node in graph.nodes if not node.regions}
     return replace(graph, nodes=tuple(became.get(node, node) for node in graph.nodes)), became
 
 
+def _is_any(made: Node, node: Node) -> bool:
+    return True
+
+
+def _is_written(made: Node, node: Node) -> bool:
+    """Whether people write kernels that do one after the other."""
+    first, second = (one.op.spread == "pointwise" or one.op.name in _SOFTMAX for one in (made, node))
+    return first and second and not (made.op.name == "Softmax" or node.op.name == "SoftmaxGrad")
+
+
+_SOFTMAX = ("Softmax", "SoftmaxGrad")
+
+
+def _alone(node: Node) -> Traffic:
+    """What a node moves that is a kernel by itself; a table of which few rows are looked up is not read whole."""
+    if node.op.view and node.operands:
+        return _nothing(node)
+    looked_up = node.op.name in _LOOKUPS
+    reads = tuple(not (looked_up and place == 0) for place in range(len(node.operands)))
+    return Traffic(reads, (bool(node.operands),) * len(node.results), bool(node.operands))
+
+
+def _nothing(node: Node) -> Traffic:
+    return Traffic((False,) * len(node.operands), (False,) * len(node.results), False)
+
+
 class _Groups:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, may: Callable[[Node, Node], bool]) -> None:
+        self.graph, self.may = graph, may
         self.parents: dict[Node, Node] = {}
         self.levels: dict[Value, int] = {}
         self.columns: set[Node] = set()
@@ -61,7 +93,7 @@ class _Groups:
         return self.levels.get(value, 0) + ends
 
     def _joins(self, made: Node, node: Node, value: Value, level: int) -> bool:
-        if made in self.columns or self.levels[made.results[0]] != level:
+        if made in self.columns or self.levels[made.results[0]] != level or not self.may(made, node):
             return False
         alone = made.op.spread == "pointwise" and len(self.graph.users[made.results[0]]) == 1
         few, many = sorted((_largest(made), _largest(node)))
@@ -124,7 +156,7 @@ class _Groups:
     def traffic(self, node: Node) -> Traffic:
         """What of a node's operands and results goes through memory, and whether it stands for its group's start."""
         if node.op.view and node.operands:
-            return Traffic((False,) * len(node.operands), (False,) * len(node.results), False)
+            return _nothing(node)
         writes = (
             tuple(value in self.stored for value in node.results) if node.operands else (False,) * len(node.results)
         )

@@ -198,7 +198,7 @@ def step_of(row: Row, layers: int, samples: int) -> TrainStep:
     model = row.model
     sized = Model(**{**{name: getattr(model, name) for name in model.__struct_fields__}, "layers": layers})
     kind = dtype("f16" if row.precision == "f16" else "bf16")
-    network = Decoder(sized, row.sequence, row.attention == "fused", kind)
+    network = Decoder(sized, row.sequence, row.attention != "apart", kind)
     words = TensorType((samples, row.sequence), dtype("i32"))
     optimizer = optim.Adam(network.trainable_params(), 1e-4)
     return train_step(network, optimizer, words, words, recompute=_made_again(row.recompute))

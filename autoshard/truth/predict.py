@@ -7,24 +7,39 @@ model has it. A step of several micro batches takes the forward and backward pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from dataclasses import replace as changed
 from functools import cached_property
 
 from autoshard.api import plan
 from autoshard.cost.instructions import Costs
 from autoshard.cost.prices import prices_for
-from autoshard.ir.graph import Graph, Node
+from autoshard.cost.program_memory import program_peak
+from autoshard.cost.timeline import scheduled
+from autoshard.ir.graph import PARAMETER, Graph, Node
 from autoshard.layout.mesh import Mesh
-from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Program, Register, Together
+from autoshard.partition.passes import DEFAULT, optimize
+from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Program, Register, Start, Together
+from autoshard.transform.recompute import AGAIN
 from autoshard.truth.models import step_of
 from autoshard.truth.rows import Row
 from autoshard.util.errors import AutoshardError
 from costmodel import Hardware, operator_seconds, preset
 
 ATTENTION, PRODUCTS, REST, LOSS, UPDATE, SUMS = "attention", "products", "rest", "loss", "update", "gradient sums"
+OUTSIDE, HOST, OVER = "outside", "host", "over "
+HOST_SECONDS = {"none": 0.0, "eager": 10e-6, "kernels": 32e-6, "xla": 2e-6}
+"""Seconds in which a host starts a kernel, by how these are made; a step takes no less than that for all of them.
+eager: 4 to 10 us of PyTorch; kernels: fitted to vTrain's rows of one node, whose Megatron-DeepSpeed of 2022 checkpoints
+in Python and starts more than the graph has; xla: 1 to 2 us of a compiled program."""
+OUTSIDE_SHARE = {"kernels": 0.1}
+"""What a step computes beside its graph to what it computes of it, by how kernels are made; fitted to vTrain's rows."""
+OLDER = 0.55
+"""The rate of the attention kernels of early 2023 to that of FlashAttention-2, which is "around 2x" (Dao 2023, section
+4); fitted to llm-foundry's rows of sequences from 8,192 on, on A100 and H100 alike."""
 Ledger = Mapping[str, float]
-"""Seconds by part: the names above, and "over dp" and the like for collectives."""
+"""Seconds by part: the names above, and "over dp" and the like for what collectives take beside no operator."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,7 @@ class Predictor:
 
     def __init__(self, hardware: Callable[[str], Hardware] = preset) -> None:
         self.hardware = hardware
+        self._steps: dict[tuple, _Step] = {}
         self._known: dict[tuple, _Measures] = {}
 
     def __call__(self, row: Row) -> Prediction:
@@ -82,13 +98,32 @@ class Predictor:
         times = (row.model.layers - few.layers) / (more.layers - few.layers)
         names = dict.fromkeys((*few.parts(row), *more.parts(row)))
         parts = {name: _line(few.parts(row).get(name, 0.0), more.parts(row).get(name, 0.0), times) for name in names}
-        return Prediction(row, parts, _line(few.peak_bytes, more.peak_bytes, times))
+        waiting = _line(few.starts(row), more.starts(row), times) * HOST_SECONDS[row.fusion]
+        parts[HOST] = max(0.0, waiting - sum(parts.values()))
+        return Prediction(row, parts, _line(few.peak(row), more.peak(row), times))
+
+    def on(self, hardware: Callable[[str], Hardware]) -> Predictor:
+        """One that takes rows' hardware for something else and shares the programs, made by this one's prices."""
+        other = Predictor(hardware)
+        other._steps = self._steps
+        return other
 
     def _measures(self, row: Row, layers: int) -> _Measures:
         key = (_alike(row), layers)
         if key not in self._known:
-            self._known[key] = _measured(row, layers, self.hardware(row.hardware))
+            hardware = _with_attention(self.hardware(row.hardware), row)
+            if key not in self._steps:
+                self._steps[key] = _step_of(row, layers, hardware)
+            self._known[key] = self._steps[key].measured(hardware)
         return self._known[key]
+
+
+def _with_attention(hardware: Hardware, row: Row) -> Hardware:
+    """The hardware with the attention kernels that the row had."""
+    share = hardware.device.attention_efficiency
+    if row.attention != "older" or share is None:
+        return hardware
+    return changed(hardware, device=changed(hardware.device, attention_efficiency=OLDER * share))
 
 
 def _depths(row: Row) -> tuple[int, int]:
@@ -105,47 +140,93 @@ def _alike(row: Row) -> tuple:
     model = row.model
     sizes = (model.builder, model.hidden, model.heads, model.vocabulary, model.inner, model.kv_heads, model.dropout)
     return (sizes, row.sequence, row.hardware, row.axes, row.plan, row.micro_batch, row.recompute, row.precision,
-            row.attention)  # fmt: skip
+            row.attention, row.fusion, row.overlap)  # fmt: skip
+
+
+def _often(row: Row) -> tuple[int, ...]:
+    """How often a step brings parameters to their users, computes gradients, reduces them, and updates."""
+    rarely = 1 if row.reduced == "step" else row.micro_batches
+    return rarely, row.micro_batches, rarely, 1
 
 
 @dataclass(frozen=True)
 class _Measures:
-    """A program of few layers: seconds by part of what each micro batch does, of the reduction of gradients, of what
-    is done once a step, and of adding up gradients before and after their reduction."""
+    """A program of few layers: seconds by part of bringing parameters to their users, of what each micro batch does,
+    of the reduction of gradients, of what is done once a step, and of adding up gradients before and after their
+    reduction; how many elements that are."""
 
     layers: int
+    brought: Ledger
     each: Ledger
     reduction: Ledger
     once: Ledger
+    started: tuple[int, ...]
+    """How many kernels and collectives each of the four starts."""
     sum_before: float
     sum_after: float
+    summed_before: int
+    summed_after: int
     peak_bytes: int
 
     def parts(self, row: Row) -> dict[str, float]:
         """Seconds of a whole step by part."""
-        times, by_step = row.micro_batches, row.reduced == "step"
         found: dict[str, float] = {}
-        for ledger, often in ((self.each, times), (self.reduction, 1 if by_step else times), (self.once, 1)):
+        for ledger, often in zip((self.brought, self.each, self.reduction, self.once), _often(row), strict=True):
             for name, seconds in ledger.items():
                 found[name] = found.get(name, 0.0) + often * seconds
-        found[SUMS] = (times - 1) * (self.sum_before if by_step else self.sum_after)
+        found[SUMS] = (row.micro_batches - 1) * (self.sum_before if row.reduced == "step" else self.sum_after)
+        computing = sum(seconds for name, seconds in found.items() if not name.startswith(OVER))
+        found[OUTSIDE] = OUTSIDE_SHARE.get(row.fusion, 0.0) * computing
         return found
 
+    def starts(self, row: Row) -> float:
+        """Kernels and collectives that a whole step starts."""
+        return sum(count * often for count, often in zip(self.started, _often(row), strict=True))
 
-def _measured(row: Row, layers: int, hardware: Hardware) -> _Measures:
+    def peak(self, row: Row) -> int:
+        """Bytes at most: over several micro batches gradients are summed in 4 bytes, before their reduction or after,
+        where the program of one micro batch holds reduced ones of 2."""
+        summed = self.summed_before if row.reduced == "step" else self.summed_after
+        return self.peak_bytes + (4 * summed - 2 * self.summed_after) * (row.micro_batches > 1)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The program of a step of few layers; and what it does, started from the one whose collectives run alone."""
+
+    layers: int
+    ranks: int
+    work: _Work
+    beside: Program
+
+    def measured(self, hardware: Hardware) -> _Measures:
+        known, work = hardware.for_ranks(self.ranks), self.work
+        ledgers, started = work.ledgers(self.beside, prices_for(known).instructions)
+        summed = [work.summed(some) for some in (work.late, work.updates)]
+        sums = [_adding(elements, known) for elements in summed]
+        return _Measures(self.layers, *ledgers, started, *sums, *summed, program_peak(self.beside))
+
+
+PREFETCH = 4.0
+"""How many times the memory of a step of few layers collectives may take that are started ahead: of many layers the
+weights of the next ones are a small part."""
+
+
+def _step_of(row: Row, layers: int, hardware: Hardware) -> _Step:
     step = step_of(row, layers, row.micro_batch * row.axes.dp)
-    planned = plan(step, mesh=row.axes.mesh, search=row.plan, hardware=hardware)
-    known = planned.hardware
-    work = _Work(planned.program, planned.graph, prices_for(known).instructions, planned.plan.mesh)
-    return _Measures(
-        layers,
-        work.ledger(one for one in planned.program.instructions if one not in work.late),
-        work.ledger(one for one in work.late if one not in work.updates),
-        work.ledger(work.updates),
-        _adding(work.summed(work.late), known),
-        _adding(work.summed(work.updates), known),
-        planned.cost.peak_memory_bytes,
-    )
+    made_by = changed(hardware, device=changed(hardware.device, fusion=row.fusion))
+    planned = plan(step, mesh=row.axes.mesh, search=row.plan, hardware=made_by, passes=False)
+    again = {node for node in planned.graph.nodes if _is_again(node)}
+    # Few layers leave room to keep what many layers make again.
+    program, _ = optimize(planned.program, planned.hardware, DEFAULT, fixed=again)
+    ahead = ("overlap",) if row.overlap else ()
+    beside, _ = optimize(program, planned.hardware, ahead, more_memory=PREFETCH, fixed=again)
+    return _Step(layers, row.axes.devices, _Work(program, planned.graph, planned.plan.mesh), beside)
+
+
+def _is_again(node: Node) -> bool:
+    """Whether a node makes something of the forward pass again."""
+    return any(AGAIN in value.name for value in node.results)
 
 
 def _adding(elements: int, hardware: Hardware) -> float:
@@ -156,8 +237,21 @@ def _adding(elements: int, hardware: Hardware) -> float:
 class _Work:
     """The instructions of a step, those apart that several micro batches need only once."""
 
-    def __init__(self, program: Program, graph: Graph, costs: Costs, mesh: Mesh) -> None:
-        self.program, self.graph, self.costs, self.mesh = program, graph, costs, mesh
+    def __init__(self, program: Program, graph: Graph, mesh: Mesh) -> None:
+        self.program, self.graph, self.mesh = program, graph, mesh
+
+    @cached_property
+    def early(self) -> dict[Instruction, None]:
+        """What only brings parameters to those that use them first: casts, cuts and gathers."""
+        inputs = zip(self.graph.inputs, self.program.inputs, strict=True)
+        known = {register for value, register in inputs if self.graph.role_of[value] == PARAMETER}
+        found: dict[Instruction, None] = {}
+        for one in self.program.instructions:
+            carries = not isinstance(one, Compute) or _is_sum(one) and not _is_again(one.node)
+            if carries and one.operands and known.issuperset(one.operands):
+                found[one] = None
+                known.update(one.results)
+        return found
 
     @cached_property
     def updates(self) -> dict[Instruction, None]:
@@ -195,15 +289,23 @@ class _Work:
         entering = dict.fromkeys(register for one in late for register in one.operands if register in made)
         return sum(register.local.elements for register in entering if register.local.dtype.is_float)
 
-    def ledger(self, instructions: Iterable[Instruction]) -> dict[str, float]:
-        """Seconds by part."""
-        found: dict[str, float] = {}
-        for one in instructions:
-            price = self.costs.of(one)
-            if price.computing or price.talking:
-                name = self._part(one)
-                found[name] = found.get(name, 0.0) + price.seconds
-        return found
+    def ledgers(self, program: Program, costs: Costs) -> tuple[list[dict[str, float]], tuple[int, ...]]:
+        """Seconds by part of bringing parameters, of each micro batch, of the reduction of gradients, of the updates;
+        and how many kernels and collectives each of them starts.
+
+        Args:
+            program: the same one, perhaps with collectives that run beside operators: what these hide is left out.
+        """
+        found: list[dict[str, float]] = [{}, {}, {}, {}]
+        started = [0, 0, 0, 0]
+        for one in scheduled(program, costs):
+            what = one.instruction.of if isinstance(one.instruction, Start) else one.instruction
+            at = 0 if what in self.early else 1 + (what in self.late) + (what in self.updates)
+            started[at] += one.end > one.start and _starts(what)
+            if seconds := one.exposed if one.communicates else one.end - one.start:
+                name = self._part(what)
+                found[at][name] = found[at].get(name, 0.0) + seconds
+        return found, tuple(started)
 
     def _part(self, one: Instruction) -> str:
         if isinstance(one, Compute):
@@ -211,7 +313,12 @@ class _Work:
         first = one.parts[0] if isinstance(one, Bundle) else one
         assert isinstance(first, Collective | Together)
         order = [name for name, _ in self.mesh.axes]
-        return "over " + ".".join(sorted({ref.name for ref in first.step.axes}, key=order.index))
+        return OVER + ".".join(sorted({ref.name for ref in first.step.axes}, key=order.index))
+
+
+def _starts(one: Instruction) -> bool:
+    """Whether it is a kernel of its own, or stands for one."""
+    return not isinstance(one, Compute) or one.node.traffic is None or one.node.traffic.launches
 
 
 def _is_sum(one: Compute) -> bool:

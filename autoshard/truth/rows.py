@@ -94,10 +94,18 @@ class Row(Record, frozen=True):
         described("what is made again for the backward pass: attention, every second product, or whole layers"),
     ] = "none"
     precision: Literal["f16", "bf16", "f8"] = "bf16"
-    attention: Literal["apart", "fused"] = "fused"
+    attention: Annotated[
+        Literal["apart", "older", "fused"],
+        described("several kernels, the first fused ones (FlashAttention, early 2023), or FlashAttention-2 and later"),
+    ] = "fused"
     reduced: Annotated[
         Literal["step", "micro batch"], described("when gradients are reduced: once a step, or after each micro batch")
     ] = "step"
+    fusion: Annotated[
+        Literal["none", "eager", "kernels", "xla"],
+        described("which operators are one kernel: none, none and views are free, hand-written ones, compiled ones"),
+    ] = "eager"
+    overlap: Annotated[bool, described("whether collectives run beside operators that do not need them")] = False
     inferred: Annotated[tuple[str, ...], described("fields that the source does not tell")] = ()
 
     @property

@@ -132,10 +132,10 @@ def _vtrain(cells: Cells) -> Row:
     return Row(
         id=f"vtrain {shape} {sizes['gpus']} gpus {axes} m{sizes['micro']}",
         table=f"vtrain {shape} {sizes['gpus']} gpus",
-        model=model, sequence=sizes["sequence"], hardware="a100", axes=axes, plan=_megatron_plan(axes),
+        model=model, sequence=sizes["sequence"], hardware="a100-4x200", axes=axes, plan=_megatron_plan(axes),
         global_batch=sizes["batch"], micro_batch=sizes["micro"],
         measured=Measured(_number(cells, "iteration time (ms)") / 1e3),
-        recompute="full", precision="f16", attention="apart", inferred=("dropout",),
+        recompute="full", precision="f16", attention="apart", fusion="kernels", inferred=("dropout",),
     )  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def _megatron(cells: Cells) -> Row:
         model=model, sequence=sequence, hardware="a100", axes=axes,
         plan="megatron_sp" if parallel else _megatron_plan(axes),
         global_batch=batch, micro_batch=_whole(cells, "micro_batch"), measured=Measured(seconds),
-        recompute=recompute, precision="f16", attention="apart", inferred=("dropout",),
+        recompute=recompute, precision="f16", attention="apart", fusion="kernels", inferred=("dropout",),
     )  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def _torchtitan(cells: Cells) -> Row:
         measured=Measured(batch * axes.dp * sequence / (rate * gpus), _number(cells, "memory_gib")),
         recompute=_one_of(cells, "recompute", {"none": "none", "selective": "products", "full": "full"}),
         precision=_one_of(cells, "precision", {"bf16": "bf16", "float8": "f8"}),
-        reduced="micro batch",
+        reduced="micro batch", fusion="xla" if compiled == "compiled" else "eager", overlap=True,
     )  # fmt: skip
 
 
@@ -232,7 +232,8 @@ def _llm_foundry(cells: Cells) -> Row:
         axes=Axes(dp=gpus), plan=_one_of(cells, "Sharding Strategy", _FSDP), global_batch=batch, micro_batch=micro,
         # The rate of the whole job is rounded to whole sequences; that of a GPU has four digits.
         measured=Measured(batch * sequence / (_number(cells, "Throughput (T/s/GPU)") * gpus)),
-        recompute="full" if again else "none", precision=precision, reduced="micro batch",
+        recompute="full" if again else "none", precision=precision, reduced="micro batch", overlap=True,
+        attention="older", inferred=("attention",),
     )  # fmt: skip
 
 
@@ -257,11 +258,18 @@ def _simumax(cells: Cells) -> Row | None:
     return Row(
         id=f"simumax {case}", table=f"simumax {name} l{found['l']}",
         model=Model(**{**_fields(model), "layers": int(found["l"])}), sequence=int(found.get("seq", 4096)),
-        hardware="b200", axes=axes, plan="megatron_sp" if axes.tp > 1 else "zero1",
+        hardware="b200", axes=axes, plan=_distributed_plan(axes),
         global_batch=axes.dp * int(found["mbc"]), micro_batch=1,
         measured=Measured(_number(cells, "real ms") / 1e3, _number(cells, "real alloc GiB")),
-        inferred=("micro_batch", "plan"),
+        fusion="xla", inferred=("micro_batch", "plan", "fusion"),
     )  # fmt: skip
+
+
+def _distributed_plan(axes: Axes) -> str:
+    """Megatron-core's with its distributed optimizer: f32 parameters and states in parts, 16-bit parameters whole."""
+    if axes.tp > 1:
+        return "zero3_keep(dp) + megatron_sp(tp)" if axes.dp > 1 else "megatron_sp"
+    return "zero3_keep"
 
 
 def _fields(model: Model) -> dict:

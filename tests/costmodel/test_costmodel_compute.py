@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel import Device, operator_seconds
+from costmodel import Device, operator_seconds, preset
 
 DEVICE = Device(
     "d",
@@ -60,3 +62,16 @@ def test_arrays_equal_their_elements():
 def test_negative_amounts_are_refused(flops, nbytes):
     with pytest.raises(ValueError, match="both are numbers from 0 up"):
         operator_seconds(flops, nbytes, DEVICE)
+
+
+def test_what_does_not_hide_is_added():
+    known = replace(preset("h100").device, launch_seconds=0.0)
+    apart, half, hidden = (replace(known, memory_overlap=share) for share in (0.0, 0.5, 1.0))
+    flops, nbytes = 2.0**40, 2.0**30
+    times = [operator_seconds(flops, nbytes, one, "bf16") for one in (apart, half, hidden)]
+    alone = operator_seconds(flops, 0.0, known, "bf16"), operator_seconds(0.0, nbytes, known, "bf16")
+    assert times == pytest.approx([sum(alone), max(alone) + min(alone) / 2, max(alone)])
+    many = operator_seconds(np.array([flops, 0.0]), np.array([nbytes, 0.0]), half, "bf16")
+    assert list(many) == pytest.approx([times[1], 0.0])
+    with pytest.raises(ValueError, match=r"memory_overlap is 1.5; it lies in \[0, 1\]"):
+        replace(known, memory_overlap=1.5)

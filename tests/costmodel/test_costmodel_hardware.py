@@ -98,7 +98,19 @@ def test_topology_from_lists_is_hashable():
 
 
 def test_preset_names():
-    wanted = {"cpu", "a100", "a100-40gb", "h100", "h100-500w", "h200", "b200", "tpu_v4", "tpu_v5e", "tpu_v5p"}
+    wanted = {
+        "cpu",
+        "a100",
+        "a100-40gb",
+        "a100-4x200",
+        "h100",
+        "h100-500w",
+        "h200",
+        "b200",
+        "tpu_v4",
+        "tpu_v5e",
+        "tpu_v5p",
+    }
     wanted |= {"ascend910", "ascend910b"}
     assert set(presets()) == wanted
     with pytest.raises(ValueError, match="no hardware preset 'h1000'; there are .*h100"):

@@ -297,6 +297,34 @@ def test_a_collective_runs_beside_what_does_not_need_it():
     assert timeline(made, costs, overlap=False).seconds == pytest.approx(alone.seconds)
 
 
+def test_casts_go_with_the_collective():
+    """A parameter is cast where its gather is started."""
+    steps = [
+        ("z", "Exp", ["v"], {}, ["-, -"]),
+        ("c", "Cast", ["p"], {"dtype": "bf16"}, ["tp, -"]),
+        ("d", "Tanh", ["c"], {}, ["-, -"]),
+    ]
+    inputs = {"v": ((400, 16), "f32", "-, -"), "p": ((20, 12), "f32", "tp, -")}
+    program = program_of("tp=4", inputs, steps, {"z": "-, -", "d": "-, -"})
+    assert lines(passed(overlap, program)) == [
+        "c bf16[5, 12] [tp, -] = Cast p, dtype=bf16",
+        "start all_gather over=tp dim=0 c",
+        "z f32[400, 16] [-, -] = Exp v",
+        "c.1 bf16[20, 12] [-, -] = wait all_gather over=tp dim=0 c",
+        "d bf16[20, 12] [-, -] = Tanh c.1",
+        "return z, d",
+    ]
+
+
+def test_what_was_asked_for_is_not_shared():
+    steps = [("a", "Exp", ["x"], {}, ["tp, -"]), ("b", "Exp", ["x"], {}, ["tp, -"])]
+    program = program_of("tp=4", X, steps, {"a": "tp, -", "b": "tp, -"})
+    nodes = {one.node for one in program.instructions if isinstance(one, Compute)}
+    setting = Setting(Costs(preset("cpu").for_ranks(4)))
+    assert share(program, replace(setting, fixed=nodes)) is program
+    assert len(share(program, setting).instructions) == 1
+
+
 def test_laws_of_starts_waits_and_bundles():
     inputs = {**X, "y": ((20,), "f32", "tp")}
     steps = [("b", "Exp", ["y"], {}, ["tp"]), ("a", "Exp", ["x"], {}, ["-, -"])]

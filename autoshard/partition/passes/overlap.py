@@ -2,15 +2,17 @@
 
 In between the rank computes. Waits come as late as readers allow; starts as early as operands do and as is of use, for
 what a collective makes lies in memory from its start. No start passes other communication, so that collectives begin in
-the order that the program had.
+the order that the program had, and each leaves time for those behind it. Operators that only change the form of
+something, such as a cast of a parameter before its gather or of a gradient behind its reduction, go with the start or
+with the wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from autoshard.cost.instructions import Costs, Setting
-from autoshard.partition.passes.block import Block, Change, rewritten
+from autoshard.cost.instructions import Setting
+from autoshard.partition.passes.block import Block, Change, is_pure, rewritten
 from autoshard.partition.program import (
     Bundle,
     Collective,
@@ -30,62 +32,131 @@ def overlap(program: Program, setting: Setting) -> Program:
     """The program with collectives begun apart wherever operators can run meanwhile."""
 
     def sweep(block: Block) -> Sequence[Change]:
-        changes: list[Change] = []
-        last = 0  # where the latest start stands, or what comes after other communication
-        waits: dict[Register, int] = {}
-        for place, one in enumerate(block.instructions):
-            begun = _can_start(one)
-            change = None if begun is None else _apart(block, place, begun, last, waits, setting.costs)
-            if change is not None and setting.ok(change.site):
-                changes.append(change)
-                last = max(last, min(change.inserted))
-                waits.update(dict.fromkeys(one.results, max(change.inserted)))
-            elif communicates(one):
-                last = place + 1
-        return changes
+        return _Sweep(block, setting).changes()
 
     return rewritten(program, sweep)
+
+
+class _Sweep:
+    """One block: which collectives are begun apart, and where."""
+
+    def __init__(self, block: Block, setting: Setting) -> None:
+        self.block, self.setting, self.costs = block, setting, setting.costs
+        self.moved: set[int] = set()
+        self.waits: dict[Register, int] = {}
+        """Before which positions registers are waited for."""
+        self.last = 0
+        """Before which position the next start may stand at the earliest."""
+
+    def changes(self) -> list[Change]:
+        found: list[Change] = []
+        latest = self._latest_starts()
+        for place, one in enumerate(self.block.instructions):
+            begun = _can_start(one)
+            change = None if begun is None else self._apart(place, begun, latest[place])
+            if begun is not None and change is not None and self.setting.ok(change.site):
+                found.append(change)
+                self._note(begun, change)
+            elif communicates(one):
+                self.last = place + 1
+        return found
+
+    def _note(self, one: Collective | Bundle, change: Change) -> None:
+        self.last = max(self.last, min(change.inserted))
+        self.moved |= change.removed
+        wait = max(change.inserted)
+        for register in (*one.results, *(r for new in change.inserted[wait] for r in new.results)):
+            self.waits[register] = wait
+
+    def _apart(self, place: int, one: Collective | Bundle, latest: int) -> Change | None:
+        """The collective as a start and a wait, if operators lie between the two."""
+        ahead, behind = self._ahead(place, one), self._behind(one)
+        ready = (self._ready(register) for at in (place, *ahead) for register in self.block.instructions[at].operands
+                 if self.block.makers.get(register) not in ahead)  # fmt: skip
+        first = max(self.last, *ready, 0)
+        read = self._read(place, one, behind)
+        first = min(max(first, latest), place)
+        gone = frozenset((place, *ahead, *behind))
+        between = (self.block.instructions[i] for i in range(first, read) if i not in gone)
+        if not any(isinstance(other, Compute) and self.costs.of(other).computing for other in between):
+            return None
+        start = Start(one)
+        inserted: dict[int, tuple[Instruction, ...]] = {first: (*(self.block.instructions[at] for at in ahead), start)}
+        inserted[read] = (*inserted.get(read, ()), Wait(start), *(self.block.instructions[at] for at in behind))
+        return Change(one.results[0].name, gone, inserted)
+
+    def _ready(self, register: Register) -> int:
+        return self.waits.get(register, self.block.makers.get(register, -1) + 1)
+
+    def _read(self, place: int, one: Collective | Bundle, behind: Sequence[int]) -> int:
+        """The position before which results are wanted, the operators that go with the wait aside."""
+        results = [*one.results, *(r for at in behind for r in self.block.instructions[at].results)]
+        users = (at for register in results for at in self.block.users(register) if at not in behind)
+        return min(min(users, default=self.block.end), _next_nest(self.block, place))
+
+    def _ahead(self, place: int, one: Collective | Bundle) -> list[int]:
+        """Operators that make what is sent, each of one thing, from what comes into the block; in order."""
+        found: set[int] = set()
+        for register in one.operands:
+            chain: list[int] = []
+            at = self.block.makers.get(register)
+            while at is not None and at not in self.moved and _is_form(self.block.instructions[at]):
+                chain.append(at)
+                at = self.block.makers.get(self.block.instructions[at].operands[0])
+            if at is None:
+                found.update(chain)
+        return sorted(found)
+
+    def _behind(self, one: Collective | Bundle) -> list[int]:
+        """Operators that alone read what comes, and make as much or more of it; in order."""
+        found: list[int] = []
+        left = list(one.results)
+        while left:
+            register = left.pop()
+            users = self.block.users(register)
+            if len(users) != 1 or users[0] == self.block.end or users[0] in self.moved:
+                continue
+            user = self.block.instructions[users[0]]
+            if _is_form(user) and user.results[0].local.nbytes >= register.local.nbytes:
+                found.append(users[0])
+                left += user.results
+        return sorted(found)
+
+    def _latest_starts(self) -> dict[int, int]:
+        """Where each collective is to start at the latest to hide itself and those behind it: what it sends and makes
+        lies in memory from there on."""
+        found: dict[int, int] = {}
+        at, left = self.block.end, 0.0  # the position that the next start stands before, and time unused behind it
+        for place in reversed(range(self.block.end)):
+            one = _can_start(self.block.instructions[place])
+            if one is None:
+                continue
+            read = self._read(place, one, self._behind(one))
+            if read < at:
+                at, left = read, 0.0
+            at, left = self._back(at, left - self.costs.of(one).talking)
+            found[place] = min(at, place)
+        return found
+
+    def _back(self, at: int, left: float) -> tuple[int, float]:
+        """The position from which operators before `at` take the time that is lacking, and what they take beyond."""
+        while left < 0 and at > 0:
+            at -= 1
+            other = self.block.instructions[at]
+            left += self.costs.of(other).computing if isinstance(other, Compute) else 0.0
+        return at, left
+
+
+def _is_form(one: Instruction) -> bool:
+    """Whether it makes one thing of one thing, element by element."""
+    return isinstance(one, Compute) and len(one.operands) == len(one.results) == 1 and (
+        one.op.spread == "pointwise" or bool(one.op.view)) and is_pure(one)  # fmt: skip
 
 
 def _can_start(one: Instruction) -> Collective | Bundle | None:
     if isinstance(one, Bundle):
         return one
     return one if isinstance(one, Collective) and one.step.communicates and bundle_key(one) is not None else None
-
-
-def _apart(
-    block: Block, place: int, one: Collective | Bundle, last: int, waits: Mapping[Register, int], costs: Costs
-) -> Change | None:
-    """The collective as a start and a wait, if operators lie between the two.
-
-    Args:
-        last: before which position it may stand at the earliest.
-        waits: before which positions registers are waited for.
-    """
-    ready = (waits.get(register, block.makers.get(register, -1) + 1) for register in one.operands)
-    first = max(last, *ready)
-    read = min(min(block.users(register), default=block.end) for register in one.results)
-    read = min(read, _next_nest(block, place))
-    first = _early_enough(block, first, place, read, costs)
-    between = (block.instructions[i] for i in range(first, read) if i != place)
-    if not any(isinstance(other, Compute) and costs.of(other).computing for other in between):
-        return None
-    start = Start(one)
-    inserted: dict[int, tuple[Instruction, ...]] = {first: (start,)}
-    inserted[read] = (*inserted.get(read, ()), Wait(start))
-    return Change(one.results[0].name, frozenset((place,)), inserted)
-
-
-def _early_enough(block: Block, first: int, place: int, read: int, costs: Costs) -> int:
-    """Where to start: as late as still leaves as much computing behind as the collective takes. What it sends and makes
-    lies in memory from there on."""
-    left = costs.of(block.instructions[place]).talking
-    for at in range(read - 1, first - 1, -1):
-        other = block.instructions[at]
-        left -= costs.of(other).computing if isinstance(other, Compute) else 0.0
-        if left <= 0 and at <= place:
-            return at
-    return min(first, place)
 
 
 def _next_nest(block: Block, place: int) -> int:

@@ -73,13 +73,17 @@ class _Known:
                 one = self.inside(one)
             key = self.key(one)
             others = self.others(one, key)
-            if others is not None and all(self.setting.ok(register.name) for register in one.results):
+            if others is not None and not self.stays(one) and all(self.setting.ok(r.name) for r in one.results):
                 names.update(zip(one.results, others, strict=True))
                 continue
             self.keep(one, key)
             found.append(one)
         same = len(found) == len(instructions) and all(a is b for a, b in zip(found, instructions, strict=True))
         return tuple(instructions) if same else tuple(found), names
+
+    def stays(self, one: Instruction) -> bool:
+        """Whether somebody asked for it as it is."""
+        return isinstance(one, Compute) and (one.composite or one.node) in self.setting.fixed
 
     def inside(self, nest: Nest) -> Nest:
         bodies = []

@@ -50,8 +50,8 @@ def named_plan(problem: Problem, recipe: Recipe, axes: Mapping[str, str] | None 
     """
     if recipe.again:
         graph = regather(problem.graph)
-        if problem.hardware.device.fusion != "none":
-            graph, _ = fused(graph)
+        if (how := problem.hardware.device.fusion) != "none":
+            graph, _ = fused(graph, how)
         problem = replace(problem, graph=graph)
     return _Maker(problem, recipe, Axes.of(recipe, problem.mesh, axes)).plan()
 
