@@ -300,16 +300,16 @@ def test_a_collective_runs_beside_what_does_not_need_it():
 def test_casts_go_with_the_collective():
     """A parameter is cast where its gather is started."""
     steps = [
-        ("z", "Exp", ["v"], {}, ["-, -"]),
+        ("z", "Exp", ["v"], {}, ["tp"]),
         ("c", "Cast", ["p"], {"dtype": "bf16"}, ["tp, -"]),
         ("d", "Tanh", ["c"], {}, ["-, -"]),
     ]
-    inputs = {"v": ((400, 16), "f32", "-, -"), "p": ((20, 12), "f32", "tp, -")}
-    program = program_of("tp=4", inputs, steps, {"z": "-, -", "d": "-, -"})
+    inputs = {"v": ((20,), "f32", "tp"), "p": ((20, 12), "f32", "tp, -")}
+    program = program_of("tp=4", inputs, steps, {"z": "tp", "d": "-, -"})
     assert lines(passed(overlap, program)) == [
-        "c bf16[5, 12] [tp, -] = Cast p, dtype=bf16",
+        "c bf16[5, 12] [tp, -] = Cast p",
         "start all_gather over=tp dim=0 c",
-        "z f32[400, 16] [-, -] = Exp v",
+        "z f32[5] [tp] = Exp v",
         "c.1 bf16[20, 12] [-, -] = wait all_gather over=tp dim=0 c",
         "d bf16[20, 12] [-, -] = Tanh c.1",
         "return z, d",

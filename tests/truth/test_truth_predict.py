@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autoshard.api import plan
 from autoshard.truth.models import step_of
-from autoshard.truth.predict import Prediction, Predictor
+from autoshard.truth.predict import HOST, HOST_SECONDS, Prediction, Predictor, _step_of
 from autoshard.truth.rows import Axes, Measured, Model, Row
 from autoshard.truth.score import rankings, refusals, score
+from costmodel import preset
 
 GPT = Model("gpt", 64, 4, 4, 96, dropout=0.1)
 LLAMA = Model("llama", 64, 4, 4, 96, ffn=160, kv_heads=2)
@@ -33,9 +36,33 @@ WHOLE = {
 def test_layers_folded_are_the_whole_program(name):
     one = WHOLE[name]
     found = Predictor()(one)
-    cost = plan(step_of(one, 4, 2 * one.axes.dp), mesh=one.axes.mesh, search=one.plan, hardware="a100").cost
-    assert found.seconds == pytest.approx(cost.seconds, rel=0.01)
+    whole = _step_of(one, 4, preset("a100")).measured(preset("a100"))
+    assert {**whole.parts(one), HOST: 0.0} == pytest.approx({**found.parts, HOST: 0.0}, rel=0.01, abs=2e-6)
+    assert found.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.05)
+    assert found.seconds >= whole.starts(one) * HOST_SECONDS[one.fusion] * 0.999
+
+
+def test_programs_of_few_layers_are_those_of_plans():
+    """But for what they make again, which they do not keep."""
+    one = WHOLE["both axes"]
+    hardware = replace(preset("a100"), device=replace(preset("a100").device, fusion=one.fusion))
+    cost = plan(step_of(one, 4, 2 * one.axes.dp), mesh=one.axes.mesh, search=one.plan, hardware=hardware).cost
+    found = Predictor()(one)
+    assert sum(found.parts.values()) - found.parts[HOST] == pytest.approx(cost.seconds, rel=0.01)
     assert found.peak_bytes == pytest.approx(cost.peak_memory_bytes, rel=0.05)
+
+
+def test_kernels_and_hosts_are_those_of_the_row():
+    """Fusing takes no longer; older attention takes longer; a step of little work waits for the host."""
+    made = [
+        row("a", GPT, "zero3", Axes(dp=2), sequence=256, fusion=how, overlap=how == "xla") for how in ("eager", "xla")
+    ]
+    eager, compiled = (Predictor()(one) for one in made)
+    assert compiled.parts["rest"] < eager.parts["rest"] and compiled.parts["over dp"] < eager.parts["over dp"]
+    assert eager.parts[HOST] > 0 == eager.parts["outside"]
+    older = Predictor()(row("a", LLAMA, "zero3", Axes(dp=2), sequence=4096, attention="older"))
+    newer = Predictor()(row("a", LLAMA, "zero3", Axes(dp=2), sequence=4096))
+    assert older.parts["attention"] > newer.parts["attention"]
 
 
 def test_micro_batches_update_and_reduce_once():

@@ -148,9 +148,9 @@ class _Sweep:
 
 
 def _is_form(one: Instruction) -> bool:
-    """Whether it makes one thing of one thing, element by element."""
-    return isinstance(one, Compute) and len(one.operands) == len(one.results) == 1 and (
-        one.op.spread == "pointwise" or bool(one.op.view)) and is_pure(one)  # fmt: skip
+    """Whether it makes one thing of one thing, in another form or type."""
+    changes = isinstance(one, Compute) and (one.op.name == "Cast" or bool(one.op.view))
+    return changes and len(one.operands) == len(one.results) == 1 and is_pure(one)
 
 
 def _can_start(one: Instruction) -> Collective | Bundle | None:
