@@ -7,7 +7,7 @@ model has it. A step of several micro batches takes the forward and backward pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from functools import cached_property
@@ -151,30 +151,24 @@ def _often(row: Row) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _Measures:
-    """A program of few layers: seconds by part of bringing parameters to their users, of what each micro batch does,
-    of the reduction of gradients, of what is done once a step, and of adding up gradients before and after their
-    reduction; how many elements that are."""
+    """A program of few layers: seconds by part, and how many kernels and collectives are `started`, of bringing
+    parameters to their users, of what each micro batch does, of the reduction of gradients, and of what is done once a
+    step; seconds to add gradients up, and how many elements that are, before their reduction and after it."""
 
     layers: int
-    brought: Ledger
-    each: Ledger
-    reduction: Ledger
-    once: Ledger
-    started: tuple[int, ...]
-    """How many kernels and collectives each of the four starts."""
-    sum_before: float
-    sum_after: float
-    summed_before: int
-    summed_after: int
+    ledgers: Sequence[Ledger]
+    started: Sequence[int]
+    adding: tuple[float, float]
+    summed: tuple[int, int]
     peak_bytes: int
 
     def parts(self, row: Row) -> dict[str, float]:
         """Seconds of a whole step by part."""
         found: dict[str, float] = {}
-        for ledger, often in zip((self.brought, self.each, self.reduction, self.once), _often(row), strict=True):
+        for ledger, often in zip(self.ledgers, _often(row), strict=True):
             for name, seconds in ledger.items():
                 found[name] = found.get(name, 0.0) + often * seconds
-        found[SUMS] = (row.micro_batches - 1) * (self.sum_before if row.reduced == "step" else self.sum_after)
+        found[SUMS] = (row.micro_batches - 1) * self.adding[row.reduced != "step"]
         computing = sum(seconds for name, seconds in found.items() if not name.startswith(OVER))
         found[OUTSIDE] = OUTSIDE_SHARE.get(row.fusion, 0.0) * computing
         return found
@@ -186,8 +180,8 @@ class _Measures:
     def peak(self, row: Row) -> int:
         """Bytes at most: over several micro batches gradients are summed in 4 bytes, before their reduction or after,
         where the program of one micro batch holds reduced ones of 2."""
-        summed = self.summed_before if row.reduced == "step" else self.summed_after
-        return self.peak_bytes + (4 * summed - 2 * self.summed_after) * (row.micro_batches > 1)
+        summed = 4 * self.summed[row.reduced != "step"] - 2 * self.summed[1]
+        return self.peak_bytes + summed * (row.micro_batches > 1)
 
 
 @dataclass(frozen=True)
@@ -202,9 +196,9 @@ class _Step:
     def measured(self, hardware: Hardware) -> _Measures:
         known, work = hardware.for_ranks(self.ranks), self.work
         ledgers, started = work.ledgers(self.beside, prices_for(known).instructions)
-        summed = [work.summed(some) for some in (work.late, work.updates)]
-        sums = [_adding(elements, known) for elements in summed]
-        return _Measures(self.layers, *ledgers, started, *sums, *summed, program_peak(self.beside))
+        summed = work.summed(work.late), work.summed(work.updates)
+        adding = _adding(summed[0], known), _adding(summed[1], known)
+        return _Measures(self.layers, ledgers, started, adding, summed, program_peak(self.beside))
 
 
 PREFETCH = 4.0
