@@ -79,7 +79,11 @@ Pipeline = Annotated[
 ]
 ScheduleName = Annotated[
     str | None,
-    typer.Option("--schedule", metavar="NAME", help="With --pipeline: see `autoshard schedule`; by default 1f1b."),
+    typer.Option(
+        "--schedule",
+        metavar="NAME",
+        help="With --pipeline: see `autoshard schedule`, or auto, the fastest by prediction; by default 1f1b.",
+    ),
 ]
 Chunks = Annotated[
     int | None, typer.Option("--chunks", metavar="V", min=1, help="With --pipeline: stages of each group of devices.")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
@@ -16,7 +16,7 @@ from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.price import PipelinePrice
 from autoshard.pipeline.planned.report import report
 from autoshard.pipeline.planned.stage_plan import StageGraph, stage_graph
-from autoshard.pipeline.schedules import check, load_schedule, make_schedule, schedule_kind
+from autoshard.pipeline.schedules import SCHEDULES, check, load_schedule, make_schedule, schedule_kind
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
 from autoshard.pipeline.stages.balance import balanced_stages
@@ -35,7 +35,7 @@ from autoshard.transform.micro.accumulate import Apart
 from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, StageError
 from costmodel import Hardware, format_bytes
 
-DEFAULT_SCHEDULE = "1f1b"
+DEFAULT_SCHEDULE, AUTO = "1f1b", "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,8 @@ def plan_pipeline(
         mesh: all devices, of which the stages lie along one axis.
         pipeline: that axis; or without `mesh` the meshes of the groups, `tp=2/dp=2,tp=2/tp=2`, or the groups.
         micro_batches: into how many parts the batch is cut.
-        schedule: a name of `autoshard schedule`, the path of a file, or a schedule.
+        schedule: a name of `autoshard schedule`, the path of a file, or a schedule; "auto": the named one of the
+            fewest predicted seconds, of those that keep to `memory`.
         chunks: stages of each group, for a schedule by name.
         stages: from patterns of names to stages, as `cut_stages` takes them; None: stages of equal cost.
         search: how each stage is planned: a mode.
@@ -133,6 +134,10 @@ def plan_pipeline(
         (2, [(0, 1), (2, 3)])
     """
     groups = _groups(mesh, pipeline)
+    if schedule == AUTO:
+        again = partial(plan_pipeline, traced_target(target, inputs), micro_batches=micro_batches, stages=stages)
+        again = partial(again, pipeline=groups, search=search, hardware=hardware, passes=passes)
+        return _best_schedule(again, len(groups), micro_batches, chunks, read_limit(memory))
     order = _schedule(schedule, len(groups), micro_batches, chunks)
     if order.ranks != len(groups):
         raise ScheduleError(f"schedule {order.name} is for {order.ranks} groups of devices; there are {len(groups)}")
@@ -156,6 +161,43 @@ def plan_pipeline(
     if limit is not None:
         check_memory(found, limit)
     return found
+
+
+def _best_schedule(
+    plan: Callable[..., PlannedPipeline], groups: int, micro_batches: int, chunks: int | None, limit: int | None
+) -> PlannedPipeline:
+    """The pipeline of the named schedule that takes the fewest seconds; of equal ones that which needs less memory.
+
+    Schedules that place stages alike share their plans.
+
+    Raises:
+        MemoryLimitError: none keeps to the limit.
+    """
+    found: dict[tuple[int, ...], PlannedPipeline] = {}
+    tried: list[PlannedPipeline] = []
+    refused: StageError | ScheduleError | None = None
+    for kind in SCHEDULES.values():
+        try:
+            order = check(make_schedule(kind.name, groups, micro_batches, chunks))
+            known = found.get(order.ranks_of_stages)
+            tried.append(plan(schedule=order) if known is None else known.with_schedule(order))
+        except (StageError, ScheduleError) as error:
+            refused = refused or error
+            continue
+        found.setdefault(order.ranks_of_stages, tried[-1])
+    if not tried:
+        assert refused is not None, "there are schedules"
+        raise refused
+    fitting = [one for one in tried if limit is None or _most(one) <= limit]
+    if not fitting:
+        assert limit is not None
+        check_memory(min(tried, key=_most), limit)
+    return min(fitting, key=lambda one: (one.price.seconds, _most(one)))
+
+
+def _most(planned: PlannedPipeline) -> int:
+    """Bytes of the device that holds most."""
+    return max(one.nbytes for one in planned.price.memory)
 
 
 def check_memory(planned: PlannedPipeline, limit: int) -> None:

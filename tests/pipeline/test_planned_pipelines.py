@@ -8,7 +8,7 @@ import pytest
 from autoshard import nn, ops
 from autoshard.pipeline import plan_pipeline
 from autoshard.pipeline.planned.price import live_activations
-from autoshard.pipeline.schedules import SCHEDULES
+from autoshard.pipeline.schedules import SCHEDULES, make_schedule
 from autoshard.pipeline.stages import balance
 from autoshard.trace import Cell, CellList, Parameter, evaluate, set_seed
 from autoshard.transform import train_step
@@ -16,10 +16,11 @@ from autoshard.util.errors import MemoryLimitError, MeshError, PlanError, StageE
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 6)), RNG.normal(size=(12, 6))
+WEIGHTS = np.cumsum(RNG.uniform(size=(12, 6)), 0)
 
 
 class Tied(Cell):
-    """Four layers, a skip over two of them, and a table at both ends; clipped by the norm of all gradients."""
+    """Four layers, a skip over two of them, and a table at both ends; the loss weighs each row by itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +31,7 @@ class Tied(Cell):
         first = ops.tanh(self.layers[0](ops.matmul(x, self.table)))
         made = ops.tanh(self.layers[2](ops.tanh(self.layers[1](first)))) + first
         made = ops.matmul(ops.tanh(self.layers[3](made)), ops.transpose(self.table, perm=(1, 0)))
-        return ops.reduce_mean((made - y) * (made - y)), made
+        return ops.reduce_mean((made - y) * (made - y) * WEIGHTS), made
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,19 @@ def test_every_schedule_on_meshes_leads_to_the_step_in_one_piece(step, name):
     assert planned.stages == 2 * SCHEDULES[name].chunks
     assert all(one.sent > 0 for one in ran.measured.values())
     assert planned.price.seconds >= max(map(float, planned.price.timeline.busy))
+
+
+def test_the_fastest_schedule_is_taken(step):
+    found = plan_pipeline(step, mesh="pp=2", micro_batches=4, schedule="auto")
+    for name in SCHEDULES:
+        schedule = make_schedule(name, 2, 4)
+        if schedule.ranks_of_stages != found.schedule.ranks_of_stages:
+            continue
+        other = found.with_schedule(schedule)
+        assert found.price.seconds <= other.price.seconds
+        assert other.price.bound <= float(other.price.timeline.makespan) * (1 + 1e-12)
+    told = found.report()
+    assert f"{found.schedule.name} takes" in told and "no order takes less than" in told
 
 
 def test_groups_of_other_sizes(step):
@@ -91,7 +105,7 @@ def test_groups_along_an_inner_axis(step):
 def test_cuts_are_as_good_as_any():
     rng = np.random.default_rng(4)
     for _ in range(20):
-        seconds, talk = rng.uniform(size=7), rng.uniform(size=6) * 0.2
+        seconds, talk = rng.uniform(size=7).tolist(), (rng.uniform(size=6) * 0.2).tolist()
         ends = [0.0, *talk, 0.0]
 
         def worst(cuts, seconds=seconds, ends=ends):

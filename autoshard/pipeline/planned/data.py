@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
@@ -66,6 +67,13 @@ class PipelineData:
         """The programs of all pieces."""
         groups = [self.group_of(stage) for stage in range(self.stages)]
         return Maker(self.whole, self.graphs, self.plans, groups, self.stage_hardware, self.hardware, self.passes).run()
+
+    def with_schedule(self, schedule: Schedule) -> Self:
+        """The same stages on the same groups in another order."""
+        assert schedule.ranks_of_stages == self.schedule.ranks_of_stages, "the stages stay where they are"
+        found = replace(self, schedule=schedule)
+        found.__dict__["programs"] = self.programs  # these do not depend on the order
+        return found
 
     def result_type(self, value: Value) -> TensorType:
         """The type of the step's output that a value of a stage is, or is a part of."""

@@ -130,6 +130,35 @@ class PipelinePrice:
         return max(self.before) + max(float(end) + tail for end, tail in zip(ends, self.updates, strict=True))
 
     @cached_property
+    def bound(self) -> float:
+        """Seconds that the micro batches take at least, in whatever order the groups do their actions.
+
+        No group begins before its first stage has been reached, and each does all its work; and the first micro batch
+        goes there and back.
+        """
+        line, schedule = self.durations, self.planned.schedule
+        heads = [0.0]
+        for stage in range(schedule.stages - 1):
+            hop = 0.0 if self._is_near(stage) else float(line.forward_transfers[stage])
+            heads.append(heads[-1] + float(line.forward[stage]) + hop)
+        work = [
+            float(sum(times)) for times in zip(line.forward, line.input_gradient, line.weight_gradient, strict=True)
+        ]
+        groups = [schedule.chunks(group) for group in range(schedule.ranks)]
+        busy = (
+            min(heads[one] for one in stages) + schedule.micro_batches * sum(work[one] for one in stages)
+            for stages in groups
+        )
+        back = sum(0.0 if self._is_near(i) else float(line.backward_transfers[i + 1]) for i in range(len(heads) - 1))
+        round_trip = heads[-1] + float(line.forward[-1]) + float(sum(line.input_gradient)) + back
+        return max(*busy, round_trip + float(line.weight_gradient[0]))
+
+    def _is_near(self, stage: int) -> bool:
+        """Whether a stage and the next lie on one group."""
+        places = self.planned.schedule.ranks_of_stages
+        return places[stage] == places[stage + 1]
+
+    @cached_property
     def idle(self) -> tuple[float, ...]:
         """The part of a step, from 0 to 1, for which the ranks of each group wait for other groups."""
         parts = zip(self.timeline.busy, self.before, self.updates, strict=True)

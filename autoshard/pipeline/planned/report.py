@@ -38,10 +38,13 @@ def _lines(planned: PipelineData, price: PipelinePrice) -> Iterator[str]:
     yield ""
     yield f"step    {format_seconds(price.seconds)}, predicted for one device of each group"
     yield f"bubble  {100 * price.timeline.bubble_share:.1f} % of the groups' time in the schedule"
-    yield f"bound   {_bound(price)}"
+    makespan = float(price.timeline.makespan)
+    over = 100 * (makespan / price.bound - 1) if price.bound else 0.0
+    yield f"bound   no order takes less than {format_seconds(price.bound)}; {schedule.name} takes {over:.1f} % more"
+    yield f"        {_slowest(price)}"
 
 
-def _bound(price: PipelinePrice) -> str:
+def _slowest(price: PipelinePrice) -> str:
     """What the step takes most of its time for."""
     busy = [float(one) for one in price.timeline.busy]
     slowest = max(range(len(busy)), key=busy.__getitem__)
@@ -64,6 +67,8 @@ def to_json(planned: PipelineData) -> dict[str, Any]:
         "schedule": planned.schedule.name,
         "micro_batches": planned.schedule.micro_batches,
         "seconds": price.seconds,
+        "schedule_seconds": float(price.timeline.makespan),
+        "schedule_bound": price.bound,
         "bubble_share": price.timeline.bubble_share,
         "groups": [
             {

@@ -14,6 +14,7 @@ from functools import cached_property
 from autoshard.ir.graph import DATA, PARAMETER, Graph, Node, Value
 from autoshard.ops.registry import lookup
 from autoshard.pipeline.stages.cut import KINDS, Piece, Pipeline
+from autoshard.transform.micro.accumulate import Apart
 from autoshard.transform.micro.forms import Term
 from autoshard.util.errors import StageError
 
@@ -75,12 +76,10 @@ def whole_step(pipeline: Pipeline) -> WholeStep:
 class _Writer:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline, self.step = pipeline, pipeline.step
-        graph = self.step.graph
-        self.count = len(pipeline.stages)
         self.sums = {value: one for value, (one, form) in self.step.body.outputs.items() if isinstance(form, Term)}
         self.rows = {value: one for value, (one, form) in self.step.body.outputs.items() if value not in self.sums}
         self.owner = {value: stage.number for stage in pipeline.stages for value in stage.parameters}
-        self.from_data = _from_data(graph, self.step.before)
+        self.from_data = _from_data(self.step)
         self.totals: dict[Value, Value] = {}
 
     def run(self) -> WholeStep:
@@ -233,24 +232,30 @@ def _giving(piece: Piece, wanted: set[Value]) -> Piece:
     return replace(piece, graph=replace(piece.graph, outputs=outputs))
 
 
-def _from_data(graph: Graph, nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """The nodes that need data, and nothing else that is no constant."""
-    known = {value for value in graph.inputs if graph.role_of[value] == DATA}
+def _from_data(step: Apart) -> tuple[Node, ...]:
+    """The nodes before the micro batches that every rank runs whole: those that need data, those whose results micro
+    batches have rows of, and what these need.
+
+    Raises:
+        StageError: rows of something that is made of parameters.
+    """
+    graph, nodes = step.graph, step.before
+    data = {value for value in graph.inputs if graph.role_of[value] == DATA}
     constant: set[Value] = set()
-    found = []
     for node in nodes:
-        if any(value in known for value in node.uses) and all(
-            value in known or value in constant for value in node.uses
-        ):
-            found.append(node)
-            known.update(node.results)
-        elif all(value in constant for value in node.uses):
-            constant.update(node.results)
-    needed = {value for node in found for value in node.uses}
-    chosen = set(found)
-    nodes = tuple(nodes)
+        if all(value in data or value in constant for value in node.uses):
+            (data if any(value in data for value in node.uses) else constant).update(node.results)
+    needed = {whole for whole, _ in step.body.slices.values()}
+    chosen = set()
     for node in reversed(nodes):
-        if needed.intersection(node.results) and node not in chosen:
-            chosen.add(node)
-            needed.update(node.uses)
+        rows = next((value for value in node.results if value in needed), None)
+        if rows is None and data.isdisjoint(node.results):
+            continue
+        if rows is not None and rows not in data and rows not in constant:
+            raise StageError(
+                f"{graph.name!r} cannot be cut into stages: micro batches have rows of {rows.name}, which is made of "
+                "parameters for the whole batch"
+            )
+        chosen.add(node)
+        needed.update(node.uses)
     return tuple(node for node in nodes if node in chosen)
