@@ -145,8 +145,8 @@ def plan_pipeline(
     known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     everywhere = known.for_ranks(sum(len(group.ranks) for group in groups))
     step = Apart.of(traced.graph, order.micro_batches)
-    whole = whole_step(cut_as_assigned(step, _assigned(step, stages, order.stages, everywhere)))
     own = [groups[place] for place in order.ranks_of_stages]
+    whole = whole_step(cut_as_assigned(step, _assigned(step, stages, own, everywhere)))
     graphs = tuple(stage_graph(whole, i, traced.annotations, everywhere) for i in range(order.stages))
     mode = search or DEFAULT_SEARCH
     if mode.endswith(".json"):
@@ -250,12 +250,13 @@ def _schedule(schedule: str | Schedule, groups: int, micro_batches: int, chunks:
     return check(make_schedule(kind.name, groups, micro_batches, kind.chunks if chunks is None else chunks))
 
 
-def _assigned(step: Apart, stages: Mapping[str, int] | None, count: int, hardware: Hardware) -> Assigned:
+def _assigned(step: Apart, stages: Mapping[str, int] | None, groups: Sequence[Group], hardware: Hardware) -> Assigned:
     if stages is None:
-        return assign_nodes(step, balanced_stages(step, count, hardware), count)
+        devices = [group.mesh.devices for group in groups]
+        return assign_nodes(step, balanced_stages(step, devices, hardware), len(groups))
     found = assign(step, stages)
-    if found.count != count:
-        raise StageError(f"{found.count} stages are given, but the schedule has {count}")
+    if found.count != len(groups):
+        raise StageError(f"{found.count} stages are given, but the schedule has {len(groups)}")
     return found
 
 

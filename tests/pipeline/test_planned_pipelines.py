@@ -10,7 +10,7 @@ from autoshard.pipeline import plan_pipeline
 from autoshard.pipeline.planned.price import live_activations
 from autoshard.pipeline.schedules import SCHEDULES, make_schedule
 from autoshard.pipeline.stages import balance
-from autoshard.trace import Cell, CellList, Parameter, evaluate, set_seed
+from autoshard.trace import Cell, CellList, Parameter, evaluate, set_seed, trace
 from autoshard.transform import train_step
 from autoshard.util.errors import MemoryLimitError, MeshError, PlanError, StageError, UnknownNameError
 
@@ -102,19 +102,26 @@ def test_groups_along_an_inner_axis(step):
     assert [group.ranks for group in planned.groups] == [(0, 2), (1, 3)]
 
 
+def test_models_without_a_gradient_go_forward_alone():
+    network = nn.SequentialCell(nn.Dense(6, 8, dtype="f64"), nn.ReLU(), nn.Dense(8, 5, dtype="f64"))
+    traced = trace(network, X)
+    planned = plan_pipeline(traced, mesh="pp=2,tp=2", micro_batches=3, schedule="gpipe")
+    found = planned.run(X)
+    np.testing.assert_allclose(found, evaluate(traced.graph, traced.inputs(X))[0], rtol=1e-12)
+
+
 def test_cuts_are_as_good_as_any():
     rng = np.random.default_rng(4)
     for _ in range(20):
         seconds, talk = rng.uniform(size=7).tolist(), (rng.uniform(size=6) * 0.2).tolist()
-        ends = [0.0, *talk, 0.0]
+        ends, devices = [0.0, *talk, 0.0], rng.integers(1, 4, 3).tolist()
 
-        def worst(cuts, seconds=seconds, ends=ends):
-            marks = (0, *cuts, 7)
-            pairs = zip(marks, marks[1:], strict=False)
-            return max(sum(seconds[a:b]) + ends[a] + ends[b] for a, b in pairs)
+        def worst(cuts, seconds=seconds, ends=ends, devices=devices):
+            marks = zip((0, *cuts), (*cuts, 7), devices, strict=True)
+            return max(sum(seconds[a:b]) / share + ends[a] + ends[b] for a, b, share in marks)
 
         every = [(a, b) for a in range(1, 6) for b in range(a + 1, 7)]
-        assert worst(balance.best_cuts(seconds, talk, 3)) <= min(map(worst, every)) * (1 + balance.SLACK) + 1e-12
+        assert worst(balance.best_cuts(seconds, talk, devices)) <= min(map(worst, every)) * (1 + balance.SLACK) + 1e-12
 
 
 @pytest.mark.parametrize(

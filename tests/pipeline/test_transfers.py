@@ -12,14 +12,23 @@ from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.transfers import Held, deal
 from autoshard.pipeline.transfers.group import Group, stacked
 from autoshard.pipeline.transfers.price import slow_bound, slow_bytes
-from autoshard.pipeline.transfers.random_pairs import check_pair, random_pair
+from autoshard.pipeline.transfers.random_pairs import check_pair, check_way, random_layout, random_pair
 from autoshard.util.errors import MeshError, RedistributeError
+from costmodel import preset
 
 
 def test_random_pairs():
     draw = random.Random(7)
     for _ in range(200):
         check_pair(*random_pair(draw))
+
+
+def test_cheapest_ways_lead_to_the_same_blocks():
+    draw, hardware = random.Random(8), preset("cpu")
+    for _ in range(60):
+        before, after = random_pair(draw)
+        left = random_layout(draw, before.group.mesh, len(before.shape), partial=True)
+        check_way(Held.of(before.group, left, before.shape), after, hardware)
 
 
 def test_replicas_share_the_sending():

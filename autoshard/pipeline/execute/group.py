@@ -118,6 +118,7 @@ class GroupRun:
             if route is not None and (key := _key(route, micro)) not in state.held:
                 letters = state.receivers[route.number].post(key[1])
                 if any(not letter.is_there() for letter in letters):
+                    self.comm.at(self.comm.place(f"stage {place[0]}, which waits for {value.name} of {route.maker}"))
                     yield letters
                 self._hold(route, key, state.receivers[route.number].take(key[1]))
         begun = perf_counter()

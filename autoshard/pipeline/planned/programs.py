@@ -80,6 +80,11 @@ class Route:
         return is_same(self.before, self.after)
 
     @property
+    def maker(self) -> str:
+        """Where it comes from, in words."""
+        return f"stage {self.source[0]}"
+
+    @property
     def is_repeated(self) -> bool:
         """Whether it goes for each micro batch."""
         return runs_per_micro_batch(self.source[1]) and not self.summed

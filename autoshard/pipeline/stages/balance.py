@@ -42,13 +42,16 @@ class Chain:
     sent: tuple[int, ...]
 
 
-def balanced_stages(step: Apart, count: int, hardware: Hardware) -> dict[Node, int]:
+def balanced_stages(step: Apart, devices: Sequence[int], hardware: Hardware) -> dict[Node, int]:
     """The stage of each operator of the forward pass, for `assign_nodes`.
+
+    Args:
+        devices: how many devices each stage has: one with twice as many is given twice the work.
 
     Raises:
         StageError: more stages than there are operators to be cut between.
     """
-    chain = chain_of(step, hardware)
+    chain, count = chain_of(step, hardware), len(devices)
     if not 1 <= count <= len(chain.nodes):
         raise StageError(
             f"{step.graph.name!r} cannot be cut into {count} stages: its forward pass has {len(chain.nodes)} operators "
@@ -56,25 +59,26 @@ def balanced_stages(step: Apart, count: int, hardware: Hardware) -> dict[Node, i
         )
     link = hardware.topology.levels[-1][1]
     talk = [2 * (link.latency + nbytes / link.bandwidth) for nbytes in chain.sent]
-    cuts = best_cuts(chain.seconds, talk, count)
+    cuts = best_cuts(chain.seconds, talk, devices)
     return {node: bisect_right(cuts, i) for i, node in enumerate(chain.nodes)}
 
 
-def best_cuts(seconds: Sequence[float], talk: Sequence[float], count: int) -> tuple[int, ...]:
-    """Where `count` stages begin (without the first): positions in the chain, by dynamic programming.
+def best_cuts(seconds: Sequence[float], talk: Sequence[float], devices: Sequence[int]) -> tuple[int, ...]:
+    """Where the stages begin (without the first): positions in the chain, by dynamic programming.
 
     Args:
-        seconds: of each piece of the chain.
+        seconds: of each piece of the chain, on one device.
+        devices: of each stage, in order, which share its pieces evenly.
         talk: seconds of a cut behind piece i, which both of its stages count.
     """
     done = np.array([0.0, *accumulate(seconds)])
     edge = np.array([0.0, *talk, 0.0])
-    worst = _least(done, edge, count, np.zeros_like(edge), np.inf)[1]
-    return _least(done, edge, count, edge, worst * (1 + SLACK))[0]
+    worst = _least(done, edge, devices, np.zeros_like(edge), np.inf)[1]
+    return _least(done, edge, devices, edge, worst * (1 + SLACK))[0]
 
 
 def _least(
-    done: np.ndarray, edge: np.ndarray, count: int, price: np.ndarray, most: float
+    done: np.ndarray, edge: np.ndarray, devices: Sequence[int], price: np.ndarray, most: float
 ) -> tuple[tuple[int, ...], float]:
     """Cuts of the least sum of `price`, no stage slower than `most`; without a limit of the least slowest stage."""
     pieces = len(done) - 1
@@ -82,9 +86,9 @@ def _least(
     value = np.full(pieces + 1, np.inf)
     value[0] = 0.0
     chosen = []
-    for _ in range(count):
+    for share in devices:
         # stage_seconds[i, j]: a stage of the pieces i..j-1.
-        stage_seconds = done[None, :] - done[:, None] + edge[None, :] + edge[:, None]
+        stage_seconds = (done[None, :] - done[:, None]) / share + edge[None, :] + edge[:, None]
         stage_seconds[np.tril_indices(pieces + 1)] = np.inf
         stage_seconds[stage_seconds > most] = np.inf
         joined = (

@@ -96,7 +96,7 @@ def check_way(before: Held, after: Held, hardware: Hardware) -> tuple[int, int]:
     count = groups[0].mesh.devices
     blocks = cut(array, before.layout.final(), range(count))
     if before.layout.partial:
-        blocks = [block * _is_first(before.layout, rank) for rank, block in enumerate(blocks)]
+        blocks = [np.asarray(block * _is_first(before.layout, rank)) for rank, block in enumerate(blocks)]
     for step in plan_steps(before.layout, way.sent.layout, before.shape):
         blocks = run_step(step, blocks, LocalComm(count))
     made = [np.zeros(way.received.local) for _ in range(groups[1].mesh.devices)]
