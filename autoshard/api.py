@@ -51,6 +51,7 @@ from costmodel import Hardware, preset
 if TYPE_CHECKING:
     import networkx as nx
 
+    from autoshard.exporters.jax_step import JaxStep
     from autoshard.view.page import View
 
 DEFAULT_SEARCH = "sharding_propagation"
@@ -359,6 +360,26 @@ class Planned(PlannedData):
             PlanError: it lacks one; named with its line.
         """
         check_engine_runs(self.program, engine)
+
+    def to_jax(self, devices: Sequence[Any] | None = None) -> JaxStep:
+        """The program as a function of JAX, `outputs, state = step(state, *data)`, with exactly the plan's collectives.
+
+        `.state()` is its parameters and states of the optimizer as arrays with NamedShardings, `.tree(state, like)` the
+        same as a pytree, `.lower(state, *data)` what `jax.jit` lowers.
+
+        Args:
+            devices: a device for each rank, by default JAX's first ones.
+
+        Raises:
+            PlanError: an operator that the engine xla lacks, or layouts that JAX's shardings cannot say.
+            RuntimeSetupError: JAX is not installed, or has too few devices.
+        """
+        from autoshard.engines.extras import need
+
+        need("jax", "to_jax")
+        from autoshard.exporters.jax_step import JaxStep
+
+        return JaxStep(self, devices)
 
     def dump(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
         """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""

@@ -26,7 +26,7 @@ from autoshard.util.errors import PlanError, at
 
 _BOTH = ("grid", "boxes", "per_rank", "rounds", "standalone")
 CARRIED = {
-    "torch": (*_BOTH, "launchers", "torch_collectives", "standalone_torch"),
+    "torch": (*_BOTH, "torch_collectives", "standalone_torch"),
     "jax": (*_BOTH, "xla_collectives", "standalone_jax"),
 }
 """The files that exported code carries, each before those that need it."""

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autoshard.engines.launchers import rendezvous, where_am_i
 from autoshard.engines.standalone import Plan, Value, arguments_of, finished
 from autoshard.engines.torch_collectives import TorchCollectives, TorchControl
 
@@ -32,22 +31,24 @@ def on_host(x: torch.Tensor, of: Value) -> np.ndarray:
     return x.to(getattr(torch, of.host_dtype.name)).resolve_conj().cpu().numpy()
 
 
-def start() -> None:
-    """Join the other ranks, that torchrun, mpiexec or srun has started."""
+def start(plan: Plan) -> None:
+    """Join the other ranks, by the variables that torchrun sets."""
     if not dist.is_initialized():
-        here = where_am_i()
-        address, port = rendezvous(here)
-        os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
-        dist.init_process_group("gloo", rank=here.rank, world_size=here.world)
+        missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if missing:
+            raise SystemExit(
+                f"{', '.join(missing)} not set: start it with torchrun --nproc-per-node {plan.grid.size}, or set them"
+            )
+        dist.init_process_group("gloo")
+    if dist.get_world_size() != plan.grid.size:
+        raise SystemExit(f"the plan is for {plan.grid.size} ranks, but {dist.get_world_size()} are running")
     torch.set_num_threads(1)
 
 
 def run(plan: Plan, step: Callable, given: Mapping[str, np.ndarray], steps: int = 1) -> dict[str, np.ndarray]:
     """Whole inputs in, whole outputs of the last step out, on every rank."""
-    start()
-    rank, world = dist.get_rank(), dist.get_world_size()
-    if world != plan.grid.size:
-        raise SystemExit(f"the plan is for {plan.grid.size} ranks, but {world} are running")
+    start(plan)
+    rank = dist.get_rank()
     collectives = TorchCollectives(plan.grid, rank)
     collectives.prepare(plan.axes)
     pairs = zip(plan.inputs, plan.arrays(given), strict=True)

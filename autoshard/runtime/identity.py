@@ -2,8 +2,8 @@
 
     RANK_ID=3 RANK_SIZE=8 python train.py          identity() == Identity(rank=3, ranks=8, by="RANK_ID", ...)
 
-mpiexec's ranks are connected by it. Those that were started one by one, as by MindSpore's run.sh or by srun without
-PMIx, have to find each other first (`joining`).
+mpiexec's ranks are connected by it. Those that were started one by one, as by torchrun, MindSpore's run.sh or by srun
+without PMIx, have to find each other first (`joining`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from autoshard.runtime.placing import count_ranks
 from autoshard.util.errors import RuntimeSetupError
 
 _OF_MPI = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _PMIX = "PMIX_RANK"
 """Set for ranks that a server of PMIx connects, as srun is with --mpi=pmix."""
 
@@ -42,10 +43,37 @@ def identity(variables: Mapping[str, str] = os.environ) -> Identity | None:
     Raises:
         RuntimeSetupError: the variables contradict each other, or the rank table cannot be read.
     """
+    torchrun = _of_torchrun(variables)
     for rank, ranks in _OF_MPI:
         if variables.get(rank, "").isdecimal() and variables.get(ranks, "").isdecimal():
-            return Identity(int(variables[rank]), int(variables[ranks]), rank, connected=True)
-    return _of_mindspore(variables) or _of_slurm(variables)
+            found = Identity(int(variables[rank]), int(variables[ranks]), rank, connected=True)
+            _check_agree(found, torchrun)
+            return found
+    return torchrun or _of_mindspore(variables) or _of_slurm(variables)
+
+
+def _check_agree(found: Identity, other: Identity | None) -> None:
+    if other is not None and (other.rank, other.ranks) != (found.rank, found.ranks):
+        raise RuntimeSetupError(
+            f"{found.by} says that this is rank {found.rank} of {found.ranks}, but {other.by} that it is rank "
+            f"{other.rank} of {other.ranks}: start torchrun without mpiexec, or ranks without torchrun"
+        )
+
+
+def _of_torchrun(variables: Mapping[str, str]) -> Identity | None:
+    """RANK and WORLD_SIZE, if torchrun has set them: others mean other things by these names."""
+    if not all(name in variables for name in (_TORCHRUN, "RANK", "WORLD_SIZE")):
+        return None
+    rank, ranks = _number(variables, "RANK"), _number(variables, "WORLD_SIZE")
+    if not rank < ranks:
+        raise RuntimeSetupError(f"RANK is {rank}, but WORLD_SIZE {ranks}; ranks count from 0 to {ranks - 1}")
+    if variables.get("GROUP_WORLD_SIZE", "1") != "1":
+        raise RuntimeSetupError(
+            f"torchrun has started {ranks} ranks on {variables['GROUP_WORLD_SIZE']} hosts, which MPI cannot bring "
+            f"together; use `autoshard run -n {ranks} --hosts FILE SCRIPT`"
+        )
+    job = ".".join(variables.get(name, "") for name in (_TORCHRUN, "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"))
+    return Identity(rank, ranks, "RANK", connected=_PMIX in variables, job=_named(variables) or job)
 
 
 def _of_mindspore(variables: Mapping[str, str]) -> Identity | None:

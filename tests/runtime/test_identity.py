@@ -22,6 +22,15 @@ CASES = {
         {"RANK_ID": "0", "RANK_SIZE": "8", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
         (1, 2, True),
     ),
+    "torchrun": (
+        {"TORCHELASTIC_RUN_ID": "none", "RANK": "3", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "1"},
+        (3, 4, False),
+    ),
+    "names that torchrun uses, set by others": ({"RANK": "3", "WORLD_SIZE": "4"}, None),
+    "torchrun within a task of srun": (
+        {"TORCHELASTIC_RUN_ID": "7", "RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"},
+        (1, 2, False),
+    ),
     "srun": (
         {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_NNODES": "1"},
         (2, 4, False),
@@ -66,6 +75,16 @@ def test_jobs_have_names() -> None:
         ({"RANK_ID": "8", "RANK_SIZE": "8"}, "RANK_ID is 8, but there are 8 ranks; they count from 0 to 7"),
         ({"RANK_ID": "-1", "RANK_SIZE": "8"}, "RANK_ID is '-1'; a number of ranks is expected"),
         ({"RANK_ID": "0", "RANK_SIZE": "x" * 999}, "RANK_SIZE is 'x{80}'; a number"),
+        ({"TORCHELASTIC_RUN_ID": "7", "RANK": "4", "WORLD_SIZE": "4"}, "RANK is 4, but WORLD_SIZE 4"),
+        (
+            {"TORCHELASTIC_RUN_ID": "7", "RANK": "1", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"},
+            "torchrun has started 4 ranks on 2 hosts, which MPI cannot bring together; use `autoshard run -n 4 --hosts",
+        ),
+        (
+            {"TORCHELASTIC_RUN_ID": "7", "RANK": "1", "WORLD_SIZE": "4"}
+            | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+            "OMPI_COMM_WORLD_RANK says that this is rank 0 of 2, but RANK that it is rank 1 of 4",
+        ),
         ({"RANK_ID": "0", "RANK_TABLE_FILE": "/no/table.json"}, "cannot read the rank table /no/table.json"),
         (
             {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"},

@@ -1,0 +1,170 @@
+"""A plan as a function of JAX, with exactly the plan's collectives: what `planned.to_jax()` returns.
+
+    step = planned.to_jax()
+    state = step.state()                        parameters and states of the optimizer, as the plan splits them
+    loss, state = step(state, tokens)
+    variables = step.tree(state, variables)     as the pytree that they came in
+
+Other than `jax_sharding.jit`, which leaves collectives to XLA, it is the program of the ranks itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from autoshard.engines.xla_whole import WholeStep
+from autoshard.frontends.jax.trees import named_leaves
+from autoshard.ir.graph import DATA
+from autoshard.partition.program import Register
+from autoshard.runtime.array import array_dtype
+from autoshard.runtime.padded import fit
+from autoshard.search.planned import PlannedData
+from autoshard.util.errors import PlanError, RuntimeSetupError
+
+State = dict[str, jax.Array]
+"""By name; dims that the plan's parts do not divide are padded at their end."""
+
+
+class JaxStep:
+    """A planned model, or step of training, on JAX's devices.
+
+    Args:
+        planned: what `autoshard.plan` returned.
+        devices: a device for each rank, by default JAX's first ones.
+
+    Raises:
+        PlanError: an operator that the engine xla lacks, or layouts that JAX's shardings cannot say.
+        RuntimeSetupError: too few devices.
+    """
+
+    def __init__(self, planned: PlannedData, devices: Sequence[Any] | None = None) -> None:
+        self.planned, self._whole = planned, WholeStep(planned.program)
+        self.mesh = _mesh(self._whole, devices)
+        """The mesh, with an axis for each piece of an axis that some layout splits by."""
+        self.grid = self._whole.text.grid
+        """Which rank stands at each position of the mesh."""
+        registers, values = planned.program.inputs, planned.graph.inputs
+        self._data = tuple(i for i, role in enumerate(planned.graph.roles) if role == DATA)
+        self._held = {value.name: i for i, value in enumerate(values) if i not in self._data}
+        self._registers = {name: registers[i] for name, i in self._held.items()}
+
+    @property
+    def shardings(self) -> dict[str, NamedSharding]:
+        """How each entry of the state lies."""
+        return {name: self._sharding(i) for name, i in self._held.items()}
+
+    @property
+    def data_specs(self) -> tuple[PartitionSpec, ...]:
+        """How the arrays of data lie."""
+        return tuple(self._whole.in_specs[i] for i in self._data)
+
+    def _sharding(self, i: int) -> NamedSharding:
+        return NamedSharding(self.mesh, self._whole.in_specs[i])
+
+    # -- the state
+
+    def state(self) -> State:
+        """The present values of parameters and of the optimizer's states."""
+        given = self.planned.traced.parameters
+        values = {value.name: one for value, one in given.items()}
+        return self.placed({name: values[name].asnumpy() for name in self._held})
+
+    def placed(self, arrays: Mapping[str, Any]) -> State:
+        """A state out of whole arrays by name, such as another plan's (`whole`), on any number of devices.
+
+        Raises:
+            RuntimeSetupError: names or shapes that are not the state's.
+        """
+        if set(arrays) != set(self._held):
+            other = sorted(set(arrays) ^ set(self._held))
+            raise RuntimeSetupError(f"missing of the state's {len(self._held)} entries, or unknown: {', '.join(other)}")
+        with jax.enable_x64(True):
+            return {name: self._put(np.asarray(arrays[name]), i) for name, i in self._held.items()}
+
+    def whole(self, state: State) -> dict[str, np.ndarray]:
+        """The state as whole arrays of numpy, without padding."""
+        return {name: fit(np.asarray(state[name]), self._registers[name].true.shape) for name in self._held}
+
+    def tree(self, state: State, like: Any, prefix: str = "") -> Any:
+        """A pytree with the structure of `like`, whose leaves are entries of the state, by their names.
+
+        Args:
+            like: such as the parameters that a model was imported with, or the state of an optimizer of optax.
+            prefix: what the state's names have before those of the leaves: "optimizer" for the state of optax's.
+
+        Raises:
+            PlanError: a leaf that the state has not.
+        """
+        found = []
+        for name, _ in named_leaves(like):
+            full = ".".join(filter(None, (prefix, name)))
+            if full not in state:
+                raise PlanError(f"the state has no {full!r}; it has {', '.join(list(state)[:5])}, ...")
+            size = self._registers[full].true.shape
+            found.append(state[full] if state[full].shape == size else state[full][tuple(map(slice, size))])
+        return jax.tree.unflatten(jax.tree.structure(like), found)
+
+    def _put(self, array: np.ndarray, i: int) -> jax.Array:
+        register = self.planned.program.inputs[i]
+        if array.shape != register.true.shape:
+            raise RuntimeSetupError(f"{register.name} has shape {list(register.true.shape)}, not {list(array.shape)}")
+        padded = fit(np.asarray(array, array_dtype(register.whole.dtype)), register.whole.shape)
+        return jax.device_put(padded, self._sharding(i))
+
+    # -- the step
+
+    @cached_property
+    def jitted(self) -> Any:
+        """The function `(state, data) -> (outputs, state)` as `jax.jit` gives it. The state that goes in is used up."""
+        inside = self._whole.over(self.mesh)
+        updates, names = self.planned.program.updates, {i: name for name, i in self._held.items()}
+
+        def run(state: State, data: tuple) -> tuple[list, State]:
+            given = {**{i: state[name] for name, i in self._held.items()}, **dict(zip(self._data, data, strict=True))}
+            made = inside(*(given[i] for i in range(len(given))))
+            return list(made), {**state, **{names[into]: made[out] for out, into in updates.items()}}
+
+        return jax.jit(run, donate_argnums=0)
+
+    def __call__(self, state: State, *data: Any) -> tuple[Any, State]:
+        """What the model returns for its arguments, and the state after it. The state that goes in is used up."""
+        with jax.enable_x64(True):
+            made, new = self.jitted(state, self._arrays(data))
+        outputs = [_cut(one, register) for one, register in zip(made, self.planned.program.outputs, strict=True)]
+        return self.planned.traced.unpack(outputs), new
+
+    def lower(self, state: State, *data: Any) -> Any:
+        """What `jax.jit(...).lower` gives: StableHLO, and by `.compile()` the compiled program, its cost and memory."""
+        with jax.enable_x64(True):
+            return self.jitted.lower(state, self._arrays(data))
+
+    def _arrays(self, data: tuple) -> tuple[jax.Array, ...]:
+        arrays = self.planned.traced.inputs(*jax.tree.map(_on_host, data))
+        return tuple(self._put(np.asarray(arrays[i]), i) for i in self._data)
+
+
+def _on_host(one: Any) -> Any:
+    return np.asarray(one) if isinstance(one, jax.Array) else one
+
+
+def _cut(one: jax.Array, register: Register) -> jax.Array:
+    size = register.true.shape
+    return one if one.shape == size else one[tuple(map(slice, size))]
+
+
+def _mesh(whole: WholeStep, devices: Sequence[Any] | None) -> Mesh:
+    grid = whole.text.grid
+    given = list(jax.devices() if devices is None else devices)
+    if len(given) < grid.size:
+        raise RuntimeSetupError(
+            f"the plan is for {grid.size} devices (mesh '{whole.program.mesh}'), but JAX has {len(given)}; on CPUs "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={grid.size} makes them"
+        )
+    placed = np.array(given[: grid.size], dtype=object)[list(grid.ranks)]
+    return Mesh(placed.reshape([size for _, size in grid.axes]), grid.names)
