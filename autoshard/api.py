@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoshard.cost.fusion import fused
 from autoshard.engines.executors import check_engine_runs
+from autoshard.engines.extras import need
 from autoshard.frontends.planning import is_module, planning
 from autoshard.frontends.targets import traced_target
 from autoshard.ir.graph import DATA, Graph, Value
@@ -362,20 +363,11 @@ class Planned(PlannedData):
         check_engine_runs(self.program, engine)
 
     def to_jax(self, devices: Sequence[Any] | None = None) -> JaxStep:
-        """The program as a function of JAX, `outputs, state = step(state, *data)`, with exactly the plan's collectives.
-
-        `.state()` is its parameters and states of the optimizer as arrays with NamedShardings, `.tree(state, like)` the
-        same as a pytree, `.lower(state, *data)` what `jax.jit` lowers.
-
-        Args:
-            devices: a device for each rank, by default JAX's first ones.
+        """The program as a function of JAX with exactly the plan's collectives; see `autoshard.exporters.jax_step`.
 
         Raises:
-            PlanError: an operator that the engine xla lacks, or layouts that JAX's shardings cannot say.
-            RuntimeSetupError: JAX is not installed, or has too few devices.
+            AutoshardError: the engine xla lacks an operator, JAX cannot say a layout, is not there, or lacks devices.
         """
-        from autoshard.engines.extras import need
-
         need("jax", "to_jax")
         from autoshard.exporters.jax_step import JaxStep
 
