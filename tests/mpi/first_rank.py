@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from autoshard.api import Planned, plan
 from autoshard.mindspore.communication import get_group_size, get_rank
 
 
@@ -21,3 +24,17 @@ def by_first(make: Callable[[], Any]) -> Any:
     while not arrived.Test():
         time.sleep(0.02)
     return MPI.COMM_WORLD.bcast(made)
+
+
+def planned_by_first(*target: Any, **settings: Any) -> Planned:
+    """The plan that the first rank finds, on all ranks; arguments as of `plan`."""
+
+    def searched() -> str:
+        with TemporaryDirectory() as folder:
+            return plan(*target, **settings).save(Path(folder) / "plan.json").read_text()
+
+    text = by_first(searched)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        path.write_text(text)
+        return plan(*target, **settings | {"search": str(path)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.api import plan
 from autoshard.layout.mesh import Mesh
 from autoshard.mindspore.communication import get_group_size
 from autoshard.partition.passes import PASSES, optimize
@@ -15,6 +14,7 @@ from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import default_comm
 from autoshard.transform.train import train_step
+from tests.mpi.first_rank import planned_by_first
 from tests.transformer import batches, build
 
 WORLD = get_group_size()
@@ -83,7 +83,7 @@ def test_a_training_step_with_all_passes(comm):
     data_parts, tensor_parts = (2, WORLD // 2) if WORLD > 2 else (1, 2)
     network, optimizer = build(data_parts, tensor_parts)
     (row,) = batches(1)
-    planned = plan(train_step(network, optimizer, *row), devices=WORLD, passes=False)
+    planned = planned_by_first(train_step(network, optimizer, *row), devices=WORLD, passes=False)
     feeds = planned.traced.inputs(*row)
     plain = Executor(planned.program, comm)(*feeds)
     for names in (tuple(PASSES), ("overlap",), ("combine", "overlap")):

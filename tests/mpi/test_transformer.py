@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.api import plan
 from autoshard.mindspore.communication import get_group_size
 from autoshard.transform.train import train_step
-from tests.mpi.first_rank import by_first
+from tests.mpi.first_rank import by_first, planned_by_first
 from tests.transformer import batches, build
 
 WORLD = get_group_size()
@@ -28,7 +27,7 @@ def test_training_equals_one_rank():
     data_parts, tensor_parts = (2, WORLD // 2) if WORLD > 2 else (1, 2)
     network, optimizer = build(data_parts, tensor_parts)
     rows = batches(STEPS)
-    split = plan(train_step(network, optimizer, *rows[0]), devices=WORLD)
+    split = planned_by_first(train_step(network, optimizer, *rows[0]), devices=WORLD)
     found = np.array([float(split.run(*row)) for row in rows])
     expected, parameters = by_first(lambda: unsplit(data_parts, tensor_parts, rows))
     np.testing.assert_allclose(found, expected, rtol=1e-4)
