@@ -177,9 +177,11 @@ class Tensor(np.ndarray, metaclass=_Kinds):
 
     def sort(self, axis: int = -1, descending: bool = False) -> Any:  # type: ignore[override]
         """The elements in order along `axis`, and their places (int32); this one stays as it is."""
-        from autoshard.mindspore import ops
-
-        return ops.sort(self, axis, descending)
+        plain = self.asnumpy()
+        # Turned round without overflow: ~x is -x - 1.
+        turned = plain if not descending else -plain if plain.dtype.kind == "f" else ~plain
+        places = np.argsort(turned, axis, kind="stable")
+        return _tensor(np.take_along_axis(plain, places, axis)), _tensor(places.astype(np.int32))
 
     def mean(self, axis: Any = None, keep_dims: bool = False, **settings: Any) -> Any:  # type: ignore[override]
         """Raises ShapeError for whole numbers, whose mean MindSpore cuts off and numpy does not."""

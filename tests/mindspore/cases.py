@@ -765,6 +765,9 @@ x.shape
 x.size
 x.sort()
 x.sort(0)
+x.sort(0, True)
+whole.sort(-1, True)
+x.argsort(1, True)
 x.sqrt()
 one.squeeze()
 one.squeeze(0)
