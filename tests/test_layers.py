@@ -91,7 +91,7 @@ OUTSIDE = {
     "autoshard.search": {"scipy"},
     "autoshard.truth": {"scipy"},
     "autoshard.frontends": {"flax", "jax", "jaxlib", "torch"},
-    "autoshard.engines": {"jax", "ml_dtypes", "torch"},
+    "autoshard.engines": {"jax", "jaxlib", "ml_dtypes", "torch"},
     "autoshard.exporters": {"jax", "jaxlib", "networkx", "torch"},
     "autoshard.runtime": {"mpi4py", "psutil"},
     "autoshard.mindspore.checkpoint": {"safetensors"},
