@@ -18,7 +18,7 @@ from autoshard.layout.mesh import Mesh
 pytestmark = [pytest.mark.torch, pytest.mark.mpi]
 FOLDER = Path(ash.__file__).parents[1] / "sample_code" / "07_torch_models"
 MESH = Mesh.parse("dp=2 tp=4")
-NAMES = ("gpt2_annotated", "mixtral_training_annotated", "resnet_training")
+NAMES = ("gpt2_annotated", "mixtral_training_annotated")
 
 
 @pytest.fixture(scope="module")

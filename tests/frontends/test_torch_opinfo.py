@@ -1,6 +1,6 @@
 """torch's own list of operators: each float operator imports and equals torch, or is in the table of refusals.
 
-A sample per operator, many operators in one module, and of the operators every sixth: capturing by torch takes a third
+A sample per operator, many operators in one module, and of the operators every tenth: capturing by torch takes a third
 of a second for each. AUTOSHARD_OPINFO=1/1 takes all of them; the whole list with more samples is
 `python -m benchmarks.opinfo`.
 """
@@ -35,7 +35,7 @@ TOGETHER = 25
 """Operators in one module: capturing costs less together, and finding out which one fails more."""
 
 OPERATORS = {title(op): op for op in operators()}
-FIRST, OF = (int(word) for word in os.environ.get("AUTOSHARD_OPINFO", "1/6").split("/"))
+FIRST, OF = (int(word) for word in os.environ.get("AUTOSHARD_OPINFO", "1/10").split("/"))
 
 
 def share(names: set[str]) -> list[str]:
