@@ -24,6 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from autoshard.api import Planned
 from autoshard.cli import model_run
 from autoshard.engines.executors import check_engine_runs
 from autoshard.engines.hlo import differences
@@ -58,6 +59,7 @@ def prepare(name: str, mesh: Mesh, engines: Sequence[str], folder: Path) -> dict
     framework, _, function = name.partition(":")
     path = model_run.prepare(f"{SCRIPTS[framework]}:{function}", mesh, None, True, folder)
     prepared, found = model_run.prepared_in(path), {}
+    assert isinstance(prepared.planned, Planned)
     for engine in engines:
         try:
             check_engine_runs(prepared.planned.program, engine)
@@ -73,6 +75,7 @@ def prepare(name: str, mesh: Mesh, engines: Sequence[str], folder: Path) -> dict
 def run(path: Path) -> None:
     """Run what was prepared, on the ranks that are there; what is found lies beside it."""
     prepared = model_run.prepared_in(path)
+    assert isinstance(prepared.planned, Planned)
     begun = perf_counter()
     try:
         code = model_run.run(prepared, path)

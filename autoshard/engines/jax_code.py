@@ -101,7 +101,8 @@ class _Text:
 
     def value(self, variable: Any) -> str:
         if isinstance(variable, Literal):
-            return _array(np.asarray(variable.val, variable.aval.dtype))
+            of: Any = variable.aval
+            return _array(np.asarray(variable.val, of.dtype))
         return self.names[variable]
 
 
@@ -114,7 +115,7 @@ def _called(primitive: Any, params: dict[str, Any], operands: list[str]) -> str:
     if name in _BY_NAME:
         told = {key: _plain(value) for key, value in params.items() if key not in ("sharding",)}
         return _BY_NAME[name].format(*operands, **told)
-    known = _NAMES.get(name, name)
+    known = str(_NAMES.get(name, name))
     if hasattr(lax, known) and all(value is None for value in params.values()):
         return f"lax.{known}({', '.join(operands)})"
     of = name.replace("-", "_")
@@ -131,7 +132,9 @@ def _plain(value: Any) -> str:
     if isinstance(value, np.dtype) or isinstance(value, type) and issubclass(value, np.generic):
         return f"jnp.dtype({np.dtype(value).name!r})"
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return f"lax.{type(value).__name__}({', '.join(f'{k}={_plain(v)}' for k, v in value._asdict().items())})"
+        named: Any = value
+        told = ", ".join(f"{key}={_plain(one)}" for key, one in named._asdict().items())
+        return f"lax.{type(value).__name__}({told})"
     if isinstance(value, tuple | list):
         inside = ", ".join(map(_plain, value))
         return f"({inside}{',' * (len(value) == 1)})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -96,7 +97,8 @@ def arguments_of(text: str) -> argparse.Namespace:
 def finished(plan: Plan, found: Mapping[str, np.ndarray], path: str | None) -> None:
     """Save or show the outputs."""
     if path:
-        np.savez(path, **found)
+        arrays: dict[str, Any] = dict(found)
+        np.savez(path, **arrays)
     for one in plan.outputs:
         norm = float(np.linalg.norm(np.asarray(found[one.name], np.complex128).ravel()))
         print(f"{one.name}: {one.dtype}{list(one.shape)}, norm {norm:.6g}")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,8 @@ def _run_alone(framework: str, folder: Path, command: list[str]) -> None:
     planned, inputs, wanted = trained()
     (folder / "autoshard.py").write_text(BLOCKED)
     planned.export(f"{framework}-code", folder / "plan.py")
-    np.savez(folder / "in.npz", **inputs)
+    arrays: dict[str, Any] = dict(inputs)
+    np.savez(folder / "in.npz", **arrays)
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment |= {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
     arguments = [*command, "plan.py", "in.npz", "out.npz", "--steps", str(STEPS)]
