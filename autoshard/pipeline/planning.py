@@ -33,7 +33,7 @@ from autoshard.search.rings import with_rings
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.accumulate import Apart
 from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, StageError
-from costmodel import Hardware, format_bytes
+from costmodel import Hardware, format_bytes, format_seconds
 
 DEFAULT_SCHEDULE, AUTO = "1f1b", "auto"
 
@@ -73,12 +73,19 @@ class PlannedPipeline(PipelineData):
         return report(self)
 
     def told_run(self) -> str:
-        """What the last step of this process has shown: the share of the step for which each rank waited."""
+        """What the last step of this process has shown beside what was predicted: seconds, and idle shares of ranks."""
         ran = self.session.last
         if ran is None:
             return "no step has run"
         idle = ", ".join(f"{100 * (1 - busy / ran.seconds):.0f}" for busy in ran.busy)
-        return f"step {ran.seconds:.3g} s; ranks idle for {idle} % of it"
+        shares = {
+            rank: share for group, share in zip(self.groups, self.price.idle, strict=True) for rank in group.ranks
+        }
+        known = ", ".join(f"{100 * shares[rank]:.0f}" for rank in range(self.devices))
+        return (
+            f"step {ran.seconds:.3g} s, ranks idle for {idle} % of it; predicted {format_seconds(self.price.seconds)} "
+            f"on {self.hardware.name}, {known} %"
+        )
 
     @cached_property
     def session(self) -> PipelineSession:

@@ -1,0 +1,64 @@
+"""`autoshard plan` and `autoshard run` in stages: a report, MPI ranks, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+SCRIPT = """
+import numpy as np
+from autoshard import nn, ops
+from autoshard.trace import set_seed
+from autoshard.transform import train_step
+
+x, y = (np.random.default_rng(i).normal(size=(12, 6)).astype(np.float32) for i in range(2))
+
+
+def train():
+    set_seed(1)
+    net = nn.SequentialCell(nn.Dense(6, 10), nn.Tanh(), nn.Dense(10, 8), nn.Tanh(), nn.Dense(8, 6))
+    return train_step(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), nn.Adam(net.trainable_params(), 0.1), x, y)
+"""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    path = tmp_path_factory.mktemp("stages") / "train.py"
+    path.write_text(SCRIPT)
+    return f"{path}:train"
+
+
+def test_plan_tells_of_stages(target, cli):
+    order = ["--pipeline", "pp", "--micro-batches", "3", "--schedule", "auto", "--json"]
+    code, out, err = cli("plan", target, "--mesh", "pp=2,dp=2", *order)
+    assert code == 0, err
+    found = json.loads(out)
+    assert [group["ranks"] for group in found["groups"]] == [[0, 1], [2, 3]]
+    assert 0 < found["schedule_bound"] <= found["schedule_seconds"] <= found["seconds"]
+    assert all(stage["operators"] for stage in found["stages"])
+
+
+@pytest.mark.mpi
+def test_run_on_ranks_of_other_sizes(target, cli):
+    order = ["--pipeline", "dp=2/tp=1", "--micro-batches", "2", "--schedule", "zb_h1", "--check"]
+    code, out, err = cli("run", target, "-n", "3", *order)
+    assert code == 0, err
+    assert "ran on 2 stages (zb_h1, 2 micro batches) on dp=2 on ranks 0-1; rank 2" in out
+    assert "ranks idle for" in out and "predicted " in out and "equal to the unsplit run" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--schedule", "1f1b"], "--schedule: for stages; give --pipeline AXIS, too"),
+        (["--pipeline", "tp=2/tp=2"], "have 4 devices, but -n starts 8 ranks"),
+        (["--pipeline", "pp", "--mesh", "pp=2,dp=4", "--engine", "torch"], "--engine: not for a run in stages"),
+        (["--pipeline", "pp", "--mesh", "pp=2,dp=4", "--stage", "layers.0"], "write PATTERN=S, like"),
+        (["--pipeline", "pp", "--mesh", "dp=8"], "no axis 'pp' for stages to lie along"),
+        (["--pipeline", "pp", "--mesh", "pp=2,dp=4", "--micro-batches", "5"], "which 5 does not divide"),
+    ],
+)
+def test_runs_that_cannot_be(target, arguments, message, cli):
+    code, _, err = cli("run", target, "-n", "8", *arguments)
+    assert code != 0 and message in " ".join(err.split())
