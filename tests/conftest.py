@@ -1,8 +1,8 @@
 """What every test starts with: the default settings, whatever the one before it set; how properties are tested, and how
 tests are spread over processes.
 
-The same examples are tried in every run, so that a change is judged by what it changes; AUTOSHARD_RANDOM_TESTS=1
-tries others each time.
+The same examples are tried in every run, in the same order, so that a change is judged by what it changes;
+AUTOSHARD_RANDOM_TESTS=1 tries others each time, in another order.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-hypothesis.settings.register_profile(
-    "autoshard", derandomize=os.environ.get("AUTOSHARD_RANDOM_TESTS") != "1", deadline=None
-)
+RANDOM = os.environ.get("AUTOSHARD_RANDOM_TESTS") == "1"
+hypothesis.settings.register_profile("autoshard", derandomize=not RANDOM, deadline=None)
 hypothesis.settings.load_profile("autoshard")
 
 # Each of the many small functions that are compared with JAX is compiled, and run once: what XLA's optimizations take
@@ -26,6 +25,12 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 # What importing and collecting makes stays to the end: looking through it for garbage again and again finds nothing.
 gc.disable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """pytest-randomly shuffles only where it is asked to."""
+    if not RANDOM and hasattr(config.option, "randomly_reorganize"):
+        config.option.randomly_reorganize = config.option.randomly_reset_seed = False
 
 
 def pytest_collection_finish() -> None:
