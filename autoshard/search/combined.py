@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from autoshard.core.strategy import Strategy
+from autoshard.cost.evaluate import plan_seconds
 from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
@@ -123,7 +124,9 @@ class _Combination:
         self.prices = chooser(problem.mesh, problem.hardware).prices
         self.rules = factor(problem) if problem.work is not None else None
         self.settled = self._settled()
-        self.starts = list(self._starts())
+        self.starts: list[Start] = []
+        for start in self._starts():
+            self.starts.append(start)
 
     def run(self) -> Plan:
         draft, limit = self._improved(), self._limit()
@@ -211,7 +214,8 @@ class _Combination:
         yield Start("batch parallelism", batch_parallel(self.problem))
         if self.problem.options.get(MEMORY) is None:
             with suppress(PlanError):
-                yield Start("least sum", small_optimum(self.problem))
+                known = min(plan_seconds(start.plan, self.prices) for start in self.starts)
+                yield Start("least sum", small_optimum(self.problem, known))
 
     # -- improvement
 

@@ -174,8 +174,8 @@ class _Search:
         return found
 
     def _find(self, lower: float, reduced: list[np.ndarray]) -> None:
-        """Some plan, out of few choices of each variable."""
-        allowed = NEAR * lower
+        """Some plan, out of few choices of each variable; where one is known already, only a look for a better one."""
+        allowed, known = NEAR * lower, math.isfinite(self.value)
         while self.best is None:
             if allowed > 1e6 * LARGE:
                 raise self._impossible()
@@ -183,6 +183,8 @@ class _Search:
             while self._largest(keep := self._keep(allowed, reduced, most)) > CELLS:
                 most //= 2
             self._among(keep)
+            if known:
+                return
             allowed = 100 * max(allowed, 1e-9)
 
     def _impossible(self) -> PlanError:

@@ -25,6 +25,8 @@ RECIPES = {
         ),
         Recipe("hsdp", "all that zero3 splits, in several copies", 3, True, hybrid=True),
         Recipe("expert_parallel", "the weights by experts", experts=True),
+        Recipe("context_parallel", "the sequence in parts, keys and values of all of it for attention", context=True),
+        Recipe("ulysses", "the sequence in parts, attention by heads", context=True, heads=True),
     )
 }
 

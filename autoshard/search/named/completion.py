@@ -30,7 +30,8 @@ class Completion:
         inputs: layouts of the graph's inputs; those left out are whole.
         adjust: `adjust(node, strategy)` is the strategy of a node that would follow its operands by `strategy`, or None
             to let it.
-        pinned: layouts that computed values are left in whatever their operator does, by value.
+        pinned: layouts that computed values are left in whatever their operator does, by value; `adjust` may add those
+            of its node's results.
         settle: `settle(value, layout)`, where a sum cannot stay open: the layout in which it is completed.
     """
 
@@ -45,7 +46,7 @@ class Completion:
     ) -> None:
         self.problem, self.structure = problem, structure
         self.graph: Graph = problem.graph
-        self.adjust, self.pinned, self.settle = adjust, pinned or {}, settle
+        self.adjust, self.pinned, self.settle = adjust, {} if pinned is None else pinned, settle
         whole = {value: Layout.whole(problem.mesh, value.type.rank) for value in self.graph.inputs}
         self.layouts: dict[Value, Layout] = {**whole, **inputs, **problem.given}
         self.decisions: dict[Node, Decision] = {}

@@ -12,6 +12,8 @@
 | fsdp_tp | as zero3 | as megatron_sp |
 | hsdp | as zero3 over one axis, repeated over another that splits the batch, too | |
 | expert_parallel | batch | experts, tokens exchanged all-to-all (Lepikhin et al. 2020, "GShard") |
+| context_parallel | batch | the sequence; attention takes all keys, in turn (Liu et al. 2023, "Ring Attention") |
+| ulysses | batch | the sequence; attention by heads, all-to-alls around it (Jacobs et al. 2023, "DeepSpeed Ulysses") |
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from autoshard.search.named.completion import Completion, forms_of, split
 from autoshard.search.named.heads import heads_of
 from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs
 from autoshard.search.named.recipe import Axes, Recipe
+from autoshard.search.named.sequences import by_heads, by_sequence, is_attention, sequence_dims
 from autoshard.search.named.structure import Structure, WeightUse
 from autoshard.search.problem import Problem
 from autoshard.transform.recompute import regather
@@ -43,7 +46,7 @@ def named_plan(problem: Problem, recipe: Recipe, axes: Mapping[str, str] | None 
     """The plan of a recipe.
 
     Args:
-        axes: which mesh axis is for "data", "shard", "tensor", "expert"; by default by names, then by order.
+        axes: which mesh axis is for "data", "shard", "tensor", "expert", "context"; by default by names, then by order.
 
     Raises:
         PlanError: the graph has nothing that the recipe splits, or the mesh no axis for it.
@@ -63,13 +66,15 @@ class _Maker:
         self.structure = Structure(problem.graph)
         self.parameters: dict[Value, Layout] = {}
         self.weights: dict[Value, Layout] = {}
+        self.left: dict[Value, Layout] = {}
         self.rows = 0
 
     def plan(self) -> Plan:
         self._check()
         if self.second:
             self._split_weights()
-        return self._completion(self._inputs(), self._adjust, self._pinned()).plan(self.recipe.name, self._words())
+        self.left = self._pinned()
+        return self._completion(self._inputs(), self._adjust, self.left).plan(self.recipe.name, self._words())
 
     @property
     def second(self) -> Refs:
@@ -81,6 +86,7 @@ class _Maker:
             "shards": self.axes.shard,
             "tensor": self.axes.tensor,
             "experts": self.axes.expert,
+            "sequence": self.axes.context,
         }
         if not self.recipe.hybrid:
             del parts["shards"]
@@ -103,6 +109,27 @@ class _Maker:
             raise self._refuse("no product multiplies tokens by weights of several experts, one beside the other")
         if self.axes.data and not any(self._batch(value) for value in self.graph.inputs):
             raise self._refuse(f"no data input has a first dim that {size_of(self.axes.data)} parts divide")
+        if self.recipe.context:
+            self._check_sequences()
+
+    def _check_sequences(self) -> None:
+        parts = size_of(self.axes.context)
+        if not any(node.op.name == "Attention" for node in self.structure.forward):
+            raise self._refuse("it has no operator Attention, between whose queries and keys a sequence could be split")
+        if not self._sequences:
+            raise self._refuse("no data input has a dim behind the batch that becomes the sequence of an attention")
+        if not any(self._sequence(value) for value in self._sequences):
+            shown = ", ".join(f"{value.name} {value.type}" for value in self._sequences)
+            raise self._refuse(f"{parts} parts divide the sequence of none of {shown}")
+
+    @cached_property
+    def _sequences(self) -> dict[Value, int]:
+        return sequence_dims(self.graph, self.structure)
+
+    def _sequence(self, value: Value) -> int | None:
+        """The dim of a data input that the context axes split, if there is one."""
+        dim = self._sequences.get(value) if self.axes.context else None
+        return dim if dim is not None and value.type.shape[dim] % size_of(self.axes.context) == 0 else None
 
     def _completion(
         self,
@@ -123,14 +150,24 @@ class _Maker:
     def _inputs(self) -> dict[Value, Layout]:
         found = {}
         for value, role in zip(self.graph.inputs, self.graph.roles, strict=True):
-            if role == DATA and self.axes.data and self._batch(value):
-                found[value] = Layout(self.mesh, [self.axes.data, *[()] * (value.type.rank - 1)])
+            if role == DATA:
+                found[value] = self._fed(value)
             elif role == PARAMETER:
                 found[value] = self._sharded(value) if self.recipe.zero == 3 else self._base(value)
         for update in self.structure.updates:
             for state in update.states:
                 found[state] = self._stored(state, update.parameter)
         return found
+
+    def _fed(self, value: Value) -> Layout:
+        """A data input with its batch and its sequence in parts, as far as they divide."""
+        dims: list[Refs] = [()] * value.type.rank
+        if self.axes.data and self._batch(value):
+            dims[0] = self.axes.data
+        sequence = self._sequence(value)
+        if sequence is not None:
+            dims[sequence] = self.axes.context
+        return Layout(self.mesh, dims)
 
     def _base(self, value: Value) -> Layout:
         """A parameter as the tensor or expert axis splits it."""
@@ -174,8 +211,23 @@ class _Maker:
         """Updates run as the states lie; products and gradients of weights keep these as they are split."""
         if node in self._updates:
             return self._updating(node, self._updates[node])
+        if self.recipe.heads and self.axes.context and is_attention(node):
+            return self._heads(node, strategy)
         wanted = dict(self._wanted(node)) if self.parameters else {}
         return split(node, wanted, strategy) if wanted else None
+
+    def _heads(self, node: Node, strategy: Strategy) -> Strategy:
+        """Attention split by heads, whose results are left split by sequences."""
+        made = by_heads(node, strategy, self.axes.context)
+        if made is None:
+            raise self._refuse(
+                f"{size_of(self.axes.context)} parts do not divide the heads of {node.label}, queries "
+                f"{node.operands[0].type}; 'context_parallel' needs none"
+            )
+        for value, layout in zip(node.results, made.result_layouts, strict=True):
+            if value.type.rank == node.operands[0].type.rank:  # not the sums of exponentials, which only it needs
+                self.left[value] = by_sequence(layout.final(), self.axes.context)
+        return made
 
     def _updating(self, node: Node, parameter: Value) -> Strategy:
         layout = self._sharded(parameter) if self.recipe.zero else self._base(parameter)

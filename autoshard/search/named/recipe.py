@@ -19,8 +19,12 @@ USUAL = {
     "shard": ("fsdp", "shard"),
     "tensor": ("tp", "mp", "tensor", "model"),
     "expert": ("ep", "expert"),
+    "context": ("cp", "sp", "context"),
 }
 """What the axes are for, and how they are usually called."""
+
+SHORT = {"context": "context_parallel", "expert": "expert_parallel"}
+"""Shorter names of recipes in a composition."""
 
 _PART = re.compile(r"(\w+)\s*\(([^()]*)\)")
 
@@ -29,7 +33,8 @@ _PART = re.compile(r"(\w+)\s*\(([^()]*)\)")
 class Recipe:
     """What a named plan splits: `zero` is ZeRO's stage, whose third gathers parameters for the backward pass `again`;
     `tensor` and `experts` say what further axes are for. With `hybrid` ZeRO splits over its own axis of two for the
-    batch. `axes` has the mesh axes by what they are for, where they are settled."""
+    batch. With `context` sequences are split, and attention takes all keys, or with `heads` runs by heads. `axes` has
+    the mesh axes by what they are for, where they are settled."""
 
     name: str
     words: str
@@ -39,17 +44,20 @@ class Recipe:
     sequence: bool = False
     experts: bool = False
     hybrid: bool = False
+    context: bool = False
+    heads: bool = False
     axes: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
 class Axes:
-    """The mesh axes by what they split: the batch, what ZeRO splits besides, weights, experts."""
+    """The mesh axes by what they split: the batch, what ZeRO splits besides, weights, experts, sequences."""
 
     data: Refs
     shard: Refs
     tensor: Refs
     expert: Refs
+    context: Refs = ()
 
     @staticmethod
     def of(recipe: Recipe, mesh: Mesh, given: Mapping[str, str] | None = None) -> Axes:
@@ -72,6 +80,7 @@ class Axes:
             shard,
             refs("tensor") if recipe.tensor else (),
             refs("expert") if recipe.experts else (),
+            refs("context") if recipe.context else (),
         )
 
 
@@ -90,6 +99,7 @@ def _usual(recipe: Recipe, mesh: Mesh, given: Mapping[str, tuple[str, ...]]) -> 
     """Axes for all that the recipe splits."""
     found: dict[str, str | None] = {word: names[0] for word, names in given.items()}
     words = ["data", *_wanted(recipe)] if recipe.hybrid else ["data", "tensor", "expert"]
+    words += ["context"] if recipe.context else []
     for word in reversed(words):
         taken = set(found.values())
         free = (name for name in USUAL[word] if name in mesh.sizes and name not in taken)
@@ -108,8 +118,8 @@ def _usual(recipe: Recipe, mesh: Mesh, given: Mapping[str, tuple[str, ...]]) -> 
 
 def _wanted(recipe: Recipe) -> list[str]:
     """What the recipe needs an axis for besides the batch."""
-    return [word for word, is_used in (("tensor", recipe.tensor), ("expert", recipe.experts), ("shard", recipe.hybrid))
-            if is_used]  # fmt: skip
+    used = {"tensor": recipe.tensor, "expert": recipe.experts, "shard": recipe.hybrid, "context": recipe.context}
+    return [word for word, is_used in used.items() if is_used]
 
 
 # -- compositions
@@ -140,6 +150,8 @@ def composed(text: str, recipes: Mapping[str, Recipe]) -> Recipe:
         sequence=any(part.sequence for part in chosen),
         experts=any(part.experts for part in chosen),
         hybrid="shard" in axes,
+        context=any(part.context for part in chosen),
+        heads=any(part.heads for part in chosen),
         axes=tuple(axes.items()),
     )
     return whole
@@ -154,11 +166,12 @@ def _parts(text: str, recipes: Mapping[str, Recipe]) -> Iterator[tuple[Recipe, t
                 f"cannot read {part.strip()!r} of the composed plan {text!r}; write recipes with their mesh axes, such "
                 "as 'zero3(dp) + megatron_sp(tp)'"
             )
-        if match[1] not in recipes:
+        name = SHORT.get(match[1], match[1])
+        if name not in recipes:
             near = get_close_matches(match[1], recipes, n=2)
             meant = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(recipes)}"
             raise UnknownNameError(f"the composed plan {text!r} has the unknown recipe {match[1]!r}; {meant}")
-        yield recipes[match[1]], names
+        yield recipes[name], names
 
 
 def _no_axis_twice(text: str, axes: Mapping[str, tuple[str, ...]], names: tuple[str, ...]) -> None:
@@ -171,7 +184,7 @@ def _no_axis_twice(text: str, axes: Mapping[str, tuple[str, ...]], names: tuple[
 def _uses(text: str, part: Recipe, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """What a recipe uses its axes for: the last one for its own, those before for the batch."""
     own = ["shard"] if part.zero else ["tensor"] if part.tensor else ["expert"] if part.experts else []
-    own = ["shard", "tensor"] if part.zero and part.tensor else own
+    own = ["shard", "tensor"] if part.zero and part.tensor else ["context"] if part.context else own
     if len(names) < len(own):
         raise PlanError(f"the composed plan {text!r} gives {part.name!r} the axes {', '.join(names)}; it needs "
                         f"{len(own)}: {', '.join(own)}")  # fmt: skip

@@ -1,0 +1,87 @@
+"""Where the sequences of attention come from, and attention by heads between operators that have sequences in parts.
+
+Context parallelism splits the sequence of what goes in. What works on single tokens then needs nothing; attention takes
+the keys and values of all ranks, gathered or as blocks that go round (Liu et al. 2023, "Ring Attention with Blockwise
+Transformers"), or its heads in parts instead, with all-to-alls before and behind (Jacobs et al. 2023, "DeepSpeed
+Ulysses", section 3).
+"""
+
+from __future__ import annotations
+
+from autoshard.core.strategy import Strategy, is_legal
+from autoshard.ir.graph import DATA, Graph, Node, Value
+from autoshard.layout.layout import Layout, Refs
+from autoshard.layout.mesh import merge_refs, size_of
+from autoshard.search.named.structure import Structure
+
+QUERY = {"Attention": 0, "AttentionQueryGrad": 2, "AttentionKeyGrad": 2}
+"""The operand of attention, and of its gradients, that has the queries."""
+KEY = {"Attention": 1, "AttentionQueryGrad": 3, "AttentionKeyGrad": 4}
+
+
+def is_attention(node: Node) -> bool:
+    """Whether a node is attention or a gradient of it."""
+    return node.op.name in QUERY
+
+
+def sequence_dims(graph: Graph, structure: Structure) -> dict[Value, int]:
+    """The dim of data inputs that becomes the sequence of queries or keys; of inputs that begin with the same sizes,
+    such as labels, the same dim. Empty where there is no attention, or the sequence is no dim behind the batch."""
+    found: dict[Value, int] = {}
+    ahead = [
+        (node.operands[i], node.operands[i].type.rank - 2)
+        for node in structure.forward
+        if node.op.name == "Attention"
+        for i in (0, 1)
+    ]
+    seen = set(ahead)
+    for value, dim in ahead:
+        if value in graph.role_of:
+            if graph.role_of[value] == DATA:
+                found[value] = max(dim, found.get(value, 0))
+            continue
+        more = [one for one in _behind(graph, value, dim) if one[0] in structure.fed and one not in seen]
+        seen.update(more)
+        ahead += more
+    found = {value: dim for value, dim in found.items() if dim > 0}
+    sizes = {value.type.shape[: dim + 1]: dim for value, dim in found.items()}
+    for value in graph.inputs:
+        if graph.role_of[value] == DATA and value not in found:
+            same = [dim for shape, dim in sizes.items() if value.type.shape[: dim + 1] == shape]
+            found.update([(value, max(same))] if same else [])
+    return found
+
+
+def _behind(graph: Graph, value: Value, dim: int) -> list[tuple[Value, int]]:
+    """The dims of a node's operands that a dim of its result is made of."""
+    node, i = graph.producers[value]
+    if not node.op.has_rule:
+        return []
+    factors = set(node.rule.results[i][dim])
+    sides = zip(node.operands, node.rule.operands, strict=True)
+    return [(one, place) for one, dims in sides for place, of in enumerate(dims) if factors & set(of)]
+
+
+def by_heads(node: Node, strategy: Strategy, over: Refs) -> Strategy | None:
+    """Attention with its heads split over axes that nothing else in it is split by; None if no heads divide.
+
+    Heads that keys have, too, come first; of queries that share keys the number in a group may divide instead.
+    """
+    names = {ref.name for ref in over}
+    bare = [tuple(ref for ref in refs if ref.name not in names) for refs in strategy.axes]
+    queries, keys = (node.rule.operands[of[node.op.name]][1:-2] for of in (QUERY, KEY))
+    shared = {i for dim in keys for i in dim}
+    for factor in sorted((dim[0] for dim in queries if len(dim) == 1), key=lambda i: i not in shared):
+        axes = [merge_refs((*refs, *over)) if i == factor else refs for i, refs in enumerate(bare)]
+        parts = size_of(axes[factor])
+        if node.rule.factors[factor].size % parts == 0 and is_legal(node.rule, [size_of(refs) for refs in axes]):
+            return Strategy(node.rule, strategy.mesh, tuple(axes))
+    return None
+
+
+def by_sequence(layout: Layout, over: Refs) -> Layout:
+    """The layout of an attention's result with the sequence, its last dim but one, in parts instead of the heads."""
+    names = {ref.name for ref in over}
+    dims = [tuple(ref for ref in refs if ref.name not in names) for refs in layout.dims]
+    dims[-2] = merge_refs((*dims[-2], *over))
+    return layout.with_dims(dims)
