@@ -18,6 +18,7 @@ than named plans.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -214,8 +215,11 @@ class _Combination:
         yield Start("batch parallelism", batch_parallel(self.problem))
         if self.problem.options.get(MEMORY) is None:
             with suppress(PlanError):
-                known = min(plan_seconds(start.plan, self.prices) for start in self.starts)
-                yield Start("least sum", small_optimum(self.problem, known))
+                yield Start("least sum", small_optimum(self.problem, self._known_seconds()))
+
+    def _known_seconds(self) -> float:
+        """The seconds of the cheapest start so far; none are known of what runs in loops, which plans count once."""
+        return math.inf if self.problem.runs else min(plan_seconds(one.plan, self.prices) for one in self.starts)
 
     # -- improvement
 
