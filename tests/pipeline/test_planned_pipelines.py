@@ -20,15 +20,16 @@ WEIGHTS = np.cumsum(RNG.uniform(size=(12, 6)), 0)
 
 
 class Tied(Cell):
-    """Four layers, a skip over two of them, and a table at both ends; the loss weighs each row by itself."""
+    """Four layers, a skip over two of them, and a table at both ends; a parameter and a constant for each row."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = Parameter(RNG.normal(size=(6, 10)), "table")
+        self.shift = Parameter(RNG.normal(size=(12, 6)), "shift")
         self.layers = CellList(nn.Dense(10, 10, dtype="f64") for _ in range(4))
 
     def construct(self, x, y):
-        first = ops.tanh(self.layers[0](ops.matmul(x, self.table)))
+        first = ops.tanh(self.layers[0](ops.matmul(x + ops.tanh(self.shift), self.table)))
         made = ops.tanh(self.layers[2](ops.tanh(self.layers[1](first)))) + first
         made = ops.matmul(ops.tanh(self.layers[3](made)), ops.transpose(self.table, perm=(1, 0)))
         return ops.reduce_mean((made - y) * (made - y) * WEIGHTS), made
@@ -86,7 +87,7 @@ def test_groups_of_other_sizes(step):
 def test_stages_of_one_device_and_by_name(step):
     stages = {"layers.{0..1}": 0, "layers.2": 1, "layers.3": 2}
     planned, _ = check_equal(step, mesh="pp=3", micro_batches=4, stages=stages)
-    assert [len(stage.parameters) for stage in planned.whole.pipeline.stages] == [5, 2, 2]
+    assert [len(stage.parameters) for stage in planned.whole.pipeline.stages] == [6, 2, 2]
 
 
 def test_a_tied_gradient_goes_once_in_a_step(step):

@@ -39,7 +39,7 @@ class Measured:
 class _Step:
     """What a group holds during a step."""
 
-    arrays: Mapping[Value, np.ndarray]
+    arrays: dict[Value, np.ndarray]
     held: dict[Key, Parts] = field(default_factory=dict)
     readers: Counter[Key] = field(default_factory=Counter)
     sums: dict[tuple[Place, int], Parts] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class GroupRun:
         Args:
             arrays: the whole inputs of the step's graph, and what follows from data alone.
         """
-        self.state = state = _Step(arrays)
+        self.state = state = _Step(dict(arrays))
         self._prepare(state)
         for stage in self.stages:
             if (stage, ONCE) in self.ready:
@@ -151,6 +151,8 @@ class GroupRun:
         if value in self.step.body.slices:
             whole, part = self.step.body.slices[value]
             assert micro is not None
+            if whole not in state.arrays:  # made of parameters, by this group
+                state.arrays[whole] = self._join(*state.made[whole])
             return self._cut(rows_of(state.arrays[whole], part, self.step.parts, micro, value), register)
         key = value, register.layout, register.whole.shape
         if key not in state.cuts:
@@ -168,6 +170,7 @@ class GroupRun:
         carried = {one: form for one, form in body.outputs.values()}
         for i, (value, parts) in enumerate(zip(ready.outputs, made, strict=True)):
             if micro is None:
+                # The last of several layouts is the one that is no part of a sum.
                 state.made[value] = parts, ready.program.outputs[i]
             elif value in body.terms and value in carried:
                 self._add((ready.place, i), parts, body.terms[value].reduction, state)

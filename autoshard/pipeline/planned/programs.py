@@ -137,6 +137,7 @@ class Maker:
         self.whole, self.graphs, self.plans, self.groups = whole, graphs, plans, groups
         self.hardware, self.across, self.passes = hardware, across, passes
         self.terms = whole.pipeline.step.body.terms
+        self.sliced = {of for of, _ in whole.pipeline.step.body.slices.values()}
         self.final: set[tuple[int, Value]] = set()
         self.ways: dict[tuple[Value, int], Way] = {}
 
@@ -196,6 +197,8 @@ class Maker:
             if own or value in self.terms:
                 yield value, self._left(stage, value)
             yield from ((value, layout) for layout in self._sent(stage, value))
+            if value in self.sliced:
+                yield value, layouts[value].final()
             if value in results and value not in self.terms:
                 known = value in tied and tied[value] in layouts
                 yield value, layouts[tied[value]] if known else layouts[value].final()

@@ -171,7 +171,7 @@ def _once(step: Apart, parameters: Mapping[Value, int]) -> dict[Value, int]:
 
 
 def made_of_parameters(step: Apart) -> dict[Value, tuple[Value, ...]]:
-    """The values that are there before the micro batches and follow from parameters, and from which."""
+    """The values that are there before the micro batches and follow from parameters, their rows too, and from which."""
     graph = step.graph
     inputs = [value for value in graph.inputs if graph.role_of[value] == PARAMETER]
     found: dict[Value, tuple[Value, ...]] = {value: (value,) for value in inputs}
@@ -179,4 +179,5 @@ def made_of_parameters(step: Apart) -> dict[Value, tuple[Value, ...]]:
         read = tuple(dict.fromkeys(one for value in node.uses for one in found.get(value, ())))
         if read:
             found.update(dict.fromkeys(node.results, read))
-    return found
+    rows = {one: found[whole] for one, (whole, _) in step.body.slices.items() if whole in found}
+    return {**found, **rows}

@@ -97,6 +97,7 @@ class _Writer:
 
     def _wanted(self, stages: Sequence[Mapping[str, Piece]]) -> set[Value]:
         read = {value for stage in stages for piece in stage.values() for value in piece.graph.inputs}
+        read |= {whole for whole, _ in self.step.body.slices.values()}
         return read | {self.sums.get(value, self.rows.get(value, value)) for value in self.step.graph.outputs}
 
     # -- before the micro batches
@@ -233,11 +234,8 @@ def _giving(piece: Piece, wanted: set[Value]) -> Piece:
 
 
 def _from_data(step: Apart) -> tuple[Node, ...]:
-    """The nodes before the micro batches that every rank runs whole: those that need data, those whose results micro
-    batches have rows of, and what these need.
-
-    Raises:
-        StageError: rows of something that is made of parameters.
+    """The nodes before the micro batches that every rank runs whole: those that need data and no parameters, the
+    constants that micro batches have rows of, and what these need.
     """
     graph, nodes = step.graph, step.before
     data = {value for value in graph.inputs if graph.role_of[value] == DATA}
@@ -248,14 +246,9 @@ def _from_data(step: Apart) -> tuple[Node, ...]:
     needed = {whole for whole, _ in step.body.slices.values()}
     chosen = set()
     for node in reversed(nodes):
-        rows = next((value for value in node.results if value in needed), None)
-        if rows is None and data.isdisjoint(node.results):
+        is_wanted = not constant.isdisjoint(node.results) and not needed.isdisjoint(node.results)
+        if not is_wanted and data.isdisjoint(node.results):
             continue
-        if rows is not None and rows not in data and rows not in constant:
-            raise StageError(
-                f"{graph.name!r} cannot be cut into stages: micro batches have rows of {rows.name}, which is made of "
-                "parameters for the whole batch"
-            )
         chosen.add(node)
         needed.update(node.uses)
     return tuple(node for node in nodes if node in chosen)
