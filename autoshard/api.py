@@ -257,6 +257,12 @@ class Planned(PlannedData):
     def __str__(self) -> str:
         return self.report()
 
+    def _repr_html_(self) -> str:
+        """In notebooks: what a step costs, and what costs most. `view()` shows all."""
+        from autoshard.report.notebook import plan_html
+
+        return plan_html(self)
+
     def report(self, full: bool = False) -> str:
         """Tables of strategies, causes, redistributions and costs; equal layers are one row unless `full`."""
         from autoshard.report.plan import report

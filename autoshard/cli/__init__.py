@@ -21,6 +21,7 @@ from autoshard.cli.propagating import explain, propagate
 from autoshard.cli.redistributing import redistribute
 from autoshard.cli.running import RunCommand, run
 from autoshard.cli.scheduling import schedule
+from autoshard.cli.schemas import print_schema
 from autoshard.cli.showing import layout, modes, operators
 from autoshard.cli.tracing import trace
 from autoshard.cli.truthful import truth
@@ -50,6 +51,7 @@ app.command()(modes)
 app.add_typer(hardware)
 app.command()(calibrate)
 app.command()(truth)
+app.command("schema")(print_schema)
 app.add_typer(checkpoint)
 
 

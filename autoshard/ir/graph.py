@@ -17,6 +17,7 @@ from autoshard.core.tensortype import TensorType
 from autoshard.ops.control import apart
 from autoshard.ops.registry import Operator
 from autoshard.util.errors import GraphError
+from autoshard.util.notebook import table
 from autoshard.util.source import Source
 
 if TYPE_CHECKING:
@@ -221,6 +222,16 @@ class Graph:
             if name in (node.name, *(value.name for value in node.results)):
                 return node
         raise GraphError(f"graph {self.name!r} has no node named {name!r}")
+
+    def _repr_html_(self) -> str:
+        """In notebooks: the inputs, and the operators with what they make and the line that asked for them."""
+        made = [[value.name, role, str(value.type), ""] for value, role in zip(self.inputs, self.roles, strict=True)]
+        for node in self.nodes:
+            types = ", ".join(map(str, node.result_types))
+            where = "" if node.source is None else str(node.source)
+            made.append([node.label, f"{node.op.name}({', '.join(one.name for one in node.operands)})", types, where])
+        title = f"graph {self.name}: {len(self.inputs)} inputs, {len(self.nodes)} operators"
+        return table(title, ["name", "is", "type", "line"], made)
 
     def to_networkx(self) -> nx.MultiDiGraph:
         """Returns the graph as networkx has graphs: for its algorithms, and for GraphML, DOT and the like.

@@ -17,6 +17,7 @@ from typing import cast
 from autoshard.layout.mesh import AxisRef, Groups, Mesh, merge_refs, size_of
 from autoshard.util.errors import LayoutError, MeshError
 from autoshard.util.memo import Interned
+from autoshard.util.notebook import MOST_ROWS, table
 
 REDUCTIONS = ("sum", "max", "min", "prod")
 Refs = tuple[AxisRef, ...]
@@ -107,6 +108,14 @@ class Layout:
             if self.dims
             else ("()" + self.show_partial())
         )
+
+    def _repr_html_(self) -> str:
+        """In notebooks: which part of each dim each rank holds."""
+        ranks = range(min(self.mesh.devices, MOST_ROWS))
+        held = ([rank, *(self.mesh.index(rank, refs) for refs in self.dims)] for rank in ranks)
+        parts = ", ".join(f"dim {i} in {count}" for i, count in enumerate(self.parts)) or "a number"
+        heads = ["rank", *(f"part of dim {i}" for i in range(self.rank))]
+        return table(f"[{self}] on mesh {self.mesh}: {parts}", heads, list(held), self.mesh.devices)
 
     def __repr__(self) -> str:
         return f"Layout({self})"

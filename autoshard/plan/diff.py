@@ -11,6 +11,7 @@ from autoshard.ir.graph import Graph, Node, Value, walk
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.util.errors import PlanError
+from autoshard.util.notebook import table
 
 
 class Compared(Protocol):
@@ -51,6 +52,11 @@ class PlanDiff:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.changes)) or "the plans are equal"
+
+    def _repr_html_(self) -> str:
+        """In notebooks: a row for each difference."""
+        rows = [[one.kind, one.name, one.before, one.after] for one in self.changes]
+        return table(f"{len(rows)} differences", ["kind", "name", "before", "after"], rows)
 
 
 def diff(before: Compared, after: Compared) -> PlanDiff:

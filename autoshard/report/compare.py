@@ -20,7 +20,8 @@ from autoshard.search.limit import read_limit
 from autoshard.search.named import named_plans
 from autoshard.search.registry import keeps_limit
 from autoshard.util.errors import AutoshardError
-from costmodel import Hardware
+from autoshard.util.notebook import table
+from costmodel import Hardware, format_bytes, format_seconds
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,24 @@ class Contender:
         }
 
 
+class Comparison(tuple[Contender, ...]):
+    """The contenders in the order in which they were asked for; notebooks show them as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for one in self:
+            cost = one.cost
+            if cost is None:
+                rows.append([one.mode, one.mesh, one.why])
+                continue
+            fits = "yes" if one.fits else "no"
+            figures = format_seconds(cost.seconds), format_seconds(cost.communication_seconds)
+            sizes = format_bytes(cost.bytes_per_device), format_bytes(cost.peak_memory_bytes)
+            rows.append([one.mode, one.mesh, *figures, *sizes, fits])
+        heads = ["plan", "mesh", "step", "communication", "bytes", "peak memory", "fits"]
+        return table(f"{len(rows)} plans", heads, rows)
+
+
 def default_modes() -> tuple[str, ...]:
     """Searches, then named plans; not `auto`, which is for no mesh in particular."""
     searches = [mode for mode in search_modes() if mode not in named_plans() and mode != "auto"]
@@ -71,7 +90,7 @@ def compare(
     hardware: str | Hardware = "cpu",
     memory: str | int | None = None,
     **settings: Any,
-) -> tuple[Contender, ...]:
+) -> Comparison:
     """Plan a model in several ways.
 
     Args:
@@ -90,7 +109,7 @@ def compare(
     limit = read_limit(memory)
     target, inputs = (target, inputs) if is_module(target) else (traced_target(target, inputs, "compare"), ())
     ways = [(mode, mesh) for mesh in meshes for mode in modes or default_modes()]
-    return tuple(
+    return Comparison(
         _contender(target, inputs, mode, mesh, limit, {"hardware": hardware, **settings}) for mode, mesh in ways
     )
 

@@ -106,7 +106,7 @@ def page(data: dict[str, Any]) -> str:
     first = data["plans"][0]
     title = html.escape(f"{first['graph']} on {first['mesh']}")
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
-    packed = base64.b64encode(gzip.compress(text, 6, mtime=0)).decode("ascii")
+    packed = base64.b64encode(gzip.compress(text, 9, mtime=0)).decode("ascii")
     scripts = "\n".join(f"<script>{_static(name)}</script>" for name in (*LIBRARIES, *_SCRIPTS))
     style = "\n".join(map(_static, _STYLES))
     return Template(_static("page.html")).substitute(title=title, style=style, data=packed, scripts=scripts)

@@ -16,6 +16,9 @@ function h(tag, attrs = {}, ...children) {
 }
 const g = (tag, attrs, ...children) => h(tag, { svg: true, ...attrs }, ...children);
 
+// A long name, which may go on in the next line behind its dots.
+const dotted = (name) => name.split(/(?<=\.)/).flatMap((part, i) => (i ? [h("wbr"), part] : [part]));
+
 function figure(x) {
   const size = Math.abs(x);
   return size >= 100 ? x.toFixed(0) : size >= 10 ? x.toFixed(1) : x.toFixed(2);

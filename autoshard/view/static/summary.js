@@ -79,7 +79,7 @@ function foldedOperators(plan) {
 function topOperators(plan) {
   const rows = foldedOperators(plan).sort((a, b) => b.op.total * b.times - a.op.total * a.times).slice(0, 10);
   return plain(["operator", "kind", "time", "share"], rows.map(({ op, name, times }) => [
-    link(name, () => openOperator(op.index)), op.op, times > 1 ? `${times} × ${seconds(op.total)}` : seconds(op.total), percent(op.total * times, plan.seconds)]), { right: [2, 3], short: [1] });
+    link(dotted(name), () => openOperator(op.index)), op.op, times > 1 ? `${times} × ${seconds(op.total)}` : seconds(op.total), percent(op.total * times, plan.seconds)]), { right: [2, 3], short: [1] });
 }
 
 function foldedMoves(plan) {
@@ -91,7 +91,7 @@ function topMoves(plan) {
   const rows = foldedMoves(plan).sort((a, b) => b.move.total * b.times - a.move.total * a.times).slice(0, 10);
   if (!rows.length) return h("p", { class: "quiet" }, "Nothing is redistributed.");
   return plain(["collective", "for", "line", "bytes", "time"], rows.map(({ move, name, times }) => [
-    link(`${mainStep(move).kind} over ${mainStep(move).axes}`, () => openMove(move.index), `${move.value}: [${move.from}] to [${move.to}]`), name, sourceLine(move.source),
+    link(`${mainStep(move).kind} over ${mainStep(move).axes}`, () => openMove(move.index), `${move.value}: [${move.from}] to [${move.to}]`), dotted(name), sourceLine(move.source),
     times * move.runs > 1 ? `${times * move.runs} × ${bytes(move.bytes)}` : bytes(move.bytes), times * move.runs > 1 ? `${times * move.runs} × ${seconds(move.seconds)}` : seconds(move.seconds)]), { right: [3, 4], short: [0, 2] });
 }
 
