@@ -12,6 +12,7 @@ from autoshard.ir.graph import walk
 from autoshard.report.explain_plan import plan_names
 from autoshard.search.instead import options_around
 from autoshard.util.errors import UnknownNameError
+from tests.search.plans import FFN
 from tests.view.models import biting, trained
 
 
@@ -25,6 +26,11 @@ def looped():
     return autoshard.plan(model, (np.ones((16, 16), np.float32),), "a=2 b=2")
 
 
+def two_layers(mode, first=None):
+    """The tutorial's network, of unequal sizes."""
+    return autoshard.plan(FFN(first, sizes=(12, 24, 8)), (np.ones((24, 12), np.float32),), "dp=2 tp=4", search=mode)
+
+
 PLANS = {
     "megatron": lambda: trained("megatron"),
     "zero3": lambda: trained("zero3"),
@@ -33,6 +39,9 @@ PLANS = {
     "megatron_sp": lambda: trained("megatron_sp"),
     "small": biting,
     "loop": looped,
+    "annotated": lambda: two_layers("sharding_propagation", ((2, 1), (1, 4))),
+    "factor": lambda: two_layers("factor", ((2, 1), (1, 4))),
+    "optimal": lambda: two_layers("optimal"),
 }
 
 

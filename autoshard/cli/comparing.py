@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from autoshard.report.compare import Contender
 
 
+WIDE = 100
+"""Columns from which on computing and each axis have columns of their own."""
+
+
 def compare(
     target: Target,
     devices: Annotated[int | None, typer.Option("-n", "--devices", metavar="N", help="A mesh of one axis.")] = None,
@@ -71,7 +75,8 @@ def compare(
         typer.echo(json.dumps({"plans": [one.to_json() for one in found]}, indent=2))
         _check_some(found, memory)
         return
-    console().print(_table(found, limited=memory is not None))
+    out = console()
+    out.print(_table(found, limited=memory is not None, wide=out.width >= WIDE))
     for one in found:
         if one.cost is None:
             typer.echo(f"{one.mode}: {as_options(one.why)}")
@@ -97,27 +102,28 @@ def _meshes(target: str, devices: int | None, texts: list[str]) -> list[Mesh | N
     return found or [None]
 
 
-def _table(found: tuple[Contender, ...], limited: bool) -> Table:
-    axes = list(dict.fromkeys(cost.axes for one in found if one.cost for cost in one.cost.axes))
+def _table(found: tuple[Contender, ...], limited: bool, wide: bool) -> Table:
+    axes = list(dict.fromkeys(cost.axes for one in found if one.cost for cost in one.cost.axes)) if wide else []
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("plan", "mesh"):
-        table.add_column(name, overflow="fold")
-    for name in ("step", "compute", *(f"over {name}" for name in axes), "bytes", "peak memory"):
-        table.add_column(name, justify="right")
+        table.add_column(name, overflow="ellipsis", no_wrap=not wide)
+    for name in ("step", *(["compute"] if wide else []), *(f"over {name}" for name in axes), "bytes", "peak memory"):
+        table.add_column(name, justify="right", no_wrap=not wide)
     if limited:
         table.add_column("fits")
     table.add_column("planned in", justify="right")
     for one in found:
         if one.cost is not None:
-            table.add_row(*_row(one, axes, limited))
+            table.add_row(*_row(one, axes, limited, wide))
     return table
 
 
-def _row(one: Contender, axes: list[str], limited: bool) -> list[str]:
+def _row(one: Contender, axes: list[str], limited: bool, wide: bool) -> list[str]:
     cost = one.cost
     assert cost is not None, "a row needs a cost"
     talk = {each.axes: each.seconds for each in cost.axes}
-    cells = [one.mode, one.mesh, format_seconds(cost.seconds), format_seconds(cost.compute_seconds)]
+    cells = [one.mode, one.mesh, format_seconds(cost.seconds)]
+    cells += [format_seconds(cost.compute_seconds)] if wide else []
     cells += [format_seconds(talk[name]) if name in talk else "" for name in axes]
     cells += [format_bytes(cost.bytes_per_device), format_bytes(cost.peak_memory_bytes)]
     cells += [("yes" if one.fits else "no")] if limited else []

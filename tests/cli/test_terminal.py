@@ -6,6 +6,7 @@ With AUTOSHARD_REWRITE_GOLDEN=1 the golden files are replaced by what is printed
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 from pathlib import Path
 
@@ -41,13 +42,36 @@ def test_a_deep_plan_is_one_screen(cli, monkeypatch, columns):
     assert any(line.startswith("blocks.{0..11}.") for line in lines) and "blocks.3." not in text
 
 
+MLP = ("sample_code/06_shardings_by_rule/mlp.py:forward", "--mesh", "batch=2,model=4")
+README = {
+    "plan": ("plan", "sample_code/sharding_propagation/train.py:forward", "-n", "8"),
+    "view": ("view", "sample_code/sharding_propagation/train.py:forward", "-n", "8", "-o", "{folder}/plan.html"),
+    "explain": ("explain", MLP[0], "tanh", *MLP[1:]),
+    "compare": ("compare", *MLP, "--mode", "optimal", "--mode", "zero3"),
+}
+"""The commands of the README, which fit any width; in a pipe they have no colours, NO_COLOR or not."""
+_TOOK = re.compile(r" +[\d.]+ [mun]?s$", re.MULTILINE)
+
+
+def test_the_readme_has_these_commands():
+    text = (HERE.parents[1] / "README.md").read_text(encoding="utf-8")
+    for arguments in README.values():
+        assert " ".join(("autoshard", *arguments)).replace("{folder}/", "") in text
+
+
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_sample_prints_what_it_did(cli, monkeypatch, columns):
+@pytest.mark.parametrize("name", README)
+def test_the_readme_prints_what_it_did(cli, monkeypatch, tmp_path, name, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.chdir(HERE.parents[1])
-    code, text, err = cli("plan", "sample_code/sharding_propagation/train.py:forward", "-n", "8")
-    assert (code, err) == (0, "") and max(map(len, text.splitlines())) <= columns
-    path = GOLDEN / f"plan_{columns}.txt"
+    code, text, err = cli(*(one.replace("{folder}", str(tmp_path)) for one in README[name]))
+    text = text.replace(f"{tmp_path}/", "")
+    text = _TOOK.sub(" (a time)", text) if name == "compare" else text  # what planning took
+    assert (code, err) == (0, "") and "\x1b" not in text
+    # Sentences of explain are lines of their own, which the terminal breaks.
+    assert name == "explain" or max(map(len, text.splitlines())) <= columns
+    path = GOLDEN / f"{name}_{columns}.txt"
     if os.environ.get("AUTOSHARD_REWRITE_GOLDEN") == "1":
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")

@@ -65,6 +65,7 @@ def test_mistakes(cli, tmp_path):
     assert cli("plan", FORWARD, "-n", "8", "--save", str(saved))[0] == 0
     wrong = {
         ("view", FORWARD, "-n", "8", "-o", "no/plan.html"): "there is no directory no",
+        ("view", FORWARD, "-n", "8", "-o", "/proc/plan.html"): "cannot write /proc/plan.html",
         ("view", FORWARD, FREE, "--against", "zero3", "-n", "8"): "one plan or two can be shown",
         ("view", FORWARD, "--against", "zero33", "-n", "8"): "zero33",
         ("view", str(saved)): "--json --all",
