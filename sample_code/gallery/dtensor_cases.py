@@ -27,7 +27,7 @@ def view_of_columns(x):
     ("b.a, -", "-, -"),
 )
 def contraction(x, w):
-    """Numbers are wrong where one dim is split over axes in another order than the mesh's."""
+    """Numbers are wrong where one dim is split over axes in another order than the mesh's. (By its private shard_order.)"""
     return torch.einsum("bk,kn->bn", x, w)
 
 
@@ -137,9 +137,9 @@ def convolution(x, kernel):
     return torch.nn.functional.conv2d(x, kernel, stride=4)
 
 
-@dtensor("pytorch/pytorch#167977", "Sorted along a split dim", "d=4", (((8, 6), F),), ("d, -",))
+@dtensor("meta-pytorch/autoparallel#3", "Sorted along a split dim", "d=4", (((8, 6), F),), ("d, -",))
 def sorted_rows(x):
-    """Operators without a strategy cannot be registered with keywords."""
+    """Sorting is not implemented."""
     return torch.sort(x, dim=0)[0]
 
 
