@@ -27,7 +27,7 @@ def view_of_columns(x):
     ("b.a, -", "-, -"),
 )
 def contraction(x, w):
-    """Numbers are wrong where one dim is split over axes in another order than the mesh's. (By its private shard_order.)"""
+    """Numbers are wrong where one dim is split over axes in another order than the mesh's. (Private there.)"""
     return torch.einsum("bk,kn->bn", x, w)
 
 
