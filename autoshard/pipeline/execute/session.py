@@ -28,7 +28,7 @@ class Ran:
 
     Attributes:
         outputs: those of the step's graph, in order, whole, on every rank.
-        seconds: of the step, from the first action of this process to the last.
+        seconds: of the step, from the first action of this process to the last; on rank 0 of the slowest rank.
         measured: for each group that is here what it has done.
         busy: seconds of the step for which each of all ranks computed, on rank 0; where all are in one process, for
             which the group computed that the rank is of.
@@ -84,14 +84,17 @@ class PipelineSession:
         seconds = perf_counter() - begun
         outputs = [self._result(value, arrays) for value in self.planned.whole.outputs]
         measured = {one.number: one.state.measured for one in self.groups if one.state is not None}
-        self.last = Ran(outputs, seconds, measured, self._busy(measured))
+        if isinstance(self.comm, MpiComm):
+            (own,) = measured.values()
+            found = self.comm.collect([np.array([own.busy, seconds])]) or []
+            seconds = max((float(one[1]) for one in found), default=seconds)
+            busy = tuple(float(one[0]) for one in found)
+        else:
+            busy = self._busy(measured)
+        self.last = Ran(outputs, seconds, measured, busy)
         return self.last
 
     def _busy(self, measured: Mapping[int, Measured]) -> tuple[float, ...]:
-        if isinstance(self.comm, MpiComm):
-            (own,) = measured.values()
-            found = self.comm.collect([np.array([own.busy])])
-            return () if found is None else tuple(float(one[0]) for one in found)
         of_rank = {rank: measured[i].busy for i, group in enumerate(self.planned.groups) for rank in group.ranks}
         return tuple(of_rank[rank] for rank in range(self.comm.world))
 
