@@ -101,4 +101,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # at once: the threads of torch and XLA may wait for each other where both end in one process
