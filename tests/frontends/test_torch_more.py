@@ -38,6 +38,8 @@ def test_operands_that_are_broadcast_get_gradients_of_their_shape() -> None:
             "cumprod": lambda x, w: torch.cumprod(x * w, 0),
             "hypot": torch.hypot,
             "pad": lambda x, w: F.pad(x * w, (-1, 3)),
+            "places filled twice": lambda x, w: x.index_fill(-1, torch.tensor([2, 1, 4, 2, 2]), w[0] * 2),
+            "places filled with a number": lambda x, w: (x * w).index_fill(0, torch.tensor([1, 1]), 2.5),
         },
         normal(4, 8),
         normal(8, seed=1),

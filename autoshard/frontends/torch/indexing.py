@@ -217,6 +217,19 @@ def placed(x: Any, index: Any, rows: Any, accumulate: bool) -> Any:
     return do(ops.select, hit, do(ops.last_rows, rows, last, index), x)
 
 
+@translates("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
+def _(call: Call, x: Any, dim: int, index: Any, value: Any) -> Any:
+    """A place that is named several times is filled once, and so counts its gradient once."""
+    x = reshaped(x, x.shape or (1,))
+    dim = axis(dim, len(x.shape))
+    index = wrapped(reshaped(index, (math.prod(index.shape),)), x.shape[dim], call.node.args[2])
+    last = do(ops.last_along, index, size=x.shape[dim], dim=0)
+    hit = do(ops.greater_equal, last, np.int32(0))
+    hit = reshaped(hit, tuple(size if i == dim else 1 for i, size in enumerate(x.shape)))
+    filled = spread(value if hasattr(value, "shape") else number(value, call.dtype), tuple(x.shape))
+    return reshaped(do(ops.select, spread(hit, tuple(x.shape)), cast(filled, call.dtype), x), call.shape)
+
+
 @translates("aten.index_add.default")
 def _(call: Call, x: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Any:
     x, index, source = (one if one.shape else reshaped(one, (1,)) for one in (x, index, source))
