@@ -161,7 +161,7 @@ def bind(
     return _bind(text, tuple(tuple(shape) for shape in operands), tuple((sizes or {}).items()), what)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _bind(text: str, shapes: tuple[tuple[int, ...], ...], sizes: tuple[tuple[str, int], ...], what: str) -> Rule:
     pattern = _Pattern.parse(text)
     for name in pattern.names():

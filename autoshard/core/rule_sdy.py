@@ -21,7 +21,7 @@ _SYMBOL = re.compile(r"z_([1-9][0-9]{0,17})|[i-z]")
 Side = tuple[tuple[Dim, ...], ...]
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def spread(rule: Rule) -> Rule:
     """The rule as shardings spread by it: factors that join another are one with it, and of their own kind."""
     joins = {i: rule.names[factor.joins] for i, factor in enumerate(rule.factors) if factor.joins}
@@ -38,7 +38,7 @@ def spread(rule: Rule) -> Rule:
     return Rule(factors, moved(rule.operands), moved(rule.results), rule.reduction)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def completed(rule: Rule) -> Rule:
     """The rule with a factor of size 1 for each dim that has none: operands first, then results."""
     factors = list(rule.factors)
@@ -71,7 +71,7 @@ def show_sdy(rule: Rule, custom: bool = False) -> str:
     return text + _listed(_BLOCKED, blocked) + (", custom" if custom else "")
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def parse_sdy_rule(text: str) -> tuple[Rule, bool]:
     """Read what `show_sdy` prints, with or without the wrapper `#sdy.op_sharding_rule<...>`.
 
@@ -130,7 +130,7 @@ def verify_rule(
         raise RuleError(f"{what}: {fault}")
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _fault(rule: Rule) -> str | None:
     used: set[int] = set()
     for side, tensors in (("operand", rule.operands), ("result", rule.results)):

@@ -352,7 +352,7 @@ def place_parts(rule: Rule, parts: Sequence[int], mesh: Mesh) -> Strategy:
         raise
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _whole_axes(parts: tuple[int, ...], mesh: Mesh) -> tuple[Refs, ...] | None:
     """Whole mesh axes whose sizes multiply to the parts, first fit in factor order; None if none do."""
 

@@ -16,7 +16,7 @@ from autoshard.layout.layout import Layout
 T = TypeVar("T")
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def local_nbytes(of: TensorType, layout: Layout) -> int:
     """Bytes of a rank's block of a tensor."""
     return math.prod(layout.local_shape(of.shape)) * of.dtype.itemsize

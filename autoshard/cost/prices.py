@@ -166,7 +166,7 @@ def _held(before: Layout, after: Layout, of: TensorType) -> int:
     return held
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def rounds_at_least(before: Layout, after: Layout) -> int:
     """How many messages must follow each other where any must be sent: each at most doubles the number of ranks on
     which a block can depend, and a block depends on as many as have different parts or terms of it."""
@@ -176,7 +176,7 @@ def rounds_at_least(before: Layout, after: Layout) -> int:
     return max(1, (ranks - 1).bit_length())
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def lost(old: Refs, new: Refs) -> int:
     """How many times more of a dim that is split by `new` a rank wants than it may hold, split by `old`."""
     common = 0

@@ -127,7 +127,7 @@ def merge_refs(refs: Iterable[AxisRef]) -> tuple[AxisRef, ...]:
     return given if not given or given[0].size > 1 else ()
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def _merged(refs: tuple[AxisRef, ...]) -> tuple[AxisRef, ...]:
     merged: list[AxisRef] = []
     for ref in refs:

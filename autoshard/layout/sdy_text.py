@@ -137,7 +137,7 @@ def show_axis(ref: AxisRef, mesh: Mesh) -> str:
     return quoted(ref.name) if whole else f"{quoted(ref.name)}:({ref.pre}){ref.size}"
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _shown(sharding: Sharding) -> str:
     mesh = sharding.mesh
 
@@ -184,7 +184,7 @@ def _mesh_axis(cursor: Cursor) -> tuple[str, int]:
     return name, cursor.integer()
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _read_sharding(text: str) -> _Written:
     cursor = Cursor(text, "sharding")
     cursor.take("#sdy.sharding")
@@ -193,7 +193,7 @@ def _read_sharding(text: str) -> _Written:
     return written
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _read_per_value(text: str) -> tuple[_Written, ...]:
     cursor = Cursor(text, "list of shardings")
     prefixed = cursor.take("#sdy.sharding_per_value")
@@ -310,12 +310,12 @@ def _mesh_of(text: str, written: _Written, meshes: Mapping[str, Mesh] | None) ->
     return mesh
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _sharding_on(text: str, mesh: Mesh) -> Sharding:
     return _resolved(text, _read_sharding(text), mesh)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _shardings_on(text: str, meshes: tuple[Mesh, ...]) -> tuple[Sharding, ...]:
     return tuple(_resolved(text, written, mesh) for written, mesh in zip(_read_per_value(text), meshes, strict=True))
 

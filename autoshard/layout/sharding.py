@@ -189,7 +189,7 @@ def common_mesh(shardings: Iterable[Sharding | None], ignore_order: bool = False
     return None if found is None else (found.mesh, found.mesh_name)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def without_size_one_axes(sharding: Sharding) -> Sharding:
     """The sharding without its axes of size 1, which split nothing (sdy-remove-size-one-axes).
 
@@ -203,7 +203,7 @@ def without_size_one_axes(sharding: Sharding) -> Sharding:
     return sharding.replace(dims=dims, replicated=replicated, unreduced=unreduced)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def closed_all(sharding: Sharding) -> Sharding:
     """The sharding with all dims closed and nothing replicated on purpose (sdy-close-shardings).
 
@@ -213,7 +213,7 @@ def closed_all(sharding: Sharding) -> Sharding:
     return sharding.replace(dims=dims, replicated=())
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def divisible(sharding: Sharding, shape: tuple[int, ...]) -> Sharding:
     """The longest major part of the axes of each dim that divides the dim's size; a priority is lost where one is cut.
 
@@ -229,7 +229,7 @@ def divisible(sharding: Sharding, shape: tuple[int, ...]) -> Sharding:
     return sharding.with_dims(dims)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def without_sub_axes(sharding: Sharding) -> Sharding:
     """The sharding with each open dim cut at its first sub-axis (sdy-remove-sub-axes-in-input-output-shardings)."""
     sizes = sharding.mesh.sizes

@@ -148,7 +148,7 @@ class Spec:
         return (*(axis for dim in self.dims for axis in dim.axes), *self.replicated, *self.unreduced)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _resolved(spec: Spec, mesh: Mesh, mesh_name: str) -> Sharding:
     def refs(axes: Iterable[Axis]) -> list[AxisRef]:
         return [axis.on(mesh) for axis in axes]
@@ -172,7 +172,7 @@ class _Lenient(Cursor):
         return match[0]
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _parsed(text: str) -> Spec:
     if text.lstrip().startswith("<"):
         return _of_sharding(parse_sharding(text))
@@ -187,7 +187,7 @@ def _parsed(text: str) -> Spec:
     return Spec(dims, axes(parts.replicated), axes(parts.unreduced), parts.reduction)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _of_sharding(sharding: Sharding) -> Spec:
     def axes(refs: Iterable[AxisRef]) -> tuple[Axis, ...]:
         return tuple(Axis(ref.name) if _is_whole(ref, sharding.mesh) else Axis(*ref) for ref in refs)

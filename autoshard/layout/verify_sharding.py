@@ -165,7 +165,7 @@ def _manual_fault(
     return None
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _fault(sharding: Sharding, shape: Shape | None, manual: frozenset[str], even: bool, strict: bool) -> str | None:
     """The first broken invariant; None if there is none."""
     bare = not sharding.dims and not sharding.replicated and not sharding.unreduced

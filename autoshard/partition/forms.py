@@ -39,7 +39,7 @@ class Way(NamedTuple):
     moved: float
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def padded_steps(start: Form, end: Form, shape: Shape) -> Way:
     """How a value of true `shape` gets from one form to another.
 

@@ -51,7 +51,7 @@ class Register:
         return f"{self.name}: {self.local}"
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def _block(whole: TensorType, layout: Layout) -> TensorType:
     """The type of a rank's block, one for all registers alike."""
     return whole.with_shape(layout.local_shape(whole.shape))

@@ -75,13 +75,13 @@ class Wiring:
         return tuple(i for i in self.moving if self.rule.factors[i].kind == PASS)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def wiring(rule: Rule) -> Wiring:
     """The wiring of a completed rule."""
     return Wiring(rule)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def to_factors(tensor: TensorFactors, sharding: Sharding | None) -> Row:
     """What splits each factor of a tensor: its row of the table.
 

@@ -136,7 +136,7 @@ def flags_of(
     return flags + (_POINTWISE * pointwise if aggressive else _BASIC)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def step_of(rule: Rule, shardings: Shardings, flags: int) -> Step:
     """As `step`, with the flags from `flags_of`."""
     asked = (rule, shardings, flags)

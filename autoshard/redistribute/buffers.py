@@ -84,7 +84,7 @@ def _count(piece: Piece) -> int:
     return _size([one.stop - one.start for one in piece.taken])
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def transient_bytes(before: Layout, after: Layout, of: TensorType, strided: bool = False) -> int:
     """The most bytes on a rank during a redistribution besides its two ends: buffers, and blocks on the way."""
     most, steps = 0, program_steps(before, after, evened(before, after, of.shape), of.shape)

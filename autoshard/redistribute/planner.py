@@ -88,7 +88,7 @@ def evened(before: Layout, after: Layout, shape: Sequence[int]) -> tuple[int, ..
     return tuple(-(-size // (both := math.lcm(old, new))) * both for size, old, new in parts)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 13)
 def _plan(before: Layout, after: Layout, shape: tuple[int, ...]) -> Steps:
     _check(before, after, shape)
     if not before.partial:

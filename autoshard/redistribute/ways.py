@@ -70,7 +70,7 @@ Ways = Iterator[Way]
 DETOURS = 2
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 13)
 def solve(before: Layout, after: Layout, shape: Shape, detours: int = DETOURS, roomy: bool = False) -> Steps | None:
     """The way that moves least of those that need no more memory than the larger end; None if there is none.
 
@@ -179,7 +179,7 @@ def _ends(before: Layout, after: Layout) -> bool:
     return before.reduction != after.reduction or bool(apart(before.partial, after.partial))
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 12)
 def plain(before: Layout, after: Layout) -> Steps | None:
     """Cuts, an exchange and gathers, or terms that begin where the values are.
 

@@ -44,7 +44,7 @@ def fitted(asked: Sharding, shape: Sequence[int]) -> Layout:
     return Layout(asked.mesh, [fitting(size, dim.axes) for dim, size in zip(asked.dims, shape, strict=True)])
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def satisfies(layout: Layout, asked: Sharding) -> bool:
     """Whether a tensor in that layout lies as asked."""
     for refs, dim in zip(layout.dims, asked.dims, strict=True):

@@ -29,7 +29,7 @@ Axes = tuple[Refs, ...]
 Lost = tuple[str, ...]
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def follow(rule: Rule, mesh: Mesh, wishes: tuple[Wish, ...], sizes: tuple[int, ...]) -> tuple[Strategy, Lost]:
     """The strategy of an operator with that rule, and for each split that is left out why.
 

@@ -56,7 +56,7 @@ def _element(attr: Any, of: DType) -> Any:
     raise ShapeError(f"cannot read the value of a constant of type {of}")
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def tensor_type(text: str) -> TensorType:
     """The type written `tensor<8x16xf32>`, or a token.
 
@@ -69,7 +69,7 @@ def tensor_type(text: str) -> TensorType:
     return of
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def any_tensor_type(text: str) -> TensorType:
     """As `tensor_type`, but sizes may be DYNAMIC: `tensor<?x16xf32>`."""
     if text in ("!stablehlo.token", "!mhlo.token"):

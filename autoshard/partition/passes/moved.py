@@ -38,7 +38,7 @@ def movable(one: Instruction | None) -> Compute | None:
     return None if any(split[i] for i in exchanging) else one
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _split_factors(of: Shape) -> tuple[Refs, ...]:
     """The axes that split each factor as the operator runs now."""
     rule = of.rule
@@ -76,7 +76,7 @@ def with_operand(one: Compute, places: Sequence[int], layout: Layout) -> Strateg
     return _with_operand(_shape(one), tuple(places), layout)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _with_operand(of: Shape, places: tuple[int, ...], layout: Layout) -> Strategy | None:
     rule = of.rule
     wanted: tuple[Refs, ...] = ((),) * len(rule.factors)
@@ -102,7 +102,7 @@ def with_result(one: Compute, layout: Layout) -> Strategy | None:
     return _with_result(_shape(one), layout)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=1 << 12)
 def _with_result(of: Shape, layout: Layout) -> Strategy | None:
     rule = of.rule
     wanted = project(rule, rule.results[0], layout)
