@@ -83,10 +83,11 @@ class RowsSearch:
         return self.bound
 
     def improve(self) -> None:
-        """Look for better plans than the best, among ever more choices, until there is none or time is over."""
+        """Look for better plans than the best, or for a first one, among ever more choices, until there is none or time
+        is over."""
         self.stats.pop("kept", None)
         for most in WIDER:
-            if self.closed or self.best is None or self.left < 0 or not self._prove(most):
+            if self.closed or self.left < 0 or not self._prove(most):
                 break
 
     @property
@@ -222,8 +223,8 @@ class RowsSearch:
         beyond = self.value - self.at_prices + EQUAL * abs(self.value)
         beyond = min(beyond, float(every[int(min(most * len(reduced), len(every) - 1))]))
         keep = [np.flatnonzero(one <= max(beyond, one.min())) for one in reduced]
-        assert self.best is not None
-        keep = [np.union1d(kept, [one]) for kept, one in zip(keep, self.best, strict=True)]
+        if self.best is not None:
+            keep = [np.union1d(kept, [one]) for kept, one in zip(keep, self.best, strict=True)]
         count = sum(map(len, keep))
         if count == self.stats.get("kept"):
             return True  # nothing new to look at
@@ -233,7 +234,7 @@ class RowsSearch:
             float(np.delete(one, kept).min(initial=math.inf)) for one, kept in zip(reduced, keep, strict=True)
         )
         self.bound = max(self.bound, min(bound, self.at_prices + left_out, self.value))
-        return math.isfinite(bound)
+        return bound > -math.inf  # inf: none of these is a plan, but one of more of them may be
 
     def _reduced(self) -> list[np.ndarray]:
         """By how much the best bound rises for each choice, at least."""

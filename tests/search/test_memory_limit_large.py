@@ -29,6 +29,8 @@ from costmodel import preset
 HARDWARE = preset("h100")
 LONG = 300.0
 """Seconds that no search here needs: they end by themselves."""
+SHORT = 8.0
+"""Seconds after which a search within a limit says what it has found, proven or not."""
 
 
 @cache
@@ -101,7 +103,7 @@ def tight() -> tuple[int, Settled]:
     """A limit nearer to the least than to what the free plan needs, and what is found within it."""
     most = peak_memory(plan_of_choice(training(), free()))
     limit = round((0.2 + 0.8 * least().value) * most)
-    return limit, settle_within(training(), limit, LONG, free().bound)
+    return limit, settle_within(training(), limit, SHORT, free().bound)
 
 
 def test_plans_keep_the_limit_and_cost_no_less_than_the_bound():
