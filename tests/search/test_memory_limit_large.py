@@ -30,7 +30,7 @@ HARDWARE = preset("h100")
 LONG = 300.0
 """Seconds that no search here needs: they end by themselves."""
 SHORT = 8.0
-"""Seconds after which a search within a limit says what it has found, proven or not."""
+"""Seconds after which a search says what it has found, proven or not."""
 
 
 @cache
@@ -53,7 +53,7 @@ def free() -> Settled:
 
 @cache
 def least() -> RowsSearch:
-    search = RowsSearch(rows(), peak_memory(plan_of_choice(training(), free())), now() + LONG, work=False)
+    search = RowsSearch(rows(), peak_memory(plan_of_choice(training(), free())), now() + SHORT, work=False)
     search.run()
     return search
 
