@@ -24,7 +24,7 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.spec import Axis, DimSpec, Spec
 from autoshard.layout.tensor_map import matrix_axes
-from autoshard.trace.function import Annotation, known_trace
+from autoshard.trace.function import NodeAnnotation, known_trace
 from autoshard.trace.specs import Specs
 from autoshard.util.errors import AutoshardError, MeshError, ShardingError, UnknownNameError
 from autoshard.util.files import read_json
@@ -99,7 +99,7 @@ def annotate(target: Any, patterns: Mapping[str, Any], mesh: Mesh | str | None =
         if over is not None:
             spec.on(over, value.type.rank, what=value.name)
     asked = replace(traced.asked, values={**traced.asked.values, **values})
-    own = {node: Annotation(strategy) for node, strategy in nodes.items()}
+    own = {node: NodeAnnotation(strategy) for node, strategy in nodes.items()}
     found = replace(traced, asked=_following(asked, traced.graph), annotations={**traced.annotations, **own})
     again = getattr(target, "with_traced", None)
     return found if again is None else again(found)

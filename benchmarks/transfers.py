@@ -13,7 +13,7 @@ import argparse
 import random
 from dataclasses import replace
 
-from autoshard.pipeline.transfers.deal import Held
+from autoshard.pipeline.transfers.deal import GroupLayout
 from autoshard.pipeline.transfers.random_pairs import check_pair, check_way, random_layout, random_pair
 from costmodel import Link, Topology, preset
 
@@ -32,7 +32,7 @@ def main() -> None:
         before, after = random_pair(draw)
         check_pair(before, after)
         left = random_layout(draw, before.group.mesh, len(before.shape), partial=True)
-        nbytes, bound = check_way(Held.of(before.group, left, before.shape), after, hardware)
+        nbytes, bound = check_way(GroupLayout.of(before.group, left, before.shape), after, hardware)
         moved, least, exact = moved + nbytes, least + bound, exact + (nbytes == bound)
     print(f"{given.pairs} pairs, none wrong; between nodes {moved} bytes, at least {least}: {moved / least:.3f} times")
     print(f"{exact} of them at the bound")

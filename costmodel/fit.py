@@ -32,7 +32,7 @@ _LEAST_PER_SIDE = 3
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CurveErrors:
     """One curve against its samples: relative errors of its seconds, and the largest sample with its prediction."""
 
     what: str
@@ -142,7 +142,7 @@ def fit_link(name: str, samples: Sequence[CollectiveSample], source: str) -> Lin
     return Link(name, min(one.latency for one in curves), fastest, source, curves)
 
 
-def compare_link(link: Link, samples: Sequence[CollectiveSample]) -> tuple[Comparison, ...]:
+def compare_link(link: Link, samples: Sequence[CollectiveSample]) -> tuple[CurveErrors, ...]:
     """What the link says of each kind and number of ranks against what was measured."""
     groups: dict[str, list[tuple[float, float, float]]] = {}
     for one in samples:
@@ -151,7 +151,7 @@ def compare_link(link: Link, samples: Sequence[CollectiveSample]) -> tuple[Compa
     return tuple(_comparison(what, rows) for what, rows in groups.items())
 
 
-def compare_device(device: Device, samples: Sequence[OperatorSample]) -> tuple[Comparison, ...]:
+def compare_device(device: Device, samples: Sequence[OperatorSample]) -> tuple[CurveErrors, ...]:
     """What the device says of each operator against what was measured."""
     groups: dict[str, list[tuple[float, float, float]]] = {}
     for one in samples:
@@ -161,16 +161,16 @@ def compare_device(device: Device, samples: Sequence[OperatorSample]) -> tuple[C
     return tuple(_comparison(what, rows) for what, rows in groups.items())
 
 
-def compare_programs(device: Device, samples: Sequence[ProgramSample]) -> tuple[Comparison, ...]:
+def compare_programs(device: Device, samples: Sequence[ProgramSample]) -> tuple[CurveErrors, ...]:
     """What the device says of each program against what was measured."""
     rows = [(one.name, [(1.0, one.seconds, program_seconds(device, one))]) for one in samples]
     return tuple(_comparison(name, row) for name, row in rows)
 
 
-def _comparison(what: str, rows: list[tuple[float, float, float]]) -> Comparison:
+def _comparison(what: str, rows: list[tuple[float, float, float]]) -> CurveErrors:
     errors = [abs(predicted / measured - 1) for _, measured, predicted in rows]
     _, measured, predicted = max(rows)
-    return Comparison(what, len(rows), statistics.median(errors), max(errors), measured, predicted)
+    return CurveErrors(what, len(rows), statistics.median(errors), max(errors), measured, predicted)
 
 
 # -- least squares -------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def load(name: str | Path) -> Hardware:
     """
     path = calibrated_path() if name == CALIBRATED else Path(name)
     try:
-        return _hardware(read(path, File).hardware)
+        return _hardware(read(path, HardwareFile).hardware)
     except FileNotFoundError:
         hint = "`autoshard calibrate -n RANKS` makes it" if name == CALIBRATED else "save one by `autoshard calibrate`"
         raise ValueError(f"there is no hardware file {path}; {hint}") from None
@@ -87,7 +87,7 @@ class CollectiveRecord(Record, frozen=True):
     per_byte_beyond: float
 
 
-class OperatorRecord(Record, frozen=True):
+class OperatorCurveRecord(Record, frozen=True):
     """An OperatorCurve."""
 
     operator: str
@@ -110,7 +110,7 @@ class DeviceRecord(Record, frozen=True):
     compute_efficiency: float
     memory_efficiency: float
     source: str
-    operators: tuple[OperatorRecord, ...]
+    operators: tuple[OperatorCurveRecord, ...]
     fusion: Literal["none", "eager", "kernels", "xla"] = "none"
     attention_efficiency: float | None = None
     memory_overlap: float = 1.0
@@ -135,7 +135,7 @@ class HardwareRecord(Record, frozen=True):
     by_ranks: tuple[tuple[Natural, HardwareRecord], ...]
 
 
-class File(Record, frozen=True):
+class HardwareFile(Record, frozen=True):
     """The whole file."""
 
     format: Literal["autoshard hardware"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import house
 
 FILES = {
@@ -33,3 +35,17 @@ def test_figures(monkeypatch):
     assert house.FIGURES["files at the root of autoshard"](tree) == 1
     assert house.FIGURES["test lines"](tree) == 1
     assert house.public_names(tree, "autoshard") == -1
+
+
+# What MindSpore calls as somebody else does, too: its optimizers beside those of `autoshard.optim`, its Layout beside
+# ours, and Dropout, which MindSpore has as a cell and as an operator.
+OF_MINDSPORE = ["Adam", "Dropout", "Layout", "Momentum", "SGD"]
+
+
+@pytest.fixture(scope="module")
+def checkout() -> house.Tree:
+    return house.Tree(None)
+
+
+def test_a_class_name_is_one_class(checkout):
+    assert house.classes_defined_twice(checkout) == OF_MINDSPORE

@@ -10,7 +10,7 @@ import typer
 from autoshard.cli.app import console
 
 if TYPE_CHECKING:
-    from costmodel.fit import Comparison
+    from costmodel.fit import CurveErrors
 
 # A median error of a group of measurements beyond which a busy machine is suspected.
 _DOUBTFUL = 0.4
@@ -54,7 +54,7 @@ def calibrate(
     typer.echo(f"saved to {path}; plan with --hardware {name}")
 
 
-def _show(title: str, comparisons: tuple[Comparison, ...]) -> float:
+def _show(title: str, comparisons: tuple[CurveErrors, ...]) -> float:
     """Print how far what was measured is from the model; the median of the median errors."""
     import statistics
 

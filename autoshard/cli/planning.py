@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from autoshard.api import Planned
     from autoshard.pipeline import PlannedPipeline
-    from autoshard.report.brief import Choice
+    from autoshard.report.brief import RowFilter
 
 MOST_LINES = 60
 """A report of so many lines is shown whole."""
@@ -88,13 +88,13 @@ def plan(
     predicted, for one step of one device; bytes are those that one device sends.
     """
     from autoshard.exporters.plan_json import to_json
-    from autoshard.report.brief import TOP, Choice
+    from autoshard.report.brief import TOP, RowFilter
 
     check_file(save)
     chosen_any = (top, sort, pattern) != (None, None, None)
     if chosen_any and (full or alternatives or as_json):
         raise ContextError("--top, --sort and --filter choose rows of the short report; leave --full and --json out")
-    chosen = Choice(TOP if top is None else top, sort or "time", pattern or "") if chosen_any else None
+    chosen = RowFilter(TOP if top is None else top, sort or "time", pattern or "") if chosen_any else None
     if everything and not as_json:
         raise ContextError("--all goes with --json; the report shows each layer with --full")
     stages = read_stages(pipeline, schedule, chunks, stage)
@@ -128,9 +128,9 @@ def _print_stages(planned: PlannedPipeline, as_json: bool) -> None:
     typer.echo(json.dumps(stages_to_json(planned), indent=2) if as_json else report(planned))
 
 
-def _print(planned: Planned, out: Console, alternatives: bool, full: bool, choice: Choice | None) -> None:
+def _print(planned: Planned, out: Console, alternatives: bool, full: bool, choice: RowFilter | None) -> None:
     """The whole report if that is asked for or short, else what costs most."""
-    from autoshard.report.brief import Choice, print_brief
+    from autoshard.report.brief import RowFilter, print_brief
     from autoshard.report.plan import print_report, print_summary, report
 
     whole = report(planned, width=out.width, alternatives=alternatives, full=full)
@@ -141,7 +141,7 @@ def _print(planned: Planned, out: Console, alternatives: bool, full: bool, choic
             typer.echo(whole, nl=False)
         return
     print_summary(planned, out)
-    print_brief(planned, out, choice or Choice())
+    print_brief(planned, out, choice or RowFilter())
     out.print("\nall of it: --full; one operator: autoshard explain; as a page: autoshard view", soft_wrap=True)
 
 

@@ -27,7 +27,7 @@ _CHANGE = re.compile(rf"\s*({_TYPE})\s*(.*?)\s*->\s*({_TYPE})?\s*(.*?)\s*", re.D
 MAX_BOXES = 64
 
 
-class Change(NamedTuple):
+class RedistributionRequest(NamedTuple):
     """What is asked for: `new` is the type after, of another shape if the tensor is reshaped."""
 
     of: TensorType
@@ -86,7 +86,7 @@ def redistribute(
     _draw(leg, asked.of.shape)
 
 
-def _planned(asked: Change, prices: Prices, allow_memory: bool, thrifty: bool) -> Leg:
+def _planned(asked: RedistributionRequest, prices: Prices, allow_memory: bool, thrifty: bool) -> Leg:
     from autoshard.redistribute.planner import evened, plan_steps, step_shape
     from autoshard.redistribute.reshape import Leg
 
@@ -101,7 +101,7 @@ def _planned(asked: Change, prices: Prices, allow_memory: bool, thrifty: bool) -
     return Leg(even, before, after, steps)
 
 
-def _reshape(asked: Change, prices: Prices, as_json: bool) -> None:
+def _reshape(asked: RedistributionRequest, prices: Prices, as_json: bool) -> None:
     """Plan and show a redistribution across a reshape."""
     from autoshard.redistribute.reshape import reshape_steps
 
@@ -123,7 +123,7 @@ def _reshape(asked: Change, prices: Prices, as_json: bool) -> None:
         _draw(leg, leg.shape)
 
 
-def read_change(text: str, mesh: Mesh) -> Change:
+def read_change(text: str, mesh: Mesh) -> RedistributionRequest:
     """Read `f32[64, 1024] dp, - -> -, tp`, or with a type after the arrow.
 
     Raises:
@@ -136,7 +136,7 @@ def read_change(text: str, mesh: Mesh) -> Change:
     new = TensorType.parse(found[3]) if found[3] else of
     if new.dtype != of.dtype:
         raise LayoutError(f"{of} cannot become {new}: a redistribution does not convert elements")
-    asked = Change(of, Layout.parse(found[2], mesh), Layout.parse(found[4], mesh), new)
+    asked = RedistributionRequest(of, Layout.parse(found[2], mesh), Layout.parse(found[4], mesh), new)
     asked.before.check_fits(of.shape, str(of))
     asked.after.check_fits(new.shape, str(new))
     return asked

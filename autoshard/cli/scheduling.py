@@ -13,7 +13,7 @@ from autoshard.cli.output import check_file
 from autoshard.util.errors import ScheduleError
 
 if TYPE_CHECKING:
-    from autoshard.pipeline.schedules import Durations, Schedule, Timeline
+    from autoshard.pipeline.schedules import Durations, Schedule, ScheduleTimeline
 
 
 def schedule(
@@ -124,7 +124,7 @@ def _seconds(text: str, option: str) -> Fraction:
     return Fraction(text.strip())
 
 
-def _facts(line: Timeline, shown: Schedule) -> dict:
+def _facts(line: ScheduleTimeline, shown: Schedule) -> dict:
     from autoshard.pipeline.schedules import peak_activations, period
     from autoshard.pipeline.schedules.csv_text import cells
 
@@ -148,7 +148,7 @@ def _facts(line: Timeline, shown: Schedule) -> dict:
     } | {"period": float(period(step, line.durations))}
 
 
-def _print(line: Timeline) -> None:
+def _print(line: ScheduleTimeline) -> None:
     from autoshard.pipeline.schedules import peak_activations, period
     from autoshard.pipeline.schedules.grid import grid
 

@@ -76,7 +76,7 @@ class ShardingRecord(Record, frozen=True):
     cause: str
 
 
-class SideRecord(Record, frozen=True):
+class ConflictSideRecord(Record, frozen=True):
     """One side of a conflict."""
 
     value: str
@@ -89,9 +89,9 @@ class PropagationConflictRecord(Record, frozen=True):
 
     operator: str
     source: str | None
-    wanted: SideRecord
-    into: SideRecord
-    against: SideRecord
+    wanted: ConflictSideRecord
+    into: ConflictSideRecord
+    against: ConflictSideRecord
     decided: Any
     left: Any
     priority: Any
@@ -138,7 +138,7 @@ class ScheduleRecord(Record, frozen=True):
     period: float
 
 
-class TensorRecord(Record, frozen=True):
+class CheckpointTensorRecord(Record, frozen=True):
     """A tensor of a checkpoint."""
 
     type: str
@@ -156,7 +156,7 @@ class CheckpointRecord(Record, frozen=True):
     bytes: Natural
     metadata: dict[str, Any]
     files: dict[str, Natural]
-    tensors: dict[str, TensorRecord]
+    tensors: dict[str, CheckpointTensorRecord]
 
 
 class TruthRowRecord(Record, frozen=True):

@@ -199,7 +199,7 @@ class _Pattern:
             raise _unreadable(text, column, "a rule has exactly one '->'")
         if by and reduction.strip() not in REDUCTIONS:
             raise _unreadable(text, len(body) + len(by), f"a reduction is one of {', '.join(REDUCTIONS)}")
-        reader = _Reader(text)
+        reader = _RuleReader(text)
         operands, results = reader.side(0, arrow), reader.side(arrow + 2, len(body))
         blocked, whole = frozenset(reader.blocked), frozenset(reader.whole)
         marks = (reader.kinds, blocked, whole, reader.exchanges, reader.follows, reader.joins)
@@ -323,7 +323,7 @@ def _unreadable(text: str, column: int, why: str) -> RuleError:
     return RuleError(f"cannot read this rule\n    {text}\n    {' ' * column}^ {why}")
 
 
-class _Reader:
+class _RuleReader:
     """Reads the tensors of a rule text; collects the marks of its factors."""
 
     def __init__(self, text: str) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.instructions import Costs
-from autoshard.cost.links import Links
+from autoshard.cost.links import LinkPrices
 from autoshard.cost.memory import MemoryUse, memory_of
 from autoshard.cost.prices import Prices, prices_for
 from autoshard.cost.program_memory import program_memory
@@ -188,7 +188,7 @@ def axes_of(step: Step | WindowStep | TogetherStep) -> tuple[str, ...]:
     return tuple(name for name, _ in step.before.mesh.axes if name in names)
 
 
-def _by_axes(steps: Iterable[Counted], links: Links) -> tuple[AxisCost, ...]:
+def _by_axes(steps: Iterable[Counted], links: LinkPrices) -> tuple[AxisCost, ...]:
     found: dict[tuple[str, ...], list[tuple[float, float, int]]] = {}
     order: dict[str, int] = {}
     for step, of, times, share in steps:

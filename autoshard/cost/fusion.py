@@ -4,7 +4,7 @@ Products, look-ups and attention are kernels of their own. All else is light: el
 updates of parameters. Light operators that hand values on to each other, without a product between them, are a group:
 it reads each value from memory once, writes what others need, and is started once. Views cost nothing. So XLA fuses
 (loop, input and multi-output fusion) and torch's inductor (vertical and horizontal fusion). Each node is told its share
-of what its group moves (`Traffic`), so that prices stay sums over nodes.
+of what its group moves (`KernelTraffic`), so that prices stay sums over nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 
-from autoshard.ir.graph import Graph, Node, Traffic, Value
+from autoshard.ir.graph import Graph, KernelTraffic, Node, Value
 
 STATISTIC = 64
 """A tensor that is so many times smaller than another is a statistic of it, or what is spread over it."""
@@ -47,17 +47,17 @@ def _is_written(made: Node, node: Node) -> bool:
 _SOFTMAX = ("Softmax", "SoftmaxGrad")
 
 
-def _alone(node: Node) -> Traffic:
+def _alone(node: Node) -> KernelTraffic:
     """What a node moves that is a kernel by itself; a table of which few rows are looked up is not read whole."""
     if node.op.view and node.operands:
         return _nothing(node)
     looked_up = node.op.name in _LOOKUPS
     reads = tuple(not (looked_up and place == 0) for place in range(len(node.operands)))
-    return Traffic(reads, (bool(node.operands),) * len(node.results), bool(node.operands))
+    return KernelTraffic(reads, (bool(node.operands),) * len(node.results), bool(node.operands))
 
 
-def _nothing(node: Node) -> Traffic:
-    return Traffic((False,) * len(node.operands), (False,) * len(node.results), False)
+def _nothing(node: Node) -> KernelTraffic:
+    return KernelTraffic((False,) * len(node.operands), (False,) * len(node.results), False)
 
 
 class _Groups:
@@ -153,14 +153,14 @@ class _Groups:
         lookup = node.op.name in _LOOKUPS and value is node.operands[0]
         return lookup or spread and _is_light(node)
 
-    def traffic(self, node: Node) -> Traffic:
+    def traffic(self, node: Node) -> KernelTraffic:
         """What of a node's operands and results goes through memory, and whether it stands for its group's start."""
         if node.op.view and node.operands:
             return _nothing(node)
         writes = (
             tuple(value in self.stored for value in node.results) if node.operands else (False,) * len(node.results)
         )
-        return Traffic(self._first_reads[node], writes, bool(node.operands) and self.find(node) is node)
+        return KernelTraffic(self._first_reads[node], writes, bool(node.operands) and self.find(node) is node)
 
 
 _LOOKUPS = ("Gather", "GatherSlices", "GatherD")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.blocks import moved
-from autoshard.cost.links import Links
+from autoshard.cost.links import LinkPrices
 from autoshard.cost.program_memory import program_peak
 from autoshard.ir.graph import Node
 from autoshard.ops.attributes import resolve
@@ -71,7 +71,7 @@ class Costs:
     """Prices of instructions on `hardware`, remembered."""
 
     def __init__(self, hardware: Hardware) -> None:
-        self.hardware, self.links = hardware, Links(hardware)
+        self.hardware, self.links = hardware, LinkPrices(hardware)
         self._known: dict[Instruction, Price] = {}
         self._works: dict[tuple, float] = {}
         self._steps: dict[tuple, tuple[Collective, Price]] = {}

@@ -21,7 +21,7 @@ HUGE = 2.0**50
 """Bytes of a message beside which latency is nothing: what a byte takes is read off it."""
 
 
-class Links:
+class LinkPrices:
     """Asks costmodel for one kind of hardware, and remembers."""
 
     def __init__(self, hardware: Hardware) -> None:

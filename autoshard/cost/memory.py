@@ -24,7 +24,7 @@ from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.blocks import local_nbytes
 from autoshard.cost.live_terms import LiveTerms
-from autoshard.cost.schedule import Schedule, Use
+from autoshard.cost.schedule import GraphMoments, Use
 from autoshard.ir.flow import borders, is_nest
 from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.layout import Layout
@@ -127,7 +127,7 @@ class Term:
 class MemoryModel:
     """All terms of a graph, and the moments that they speak of."""
 
-    schedule: Schedule
+    schedule: GraphMoments
     terms: tuple[Term, ...]
 
     @property
@@ -177,7 +177,7 @@ def _region_peak(plan: Plan, node: Node, place: int) -> int:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldBytes:
     """Something that takes `nbytes` at the moments first..last."""
 
     what: str
@@ -191,7 +191,7 @@ class Held:
 class MemoryUse:
     """What lies in a device's memory when. `describe(moment)` tells a moment in words."""
 
-    held: tuple[Held, ...]
+    held: tuple[HeldBytes, ...]
     moments: int
     describe: Callable[[int], str] = field(repr=False)
 
@@ -213,7 +213,7 @@ class MemoryUse:
     def peak_at(self) -> str:
         return self.describe(self.peak_moment)
 
-    def at(self, moment: int) -> tuple[Held, ...]:
+    def at(self, moment: int) -> tuple[HeldBytes, ...]:
         """What lies there at a moment, the largest first."""
         found = [one for one in self.held if one.first <= moment <= one.last and one.nbytes]
         return tuple(sorted(found, key=lambda one: -one.nbytes))
@@ -223,7 +223,7 @@ class MemoryUse:
 def memory_of(plan: Plan) -> MemoryUse:
     """What a plan keeps in memory when, by the model."""
     model, choice = plan_model(plan), _choices(plan)
-    held = tuple(Held(one.what, one.kind, one.first, one.last, one.at(choice)) for one in model.terms)
+    held = tuple(HeldBytes(one.what, one.kind, one.first, one.last, one.at(choice)) for one in model.terms)
     return MemoryUse(held, model.moments, model.schedule.describe)
 
 
@@ -300,7 +300,7 @@ class ModelBuilder:
         inside: Mapping[Node, int] | None = None,
     ) -> None:
         self.graph, self.outputs, self.inside = graph, outputs, inside or {}
-        self.schedule = Schedule(graph, pinned.__contains__)
+        self.schedule = GraphMoments(graph, pinned.__contains__)
         self.left: dict[Value, Part] = {value: _of_input(value) for value in graph.inputs}
         for node in graph.nodes:
             self.left.update((value, left(node, i)) for i, value in enumerate(node.results))

@@ -13,7 +13,7 @@ from autoshard.core.tensortype import TensorType
 from autoshard.cost.alone import price_alone
 from autoshard.cost.blocks import divides, local_nbytes, local_operands, moved_bytes
 from autoshard.cost.instructions import Costs, Price
-from autoshard.cost.links import Links, copied_share
+from autoshard.cost.links import LinkPrices, copied_share
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout, Refs
@@ -27,7 +27,7 @@ from costmodel import Hardware, grouped_seconds, operator_seconds
 Numbers = TypeVar("Numbers", float, np.ndarray)
 
 
-class Prices(Links):
+class Prices(LinkPrices):
     """Asks costmodel for one mesh and one kind of hardware, and remembers."""
 
     def __init__(self, hardware: Hardware) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoshard.cost.memory import Held, MemoryUse, kind_of, runtime_bytes
+from autoshard.cost.memory import HeldBytes, MemoryUse, kind_of, runtime_bytes
 from autoshard.ir.graph import Graph
 from autoshard.partition.program import (
     Bundle,
@@ -42,9 +42,9 @@ def program_memory(program: Program, graph: Graph | None) -> MemoryUse:
     What a started collective makes lies in memory from its start.
     """
     spans = list(_program_spans(program, graph))
-    held = [Held(_called(one.what), *one[1:]) for one in spans]
+    held = [HeldBytes(_called(one.what), *one[1:]) for one in spans]
     end = max(len(program.instructions) - 1, 0)
-    held.append(Held("the interpreter", "runtime", 0, end, _interpreter(program, spans)))
+    held.append(HeldBytes("the interpreter", "runtime", 0, end, _interpreter(program, spans)))
     return MemoryUse(tuple(held), end + 1, lambda moment: _describe(program, moment))
 
 
@@ -55,13 +55,13 @@ def program_peak(program: Program) -> int:
     return int(live_bytes([one[2:] for one in spans], steps).max(initial=0)) + _interpreter(program, spans)
 
 
-def _program_spans(program: Program, graph: Graph | None) -> Iterator[Span]:
+def _program_spans(program: Program, graph: Graph | None) -> Iterator[LiveRange]:
     replaced = {program.inputs[into] for into in program.updates.values()}
     stay = [one for one in program.inputs if one not in replaced]
     return _spans(program.inputs, program.instructions, (*program.outputs, *stay), graph)
 
 
-def _interpreter(program: Program, spans: Sequence[Span]) -> int:
+def _interpreter(program: Program, spans: Sequence[LiveRange]) -> int:
     """Bytes that Python itself takes."""
     steps = max(len(program.instructions), 1)
     arrays = live_bytes([(one.first, one.last, 1) for one in spans if one.kind != "scratch"], steps)
@@ -70,7 +70,7 @@ def _interpreter(program: Program, spans: Sequence[Span]) -> int:
     return runtime_bytes(int(arrays.max(initial=0)), count)
 
 
-class Span(NamedTuple):
+class LiveRange(NamedTuple):
     """A register, or what an instruction takes while it runs: `nbytes` at the moments first..last."""
 
     what: Register | Instruction
@@ -86,7 +86,7 @@ def _spans(
     kept: Collection[Register],
     graph: Graph | None = None,
     fixed: Collection[Register] = (),
-) -> Iterator[Span]:
+) -> Iterator[LiveRange]:
     """What a block of instructions holds of its own: `kept` to its end, other registers to their last use.
 
     In the memory of those that are `fixed` no result is made, for somebody else holds them. `graph` is for the whole
@@ -98,7 +98,7 @@ def _spans(
     given = dict(_given(instructions, own, read, last, (*kept, *fixed)))
     kinds = graph.roles if graph else ("activation",) * len(inputs)
     for one, kind in zip(inputs, kinds, strict=True):
-        yield Span(one, kind, 0, last.get(one, max(len(instructions) - 1, 0)), one.local.nbytes)
+        yield LiveRange(one, kind, 0, last.get(one, max(len(instructions) - 1, 0)), one.local.nbytes)
     begun = {one: moment for moment, one in enumerate(instructions) if isinstance(one, Start)}
     for moment, instruction in enumerate(instructions):
         first = begun[instruction.start] if isinstance(instruction, Wait) else moment
@@ -106,9 +106,9 @@ def _spans(
             # Until it has run, the memory that a result is made in counts as that of the operand that gave it.
             begins = first + (one in given)
             if own[one] is one and begins <= last[one]:
-                yield Span(one, kind, begins, last[one], one.local.nbytes)
+                yield LiveRange(one, kind, begins, last[one], one.local.nbytes)
         if nbytes := _scratch(instruction, strided):
-            yield Span(instruction, "scratch", moment, moment, nbytes)
+            yield LiveRange(instruction, "scratch", moment, moment, nbytes)
 
 
 def _given(
@@ -228,7 +228,7 @@ def _scratch(instruction: Instruction, strided: set[Register]) -> int:
     return staging_bytes(instruction.step, instruction.operand.whole, instruction.operand in strided)
 
 
-def _peak(spans: Sequence[Span]) -> int:
+def _peak(spans: Sequence[LiveRange]) -> int:
     return peak(np.asarray([one[2:] for one in spans], np.int64).reshape(-1, 3))[0]
 
 

@@ -26,7 +26,7 @@ class Use:
     end: int
 
 
-class Schedule:
+class GraphMoments:
     """The moments of a graph. `pinned` tells for which nodes a result may be left otherwise than it is made."""
 
     def __init__(self, graph: Graph, pinned: Callable[[Node], bool] = lambda node: False) -> None:

@@ -14,7 +14,7 @@ from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, Grouping, GroupList, Groups, Mesh
 
 
-class Cuts:
+class AxisPieces:
     """The pieces of a mesh's axes that a program speaks of."""
 
     def __init__(self, mesh: Mesh, refs: Iterable[AxisRef], listed: bool) -> None:

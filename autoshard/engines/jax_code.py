@@ -45,10 +45,10 @@ def function_text(name: str, call: Callable, operands: Sequence[TensorType]) -> 
     """`def name(x0, x1): ...`, which computes what `call` does of operands of these types."""
     with jax.enable_x64(True):
         closed = jax.make_jaxpr(call)(*(jax.ShapeDtypeStruct(of.shape, array_dtype(of.dtype)) for of in operands))
-    return _Text().function(name, closed)
+    return _JaxText().function(name, closed)
 
 
-class _Text:
+class _JaxText:
     def __init__(self) -> None:
         self.names: dict[Any, str] = {}
         self.lines: list[tuple[list[str], str]] = []

@@ -15,7 +15,7 @@ from autoshard.core.tensortype import DType, dtype
 from autoshard.engines.boxes import Table, arguments, slices
 from autoshard.engines.grid import Axes, Grid
 from autoshard.engines.kernels import Kernels
-from autoshard.engines.per_rank import Places, on_rank
+from autoshard.engines.per_rank import MeshQueries, on_rank
 from autoshard.layout.mesh import GroupList
 from autoshard.ops.registry import Operator, lookup
 from autoshard.runtime.array import array_dtype
@@ -79,7 +79,7 @@ def _of_rank(rank: int, operands: Sequence[Parts], attrs: dict[str, Any]) -> tup
     return [parts[rank] for parts in operands], {name: on_rank(value, rank) for name, value in attrs.items()}
 
 
-class LocalCollectives(Places):
+class LocalCollectives(MeshQueries):
     """`c` of a text, over all ranks of this process."""
 
     def __init__(self, grid: Grid) -> None:

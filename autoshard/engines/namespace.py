@@ -127,7 +127,7 @@ class Namespace:
 
     def __init__(self, library: Any) -> None:
         self.library = library
-        self.linalg, self.fft = Part(self, "linalg"), Part(self, "fft")
+        self.linalg, self.fft = NamespacePart(self, "linalg"), NamespacePart(self, "fft")
         self._known: dict[str, Any] = {}
 
     # -- to the library's tensors and back
@@ -399,7 +399,7 @@ class Namespace:
         return Array(self, self.library.concatenate([self.raw(one, of) for one in arrays], axis % arrays[0].ndim))
 
 
-class Part:
+class NamespacePart:
     """A part of numpy such as `linalg`."""
 
     LinAlgError = np.linalg.LinAlgError

@@ -19,7 +19,7 @@ class PerRank:
         return PerRank(tuple(one * factor for one in self.values))
 
 
-class Places:
+class MeshQueries:
     """What the text of a program asks of a mesh: `c.index`, `c.valid`, `c.pick`."""
 
     def __init__(self, grid: Grid) -> None:

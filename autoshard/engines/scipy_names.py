@@ -14,7 +14,7 @@ import numpy as np
 from autoshard.engines.namespace import Namespace
 
 
-class Module:
+class ScipyModule:
     """A module of scipy's whose functions are another library's."""
 
     def __init__(self, space: Namespace, name: str, functions: Mapping[str, Callable]) -> None:
@@ -37,7 +37,7 @@ class Module:
 
 def modules(space: Namespace, functions: Mapping[str, Mapping[str, Callable]]) -> dict[str, Any]:
     """The modules by name; `scipy` itself has them as parts."""
-    made: dict[str, Any] = {name: Module(space, name, of) for name, of in functions.items()}
+    made: dict[str, Any] = {name: ScipyModule(space, name, of) for name, of in functions.items()}
     made["scipy"] = SimpleNamespace(**{name.removeprefix("scipy."): one for name, one in made.items()})
     return made
 

@@ -27,7 +27,7 @@ _REDUCED_IN = 4
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompiledCollective:
     """A collective, as XLA's CPU compiles it, and whether its operand is known before the run."""
 
     found: Found
@@ -35,7 +35,7 @@ class Asked:
     is_known: bool
 
 
-def asked(module: Any, grid: Grid) -> Iterator[Asked]:
+def asked(module: Any, grid: Grid) -> Iterator[CompiledCollective]:
     """The collectives of a module, `lowered.compiler_ir("stablehlo")`, on devices that stand as `grid` says."""
     known: set[Any] = set()
     for op in _walk(module.operation):
@@ -55,7 +55,7 @@ def _walk(op: Any) -> Iterator[Any]:
                 yield from _walk(one.operation)
 
 
-def _asked(op: Any, grid: Grid, is_known: bool) -> Asked:
+def _asked(op: Any, grid: Grid, is_known: bool) -> CompiledCollective:
     from jaxlib.mlir import ir
 
     kind = _KINDS[op.name]
@@ -70,7 +70,7 @@ def _asked(op: Any, grid: Grid, is_known: bool) -> Asked:
         count * (max(width, _REDUCED_IN) if reduces and element in ("bf16", "f16") else width)
         for count, width, element in sizes
     )
-    return Asked((kind, rows, nbytes), (kind, rows, wide), is_known)
+    return CompiledCollective((kind, rows, nbytes), (kind, rows, wide), is_known)
 
 
 def _itemsize(element: Any) -> int:

@@ -20,7 +20,7 @@ _SMALL = 4
 
 
 @dataclass(frozen=True)
-class Value:
+class BoundaryValue:
     """An input or output: its shape, the shape padded so that blocks are equal, and the axes that split each dim."""
 
     name: str
@@ -60,13 +60,13 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StandalonePlan:
     """What the ranks' mesh is, over which axes they talk, what goes in and out, and which output replaces an input."""
 
     grid: Grid
     axes: tuple[Axes, ...]
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
+    inputs: tuple[BoundaryValue, ...]
+    outputs: tuple[BoundaryValue, ...]
     updates: Mapping[int, int]
 
     def arrays(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -79,7 +79,7 @@ class Plan:
         return [given[one.name] if one.name in given else _random(one, rng) for one in self.inputs]
 
 
-def _random(of: Value, rng: np.random.Generator) -> np.ndarray:
+def _random(of: BoundaryValue, rng: np.random.Generator) -> np.ndarray:
     if of.host_dtype.kind in "iu":
         return rng.integers(0, _SMALL, of.shape).astype(of.host_dtype)
     return rng.normal(size=of.shape).astype(of.host_dtype)
@@ -94,7 +94,7 @@ def arguments_of(text: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def finished(plan: Plan, found: Mapping[str, np.ndarray], path: str | None) -> None:
+def finished(plan: StandalonePlan, found: Mapping[str, np.ndarray], path: str | None) -> None:
     """Save or show the outputs."""
     if path:
         arrays: dict[str, Any] = dict(found)

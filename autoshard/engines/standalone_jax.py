@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from autoshard.engines.standalone import Plan, Value, arguments_of, finished
+from autoshard.engines.standalone import BoundaryValue, StandalonePlan, arguments_of, finished
 from autoshard.engines.xla_collectives import XlaCollectives, XlaControl
 
 
@@ -24,7 +24,7 @@ def constant(kind: str, shape: tuple[int, ...], packed: str) -> np.ndarray:
     return np.frombuffer(zlib.decompress(b64decode(packed)), jnp.dtype(kind)).reshape(shape)
 
 
-def mesh_of(plan: Plan) -> Mesh:
+def mesh_of(plan: StandalonePlan) -> Mesh:
     """The devices as the plan's mesh."""
     devices = jax.devices()
     if len(devices) < plan.grid.size:
@@ -33,11 +33,11 @@ def mesh_of(plan: Plan) -> Mesh:
     return Mesh(placed.reshape([size for _, size in plan.grid.axes]), plan.grid.names)
 
 
-def spec_of(value: Value) -> PartitionSpec:
+def spec_of(value: BoundaryValue) -> PartitionSpec:
     return PartitionSpec(*(axes or None for axes in value.dims))
 
 
-def jitted(plan: Plan, step: Callable, mesh: Mesh) -> Any:
+def jitted(plan: StandalonePlan, step: Callable, mesh: Mesh) -> Any:
     """The step on whole (padded) arrays, as `jax.jit` gives it; what it updates is donated."""
     outputs = tuple(map(spec_of, plan.outputs))
 
@@ -50,7 +50,7 @@ def jitted(plan: Plan, step: Callable, mesh: Mesh) -> Any:
     return jax.jit(inside, donate_argnums=tuple(plan.updates.values()))
 
 
-def run(plan: Plan, step: Callable, given: Mapping[str, np.ndarray], steps: int = 1) -> dict[str, np.ndarray]:
+def run(plan: StandalonePlan, step: Callable, given: Mapping[str, np.ndarray], steps: int = 1) -> dict[str, np.ndarray]:
     """Whole inputs in, whole outputs of the last step out."""
     with jax.enable_x64(True):
         mesh = mesh_of(plan)
@@ -69,7 +69,7 @@ def run(plan: Plan, step: Callable, given: Mapping[str, np.ndarray], steps: int 
     return {one.name: np.asarray(x)[tuple(map(slice, one.shape))].astype(one.host_dtype) for one, x in pairs}
 
 
-def main(plan: Plan, step: Callable, text: str) -> None:
+def main(plan: StandalonePlan, step: Callable, text: str) -> None:
     """Run from the command line, on devices of the host if there are no others."""
     told = arguments_of(text)
     jax.config.update("jax_num_cpu_devices", plan.grid.size)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autoshard.engines.standalone import Plan, Value, arguments_of, finished
+from autoshard.engines.standalone import BoundaryValue, StandalonePlan, arguments_of, finished
 from autoshard.engines.torch_collectives import TorchCollectives, TorchControl
 
 aten: Any = torch.ops.aten
@@ -27,11 +27,11 @@ def constant(kind: str, shape: tuple[int, ...], packed: str) -> torch.Tensor:
     return torch.frombuffer(data, dtype=getattr(torch, kind)).reshape(shape)
 
 
-def on_host(x: torch.Tensor, of: Value) -> np.ndarray:
+def on_host(x: torch.Tensor, of: BoundaryValue) -> np.ndarray:
     return x.to(getattr(torch, of.host_dtype.name)).resolve_conj().cpu().numpy()
 
 
-def start(plan: Plan) -> None:
+def start(plan: StandalonePlan) -> None:
     """Join the other ranks, by the variables that torchrun sets."""
     if not dist.is_initialized():
         missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
@@ -45,7 +45,7 @@ def start(plan: Plan) -> None:
     torch.set_num_threads(1)
 
 
-def run(plan: Plan, step: Callable, given: Mapping[str, np.ndarray], steps: int = 1) -> dict[str, np.ndarray]:
+def run(plan: StandalonePlan, step: Callable, given: Mapping[str, np.ndarray], steps: int = 1) -> dict[str, np.ndarray]:
     """Whole inputs in, whole outputs of the last step out, on every rank."""
     start(plan)
     rank = dist.get_rank()
@@ -64,14 +64,14 @@ def run(plan: Plan, step: Callable, given: Mapping[str, np.ndarray], steps: int 
     return {one.name: _whole(plan, one, x) for one, x in zip(plan.outputs, made, strict=True)}
 
 
-def _whole(plan: Plan, one: Value, x: torch.Tensor) -> np.ndarray:
+def _whole(plan: StandalonePlan, one: BoundaryValue, x: torch.Tensor) -> np.ndarray:
     own = torch.tensor(on_host(x, one))
     parts = [torch.empty_like(own) for _ in range(plan.grid.size)]
     dist.all_gather(parts, own.contiguous())
     return one.join(plan.grid, [part.numpy() for part in parts])
 
 
-def main(plan: Plan, step: Callable, text: str) -> None:
+def main(plan: StandalonePlan, step: Callable, text: str) -> None:
     """Run from the command line."""
     told = arguments_of(text)
     given = dict(np.load(told.inputs)) if told.inputs else {}

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from autoshard.engines.grid import Axes, Grid
-from autoshard.engines.groups import Cuts
+from autoshard.engines.groups import AxisPieces
 from autoshard.engines.tables import boxes, is_whole_permute
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Refs
@@ -29,12 +29,12 @@ from autoshard.ops.attributes import Offset, Valid
 from autoshard.ops.windows import Varying
 from autoshard.partition.manual import completed, reduction, sources
 from autoshard.partition.program import (
-    Body,
     Bundle,
     Collective,
     Compute,
     Instruction,
     Nest,
+    NestBody,
     Program,
     Register,
     Start,
@@ -132,7 +132,7 @@ class Writer:
 
     def __init__(self, program: Program) -> None:
         self.program, self.names = program, _Names()
-        self.cuts = Cuts(program.mesh, *refs_of(program))
+        self.cuts = AxisPieces(program.mesh, *refs_of(program))
         self.constants: dict[str, Any] = {}
         self.tables: dict[Any, str] = {}
         self.over: dict[Axes, None] = {}
@@ -360,7 +360,7 @@ class Writer:
             call = f"k.case({entering[0]}, {self._tuple(functions)})"
         yield from self.made(nest.results, call, Bundle(()), pad)
 
-    def body(self, kind: str, body: Body, depth: int) -> Lines:
+    def body(self, kind: str, body: NestBody, depth: int) -> Lines:
         self._last = self.names.new(kind)
         name = self._last
         arguments = ", ".join(self.names[one] for one in body.args)

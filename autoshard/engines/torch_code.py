@@ -22,10 +22,10 @@ def function_text(name: str, call: Callable, operands: Sequence[TensorType]) -> 
     """`def name(x0, x1): ...`, which computes what `call` does of operands of these types."""
     examples = [torch.empty(of.shape, dtype=torch_dtype(of.dtype.numpy)) for of in operands]
     graph = make_fx(call, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
-    return _Text(graph).function(name)
+    return _TorchText(graph).function(name)
 
 
-class _Text:
+class _TorchText:
     def __init__(self, graph: Any) -> None:
         self.graph, self.names = graph, {}
         self.lines: list[str] = []

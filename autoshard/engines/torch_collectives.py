@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from autoshard.engines.boxes import Box, Table, slices
 from autoshard.engines.grid import Axes, Grid
-from autoshard.engines.per_rank import Places
+from autoshard.engines.per_rank import MeshQueries
 from autoshard.engines.rounds import messages_of
 
 Finish = Callable[[], Any]
@@ -35,7 +35,7 @@ class TorchControl:
         return branches[number if 0 <= number <= last else last]()
 
 
-class TorchCollectives(Places):
+class TorchCollectives(MeshQueries):
     """`c` of a text on one rank. Each collective begins without waiting and gives what waits and returns its result."""
 
     def __init__(self, grid: Grid, rank: int) -> None:

@@ -15,7 +15,7 @@ from jax import lax
 
 from autoshard.engines.boxes import Table, arguments, slices
 from autoshard.engines.grid import Axes, Grid
-from autoshard.engines.per_rank import Places
+from autoshard.engines.per_rank import MeshQueries
 from autoshard.engines.rounds import Message, rounds_of
 
 
@@ -39,7 +39,7 @@ class XlaControl:
         return lax.switch(jnp.where((number < 0) | (number > last), last, number), branches)
 
 
-class XlaCollectives(Places):
+class XlaCollectives(MeshQueries):
     """`c` of a text while JAX traces it."""
 
     def each(self, ways: Sequence[int], functions: Sequence[Callable], *operands: Any) -> Any:

@@ -1,6 +1,6 @@
 """A program's step on whole arrays: what JAX's users call, each input split over the mesh as the plan says.
 
-Dims that do not divide are padded at their end: `WholeStep.examples` says to which shapes.
+Dims that do not divide are padded at their end: `XlaStep.examples` says to which shapes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autoshard.runtime.array import array_dtype
 from autoshard.util.errors import PlanError
 
 
-class WholeStep:
+class XlaStep:
     """A program as one function under `jax.shard_map`, on whole arrays.
 
     Raises:
@@ -75,4 +75,4 @@ class WholeStep:
 
 def stablehlo(program: Program) -> str:
     """The StableHLO module of a program: whole arrays, a manual computation, the plan's collectives."""
-    return WholeStep(program).lowered().as_text()
+    return XlaStep(program).lowered().as_text()

@@ -18,12 +18,12 @@ from autoshard.cost.prices import prices_for
 from autoshard.exporters.wire import framed, number, numbers, text
 from autoshard.partition.manual import completed, sources
 from autoshard.partition.program import (
-    Body,
     Bundle,
     Collective,
     Compute,
     Instruction,
     Nest,
+    NestBody,
     Program,
     Register,
     Start,
@@ -54,7 +54,7 @@ def save_chakra(planned: PlannedData, path: str | Path) -> list[Path]:
     Raises:
         PlanError: a file cannot be written, or loops run too long to be unrolled.
     """
-    world, groups = planned.plan.mesh.devices, Groups()
+    world, groups = planned.plan.mesh.devices, ProcessGroups()
     costs = prices_for(planned.hardware).instructions
     paths = []
     for rank in planned.plan.mesh.listed("write a trace for each rank"):
@@ -64,9 +64,9 @@ def save_chakra(planned: PlannedData, path: str | Path) -> list[Path]:
     return [*paths, write_whole(f"{path}.json", json.dumps(told), PlanError)]
 
 
-def rank_trace(program: Program, rank: int, costs: Costs, groups: Groups) -> bytes:
+def rank_trace(program: Program, rank: int, costs: Costs, groups: ProcessGroups) -> bytes:
     """The trace of one rank."""
-    writer = _Writer(rank, program.mesh.devices, costs, groups)
+    writer = _ChakraWriter(rank, program.mesh.devices, costs, groups)
     for one in program.inputs:
         writer.made[one] = frozenset()
     writer.play(program.instructions)
@@ -74,7 +74,7 @@ def rank_trace(program: Program, rank: int, costs: Costs, groups: Groups) -> byt
 
 
 @dataclass
-class Groups:
+class ProcessGroups:
     """Groups of ranks, numbered from 1 as they come up."""
 
     numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -83,10 +83,10 @@ class Groups:
         return self.numbers.setdefault(tuple(int(one) for one in members), len(self.numbers) + 1)
 
 
-class _Writer:
+class _ChakraWriter:
     """Plays a program without its numbers: which nodes must have run for each register."""
 
-    def __init__(self, rank: int, world: int, costs: Costs, groups: Groups) -> None:
+    def __init__(self, rank: int, world: int, costs: Costs, groups: ProcessGroups) -> None:
         self.rank, self.world, self.costs, self.groups = rank, world, costs, groups
         self.made: dict[Register, Deps] = {}
         self.nodes: list[bytes] = []
@@ -185,7 +185,7 @@ class _Writer:
         own = state if len(state) == len(nest.results) else [ready] * len(nest.results)
         self.made.update(zip(nest.results, own, strict=True))
 
-    def _body(self, body: Body, state: Sequence[Deps], otherwise: Deps) -> list[Deps]:
+    def _body(self, body: NestBody, state: Sequence[Deps], otherwise: Deps) -> list[Deps]:
         for i, one in enumerate(body.args):
             self.made[one] = state[i] if len(state) == len(body.args) else otherwise
         self.play(body.instructions)

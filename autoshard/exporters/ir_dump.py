@@ -24,7 +24,7 @@ from autoshard.exporters.ir_parse import (
     DumpReturn,
     DumpSource,
     DumpType,
-    Listed,
+    ListedValue,
     Operand,
     show_dump,
 )
@@ -43,7 +43,7 @@ INDENT = " " * 8
 def dump_begin(plan: Plan) -> str:
     """The graph with its decided strategies and global shapes (`step_parallel_begin`)."""
     graph = plan.graph
-    writer = _Writer(graph.name)
+    writer = _DumpWriter(graph.name)
     for i, (value, role) in enumerate(zip(graph.inputs, graph.roles, strict=True)):
         writer.parameter(value, value.name, value.type, role != DATA or i in graph.updates.values())
     _begin(writer, graph.nodes, plan)
@@ -51,7 +51,7 @@ def dump_begin(plan: Plan) -> str:
     return show_dump(writer.dump())
 
 
-def _begin(writer: _Writer, nodes: Iterable[Node], plan: Plan) -> None:
+def _begin(writer: _DumpWriter, nodes: Iterable[Node], plan: Plan) -> None:
     for node in nodes:
         bodies = []
         for region in node.regions:
@@ -76,7 +76,7 @@ def dump_program(program: Program, rank: int, plan: Plan | None = None, title: s
     if not 0 <= rank < program.mesh.devices:
         last = program.mesh.devices - 1
         raise PlanError(f"program {program.name!r} has no rank {rank} to dump; its ranks are 0..{last}")
-    writer = _Writer(title or program.name)
+    writer = _DumpWriter(title or program.name)
     roles = plan.graph.roles if plan else (DATA,) * len(program.inputs)
     for i, (register, role) in enumerate(zip(program.inputs, roles, strict=True)):
         stored = role != DATA or i in program.updates.values()
@@ -86,7 +86,7 @@ def dump_program(program: Program, rank: int, plan: Plan | None = None, title: s
     return show_dump(writer.dump())
 
 
-def _write(writer: _Writer, instructions: Iterable[Instruction], rank: int, plan: Plan | None) -> None:
+def _write(writer: _DumpWriter, instructions: Iterable[Instruction], rank: int, plan: Plan | None) -> None:
     for one in instructions:
         if isinstance(one, Collective):
             writer.collective(one, rank)
@@ -143,7 +143,7 @@ def save_graphs(
     return tuple(paths)
 
 
-class _Writer:
+class _DumpWriter:
     """Collects the lines of a dump, and knows how each value (or register) is referred to."""
 
     def __init__(self, title: str) -> None:
@@ -257,7 +257,7 @@ class _Writer:
     def beside(self, one: Compute, rank: int) -> None:
         """An operator that lowering put before one of the graph: what masks padding."""
         read = [self.read(register) for register in one.operands]
-        names = (("input_names", Listed(one.op.operand_names)), ("output_names", Listed(("output",))))
+        names = (("input_names", ListedValue(one.op.operand_names)), ("output_names", ListedValue(("output",))))
         attrs = ((name, _attr(resolve(value, rank))) for name, value in one.attrs.items())
         self.add(
             ", ".join(_clean(register.name) for register in one.results),
@@ -329,7 +329,7 @@ def _primitive_attrs(node: Node, attrs: Mapping[str, Any], strategy: Parts, plan
     count = len(node.results)
     outputs = ("output",) if count == 1 else tuple(f"output{i}" for i in range(count))
     names = tuple(f"x{i}" for i in range(len(node.operands))) if node.op.variadic else node.op.operand_names
-    pairs: list[tuple[str, Attr]] = [("input_names", Listed(names)), ("output_names", Listed(outputs))]
+    pairs: list[tuple[str, Attr]] = [("input_names", ListedValue(names)), ("output_names", ListedValue(outputs))]
     pairs += [(name, _attr(value)) for name, value in attrs.items()]
     decision = plan.decisions.get(node) if plan else None
     if plan and decision and decision.cause.kind == CONFIGURED:
@@ -340,7 +340,7 @@ def _primitive_attrs(node: Node, attrs: Mapping[str, Any], strategy: Parts, plan
 
 
 def _bodies(titles: Sequence[str]) -> Attrs:
-    return (("bodies", Listed(tuple(titles))),) if titles else ()
+    return (("bodies", ListedValue(tuple(titles))),) if titles else ()
 
 
 def _attr(value: Any) -> Attr:

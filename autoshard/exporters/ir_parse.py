@@ -58,13 +58,13 @@ class DumpType:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedValue:
     """A value in square brackets: `[x1, x2]`."""
 
     items: tuple[Attr, ...]
 
 
-Attr = bool | int | float | str | None | tuple["Attr", ...] | Listed
+Attr = bool | int | float | str | None | tuple["Attr", ...] | ListedValue
 Operand = str | tuple[int, ...]
 
 
@@ -209,7 +209,7 @@ def show_attr(value: Attr) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return f"({', '.join(map(show_attr, value))})"
-    if isinstance(value, Listed):
+    if isinstance(value, ListedValue):
         return f"[{', '.join(map(show_attr, value.items))}]"
     if isinstance(value, str):
         plain = _BARE.fullmatch(value) and isinstance(_bare(value), str)
@@ -226,10 +226,10 @@ def parse_dump(text: str) -> Dump:
     Raises:
         ParseError: a line that is none of the form's; the message has its number.
     """
-    return _Reader(text.removesuffix("\n").split("\n")).run()
+    return _DumpReader(text.removesuffix("\n").split("\n")).run()
 
 
-class _Reader:
+class _DumpReader:
     def __init__(self, lines: list[str]) -> None:
         self.lines = lines
         self.place = 0
@@ -381,7 +381,7 @@ def parse_attr(line: Scanner) -> Attr:
     if line.take("("):
         return tuple(line.several(")", lambda: parse_attr(line)))
     if line.take("["):
-        return Listed(tuple(line.several("]", lambda: parse_attr(line))))
+        return ListedValue(tuple(line.several("]", lambda: parse_attr(line))))
     if line.text.startswith('"', line.place):
         return line.string()
     return _bare(line.need(_BARE, "a value"))

@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 
-from autoshard.exporters.ir_parse import Attr, Listed
+from autoshard.exporters.ir_parse import Attr, ListedValue
 from autoshard.redistribute.fetch import Box
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
@@ -32,8 +32,8 @@ _SLICE_ATTRS: Attrs = (
     ("new_axis_mask", 0),
     ("shrink_axis_mask", 0),
     ("end_mask", 0),
-    ("input_names", Listed(("x", "begin", "end", "strides"))),
-    ("output_names", Listed(("output",))),
+    ("input_names", ListedValue(("x", "begin", "end", "strides"))),
+    ("output_names", ListedValue(("output",))),
     ("keep_value_node_input", True),
     ("begin_mask", 0),
     ("ellipsis_mask", 0),

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from autoshard.engines.xla_whole import WholeStep
+from autoshard.engines.xla_whole import XlaStep
 from autoshard.frontends.jax.trees import named_leaves
 from autoshard.ir.graph import DATA
 from autoshard.partition.program import Register
@@ -44,7 +44,7 @@ class JaxStep:
     """
 
     def __init__(self, planned: PlannedData, devices: Sequence[Any] | None = None) -> None:
-        self.planned, self._whole = planned, WholeStep(planned.program)
+        self.planned, self._whole = planned, XlaStep(planned.program)
         self.mesh = _mesh(self._whole, devices)
         """The mesh, with an axis for each piece of an axis that some layout splits by."""
         self.grid = self._whole.text.grid
@@ -158,7 +158,7 @@ def _cut(one: jax.Array, register: Register) -> jax.Array:
     return one if one.shape == size else one[tuple(map(slice, size))]
 
 
-def _mesh(whole: WholeStep, devices: Sequence[Any] | None) -> Mesh:
+def _mesh(whole: XlaStep, devices: Sequence[Any] | None) -> Mesh:
     grid = whole.text.grid
     given = list(jax.devices() if devices is None else devices)
     if len(given) < grid.size:

@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from autoshard.cost.memory import Held, MemoryUse
+from autoshard.cost.memory import HeldBytes, MemoryUse
 from autoshard.exporters.step_json import node_of
 from autoshard.exporters.trace import moment_times, predicted_spans
 from autoshard.partition.program import Program
@@ -38,7 +38,7 @@ def snapshot_data(planned: PlannedData) -> dict[str, Any]:
     use = planned.cost.memory
     if use is None:
         raise PlanError(f"cannot tell the memory of {planned.program.name}: its plan has no timeline of memory")
-    writer = _Writer(planned.program, use, moment_times(use.moments, predicted_spans(planned)))
+    writer = _MemoryWriter(planned.program, use, moment_times(use.moments, predicted_spans(planned)))
     events = list(writer.events())
     return {
         "segments": [writer.segment()],
@@ -48,7 +48,7 @@ def snapshot_data(planned: PlannedData) -> dict[str, Any]:
     }
 
 
-class _Writer:
+class _MemoryWriter:
     """Gives each thing that lies in memory an address of its own."""
 
     def __init__(self, program: Program, use: MemoryUse, times: list[float]) -> None:
@@ -63,9 +63,9 @@ class _Writer:
     def events(self) -> Iterator[Event]:
         """Moment by moment: what is let go of, then what is made."""
         # The page fails where events have categories and none of them is "unknown".
-        yield self._event("alloc", Held("the step begins", "unknown", 0, 0, 0), 0, 0)
-        firsts: dict[int, list[Held]] = {}
-        lasts: dict[int, list[Held]] = {}
+        yield self._event("alloc", HeldBytes("the step begins", "unknown", 0, 0, 0), 0, 0)
+        firsts: dict[int, list[HeldBytes]] = {}
+        lasts: dict[int, list[HeldBytes]] = {}
         for one in self.held:
             firsts.setdefault(one.first, []).append(one)
             lasts.setdefault(one.last + 1, []).append(one)
@@ -76,7 +76,7 @@ class _Writer:
             for one in firsts.get(moment, ()):
                 yield self._event("alloc", one, self.addresses[id(one)], moment)
 
-    def _event(self, action: str, one: Held, address: int, moment: int) -> Event:
+    def _event(self, action: str, one: HeldBytes, address: int, moment: int) -> Event:
         return {
             "action": action,
             "addr": address,
@@ -87,7 +87,7 @@ class _Writer:
             "category": one.kind,
         }
 
-    def _frames(self, one: Held) -> list[dict[str, Any]]:
+    def _frames(self, one: HeldBytes) -> list[dict[str, Any]]:
         """Where it comes from, the innermost first."""
         instruction = self.program.instructions[one.first] if self.program.instructions else None
         node = None if instruction is None else node_of(instruction) or getattr(instruction, "serves", None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autoshard.cost.memory import Held, MemoryUse
+from autoshard.cost.memory import HeldBytes, MemoryUse
 from autoshard.cost.prices import prices_for
 from autoshard.exporters.plan_file import plan_record
 from autoshard.exporters.plan_records import (
@@ -164,7 +164,7 @@ def _memory(use: MemoryUse, everything: bool) -> dict[str, Any]:
     return {**found, "everything" if everything else "held": [_held(one) for one in held]}
 
 
-def _held(one: Held) -> dict[str, Any]:
+def _held(one: HeldBytes) -> dict[str, Any]:
     return {"name": one.what, "kind": one.kind, "bytes": one.nbytes, "first": one.first, "last": one.last}
 
 

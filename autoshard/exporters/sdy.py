@@ -45,7 +45,7 @@ def to_module(work: Work, imported: Imported, *, rules: bool = False, full: bool
         PlanError: an operation that has no form in StableHLO or sdy, or shardings that sdy does not allow.
     """
     with imported.module.context, ir.Location.unknown():
-        made = _Writer(imported, rules, full).module(work)
+        made = _SdyWriter(imported, rules, full).module(work)
         _verify(made)
         return made
 
@@ -65,7 +65,7 @@ def _verify(made: Any) -> None:
         ) from None
 
 
-class _Writer:
+class _SdyWriter:
     def __init__(self, imported: Imported, rules: bool, full: bool) -> None:
         self.imported = imported
         self.rules = rules
@@ -316,20 +316,20 @@ def _name(named: Any) -> str:
 Made = tuple[str, dict[str, Any]]
 
 
-def _constraint(writer: _Writer, op: Op) -> Made:
+def _constraint(writer: _SdyWriter, op: Op) -> Made:
     return "sdy.sharding_constraint", {"sharding": writer.sharding(op.attrs["sharding"])}
 
 
-def _reshard(writer: _Writer, op: Op) -> Made:
+def _reshard(writer: _SdyWriter, op: Op) -> Made:
     return "sdy.reshard", {"sharding": writer.sharding(op.attrs["sharding"])}
 
 
-def _edge(writer: _Writer, op: Op) -> Made:
+def _edge(writer: _SdyWriter, op: Op) -> Made:
     sharding = op.results[0].sharding or op.attrs.get("sharding")
     return "sdy.data_flow_edge", {"sharding": writer.sharding(sharding)} if sharding is not None else {}
 
 
-def _manual(writer: _Writer, op: Op) -> Made:
+def _manual(writer: _SdyWriter, op: Op) -> Made:
     axes = ", ".join(f'"{axis}"' for axis in op.attrs["manual_axes"])
     return "sdy.manual_computation", {
         "in_shardings": writer.per_value(op.attrs["in_shardings"]),
@@ -338,20 +338,20 @@ def _manual(writer: _Writer, op: Op) -> Made:
     }
 
 
-def _call(writer: _Writer, op: Op) -> Made:
+def _call(writer: _SdyWriter, op: Op) -> Made:
     return "func.call", {"callee": ir.FlatSymbolRefAttr.get(op.attrs["callee"])}
 
 
-def _named(writer: _Writer, op: Op) -> Made:
+def _named(writer: _SdyWriter, op: Op) -> Made:
     lists = {name: op.attrs[name] for name in ("in_shardings", "out_shardings") if op.attrs[name]}
     attributes = {name: writer.per_value(shardings) for name, shardings in lists.items()}
     return "sdy.named_computation", {"name": ir.StringAttr.get(op.attrs["name"]), **attributes}
 
 
-def _sums(name: str, attribute: str, per_dim: bool) -> Callable[[_Writer, Op], Made]:
+def _sums(name: str, attribute: str, per_dim: bool) -> Callable[[_SdyWriter, Op], Made]:
     """An operation that begins or ends a partial sum; its axes are one list, or one for each dim."""
 
-    def make(writer: _Writer, op: Op) -> Made:
+    def make(writer: _SdyWriter, op: Op) -> Made:
         target: Sharding = op.attrs["sharding"]
 
         def shown(axes: Refs) -> str:
@@ -364,7 +364,7 @@ def _sums(name: str, attribute: str, per_dim: bool) -> Callable[[_Writer, Op], M
     return make
 
 
-_MADE: dict[str, Callable[[_Writer, Op], Made]] = {
+_MADE: dict[str, Callable[[_SdyWriter, Op], Made]] = {
     "ShardingConstraint": _constraint,
     "Reshard": _reshard,
     "DataFlowEdge": _edge,

@@ -73,7 +73,7 @@ def trace_data(
     wrong = [rank for rank in chosen if not 0 <= rank < world]
     if wrong or not chosen:
         raise PlanError(f"cannot trace the ranks {wrong or 'of an empty list'}: the mesh has ranks 0 to {world - 1}")
-    writer = _Writer(planned)
+    writer = _TraceWriter(planned)
     spans = predicted_spans(planned)
     events = list(writer.ranks(dict.fromkeys(chosen, spans), 0, "" if measured is None else " predicted"))
     if planned.cost.memory is not None:
@@ -102,7 +102,7 @@ def save_trace(data: Mapping[str, Any], path: str | Path) -> Path:
     return write_whole(path, gzip.compress(text.encode(), mtime=0) if packed else text, PlanError)
 
 
-class _Writer:
+class _TraceWriter:
     """What the events of all ranks of a plan share."""
 
     def __init__(self, planned: PlannedData) -> None:

@@ -14,7 +14,7 @@ from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.ops.control import ARG, OPERAND, RESULT, YIELD, Edge, Links, Sizes, Spot, apart, links
+from autoshard.ops.control import ARG, OPERAND, RESULT, YIELD, Edge, NodeEdges, Sizes, Spot, apart, links
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def is_nest(node: Node) -> bool:
     return bool(node.regions) and node.op.edges is not None
 
 
-def node_links(node: Node) -> Links:
+def node_links(node: Node) -> NodeEdges:
     """The data-flow edges of a node."""
     return links(node.op, Sizes(len(node.operands), len(node.results), len(node.regions)))
 

@@ -78,7 +78,7 @@ def _interned(key: tuple) -> Function:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class KernelTraffic:
     """What a node moves through memory where several nodes are one kernel: which of its operands and results, and
     whether it stands for the kernel's start."""
 
@@ -105,7 +105,7 @@ class Node:
     regions: tuple[Region, ...] = ()
     given_rule: Rule | None = None
     is_custom: bool = True
-    traffic: Traffic | None = None
+    traffic: KernelTraffic | None = None
 
     def __repr__(self) -> str:
         return f"<{self.op.name} {self.label}>"

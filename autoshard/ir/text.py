@@ -137,10 +137,10 @@ def parse(text: str) -> Graph:
     lines = [line for line in lines if line.text.strip() and not line.text.lstrip().startswith("#")]
     if not lines:
         raise ParseError("cannot read a graph from empty text; it begins with 'graph name(...)'")
-    return _Reader(lines).run()
+    return _GraphReader(lines).run()
 
 
-class _Reader:
+class _GraphReader:
     def __init__(self, lines: Sequence[Scanner]) -> None:
         self.lines = lines
         self.place = 0

@@ -219,7 +219,7 @@ def _sharding(cursor: Cursor) -> _Written:
     return _Written(symbol, symbol_at, mesh, *parts)
 
 
-class Parts(NamedTuple):
+class ShardingText(NamedTuple):
     """A sharding as written, without its mesh."""
 
     dims: tuple[_Dim, ...]
@@ -228,7 +228,7 @@ class Parts(NamedTuple):
     reduction: str
 
 
-def read_parts(cursor: Cursor) -> Parts:
+def read_parts(cursor: Cursor) -> ShardingText:
     """Read `[{"x"}, {"y":(1)2, ?}p1], replicated={"z"}, unreduced={"w"}`: what stands behind the mesh."""
     cursor.expect("[")
     dims = cursor.items("]", lambda: _dim(cursor))
@@ -243,7 +243,7 @@ def read_parts(cursor: Cursor) -> Parts:
             reduction = _reduction(cursor)
         cursor.expect("{")
         lists[word] = tuple(cursor.some("}", lambda: _ref(cursor)))
-    return Parts(tuple(dims), lists.get("replicated", ()), lists.get("unreduced", ()), reduction)
+    return ShardingText(tuple(dims), lists.get("replicated", ()), lists.get("unreduced", ()), reduction)
 
 
 def _symbol(cursor: Cursor) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from autoshard.search.algorithm import NAMES, Algorithm
+from autoshard.search.algorithm import NAMES, SearchParameters
 from autoshard.search.registry import mode_options, search_modes
 from autoshard.util.errors import ContextError, PlanError
 
-_now: dict[str, Algorithm] = {}
+_now: dict[str, SearchParameters] = {}
 
 
-def algorithm() -> Algorithm:
+def algorithm() -> SearchParameters:
     """The parameters as they are set."""
-    return _now.get("algorithm", Algorithm())
+    return _now.get("algorithm", SearchParameters())
 
 
 def set_algo_parameters(**kwargs: Any) -> None:
@@ -35,7 +35,7 @@ def set_algo_parameters(**kwargs: Any) -> None:
         if name not in NAMES:
             raise ContextError(f"set_algo_parameters: there is no {name!r}; there are {', '.join(NAMES)}")
     try:
-        _now["algorithm"] = Algorithm.of({**asdict(algorithm()), **kwargs})
+        _now["algorithm"] = SearchParameters.of({**asdict(algorithm()), **kwargs})
     except PlanError as error:
         raise ContextError(f"set_algo_parameters: {error}") from None
 
@@ -62,7 +62,7 @@ def options_of(search: str) -> dict[str, Any]:
     Raises:
         ContextError: the mode has no such parameter.
     """
-    plain = asdict(Algorithm())
+    plain = asdict(SearchParameters())
     changed = {name: value for name, value in asdict(algorithm()).items() if value != plain[name]}
     lacking = [name for name in changed if name not in mode_options(search)]
     if lacking:

@@ -20,7 +20,7 @@ from autoshard.mindspore.ops.primitive import as_tensors
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.function import Traced, TraceRecorder, trace
 from autoshard.trace.parameter import Parameter, activate, active
-from autoshard.trace.tensor import Tensor as Symbol
+from autoshard.trace.tensor import TracedTensor as Symbol
 from autoshard.transform.grad import gradient
 from autoshard.util.errors import GraphError
 

@@ -49,7 +49,7 @@ from autoshard.runtime.interpret import Parts
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import default_comm
 from autoshard.runtime.session import Session
-from autoshard.search.algorithm import Algorithm
+from autoshard.search.algorithm import SearchParameters
 from autoshard.trace.arguments import check_count
 from autoshard.trace.cell import recomputed
 from autoshard.trace.function import Traced, trace
@@ -400,7 +400,7 @@ class Model:
                 self._dump(planned, feed.comm)
         return self._sessions[key]
 
-    def _settings_key(self) -> tuple[Settings, ParallelSettings, Algorithm]:
+    def _settings_key(self) -> tuple[Settings, ParallelSettings, SearchParameters]:
         if settings().mode != GRAPH_MODE:
             raise ContextError(
                 "Model runs whole graphs: set_context(mode=GRAPH_MODE). "

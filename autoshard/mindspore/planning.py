@@ -15,7 +15,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.mindspore.algo_parameters import options_of
 from autoshard.mindspore.context import DatasetStrategy, ParallelMode, ParallelSettings, Settings
 from autoshard.partition.passes import DEFAULT
-from autoshard.trace.function import Annotation, Traced
+from autoshard.trace.function import NodeAnnotation, Traced
 from autoshard.trace.parameter import Parameter
 from autoshard.trace.specs import Requests
 from autoshard.transform.recompute import backward_begins
@@ -92,7 +92,7 @@ def with_strategies(traced: Traced, path: str) -> Traced:
     for node, parts in given.items():
         used = {value for value in node.operands if value in traced.parameters}
         if node.operands and node not in traced.annotations and _divides(node, parts) and held.isdisjoint(used):
-            read[node] = Annotation(parts, None, node.source)
+            read[node] = NodeAnnotation(parts, None, node.source)
         held |= used
     return replace(traced, annotations={**traced.annotations, **read})
 

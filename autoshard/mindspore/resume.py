@@ -13,7 +13,7 @@ from typing import Any
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.primitive import Primitive
-from autoshard.runtime.checkpoint import STATES, Held, Placed, Reader, check_names, open_source, save
+from autoshard.runtime.checkpoint import STATES, LocalBlocks, Placed, Reader, check_names, open_source, save
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.session import Session
 from autoshard.runtime.stored import Stored
@@ -131,10 +131,10 @@ def _add(into: dict[str, Parameter], named: Mapping[str, Parameter]) -> None:
             raise CheckpointError(f"two parameters are called {name!r}: {into[name]} and {one}; rename one")
 
 
-def _whole(one: Parameter, mesh: Mesh, comm: Comm) -> Held:
+def _whole(one: Parameter, mesh: Mesh, comm: Comm) -> LocalBlocks:
     """A parameter that is in no session: rank 0 writes it."""
     placed = Placed(one.type, Layout.whole(mesh, one.type.rank))
-    return Held([one.asnumpy()] * len(comm.ranks), placed)
+    return LocalBlocks([one.asnumpy()] * len(comm.ranks), placed)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from autoshard.trace.cell import Cell
 from autoshard.util.errors import StrategyError
 
 
-class _Function(Cell):
+class _FunctionCell(Cell):
     """A function as a cell, which can be given strategies."""
 
     def __init__(self, function: Callable) -> None:
@@ -35,7 +35,7 @@ def shard(
     Raises:
         StrategyError: not of this form.
     """
-    cell = fn if isinstance(fn, Cell) else _Function(fn)
+    cell = fn if isinstance(fn, Cell) else _FunctionCell(fn)
     if parameter_plan is not None and cell is not fn:
         raise StrategyError("shard: parameter_plan is for a cell; a function has no parameters of its own")
     return cell.shard(in_strategy, out_strategy, parameter_plan)

@@ -91,7 +91,7 @@ def enclosed_locally(sizes: Sizes) -> tuple[Edge, ...]:
     return tuple(Edge(edge.sources, edge.targets, sides[edge.targets[0].kind]) for edge in enclosed(sizes))
 
 
-class Links(NamedTuple):
+class NodeEdges(NamedTuple):
     """The edges of a node by place: `sources` and `targets` tell which edge a place belongs to.
 
     `entering` and `leaving` are the edges whose owner is an argument of a region and a result, in order.
@@ -103,19 +103,19 @@ class Links(NamedTuple):
     leaving: tuple[Edge, ...]
 
 
-_NO_LINKS = Links({}, {}, (), ())
+_NO_LINKS = NodeEdges({}, {}, (), ())
 
 
-def links(of: Operator, sizes: Sizes) -> Links:
+def links(of: Operator, sizes: Sizes) -> NodeEdges:
     """The edges of a node of that operator, which are none for most."""
     return _NO_LINKS if of.edges is None else _links(of.edges, sizes)
 
 
 @lru_cache(maxsize=4096)
-def _links(edges: Callable[[Sizes], tuple[Edge, ...]], sizes: Sizes) -> Links:
+def _links(edges: Callable[[Sizes], tuple[Edge, ...]], sizes: Sizes) -> NodeEdges:
     made = edges(sizes)
     owners = [(edge, edge.targets[0].kind) for edge in made]
-    return Links(
+    return NodeEdges(
         {spot: edge for edge in made for spot in edge.sources},
         {spot: edge for edge in made for spot in edge.targets},
         tuple(edge for edge, kind in owners if kind == ARG),

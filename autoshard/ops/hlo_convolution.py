@@ -21,7 +21,7 @@ from autoshard.ops.folding import widened
 from autoshard.ops.hlo_window import Window, dilated, windows
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Slide, along, block_starts, common_parts, slid
-from autoshard.ops.windows import Window as Fetched
+from autoshard.ops.windows import OperandWindow as Fetched
 from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]

@@ -34,7 +34,7 @@ ABSENT = -1
 
 
 @dataclass(frozen=True)
-class Link:
+class DimLink:
     """Dims of operand, indices and slices that belong together, ABSENT where a tensor has none, and their role."""
 
     role: str
@@ -73,20 +73,20 @@ class IndexDims:
     def batch_shape(self, indices: Shape) -> Shape:
         return tuple(size for dim, size in enumerate(indices) if dim != self.vector)
 
-    def links(self, operand: Shape, indices: Shape, slices: Shape) -> Iterator[Link]:
+    def links(self, operand: Shape, indices: Shape, slices: Shape) -> Iterator[DimLink]:
         """All dims that belong together, in the order of Shardy's factors (addGatherScatterFactors)."""
         kept, places = iter(self.kept(len(operand))), iter(i for i in range(len(indices)) if i != self.vector)
         own = dict(zip(self.indices_batching, self.batching, strict=True))
         for at, size in enumerate(slices):
             if at in self.window:
                 dim = next(kept)
-                yield Link(WINDOW if operand[dim] == size else CUT, dim, ABSENT, at)
+                yield DimLink(WINDOW if operand[dim] == size else CUT, dim, ABSENT, at)
             else:
                 place = next(places)
-                yield Link(BATCH if place in own else IMPLICIT, own.get(place, ABSENT), place, at)
-        yield from (Link(DROPPED, dim, ABSENT, ABSENT) for dim in self.dropped)
+                yield DimLink(BATCH if place in own else IMPLICIT, own.get(place, ABSENT), place, at)
+        yield from (DimLink(DROPPED, dim, ABSENT, ABSENT) for dim in self.dropped)
         if self.vector < len(indices):
-            yield Link(VECTOR, ABSENT, self.vector, ABSENT)
+            yield DimLink(VECTOR, ABSENT, self.vector, ABSENT)
 
     def check(self, what: str, operand: Shape, indices: Shape, slices_rank: int) -> None:
         """Raise ShapeError unless the numbers fit tensors of these ranks."""
@@ -207,7 +207,7 @@ def _rule(operand: Shape, indices: Shape, *, reduction: str, slice_sizes: Shape,
     return replace(builder.build(), reduction=reduction)
 
 
-def _add_factor(builder: FactorBuilder, link: Link, operand: Shape, indices: Shape, slices: Shape) -> None:
+def _add_factor(builder: FactorBuilder, link: DimLink, operand: Shape, indices: Shape, slices: Shape) -> None:
     places = {i: dim for i, dim in enumerate((link.operand, link.indices, link.slices)) if dim != ABSENT}
     if link.role == CUT and slices[link.slices] == 1:
         builder.factor({0: link.operand}, operand[link.operand], REDUCTION)

@@ -18,7 +18,7 @@ from autoshard.core.tensortype import DType
 from autoshard.ops.attributes import Place
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
-from autoshard.ops.hlo_gather import ABSENT, CUT, DROPPED, IMPLICIT, VECTOR, IndexDims, Link, Slices
+from autoshard.ops.hlo_gather import ABSENT, CUT, DROPPED, IMPLICIT, VECTOR, DimLink, IndexDims, Slices
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange
 from autoshard.util.errors import ShapeError
@@ -93,7 +93,7 @@ def _check(inputs: Sequence[Shape], indices: Shape, updates: Sequence[Shape], di
 
 
 def _add_factor(
-    builder: FactorBuilder, link: Link, count: int, body: Body, operand: Shape, indices: Shape, slices: Shape
+    builder: FactorBuilder, link: DimLink, count: int, body: Body, operand: Shape, indices: Shape, slices: Shape
 ) -> None:
     inputs = {i: link.operand for i in (*range(count), *range(2 * count + 1, 3 * count + 1))}  # and results
     updates = {i: link.slices for i in range(count + 1, 2 * count + 1)}

@@ -19,7 +19,7 @@ from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.joint import joined_boxes, joined_windows, placed
 from autoshard.ops.laid import Laid, box
 from autoshard.ops.registry import operator
-from autoshard.ops.windows import Exchange, Slide, Window, along, block_starts, common_parts, picked, slid
+from autoshard.ops.windows import Exchange, OperandWindow, Slide, along, block_starts, common_parts, picked, slid
 from autoshard.util.errors import ShapeError
 
 Sizes = Sequence[int]
@@ -215,7 +215,7 @@ def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
         if layout.parts[dim] > 1 and (low[dim], high[dim], inner) != (0, 0, 0):
             slide = Slide(base=inner + 1, low=low[dim])
             read = slid(shape[dim], slide, block_starts(block[dim], layout.parts[dim]), block[dim])
-            windows.append(Window(0, dim, layout.dims[dim], (read.run,)))
+            windows.append(OperandWindow(0, dim, layout.dims[dim], (read.run,)))
             low[dim], high[dim] = (along(layout, dim, ends) for ends in (read.low, read.high))
     return Exchange(tuple(windows), {"low": tuple(low), "high": tuple(high)})
 
@@ -288,7 +288,7 @@ def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
             local["limit"][dim] = attrs["limit"][dim]
         elif shape[dim] != place.operands[0].shape[dim]:
             run = picked(attrs["start"][dim], attrs["strides"][dim], shape[dim], block[dim], parts)
-            windows.append(Window(0, dim, layout.dims[dim], (run,)))
+            windows.append(OperandWindow(0, dim, layout.dims[dim], (run,)))
             local["start"][dim], local["limit"][dim], local["strides"][dim] = 0, block[dim], 1
     return Exchange(tuple(windows), {name: tuple(values) for name, values in local.items()})
 

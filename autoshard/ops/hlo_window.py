@@ -21,7 +21,7 @@ from autoshard.ops.folding import combine, fold_windows
 from autoshard.ops.hlo_scan import scan_exchange
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Numbers, Run, Slide, along, block_starts, common_parts, numbers, slid
-from autoshard.ops.windows import Window as Fetched
+from autoshard.ops.windows import OperandWindow as Fetched
 from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]

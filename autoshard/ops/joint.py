@@ -18,7 +18,17 @@ from autoshard.ops.axes import axis_index, letters, sized, whole_numbers, words
 from autoshard.ops.laid import Laid, box
 from autoshard.ops.registry import operator
 from autoshard.ops.source import zeros_like
-from autoshard.ops.windows import Exchange, Run, Varying, Window, along, block_starts, common_parts, numbers, picked
+from autoshard.ops.windows import (
+    Exchange,
+    OperandWindow,
+    Run,
+    Varying,
+    along,
+    block_starts,
+    common_parts,
+    numbers,
+    picked,
+)
 from autoshard.util.errors import ShapeError
 
 
@@ -32,7 +42,7 @@ def _joined_rule(shape: Sequence[int], axis: int, parts: Sequence[int], operands
     return sized(f"{', '.join([dims] * operands)} -> {', '.join([dims] * results)}", names, sizes)
 
 
-def joined_windows(place: Place, axis: int) -> tuple[tuple[Window, ...], tuple[Varying, ...], int]:
+def joined_windows(place: Place, axis: int) -> tuple[tuple[OperandWindow, ...], tuple[Varying, ...], int]:
     """What a block of tensors joined along `axis` needs of each, where these begin in it, and its size."""
     layout, block = place.result_layouts[0], place.local_result()[axis]
     parts, before, windows, places = layout.parts[axis], 0, [], []
@@ -42,7 +52,7 @@ def joined_windows(place: Place, axis: int) -> tuple[tuple[Window, ...], tuple[V
         first = np.maximum(0, starts - before)
         counts = np.maximum(0, np.minimum(size, starts + block - before) - first)
         run = Run(numbers(np.where(counts, first, 0)), numbers(counts), max(1, int(counts.max())))
-        windows.append(Window(i, axis, layout.dims[axis], (run,)))
+        windows.append(OperandWindow(i, axis, layout.dims[axis], (run,)))
         places.append(along(layout, axis, numbers(np.where(counts, first + before - starts, block))))
         before += size
     return tuple(windows), tuple(places), block
@@ -178,7 +188,9 @@ def _(attrs, place):
     for i, of in enumerate(place.results):
         runs.append(picked(before, 1, of.shape[axis], place.local_result(i)[axis], layout.parts[axis]))
         before += of.shape[axis]
-    return Exchange((Window(0, axis, layout.dims[axis], tuple(runs)),), {"sizes": tuple(run.width for run in runs)})
+    return Exchange(
+        (OperandWindow(0, axis, layout.dims[axis], tuple(runs)),), {"sizes": tuple(run.width for run in runs)}
+    )
 
 
 @split.gradient

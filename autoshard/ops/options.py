@@ -17,7 +17,7 @@ VIEWS = ("same", "reshape", "strided")
 
 
 @dataclass(frozen=True)
-class Options:
+class OperatorOptions:
     """The arguments of `operator` but the name."""
 
     rule: Any

@@ -19,7 +19,7 @@ from autoshard.ops.best import best_exchange
 from autoshard.ops.folding import widened
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.source import sizes_of
-from autoshard.ops.windows import Exchange, Totals, Window, along, picked
+from autoshard.ops.windows import Exchange, OperandWindow, Totals, along, picked
 from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
@@ -365,7 +365,9 @@ def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
     totals = Totals((0,), at, reduce_sum, {"axis": (at,), "keep_dims": True}, cum_sum_after)
     size, block, parts = place.operands[0].shape[at], place.local_operand(0)[at], layout.parts[at]
     # Where blocks hold more than the dim has, zeros take the place of the padding.
-    windows = (Window(0, at, layout.dims[at], (picked(0, 1, size, block, parts),)),) if block * parts > size else ()
+    windows = (
+        (OperandWindow(0, at, layout.dims[at], (picked(0, 1, size, block, parts),)),) if block * parts > size else ()
+    )
     return Exchange(windows, {"position": along(layout, at, range(parts))}, totals)
 
 

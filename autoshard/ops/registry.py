@@ -31,7 +31,7 @@ from autoshard.core.rule import REPLICATE, Rule, bind
 from autoshard.core.tensortype import DType, TensorType, promote, type_of
 from autoshard.ops.attributes import Place, Types, hashable
 from autoshard.ops.laid import Laid
-from autoshard.ops.options import Options
+from autoshard.ops.options import OperatorOptions
 from autoshard.ops.positional import sort_call
 from autoshard.ops.windows import Exchange
 from autoshard.util.errors import RuleError, ShapeError, UnknownNameError, at
@@ -43,7 +43,7 @@ _REGISTRY: dict[str, Operator] = {}
 class Operator:
     """What autoshard knows of one kind of operator; see the module's text for how to make one."""
 
-    def __init__(self, name: str, run: Callable, options: Options) -> None:
+    def __init__(self, name: str, run: Callable, options: OperatorOptions) -> None:
         self.name = name
         self.run = run
         self.options = options
@@ -462,7 +462,7 @@ def operator(
         if name in _REGISTRY:
             raise UnknownNameError(f"operator {name!r} is already defined; choose another name")
         sets = tuple(tuple(indices) for indices in linear)
-        options = Options(
+        options = OperatorOptions(
             rule, shape, dtype, sets, flops, tuple(call), spread, constant, effects, edges, foreign, view, scratch,
             neutral, fills or {}, None if over is None else tuple(tuple(indices) for indices in over), imbalance,
         )  # fmt: skip

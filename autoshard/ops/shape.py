@@ -32,7 +32,7 @@ def _(g, y, x):
 
 
 @dataclass
-class _Side:
+class _ReshapeSide:
     """One shape in the walk of `reshape_rule`: the open dim, what is left of it, and the product of all factors."""
 
     tensor: int
@@ -64,7 +64,7 @@ def reshape_rule(source: Sequence[int], target: Sequence[int]) -> Rule:
     elsewhere one side gets a factor of its own, which every rank needs whole. `(8, 16, 6) -> (128, 6)` gives
     `a b c -> (a b) c`. Shapes without elements have nothing in common.
     """
-    sides = left, right = _Side(0, tuple(source)), _Side(1, tuple(target))
+    sides = left, right = _ReshapeSide(0, tuple(source)), _ReshapeSide(1, tuple(target))
     made = FactorBuilder([len(source)], [len(target)])
     if 0 in source:
         for side in sides:
@@ -79,7 +79,7 @@ def reshape_rule(source: Sequence[int], target: Sequence[int]) -> Rule:
     return made.build()
 
 
-def _next_factors(left: _Side, right: _Side) -> list[tuple[tuple[_Side, ...], int]]:
+def _next_factors(left: _ReshapeSide, right: _ReshapeSide) -> list[tuple[tuple[_ReshapeSide, ...], int]]:
     for side in (left, right):
         if side.at_one:
             return [((side,), 1)]

@@ -19,9 +19,9 @@ from autoshard.ops.laid import Laid, box
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import (
     Exchange,
+    OperandWindow,
     Run,
     Slide,
-    Window,
     along,
     block_starts,
     common_parts,
@@ -49,8 +49,8 @@ def _split_dims(place: Place, touched: Sequence[bool]) -> list[tuple[int, int]]:
     return [(dim, parts[dim]) for dim, hit in enumerate(touched) if hit and parts[dim] > 1]
 
 
-def _window(place: Place, dim: int, run: Run, wraps: bool = False) -> Window:
-    return Window(0, dim, place.operand_layouts[0].dims[dim], (run,), wraps)
+def _window(place: Place, dim: int, run: Run, wraps: bool = False) -> OperandWindow:
+    return OperandWindow(0, dim, place.operand_layouts[0].dims[dim], (run,), wraps)
 
 
 # -- slices
@@ -283,7 +283,7 @@ def flip(x, *, axis):
     return np.flip(x, axis)
 
 
-def _turned(place: Place, axes: Sequence[int]) -> tuple[tuple[Window, ...], tuple[int, ...]]:
+def _turned(place: Place, axes: Sequence[int]) -> tuple[tuple[OperandWindow, ...], tuple[int, ...]]:
     """The windows that turn the split dims of `axes` around, and the axes that are left to be turned by each rank."""
     shape, block = place.operands[0].shape, place.local_result()
     split = _split_dims(place, [dim in axes for dim in range(len(shape))])

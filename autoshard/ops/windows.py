@@ -54,7 +54,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Window:
+class OperandWindow:
     """What each position along `axes` needs of dim `dim` of operand `operand`: the runs, one behind the other.
 
     `wraps` says that indices are counted modulo the dim's size.
@@ -111,7 +111,7 @@ class Exchange:
     With `ring` it runs in turns instead.
     """
 
-    windows: tuple[Window, ...] = ()
+    windows: tuple[OperandWindow, ...] = ()
     attrs: Mapping[str, Any] | None = None
     totals: Totals | None = None
     ring: Ring | None = None

@@ -30,7 +30,7 @@ Item = TypeVar("Item", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class _Piece(Generic[Item]):
+class _BundlePiece(Generic[Item]):
     """Something that makes results of operands; `heavy` where it is a contraction, or not known to be none."""
 
     operands: Sequence[Item]
@@ -88,7 +88,7 @@ def bundled_values(graph: Graph, inside: Collection[Node] = ()) -> Ends[Value]:
     Args:
         inside: as for `latency_shares`.
     """
-    pieces = [_Piece(node.operands, node.results, node in inside or is_heavy(node)) for node in graph.nodes]
+    pieces = [_BundlePiece(node.operands, node.results, node in inside or is_heavy(node)) for node in graph.nodes]
     starts = {value for value, role in graph.role_of.items() if role in (PARAMETER, STATE)}
     updates = {i for i, into in graph.updates.items() if graph.roles[into] in (PARAMETER, STATE)}
     plain = [value for i, value in enumerate(graph.outputs) if i not in updates]
@@ -97,7 +97,7 @@ def bundled_values(graph: Graph, inside: Collection[Node] = ()) -> Ends[Value]:
 
 def bundled(program: Program) -> Ends[Register]:
     """The registers of a program, outside of its loops and branches, that hold early or late values."""
-    pieces = [_Piece(one.operands, one.results, _is_heavy(one)) for one in program.instructions]
+    pieces = [_BundlePiece(one.operands, one.results, _is_heavy(one)) for one in program.instructions]
     roles = program.roles or (DATA,) * len(program.inputs)
     starts = {one for one, role in zip(program.inputs, roles, strict=True) if role in (PARAMETER, STATE)}
     updates = {i for i, into in program.updates.items() if roles[into] in (PARAMETER, STATE)}
@@ -118,7 +118,7 @@ def _is_heavy(one: Instruction) -> bool:
     return not isinstance(one, Compute) or is_heavy(one.node)
 
 
-def _ends_of(pieces: Sequence[_Piece[Item]], starts: Iterable[Item], plain: Collection[Item]) -> Ends[Item]:
+def _ends_of(pieces: Sequence[_BundlePiece[Item]], starts: Iterable[Item], plain: Collection[Item]) -> Ends[Item]:
     """What is early or late, for pieces in an order of execution; `plain` leaves and updates nothing."""
     early, constant = set(starts), set[Item]()
     for one in pieces:

@@ -31,7 +31,7 @@ class Form(NamedTuple):
         return Register(name, of.with_shape(self.shape) if padded else of, self.layout, of.shape if padded else None)
 
 
-class Way(NamedTuple):
+class FormPath(NamedTuple):
     """Steps from one form of a value, each with the form that it leads to, and the elements that they move."""
 
     start: Form
@@ -40,7 +40,7 @@ class Way(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 12)
-def padded_steps(start: Form, end: Form, shape: Shape) -> Way:
+def padded_steps(start: Form, end: Form, shape: Shape) -> FormPath:
     """How a value of true `shape` gets from one form to another.
 
     Dims in blocks of two sizes that do not fit each other are made whole in between.
@@ -58,14 +58,14 @@ def padded_steps(start: Form, end: Form, shape: Shape) -> Way:
     layout = start.layout.with_dims(() if dim in clash else refs for dim, refs in enumerate(start.layout.dims))
     middle = Form(layout, _where_split(layout, start.shape, shape))
     first, second = _leg(start, middle, shape), _leg(middle, end, shape)
-    return Way(start, first.steps + second.steps, first.moved + second.moved)
+    return FormPath(start, first.steps + second.steps, first.moved + second.moved)
 
 
-def _leg(start: Form, end: Form, shape: Shape) -> Way:
+def _leg(start: Form, end: Form, shape: Shape) -> FormPath:
     work = _where_split(end.layout, end.shape, _where_split(start.layout, start.shape, shape))
     steps = program_steps(start.layout, end.layout, work, shape)
     forms = [Form(step.after, _where_split(step.after, work, shape)) for step in steps]
-    return Way(start, tuple(zip(steps, forms, strict=True)), moved(steps, work, shape))
+    return FormPath(start, tuple(zip(steps, forms, strict=True)), moved(steps, work, shape))
 
 
 def _where_split(layout: Layout, padded: Shape, shape: Shape) -> Shape:

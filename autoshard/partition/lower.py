@@ -19,7 +19,7 @@ from autoshard.ops.attributes import Place
 from autoshard.ops.padding import mask_padding
 from autoshard.ops.registry import Operator
 from autoshard.partition.composites import taken_apart
-from autoshard.partition.forms import Form, Way, padded_steps
+from autoshard.partition.forms import Form, FormPath, padded_steps
 from autoshard.partition.manual import is_together, together
 from autoshard.partition.masks import masks
 from autoshard.partition.padding import padding_of
@@ -203,7 +203,7 @@ class _Lowering:
             register = copies[form]
         return register
 
-    def nearest(self, value: Value, wanted: Form) -> Way:
+    def nearest(self, value: Value, wanted: Form) -> FormPath:
         """The copy from which the form is reached with the fewest bytes, and the steps."""
         starts = [start for start in self.copies[value] if self.is_kept(value, start)] or self.copies[value]
         ways = [padded_steps(start, wanted, value.type.shape) for start in starts]

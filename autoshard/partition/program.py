@@ -247,7 +247,7 @@ class Wait:
 
 
 @dataclass(frozen=True, eq=False)
-class Body:
+class NestBody:
     """A block inside a Nest: the registers that it starts from, instructions, the registers that it yields.
 
     Instructions may read registers from outside (`captured`).
@@ -280,7 +280,7 @@ class Nest:
     node: Node
     entering: tuple[Register, ...]
     results: tuple[Register, ...]
-    bodies: tuple[Body, ...]
+    bodies: tuple[NestBody, ...]
     divergent: bool = False
     trips: int = 1
 

@@ -14,7 +14,7 @@ from autoshard.ir.flow import borders
 from autoshard.ir.graph import Node, Region, Value
 from autoshard.ir.trips import trips
 from autoshard.layout.layout import Layout
-from autoshard.partition.program import Body, Nest
+from autoshard.partition.program import Nest, NestBody
 
 if TYPE_CHECKING:
     from autoshard.partition.lower import _Lowering
@@ -44,7 +44,7 @@ def lower_nest(lowering: _Lowering, node: Node) -> None:
         lowering.settle(value, node)
 
 
-def _body(lowering: _Lowering, node: Node, place: int) -> Body:
+def _body(lowering: _Lowering, node: Node, place: int) -> NestBody:
     """One region, in a list of instructions and with copies of values of its own."""
     region, border = node.regions[place], borders(node, lowering.plan.strategy(node), place)
     outside, copies = lowering.instructions, lowering.copies
@@ -56,7 +56,7 @@ def _body(lowering: _Lowering, node: Node, place: int) -> Body:
         lowering.compute(one)
     ends = zip(region.outputs, border.yields, strict=True)
     outputs = tuple(lowering.bring(value, layout, node) for value, layout in ends)
-    body = Body(args, tuple(lowering.instructions), outputs)
+    body = NestBody(args, tuple(lowering.instructions), outputs)
     lowering.instructions, lowering.copies = outside, copies
     return body
 

@@ -13,12 +13,12 @@ from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs
 from autoshard.ops.attributes import resolve
 from autoshard.partition.program import (
-    Body,
     Bundle,
     Collective,
     Compute,
     Instruction,
     Nest,
+    NestBody,
     Program,
     Register,
     Together,
@@ -87,7 +87,7 @@ def _check_order(program: Program) -> None:
             for register in instruction.results:
                 define(register, where)
 
-    def inner(body: Body, where: str) -> None:
+    def inner(body: NestBody, where: str) -> None:
         """A body sees what is defined around it; what it defines is not seen outside."""
         before = set(defined)
         for register in body.args:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from autoshard.ir.flow import inside, manual_axes
 from autoshard.ir.verify import describe
 from autoshard.layout.layout import Layout
-from autoshard.partition.program import Body, Collective, Nest, Register, Together, walk
+from autoshard.partition.program import Collective, Nest, NestBody, Register, Together, walk
 from autoshard.redistribute.step import Step
 from autoshard.util.errors import GraphError
 
@@ -59,7 +59,7 @@ def _check_condition(registers: Sequence[Register], where: str) -> None:
         raise GraphError(f"{where}: it is decided by {shown}; that has to be one scalar, whole on every rank")
 
 
-def _check_manual(body: Body, manual: Sequence[str], where: str) -> None:
+def _check_manual(body: NestBody, manual: Sequence[str], where: str) -> None:
     """That nothing in the body of a manual computation is split or moved along the manual axes."""
     if not manual:
         return

@@ -14,7 +14,7 @@ from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.ops.attributes import Place
 from autoshard.ops.registry import Operator
-from autoshard.ops.windows import Ring, Totals, Window, next_block
+from autoshard.ops.windows import OperandWindow, Ring, Totals, next_block
 from autoshard.partition.composites import composite_steps, runs_apart
 from autoshard.partition.manual import is_together, steps_together
 from autoshard.partition.together import TogetherStep
@@ -22,7 +22,7 @@ from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
 
 
-class Fetch(NamedTuple):
+class OperandFetch(NamedTuple):
     """A window step of one operand; `of` is the type of the whole that it starts from."""
 
     operand: int
@@ -42,14 +42,14 @@ class Rounds(NamedTuple):
     """A ring: the step that moves on each moving operand, and the types and layouts of the state."""
 
     ring: Ring
-    steps: tuple[Fetch, ...]
+    steps: tuple[OperandFetch, ...]
     state: tuple[tuple[TensorType, Layout], ...]
 
 
 class Exchanged(NamedTuple):
     """What happens before an operator runs on its blocks, and what it then runs as."""
 
-    fetches: tuple[Fetch, ...]
+    fetches: tuple[OperandFetch, ...]
     gathered: Gathered | None
     op: Operator
     attrs: Mapping[str, Any]
@@ -69,7 +69,7 @@ def exchanged(op: Operator, attrs: Mapping[str, Any], place: Place) -> Exchanged
         i, dim = window.operand, window.dim
         block = layouts[i].local_shape(types[i].shape)[dim]
         step = WindowStep.of(window, layouts[i], place.operands[i].shape[dim], block)
-        fetches.append(Fetch(i, step, types[i]))
+        fetches.append(OperandFetch(i, step, types[i]))
         layouts[i], types[i] = step.after, types[i].with_shape(step.made_shape(types[i].shape))
     attrs = {**local, **(wanted.attrs or {})}
     if wanted.totals is None:
@@ -104,8 +104,8 @@ def _rounds(ring: Ring, place: Place) -> Rounds:
     for i in ring.moving:
         layout, of = place.operand_layouts[i], types[i]
         block = place.local_operand(i)[dim]
-        window = Window(i, dim, layout.dims[dim], (next_block(block, layout.parts[dim]),))
-        steps.append(Fetch(i, WindowStep.of(window, layout, of.shape[dim], block), of))
+        window = OperandWindow(i, dim, layout.dims[dim], (next_block(block, layout.parts[dim]),))
+        steps.append(OperandFetch(i, WindowStep.of(window, layout, of.shape[dim], block), of))
     lies = place.result_layouts[0]
 
     def held(of: TensorType) -> tuple[TensorType, Layout]:

@@ -22,7 +22,7 @@ from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
 from autoshard.pipeline.stages.balance import balanced_stages
 from autoshard.pipeline.stages.cut import cut_as_assigned
 from autoshard.pipeline.stages.whole import whole_step
-from autoshard.pipeline.transfers.group import Group, groups_along, read_groups
+from autoshard.pipeline.transfers.group import RankGroup, groups_along, read_groups
 from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import asked_on
 from autoshard.runtime.mpi import default_comm
@@ -31,7 +31,7 @@ from autoshard.search.limit import read_limit
 from autoshard.search.problem import Problem
 from autoshard.search.rings import with_rings
 from autoshard.trace.function import Traced
-from autoshard.transform.micro.accumulate import Apart
+from autoshard.transform.micro.accumulate import StepParts
 from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, StageError
 from costmodel import Hardware, format_bytes, format_seconds
 
@@ -98,7 +98,7 @@ def plan_pipeline(
     inputs: Any = (),
     mesh: Mesh | str | None = None,
     *,
-    pipeline: str | Sequence[Group] = "pp",
+    pipeline: str | Sequence[RankGroup] = "pp",
     micro_batches: int = 1,
     schedule: str | Schedule = DEFAULT_SCHEDULE,
     chunks: int | None = None,
@@ -151,7 +151,7 @@ def plan_pipeline(
     traced = traced_target(target, inputs)
     known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     everywhere = known.for_ranks(sum(len(group.ranks) for group in groups))
-    step = Apart.of(traced.graph, order.micro_batches)
+    step = StepParts.of(traced.graph, order.micro_batches)
     own = [groups[place] for place in order.ranks_of_stages]
     whole = whole_step(cut_as_assigned(step, _assigned(step, stages, own, everywhere)))
     graphs = tuple(stage_graph(whole, i, traced.annotations, everywhere) for i in range(order.stages))
@@ -226,7 +226,7 @@ def check_memory(planned: PlannedPipeline, limit: int) -> None:
             )
 
 
-def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[Group]) -> tuple[Group, ...]:
+def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[RankGroup]) -> tuple[RankGroup, ...]:
     if not isinstance(pipeline, str):
         return tuple(pipeline)
     if "=" in pipeline or "/" in pipeline:
@@ -257,7 +257,9 @@ def _schedule(schedule: str | Schedule, groups: int, micro_batches: int, chunks:
     return check(make_schedule(kind.name, groups, micro_batches, kind.chunks if chunks is None else chunks))
 
 
-def _assigned(step: Apart, stages: Mapping[str, int] | None, groups: Sequence[Group], hardware: Hardware) -> Assigned:
+def _assigned(
+    step: StepParts, stages: Mapping[str, int] | None, groups: Sequence[RankGroup], hardware: Hardware
+) -> Assigned:
     if stages is None:
         devices = [group.mesh.devices for group in groups]
         return assign_nodes(step, balanced_stages(step, devices, hardware), len(groups))
@@ -268,7 +270,7 @@ def _assigned(step: Apart, stages: Mapping[str, int] | None, groups: Sequence[Gr
 
 
 def _planned(
-    traced: Traced, stage: StageGraph, group: Group, mode: str, hardware: Hardware, passes: tuple[str, ...]
+    traced: Traced, stage: StageGraph, group: RankGroup, mode: str, hardware: Hardware, passes: tuple[str, ...]
 ) -> Plan:
     graph, mesh = stage.graph, group.mesh
     asked = {value: one for value, one in asked_on(traced, mesh).values.items() if value in graph.role_of}

@@ -11,10 +11,10 @@ import math
 
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, size_of
-from autoshard.propagate.basic import Table, clear_of_factors, is_prefix, is_strict_prefix, remainder, room, trim
+from autoshard.propagate.basic import FactorTable, clear_of_factors, is_prefix, is_strict_prefix, remainder, room, trim
 
 
-def source_of(table: Table, factor: int, axes: Refs) -> tuple[int, int]:
+def source_of(table: FactorTable, factor: int, axes: Refs) -> tuple[int, int]:
     """The tensor that the agreed axes of a factor come from, and its size in elements.
 
     Among the tensors that have them all it is the largest, and the first of equal ones. The size is the product of the
@@ -41,7 +41,7 @@ def _has(own: Refs, axes: Refs) -> bool:
     return len(own) > last and own[:last] == axes[:last] and is_prefix(axes[last], own[last])
 
 
-def spread_aggressive(table: Table, wanted: dict[int, Refs], pointwise: bool = False) -> set[int]:
+def spread_aggressive(table: FactorTable, wanted: dict[int, Refs], pointwise: bool = False) -> set[int]:
     """Let each tensor take, factor by factor in order of preference, what it has room for: results, then operands.
 
     Args:
@@ -68,12 +68,12 @@ def spread_aggressive(table: Table, wanted: dict[int, Refs], pointwise: bool = F
     return grown
 
 
-def _preference(table: Table, factor: int, axes: Refs, pointwise: bool) -> tuple[int, int, int, int]:
+def _preference(table: FactorTable, factor: int, axes: Refs, pointwise: bool) -> tuple[int, int, int, int]:
     source, size = source_of(table, factor, axes)
     return -size, -size_of(axes) if pointwise else 0, source, factor
 
 
-def _possible(table: Table, tensor: int, factor: int, wanted: Refs) -> Refs:
+def _possible(table: FactorTable, tensor: int, factor: int, wanted: Refs) -> Refs:
     """What one tensor can take of the agreed axes of a factor; nothing if that is no more than it has."""
     cells = table.cells[tensor]
     own = cells[factor]
@@ -93,7 +93,7 @@ def _possible(table: Table, tensor: int, factor: int, wanted: Refs) -> Refs:
     return axes
 
 
-def _within_results(table: Table, factor: int, axes: Refs) -> Refs:
+def _within_results(table: FactorTable, factor: int, axes: Refs) -> Refs:
     for tensor in table.wiring.columns[factor][1]:
         taken = table.cells[tensor][factor]
         if taken is not None and is_strict_prefix(taken, axes):

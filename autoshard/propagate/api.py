@@ -19,7 +19,7 @@ from autoshard.propagate.edges import add_edges, sink_edges
 from autoshard.propagate.levels import Level
 from autoshard.propagate.pipeline import EXPORT, IMPORT
 from autoshard.propagate.propagated import PropagatedData
-from autoshard.propagate.record import Record
+from autoshard.propagate.record import PropagationRecord
 from autoshard.propagate.run import Log, Options
 from autoshard.propagate.run import propagate as spread_work
 from autoshard.propagate.traced import work_of
@@ -140,7 +140,7 @@ def propagate(
     options = options_of(which, conservative=conservative, driver=driver, order=order)
     read = _read(target, inputs, mesh)
     imported, traced = (None, read) if isinstance(read, Traced) else (read, None)
-    record = Record()
+    record = PropagationRecord()
     with gc_paused():
         work = _traced_work(read, mesh) if isinstance(read, Traced) else _imported_work(read)
         started = time.perf_counter()
@@ -165,7 +165,7 @@ def options_of(which: str, *, order: tuple[Level, ...] | None = None, **settings
     return options
 
 
-def _run(work: Work, which: str, options: Options, record: Record) -> Log:
+def _run(work: Work, which: str, options: Options, record: PropagationRecord) -> Log:
     before: tuple[_Pass, ...] = IMPORT if which == "full" else (add_edges,)
     after: tuple[_Pass, ...] = EXPORT if which == "full" else (sink_edges,)
     record.opened(work)

@@ -11,20 +11,25 @@ from collections.abc import Callable, Iterable
 
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, Mesh
-from autoshard.propagate.project import Row, Wiring
+from autoshard.propagate.project import TensorFactorShardings, Wiring
 
 # Called with (factor, axes that were cut off, tensor that has no room for them).
 Note = Callable[[int, Refs, int], None]
 Cells = list[Refs | None]
 
 
-class Table:
+class FactorTable:
     """The rows of one operator while a step fills them in: `cells[tensor][factor]` starts as the rows' axes."""
 
     __slots__ = ("wiring", "rows", "cells", "mesh", "conservative", "note")
 
     def __init__(
-        self, wiring: Wiring, rows: list[Row], mesh: Mesh, conservative: bool = False, note: Note | None = None
+        self,
+        wiring: Wiring,
+        rows: list[TensorFactorShardings],
+        mesh: Mesh,
+        conservative: bool = False,
+        note: Note | None = None,
     ) -> None:
         self.wiring = wiring
         self.rows = rows
@@ -139,7 +144,7 @@ def clear_of(axis: AxisRef, axes: Refs) -> AxisRef | None:
     return left
 
 
-def clear_of_factors(axis: AxisRef, cells: Cells, row: Row, factor: int) -> AxisRef | None:
+def clear_of_factors(axis: AxisRef, cells: Cells, row: TensorFactorShardings, factor: int) -> AxisRef | None:
     """The largest prefix of `axis` that no other factor of a tensor uses."""
     left: AxisRef | None = axis
     for other, axes in enumerate(cells):
@@ -155,7 +160,7 @@ def clear_of_factors(axis: AxisRef, cells: Cells, row: Row, factor: int) -> Axis
     return left
 
 
-def room(table: Table, tensor: int, factor: int, axis: AxisRef, done: int) -> AxisRef | None:
+def room(table: FactorTable, tensor: int, factor: int, axis: AxisRef, done: int) -> AxisRef | None:
     """The largest prefix of `axis` by which a factor of a tensor can be split, behind others of size `done`.
 
     Replicated and unreduced axes are not to be had. What the factor has already is fine; to have more it must be open
@@ -184,7 +189,7 @@ def room(table: Table, tensor: int, factor: int, axis: AxisRef, done: int) -> Ax
     return own[-1] if own and is_prefix(own[-1], axis) else None
 
 
-def trim(table: Table, axes: Refs, left_of: Callable[[AxisRef, int], AxisRef | None]) -> Refs:
+def trim(table: FactorTable, axes: Refs, left_of: Callable[[AxisRef, int], AxisRef | None]) -> Refs:
     """Cut a list of axes at the first that is not whole in `left_of(axis, size of the axes before it)`."""
     done = 1
     for i, axis in enumerate(axes):
@@ -206,7 +211,7 @@ def remainder(axes: Refs, taken: Refs) -> Refs:
     return (rest, *axes[len(taken) :])
 
 
-def spread_basic(table: Table, wanted: dict[int, Refs]) -> set[int]:
+def spread_basic(table: FactorTable, wanted: dict[int, Refs]) -> set[int]:
     """Spread along each factor what is left of its agreed axes when every tensor has had its say.
 
     Args:
@@ -222,7 +227,7 @@ def spread_basic(table: Table, wanted: dict[int, Refs]) -> set[int]:
     return grown
 
 
-def _expanded(table: Table, factor: int, wanted: Refs) -> list[int]:
+def _expanded(table: FactorTable, factor: int, wanted: Refs) -> list[int]:
     tensors = range(len(table.rows))
     vetoes: list[int] = []
 

@@ -1,6 +1,6 @@
 """Causes: from each axis that splits a dim of a value, step by step back to what a person asked for.
 
-`History` goes through the steps of a propagation once and keeps which one gave which axes to which value.
+`AxisHistory` goes through the steps of a propagation once and keeps which one gave which axes to which value.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from autoshard.ops.control import INTO
 from autoshard.propagate.driver import Event
 from autoshard.propagate.edges import is_edge
 from autoshard.propagate.project import Wiring, wiring
-from autoshard.propagate.record import MANUAL_IN, Output, Place, Record, Request
+from autoshard.propagate.record import MANUAL_IN, Output, Place, PropagationRecord, Request
 from autoshard.propagate.run import Log
-from autoshard.propagate.step import Placed, Step
+from autoshard.propagate.step import AddedAxes, PropagationStep
 from autoshard.propagate.work import Op, Val
 
 ASKED, STEP, FLOW, RETURNED, GROUP, CALL, RESHARD = "asked", "step", "flow", "returned", "group", "call", "reshard"
 
 
 @dataclass(frozen=True, eq=False)
-class Cause:
+class AxisCause:
     """How an axis came to split a dim.
 
     Attributes:
@@ -55,10 +55,10 @@ class Cause:
     event: Event | None = None
     tensors: tuple[int, int] | None = None
     factor: int | None = None
-    before: Cause | None = None
+    before: AxisCause | None = None
 
     @property
-    def chain(self) -> list[Cause]:
+    def chain(self) -> list[AxisCause]:
         """This cause and those before it; the last one is what was asked."""
         found, cause = [], self
         while cause is not None:
@@ -100,7 +100,7 @@ class Lost(NamedTuple):
     why: str
 
 
-class History:
+class AxisHistory:
     """Who gave which axes to whom.
 
     Args:
@@ -108,14 +108,14 @@ class History:
         log: what was done between the second and the third.
     """
 
-    def __init__(self, record: Record, log: Log) -> None:
+    def __init__(self, record: PropagationRecord, log: Log) -> None:
         self.record = record
         self.log = log
-        self._traced: dict[tuple[Place, int, int, AxisRef], list[Cause]] = {}
+        self._traced: dict[tuple[Place, int, int, AxisRef], list[AxisCause]] = {}
 
     # -- tracing
 
-    def trace(self, value: Val | Output, dim: int, axis: AxisRef) -> list[Cause]:
+    def trace(self, value: Val | Output, dim: int, axis: AxisRef) -> list[AxisCause]:
         """How an axis came to split a dim of a value of the finished working copy.
 
         An axis whose pieces came on several ways has a cause for each piece, major to minor.
@@ -125,7 +125,7 @@ class History:
             causes += self._after(value, dim, piece)
         return sorted(causes, key=lambda cause: cause.axis.pre)
 
-    def at(self, place: Place, dim: int, axis: AxisRef, number: int | None = None) -> list[Cause]:
+    def at(self, place: Place, dim: int, axis: AxisRef, number: int | None = None) -> list[AxisCause]:
         """The same for a place as it was just before a step, or when spreading ended."""
         given = self._given
         return self._at(given, place, dim, axis, len(self.log.events) if number is None else number - 1)
@@ -133,14 +133,14 @@ class History:
     def _kept(self, value: Val | Output) -> Place:
         return value if isinstance(value, Output) else self.record.place_of(value)
 
-    def _at(self, known: _AllGiven, place: Place, dim: int, axis: AxisRef, until: int) -> list[Cause]:
-        causes: list[Cause] = []
+    def _at(self, known: _AllGiven, place: Place, dim: int, axis: AxisRef, until: int) -> list[AxisCause]:
+        causes: list[AxisCause] = []
         left = [axis]
         asked = self.record.start.get(place)
         request = self.record.requests.get(place)
         if asked is not None and request is not None:
             axes = asked.dims[dim].axes
-            causes += [Cause(ASKED, place, dim, piece, asked=request) for piece in _overlaps(axes, left)]
+            causes += [AxisCause(ASKED, place, dim, piece, asked=request) for piece in _overlaps(axes, left)]
             left = _rest(left, axes)
         for given in known.get(place, ()):
             if not left:
@@ -151,7 +151,7 @@ class History:
                 left = _rest(left, given.axes)
         return causes + self._manual(place, dim, left)
 
-    def _manual(self, place: Place, dim: int, left: list[AxisRef]) -> list[Cause]:
+    def _manual(self, place: Place, dim: int, left: list[AxisRef]) -> list[AxisCause]:
         """Manual axes of the operand of a manual computation; the argument inside, which stands for it, lacks them."""
         flow = self.record.flows.get(place) if isinstance(place, Val) else None
         if flow is None or flow.edge.crosses != INTO:
@@ -161,9 +161,9 @@ class History:
         source = parent.origin.source if parent.origin is not None else None
         request = Request(MANUAL_IN, flow.owner, sharding, source, parent)
         manual = tuple(axis for axis in sharding.dims[dim].axes if axis.name in parent.attrs["manual_axes"])
-        return [Cause(ASKED, place, dim, piece, asked=request) for piece in _overlaps(manual, left)]
+        return [AxisCause(ASKED, place, dim, piece, asked=request) for piece in _overlaps(manual, left)]
 
-    def _through(self, known: _AllGiven, given: _Given, place: Place, axis: AxisRef) -> list[Cause]:
+    def _through(self, known: _AllGiven, given: _Given, place: Place, axis: AxisRef) -> list[AxisCause]:
         key = place, given.number, given.dim, axis
         causes = self._traced.get(key)
         if causes is None:
@@ -171,9 +171,9 @@ class History:
             causes = self._traced[key] = [self._cause(given, place, one) for one in before]
         return causes
 
-    def _cause(self, given: _Given, place: Place, before: Cause) -> Cause:
+    def _cause(self, given: _Given, place: Place, before: AxisCause) -> AxisCause:
         number = given.number if given.number >= 0 else None
-        return Cause(
+        return AxisCause(
             given.how,
             place,
             given.dim,
@@ -189,7 +189,7 @@ class History:
 
     # -- after spreading
 
-    def _after(self, value: Val | Output, dim: int, axis: AxisRef) -> list[Cause]:
+    def _after(self, value: Val | Output, dim: int, axis: AxisRef) -> list[AxisCause]:
         """An axis that a value has besides: by itself, from what its function returns, or to fit its operator.
 
         A value whose data-flow edge was given an operation by hand, without a sharding, keeps what it was asked.
@@ -200,7 +200,7 @@ class History:
         for how, origin, of_dim in self._later_origins(value, dim):
             causes = self.at(origin, of_dim, axis)
             if causes:
-                return [Cause(how, value, dim, one.axis, origin, of_dim, before=one) for one in causes]
+                return [AxisCause(how, value, dim, one.axis, origin, of_dim, before=one) for one in causes]
         return []
 
     def _later_origins(self, value: Val | Output, dim: int) -> Iterator[tuple[str, Place, int]]:
@@ -304,7 +304,7 @@ class History:
         }
 
 
-def rule_of(step: Step) -> Rule:
+def rule_of(step: PropagationStep) -> Rule:
     """The rule that a step went by."""
     return step._asked[0]
 
@@ -314,7 +314,7 @@ def dim_of(of_rule: Wiring, tensor: int, factor: int) -> int | None:
     return next((dim for dim, factors in enumerate(of_rule.tensors[tensor].dims) if factor in factors), None)
 
 
-def _given(number: int, event: Event, placed: Placed, places: list[Place], of_rule: Wiring) -> _Given | None:
+def _given(number: int, event: Event, placed: AddedAxes, places: list[Place], of_rule: Wiring) -> _Given | None:
     into = dim_of(of_rule, placed.tensor, placed.factor)
     out_of = dim_of(of_rule, placed.source, placed.factor)
     if into is None or out_of is None:

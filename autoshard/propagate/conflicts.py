@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from autoshard.layout.layout import Refs
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import Operator
-from autoshard.propagate.causes import History, dim_of, rule_of
+from autoshard.propagate.causes import AxisHistory, dim_of, rule_of
 from autoshard.propagate.infos import identity
 from autoshard.propagate.project import Wiring, to_factors, wiring
 from autoshard.propagate.record import Place
-from autoshard.propagate.step import Clash, Shardings, Step, flags_of, step_of
+from autoshard.propagate.step import Clash, PropagationStep, Shardings, flags_of, step_of
 from autoshard.propagate.work import Op
 
 # Why axes did not spread.
@@ -47,7 +47,7 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class Conflict:
+class AxisConflict:
     """Axes that did not spread through an operator.
 
     Attributes:
@@ -73,20 +73,20 @@ class Conflict:
     priority: int
 
 
-def conflicts(history: History) -> list[Conflict]:
+def conflicts(history: AxisHistory) -> list[AxisConflict]:
     """All conflicts, in the order in which they came up; of one that came up several times, the last."""
     at_end = {_key(one): one for one in _at_end(history)}
-    found: dict[tuple, Conflict] = {}
+    found: dict[tuple, AxisConflict] = {}
     for conflict in (*_in_log(history, at_end), *at_end.values()):
         found.setdefault(_key(conflict), conflict)
     return list(found.values())
 
 
-def _key(conflict: Conflict) -> tuple:
+def _key(conflict: AxisConflict) -> tuple:
     return conflict.op, conflict.wanted.place, conflict.wanted.dim, conflict.into.place, conflict.into.dim
 
 
-def _in_log(history: History, at_end: dict[tuple, Conflict]) -> Iterator[Conflict]:
+def _in_log(history: AxisHistory, at_end: dict[tuple, AxisConflict]) -> Iterator[AxisConflict]:
     """What steps decided, and what stood against them at that time only; what is left at the end is told then.
 
     Axes that waited for their priority are told here in any case: at the end they just are where they waited for.
@@ -101,7 +101,7 @@ def _in_log(history: History, at_end: dict[tuple, Conflict]) -> Iterator[Conflic
                     yield scene.conflict(clash, left=left)
 
 
-def _at_end(history: History) -> Iterator[Conflict]:
+def _at_end(history: AxisHistory) -> Iterator[AxisConflict]:
     for op, places, done in _once_more(history):
         if done.clashes:
             scene = _Scene(history, op, places, done, None)
@@ -109,7 +109,7 @@ def _at_end(history: History) -> Iterator[Conflict]:
                 yield scene.conflict(clash, left=True)
 
 
-def _once_more(history: History) -> Iterator[tuple[Op, list[Place], Step]]:
+def _once_more(history: AxisHistory) -> Iterator[tuple[Op, list[Place], PropagationStep]]:
     """One more step of each op, and of each output of main with the value returned there, on what all ended with."""
     record = history.record
     for op, info in record.ops:
@@ -129,7 +129,9 @@ def _once_more(history: History) -> Iterator[tuple[Op, list[Place], Step]]:
 class _Scene:
     """A step and the places that it was on."""
 
-    def __init__(self, history: History, op: Op, places: list[Place], step: Step, number: int | None) -> None:
+    def __init__(
+        self, history: AxisHistory, op: Op, places: list[Place], step: PropagationStep, number: int | None
+    ) -> None:
         self.history = history
         self.op = op
         self.places = places
@@ -137,9 +139,9 @@ class _Scene:
         self.shardings: Shardings = step._asked[1]
         self.number = number
 
-    def conflict(self, clash: Clash, left: bool) -> Conflict:
+    def conflict(self, clash: Clash, left: bool) -> AxisConflict:
         priority = 0 if self.number is None else self.history.log.events[self.number].priority
-        return Conflict(
+        return AxisConflict(
             self.op,
             self.side(clash.tensor, clash.factor, clash.axes),
             self.side(clash.other_tensor, clash.factor, ()),

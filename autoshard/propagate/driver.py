@@ -29,10 +29,10 @@ from autoshard.ops.control import (
 from autoshard.ops.registry import lookup
 from autoshard.propagate.edges import is_edge, of_edge_op, other_targets, sources
 from autoshard.propagate.function_edges import users_across
-from autoshard.propagate.groups import Groups
-from autoshard.propagate.infos import NOTHING, Found, Info, Infos, Key, Memo, Numbers, identity
+from autoshard.propagate.groups import ShardingGroups
+from autoshard.propagate.infos import NOTHING, Found, Info, Infos, Key, Numbers, StepMemo, identity
 from autoshard.propagate.levels import Level, Mode
-from autoshard.propagate.step import Step, flags_of
+from autoshard.propagate.step import PropagationStep, flags_of
 from autoshard.propagate.values import edge_op, holder, set_held, set_sharding
 from autoshard.propagate.work import Op, Use, Val, Work
 
@@ -57,7 +57,7 @@ class Event(NamedTuple):
     """
 
     op: Op
-    step: Step
+    step: PropagationStep
     before: tuple[Sharding | None, ...]
     level: int | None
     priority: int
@@ -81,7 +81,7 @@ class Spreader:
     def __init__(self, work: Work, infos: Infos) -> None:
         self.work = work
         self.events: list[Event] = []
-        self.groups = Groups(work)
+        self.groups = ShardingGroups(work)
         self.groups.sync()
         self.level: int | None = None
         self.priority = 0
@@ -263,7 +263,7 @@ class Spreader:
         for main, i, value in self._outputs:
             outputs = main.attrs["outputs"]
             before = value.sharding, outputs[i]
-            found = Memo(identity(value.type.shape), flags)[before]
+            found = StepMemo(identity(value.type.shape), flags)[before]
             if not found:
                 continue
             self.events.append(Event(main, found[0], before, self.level, self.priority, i))

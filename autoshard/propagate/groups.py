@@ -13,7 +13,7 @@ from autoshard.propagate.work import Op, Val, Work, find
 from autoshard.util.errors import GraphError
 
 
-class Groups:
+class ShardingGroups:
     """The groups of a working copy.
 
     Attributes:

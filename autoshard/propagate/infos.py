@@ -14,19 +14,19 @@ from autoshard.ops.control import INTO, data_flow_edge, func_data_flow_edge, pro
 from autoshard.ops.registry import Operator
 from autoshard.propagate.edges import is_edge, of_edge_op, sources
 from autoshard.propagate.levels import Level, Mode, flags
-from autoshard.propagate.step import Direction, Step, flags_of, step_of
+from autoshard.propagate.step import Direction, PropagationStep, flags_of, step_of
 from autoshard.propagate.views import inside, outside
 from autoshard.propagate.work import Op, is_rare
 
 Key = tuple[Sharding | None, ...]
 # A step and its changes: (index into `Op.held`, sharding to keep there, sharding as the step has it).
-Found = tuple[Step, tuple[tuple[int, Sharding, Sharding], ...]]
+Found = tuple[PropagationStep, tuple[tuple[int, Sharding, Sharding], ...]]
 # The flags of steps of an operator (with a direction of its own, if it has one): where operands have one use, and not.
 Numbers = dict[tuple[Operator, Direction | None], tuple[int | None, int | None]]
 View = tuple[Callable[[Sharding], Sharding], Callable[[Sharding], Sharding]]
 
 
-class Memo(dict[Key, Any]):
+class StepMemo(dict[Key, Any]):
     """Shardings -> what one step makes of them: a Found, or () if nothing changes.
 
     Args:
@@ -85,9 +85,9 @@ class Info:
         self.wide = wide
         self.fixed = fixed
         self.view = view
-        self.memos: dict[int, Memo] = {}
-        self.now: Memo | None = None
-        self.now_shared: Memo | None = None
+        self.memos: dict[int, StepMemo] = {}
+        self.now: StepMemo | None = None
+        self.now_shared: StepMemo | None = None
 
     def allow(self, levels: Sequence[Level], mode: Mode, numbers: Numbers) -> bool:
         """Set `now` and `now_shared` for a run at which all of `levels` are allowed; returns whether they change.
@@ -113,11 +113,11 @@ class Info:
             return flags_of(self.fixed, aggressive=mode.aggressive, pointwise=pointwise) if self.fixed else None
         return flags(levels, self.operator, self.operator.spread, single, pointwise, mode)
 
-    def _memo(self, number: int | None) -> Memo | None:
+    def _memo(self, number: int | None) -> StepMemo | None:
         if number is None or self.used is None:
             return None
         if number not in self.memos:
-            self.memos[number] = Memo(self.used, number, self.view)
+            self.memos[number] = StepMemo(self.used, number, self.view)
         return self.memos[number]
 
 

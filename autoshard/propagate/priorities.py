@@ -17,7 +17,7 @@ from autoshard.propagate.work import Op, Val, Work, is_rare
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class ShardingLocation:
     """Where a sharding stands: a value, or output `output` of a Function op."""
 
     at: Val | Op
@@ -35,7 +35,7 @@ class Place:
 
 
 # Priority -> the places with dims of that priority, and the shardings that people gave them.
-Waiting = dict[int, list[tuple[Place, Sharding]]]
+Waiting = dict[int, list[tuple[ShardingLocation, Sharding]]]
 
 
 def hold_back(work: Work) -> Waiting:
@@ -62,7 +62,7 @@ def hold_back(work: Work) -> Waiting:
     return dict(sorted(waiting.items()))
 
 
-def release(places: Iterable[tuple[Place, Sharding]], priority: int) -> None:
+def release(places: Iterable[tuple[ShardingLocation, Sharding]], priority: int) -> None:
     """Give the dims of that priority back what people asked of them."""
     for place, asked in places:
         now = place.sharding
@@ -70,20 +70,20 @@ def release(places: Iterable[tuple[Place, Sharding]], priority: int) -> None:
             place.set(_released(now, asked, priority))
 
 
-def _places(work: Work) -> Iterable[Place]:
+def _places(work: Work) -> Iterable[ShardingLocation]:
     for op in work.module.walk():
         if not is_rare(op.operator):
             for value in op.results:
                 if value.sharding is not None:
-                    yield Place(value)
+                    yield ShardingLocation(value)
         elif op.operator is function:
-            yield from map(Place, op.blocks[0].args)
-            yield from (Place(op, i) for i in range(len(op.attrs["outputs"])))
+            yield from map(ShardingLocation, op.blocks[0].args)
+            yield from (ShardingLocation(op, i) for i in range(len(op.attrs["outputs"])))
         elif op.operator.edges is not None:
             owners = (op.at(edge.targets[0]) for edge in (*op.links.entering, *op.links.leaving))
-            yield from (Place(owner) for owner in owners if edge_op(owner) is None)
+            yield from (ShardingLocation(owner) for owner in owners if edge_op(owner) is None)
         else:
-            yield from (Place(value) for value in op.results if value.sharding is not None)
+            yield from (ShardingLocation(value) for value in op.results if value.sharding is not None)
 
 
 def _held_back(sharding: Sharding) -> Sharding:

@@ -18,7 +18,7 @@ from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.layout.sharding import OPEN, DimSharding, Sharding
 
 
-class Row(NamedTuple):
+class TensorFactorShardings(NamedTuple):
     """One tensor of the table: what each factor of the rule is split by.
 
     axes: per factor the axes that split it, major to minor; None where the tensor does not have the factor, or where
@@ -82,7 +82,7 @@ def wiring(rule: Rule) -> Wiring:
 
 
 @lru_cache(maxsize=1 << 12)
-def to_factors(tensor: TensorFactors, sharding: Sharding | None) -> Row:
+def to_factors(tensor: TensorFactors, sharding: Sharding | None) -> TensorFactorShardings:
     """What splits each factor of a tensor: its row of the table.
 
     The axes of a dim are dealt to its factors, major to minor, and split where a factor needs only a part. The
@@ -99,7 +99,7 @@ def to_factors(tensor: TensorFactors, sharding: Sharding | None) -> Row:
         else:
             _deal(dim, spec, tensor.sizes, axes, closed, overflow)
     kept = sharding.replicated + sharding.unreduced if sharding is not None else ()
-    return Row(tuple(axes), overflow, tuple(closed), kept)
+    return TensorFactorShardings(tuple(axes), overflow, tuple(closed), kept)
 
 
 def _deal(
@@ -145,7 +145,7 @@ def _fill(size: int, axes: Refs) -> tuple[Refs, Refs, bool]:
 def from_factors(
     tensor: TensorFactors,
     axes: Sequence[Refs | None],
-    row: Row,
+    row: TensorFactorShardings,
     sharding: Sharding | None,
     mesh: Mesh,
     mesh_name: str,
@@ -166,7 +166,7 @@ def from_factors(
     return Sharding(mesh, dims, sharding.replicated, sharding.unreduced, sharding.reduction, mesh_name)
 
 
-def _join(dim: Dim, axes: Sequence[Refs | None], row: Row, sizes: tuple[int, ...]) -> DimSharding:
+def _join(dim: Dim, axes: Sequence[Refs | None], row: TensorFactorShardings, sizes: tuple[int, ...]) -> DimSharding:
     joined: list[AxisRef] = []
     closed = False
     for factor in dim:

@@ -9,8 +9,8 @@ from functools import cached_property
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.ir.graph import Graph, Value
 from autoshard.layout.sharding import Sharding
-from autoshard.propagate.causes import History
-from autoshard.propagate.record import Record
+from autoshard.propagate.causes import AxisHistory
+from autoshard.propagate.record import PropagationRecord
 from autoshard.propagate.run import Log, Options
 from autoshard.propagate.values import get_sharding
 from autoshard.propagate.work import Val, Work
@@ -40,7 +40,7 @@ class PropagatedData:
     options: Options
     work: Work
     log: Log
-    record: Record
+    record: PropagationRecord
     imported: Imported | None
     traced: Traced | None
     file: str
@@ -59,9 +59,9 @@ class PropagatedData:
         return found
 
     @cached_property
-    def history(self) -> History:
+    def history(self) -> AxisHistory:
         """Who gave which axes to whom."""
-        return History(self.record, self.log)
+        return AxisHistory(self.record, self.log)
 
     @cached_property
     def sources(self) -> dict[Value | int, Source]:

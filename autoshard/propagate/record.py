@@ -63,7 +63,7 @@ class Request:
 
 
 @dataclass(eq=False)
-class Record:
+class PropagationRecord:
     """Three looks at a working copy; call `opened`, `started` and `ended` in this order.
 
     Attributes:

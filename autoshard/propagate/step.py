@@ -16,8 +16,8 @@ from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.aggressive import source_of, spread_aggressive
-from autoshard.propagate.basic import Table, agreed, clear_of, is_strict_prefix, remainder, spread_basic
-from autoshard.propagate.project import Row, Wiring, from_factors, to_factors, wiring
+from autoshard.propagate.basic import FactorTable, agreed, clear_of, is_strict_prefix, remainder, spread_basic
+from autoshard.propagate.project import TensorFactorShardings, Wiring, from_factors, to_factors, wiring
 
 Shardings = tuple[Sharding | None, ...]
 
@@ -39,7 +39,7 @@ _BACKWARD, _BOTH = 2, 3
 
 
 @dataclass(frozen=True)
-class Placed:
+class AddedAxes:
     """Axes that a step added to a factor of a tensor, and the tensor whose sharding they came from."""
 
     tensor: int
@@ -70,7 +70,7 @@ class Clash:
     decided: bool
 
 
-class Step:
+class PropagationStep:
     """What one step changes.
 
     Attributes:
@@ -87,7 +87,7 @@ class Step:
         return f"Step({self.changes})"
 
     @property
-    def placed(self) -> tuple[Placed, ...]:
+    def placed(self) -> tuple[AddedAxes, ...]:
         """The axes that were added, tensor by tensor."""
         return self._explained[0]
 
@@ -97,7 +97,7 @@ class Step:
         return self._explained[1]
 
     @cached_property
-    def _explained(self) -> tuple[tuple[Placed, ...], tuple[Clash, ...]]:
+    def _explained(self) -> tuple[tuple[AddedAxes, ...], tuple[Clash, ...]]:
         return _explain(*self._asked)
 
 
@@ -110,7 +110,7 @@ def step(
     aggressive: bool = True,
     conservative: bool = False,
     pointwise: bool = False,
-) -> Step:
+) -> PropagationStep:
     """Propagate once through an operator.
 
     Args:
@@ -137,19 +137,19 @@ def flags_of(
 
 
 @lru_cache(maxsize=1 << 12)
-def step_of(rule: Rule, shardings: Shardings, flags: int) -> Step:
+def step_of(rule: Rule, shardings: Shardings, flags: int) -> PropagationStep:
     """As `step`, with the flags from `flags_of`."""
     asked = (rule, shardings, flags)
     mesh = common_mesh(shardings)
     if mesh is None or not flags & _BOTH:
-        return Step((), asked)
+        return PropagationStep((), asked)
     of_rule = wiring(rule)
     rows = _rows(of_rule, shardings)
     wanted = _wanted(of_rule, rows, flags)
     if not wanted:
-        return Step((), asked)
-    table = Table(of_rule, rows, mesh[0], bool(flags & _CONSERVATIVE))
-    return Step(_changes(table, _spread(table, wanted, flags), shardings, *mesh), asked)
+        return PropagationStep((), asked)
+    table = FactorTable(of_rule, rows, mesh[0], bool(flags & _CONSERVATIVE))
+    return PropagationStep(_changes(table, _spread(table, wanted, flags), shardings, *mesh), asked)
 
 
 def common_mesh(shardings: Sequence[Sharding | None]) -> tuple[Mesh, str] | None:
@@ -167,12 +167,12 @@ def common_mesh(shardings: Sequence[Sharding | None]) -> tuple[Mesh, str] | None
     return None if found is None or name is None else (found, name)
 
 
-def _rows(of_rule: Wiring, shardings: Shardings) -> list[Row]:
+def _rows(of_rule: Wiring, shardings: Shardings) -> list[TensorFactorShardings]:
     """The table of a rule. A sharding on the empty mesh holds no axes, so any of them fits in."""
     return [to_factors(tensor, sharding) for tensor, sharding in zip(of_rule.tensors, shardings, strict=True)]
 
 
-def _wanted(of_rule: Wiring, rows: list[Row], flags: int) -> dict[int, Refs]:
+def _wanted(of_rule: Wiring, rows: list[TensorFactorShardings], flags: int) -> dict[int, Refs]:
     """The agreed axes of the factors along which a tensor could take more than it has."""
     backward, both = flags & _BOTH == _BACKWARD, flags & _BOTH == _BOTH
     wanted: dict[int, Refs] = {}
@@ -186,14 +186,14 @@ def _wanted(of_rule: Wiring, rows: list[Row], flags: int) -> dict[int, Refs]:
     return wanted
 
 
-def _spread(table: Table, wanted: dict[int, Refs], flags: int) -> set[int]:
+def _spread(table: FactorTable, wanted: dict[int, Refs], flags: int) -> set[int]:
     if flags & _BASIC:
         return spread_basic(table, wanted)
     return spread_aggressive(table, wanted, bool(flags & _POINTWISE))
 
 
 def _changes(
-    table: Table, grown: set[int], shardings: Shardings, mesh: Mesh, mesh_name: str
+    table: FactorTable, grown: set[int], shardings: Shardings, mesh: Mesh, mesh_name: str
 ) -> tuple[tuple[int, Sharding], ...]:
     """The new shardings of the tensors that have more axes, unless these cannot be said of their dims."""
     changes = []
@@ -208,13 +208,13 @@ def _changes(
 
 def explain_step(
     rule: Rule, shardings: Shardings, direction: Direction = BOTH, **options: bool
-) -> tuple[tuple[Placed, ...], tuple[Clash, ...]]:
+) -> tuple[tuple[AddedAxes, ...], tuple[Clash, ...]]:
     """What `step` with the same arguments places, and the conflicts it decides or leaves."""
     done = step(rule, shardings, direction, **options)
     return done.placed, done.clashes
 
 
-def _explain(rule: Rule, shardings: Shardings, flags: int) -> tuple[tuple[Placed, ...], tuple[Clash, ...]]:
+def _explain(rule: Rule, shardings: Shardings, flags: int) -> tuple[tuple[AddedAxes, ...], tuple[Clash, ...]]:
     mesh = common_mesh(shardings)
     if mesh is None or not flags & _BOTH:
         return (), ()
@@ -226,12 +226,14 @@ def _explain(rule: Rule, shardings: Shardings, flags: int) -> tuple[tuple[Placed
     def note(factor: int, axes: Refs, tensor: int) -> None:
         clashes.append(_clash(table, wanted[factor], factor, axes, tensor))
 
-    table = Table(of_rule, rows, mesh[0], bool(flags & _CONSERVATIVE), note)
+    table = FactorTable(of_rule, rows, mesh[0], bool(flags & _CONSERVATIVE), note)
     changes = _changes(table, _spread(table, wanted, flags), shardings, *mesh)
     return _placed(table, wanted, changes), tuple(dict.fromkeys(clashes))
 
 
-def _placed(table: Table, wanted: dict[int, Refs], changes: tuple[tuple[int, Sharding], ...]) -> tuple[Placed, ...]:
+def _placed(
+    table: FactorTable, wanted: dict[int, Refs], changes: tuple[tuple[int, Sharding], ...]
+) -> tuple[AddedAxes, ...]:
     """What the new shardings have more than the old ones, factor by factor."""
     placed = []
     for tensor, sharding in changes:
@@ -240,11 +242,11 @@ def _placed(table: Table, wanted: dict[int, Refs], changes: tuple[tuple[int, Sha
             old, new = table.rows[tensor].axes[factor], row.axes[factor]
             if old is not None and new is not None and is_strict_prefix(old, new):
                 source, _ = source_of(table, factor, axes)
-                placed.append(Placed(tensor, factor, remainder(new, old), source))
+                placed.append(AddedAxes(tensor, factor, remainder(new, old), source))
     return tuple(placed)
 
 
-def _disagreements(of_rule: Wiring, rows: list[Row], flags: int) -> list[Clash]:
+def _disagreements(of_rule: Wiring, rows: list[TensorFactorShardings], flags: int) -> list[Clash]:
     """The pairs of tensors whose axes on one factor go different ways, each way named by the first that goes it."""
     clashes = []
     for factor in of_rule.moving_pass if flags & _PASS_ONLY else of_rule.moving:
@@ -263,7 +265,7 @@ def _disagreements(of_rule: Wiring, rows: list[Row], flags: int) -> list[Clash]:
     return clashes
 
 
-def _clash(table: Table, wanted: Refs, factor: int, axes: Refs, tensor: int) -> Clash:
+def _clash(table: FactorTable, wanted: Refs, factor: int, axes: Refs, tensor: int) -> Clash:
     """Who stands against `axes` of a factor in a tensor that did not take them."""
     source, _ = source_of(table, factor, wanted)
     row, cells = table.rows[tensor], table.cells[tensor]

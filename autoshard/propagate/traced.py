@@ -22,7 +22,7 @@ from autoshard.util.source import Source
 _MESH = "mesh"
 
 
-class Specs(Protocol):
+class PropagationSpecs(Protocol):
     """What is asked of inputs and outputs; `sources` has lines by input, and for outputs by position."""
 
     @property
@@ -35,17 +35,17 @@ class Specs(Protocol):
     def sources(self) -> Mapping[Value | int, Source]: ...
 
 
-class Traced(Protocol):
+class TracedGraph(Protocol):
     """A graph and what its model asks."""
 
     @property
     def graph(self) -> Graph: ...
 
     @property
-    def asked(self) -> Specs: ...
+    def asked(self) -> PropagationSpecs: ...
 
 
-def asked_on(traced: Traced, mesh: Mesh) -> Asked:
+def asked_on(traced: TracedGraph, mesh: Mesh) -> Asked:
     """What a traced model asks of its inputs and outputs, on that mesh.
 
     Raises:
@@ -67,7 +67,7 @@ def _on(spec: Spec, value: Value, name: str, source: Source | None, mesh: Mesh) 
     return spec.on(mesh, value.type.rank, _MESH, what=f"{name}{at(source)}")
 
 
-def work_of(traced: Traced, mesh: Mesh) -> Work:
+def work_of(traced: TracedGraph, mesh: Mesh) -> Work:
     """The working copy of a traced model, with all that it asks, ready for `propagate` or `run_pipeline`.
 
     Raises:

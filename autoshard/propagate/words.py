@@ -11,8 +11,8 @@ from autoshard.layout.sdy_text import show_axis
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.ops.control import ARG
 from autoshard.propagate import causes, conflicts
-from autoshard.propagate.causes import Cause
-from autoshard.propagate.conflicts import Conflict
+from autoshard.propagate.causes import AxisCause
+from autoshard.propagate.conflicts import AxisConflict
 from autoshard.propagate.levels import Level
 from autoshard.propagate.record import (
     ARGUMENT,
@@ -25,7 +25,7 @@ from autoshard.propagate.record import (
     RESULT,
     Output,
     Place,
-    Record,
+    PropagationRecord,
     Request,
 )
 from autoshard.propagate.step import Direction
@@ -44,7 +44,7 @@ class Words:
         outputs: what the program calls the outputs of main, '' where it does not say.
     """
 
-    record: Record
+    record: PropagationRecord
     main: str
     sources: Mapping[Value | int, Source] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Words:
         label = name or (self.place(op.results[0]) if op.results and op.origin is not None else "")
         return f"{operator_name(op)} {label}".strip()
 
-    def source(self, cause: Cause) -> str:
+    def source(self, cause: AxisCause) -> str:
         """The source line of a cause, '' if it is not known."""
         if cause.asked is not None:
             return self.asked_at(cause.asked)
@@ -114,7 +114,7 @@ class Words:
             return f"asked of {at}"
         return f"asked {_BY[request.what]} {at}"
 
-    def cause(self, cause: Cause) -> str:
+    def cause(self, cause: AxisCause) -> str:
         """One cause as a part of a sentence."""
         if cause.asked is not None:
             return self.asked(cause)
@@ -122,7 +122,7 @@ class Words:
         told = _HOW[cause.how](self, cause)
         return f"from {self.dim(cause.origin, cause.origin_dim)}, {told}"
 
-    def asked(self, cause: Cause) -> str:
+    def asked(self, cause: AxisCause) -> str:
         request = cause.asked
         assert request is not None
         spec = request.sharding.dims[cause.dim]
@@ -132,11 +132,11 @@ class Words:
     def dim(self, place: Place, dim: int | None) -> str:
         return self.place(place) if dim is None else f"{self.place(place)} dim {dim}"
 
-    def step(self, cause: Cause) -> str:
+    def step(self, cause: AxisCause) -> str:
         assert cause.event is not None and cause.tensors is not None
         return f"{_way(cause)} through {self.operator(cause.event.op)}{self.spots(cause)}"
 
-    def spots(self, cause: Cause) -> str:
+    def spots(self, cause: AxisCause) -> str:
         """Where the two values stand in the operator, where its operands and results differ."""
         assert cause.event is not None and cause.tensors is not None
         rule = causes.rule_of(cause.event.step)
@@ -150,7 +150,7 @@ class Words:
         told = ", which it sums over" if kind == "reduction" else ""
         return f" ({names[0]} to {names[1]}{told})"
 
-    def flow(self, cause: Cause) -> str:
+    def flow(self, cause: AxisCause) -> str:
         assert cause.event is not None and cause.tensors is not None
         flow = self.record.flows[cause.event.op.results[0]]
         into = flow.edge.targets[0].kind == ARG
@@ -166,43 +166,43 @@ class Words:
             return f"the function {op.attrs['name']}, called at {self.place(op.results[0])}"
         return self.operator(op)
 
-    def returned(self, cause: Cause) -> str:
+    def returned(self, cause: AxisCause) -> str:
         place, origin = cause.place, cause.origin
         if isinstance(place, Output):
             return f"which is returned as {self.output(place)}"
         return f"as which {self.place(place)} is returned" if origin is not None else ""
 
-    def group(self, cause: Cause) -> str:
+    def group(self, cause: AxisCause) -> str:
         number = next(
             (n for value, (n, _) in self.record.groups.items() if self.record.place_of(value) is cause.place), ""
         )
         return f"as both are in sharding group {number}".rstrip()
 
-    def call(self, cause: Cause) -> str:
+    def call(self, cause: AxisCause) -> str:
         return "which the function that is called returns"
 
-    def reshard(self, cause: Cause) -> str:
+    def reshard(self, cause: AxisCause) -> str:
         return "so that the shardings of the operator fit together; the result is moved afterwards"
 
     # -- conflicts
 
-    def conflict(self, conflict: Conflict, sharding: Sharding) -> str:
+    def conflict(self, conflict: AxisConflict, sharding: Sharding) -> str:
         """A conflict as a sentence: who wanted what, what was in the way, and how it ended."""
         told = f"{axes_text(conflict.wanted.axes, sharding)} of {self.dim(conflict.wanted.place, conflict.wanted.dim)}"
         return f"{told} did not spread to {self.target(conflict)}: {self.why(conflict, sharding)}"
 
-    def target(self, conflict: Conflict) -> str:
+    def target(self, conflict: AxisConflict) -> str:
         into = conflict.into
         return self.dim(into.place, into.dim) if into.dim is not None else "the other values"
 
-    def why(self, conflict: Conflict, sharding: Sharding) -> str:
+    def why(self, conflict: AxisConflict, sharding: Sharding) -> str:
         against = conflict.against
         where = self.dim(against.place, against.dim)
         axes = axes_text(against.axes, sharding)
         return _WHY[conflict.why].format(where=where, axes=axes, value=self.place(against.place))
 
 
-def _way(cause: Cause) -> str:
+def _way(cause: AxisCause) -> str:
     assert cause.event is not None and cause.tensors is not None
     count = len(causes.rule_of(cause.event.step).operands)
     source, target = cause.tensors

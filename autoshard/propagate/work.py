@@ -17,7 +17,7 @@ from autoshard.ir.asked import Asked
 from autoshard.ir.graph import Graph, Node, Region, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
-from autoshard.ops.control import ARG, OPERAND, RESULT, Links, Sizes, Spot, links
+from autoshard.ops.control import ARG, OPERAND, RESULT, NodeEdges, Sizes, Spot, links
 from autoshard.ops.registry import Operator, lookup
 from autoshard.propagate.views import inside
 from autoshard.util.errors import GraphError
@@ -126,7 +126,7 @@ class Op:
         return self.parent.owner if self.parent is not None else None
 
     @property
-    def links(self) -> Links:
+    def links(self) -> NodeEdges:
         """Its data-flow edges."""
         return links(self.operator, Sizes(len(self.operands), len(self.results), len(self.blocks)))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from autoshard.propagate.driver import Spreader, is_dead, visit
-from autoshard.propagate.infos import Infos, Memo
+from autoshard.propagate.infos import Infos, StepMemo
 from autoshard.propagate.levels import Level, Mode
 from autoshard.propagate.work import Op, Work
 
@@ -25,7 +25,7 @@ class EvenSpreader(Spreader):
         self._sweep()
         self._place = {op: i for i, op in enumerate(self.ops)}
         # What each op that is settled was visited with last.
-        self._settled: dict[Op, tuple[Memo | None, Memo | None]] = {}
+        self._settled: dict[Op, tuple[StepMemo | None, StepMemo | None]] = {}
 
     def _sweep(self) -> None:
         for op in reversed(self.ops):

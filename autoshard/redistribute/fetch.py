@@ -47,7 +47,7 @@ class Piece(NamedTuple):
     adds: bool = False
 
 
-class Turn(NamedTuple):
+class FetchRound(NamedTuple):
     """Whom each rank of a group could hear of in one round."""
 
     sources: list[int]
@@ -142,14 +142,14 @@ class Fetch:
         """As many as messages: the ranks of a group could send in turns."""
         return max(1, self.messages)
 
-    def round(self, number: int) -> Turn:
+    def round(self, number: int) -> FetchRound:
         """Each rank hears of the one so many places before it in its group."""
         groups = self.before.mesh.groups(self.axes)
         sources = []
         for rank in range(self.before.mesh.devices):
             members = groups.members(rank)
             sources.append(int(members[(groups.position(rank) - number - 1) % groups.size]))
-        return Turn(sources)
+        return FetchRound(sources)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -64,7 +64,7 @@ def plan_steps(
     if size is None and seconds is None and not (allow_memory or thrifty):
         return _plan(before, after, tuple(shape))
     true = None if size is None or tuple(size) == tuple(shape) else tuple(size)
-    search = _Search(before, after, tuple(shape), true, allow_memory, thrifty)
+    search = _StepSearch(before, after, tuple(shape), true, allow_memory, thrifty)
     return _searched(search) if seconds is None else _quickest(search, seconds)
 
 
@@ -105,7 +105,7 @@ def _plan(before: Layout, after: Layout, shape: tuple[int, ...]) -> Steps:
     return restored(found, dims)
 
 
-class _Search(NamedTuple):
+class _StepSearch(NamedTuple):
     """A redistribution with all that is asked of it."""
 
     before: Layout
@@ -127,7 +127,7 @@ class _Search(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def _searched(of: _Search) -> Steps:
+def _searched(of: _StepSearch) -> Steps:
     _check(of.before, of.after, of.shape)
     even = of.even
     least = fewest_elements(of.before, of.after, even, size=of.size) * (1 + 1e-9)
@@ -137,7 +137,7 @@ def _searched(of: _Search) -> Steps:
     return found
 
 
-def _quickest(of: _Search, seconds: Callable[[Step], float]) -> Steps:
+def _quickest(of: _StepSearch, seconds: Callable[[Step], float]) -> Steps:
     known = _searched(of)
     return quickest(known, of.ways(), (of.before, of.after), of.even, seconds, of.allow_memory, of.size)
 

@@ -21,7 +21,7 @@ from functools import cached_property
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Groups, size_of
 from autoshard.redistribute.digits import cutter
-from autoshard.redistribute.fetch import Fetch, Turn
+from autoshard.redistribute.fetch import Fetch, FetchRound
 from autoshard.redistribute.keep import Keep, keep
 from autoshard.redistribute.routing import Round, Routing, route
 
@@ -81,7 +81,7 @@ class Step:
             return self.fetched.rounds
         return self.routing.rounds if self.kind == "permute" else 1
 
-    def round(self, number: int) -> Round | Turn:
+    def round(self, number: int) -> Round | FetchRound:
         """Who sends to whom in one of a permute's rounds."""
         return self.routing.round(number) if self.fetched is None else self.fetched.round(number)
 

@@ -1,7 +1,7 @@
 """Window steps: each rank fetches the elements of one dim that its block of an operator's result needs.
 
 Beforehand the dim lies in blocks along some axes (or whole); afterwards the rank that stands p-th along the axes holds
-the runs of `Window` for position p. Only elements that are wanted and not held are sent, each once to each rank.
+the runs of `OperandWindow` for position p. Only elements that are wanted and not held are sent, each once to each rank.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Groups, size_of
-from autoshard.ops.windows import Run, Window
+from autoshard.ops.windows import OperandWindow, Run
 from autoshard.util.errors import LayoutError
 
 HALO = "halo"
 
 
-class Piece(NamedTuple):
+class WindowPiece(NamedTuple):
     """Elements that come from one rank: `count` of its block from number `at`, `stride` apart, to `place` on."""
 
     source: int
@@ -51,7 +51,7 @@ class WindowStep:
     rounds = 1
 
     @staticmethod
-    def of(window: Window, before: Layout, size: int, block: int) -> WindowStep:
+    def of(window: OperandWindow, before: Layout, size: int, block: int) -> WindowStep:
         """The step that makes a window of an operand that lies as `before`, in blocks of `block` elements."""
         return WindowStep(before, window.dim, window.axes, window.runs, window.wraps, size, block)
 
@@ -103,14 +103,14 @@ class WindowStep:
                         f"the dim has {self.size}"
                     )
 
-    def pieces(self, position: int) -> Iterator[Piece]:
+    def pieces(self, position: int) -> Iterator[WindowPiece]:
         """What a position needs, in the order of its places; its own elements included."""
         first = 0
         for run in self.runs:
             yield from self._of_run(run, position, first)
             first += run.width
 
-    def _of_run(self, run: Run, position: int, first: int) -> Iterator[Piece]:
+    def _of_run(self, run: Run, position: int, first: int) -> Iterator[WindowPiece]:
         left, index = run.counts[position], run.starts[position]
         place = first + run.place(position)
         while left > 0:
@@ -120,7 +120,7 @@ class WindowStep:
             end = min(end, self.size)
             ahead = -(-(end - index) // run.stride) if run.stride > 0 else (index - begin) // -run.stride + 1
             count = min(left, ahead)
-            yield Piece(source, index - begin, run.stride, count, place)
+            yield WindowPiece(source, index - begin, run.stride, count, place)
             left, place, index = left - count, place + count, index + count * run.stride
 
     @cached_property

@@ -38,7 +38,7 @@ _DEAR = 0.05
 
 
 @dataclass(frozen=True)
-class Choice:
+class RowFilter:
     """Which rows are shown: so many, in which order, and those whose name a pattern is found in.
 
     Raises:
@@ -70,7 +70,7 @@ class _Line:
     nbytes: float
 
 
-def print_brief(planned: PlannedData, console: Console, choice: Choice) -> None:
+def print_brief(planned: PlannedData, console: Console, choice: RowFilter) -> None:
     """Print the tables to a console."""
     summary, step, wide = summarize(planned), planned.cost.seconds, console.width >= _WIDE
     tables = (
@@ -89,7 +89,7 @@ def print_brief(planned: PlannedData, console: Console, choice: Choice) -> None:
 class _Shown:
     """The rows of a table that are chosen, and how many are left."""
 
-    def __init__(self, title: str, columns: Sequence[str], lines: list[_Line], choice: Choice, step: float) -> None:
+    def __init__(self, title: str, columns: Sequence[str], lines: list[_Line], choice: RowFilter, step: float) -> None:
         found = [one for one in lines if re.search(choice.pattern, one.name)]
         keys: dict[str, Callable[[_Line], tuple]] = {
             "time": lambda one: (-one.seconds, -one.nbytes),

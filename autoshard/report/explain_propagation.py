@@ -9,15 +9,15 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 from autoshard.layout.sharding import Sharding
-from autoshard.propagate.causes import PIECES, UNEVEN, Cause, Lost
-from autoshard.propagate.conflicts import Conflict
+from autoshard.propagate.causes import PIECES, UNEVEN, AxisCause, Lost
+from autoshard.propagate.conflicts import AxisConflict
 from autoshard.propagate.levels import ORDER
 from autoshard.propagate.propagated import PropagatedData
 from autoshard.propagate.record import Output, Place
 from autoshard.propagate.words import axes_text, joined, level_words
 from autoshard.propagate.work import Op, Val
 from autoshard.report.propagation import (
-    Row,
+    ValueRow,
     all_conflicts,
     output_rows,
     sharding_at,
@@ -33,7 +33,7 @@ _STEP, _NOTE = "  ", "       "
 # -- which value a name means
 
 
-def find(spread: PropagatedData, name: str) -> Row:
+def find(spread: PropagatedData, name: str) -> ValueRow:
     """The value of that name.
 
     Args:
@@ -54,7 +54,7 @@ def find(spread: PropagatedData, name: str) -> Row:
     raise UnknownNameError(f"{spread.graph.name} has no value, argument or operator named {name!r}; {told}")
 
 
-def names(spread: PropagatedData) -> Iterator[tuple[str, Row]]:
+def names(spread: PropagatedData) -> Iterator[tuple[str, ValueRow]]:
     """Every name that `find` knows; of equal ones the last counts, which is the most exact."""
     rows = [*value_rows(spread)]
     words = words_of(spread)
@@ -75,13 +75,13 @@ def names(spread: PropagatedData) -> Iterator[tuple[str, Row]]:
         yield row.name, row
 
 
-def _instance(spread: PropagatedData, row: Row, op: Op) -> Iterator[tuple[str, Row]]:
+def _instance(spread: PropagatedData, row: ValueRow, op: Op) -> Iterator[tuple[str, ValueRow]]:
     name = op.origin.name if op.origin is not None else ""
     if name and isinstance(row.at, Val) and row.at.index == 0:
         yield name, row
 
 
-def _output_names(spread: PropagatedData, row: Row) -> Iterator[str]:
+def _output_names(spread: PropagatedData, row: ValueRow) -> Iterator[str]:
     assert isinstance(row.at, Output)
     yield f"output {row.at.index}"
     told = spread.imported.output_names if spread.imported is not None else ()
@@ -110,15 +110,15 @@ def explain(spread: PropagatedData, name: str) -> str:
 
 
 class _Story:
-    def __init__(self, spread: PropagatedData, row: Row) -> None:
+    def __init__(self, spread: PropagatedData, row: ValueRow) -> None:
         self.spread = spread
         self.row = row
         self.words = words_of(spread)
         self.levels: dict[int, None] = {}
-        self.conflicts: dict[Op, list[Conflict]] = {}
+        self.conflicts: dict[Op, list[AxisConflict]] = {}
         for conflict in all_conflicts(spread):
             self.conflicts.setdefault(conflict.op, []).append(conflict)
-        self.told: set[Conflict] = set()
+        self.told: set[AxisConflict] = set()
 
     def lines(self) -> Iterator[str]:
         yield from self.head()
@@ -162,7 +162,7 @@ class _Story:
             yield f"dim {dim}, of {self.row.type.shape[dim]}, is split in {parts} over {axes}:"
             yield from self.chain(group[0])
 
-    def chain(self, cause: Cause) -> Iterator[str]:
+    def chain(self, cause: AxisCause) -> Iterator[str]:
         steps = cause.chain[::-1]
         rows = [(self.words.dim(one.place, one.dim), self.tag(one), self.words.cause(one)) for one in steps]
         widths = [min(max(len(row[i]) for row in rows), 40) for i in range(2)]
@@ -171,7 +171,7 @@ class _Story:
             yield _with_source(f"{_STEP}{number:>3}. {at:<{widths[0]}}  {when}{told}", self.words.source(one))
             yield from self.alternatives(one)
 
-    def tag(self, cause: Cause) -> str:
+    def tag(self, cause: AxisCause) -> str:
         """When the step was done: at which level, in the round of which user priority."""
         if cause.event is None:
             return ""
@@ -181,7 +181,7 @@ class _Story:
         priority = f"priority {cause.event.priority} " if cause.event.priority else ""
         return f"{priority}level {level + 1}" if level is not None else priority.strip()
 
-    def alternatives(self, cause: Cause) -> Iterator[str]:
+    def alternatives(self, cause: AxisCause) -> Iterator[str]:
         """The conflicts at the operator of a step that the two places of the step had a part in."""
         if cause.event is None:
             return
@@ -207,7 +207,7 @@ class _Story:
         for conflict in found:
             yield from self.conflict(conflict)
 
-    def conflict(self, conflict: Conflict) -> Iterator[str]:
+    def conflict(self, conflict: AxisConflict) -> Iterator[str]:
         self.told.add(conflict)
         sharding = sharding_at(self.spread, conflict)
         yield _with_source(
@@ -217,7 +217,7 @@ class _Story:
             yield from self.origin(conflict, side.place, side.dim, side.axes, sharding)
 
     def origin(
-        self, conflict: Conflict, place: Place, dim: int | None, axes: Iterable, sharding: Sharding
+        self, conflict: AxisConflict, place: Place, dim: int | None, axes: Iterable, sharding: Sharding
     ) -> Iterator[str]:
         """Where the axes of one side come from in the first place."""
         if dim is None:
@@ -269,7 +269,7 @@ class _Story:
                 yield f"{_STEP}level {level + 1} of {len(order)}: {level_words(order[level])}"
 
 
-def _kind(conflict: Conflict) -> str:
+def _kind(conflict: AxisConflict) -> str:
     if conflict.decided:
         return "conflict, decided"
     return "conflict, left" if conflict.left else "conflict at that time"
@@ -284,9 +284,9 @@ def _lost(lost: Lost, before: Sharding) -> str:
     return f"dim {lost.dim} had {axes} too, until the operator's shardings were made to fit together"
 
 
-def _alike(causes: list[Cause]) -> list[list[Cause]]:
+def _alike(causes: list[AxisCause]) -> list[list[AxisCause]]:
     """Neighbours that came the same way, together."""
-    groups: list[list[Cause]] = []
+    groups: list[list[AxisCause]] = []
     for cause in causes:
         if groups and _way(groups[-1][0]) == _way(cause):
             groups[-1].append(cause)
@@ -295,7 +295,7 @@ def _alike(causes: list[Cause]) -> list[list[Cause]]:
     return groups
 
 
-def _way(cause: Cause) -> list[tuple]:
+def _way(cause: AxisCause) -> list[tuple]:
     return [(one.how, one.place, one.dim, one.number) for one in cause.chain]
 
 

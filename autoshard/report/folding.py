@@ -22,7 +22,7 @@ Cells = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Row:
+class FoldedRow:
     """Cells to show, and the indices of the rows that they stand for, the first of them being the one shown."""
 
     cells: Cells
@@ -38,7 +38,7 @@ class _Mark:
     masked: Cells
 
 
-def fold_rows(rows: Sequence[Cells], name: int = 0, apart: Sequence[int] = ()) -> tuple[Row, ...]:
+def fold_rows(rows: Sequence[Cells], name: int = 0, apart: Sequence[int] = ()) -> tuple[FoldedRow, ...]:
     """The rows in their order, those of equal layers as one, where the first of them was.
 
     Args:
@@ -47,7 +47,7 @@ def fold_rows(rows: Sequence[Cells], name: int = 0, apart: Sequence[int] = ()) -
     """
     compared = [tuple("" if i in apart else cell for i, cell in enumerate(one)) for one in rows]
     marks = [list(_marks(one, name)) for one in compared]
-    found: dict[int, Row] = {}
+    found: dict[int, FoldedRow] = {}
     taken: set[int] = set()
     for depth in range(max(map(len, marks), default=0)):
         left = [i for i, one in enumerate(marks) if len(one) > depth and i not in taken]
@@ -55,7 +55,7 @@ def fold_rows(rows: Sequence[Cells], name: int = 0, apart: Sequence[int] = ()) -
             taken.update(members)
             found[members[0]] = _merged(rows, members, [marks[i][depth] for i in members], apart)
     single = (i for i in range(len(rows)) if i not in taken)
-    found.update((i, Row(tuple(rows[i]), (i,))) for i in single)
+    found.update((i, FoldedRow(tuple(rows[i]), (i,))) for i in single)
     return tuple(found[i] for i in sorted(found))
 
 
@@ -106,7 +106,7 @@ def _long_enough(run: Sequence[int], by_number: dict[int, int]) -> Iterator[list
         yield sorted(by_number[number] for number in run)
 
 
-def _merged(rows: Sequence[Cells], members: Sequence[int], marks: Sequence[_Mark], apart: Sequence[int]) -> Row:
+def _merged(rows: Sequence[Cells], members: Sequence[int], marks: Sequence[_Mark], apart: Sequence[int]) -> FoldedRow:
     """One row for all members: where their numbers stood, a range."""
     masked = marks[0].masked
     first, last = (pick(one.number for one in marks) for pick in (min, max))
@@ -117,4 +117,4 @@ def _merged(rows: Sequence[Cells], members: Sequence[int], marks: Sequence[_Mark
 
     shown = rows[members[0]]
     cells = tuple(shown[i] if i in apart else _HERE.sub(ranged, cell) for i, cell in enumerate(masked))
-    return Row(cells, tuple(members))
+    return FoldedRow(cells, tuple(members))

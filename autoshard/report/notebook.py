@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from autoshard.report.brief import Choice, print_brief
+from autoshard.report.brief import RowFilter, print_brief
 from autoshard.report.plan import print_summary
 
 if TYPE_CHECKING:
@@ -22,5 +22,5 @@ def plan_html(planned: PlannedData) -> str:
     """The summary and the tables of what costs most, without scripts."""
     out = Console(record=True, file=StringIO(), width=WIDTH, highlight=False, markup=False)
     print_summary(planned, out)
-    print_brief(planned, out, Choice())
+    print_brief(planned, out, RowFilter())
     return out.export_html(code_format=_FORM, inline_styles=True)

@@ -16,14 +16,14 @@ from rich.table import Table
 
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Option, Plan
-from autoshard.report.folding import Cells, Row, fold_rows
+from autoshard.report.folding import Cells, FoldedRow, fold_rows
 from autoshard.report.summary import InputRow, Move, OperatorRow, summarize
 from autoshard.report.totals import totals
 from autoshard.report.whole import Gathering, gathered
 from autoshard.search.planned import PlannedData
 from costmodel import format_bytes, format_seconds
 
-Fold = Callable[..., tuple[Row, ...]]
+Fold = Callable[..., tuple[FoldedRow, ...]]
 
 UNLIMITED = 1000
 """Columns that no table needs, long lists being wrapped: the width of a report that goes to no terminal."""
@@ -107,15 +107,15 @@ def _table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
     return table
 
 
-def _filled(table: Table, rows: Iterable[Row]) -> Table:
+def _filled(table: Table, rows: Iterable[FoldedRow]) -> Table:
     for row in rows:
         table.add_row(*row.cells)
     return table
 
 
-def _each(rows: Sequence[Cells], name: int = 0, apart: Sequence[int] = ()) -> tuple[Row, ...]:
+def _each(rows: Sequence[Cells], name: int = 0, apart: Sequence[int] = ()) -> tuple[FoldedRow, ...]:
     """Every row by itself, in place of `fold_rows`."""
-    return tuple(Row(tuple(cells), (i,)) for i, cells in enumerate(rows))
+    return tuple(FoldedRow(tuple(cells), (i,)) for i, cells in enumerate(rows))
 
 
 def _operators(rows: Sequence[OperatorRow], numbers: Mapping[int, str], fold: Fold) -> Table:
@@ -153,7 +153,7 @@ def _seconds(option: Option) -> float:
     return option.edge_seconds + option.completion_seconds + option.work_seconds
 
 
-def _moves(rows: Iterable[Row]) -> Table:
+def _moves(rows: Iterable[FoldedRow]) -> Table:
     columns = ("#", "value", "from", "to", "by", "bytes", "time", "for")
     return _filled(_table("redistributions", *columns, right=("#", "bytes", "time")), rows)
 

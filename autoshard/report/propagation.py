@@ -17,7 +17,7 @@ from rich.table import Table
 from autoshard.core.tensortype import TensorType
 from autoshard.layout.sdy_text import show_sharding
 from autoshard.layout.sharding import Sharding
-from autoshard.propagate.conflicts import Conflict, conflicts
+from autoshard.propagate.conflicts import AxisConflict, conflicts
 from autoshard.propagate.propagated import PropagatedData
 from autoshard.propagate.record import ARGUMENT, Output
 from autoshard.propagate.values import get_sharding
@@ -28,7 +28,7 @@ UNLIMITED = 1000
 """Columns of a report that goes to no terminal; long cells are wrapped in any case."""
 
 
-class Row(NamedTuple):
+class ValueRow(NamedTuple):
     """A value of the finished program, or an output."""
 
     name: str
@@ -55,7 +55,7 @@ def words_of(spread: PropagatedData) -> Words:
     return Words(spread.record, spread.graph.name, spread.sources, names)
 
 
-def value_rows(spread: PropagatedData) -> Iterator[Row]:
+def value_rows(spread: PropagatedData) -> Iterator[ValueRow]:
     """The values of the program in its order: in the text that is written, not in the one that was read.
 
     Of values that each use has its own copy of, those with other shardings than the ones before are told as well.
@@ -70,10 +70,10 @@ def value_rows(spread: PropagatedData) -> Iterator[Row]:
         if sharding not in known:
             known.append(sharding)
             copy = f" copy {len(known)}" if len(known) > 1 else ""
-            yield Row(f"{name}{copy}", value.type, sharding, value)
+            yield ValueRow(f"{name}{copy}", value.type, sharding, value)
 
 
-def output_rows(spread: PropagatedData) -> Iterator[Row]:
+def output_rows(spread: PropagatedData) -> Iterator[ValueRow]:
     """The outputs of the main function."""
     main = spread.work.main
     if main is None:
@@ -82,10 +82,10 @@ def output_rows(spread: PropagatedData) -> Iterator[Row]:
     returned = main.blocks[0].terminator.operands
     for i, (value, sharding) in enumerate(zip(returned, main.attrs["outputs"], strict=True)):
         output = Output(main, i)
-        yield Row(words.output(output), value.type, sharding, output)
+        yield ValueRow(words.output(output), value.type, sharding, output)
 
 
-def cause_text(spread: PropagatedData, row: Row) -> str:
+def cause_text(spread: PropagatedData, row: ValueRow) -> str:
     """In a few words, where the axes of a value came from: `from %28 (asked of argument %arg27)`."""
     words, sharding = words_of(spread), row.sharding
     if sharding is None or not any(dim.axes for dim in sharding.dims):
@@ -115,12 +115,12 @@ def walls(spread: PropagatedData) -> list[Wall]:
 
 
 @lru_cache(maxsize=16)
-def all_conflicts(spread: PropagatedData) -> tuple[Conflict, ...]:
+def all_conflicts(spread: PropagatedData) -> tuple[AxisConflict, ...]:
     """The conflicts of a propagation."""
     return tuple(conflicts(spread.history))
 
 
-def sharding_at(spread: PropagatedData, conflict: Conflict) -> Sharding:
+def sharding_at(spread: PropagatedData, conflict: AxisConflict) -> Sharding:
     """A sharding of the mesh that a conflict is about."""
     record = spread.record
     for side in (conflict.wanted, conflict.against):
@@ -158,12 +158,12 @@ def to_json(spread: PropagatedData) -> dict[str, Any]:
     }
 
 
-def _json_row(spread: PropagatedData, row: Row) -> dict[str, Any]:
+def _json_row(spread: PropagatedData, row: ValueRow) -> dict[str, Any]:
     sharding = show_sharding(row.sharding) if row.sharding is not None else None
     return {"name": row.name, "type": str(row.type), "sharding": sharding, "cause": cause_text(spread, row)}
 
 
-def _json_conflict(spread: PropagatedData, conflict: Conflict) -> dict[str, Any]:
+def _json_conflict(spread: PropagatedData, conflict: AxisConflict) -> dict[str, Any]:
     words, sharding = words_of(spread), sharding_at(spread, conflict)
 
     def side(of: Any) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def _table(title: str, *columns: str, limits: tuple[int, ...] = ()) -> Table:
     return table
 
 
-def _rows_table(spread: PropagatedData, title: str, rows: list[Row]) -> Table:
+def _rows_table(spread: PropagatedData, title: str, rows: list[ValueRow]) -> Table:
     table = _table(title, "name", "type", "sharding", "cause", limits=(40, 0, 60, 60))
     meshes = len(spread.work.meshes)
     for row in rows:

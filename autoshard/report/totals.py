@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from autoshard.cost.evaluate import Cost
-from autoshard.cost.memory import Held, MemoryUse
+from autoshard.cost.memory import HeldBytes, MemoryUse
 from autoshard.plan.plan import Plan
 from autoshard.report.folding import fold_rows
 from autoshard.search.planned import PlannedData
@@ -57,7 +57,7 @@ def _memory(use: MemoryUse) -> Iterator[str]:
         yield f"  largest then: {largest}"
 
 
-def _largest(held: Sequence[Held]) -> Iterator[str]:
+def _largest(held: Sequence[HeldBytes]) -> Iterator[str]:
     """What holds most, equal layers together."""
     folded = fold_rows([(one.what, one.kind, format_bytes(one.nbytes)) for one in held])
     totals = {row: sum(held[i].nbytes for i in row.stands_for) for row in folded}

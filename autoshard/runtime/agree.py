@@ -19,11 +19,11 @@ from autoshard.core.tensortype import DType
 from autoshard.ir.graph import Node, walk
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import (
-    Body,
     Bundle,
     Collective,
     Instruction,
     Nest,
+    NestBody,
     Program,
     Register,
     Start,
@@ -94,7 +94,7 @@ def _block(instructions: Sequence[Instruction], numbers: dict[Register, int]) ->
         yield from bodies
 
 
-def _body(body: Body, numbers: dict[Register, int]) -> Iterator[Line]:
+def _body(body: NestBody, numbers: dict[Register, int]) -> Iterator[Line]:
     for register in body.args:
         numbers[register] = len(numbers)
         yield Line(f"argument {_typed(register)}", f"argument {register.name}: {_typed(register)}")
@@ -103,7 +103,7 @@ def _body(body: Body, numbers: dict[Register, int]) -> Iterator[Line]:
     yield Line(f"yield {ends}", f"yield {', '.join(one.name for one in body.outputs)}")
 
 
-def _bodies(instruction: Instruction) -> tuple[Body, ...]:
+def _bodies(instruction: Instruction) -> tuple[NestBody, ...]:
     return instruction.bodies if isinstance(instruction, Nest) else ()
 
 

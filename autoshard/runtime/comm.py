@@ -18,7 +18,7 @@ import numpy as np
 
 from autoshard.core.tensortype import dtype as element_type
 from autoshard.layout.mesh import Grouping
-from autoshard.runtime.progress import Progress
+from autoshard.runtime.progress import RankProgress
 from autoshard.util.errors import AutoshardError, ShapeError
 
 Parts = Sequence[np.ndarray]
@@ -45,7 +45,7 @@ class Comm(ABC):
         self.world = world
         self.ranks = ranks
         self._trace = debug_level() >= 4
-        self._progress: Progress | None = None
+        self._progress: RankProgress | None = None
         self._in_world: Sequence[int] = range(world)
         """What number each rank has among all that were started."""
 
@@ -235,7 +235,7 @@ class Comm(ABC):
             self._progress.leave()
         return result
 
-    def _collective(self, progress: Progress, name: str, parts: Parts, over: object) -> int:
+    def _collective(self, progress: RankProgress, name: str, parts: Parts, over: object) -> int:
         """The place of a collective of these arrays, over the groups `over` or, if these are none, all ranks."""
         kind = (parts[0].dtype, parts[0].shape) if parts else None
         key = (name, over if isinstance(over, Grouping) else None, kind)

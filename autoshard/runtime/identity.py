@@ -1,6 +1,6 @@
 """Which rank of how many this process is, by the variables of whoever started it; MPI is not started for that.
 
-    RANK_ID=3 RANK_SIZE=8 python train.py          identity() == Identity(rank=3, ranks=8, by="RANK_ID", ...)
+    RANK_ID=3 RANK_SIZE=8 python train.py          identity() == RankIdentity(rank=3, ranks=8, by="RANK_ID", ...)
 
 mpiexec's ranks are connected by it. Those that were started one by one, as by torchrun, MindSpore's run.sh or by srun
 without PMIx, have to find each other first (`joining`).
@@ -23,7 +23,7 @@ _PMIX = "PMIX_RANK"
 
 
 @dataclass(frozen=True)
-class Identity:
+class RankIdentity:
     """Rank `rank` of `ranks`, as the variable `by` says; `connected` if MPI knows it, too.
 
     `table` is MindSpore's rank table, if one is named; `job` what tells the job from others, as far as is known.
@@ -37,7 +37,7 @@ class Identity:
     job: str = ""
 
 
-def identity(variables: Mapping[str, str] = os.environ) -> Identity | None:
+def identity(variables: Mapping[str, str] = os.environ) -> RankIdentity | None:
     """The identity of this process; None if it was started alone.
 
     Raises:
@@ -46,13 +46,13 @@ def identity(variables: Mapping[str, str] = os.environ) -> Identity | None:
     torchrun = _of_torchrun(variables)
     for rank, ranks in _OF_MPI:
         if variables.get(rank, "").isdecimal() and variables.get(ranks, "").isdecimal():
-            found = Identity(int(variables[rank]), int(variables[ranks]), rank, connected=True)
+            found = RankIdentity(int(variables[rank]), int(variables[ranks]), rank, connected=True)
             _check_agree(found, torchrun)
             return found
     return torchrun or _of_mindspore(variables) or _of_slurm(variables)
 
 
-def _check_agree(found: Identity, other: Identity | None) -> None:
+def _check_agree(found: RankIdentity, other: RankIdentity | None) -> None:
     if other is not None and (other.rank, other.ranks) != (found.rank, found.ranks):
         raise RuntimeSetupError(
             f"{found.by} says that this is rank {found.rank} of {found.ranks}, but {other.by} that it is rank "
@@ -60,7 +60,7 @@ def _check_agree(found: Identity, other: Identity | None) -> None:
         )
 
 
-def _of_torchrun(variables: Mapping[str, str]) -> Identity | None:
+def _of_torchrun(variables: Mapping[str, str]) -> RankIdentity | None:
     """RANK and WORLD_SIZE, if torchrun has set them: others mean other things by these names."""
     if not all(name in variables for name in (_TORCHRUN, "RANK", "WORLD_SIZE")):
         return None
@@ -73,10 +73,10 @@ def _of_torchrun(variables: Mapping[str, str]) -> Identity | None:
             f"together; use `autoshard run -n {ranks} --hosts FILE SCRIPT`"
         )
     job = ".".join(variables.get(name, "") for name in (_TORCHRUN, "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"))
-    return Identity(rank, ranks, "RANK", connected=_PMIX in variables, job=_named(variables) or job)
+    return RankIdentity(rank, ranks, "RANK", connected=_PMIX in variables, job=_named(variables) or job)
 
 
-def _of_mindspore(variables: Mapping[str, str]) -> Identity | None:
+def _of_mindspore(variables: Mapping[str, str]) -> RankIdentity | None:
     """RANK_ID, with RANK_SIZE or the table in RANK_TABLE_FILE."""
     table = Path(variables["RANK_TABLE_FILE"]) if variables.get("RANK_TABLE_FILE") else None
     if "RANK_ID" not in variables:
@@ -90,10 +90,10 @@ def _of_mindspore(variables: Mapping[str, str]) -> Identity | None:
     rank = _number(variables, "RANK_ID")
     if not rank < ranks:
         raise RuntimeSetupError(f"RANK_ID is {rank}, but there are {ranks} ranks; they count from 0 to {ranks - 1}")
-    return Identity(rank, ranks, "RANK_ID", connected=_PMIX in variables, table=table, job=_named(variables))
+    return RankIdentity(rank, ranks, "RANK_ID", connected=_PMIX in variables, table=table, job=_named(variables))
 
 
-def _of_slurm(variables: Mapping[str, str]) -> Identity | None:
+def _of_slurm(variables: Mapping[str, str]) -> RankIdentity | None:
     """SLURM_PROCID and SLURM_NTASKS of a task of srun; a batch script has them, too, but is no task of a step."""
     step = variables.get("SLURM_STEP_ID", variables.get("SLURM_STEPID", ""))
     batch = "SLURM_JOB_ID" in variables and not step
@@ -108,7 +108,7 @@ def _of_slurm(variables: Mapping[str, str]) -> Identity | None:
             f"srun has started {ranks} tasks on {nodes} nodes, and no way for MPI to connect them; use srun --mpi=pmix"
         )
     job = f"{variables.get('SLURM_JOB_ID', '')}.{step}" if step else ""
-    return Identity(rank, ranks, "SLURM_PROCID", connected, job=_named(variables) or job)
+    return RankIdentity(rank, ranks, "SLURM_PROCID", connected, job=_named(variables) or job)
 
 
 def _named(variables: Mapping[str, str]) -> str:

@@ -13,12 +13,12 @@ from time import perf_counter_ns
 import numpy as np
 
 from autoshard.partition.program import (
-    Body,
     Bundle,
     Collective,
     Compute,
     Instruction,
     Nest,
+    NestBody,
     Program,
     Register,
     Start,
@@ -204,7 +204,7 @@ class Executor:
 
         return action
 
-    def _bind_body(self, body: Body) -> Run:
+    def _bind_body(self, body: NestBody) -> Run:
         """A body on the slots of the program; it leaves nothing of its own in them."""
         args, outputs = self._places(body.args), self._places(body.outputs)
         actions = self._bound(body.instructions, body.last_uses, ())

@@ -20,7 +20,7 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
-from autoshard.runtime.identity import Identity
+from autoshard.runtime.identity import RankIdentity
 from autoshard.runtime.launch import find_mpiexec, search_path
 from autoshard.runtime.placing import all_local, place_ranks
 from autoshard.runtime.private import private_folder
@@ -34,7 +34,7 @@ _LONGEST_MESSAGE = 2**20
 _ORPHANED = 1
 
 
-def join(own: Identity) -> None:
+def join(own: RankIdentity) -> None:
     """Make this process rank `own.rank` of a job: when all have come, MPI can be started.
 
     Raises:
@@ -58,7 +58,7 @@ def join(own: Identity) -> None:
     atexit.register(note_end)
 
 
-def _check(own: Identity) -> None:
+def _check(own: RankIdentity) -> None:
     """That ranks on this machine can be brought together."""
     if "mpi4py.MPI" in sys.modules:
         raise RuntimeSetupError(
@@ -96,7 +96,7 @@ def _gone() -> NoReturn:
 # -- where ranks meet ----------------------------------------------------------------------------------------
 
 
-def _folder(own: Identity) -> Path:
+def _folder(own: RankIdentity) -> Path:
     """The folder, of this user alone, where the ranks of the job meet."""
     known = (own.by, own.ranks, str(own.table and own.table.resolve()), own.job, Path(sys.argv[0]).name)
     name = hashlib.blake2b(json.dumps(known).encode(), digest_size=8).hexdigest()
@@ -111,7 +111,7 @@ def alone(folder: Path):
         yield
 
 
-def _connect(folder: Path, own: Identity, seconds: float) -> socket.socket:
+def _connect(folder: Path, own: RankIdentity, seconds: float) -> socket.socket:
     """A connection to the rendezvous, which is started if there is none."""
     with alone(folder):
         connection = socket.socket(socket.AF_UNIX)
@@ -123,7 +123,7 @@ def _connect(folder: Path, own: Identity, seconds: float) -> socket.socket:
     return connection
 
 
-def _start(folder: Path, own: Identity, seconds: float) -> None:
+def _start(folder: Path, own: RankIdentity, seconds: float) -> None:
     (folder / "socket").unlink(missing_ok=True)
     library = find_mpiexec().pmix
     assert library is not None, "it has been looked for"
@@ -145,7 +145,7 @@ def _start(folder: Path, own: Identity, seconds: float) -> None:
         )
 
 
-def _hello(own: Identity) -> dict:
+def _hello(own: RankIdentity) -> dict:
     parents = [[pid, birth(pid)] for pid in ancestors(os.getpid()) if not is_copy(pid)]
     return {"rank": own.rank, "pid": os.getpid(), "born": birth(os.getpid()), "parents": parents}
 

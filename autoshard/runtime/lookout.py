@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from autoshard.runtime.identity import Identity
+from autoshard.runtime.identity import RankIdentity
 from autoshard.runtime.private import private_folder
 from autoshard.runtime.processes import birth
 from autoshard.runtime.progress import ENDED, FOLDER, note_end, of_this_rank, read_state
@@ -32,7 +32,7 @@ _HERE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _JOB = ("PMIX_NAMESPACE", "PMIX_SERVER_URI2")
 
 
-def look_out(own: Identity, variables: Mapping[str, str] = os.environ) -> None:
+def look_out(own: RankIdentity, variables: Mapping[str, str] = os.environ) -> None:
     """Look after the other ranks from now on, if all are here and nobody else does."""
     if variables.get(FOLDER) or str(own.ranks) not in [variables.get(name) for name in _HERE]:
         return
@@ -61,7 +61,7 @@ def _end(folder: Path, ranks: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _watch(folder: Path, own: Identity) -> None:
+def _watch(folder: Path, own: RankIdentity) -> None:
     watch = Watch(folder, own.ranks)
     while folder.is_dir():
         time.sleep(_LOOK_SECONDS)

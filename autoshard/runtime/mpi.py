@@ -277,11 +277,11 @@ class MpiComm(Comm):
         for low in range(0, max(size, 1), self.max_count):
             yield low, min(low + self.max_count, size)
 
-    def _piece(self, nbytes: int, itemsize: int) -> _Piece:
-        return _Piece(nbytes // itemsize, itemsize, self.max_count)
+    def _piece(self, nbytes: int, itemsize: int) -> _Message:
+        return _Message(nbytes // itemsize, itemsize, self.max_count)
 
 
-class _Piece:
+class _Message:
     """(count, datatype) of one message of `items` elements: the elements, or one derived item when they are
     too many.
 

@@ -72,7 +72,7 @@ class RankedDevice(Record, frozen=True, forbid_unknown_fields=False):
     rank_id: str | int
 
 
-class Server(Record, frozen=True, forbid_unknown_fields=False):
+class TableHost(Record, frozen=True, forbid_unknown_fields=False):
     """A host of a rank table."""
 
     server_id: Annotated[str, _HOST]
@@ -83,7 +83,7 @@ class RankTable(Record, frozen=True, forbid_unknown_fields=False):
     """A MindSpore rank table."""
 
     version: str
-    server_list: tuple[Server, ...]
+    server_list: tuple[TableHost, ...]
 
 
 def _read_rank_table(path: Path, ranks: int) -> list[str]:

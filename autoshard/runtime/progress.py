@@ -45,7 +45,7 @@ _MEETING = "the "
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-class Progress:
+class RankProgress:
     """Writes what rank `rank` (from 0) does, to the launcher's `folder`."""
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -148,14 +148,14 @@ class Progress:
 
 
 @cache
-def of_this_rank() -> Progress | None:
-    """The Progress of this process; None if no launcher on this machine asks for it."""
+def of_this_rank() -> RankProgress | None:
+    """The RankProgress of this process; None if no launcher on this machine asks for it."""
     folder = os.environ.get(FOLDER)
     own = identity()
     if not folder or own is None:
         return None
     try:
-        return Progress(Path(folder), own.rank)
+        return RankProgress(Path(folder), own.rank)
     except OSError:
         # The launcher has gone, and its folder with it: there is nobody to tell.
         return None

@@ -11,7 +11,7 @@ from autoshard.engines.executors import executor_of
 from autoshard.ir.graph import DATA
 from autoshard.partition.program import Register
 from autoshard.runtime.array import array_dtype, cut, join
-from autoshard.runtime.checkpoint import Held, Placed
+from autoshard.runtime.checkpoint import LocalBlocks, Placed
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Parts
 from autoshard.runtime.stored import Stored
@@ -51,11 +51,11 @@ class Session(Generic[P]):
         self._held = {i: self._blocks(parameter, i) for i, parameter in self._parameters.items()}
         self._stepped = False
 
-    def blocks(self) -> Iterator[tuple[Parameter, Held]]:
+    def blocks(self) -> Iterator[tuple[Parameter, LocalBlocks]]:
         """The parameters as they stand now, in blocks."""
         for i, parameter in self._parameters.items():
             self._check_held(i)
-            yield parameter, Held(self._held[i], self._placed(i))
+            yield parameter, LocalBlocks(self._held[i], self._placed(i))
 
     def drop(self) -> None:
         """Forget the parameters' blocks; what steps updated since `load` and did not `store` is lost."""

@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from autoshard.redistribute.window import Piece, WindowStep
+from autoshard.redistribute.window import WindowPiece, WindowStep
 from autoshard.runtime.comm import Comm
 
-Pieces = tuple[Piece, ...]
+Pieces = tuple[WindowPiece, ...]
 
 
 def run_window(step: WindowStep, parts: list[np.ndarray], comm: Comm) -> list[np.ndarray]:
@@ -23,7 +23,7 @@ def run_window(step: WindowStep, parts: list[np.ndarray], comm: Comm) -> list[np
 @lru_cache(maxsize=4096)
 def _by_source(step: WindowStep, position: int) -> dict[int, Pieces]:
     """The pieces that a position needs, by the position that holds them."""
-    found: dict[int, list[Piece]] = {}
+    found: dict[int, list[WindowPiece]] = {}
     for piece in step.pieces(position):
         found.setdefault(piece.source, []).append(piece)
     return {source: tuple(pieces) for source, pieces in found.items()}
@@ -81,7 +81,7 @@ def _span(dim: int, start: int, count: int) -> tuple[slice, ...]:
     return (slice(None),) * dim + (slice(start, start + count),)
 
 
-def _at(dim: int, piece: Piece) -> tuple[slice, ...]:
+def _at(dim: int, piece: WindowPiece) -> tuple[slice, ...]:
     """Where a piece lies in the block that it is of."""
     stop = piece.at + piece.count * piece.stride
     return (slice(None),) * dim + (slice(piece.at, stop if stop >= 0 else None, piece.stride),)

@@ -18,7 +18,7 @@ MOST_ALIGNED = 1024
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class SearchParameters:
     """Parameters of a search, by MindSpore's names and with its defaults.
 
     Attributes:
@@ -38,7 +38,7 @@ class Algorithm:
     tensor_slice_align_size: int = 16
 
     @staticmethod
-    def of(options: Mapping[str, Any]) -> Algorithm:
+    def of(options: Mapping[str, Any]) -> SearchParameters:
         """The parameters among a problem's options.
 
         Raises:
@@ -48,7 +48,7 @@ class Algorithm:
         for name, value in given.items():
             if not _VALID[name](value):
                 raise PlanError(f"{name} is {value!r}; it is {_MEANT[name]}")
-        return Algorithm(**given)
+        return SearchParameters(**given)
 
     @property
     def most(self) -> int | None:
@@ -76,7 +76,7 @@ class Algorithm:
         )
 
 
-NAMES = tuple(one.name for one in fields(Algorithm))
+NAMES = tuple(one.name for one in fields(SearchParameters))
 
 
 def _is_share(value: Any) -> bool:

@@ -12,7 +12,7 @@ from autoshard.ir.flow import node_links, value_at
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.sharding import DimSharding, Sharding
-from autoshard.ops.control import INTO, OPERAND, RESULT, Links, Spot
+from autoshard.ops.control import INTO, OPERAND, RESULT, NodeEdges, Spot
 from autoshard.plan.plan import PROPAGATED
 from autoshard.propagate.edges import of_edge_op
 from autoshard.propagate.pipeline import IMPORT
@@ -113,7 +113,7 @@ class Spread:
         leaving = [(value, self._outside(node, found, Spot(RESULT, i))) for i, value in enumerate(node.results)]
         return entering, leaving
 
-    def _outside(self, node: Node, found: Links, spot: Spot) -> Sharding | None:
+    def _outside(self, node: Node, found: NodeEdges, spot: Spot) -> Sharding | None:
         """The sharding of the edge at an operand or result of a node with regions."""
         edge = found.sources.get(spot) or found.targets.get(spot)
         if edge is None:

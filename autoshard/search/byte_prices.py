@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.core.strategy import Strategy
-from autoshard.cost.schedule import Schedule
+from autoshard.cost.schedule import GraphMoments
 from autoshard.ir.graph import Node, Value
 from autoshard.partition.composites import call_scratch
 
@@ -44,7 +44,7 @@ class BytePrices:
 NOTHING = BytePrices({}, {})
 
 
-def byte_prices(schedule: Schedule, moments: Mapping[int, float]) -> BytePrices:
+def byte_prices(schedule: GraphMoments, moments: Mapping[int, float]) -> BytePrices:
     """The prices of values and scratch that follow from prices of moments (seconds per byte).
 
     Sums over moments are rounded to powers of two, so that values of equal layers mostly cost alike.
@@ -63,7 +63,9 @@ def byte_prices(schedule: Schedule, moments: Mapping[int, float]) -> BytePrices:
     return BytePrices({value: one for value, one in of_value.items() if one != FREE}, of_scratch)
 
 
-def _of_value(value: Value, schedule: Schedule, within: Callable[[int, int], float]) -> tuple[float, tuple[float, ...]]:
+def _of_value(
+    value: Value, schedule: GraphMoments, within: Callable[[int, int], float]
+) -> tuple[float, tuple[float, ...]]:
     uses, source = schedule.uses[value], schedule.graph.producers.get(value)
     end = max((use.end for use in uses), default=-1)
     keeps: dict[tuple[Node, int], float] = {}

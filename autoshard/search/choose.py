@@ -34,7 +34,7 @@ from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.plan.plan import Option
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.candidates import joined, suggested
-from autoshard.search.listing import Listing, listing
+from autoshard.search.listing import StrategyListing, listing
 from autoshard.util.errors import PlanError
 from autoshard.util.errors import at as where
 from autoshard.util.memo import Memo
@@ -261,7 +261,7 @@ class Chooser:
             leaving += sum([at_least(have, need, of) for need in needs])
         return entering + leaving
 
-    def _bounds(self, node: Node, listed: Listing, operands: Held, wanted: Sequence) -> np.ndarray:
+    def _bounds(self, node: Node, listed: StrategyListing, operands: Held, wanted: Sequence) -> np.ndarray:
         """The same for all strategies of a listing."""
         entering, leaving = np.zeros(len(listed.strategies)), np.zeros(len(listed.strategies))
         for i, (held, of) in enumerate(zip(operands, node.operand_types, strict=True)):

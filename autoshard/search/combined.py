@@ -36,7 +36,7 @@ from autoshard.search.bfs import propagated, propagations
 from autoshard.search.choose import chooser
 from autoshard.search.draft import Choice, Draft, Pricing
 from autoshard.search.factor import factor
-from autoshard.search.finish import Start, finished
+from autoshard.search.finish import SearchStart, finished
 from autoshard.search.flat import plan_flat
 from autoshard.search.followed import unfollowed
 from autoshard.search.improve import Improver
@@ -125,7 +125,7 @@ class _Combination:
         self.prices = chooser(problem.mesh, problem.hardware).prices
         self.rules = factor(problem) if problem.work is not None else None
         self.settled = self._settled()
-        self.starts: list[Start] = []
+        self.starts: list[SearchStart] = []
         for start in self._starts():
             self.starts.append(start)
 
@@ -203,19 +203,19 @@ class _Combination:
                 return False
         return not splits_further(strategy)
 
-    def _starts(self) -> Iterator[Start]:
+    def _starts(self) -> Iterator[SearchStart]:
         if self.rules is not None:
-            yield Start("rules alone", self.rules, True)
+            yield SearchStart("rules alone", self.rules, True)
         spread, *others = propagations(self.problem, compared=False)
-        yield Start("breadth-first propagation", spread, True)
-        yield from (Start("breadth-first propagation", other, True) for other in others)
+        yield SearchStart("breadth-first propagation", spread, True)
+        yield from (SearchStart("breadth-first propagation", other, True) for other in others)
         if any(spread.strategy(node) != strategy for node, strategy in self.settled.items()):
             fixed = {**self.problem.fixed, **self.settled}
-            yield Start("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
-        yield Start("batch parallelism", batch_parallel(self.problem))
+            yield SearchStart("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
+        yield SearchStart("batch parallelism", batch_parallel(self.problem))
         if self.problem.options.get(MEMORY) is None:
             with suppress(PlanError):
-                yield Start("least sum", small_optimum(self.problem, self._known_seconds()))
+                yield SearchStart("least sum", small_optimum(self.problem, self._known_seconds()))
 
     def _known_seconds(self) -> float:
         """The seconds of the cheapest start so far; none are known of what runs in loops, which plans count once."""
@@ -261,7 +261,7 @@ class _Combination:
         move_values(improver, min(JOINT_TRIES * free, MOST_TRIES))
         return improver
 
-    def _draft(self, pricing: Pricing, start: Start, fixed: Mapping[Node, Strategy]) -> Draft:
+    def _draft(self, pricing: Pricing, start: SearchStart, fixed: Mapping[Node, Strategy]) -> Draft:
         """A start's plan, but as it is fixed where something is."""
         return Draft(pricing, {node: fixed.get(node) or start.plan.strategy(node) for node in self.graph.nodes})
 

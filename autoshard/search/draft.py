@@ -54,7 +54,7 @@ class Choice:
 
 
 @dataclass(eq=False, slots=True)
-class Term:
+class ValueTerm:
     """What is paid for one value.
 
     Attributes:
@@ -95,7 +95,7 @@ class Term:
                 yield node
 
 
-Spread = Callable[[Term, Layout, Iterable[Layout], float], float]
+Spread = Callable[[ValueTerm, Layout, Iterable[Layout], float], float]
 
 
 class Pricing:
@@ -132,7 +132,7 @@ class Pricing:
                     found[node].append(i)
         return found
 
-    def _priced(self, term: Term) -> Term:
+    def _priced(self, term: ValueTerm) -> ValueTerm:
         """A term of a pricing without prices for bytes, with these."""
         priced = self.nbytes.of_value.get(term.value)
         return term if priced is None else replace(term, held=priced[0], keeps=priced[1])
@@ -147,7 +147,7 @@ class Pricing:
     def _kind(self, of: TensorType, *shares: float) -> int:
         return self._kinds.setdefault((of, *shares), len(self._kinds))
 
-    def _terms(self) -> Iterator[Term]:
+    def _terms(self) -> Iterator[ValueTerm]:
         graph, settled = self.graph, self.problem.input_layouts
         tied, users = graph.tied, graph.users
         replaced: dict[Value, list[Value]] = {}
@@ -163,7 +163,9 @@ class Pricing:
                 continue  # its input's term has it
             share, *shares = (self.problem.share(one) for one in (value, *replaced.get(value, ())))
             kind = self._kind(value.type, share, *shares)
-            term = Term(value, kind, graph.producers.get(value), tuple(users[value]), share=share, shares=tuple(shares))
+            term = ValueTerm(
+                value, kind, graph.producers.get(value), tuple(users[value]), share=share, shares=tuple(shares)
+            )
             term.outs = tuple(outs.get(value, ()))
             term.fixed, term.kept = settled.get(value), settled.get(tied[value]) if value in tied else None
             term.updates = tuple((graph.producers[one], tuple(users[one])) for one in replaced.get(value, ()))
@@ -201,7 +203,7 @@ class Pricing:
 
     # -- terms
 
-    def of_made(self, term: Term, left: Layout, wants: Wants) -> float:
+    def of_made(self, term: ValueTerm, left: Layout, wants: Wants) -> float:
         """Seconds to bring a computed value, left in this layout, to those in which it is wanted."""
         key, wanted = self._asked(term, left, wants)
         known = self._made.get(key)
@@ -209,7 +211,7 @@ class Pricing:
             known = self._made[key] = term.times * self._spread(term, left, wanted, term.share)
         return known
 
-    def made_at_least(self, term: Term, left: Layout, wants: Wants) -> float:
+    def made_at_least(self, term: ValueTerm, left: Layout, wants: Wants) -> float:
         """A bound below `of_made` that plans no redistribution; the same where that is known."""
         key, wanted = self._asked(term, left, wants)
         known = self._made.get(key)
@@ -219,7 +221,7 @@ class Pricing:
             known = self._bounds[key] = term.times * self._spread_at_least(term, left, wanted, term.share)
         return known
 
-    def _asked(self, term: Term, left: Layout, wants: Wants) -> tuple[tuple, Wants]:
+    def _asked(self, term: ValueTerm, left: Layout, wants: Wants) -> tuple[tuple, Wants]:
         """What a computed value's price is remembered by, and all layouts in which it is wanted."""
         if term.outs:
             wants = wants.union([self.problem.leaving(i, left) for i in term.outs])
@@ -227,16 +229,16 @@ class Pricing:
             wants = wants.union((term.kept,))
         return (term.kind, term.times, left, wants), wants
 
-    def _spread(self, term: Term, left: Layout, wanted: Iterable[Layout], share: float) -> float:
+    def _spread(self, term: ValueTerm, left: Layout, wanted: Iterable[Layout], share: float) -> float:
         """Seconds to bring a value to all layouts in which it is wanted, summed in an order that does not change."""
         of, price = term.value.type, self.prices.redistribution
         return sum(sorted(price(left, one, of, share) for one in wanted if one is not left))
 
-    def _spread_at_least(self, term: Term, left: Layout, wanted: Iterable[Layout], share: float) -> float:
+    def _spread_at_least(self, term: ValueTerm, left: Layout, wanted: Iterable[Layout], share: float) -> float:
         of = term.value.type
         return sum([self.prices.surely(left, one, of, share) for one in wanted if one is not left])
 
-    def of_bytes(self, term: Term, left: Layout, kept: Kept) -> float:
+    def of_bytes(self, term: ValueTerm, left: Layout, kept: Kept) -> float:
         """What a value's bytes cost, as it is left and in copies, where bytes have a price."""
         if not term.held and not kept:
             return 0.0
@@ -244,7 +246,7 @@ class Pricing:
         copies = sum([price * local_nbytes(of, layout) for layout, price in kept if layout is not left])
         return term.held * local_nbytes(of, left) + copies
 
-    def of_input(self, term: Term, wants: Wants, ends: Ends, kept: Kept = ()) -> tuple[float, Layout]:
+    def of_input(self, term: ValueTerm, wants: Wants, ends: Ends, kept: Kept = ()) -> tuple[float, Layout]:
         """Seconds of an input's term, and the layout in which it lies best.
 
         Args:
@@ -256,7 +258,7 @@ class Pricing:
             known = self._inputs[key] = self._lying(term, wants, ends, kept)
         return known
 
-    def input_at_least(self, term: Term, wants: Wants, ends: Ends, kept: Kept = ()) -> float:
+    def input_at_least(self, term: ValueTerm, wants: Wants, ends: Ends, kept: Kept = ()) -> float:
         """A bound below `of_input` that plans no redistribution; the same where that is known."""
         key = _input_key(term, wants, ends, kept)
         known = self._inputs.get(key)
@@ -268,7 +270,7 @@ class Pricing:
             self._input_bounds[key] = bound
         return bound
 
-    def _lying(self, term: Term, wants: Wants, ends: Ends, kept: Kept) -> tuple[float, Layout]:
+    def _lying(self, term: ValueTerm, wants: Wants, ends: Ends, kept: Kept) -> tuple[float, Layout]:
         """What `of_input` remembers: the cheapest layout, then the one of fewest bytes; those whose bound is above the
         best are not priced."""
         found = self._open(term, wants, ends)
@@ -285,28 +287,28 @@ class Pricing:
         assert best is not None
         return best[0], best[3]
 
-    def _open(self, term: Term, wants: Wants, ends: Ends) -> Collection[Layout]:
+    def _open(self, term: ValueTerm, wants: Wants, ends: Ends) -> Collection[Layout]:
         """The layouts in which an input may lie."""
         if term.fixed:
             return (term.fixed,)
         whole = Layout.whole(self.problem.mesh, term.value.type.rank)
         return {one for one in wants if not one.partial} | ({left.final() for left, _ in ends} or {whole})
 
-    def _lies_for(self, term: Term, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
+    def _lies_for(self, term: ValueTerm, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
         """Seconds of an input's term if it lies so."""
         return self._lies(term, layout, wants, ends, kept, self._spread)
 
-    def _lies_at_least(self, term: Term, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
+    def _lies_at_least(self, term: ValueTerm, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
         return self._lies(term, layout, wants, ends, kept, self._spread_at_least)
 
-    def _lies(self, term: Term, layout: Layout, wants: Wants, ends: Ends, kept: Kept, spread: Spread) -> float:
+    def _lies(self, term: ValueTerm, layout: Layout, wants: Wants, ends: Ends, kept: Kept, spread: Spread) -> float:
         seconds = spread(term, layout, wants.union([self.problem.leaving(i, layout) for i in term.outs]), term.share)
         for (left, again), share in zip(ends, term.shares, strict=True):
             seconds += spread(term, left, again | {layout}, share)
         return term.times * seconds + self.of_bytes(term, layout, kept)
 
 
-def _input_key(term: Term, wants: Wants, ends: Ends, kept: Kept) -> tuple:
+def _input_key(term: ValueTerm, wants: Wants, ends: Ends, kept: Kept) -> tuple:
     return term.kind, term.times, term.fixed, term.outs, wants, ends, term.held, kept
 
 
@@ -330,7 +332,7 @@ class Draft:
         priced = (term for term in pricing.terms if term.held or term.keeps)
         return nodes + sum(pricing.of_bytes(term, self._lies(term), self.kept(term)) for term in priced)
 
-    def _lies(self, term: Term) -> Layout:
+    def _lies(self, term: ValueTerm) -> Layout:
         layout = self._left(term.source) if term.source is not None else self.price(term)[1]
         assert layout is not None, "an input lies somewhere"
         return layout
@@ -339,7 +341,7 @@ class Draft:
     def strategies(self) -> dict[Node, Strategy]:
         return {node: choice.strategy for node, choice in self.chosen.items()}
 
-    def price(self, term: Term) -> tuple[float, Layout | None]:
+    def price(self, term: ValueTerm) -> tuple[float, Layout | None]:
         """Seconds of a term, and for an input the layout in which it lies."""
         wants, kept = self.wants(term.users), self.kept(term)
         if term.source is not None:
@@ -348,7 +350,7 @@ class Draft:
         ends = tuple([(self._left(source), self.wants(users)) for source, users in term.updates])
         return self.pricing.of_input(term, wants, ends, kept)
 
-    def kept(self, term: Term) -> Kept:
+    def kept(self, term: ValueTerm) -> Kept:
         """The layouts for which a copy of a value is kept while bytes cost something."""
         pairs = zip(term.users, term.keeps, strict=True) if term.keeps else ()
         return tuple([(self.chosen[node].operands[i], price) for (node, i), price in pairs if price])
@@ -374,7 +376,7 @@ class Draft:
         return {value: found[value] for value in self.pricing.graph.values}
 
 
-def _is_settled(term: Term) -> bool:
+def _is_settled(term: ValueTerm) -> bool:
     """Whether a value is a number that no operator leaves as terms of a sum, such as the count of steps: it lies whole
     whatever is chosen, and nothing is paid for it, though all that is updated may use it."""
     if term.value.type.rank:

@@ -16,7 +16,7 @@ from autoshard.core.strategy import Strategy
 from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Node
 from autoshard.plan.plan import CONFIGURED, PRICED, Cause, Plan
-from autoshard.search.algorithm import NAMES, Algorithm, is_elementwise
+from autoshard.search.algorithm import NAMES, SearchParameters, is_elementwise
 from autoshard.search.asked import ASKED
 from autoshard.search.asking import asks, permits
 from autoshard.search.choose import chooser
@@ -32,7 +32,7 @@ from autoshard.util.errors import PlanError
 from autoshard.util.errors import at as where
 
 NAME = "dynamic_programming"
-PLAIN = Algorithm()
+PLAIN = SearchParameters()
 UNLIKE = 1e6
 """Seconds that stand for what is not to be, where nothing else may be left."""
 
@@ -52,7 +52,7 @@ def dynamic_programming(problem: Problem) -> Plan:
                 "its own; choose another mode, such as 'sharding_propagation'"
             )
     prices, ways = chooser(problem.mesh, problem.hardware).prices, Ways(problem)
-    algorithm = Algorithm.of(problem.options)
+    algorithm = SearchParameters.of(problem.options)
     pricing = Pricing(problem, prices)
     best: tuple[Draft, CostGraph] | None = None
     for atoms in ways:
@@ -70,7 +70,7 @@ def dynamic_programming(problem: Problem) -> Plan:
 class Candidates:
     """The strategies that an algorithm looks at."""
 
-    def __init__(self, algorithm: Algorithm, prices: Prices) -> None:
+    def __init__(self, algorithm: SearchParameters, prices: Prices) -> None:
         self.algorithm, self.prices = algorithm, prices
 
     def __call__(self, node: Node, menu: Menu) -> list[int]:
@@ -87,7 +87,7 @@ class Candidates:
         return self.prices.work(node, strategy) + self.prices.completion(node, strategy)
 
 
-def cost_graph(tables: Tables, algorithm: Algorithm = PLAIN) -> CostGraph:
+def cost_graph(tables: Tables, algorithm: SearchParameters = PLAIN) -> CostGraph:
     """The graph of costs of a problem's tables, a vertex per variable."""
     own = [costs if len(costs) else np.zeros(size) for costs, size in zip(tables.unary, tables.sizes, strict=True)]
     graph = CostGraph(own)

@@ -19,7 +19,7 @@ from costmodel import format_seconds
 
 
 @dataclass(frozen=True)
-class Start:
+class SearchStart:
     """A plan that a search began from: what made it, in words, and whether that is a mode of its own by which the
     result is judged."""
 
@@ -29,7 +29,7 @@ class Start:
 
 
 def finished(
-    problem: Problem, draft: Draft, starts: Sequence[Start], settled: Mapping[Node, Strategy], search: str
+    problem: Problem, draft: Draft, starts: Sequence[SearchStart], settled: Mapping[Node, Strategy], search: str
 ) -> Plan:
     """The plan that a draft stands for.
 
@@ -64,7 +64,12 @@ def plan_of(
 
 class _Finish:
     def __init__(
-        self, problem: Problem, draft: Draft, starts: Sequence[Start], settled: Mapping[Node, Strategy], search: str
+        self,
+        problem: Problem,
+        draft: Draft,
+        starts: Sequence[SearchStart],
+        settled: Mapping[Node, Strategy],
+        search: str,
     ) -> None:
         self.problem, self.graph, self.draft = problem, problem.graph, draft
         self.starts, self.settled, self.search = starts, settled, search

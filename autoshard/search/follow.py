@@ -18,7 +18,7 @@ from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.passes.common_axes import find_common_axes
-from autoshard.propagate.project import Row, TensorFactors, to_factors, wiring
+from autoshard.propagate.project import TensorFactors, TensorFactorShardings, to_factors, wiring
 from autoshard.redistribute.planner import evened, plan_steps
 from autoshard.search.moving import moved_axes
 
@@ -57,7 +57,9 @@ def follow(rule: Rule, mesh: Mesh, wishes: tuple[Wish, ...], sizes: tuple[int, .
     return Strategy(rule, mesh, axes), lost
 
 
-def _fewest(rule: Rule, mesh: Mesh, wanted: list[Refs], rows: Sequence[Row], wishes: Sequence[Wish]) -> list[Refs]:
+def _fewest(
+    rule: Rule, mesh: Mesh, wanted: list[Refs], rows: Sequence[TensorFactorShardings], wishes: Sequence[Wish]
+) -> list[Refs]:
     """Where tensors want the same axes for two factors: the choice by which fewer elements move.
 
     Shardy decides by the sizes of tensors alone; so tokens that go to their experts would take more than an all-to-all.
@@ -132,15 +134,15 @@ def _as_run(rule: Rule) -> Rule:
     return replace(rule, factors=tuple(factors))
 
 
-def _row(tensor: TensorFactors, wish: Wish) -> Row:
+def _row(tensor: TensorFactors, wish: Wish) -> TensorFactorShardings:
     if wish is ANY:
         none = (None,) * len(tensor.sizes)
-        return Row(none, {}, (False,) * len(tensor.sizes), ())
+        return TensorFactorShardings(none, {}, (False,) * len(tensor.sizes), ())
     if isinstance(wish, Sharding):
         return to_factors(tensor, wish)
     own = {factor for dim in tensor.dims for factor in dim}
     axes = tuple(() if i in own else None for i in range(len(tensor.sizes)))
-    return Row(axes, {}, tuple(i in own for i in range(len(tensor.sizes))), ())
+    return TensorFactorShardings(axes, {}, tuple(i in own for i in range(len(tensor.sizes))), ())
 
 
 def _runnable(rule: Rule, mesh: Mesh, wanted: Sequence[Refs]) -> tuple[Axes, Lost]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoshard.cost.memory import Held, MemoryUse, memory_of, peak_memory
+from autoshard.cost.memory import HeldBytes, MemoryUse, memory_of, peak_memory
 from autoshard.plan.plan import Plan
 from autoshard.util.errors import MemoryLimitError, PlanError
 from costmodel import format_bytes, parse_bytes
@@ -52,7 +52,7 @@ def _told(plan: Plan, use: MemoryUse, limit: int) -> str:
     )
 
 
-def _shown(one: Held) -> str:
+def _shown(one: HeldBytes) -> str:
     return f"{one.kind} {one.what} {format_bytes(one.nbytes)}"
 
 

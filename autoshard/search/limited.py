@@ -16,7 +16,7 @@ from autoshard.cost.memory import MemoryModel, Variable
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.redistribute.digits import primes
-from autoshard.search.exact import CostProblem, Row, least_memory, solve
+from autoshard.search.exact import CostProblem, MemoryRow, least_memory, solve
 from autoshard.search.rows import MemoryRows
 from autoshard.search.rows_search import RowsSearch
 from autoshard.search.settle import Settled
@@ -118,7 +118,7 @@ def _bytes(part: float, unit: int) -> int:
     return math.ceil(part * unit * (1 - 1e-12) - 1e-6)
 
 
-def _rows(tables: Tables, model: MemoryModel) -> list[Row]:
+def _rows(tables: Tables, model: MemoryModel) -> list[MemoryRow]:
     """A row for each moment; of moments that follow each other only those after which something goes."""
     written: dict[tuple, np.ndarray] = {}
     starts: dict[int, list[tuple]] = {}
@@ -137,7 +137,7 @@ def _rows(tables: Tables, model: MemoryModel) -> list[Row]:
         alive += starts.get(moment, [])
         gone = {id(held) for held in ends.get(moment, [])}
         if gone or moment == model.moments - 1:
-            rows.append(Row(tuple(alive), model.schedule.describe(moment)))
+            rows.append(MemoryRow(tuple(alive), model.schedule.describe(moment)))
         alive = [held for held in alive if id(held) not in gone]
     return rows
 

@@ -30,7 +30,7 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Listing:
+class StrategyListing:
     """The strategies of `some_strategies`, in their order; per operand and result how they split its dims; `complete`
     [strategies] tells which leave no terms of a sum."""
 
@@ -75,7 +75,7 @@ class Listing:
 
 
 @remembered(lambda made: len(made.strategies))
-def listing(rule: Rule, mesh: Mesh) -> Listing:
+def listing(rule: Rule, mesh: Mesh) -> StrategyListing:
     """The listing of a rule on a mesh."""
     strategies = some_strategies(rule, mesh)
     known: dict[Dim, Split] = {}
@@ -85,7 +85,7 @@ def listing(rule: Rule, mesh: Mesh) -> Listing:
     ]
     summed = rule.summed
     complete = np.asarray([not any([one.axes[i] for i in summed]) for one in strategies], bool)
-    return Listing(strategies, sides[0], sides[1], complete)
+    return StrategyListing(strategies, sides[0], sides[1], complete)
 
 
 def _split(rule: Rule, strategies: Sequence[Strategy], dim: Dim, known: dict[Dim, Split]) -> Split:

@@ -18,7 +18,7 @@ BLOCK = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
-class Listed:
+class NearLeast:
     """Combinations of several equal values: `value` [n], `choices` [n, positions], `excess` [n] above the least."""
 
     value: np.ndarray
@@ -30,7 +30,9 @@ class TooMany(Exception):
     """More combinations than were asked for are within the gap."""
 
 
-def nearby(messages: SharedMessages, potentials: list[np.ndarray], least: np.ndarray, gap: float, most: int) -> Listed:
+def nearby(
+    messages: SharedMessages, potentials: list[np.ndarray], least: np.ndarray, gap: float, most: int
+) -> NearLeast:
     """All combinations whose price plus potentials is at most `gap` above `least`.
 
     Args:
@@ -59,7 +61,7 @@ class _Listing:
         counted = len(self.users)
         self.left = sum(one.min(axis=1) for one in potentials[counted + 1 :]) + np.zeros(len(self.least))
 
-    def run(self) -> Listed:
+    def run(self) -> NearLeast:
         value, kind = np.nonzero(self.kinds + self.served[-1] + self.left[:, None] <= self.allowed[:, None])
         cost = self.kinds[value, kind]
         layouts = np.zeros((len(value), 0), dtype=np.int64)
@@ -113,7 +115,7 @@ class _Listing:
                 return best
             subset = (subset - 1) & rest
 
-    def _chosen(self, value: np.ndarray, kind: np.ndarray, cost: np.ndarray, layouts: np.ndarray) -> Listed:
+    def _chosen(self, value: np.ndarray, kind: np.ndarray, cost: np.ndarray, layouts: np.ndarray) -> NearLeast:
         """The choices that mean the layouts, as far as the gap allows."""
         shared = self.messages.shared
         least = [self.kinds - self.messages.base, *self.users]
@@ -141,14 +143,14 @@ class _Listing:
             self._check(len(at))
         return self._exact(value[at], np.stack(chosen, axis=1), cost)
 
-    def _exact(self, value: np.ndarray, choices: np.ndarray, cost: np.ndarray) -> Listed:
+    def _exact(self, value: np.ndarray, choices: np.ndarray, cost: np.ndarray) -> NearLeast:
         """Where messages leave out a part of the price, the whole of it."""
         if not self.messages.whole:
             cost = self.messages.shared.many(choices)
             cost = cost + sum(one[value, choices[:, i]] for i, one in enumerate(self.potentials))
             good = cost <= self.allowed[value]
             value, choices, cost = value[good], choices[good], cost[good]
-        return Listed(value, choices, np.maximum(cost - self.least[value], 0.0))
+        return NearLeast(value, choices, np.maximum(cost - self.least[value], 0.0))
 
 
 def _by_group(groups: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -59,7 +59,7 @@ def orders(mesh: Mesh) -> Iterator[Order]:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class AxisTraffic:
     """What the ranks of a program send along the same axes: kind, bytes as `grouped_seconds` has them, how often."""
 
     refs: Refs
@@ -69,12 +69,12 @@ class Traffic:
         return sum(times * grouped_seconds(kind, nbytes, levels) for kind, nbytes, times in self.sent)
 
 
-def traffic_of(program: Program, costs: Costs) -> list[Traffic]:
+def traffic_of(program: Program, costs: Costs) -> list[AxisTraffic]:
     """The collectives of one step of a program, by their axes; those that no axes tell (listed groups) left out."""
     found: dict[Refs, list[tuple[str, float, float]]] = {}
     for refs, kind, nbytes, times in _sent(program.instructions, costs, 1):
         found.setdefault(refs, []).append((kind, nbytes, times))
-    return [Traffic(refs, tuple(sent)) for refs, sent in found.items()]
+    return [AxisTraffic(refs, tuple(sent)) for refs, sent in found.items()]
 
 
 def _sent(instructions: Iterable[Instruction], costs: Costs, times: int) -> Iterator[tuple[Refs, str, float, float]]:
@@ -104,7 +104,7 @@ def _message(one: Collective | Together, nbytes: float, times: int) -> Iterator[
         yield groups.refs, step.kind, nbytes, times
 
 
-def best_order(traffic: Sequence[Traffic], mesh: Mesh, topology: Topology) -> tuple[Order, float]:
+def best_order(traffic: Sequence[AxisTraffic], mesh: Mesh, topology: Topology) -> tuple[Order, float]:
     """The order of axes in which the traffic takes least time, and that time: proven by branch and bound.
 
     Axes are laid from the innermost out. What is sent along axes is known once all of them lie; of the rest a bound is.
@@ -113,7 +113,7 @@ def best_order(traffic: Sequence[Traffic], mesh: Mesh, topology: Topology) -> tu
     return _Orders(traffic, mesh, topology).run()
 
 
-def order_seconds(traffic: Sequence[Traffic], mesh: Mesh, topology: Topology, order: Order) -> float:
+def order_seconds(traffic: Sequence[AxisTraffic], mesh: Mesh, topology: Topology, order: Order) -> float:
     """The time that the traffic takes in an order."""
     search = _Orders(traffic, mesh, topology)
     strides = search.strides(order)
@@ -121,7 +121,7 @@ def order_seconds(traffic: Sequence[Traffic], mesh: Mesh, topology: Topology, or
 
 
 class _Orders:
-    def __init__(self, traffic: Sequence[Traffic], mesh: Mesh, topology: Topology) -> None:
+    def __init__(self, traffic: Sequence[AxisTraffic], mesh: Mesh, topology: Topology) -> None:
         self.traffic, self.mesh, self.topology = traffic, mesh, topology
         self.axes = tuple(ref.name for ref in mesh.all_axes)
         self.names = [tuple(dict.fromkeys(ref.name for ref in one.refs)) for one in traffic]
@@ -265,7 +265,7 @@ class _Found:
         self.seconds[order] = price_of(one, self.plans[order])
         return self.plans[order]
 
-    def traffic(self, plan: Plan) -> list[Traffic]:
+    def traffic(self, plan: Plan) -> list[AxisTraffic]:
         hardware = self.problem.hardware
         program, _ = program_of(plan, hardware, self.problem.passes, self.problem.options.get(MEMORY))
         return traffic_of(program, Costs(hardware))

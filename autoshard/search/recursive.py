@@ -20,7 +20,7 @@ from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, size_of
 from autoshard.plan.plan import CONFIGURED, PRICED, Cause, Plan
-from autoshard.search.algorithm import NAMES, Algorithm, is_elementwise
+from autoshard.search.algorithm import NAMES, SearchParameters, is_elementwise
 from autoshard.search.alone import unpropagated
 from autoshard.search.asked import ASKED
 from autoshard.search.asking import asked_of, asks, strategy_of
@@ -47,7 +47,7 @@ def recursive_programming(problem: Problem) -> Plan:
         PlanError: an option that has no such value.
         StrategyError: an annotation that does not fit.
     """
-    cuts = _Cuts(problem, Algorithm.of(problem.options))
+    cuts = _Cuts(problem, SearchParameters.of(problem.options))
     draft = Draft(Pricing(problem, cuts.prices), cuts.strategies())
     told = f"{len(cuts.pieces)} rounds over {len(cuts.units)} operators, heaviest first"
     found = plan_of(problem, draft, cuts.cause, told, NAME)
@@ -55,7 +55,7 @@ def recursive_programming(problem: Problem) -> Plan:
 
 
 class _Cuts:
-    def __init__(self, problem: Problem, algorithm: Algorithm) -> None:
+    def __init__(self, problem: Problem, algorithm: SearchParameters) -> None:
         self.problem, self.graph, self.mesh, self.algorithm = problem, problem.graph, problem.mesh, algorithm
         self.prices = chooser(problem.mesh, problem.hardware).prices
         self.pieces = [piece for axis in self.mesh.all_axes for piece in primes(axis)]

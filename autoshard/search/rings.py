@@ -28,7 +28,7 @@ from costmodel import Hardware, format_bytes, format_seconds
 SLACK = 0.05
 
 
-class Way(NamedTuple):
+class RingWay(NamedTuple):
     """One way to run an attention: its node and strategy, seconds of the steps before it by what they make, of its own
     and of those after it, and bytes that a rank holds meanwhile."""
 
@@ -47,7 +47,7 @@ class Way(NamedTuple):
         return f"takes {format_seconds(self.seconds)} and holds {format_bytes(self.held)}"
 
 
-def _together(ways: Sequence[Way]) -> float:
+def _together(ways: Sequence[RingWay]) -> float:
     """Seconds of several, in which what two of them read in the same layout is brought there once."""
     edges = {what: seconds for way in ways for what, seconds in way.edges.items()}
     return sum(edges.values()) + sum(way.work_seconds + way.leaving_seconds for way in ways)
@@ -68,7 +68,7 @@ def with_rings(plan: Plan, hardware: Hardware) -> Plan:
     return replace(plan, graph=replace(plan.graph, nodes=nodes), decisions=decisions, layouts=layouts)
 
 
-Choice = tuple[Way, Way]
+Choice = tuple[RingWay, RingWay]
 """An attention as a ring, and as it stands in the plan."""
 
 
@@ -109,7 +109,7 @@ class _Ways:
     plan: Plan
     prices: Prices
 
-    def ring(self, node: Node, strategy: Strategy) -> Way | None:
+    def ring(self, node: Node, strategy: Strategy) -> RingWay | None:
         """The same split as a ring, if the queries' axes divide queries and keys and split nothing else."""
         other = replace(node, attrs={**node.attrs, "sequence": RING})
         axes = _ring_axes(other, strategy)
@@ -121,7 +121,7 @@ class _Ways:
             return None
         return self.way(node, other, made)
 
-    def way(self, node: Node, runs: Node, strategy: Strategy) -> Way:
+    def way(self, node: Node, runs: Node, strategy: Strategy) -> RingWay:
         """What it costs to run `node` as the node `runs`, from the layouts in which its operands are left to those in
         which its results are wanted."""
         edges = {
@@ -133,7 +133,7 @@ class _Ways:
             for value, made in zip(node.results, strategy.result_layouts, strict=True)
             for wanted in self.wanted(node, value)
         )
-        return Way(runs, strategy, edges, self.prices.work(runs, strategy), leaving, _held(runs, strategy))
+        return RingWay(runs, strategy, edges, self.prices.work(runs, strategy), leaving, _held(runs, strategy))
 
     def moved(self, value: Value, before: Layout, after: Layout) -> float:
         of = value.type.with_shape(evened(before, after, value.type.shape))

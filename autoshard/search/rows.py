@@ -14,7 +14,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from autoshard.core.strategy import Strategy
-from autoshard.cost.memory import Held, MemoryUse, Term, Variable
+from autoshard.cost.memory import HeldBytes, MemoryUse, Term, Variable
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.memory_model import memory_model
@@ -22,7 +22,7 @@ from autoshard.search.rows_copies import Copies, CopySizes, Want, copies_of
 from autoshard.search.rows_spanned import scaled
 from autoshard.search.sharing import Shared
 from autoshard.search.strategies import Menu
-from autoshard.search.tables import Price, Tables
+from autoshard.search.tables import MovePrice, Tables
 from costmodel import live_bytes
 
 
@@ -40,7 +40,7 @@ class Bytes:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class RowPiece:
     """At least these bytes at the moments first..last; `term` is the number of the term that says so.
 
     Its table is made when it is first asked for: most moments never bind, and what lies there only for one of them (a
@@ -92,7 +92,7 @@ class MemoryRows:
             if sure is None:
                 continue
             scope = tuple(tables.position[variable] for variable in sure.variables)
-            self.pieces.append(Piece(number, term.first, term.last, scope, partial(self._table, sure, scope)))
+            self.pieces.append(RowPiece(number, term.first, term.last, scope, partial(self._table, sure, scope)))
         self.constants = live_bytes(fixed, self.model.moments).astype(np.int64)
 
     @property
@@ -153,7 +153,7 @@ class MemoryRows:
     def use(self, choice: Sequence[int]) -> MemoryUse:
         """What lies in memory when at a choice, exactly."""
         held = tuple(
-            Held(term.what, term.kind, term.first, term.last, nbytes)
+            HeldBytes(term.what, term.kind, term.first, term.last, nbytes)
             for term, nbytes in zip(self.model.terms, self._nbytes(choice), strict=True)
         )
         return MemoryUse(held, self.model.moments, self.model.schedule.describe)
@@ -228,7 +228,7 @@ class MemoryRows:
 
     def _joint(
         self, joint: dict[tuple[int, ...], list[tuple[float, Bytes]]], total: np.ndarray, work: float
-    ) -> list[Price]:
+    ) -> list[MovePrice]:
         joint, copies = dict(joint), {id(one.price): one for one in self.copies}
         made: dict[tuple, Shared] = {}
         found = []
@@ -241,14 +241,14 @@ class MemoryRows:
                 shared = price.shared if work == 1.0 else scaled(price.shared, work)
                 shared = mine.priced(shared, weights) if mine else shared
                 made[key] = _merged(shared, parts) if parts else shared
-            found.append(Price(price.value, price.scope, made[key]))
+            found.append(MovePrice(price.value, price.scope, made[key]))
         for scope, parts in joint.items():
             key = (None, *((weight, id(table)) for weight, table in parts))
             if key not in made:
                 made[key] = _merged(None, parts)
             variable = self.tables.variables[scope[0]]
             value = variable.results[0] if isinstance(variable, Node) else variable
-            found.append(Price(value, scope, made[key]))
+            found.append(MovePrice(value, scope, made[key]))
         return found
 
 

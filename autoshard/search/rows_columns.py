@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.search.rows_lines import Program
+from autoshard.search.rows_lines import LinearProgram
 from autoshard.search.sharing import Shared
-from autoshard.search.tables import Price, Tables
+from autoshard.search.tables import MovePrice, Tables
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class ColumnGroup:
     """Kinds of a variable's choices, ascending, with a column for each; no columns: there is just one kind."""
 
     kinds: np.ndarray
@@ -31,13 +31,13 @@ class Uses:
     """Who uses a value: the maker's group and the numbers of its kinds, per use a group and the pairs, and which use
     has which number."""
 
-    maker: Group
+    maker: ColumnGroup
     rows: np.ndarray
-    each: list[tuple[Group, np.ndarray | None]]
+    each: list[tuple[ColumnGroup, np.ndarray | None]]
     number: dict[tuple[int, int], int]
 
 
-class PricedColumns(Program):
+class PricedColumns(LinearProgram):
     """The choices `keep` of tables, of which each variable makes one; `work`: whether their prices count.
 
     Attributes:
@@ -50,7 +50,7 @@ class PricedColumns(Program):
     def __init__(self, tables: Tables, keep: Sequence[np.ndarray], work: bool) -> None:
         super().__init__()
         self.keep, self.work = keep, work
-        self._groups: dict[tuple, Group] = {}
+        self._groups: dict[tuple, ColumnGroup] = {}
         self._pairs: dict[tuple, np.ndarray] = {}
         self.uses: dict[int, Uses] = {}
         self.fine: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
@@ -73,25 +73,25 @@ class PricedColumns(Program):
 
     # -- kinds
 
-    def group(self, v: int, labels: np.ndarray) -> Group:
+    def group(self, v: int, labels: np.ndarray) -> ColumnGroup:
         """Columns for the kinds of a variable's kept choices."""
         key = (v, labels.tobytes())
         if key not in self._groups:
             kinds, which = np.unique(labels, return_inverse=True)
             which, own = which.reshape(-1), np.arange(self.first[v], self.first[v + 1])
             if len(kinds) == 1:
-                self._groups[key] = Group(kinds, None)
+                self._groups[key] = ColumnGroup(kinds, None)
             elif len(kinds) == len(labels):
-                self._groups[key] = Group(kinds, own[np.argsort(which)])
+                self._groups[key] = ColumnGroup(kinds, own[np.argsort(which)])
             else:
                 columns = self.columns(len(kinds))
                 for kind, column in enumerate(columns):
                     members = own[which == kind]
                     self.equal.add([*members, column], [*np.ones(len(members)), -1.0], 0.0)
-                self._groups[key] = Group(kinds, columns)
+                self._groups[key] = ColumnGroup(kinds, columns)
         return self._groups[key]
 
-    def pair(self, one: Group, other: Group) -> np.ndarray | None:
+    def pair(self, one: ColumnGroup, other: ColumnGroup) -> np.ndarray | None:
         """[kinds of one, of the other] columns; None if both have just one kind."""
         if one.columns is None or other.columns is None:
             if one.columns is None and other.columns is None:
@@ -123,7 +123,7 @@ class PricedColumns(Program):
     def _pay_alone(self, v: int, costs: np.ndarray) -> None:
         self._pay(np.arange(self.first[v], self.first[v + 1]), costs[self.keep[v]])
 
-    def _price(self, price: Price) -> None:
+    def _price(self, price: MovePrice) -> None:
         kinds_of_maker = np.unique(price.shared.maker[self.keep[price.scope[0]]])
         shared = restricted_to(price.shared, [self.keep[v] for v in price.scope])
         maker = self.group(price.scope[0], shared.maker)
@@ -138,7 +138,7 @@ class PricedColumns(Program):
             self._pay(table, costs)
             self._note(price.scope[0], price.scope[1], shared.maker, shared.kinds[0], table)
             return
-        uses: list[tuple[Group, np.ndarray | None]] = []
+        uses: list[tuple[ColumnGroup, np.ndarray | None]] = []
         self.uses[id(price)] = Uses(maker, kinds_of_maker, uses, {})
         for user, (v, wants, kinds) in enumerate(zip(price.scope[1:], shared.users, shared.kinds, strict=True)):
             for use in range(wants.shape[1]):
@@ -153,7 +153,7 @@ class PricedColumns(Program):
     def _pay_alone_at(self, v: int, costs: np.ndarray) -> None:
         self._pay(np.arange(self.first[v], self.first[v + 1]), costs)
 
-    def _copies(self, uses: list[tuple[Group, np.ndarray | None]], layout: int, seconds: np.ndarray) -> None:
+    def _copies(self, uses: list[tuple[ColumnGroup, np.ndarray | None]], layout: int, seconds: np.ndarray) -> None:
         """What it takes to have a layout for whichever users want it."""
         wanting = [
             None if table is None else table[:, int(np.searchsorted(group.kinds, layout))]

@@ -15,13 +15,13 @@ import numpy as np
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.blocks import local_nbytes
 from autoshard.cost.memory import change_bytes
-from autoshard.cost.schedule import Schedule, Use
+from autoshard.cost.schedule import GraphMoments, Use
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.rows_spanned import Spanned
 from autoshard.search.shared_messages import MOST
 from autoshard.search.sharing import Shared
-from autoshard.search.tables import Price, Tables
+from autoshard.search.tables import MovePrice, Tables
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Copies:
     `moving` are the buffers while one is made; a user behind one that wants the same needs none.
     """
 
-    price: Price
+    price: MovePrice
     sizes: CopySizes
     wants: tuple[Want, ...]
 
@@ -162,7 +162,7 @@ class Copies:
         return Spanned(*parts, self.nbytes, moving, weights)
 
 
-def copies_of(tables: Tables, price: Price, schedule: Schedule, known: dict, listed) -> Copies | None:
+def copies_of(tables: Tables, price: MovePrice, schedule: GraphMoments, known: dict, listed) -> Copies | None:
     """The copies of a value with several users; `listed(place)` are the choices of a variable. None: one user only."""
     value, shared = price.value, price.shared
     if len(shared.users) < 2 or not value.type.rank:
@@ -174,7 +174,7 @@ def copies_of(tables: Tables, price: Price, schedule: Schedule, known: dict, lis
     return Copies(price, known[key], wants)
 
 
-def _wants(tables: Tables, price: Price, schedule: Schedule):
+def _wants(tables: Tables, price: MovePrice, schedule: GraphMoments):
     value, graph = price.value, tables.graph
     users: dict[int, list] = {}
     for node, place in graph.users[value]:
@@ -197,7 +197,7 @@ def _wants(tables: Tables, price: Price, schedule: Schedule):
         yield Want(user, use, max(one.begin for one in mine), min(one.end for one in mine), before)
 
 
-def _sizes(tables: Tables, price: Price, wants: Sequence[Want], listed, schedule: Schedule) -> CopySizes:
+def _sizes(tables: Tables, price: MovePrice, wants: Sequence[Want], listed, schedule: GraphMoments) -> CopySizes:
     value, shared = price.value, price.shared
     kinds, first = np.unique(shared.maker, return_index=True)
     made = listed(price.scope[0])
@@ -214,7 +214,7 @@ def _sizes(tables: Tables, price: Price, wants: Sequence[Want], listed, schedule
     return CopySizes(value.type, value in schedule.strided, own, wanted, np.isfinite(shared.seconds))
 
 
-def _places(tables: Tables, price: Price) -> dict[int, list[int]]:
+def _places(tables: Tables, price: MovePrice) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for node, place in tables.graph.users[price.value]:
         found.setdefault(tables.position[node], []).append(place)

@@ -10,7 +10,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Answer:
+class LinearSolution:
     """What HiGHS says: columns (None: nothing found), a bound, whether nothing is possible."""
 
     columns: np.ndarray | None
@@ -43,7 +43,7 @@ class Lines:
         return coo_array((numbers, (rows, columns)), shape=(len(self.right), width)).tocsr()
 
 
-class Program:
+class LinearProgram:
     """Columns with a cost each, from 0 to `upper`; `equal` and `below` are the lines over them.
 
     The first `choices` columns are whole numbers. `constant` is paid whatever is chosen; inf: nothing is possible.
@@ -78,7 +78,7 @@ class Program:
             self.below.add([one, column], [1.0, -1.0], 0.0)
         return column
 
-    def solved(self, upper: np.ndarray, seconds: float) -> Answer:
+    def solved(self, upper: np.ndarray, seconds: float) -> LinearSolution:
         """The least cost.
 
         Args:
@@ -87,7 +87,7 @@ class Program:
         from scipy.optimize import Bounds, LinearConstraint, milp  # only here: the import takes long
 
         if math.isinf(self.constant):
-            return Answer(None, math.inf, True)
+            return LinearSolution(None, math.inf, True)
         # HiGHS stops within 1e-6 of its objective: the largest cost as 1000 puts that at 1e-9 of it.
         scale, width = (max(map(abs, self.cost)) or 1.0) / 1000, self.size
         equal, below = np.array(self.equal.right), np.array(self.below.right)
@@ -103,6 +103,6 @@ class Program:
             options={"time_limit": max(0.05, seconds), "mip_rel_gap": 0.0},
         )
         if found.status == 2:
-            return Answer(None, math.inf, True)
+            return LinearSolution(None, math.inf, True)
         bound = -math.inf if found.mip_dual_bound is None else float(found.mip_dual_bound) * scale + self.constant
-        return Answer(found.x, bound, False)
+        return LinearSolution(found.x, bound, False)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoshard.search.rows import MemoryRows, Piece
+from autoshard.search.rows import MemoryRows, RowPiece
 from autoshard.search.rows_columns import PricedColumns, Uses
 from autoshard.search.rows_copies import Copies, Want
-from autoshard.search.rows_lines import Answer
+from autoshard.search.rows_lines import LinearSolution
 
 
 class RowsProgram(PricedColumns):
@@ -36,7 +36,7 @@ class RowsProgram(PricedColumns):
 
     # -- rows
 
-    def _bytes(self, piece: Piece) -> tuple[np.ndarray | None, np.ndarray]:
+    def _bytes(self, piece: RowPiece) -> tuple[np.ndarray | None, np.ndarray]:
         """Columns of a piece and the bytes of each."""
         kept = [self.keep[v] for v in piece.scope]
         if len(piece.scope) == 1:
@@ -174,7 +174,7 @@ class RowsProgram(PricedColumns):
         places = [int(self.first[v] + np.searchsorted(self.keep[v], choice[v])) for v in variables]
         self.below.add(places, [1.0] * len(places), len(places) - 1.0)
 
-    def whole(self, seconds: float, hard: bool) -> Answer:
+    def whole(self, seconds: float, hard: bool) -> LinearSolution:
         """The best choice; `hard`: nothing above the limit."""
         upper = np.array(self.upper)
         upper[self.excess] = 0.0 if hard and self.work else np.inf

@@ -17,7 +17,7 @@ import numpy as np
 from autoshard.search.bounds import Bounds
 from autoshard.search.folded import Joined, Summed
 from autoshard.search.rows_spanned import Spanned, SpannedMessages
-from autoshard.search.shared_messages import LARGE, Groups, SharedMessages
+from autoshard.search.shared_messages import LARGE, ChoiceGroups, SharedMessages
 from autoshard.search.sharing import Shared
 
 CELLS = 1 << 19
@@ -70,7 +70,7 @@ class WrittenMessages(SharedMessages):
     def __init__(self, shared: Written) -> None:
         self.shared, self.whole = shared, True
         self.table = np.minimum(shared.table, LARGE)
-        self.groups = [Groups(of, count) for of, count in zip(shared.by_position, self.table.shape, strict=True)]
+        self.groups = [ChoiceGroups(of, count) for of, count in zip(shared.by_position, self.table.shape, strict=True)]
 
     def message(self, position: int, grouped: list[np.ndarray]) -> np.ndarray:
         """As of any price's messages."""

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
-from autoshard.search.draft import Choice, Draft, Kept, Term, Use, Wants
+from autoshard.search.draft import Choice, Draft, Kept, Use, ValueTerm, Wants
 
 WIDER = 1 + 1e-12
 """What sums in another order may differ by."""
@@ -35,7 +35,7 @@ class Seat:
                 return None, source[1]
             return chosen[source[0]].results[source[1]], -1
 
-        def kept(term: Term) -> tuple[Kept, tuple[tuple[int, float], ...]]:
+        def kept(term: ValueTerm) -> tuple[Kept, tuple[tuple[int, float], ...]]:
             """For what others want copies are kept, and for which of the node's own operands."""
             pairs = [(*use, price) for use, price in zip(term.users, term.keeps, strict=True) if price]
             others = tuple([(chosen[user].operands[i], price) for user, i, price in pairs if user is not node])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoshard.search.bounds import Bounds
-from autoshard.search.exact import CostProblem, Factor, Nearest, least_sum, solve
+from autoshard.search.exact import CostFactor, CostProblem, Nearest, least_sum, solve
 from autoshard.search.folded import Folded, Summed
 from autoshard.search.nearby import TooMany
 from autoshard.search.shared_messages import LARGE
@@ -81,10 +81,10 @@ def settle_below(
     Raises:
         PlanError: no choice at all is possible.
     """
-    return _Search(tables, now() + time_limit, value, gap).run()
+    return _ExactSearch(tables, now() + time_limit, value, gap).run()
 
 
-class _Search:
+class _ExactSearch:
     def __init__(self, tables: Tables, end: float, value: float, gap: float) -> None:
         self.gap = gap
         self.whole, self.tables, self.end = tables, Folded(tables), end
@@ -256,7 +256,7 @@ class Restricted:
         self.free = [variable for variable, kept in enumerate(keep) if len(kept) > 1]
         self.place = {variable: i for i, variable in enumerate(self.free)}
         self.sizes = tuple(len(keep[variable]) for variable in self.free)
-        self.factors: list[Factor] = []
+        self.factors: list[CostFactor] = []
         self._written: dict[tuple, np.ndarray] = {}
         for i, costs in enumerate(tables.unary):
             if len(costs):
@@ -271,7 +271,7 @@ class Restricted:
             self._written[key] = make().squeeze()
         written, free = self._written[key], tuple(self.place[v] for v in scope if v in self.place)
         if free:
-            self.factors.append(Factor(free, written))
+            self.factors.append(CostFactor(free, written))
         else:
             self.constant += float(written)
 

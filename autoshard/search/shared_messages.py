@@ -38,8 +38,8 @@ class SharedMessages:
         self.columns = [wanted[kinds] for wanted, kinds in zip(self.wants, shared.kinds, strict=True)]
         self.counted = range(min(len(self.wants), MOST))
         self.whole = len(self.counted) == len(self.wants) and all(rows.shape[1] == 1 for rows in shared.users)
-        self.groups = [Groups(shared.maker, len(self.base))]
-        self.groups += [Groups(column, self.seconds.shape[1]) for column in self.columns]
+        self.groups = [ChoiceGroups(shared.maker, len(self.base))]
+        self.groups += [ChoiceGroups(column, self.seconds.shape[1]) for column in self.columns]
 
     def least(self, potentials: list[np.ndarray]) -> np.ndarray:
         """[values], the least cost plus potentials; `potentials` has [values, choices] per position."""
@@ -120,7 +120,7 @@ def _sums(users: list[np.ndarray], layouts: int) -> np.ndarray:
     return found
 
 
-class Groups:
+class ChoiceGroups:
     """Least over the choices of each kind."""
 
     def __init__(self, kinds: np.ndarray, count: int) -> None:

@@ -21,7 +21,7 @@ from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.asking import asks, permits
-from autoshard.search.exact import Factor
+from autoshard.search.exact import CostFactor
 from autoshard.search.problem import Problem
 from autoshard.search.sharing import Shared
 from autoshard.search.strategies import Atoms, Lister, Menu, encode, terms_reached
@@ -42,7 +42,7 @@ class Lying:
 
 
 @dataclass(frozen=True, eq=False)
-class Price:
+class MovePrice:
     """The redistributions of one value: `shared` over the positions of its variables in `Tables.variables`."""
 
     value: Value
@@ -207,7 +207,7 @@ class Tables:
 
     # -- prices of values
 
-    def _prices(self) -> Iterator[Price]:
+    def _prices(self) -> Iterator[MovePrice]:
         outputs: dict[Value, list[int]] = {}
         for i, value in enumerate(self.graph.outputs):
             outputs.setdefault(value, []).append(i)
@@ -216,7 +216,7 @@ class Tables:
             if price is not None:
                 yield price
 
-    def _price(self, value: Value, outputs: list[int]) -> Price | None:
+    def _price(self, value: Value, outputs: list[int]) -> MovePrice | None:
         made = self.graph.producers.get(value)
         maker = self.position[value if made is None else made[0]]
         users: dict[int, list[tuple[tuple, np.ndarray]]] = {}
@@ -244,7 +244,7 @@ class Tables:
             own = {at_user: [codes for _, codes in uses] for at_user, uses in users.items()}
             self._shared[key] = self._share(value, left, own, maker, leaving)
         shared = self._shared[key]
-        return None if shared is None else Price(value, (maker, *(one for one in users if one != maker)), shared)
+        return None if shared is None else MovePrice(value, (maker, *(one for one in users if one != maker)), shared)
 
     def _share(
         self,
@@ -278,10 +278,10 @@ class Tables:
         layouts = [self.problem.leaving(output, self.transfers.layout(int(code), rank)) for code in before]
         return np.array([self.transfers.code(layout) for layout in layouts])
 
-    def factors(self) -> list[Factor]:
+    def factors(self) -> list[CostFactor]:
         """All prices as dense factors of the variables. For problems with few users per value."""
-        found = [Factor((i,), costs) for i, costs in enumerate(self.unary) if len(costs)]
-        return found + [Factor(price.scope, price.shared.dense) for price in self.prices]
+        found = [CostFactor((i,), costs) for i, costs in enumerate(self.unary) if len(costs)]
+        return found + [CostFactor(price.scope, price.shared.dense) for price in self.prices]
 
 
 def needs_detours(problem: Problem, atoms: Atoms) -> bool:

@@ -96,10 +96,10 @@ def keep_within(
         fixed: strategies that stay as they are.
         memory: the problem's, if there is one already.
     """
-    return _Search(problem, prices, starts, limit, fixed, memory or MemoryOf(problem)).run(others)
+    return _LimitSearch(problem, prices, starts, limit, fixed, memory or MemoryOf(problem)).run(others)
 
 
-class _Search:
+class _LimitSearch:
     def __init__(
         self,
         problem: Problem,

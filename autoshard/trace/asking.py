@@ -16,7 +16,7 @@ from autoshard.ops.registry import lookup
 from autoshard.trace.arithmetic import Arithmetic, is_number
 from autoshard.trace.parameter import Parameter, active
 from autoshard.trace.structure import Leaf, flatten, unflatten
-from autoshard.trace.tensor import Recorder, Tensor
+from autoshard.trace.tensor import Recorder, TracedTensor
 from autoshard.util.errors import GraphError, ShapeError, ShardingError, at
 from autoshard.util.source import caller
 
@@ -99,12 +99,12 @@ def is_tensor(part: object) -> bool:
 
 def recorder_of(leaves: Any) -> Recorder | None:
     """The recorder that what is done with these tensors goes to; None where it is done at once."""
-    return active() or next((leaf.recorder for leaf in leaves if isinstance(leaf, Tensor)), None)
+    return active() or next((leaf.recorder for leaf in leaves if isinstance(leaf, TracedTensor)), None)
 
 
 def constrained(tree: Any, given: Any, what: str) -> Any:
     """The nested tensors, with a constraint on each that `given` has an entry for."""
-    leaves, structure = flatten(tree, lambda part: isinstance(part, Tensor | Parameter))
+    leaves, structure = flatten(tree, lambda part: isinstance(part, TracedTensor | Parameter))
     tensors = [leaf for _, leaf in leaves]
     for i, entry in entries(structure, given, what):
         tensors[i] = sharding_constraint(tensors[i], entry)

@@ -17,8 +17,8 @@ from autoshard.ops.registry import lookup
 from autoshard.trace.arithmetic import is_number
 from autoshard.trace.asking import is_tensor, recorder_of
 from autoshard.trace.parameter import Parameter
-from autoshard.trace.structure import flatten, unflatten
-from autoshard.trace.tensor import Recorder, Tensor, number_type
+from autoshard.trace.structure import Unquoted, flatten, unflatten
+from autoshard.trace.tensor import Recorder, TracedTensor, number_type
 from autoshard.util.errors import GraphError, ShapeError, at
 from autoshard.util.source import caller
 
@@ -51,11 +51,11 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
     carried = Yielded.of("init", structure, start)
     names = [path for path, _ in leaves]
 
-    def again(*tensors: Tensor) -> list[Value]:
+    def again(*tensors: TracedTensor) -> list[Value]:
         made = Yielded.read("the body", body(unflatten(structure, tensors)), recorder, carried.types)
         return made.agreeing(carried, where)
 
-    def holds(*tensors: Tensor) -> list[Value]:
+    def holds(*tensors: TracedTensor) -> list[Value]:
         return [_predicate(cond(unflatten(structure, tensors)), recorder, f"{where}: the condition")]
 
     regions = (
@@ -100,7 +100,7 @@ def switch(index: Any, branches: Sequence[Callable], *operands: Any) -> Any:
     return _choose(recorder.tensor(value).astype("i32"), named, operands, recorder, where)
 
 
-def _choose(index: Tensor, branches: dict[str, Callable], operands: tuple, recorder: Recorder, where: str) -> Any:
+def _choose(index: TracedTensor, branches: dict[str, Callable], operands: tuple, recorder: Recorder, where: str) -> Any:
     """A Case node: its regions use the operands from outside."""
     first: list[Yielded] = []
     regions: list[Region] = []
@@ -120,13 +120,6 @@ def _choose(index: Tensor, branches: dict[str, Callable], operands: tuple, recor
 
 
 # -- structures that have to agree
-
-
-class _Word(str):
-    """Text that a printed structure shows without quotes."""
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 class Yielded(NamedTuple):
@@ -153,7 +146,7 @@ class Yielded(NamedTuple):
 
     @property
     def shown(self) -> str:
-        return repr(unflatten(self.structure, [_Word(of) for of in self.types]))
+        return repr(unflatten(self.structure, [Unquoted(of) for of in self.types]))
 
     def agreeing(self, wanted: Yielded, where: str) -> list[Any]:
         """The values, if they are nested as `wanted` and of its types.

@@ -24,13 +24,13 @@ from autoshard.trace.evaluate import evaluate
 from autoshard.trace.parameter import Entry, Parameter, activate, cast_to, computed_type
 from autoshard.trace.specs import Requests, Specs
 from autoshard.trace.structure import flatten, shown, unflatten
-from autoshard.trace.tensor import Recorder, Tensor, snake
+from autoshard.trace.tensor import Recorder, TracedTensor, snake
 from autoshard.util.errors import GraphError, RuntimeSetupError, ShapeError, at
 from autoshard.util.source import Source, caller
 
 
 @dataclass(frozen=True)
-class Annotation:
+class NodeAnnotation:
     """What a user fixed for one node: per operand and per result the parts of each dim, or a Layout."""
 
     in_strategy: tuple[Entry, ...] | None
@@ -47,7 +47,7 @@ class Traced:
     """
 
     graph: Graph
-    annotations: Mapping[Node, Annotation]
+    annotations: Mapping[Node, NodeAnnotation]
     parameters: Mapping[Value, Parameter]
     arguments: Any
     results: Any
@@ -135,8 +135,10 @@ def trace(
     recorder.requests.note_inputs([one.value for one in tensors], arguments, by_place, recorder.builder.name, asked_in)
     with activate(recorder):
         returned = fn(*unflatten(arguments, tensors))
-        found, results = flatten(returned, lambda part: isinstance(part, Tensor | Parameter | np.ndarray | np.generic))
-        if not any(isinstance(one, Tensor | Parameter) for _, one in found):
+        found, results = flatten(
+            returned, lambda part: isinstance(part, TracedTensor | Parameter | np.ndarray | np.generic)
+        )
+        if not any(isinstance(one, TracedTensor | Parameter) for _, one in found):
             raise GraphError(
                 f"tracing {recorder.builder.name!r}: it returned {_shown(returned)}, which holds no tensor"
             )
@@ -151,7 +153,7 @@ class _Met:
 
     parameter: Parameter
     value: Value
-    tensor: Tensor
+    tensor: TracedTensor
     updated: bool = field(default=False)
 
 
@@ -160,7 +162,7 @@ class TraceRecorder(Recorder):
 
     def __init__(self, builder: Builder) -> None:
         super().__init__(builder)
-        self.annotations: dict[Node, Annotation] = {}
+        self.annotations: dict[Node, NodeAnnotation] = {}
         self._met: dict[int, _Met] = {}
         # What primitives made, of whose results a model may use some.
         self._of_primitives: set[Node] = set()
@@ -177,13 +179,13 @@ class TraceRecorder(Recorder):
         recorder.requests = Requests.after(traced.asked)
         following = {into: out for out, into in traced.graph.tied.items()}
         for value, parameter in traced.parameters.items():
-            tensor = Tensor(following.get(value, value), recorder)
+            tensor = TracedTensor(following.get(value, value), recorder)
             recorder._met[id(parameter)] = _Met(parameter, value, tensor, value in following)
         return recorder
 
-    def data(self, example: Any, name: str) -> Tensor:
+    def data(self, example: Any, name: str) -> TracedTensor:
         """A data input of the example's type."""
-        return Tensor(self.builder.input(_type_of(example), name, DATA), self)
+        return TracedTensor(self.builder.input(_type_of(example), name, DATA), self)
 
     # -- names and annotations
 
@@ -223,14 +225,14 @@ class TraceRecorder(Recorder):
         if primitive is None or primitive.operator is not node.op:
             return
         if primitive.in_strategy is not None or primitive.out_strategy is not None:
-            self.annotations[node] = Annotation(primitive.in_strategy, primitive.out_strategy, primitive.source)
+            self.annotations[node] = NodeAnnotation(primitive.in_strategy, primitive.out_strategy, primitive.source)
 
-    def _fixed(self, tensor: Tensor, name: str, entry: Entry, source: Source | None) -> Tensor:
+    def _fixed(self, tensor: TracedTensor, name: str, entry: Entry, source: Source | None) -> TracedTensor:
         """The tensor behind an Identity node that carries the strategy."""
         if entry is None:
             return tensor
         node = self.builder.add(lookup("Identity"), [tensor.value], {}, self._names.unique(name), source or caller())
-        self.annotations[node] = Annotation((entry,), None, source)
+        self.annotations[node] = NodeAnnotation((entry,), None, source)
         return self.made(node)[0]
 
     # -- cells
@@ -268,14 +270,14 @@ class TraceRecorder(Recorder):
     def _shard_tensors(self, cell: Cell, tree: Any, given: Sequence[Entry] | None, what: str) -> Any:
         if given is None:
             return tree
-        leaves, structure = flatten(tree, lambda part: isinstance(part, Tensor | Parameter))
+        leaves, structure = flatten(tree, lambda part: isinstance(part, TracedTensor | Parameter))
         if len(leaves) != len(given):
             raise ShapeError(
                 f"{cell.path or type(cell).__name__}.shard{at(cell.shard_source)}: {len(given)} "
                 f"strategies for {len(leaves)} {what} tensors; give one per tensor, None to leave one open"
             )
         fixed = [
-            self._fixed(Tensor(self.lift(one), self), self._here(f"{what}{i}"), entry, cell.shard_source)
+            self._fixed(TracedTensor(self.lift(one), self), self._here(f"{what}{i}"), entry, cell.shard_source)
             for i, ((_, one), entry) in enumerate(zip(leaves, given, strict=True))
         ]
         return unflatten(structure, fixed)
@@ -286,13 +288,13 @@ class TraceRecorder(Recorder):
         met = self._met.get(id(parameter))
         if met is None:
             value = self.builder.input(parameter.type, parameter.name, PARAMETER)
-            tensor = self._entering(parameter, Tensor(value, self))
+            tensor = self._entering(parameter, TracedTensor(value, self))
             met = self._met[id(parameter)] = _Met(parameter, value, tensor)
             if parameter.sharding is not None:
                 self.requests.note(value, value, parameter.sharding, parameter.asked_at)
         return met
 
-    def _entering(self, parameter: Parameter, tensor: Tensor) -> Tensor:
+    def _entering(self, parameter: Parameter, tensor: TracedTensor) -> TracedTensor:
         """The tensor behind the node that carries the parameter's strategy, wherever the parameter is met first."""
         if parameter.in_strategy is None:
             return tensor
@@ -303,7 +305,7 @@ class TraceRecorder(Recorder):
         finally:
             self.enclosures = enclosures
 
-    def parameter(self, parameter: Parameter) -> Tensor:
+    def parameter(self, parameter: Parameter) -> TracedTensor:
         return cast_to(computed_type(), self._meet(parameter).tensor)
 
     def assign(self, parameter: Parameter, new: Any) -> None:
@@ -322,7 +324,7 @@ class TraceRecorder(Recorder):
         value = self.lift(new, [parameter.dtype])
         if value.type != parameter.type:
             raise ShapeError(f"assigning {value.type} to {parameter.name}, which is {parameter.type}{at(caller())}")
-        met.tensor, met.updated = Tensor(value, self), True
+        met.tensor, met.updated = TracedTensor(value, self), True
 
     def finish(self, outputs: Sequence[Value], arguments: Any, results: Any) -> Traced:
         """The graph with the given outputs, followed by the new values of updated parameters."""

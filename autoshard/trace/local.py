@@ -21,7 +21,7 @@ from autoshard.ops.registry import lookup
 from autoshard.trace.asking import entries, is_tensor, recorder_of
 from autoshard.trace.function import trace
 from autoshard.trace.structure import flatten, unflatten
-from autoshard.trace.tensor import Enclosure, Recorder, Tensor
+from autoshard.trace.tensor import Enclosure, Recorder, TracedTensor
 from autoshard.util.errors import GraphError, ShapeError, ShardingError, at
 from autoshard.util.source import caller
 
@@ -69,7 +69,7 @@ def manual_computation(
     side.check(cut, [value.type for value in values], blocks, "in_shardings")
     found: dict[str, Any] = {}
 
-    def body(*tensors: Tensor) -> list[Value]:
+    def body(*tensors: TracedTensor) -> list[Value]:
         made, found["structure"] = flatten(fn(*unflatten(structure, tensors)), is_tensor)
         found["values"] = [recorder.lift(leaf) for _, leaf in made]
         return found["values"]

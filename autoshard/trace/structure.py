@@ -42,11 +42,11 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
 
 def shown(structure: Any, leaves: Sequence[Any]) -> str:
     """The structure as Python writes it, with what stands for its leaves; long ones are cut."""
-    text = repr(unflatten(structure, [_Word(leaf) for leaf in leaves]))
+    text = repr(unflatten(structure, [Unquoted(leaf) for leaf in leaves]))
     return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
-class _Word(str):
+class Unquoted(str):
     """Text that is written without quotes."""
 
     __slots__ = ()

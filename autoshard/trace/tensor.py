@@ -1,6 +1,6 @@
 """Symbolic tensors and the recorder that turns operator calls on them into nodes of a graph.
 
-A `Tensor` is a value of a graph under construction. Applying a registered operator to it asks its recorder,
+A `TracedTensor` is a value of a graph under construction. Applying a registered operator to it asks its recorder,
 which lifts numbers and arrays among the operands to constants, adds the node, and says what is wrong if it
 does not fit. `Recorder.region` records what a Python function does as the body of a loop, a branch or the like.
 """
@@ -27,7 +27,7 @@ from autoshard.util.errors import GraphError, ShapeError, at
 from autoshard.util.source import Source, caller
 
 
-class Tensor(Arithmetic):
+class TracedTensor(Arithmetic):
     """A value of the graph that `recorder` builds; it has a type but no numbers yet."""
 
     def __init__(self, value: Value, recorder: Recorder) -> None:
@@ -124,12 +124,12 @@ class Recorder:
     def noted(self, node: Node) -> None:
         """Called with each new node."""
 
-    def parameter(self, parameter: Parameter) -> Tensor:
+    def parameter(self, parameter: Parameter) -> TracedTensor:
         """The tensor of a model's parameter."""
         raise GraphError(f"parameter {parameter.name} is used outside of a trace, next to a tensor of one")
 
-    def tensor(self, value: Value) -> Tensor:
-        return Tensor(value, self)
+    def tensor(self, value: Value) -> TracedTensor:
+        return TracedTensor(value, self)
 
     def apply(self, op: Operator, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """Add the node; a tensor if it has one result, else a tuple of them. Raises as `add` does."""
@@ -138,7 +138,7 @@ class Recorder:
 
     def add(
         self, op: Operator, operands: Sequence[Any], attrs: Mapping[str, Any], regions: tuple[Region, ...] = ()
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[TracedTensor, ...]:
         """Add the node; a tensor per result.
 
         Raises:
@@ -156,14 +156,14 @@ class Recorder:
         self.noted(node)
         return self.made(node)
 
-    def made(self, node: Node) -> tuple[Tensor, ...]:
+    def made(self, node: Node) -> tuple[TracedTensor, ...]:
         """The tensors of a node that was added here."""
         self._belong_here(node.results)
-        return tuple(Tensor(value, self) for value in node.results)
+        return tuple(TracedTensor(value, self) for value in node.results)
 
     def lift(self, operand: Any, near: Sequence[DType] = ()) -> Value:
         """The value of an operand; numbers and arrays become constants, numbers of a type like `near`."""
-        if isinstance(operand, Tensor):
+        if isinstance(operand, TracedTensor):
             if operand.recorder is not self:
                 raise GraphError(
                     f"tensor {operand.value.name} ({operand.type}) belongs to the graph "
@@ -177,12 +177,12 @@ class Recorder:
             return self.fill((), operand, number_type(operand, near)).value
         return self.constant(operand).value
 
-    def fill(self, shape: Sequence[int], number: Any, element: DType) -> Tensor:
+    def fill(self, shape: Sequence[int], number: Any, element: DType) -> TracedTensor:
         """A tensor with the same number everywhere."""
         fill = lookup("Fill")
         return self.apply(fill, (), fill.check_attributes(_fill_attributes(shape, number, element)))
 
-    def constant(self, data: Any) -> Tensor:
+    def constant(self, data: Any) -> TracedTensor:
         """A tensor with the numbers of an array; one of equal numbers needs no array."""
         array = np.asarray(data)
         if array.dtype.kind == "V" and array.dtype.names is None and dtype(array.dtype).extended:
@@ -194,7 +194,7 @@ class Recorder:
         constant = lookup("Constant")
         return self.apply(constant, (), constant.check_attributes({"value": Literal(array)}))
 
-    def _of_extended(self, array: np.ndarray) -> Tensor:
+    def _of_extended(self, array: np.ndarray) -> TracedTensor:
         """A constant of a type that numpy lacks, such as bf16: its numbers as f32, made that type in the graph."""
         known = dtype(array.dtype)
         wide = array.astype(np.float32)
@@ -220,7 +220,7 @@ class Recorder:
         args = tuple(Value(of, self.builder.unique(name)) for of, name in zip(types, stems, strict=True))
         self._belong_here(args)
         try:
-            outputs = tuple(body(*(Tensor(value, self) for value in args)))
+            outputs = tuple(body(*(TracedTensor(value, self) for value in args)))
             region = Region(args, tuple(self.builder.nodes), outputs)
         finally:
             self.builder.nodes = self._around.pop()

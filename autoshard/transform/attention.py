@@ -31,7 +31,7 @@ def joined_attention(graph: Graph, keep: Collection[Node] = ()) -> Graph:
     The new operators make the same values, under the names and source lines of the last ones. Nodes in `keep` stay:
     annotated ones.
     """
-    nodes = _Block(graph, keep).run()
+    nodes = _AttentionJoiner(graph, keep).run()
     return graph if nodes == graph.nodes else with_nodes(graph, nodes)
 
 
@@ -45,7 +45,7 @@ class _Scores:
     causal: bool
 
 
-class _Block:
+class _AttentionJoiner:
     def __init__(self, graph: Graph, keep: Collection[Node]) -> None:
         self.graph, self.keep = graph, keep
         self.uses = Counter(value for node in graph.nodes for value in node.uses)

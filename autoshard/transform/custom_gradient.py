@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from autoshard.ir.graph import Graph, Node, Region, Value, walk
 from autoshard.ops.registry import lookup
-from autoshard.trace.tensor import Recorder, Tensor
+from autoshard.trace.tensor import Recorder, TracedTensor
 from autoshard.transform.simplify import live_nodes, with_nodes
 from autoshard.util.errors import GraphError, at
 
@@ -96,14 +96,14 @@ def _stopped(node: Node) -> Iterator[Node]:
 def copy_nodes(nodes: Iterable[Node], known: dict[Value, Value], recorder: Recorder) -> None:
     """Record nodes again, on what `known` says in the place of values; what they make goes into `known`."""
     for node in nodes:
-        operands = [Tensor(known.get(value, value), recorder) for value in node.operands]
+        operands = [TracedTensor(known.get(value, value), recorder) for value in node.operands]
         regions = tuple(_copied(region, known, recorder) for region in node.regions)
         made = recorder.add(node.op, operands, node.attrs, regions)
         known.update(zip(node.results, (tensor.value for tensor in made), strict=True))
 
 
 def _copied(region: Region, known: Mapping[Value, Value], recorder: Recorder) -> Region:
-    def body(*args: Tensor) -> list[Value]:
+    def body(*args: TracedTensor) -> list[Value]:
         inner = {**known, **dict(zip(region.args, (one.value for one in args), strict=True))}
         copy_nodes(region.nodes, inner, recorder)
         return [inner.get(value, value) for value in region.outputs]

@@ -13,7 +13,7 @@ from autoshard.core.tensortype import dtype
 from autoshard.ir.graph import Builder, Graph, Node, Region, Value
 from autoshard.ops.reduce import sum_to
 from autoshard.ops.registry import Operator, lookup
-from autoshard.trace.tensor import Recorder, Tensor, snake
+from autoshard.trace.tensor import Recorder, TracedTensor, snake
 from autoshard.transform.custom_gradient import CustomRule, copy_nodes, is_custom, without_custom_gradients
 from autoshard.transform.simplify import live_nodes, with_nodes
 from autoshard.util.errors import GraphError, at
@@ -175,7 +175,7 @@ class _Reverse(Recorder):
         if terms is None:
             return None
         if value not in self._totals:
-            tensors = [Tensor(term, self) for term in terms]
+            tensors = [TracedTensor(term, self) for term in terms]
             if len(tensors) > 1:
                 tensors = [lookup("Add" if len(tensors) == 2 else "AddN")(*tensors)]
             self._totals[value] = tensors[0].value
@@ -188,11 +188,11 @@ class _Reverse(Recorder):
             _refuse(node)
         self._at(node.label, node.source)
         totals = [self.total(value) for value in node.results]
-        g = tuple(None if total is None else Tensor(total, self) for total in totals)
+        g = tuple(None if total is None else TracedTensor(total, self) for total in totals)
         known = self._known
-        y = tuple(Tensor(known.get(value, value), self) for value in node.results)
+        y = tuple(TracedTensor(known.get(value, value), self) for value in node.results)
         single = len(node.results) == 1
-        operands = [Tensor(known.get(value, value), self) for value in node.operands]
+        operands = [TracedTensor(known.get(value, value), self) for value in node.operands]
         grads = node.op.cotangents(g[0] if single else g, y[0] if single else y, operands, node.attrs)
         # A gradient that is None for all operands may be said once.
         grads = grads if len(grads) == len(operands) else (*grads, *[None] * (len(operands) - len(grads)))

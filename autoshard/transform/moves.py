@@ -30,11 +30,11 @@ def merge_moves(graph: Graph, keep: Iterable[Node] = (), asked: Iterable[Value] 
     Nodes in `keep` (annotated ones) and those that make values of `asked` stay; what others of their results use stays,
     too. The new node makes the same value, under the name and source line of the last one.
     """
-    nodes = _Block(graph.nodes, graph.outputs, {*keep}, {*asked}).run()
+    nodes = _MoveMerger(graph.nodes, graph.outputs, {*keep}, {*asked}).run()
     return graph if nodes == graph.nodes else with_nodes(graph, nodes)
 
 
-class _Block:
+class _MoveMerger:
     """The nodes of a graph or of a region."""
 
     def __init__(self, nodes: tuple[Node, ...], outputs: Iterable[Value], keep: set[Node], asked: set[Value]) -> None:
@@ -56,7 +56,7 @@ class _Block:
         return Node(node.op, node.operands, node.attrs, node.results, node.name, node.source, regions, node.given_rule)
 
     def region(self, region: Region) -> Region:
-        nodes = _Block(region.nodes, region.outputs, self.keep, self.asked).run()
+        nodes = _MoveMerger(region.nodes, region.outputs, self.keep, self.asked).run()
         return region if nodes == region.nodes else Region(region.args, nodes, region.outputs)
 
     def merged(self, node: Node) -> Node:

@@ -10,7 +10,7 @@ from autoshard.ir.graph import Graph, Node, Value
 from autoshard.trace.function import Traced, TraceRecorder, trace
 from autoshard.trace.optim import Optimizer
 from autoshard.trace.parameter import Parameter, activate
-from autoshard.trace.tensor import Tensor
+from autoshard.trace.tensor import TracedTensor
 from autoshard.transform.grad import gradient, reaching
 from autoshard.transform.micro.accumulate import Accumulated
 from autoshard.transform.recompute import backward_begins, cheap
@@ -90,7 +90,7 @@ def train_step(
     recorder = TraceRecorder.resume(full, forward)
     with activate(recorder):
         grads = [gradients[inputs[id(one)]] if id(one) in inputs else None for one in optimizer.parameters]
-        scaled = [None if grad is None else Tensor(grad, recorder) for grad in grads]
+        scaled = [None if grad is None else TracedTensor(grad, recorder) for grad in grads]
         if gradient_scale != 1:
             scaled = [None if grad is None else grad * gradient_scale for grad in scaled]
         optimizer(scaled)

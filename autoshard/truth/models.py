@@ -18,13 +18,13 @@ from autoshard.core.tensortype import DType, TensorType, dtype
 from autoshard.ir.graph import Node
 from autoshard.trace.parameter import computed_in
 from autoshard.transform.train import TrainStep, train_step
-from autoshard.truth.rows import Model, Row
+from autoshard.truth.rows import DecoderModel, Row
 
 
 class Attention(nn.Cell):
     """Causal attention by heads, of which groups share keys and values; as one operator, or taken apart."""
 
-    def __init__(self, model: Model, fused: bool) -> None:
+    def __init__(self, model: DecoderModel, fused: bool) -> None:
         super().__init__()
         self.heads, self.width = model.heads, model.hidden // model.heads
         self.fused, self.rotary = fused, model.builder == "llama"
@@ -103,7 +103,7 @@ class Gated(nn.Cell):
 class Layer(nn.Cell):
     """Attention and feed-forward part, each behind a norm, with dropout and a residual."""
 
-    def __init__(self, model: Model, fused: bool) -> None:
+    def __init__(self, model: DecoderModel, fused: bool) -> None:
         super().__init__()
         self.before, self.between = _norm(model), _norm(model)
         self.attention = Attention(model, fused)
@@ -121,7 +121,7 @@ class Layer(nn.Cell):
 class Decoder(nn.Cell):
     """Embedding, layers, norm, logits; returns the mean loss of the next tokens."""
 
-    def __init__(self, model: Model, sequence: int, fused: bool, kind: DType) -> None:
+    def __init__(self, model: DecoderModel, sequence: int, fused: bool, kind: DType) -> None:
         super().__init__()
         self.kind = kind
         self.tied = model.builder != "llama"
@@ -150,7 +150,7 @@ class Decoder(nn.Cell):
         return ops.matmul(x, table, transpose_b=True) if self.tied else self.head(x)
 
 
-def _norm(model: Model) -> nn.Cell:
+def _norm(model: DecoderModel) -> nn.Cell:
     return nn.RMSNorm(model.hidden) if model.builder == "llama" else nn.LayerNorm(model.hidden)
 
 
@@ -196,7 +196,7 @@ def _every_second(node: Node, seen: list[Node]) -> bool:
 def step_of(row: Row, layers: int, samples: int) -> TrainStep:
     """The training step of a row's model with so many layers, on so many sequences in all."""
     model = row.model
-    sized = Model(**{**{name: getattr(model, name) for name in model.__struct_fields__}, "layers": layers})
+    sized = DecoderModel(**{**{name: getattr(model, name) for name in model.__struct_fields__}, "layers": layers})
     kind = dtype("f16" if row.precision == "f16" else "bf16")
     network = Decoder(sized, row.sequence, row.attention != "apart", kind)
     words = TensorType((samples, row.sequence), dtype("i32"))

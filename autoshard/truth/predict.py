@@ -84,7 +84,7 @@ class Predictor:
 
     def __init__(self, hardware: Callable[[str], Hardware] = preset) -> None:
         self.hardware = hardware
-        self._steps: dict[tuple, _Step] = {}
+        self._steps: dict[tuple, _ShortStep] = {}
         self._known: dict[tuple, _Measures] = {}
 
     def __call__(self, row: Row) -> Prediction:
@@ -185,7 +185,7 @@ class _Measures:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _ShortStep:
     """The program of a step of few layers; and what it does, started from the one whose collectives run alone."""
 
     layers: int
@@ -206,7 +206,7 @@ PREFETCH = 4.0
 weights of the next ones are a small part."""
 
 
-def _step_of(row: Row, layers: int, hardware: Hardware) -> _Step:
+def _step_of(row: Row, layers: int, hardware: Hardware) -> _ShortStep:
     step = step_of(row, layers, row.micro_batch * row.axes.dp)
     made_by = changed(hardware, device=changed(hardware.device, fusion=row.fusion))
     planned = plan(step, mesh=row.axes.mesh, search=row.plan, hardware=made_by, passes=False)
@@ -215,7 +215,7 @@ def _step_of(row: Row, layers: int, hardware: Hardware) -> _Step:
     program, _ = optimize(planned.program, planned.hardware, DEFAULT, fixed=again)
     ahead = ("overlap",) if row.overlap else ()
     beside, _ = optimize(program, planned.hardware, ahead, more_memory=PREFETCH, fixed=again)
-    return _Step(layers, row.axes.devices, _Work(program, planned.graph, planned.plan.mesh), beside)
+    return _ShortStep(layers, row.axes.devices, _Work(program, planned.graph, planned.plan.mesh), beside)
 
 
 def _is_again(node: Node) -> bool:

@@ -1,7 +1,7 @@
 """Rows: training steps that somebody measured, in one form whatever their source; read from files and checked.
 
 A file of rows is JSON: `{"format": "autoshard truth", "version": 1, "source": {...}, "rows": [...]}`, with the fields
-of `Source` and `Row`. Tables of known sources are read as they were published, as CSV (`tables.py`).
+of `RowsSource` and `Row`. Tables of known sources are read as they were published, as CSV (`tables.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RowError(AutoshardError):
     """A table of measured steps that cannot be read, or a row that contradicts itself."""
 
 
-class Model(Record, frozen=True):
+class DecoderModel(Record, frozen=True):
     """A decoder: which kind, and its sizes.
 
     "gpt" has layer norms, GELU, learned positions, biases and a tied embedding; "mpt" is the same without biases;
@@ -44,7 +44,7 @@ class Model(Record, frozen=True):
         return self.ffn or 4 * self.hidden
 
 
-class Axes(Record, frozen=True):
+class ParallelDegrees(Record, frozen=True):
     """Devices by what they split: data, tensor, sequence (context), experts, stages of a pipeline."""
 
     dp: Positive = 1
@@ -69,7 +69,7 @@ class Axes(Record, frozen=True):
         return " ".join(f"{name}={size}" for name, size in named.items() if size > 1) or "dp=1"
 
 
-class Measured(Record, frozen=True):
+class Measurement(Record, frozen=True):
     """What was measured, in seconds of a step; memory where the source tells it."""
 
     seconds: Seconds
@@ -81,14 +81,14 @@ class Row(Record, frozen=True):
 
     id: str
     table: Annotated[str, described("rows that differ in their plans alone share a table, and are ranked in it")]
-    model: Model
+    model: DecoderModel
     sequence: Positive
     hardware: Annotated[str, described("a preset of costmodel")]
-    axes: Axes
+    axes: ParallelDegrees
     plan: Annotated[str, described("a named plan, such as zero3")]
     global_batch: Positive
     micro_batch: Positive
-    measured: Measured
+    measured: Measurement
     recompute: Annotated[
         Literal["none", "attention", "products", "full"],
         described("what is made again for the backward pass: attention, every second product, or whole layers"),
@@ -113,7 +113,7 @@ class Row(Record, frozen=True):
         return self.global_batch // (self.micro_batch * self.axes.dp)
 
 
-class Source(Record, frozen=True):
+class RowsSource(Record, frozen=True):
     """Where rows are from: a name, what to cite, and what is known of all of them."""
 
     name: str
@@ -122,19 +122,19 @@ class Source(Record, frozen=True):
     notes: str = ""
 
 
-class File(Record, frozen=True):
+class TableFile(Record, frozen=True):
     """The whole file."""
 
     format: Literal["autoshard truth"]
     version: Literal[1]
-    source: Source
+    source: RowsSource
     rows: tuple[Row, ...]
 
 
 class Table(Record, frozen=True):
     """A source and its rows."""
 
-    source: Source
+    source: RowsSource
     rows: tuple[Row, ...]
 
 
@@ -145,7 +145,7 @@ def read_rows(path: str | Path) -> Table:
         RowError: no such file, something else in it, or a row that contradicts itself.
     """
     try:
-        found = read(path, File)
+        found = read(path, TableFile)
     except OSError as error:
         raise RowError(f"cannot read the measured steps {path}: {error.strerror or error}") from None
     except JsonError as error:
@@ -155,7 +155,7 @@ def read_rows(path: str | Path) -> Table:
 
 def rows_schema() -> dict:
     """The JSON schema of a file of rows."""
-    return schema(File, "training steps that were measured")
+    return schema(TableFile, "training steps that were measured")
 
 
 def checked(table: Table, where: str) -> Table:

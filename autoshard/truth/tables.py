@@ -18,7 +18,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from autoshard.truth.rows import Axes, Measured, Model, Row, RowError, Source, Table, checked, read_rows
+from autoshard.truth.rows import (
+    DecoderModel,
+    Measurement,
+    ParallelDegrees,
+    Row,
+    RowError,
+    RowsSource,
+    Table,
+    checked,
+    read_rows,
+)
 from costmodel.json_door import MOST_BYTES, contents
 
 DATA = Path(__file__).parent / "data"
@@ -118,23 +128,25 @@ def _truth(cells: Cells, name: str) -> bool:
 # -- sources
 
 
-def _megatron_plan(axes: Axes) -> str:
+def _megatron_plan(axes: ParallelDegrees) -> str:
     return "megatron" if axes.tp > 1 else "data_parallel"
 
 
 def _vtrain(cells: Cells) -> Row:
     sizes = {name: _whole(cells, column) for name, column in _VTRAIN.items()}
-    axes = Axes(dp=sizes["d"], tp=sizes["t"], pp=sizes["p"])
+    axes = ParallelDegrees(dp=sizes["d"], tp=sizes["t"], pp=sizes["p"])
     if axes.devices != sizes["gpus"]:
         raise ValueError(f"tensor, data and pipeline parallelism are {axes.devices} GPUs, not {sizes['gpus']}")
-    model = Model("gpt", sizes["hidden"], sizes["layers"], sizes["heads"], _GPT_VOCABULARY, dropout=_MEGATRON_DROPOUT)
+    model = DecoderModel(
+        "gpt", sizes["hidden"], sizes["layers"], sizes["heads"], _GPT_VOCABULARY, dropout=_MEGATRON_DROPOUT
+    )
     shape = f"h{model.hidden} l{model.layers} s{sizes['sequence']} b{sizes['batch']}"
     return Row(
         id=f"vtrain {shape} {sizes['gpus']} gpus {axes} m{sizes['micro']}",
         table=f"vtrain {shape} {sizes['gpus']} gpus",
         model=model, sequence=sizes["sequence"], hardware="a100-4x200", axes=axes, plan=_megatron_plan(axes),
         global_batch=sizes["batch"], micro_batch=sizes["micro"],
-        measured=Measured(_number(cells, "iteration time (ms)") / 1e3),
+        measured=Measurement(_number(cells, "iteration time (ms)") / 1e3),
         recompute="full", precision="f16", attention="apart", fusion="kernels", inferred=("dropout",),
     )  # fmt: skip
 
@@ -149,11 +161,11 @@ _VTRAIN = {
 
 
 def _megatron(cells: Cells) -> Row:
-    model = Model(
+    model = DecoderModel(
         "gpt", _whole(cells, "hidden"), _whole(cells, "layers"), _whole(cells, "heads"), _whole(cells, "vocabulary"),
         dropout=_MEGATRON_DROPOUT,
     )  # fmt: skip
-    axes = Axes(dp=_whole(cells, "data"), tp=_whole(cells, "tensor"), pp=_whole(cells, "pipeline"))
+    axes = ParallelDegrees(dp=_whole(cells, "data"), tp=_whole(cells, "tensor"), pp=_whole(cells, "pipeline"))
     recompute = _one_of(cells, "recompute", _MEGATRON_RECOMPUTE)
     sequence, batch, gpus = (_whole(cells, name) for name in ("sequence", "global_batch", "gpus"))
     parallel = "sequence parallel" in cells["recompute"]
@@ -164,12 +176,12 @@ def _megatron(cells: Cells) -> Row:
         table=f"{cells['source']} {cells['model']}",
         model=model, sequence=sequence, hardware="a100", axes=axes,
         plan="megatron_sp" if parallel else _megatron_plan(axes),
-        global_batch=batch, micro_batch=_whole(cells, "micro_batch"), measured=Measured(seconds),
+        global_batch=batch, micro_batch=_whole(cells, "micro_batch"), measured=Measurement(seconds),
         recompute=recompute, precision="f16", attention="apart", fusion="kernels", inferred=("dropout",),
     )  # fmt: skip
 
 
-def _by_operations(cells: Cells, model: Model, sequence: int, batch: int, gpus: int) -> float:
+def _by_operations(cells: Cells, model: DecoderModel, sequence: int, batch: int, gpus: int) -> float:
     """Seconds of a step of which operations a second are told: Narayanan et al. 2021, equation 2."""
     hidden, layers = model.hidden, model.layers
     more = 1 + sequence / (6 * hidden) + model.vocabulary / (16 * layers * hidden)
@@ -185,7 +197,7 @@ def _torchtitan(cells: Cells) -> Row:
         raise ValueError(f"model is {name!r}; it is one of {', '.join(_LLAMA)}")
     parallel = cells["parallel"]
     parts = {word.lower(): int(size) for word, size in re.findall(r"(FSDP|TP|CP|PP) (\d+)", parallel)}
-    axes = Axes(dp=parts.get("fsdp", 1), tp=parts.get("tp", 1), cp=parts.get("cp", 1), pp=parts.get("pp", 1))
+    axes = ParallelDegrees(dp=parts.get("fsdp", 1), tp=parts.get("tp", 1), cp=parts.get("cp", 1), pp=parts.get("pp", 1))
     gpus, batch, sequence = (_whole(cells, one) for one in ("gpus", "local_batch", "sequence"))
     if axes.devices != gpus:
         raise ValueError(f"{parallel!r} is {axes.devices} GPUs, not {gpus}")
@@ -197,7 +209,7 @@ def _torchtitan(cells: Cells) -> Row:
         model=_LLAMA[name], sequence=sequence, hardware=_one_of(cells, "gpu", _TITAN_GPU), axes=axes,
         plan="fsdp_tp" if axes.tp > 1 else "zero3",
         global_batch=batch * axes.dp, micro_batch=batch,
-        measured=Measured(batch * axes.dp * sequence / (rate * gpus), _number(cells, "memory_gib")),
+        measured=Measurement(batch * axes.dp * sequence / (rate * gpus), _number(cells, "memory_gib")),
         recompute=_one_of(cells, "recompute", {"none": "none", "selective": "products", "full": "full"}),
         precision=_one_of(cells, "precision", {"bf16": "bf16", "float8": "f8"}),
         reduced="micro batch", fusion="xla" if compiled == "compiled" else "eager", overlap=True,
@@ -206,14 +218,14 @@ def _torchtitan(cells: Cells) -> Row:
 
 _TITAN_GPU = {"H100-96GB-500W": "h100-500w"}
 _LLAMA = {
-    "Llama-3.1-8B": Model("llama", 4096, 32, 32, 128256, ffn=14336, kv_heads=8),
-    "Llama-3.1-70B": Model("llama", 8192, 80, 64, 128256, ffn=28672, kv_heads=8),
-    "Llama-3.1-405B": Model("llama", 16384, 126, 128, 128256, ffn=53248, kv_heads=8),
+    "Llama-3.1-8B": DecoderModel("llama", 4096, 32, 32, 128256, ffn=14336, kv_heads=8),
+    "Llama-3.1-70B": DecoderModel("llama", 8192, 80, 64, 128256, ffn=28672, kv_heads=8),
+    "Llama-3.1-405B": DecoderModel("llama", 16384, 126, 128, 128256, ffn=53248, kv_heads=8),
 }
 
 
 def _llm_foundry(cells: Cells) -> Row:
-    name, sequence, gpus = cells["Model"], _whole(cells, "SeqLen (T)"), _whole(cells, "# GPUs")
+    name, sequence, gpus = cells["DecoderModel"], _whole(cells, "SeqLen (T)"), _whole(cells, "# GPUs")
     if name not in _MPT:
         raise ValueError(f"Model is {name!r}; it is one of {', '.join(_MPT)}")
     hidden, layers, heads = _MPT[name]
@@ -228,10 +240,11 @@ def _llm_foundry(cells: Cells) -> Row:
     return Row(
         id=f"llm-foundry {words} m{micro} x{times} {cells['Precision']}",
         table=f"llm-foundry {words}",
-        model=Model("mpt", hidden, layers, heads, _MPT_VOCABULARY), sequence=sequence, hardware=gpu,
-        axes=Axes(dp=gpus), plan=_one_of(cells, "Sharding Strategy", _FSDP), global_batch=batch, micro_batch=micro,
+        model=DecoderModel("mpt", hidden, layers, heads, _MPT_VOCABULARY), sequence=sequence, hardware=gpu,
+        axes=ParallelDegrees(dp=gpus), plan=_one_of(cells, "Sharding Strategy", _FSDP), global_batch=batch,
+        micro_batch=micro,
         # The rate of the whole job is rounded to whole sequences; that of a GPU has four digits.
-        measured=Measured(batch * sequence / (_number(cells, "Throughput (T/s/GPU)") * gpus)),
+        measured=Measurement(batch * sequence / (_number(cells, "Throughput (T/s/GPU)") * gpus)),
         recompute="full" if again else "none", precision=precision, reduced="micro batch", overlap=True,
         attention="older", inferred=("attention",),
     )  # fmt: skip
@@ -253,67 +266,68 @@ def _simumax(cells: Cells) -> Row | None:
     if name is None or not {"tp", "pp", "l", "mbc"} <= set(found):
         raise ValueError(f"case is {case!r}; it begins with one of {', '.join(_SIMUMAX)} and names l, tp, pp and mbc")
     given = {one: int(found[one]) for one in ("tp", "pp", "dp", "cp", "ep") if one in found}
-    axes = Axes(**given)
+    axes = ParallelDegrees(**given)
     model = _SIMUMAX[name]
     return Row(
         id=f"simumax {case}", table=f"simumax {name} l{found['l']}",
-        model=Model(**{**_fields(model), "layers": int(found["l"])}), sequence=int(found.get("seq", 4096)),
+        model=DecoderModel(**{**_fields(model), "layers": int(found["l"])}), sequence=int(found.get("seq", 4096)),
         hardware="b200", axes=axes, plan=_distributed_plan(axes),
         global_batch=axes.dp * int(found["mbc"]), micro_batch=1,
-        measured=Measured(_number(cells, "real ms") / 1e3, _number(cells, "real alloc GiB")),
+        measured=Measurement(_number(cells, "real ms") / 1e3, _number(cells, "real alloc GiB")),
         fusion="xla", inferred=("micro_batch", "plan", "fusion"),
     )  # fmt: skip
 
 
-def _distributed_plan(axes: Axes) -> str:
+def _distributed_plan(axes: ParallelDegrees) -> str:
     """Megatron-core's with its distributed optimizer: f32 parameters and states in parts, 16-bit parameters whole."""
     if axes.tp > 1:
         return "zero3_keep(dp) + megatron_sp(tp)" if axes.dp > 1 else "megatron_sp"
     return "zero3_keep"
 
 
-def _fields(model: Model) -> dict:
+def _fields(model: DecoderModel) -> dict:
     return {name: getattr(model, name) for name in model.__struct_fields__}
 
 
 _SIMUMAX = {
     "llama3_8b": _LLAMA["Llama-3.1-8B"], "llama3_70b": _LLAMA["Llama-3.1-70B"],
-    "llama3_405b": _LLAMA["Llama-3.1-405B"], "deepseekv2": Model("mixture"), "deepseekv3": Model("mixture"),
-    "mixtral": Model("mixture"), "qwen": Model("mixture"), "kimi": Model("mixture"),
+    "llama3_405b": _LLAMA["Llama-3.1-405B"], "deepseekv2": DecoderModel("mixture"),
+    "deepseekv3": DecoderModel("mixture"), "mixtral": DecoderModel("mixture"), "qwen": DecoderModel("mixture"),
+    "kimi": DecoderModel("mixture"),
 }  # fmt: skip
 
 _MIXED = "mixed precision with f32 parameters and Adam"
-_SOURCES: Mapping[tuple[str, ...], tuple[Source, tuple[str, ...], Callable[[Cells], Row | None]]] = {
+_SOURCES: Mapping[tuple[str, ...], tuple[RowsSource, tuple[str, ...], Callable[[Cells], Row | None]]] = {
     ("Parameters (billion)", "# GPUs"): (
-        Source("vtrain", "Bang et al. 2024, vTrain (MICRO), data/ of VIA-Research/vTrain: A100-80GB, 8 a node, "
+        RowsSource("vtrain", "Bang et al. 2024, vTrain (MICRO), data/ of VIA-Research/vTrain: A100-80GB, 8 a node, "
                "4 x HDR200, Megatron-DeepSpeed", "MIT", "whole layers are made again; " + _MIXED),
         (*_VTRAIN.values(), "iteration time (ms)"), _vtrain,
     ),
     ("# GPUs",): (
-        Source("vtrain on one node", "the same, on 1 to 8 GPUs of one node", "MIT",
+        RowsSource("vtrain on one node", "the same, on 1 to 8 GPUs of one node", "MIT",
                "exactly linear in micro batches: made from fewer measurements than rows"),
         (*_VTRAIN.values(), "iteration time (ms)"), _vtrain,
     ),
     ("source", "model", "layers"): (
-        Source("megatron", "Narayanan et al. 2021 (SC21), table 1; Korthikanti et al. 2022 (2205.05198), table 5",
+        RowsSource("megatron", "Narayanan et al. 2021 (SC21), table 1; Korthikanti et al. 2022 (2205.05198), table 5",
                notes=_MIXED),
         ("hidden", "heads", "vocabulary", "sequence", "gpus", "tensor", "pipeline", "data", "global_batch",
          "micro_batch", "recompute", "tflops_per_gpu", "seconds"), _megatron,
     ),
     ("source", "model", "gpus"): (
-        Source("torchtitan", "pytorch/torchtitan, benchmarks of 2024-12, H100 of 96 GB at 500 W", "BSD-3-Clause",
+        RowsSource("torchtitan", "pytorch/torchtitan, benchmarks of 2024-12, H100 of 96 GB at 500 W", "BSD-3-Clause",
                "every second product is made again (selective); FlashAttention"),
         ("gpu", "parallel", "local_batch", "sequence", "recompute", "precision", "compile",
          "tokens_per_second_per_gpu", "memory_gib"), _torchtitan,
     ),
-    ("Model", "SeqLen (T)"): (
-        Source("llm-foundry", "mosaicml/llm-foundry, scripts/train/benchmarking", "Apache-2.0",
+    ("DecoderModel", "SeqLen (T)"): (
+        RowsSource("llm-foundry", "mosaicml/llm-foundry, scripts/train/benchmarking", "Apache-2.0",
                "FSDP, FlashAttention, eager; gradients are reduced after each micro batch"),
         ("# GPUs", "GPU", "MicroBatchSize", "GradAccum", "GlobalBatchSize", "Throughput (T/s/GPU)", "Precision",
          "Sharding Strategy", "Activation Checkpointing"), _llm_foundry,
     ),
     ("case", "section"): (
-        Source("simumax", "MooreThreads/SimuMax, B200 summary 1.2", "Apache-2.0",
+        RowsSource("simumax", "MooreThreads/SimuMax, B200 summary 1.2", "Apache-2.0",
                "milliseconds and allocated GiB that were measured, not simulated"),
         ("real ms", "real alloc GiB", "status"), _simumax,
     ),

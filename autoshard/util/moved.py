@@ -59,7 +59,8 @@ _MINDSPORE = (
     "load_checkpoint", "load_param_into_net", "reset_auto_parallel_context", "save_checkpoint",
     "set_auto_parallel_context", "set_context", "set_seed", "uint16", "uint32", "uint64", "uint8",
 )  # fmt: skip
-# Package -> names that were exported there -> the module that has them now. To be dropped with release 0.2.
+# Package -> names that were exported there -> the module that has them now, with ":" and the new name if that is
+# another one. To be dropped with release 0.2.
 FORMER = {
     "autoshard": {
         **dict.fromkeys(_MINDSPORE, "autoshard.mindspore"),
@@ -67,6 +68,21 @@ FORMER = {
         **dict.fromkeys(("Cell", "CellList", "SequentialCell"), "autoshard.nn"),
         "initializer": "autoshard.trace.initializer",
         "reset_context": "autoshard.mindspore.context",
+    },
+    "autoshard.pipeline.schedules": {"Timeline": "autoshard.pipeline.schedules.simulate:ScheduleTimeline"},
+    "autoshard.pipeline.stages": {"Piece": "autoshard.pipeline.stages.cut:StagePiece"},
+    "autoshard.pipeline.transfers": {
+        "Group": "autoshard.pipeline.transfers.group:RankGroup",
+        "Held": "autoshard.pipeline.transfers.deal:GroupLayout",
+    },
+    "autoshard.runtime.checkpoint": {"Held": "autoshard.runtime.checkpoint.placed:LocalBlocks"},
+    "autoshard.search.exact": {
+        "Factor": "autoshard.search.exact.problem:CostFactor",
+        "Row": "autoshard.search.exact.problem:MemoryRow",
+    },
+    "autoshard.trace": {
+        "Annotation": "autoshard.trace.function:NodeAnnotation",
+        "Tensor": "autoshard.trace.tensor:TracedTensor",
     },
 }
 
@@ -77,11 +93,13 @@ def former(package: str, name: str) -> Any:
     Raises:
         AttributeError: it never did.
     """
-    home = FORMER.get(package, {}).get(name)
-    if home is None:
+    entry = FORMER.get(package, {}).get(name)
+    if entry is None:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    warnings.warn(f"{package}.{name} is {home}.{name} now; it goes here with release 0.2", DeprecationWarning, 3)
-    return getattr(import_module(home), name)
+    home, _, new = entry.partition(":")
+    new = new or name
+    warnings.warn(f"{package}.{name} is {home}.{new} now; it goes here with release 0.2", DeprecationWarning, 3)
+    return getattr(import_module(home), new)
 
 
 class _Finder(MetaPathFinder, Loader):

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from autoshard.core.tensortype import type_of
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
-from autoshard.runtime.checkpoint import Held, Placed, save
+from autoshard.runtime.checkpoint import LocalBlocks, Placed, save
 from autoshard.runtime.local import LocalComm
 
 W = np.arange(54, dtype=np.float32).reshape(6, 9)
@@ -25,7 +25,7 @@ def saved(tmp_path):
         held = {}
         for name, (array, text) in arrays.items():
             layout = Layout.parse(text, mesh)
-            held[name] = Held(cut(array, layout, comm.ranks), Placed(type_of(array), layout))
+            held[name] = LocalBlocks(cut(array, layout, comm.ranks), Placed(type_of(array), layout))
         save(tmp_path / "ck", held, comm, step, {"states": ["m.w"]})
     return tmp_path / "ck"
 

@@ -52,12 +52,18 @@ def test_a_checkpoint_obeys_its_schema(cli, tmp_path):
     from autoshard.core.tensortype import type_of
     from autoshard.layout import Layout, Mesh
     from autoshard.runtime.array import cut
-    from autoshard.runtime.checkpoint import Held, Placed, save
+    from autoshard.runtime.checkpoint import LocalBlocks, Placed, save
     from autoshard.runtime.local import LocalComm
 
     comm, array = LocalComm(4), np.arange(54, dtype=np.float32).reshape(6, 9)
     layout = Layout.parse("dp, tp", Mesh(dp=2, tp=2))
-    save(tmp_path / "ck", {"w": Held(cut(array, layout, comm.ranks), Placed(type_of(array), layout))}, comm, 10, {})
+    save(
+        tmp_path / "ck",
+        {"w": LocalBlocks(cut(array, layout, comm.ranks), Placed(type_of(array), layout))},
+        comm,
+        10,
+        {},
+    )
     checked(cli, "checkpoint", cli("checkpoint", "show", str(tmp_path / "ck"), "--json")[1])
 
 

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from autoshard.api import Planned
-from autoshard.report.brief import Choice, print_brief, shortened
+from autoshard.report.brief import RowFilter, print_brief, shortened
 from autoshard.report.plan import print_summary
 
 HERE = Path(__file__).parent
@@ -102,7 +102,7 @@ def _on_a_terminal(monkeypatch, **environment: str) -> str:
     console = Console(force_terminal=True, width=80, highlight=False, markup=False, record=False)
     with console.capture() as captured:
         print_summary(_planned(), console)
-        print_brief(_planned(), console, Choice())
+        print_brief(_planned(), console, RowFilter())
     return captured.get()
 
 

@@ -85,10 +85,10 @@ def test_jax_code_runs_alone(tmp_path: Path) -> None:
 def test_stablehlo_holds_the_planned_collectives() -> None:
     pytest.importorskip("jax")
     from autoshard.engines.hlo import traced_differences
-    from autoshard.engines.xla_whole import WholeStep
+    from autoshard.engines.xla_whole import XlaStep
 
     planned, *_ = trained()
-    step = WholeStep(planned.program)
+    step = XlaStep(planned.program)
     lowered = step.lowered()
     assert not traced_differences(lowered.compiler_ir("stablehlo"), planned.program, step.text.grid)
     assert "sdy.manual_computation" in lowered.as_text() and planned.program.collectives

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoshard.engines.grid import Grid
-from autoshard.engines.groups import Cuts
+from autoshard.engines.groups import AxisPieces
 from autoshard.engines.kernels import kernels_of
 from autoshard.engines.local_run import LocalRun
 from autoshard.engines.rounds import rounds_of
@@ -54,10 +54,10 @@ def test_texts_are_equal_for_equal_programs() -> None:
 def test_groups_by_names_and_by_rows() -> None:
     mesh = Mesh.parse("6")
     halves, thirds = mesh.ref("d:(1)2"), mesh.ref("d:(2)3")
-    named = Cuts(mesh, [halves, thirds], listed=False)
+    named = AxisPieces(mesh, [halves, thirds], listed=False)
     assert named.axes((halves,)) == ("d_0",)
     assert named.grid.rows(("d_0",)) == ((0, 3), (1, 4), (2, 5))
-    clashing = Cuts(mesh, [halves, thirds, mesh.ref("d:(1)3")], listed=False)
+    clashing = AxisPieces(mesh, [halves, thirds, mesh.ref("d:(1)3")], listed=False)
     assert clashing.axes((halves,)) == ((0, 3), (1, 4), (2, 5))
     assert clashing.grid == Grid((("ranks", 6),), tuple(range(6)))
 

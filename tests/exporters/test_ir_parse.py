@@ -16,7 +16,7 @@ from autoshard.exporters.ir_parse import (
     DumpSource,
     DumpType,
     Elision,
-    Listed,
+    ListedValue,
     parse_attr,
     parse_dump,
     show_attr,
@@ -42,7 +42,7 @@ def test_strategies_of_the_tutorials_first_listing() -> None:
         ("Add", ((2, 4), (4,))),
     ]
     assert nodes[0].attr("in_strategy") == ((2, 1), (1, 4)) and nodes[0].attr("transpose_b") is False
-    assert nodes[0].attr("input_names") == Listed(("x1", "x2"))
+    assert nodes[0].attr("input_names") == ListedValue(("x1", "x2"))
     assert nodes[1].operands == ("$(@1_construct_wrapper.298:para4_dense1.bias)", "%para15_u")
     assert nodes[1].operand_types[0].tensor == TensorType.of((64,))
     assert nodes[1].operand_types[1].tensor is None
@@ -63,7 +63,7 @@ def test_collectives_of_the_tutorials_second_listing() -> None:
 WORDS = st.text("abcdef_.-:0123456789e", min_size=1, max_size=8)
 ATTRS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | WORDS | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.lists(inner, max_size=3).map(tuple).map(Listed),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.lists(inner, max_size=3).map(tuple).map(ListedValue),
     max_leaves=8,
 )
 

@@ -12,7 +12,7 @@ from autoshard import Model, communication, nn
 from autoshard.core.tensortype import type_of
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
-from autoshard.runtime.checkpoint import Held, Placed, checkpoints, find, load, read_index, save
+from autoshard.runtime.checkpoint import LocalBlocks, Placed, checkpoints, find, load, read_index, save
 from autoshard.runtime.checkpoint.agree import from_all, together
 from autoshard.runtime.mpi import default_comm
 from autoshard.util.errors import CheckpointError
@@ -45,8 +45,8 @@ def placed(shift: int) -> dict[str, Placed]:
     return {name: Placed(type_of(array), Layout.parse(text, MESH)) for (name, array), text in pairs}
 
 
-def held(lies: dict[str, Placed], comm) -> dict[str, Held]:
-    return {name: Held(cut(ARRAYS[name], one.layout, comm.ranks), one) for name, one in lies.items()}
+def held(lies: dict[str, Placed], comm) -> dict[str, LocalBlocks]:
+    return {name: LocalBlocks(cut(ARRAYS[name], one.layout, comm.ranks), one) for name, one in lies.items()}
 
 
 @pytest.mark.parametrize("shift", range(4))

@@ -15,7 +15,7 @@ from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import lookup
 from autoshard.partition.lower import lower
 from autoshard.partition.passes.pipeline import Run, measure
-from autoshard.partition.program import Body, Bundle, Collective, Compute, Instruction, Nest, Program, Start, Wait
+from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Nest, NestBody, Program, Start, Wait
 from autoshard.partition.verify import verify_program
 from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.runtime.interpret import Executor
@@ -99,7 +99,7 @@ def _lines(instructions: Sequence[Instruction], indent: str) -> list[str]:
     return found
 
 
-def _body(body: Body, indent: str) -> list[str]:
+def _body(body: NestBody, indent: str) -> list[str]:
     return [*_lines(body.instructions, indent), f"{indent}yield {', '.join(one.name for one in body.outputs)}"]
 
 

@@ -17,7 +17,7 @@ from autoshard.ir.trips import ASSUMED_TRIPS, trips
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import GroupList, Groups, Mesh
 from autoshard.partition.manual import grouped
-from autoshard.partition.program import Body, Collective, Nest, Program, Together, timed
+from autoshard.partition.program import Collective, Nest, NestBody, Program, Together, timed
 from autoshard.partition.program import walk as instructions
 from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
@@ -263,7 +263,7 @@ def test_broken_nests_are_told():
     with pytest.raises(GraphError, match="what enters are 2 registers outside and 1 inside|is not defined before it"):
         verify_program(broken(program, lambda body: replace(body, args=body.args[:1])))
     with pytest.raises(GraphError, match="is not defined before it|never defined"):
-        verify_program(broken(program, lambda body: Body(body.args, body.instructions[:-1], body.outputs)))
+        verify_program(broken(program, lambda body: NestBody(body.args, body.instructions[:-1], body.outputs)))
     nest = next(one for one in program.instructions if isinstance(one, Nest))
     inner = nest.bodies[1].outputs[1]
     with pytest.raises(GraphError, match="is never defined"):

@@ -9,8 +9,8 @@ import pytest
 
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.pipeline.transfers import Held, deal
-from autoshard.pipeline.transfers.group import Group, stacked
+from autoshard.pipeline.transfers import GroupLayout, deal
+from autoshard.pipeline.transfers.group import RankGroup, stacked
 from autoshard.pipeline.transfers.price import slow_bound, slow_bytes
 from autoshard.pipeline.transfers.random_pairs import check_pair, check_way, random_layout, random_pair
 from autoshard.util.errors import MeshError, RedistributeError
@@ -28,36 +28,36 @@ def test_cheapest_ways_lead_to_the_same_blocks():
     for _ in range(60):
         before, after = random_pair(draw)
         left = random_layout(draw, before.group.mesh, len(before.shape), partial=True)
-        check_way(Held.of(before.group, left, before.shape), after, hardware)
+        check_way(GroupLayout.of(before.group, left, before.shape), after, hardware)
 
 
 def test_replicas_share_the_sending():
     one, other = stacked([Mesh(tp=4), Mesh(tp=4)])
-    whole = [Held.of(group, Layout.whole(group.mesh, 1), (12,)) for group in (one, other)]
+    whole = [GroupLayout.of(group, Layout.whole(group.mesh, 1), (12,)) for group in (one, other)]
     assert sorted(parcel.source for parcel in deal(*whole)) == [0, 1, 2, 3]
 
 
 def test_equal_layouts_send_each_block_once():
     one, other = stacked([Mesh(dp=2, tp=2), Mesh(dp=2, tp=2)])
-    before, after = (Held.of(group, Layout.parse("dp, tp", group.mesh), (8, 12)) for group in (one, other))
+    before, after = (GroupLayout.of(group, Layout.parse("dp, tp", group.mesh), (8, 12)) for group in (one, other))
     assert [(parcel.source, parcel.target) for parcel in deal(before, after)] == [(i, i) for i in range(4)]
     assert slow_bytes(before, after, 4, 4) == slow_bound(before, after, 4, 4) == 8 * 12 * 4
 
 
 def test_terms_do_not_go_from_group_to_group():
     one, other = stacked([Mesh(tp=2), Mesh(tp=2)])
-    before = Held.of(one, Layout.parse("- +tp", one.mesh), (4,))
+    before = GroupLayout.of(one, Layout.parse("- +tp", one.mesh), (4,))
     with pytest.raises(RedistributeError, match="not in terms"):
-        deal(before, Held.of(other, Layout.whole(other.mesh, 1), (4,)))
+        deal(before, GroupLayout.of(other, Layout.whole(other.mesh, 1), (4,)))
 
 
 def test_a_group_has_a_rank_for_each_device():
     with pytest.raises(MeshError, match="has 2 devices, and is given ranks"):
-        Group(Mesh(tp=2), (0, 1, 2))
+        RankGroup(Mesh(tp=2), (0, 1, 2))
 
 
 def test_blocks_that_do_not_divide():
     one, other = stacked([Mesh(tp=3), Mesh(tp=2)])
-    before, after = (Held.of(group, Layout.parse("tp", group.mesh), (7,)) for group in (one, other))
+    before, after = (GroupLayout.of(group, Layout.parse("tp", group.mesh), (7,)) for group in (one, other))
     assert [before.box(rank) for rank in range(3)] == [((0, 3),), ((3, 6),), ((6, 7),)]
     assert np.sum([parcel.size for parcel in deal(before, after)]) == 7

@@ -15,7 +15,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.layout.sdy_text import parse_sharding, show_sharding
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.basic import agreed
-from autoshard.propagate.project import Row, to_factors, wiring
+from autoshard.propagate.project import TensorFactorShardings, to_factors, wiring
 from autoshard.propagate.step import step
 from autoshard.propagate.values import get_sharding
 from autoshard.propagate.work import Block, Val, Work
@@ -73,15 +73,15 @@ def table(rule: Rule, mesh: Mesh, asked: Sequence[Sharding | None]) -> str:
     return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
 
 
-def _agreed(columns: Sequence, rows: Sequence[Row]) -> Iterator[tuple]:
+def _agreed(columns: Sequence, rows: Sequence[TensorFactorShardings]) -> Iterator[tuple]:
     for factor, (operands, results) in enumerate(columns):
         yield agreed([rows[i].axes[factor] for i in operands], [rows[i].axes[factor] for i in results], True)
 
 
-def _rows(mesh: Mesh, rows: Sequence[Row]) -> list[list[str]]:
+def _rows(mesh: Mesh, rows: Sequence[TensorFactorShardings]) -> list[list[str]]:
     """`X` where the tensor does not have the factor, `.` for no axes, `!` behind what is closed."""
 
-    def cell(row: Row, factor: int) -> str:
+    def cell(row: TensorFactorShardings, factor: int) -> str:
         axes = row.axes[factor]
         return "X" if axes is None else mesh_text(mesh, axes) + "!" * row.closed[factor]
 

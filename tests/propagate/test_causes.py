@@ -22,11 +22,11 @@ from autoshard.propagate.causes import (
     RETURNED,
     STEP,
     UNEVEN,
-    Cause,
-    History,
+    AxisCause,
+    AxisHistory,
     rule_of,
 )
-from autoshard.propagate.conflicts import Conflict, conflicts
+from autoshard.propagate.conflicts import AxisConflict, conflicts
 from autoshard.propagate.levels import ORDER, Level
 from autoshard.propagate.record import CONSTRAINT, MANUAL_IN, MANUAL_OUT, OUTPUT, Output
 from autoshard.propagate.step import FORWARD
@@ -54,7 +54,7 @@ def value(spread: Propagated, name: str) -> Val:
     return next(one for one in spread.vals() if one.origin is not None and one.origin.name == name)
 
 
-def chain(spread: Propagated, name: str, dim: int, axis: str) -> list[Cause]:
+def chain(spread: Propagated, name: str, dim: int, axis: str) -> list[AxisCause]:
     """The only chain of a whole axis."""
     at = value(spread, name)
     sharding = get_sharding(at)
@@ -63,7 +63,7 @@ def chain(spread: Propagated, name: str, dim: int, axis: str) -> list[Cause]:
     return cause.chain
 
 
-def hows(links: list[Cause]) -> list[str]:
+def hows(links: list[AxisCause]) -> list[str]:
     return [link.how for link in links]
 
 
@@ -96,7 +96,7 @@ def check_traced(spread: Propagated) -> int:
     return count
 
 
-def check_link(history: History, link: Cause) -> None:
+def check_link(history: AxisHistory, link: AxisCause) -> None:
     if link.how == ASKED:
         assert link.before is None and link.asked is not None
         assert any(axis.overlaps(link.axis) or axis == link.axis for axis in link.asked.sharding.dims[link.dim].axes)
@@ -109,7 +109,7 @@ def check_link(history: History, link: Cause) -> None:
         check_step(history, link)
 
 
-def check_step(history: History, link: Cause) -> None:
+def check_step(history: AxisHistory, link: AxisCause) -> None:
     """The source had the axis before the step, the target got it from the step."""
     event = link.event
     assert event is not None and link.tensors is not None and link.number is not None
@@ -126,7 +126,7 @@ def check_step(history: History, link: Cause) -> None:
         assert link.factor in (*rule.operands, *rule.results)[tensor_][dim]
 
 
-def has(sharding: Sharding | None, dim: int | None, link: Cause) -> bool:
+def has(sharding: Sharding | None, dim: int | None, link: AxisCause) -> bool:
     if sharding is None or dim is None:
         return False
     return any(axis.overlaps(link.axis) or axis == link.axis for axis in sharding.dims[dim].axes)
@@ -145,7 +145,7 @@ def test_every_axis_has_a_cause(which, seed):
         check_conflict(spread.history, conflict)
 
 
-def check_conflict(history: History, conflict: Conflict) -> None:
+def check_conflict(history: AxisHistory, conflict: AxisConflict) -> None:
     """Both sides have the axes that they are told to have, and these have causes."""
     assert conflict.wanted.axes and conflict.wanted.dim is not None
     number = None if conflict.number is None else conflict.number + conflict.decided

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from against_shardy import check, propagated, work_of
 
-from autoshard.propagate.groups import Groups
+from autoshard.propagate.groups import ShardingGroups
 from autoshard.util.errors import GraphError
 
 pytestmark = pytest.mark.jax
@@ -68,4 +68,4 @@ def test_results_do_not_bring_what_outputs_have_into_a_group():
 
 def test_a_value_in_two_groups():
     with pytest.raises(GraphError, match="is in the sharding groups 3 and 4; a value can be in one only"):
-        Groups(work_of(module("", "", extra="sdy.sharding_group %x group_id=4 : tensor<8x6xf32>")))
+        ShardingGroups(work_of(module("", "", extra="sdy.sharding_group %x group_id=4 : tensor<8x6xf32>")))

@@ -13,7 +13,7 @@ from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import Mesh, merge_refs, size_of
 from autoshard.layout.sharding import CLOSED, OPEN, DimSharding, Sharding
 from autoshard.propagate.basic import is_strict_prefix
-from autoshard.propagate.project import Row, TensorFactors, from_factors, to_factors, wiring
+from autoshard.propagate.project import TensorFactors, TensorFactorShardings, from_factors, to_factors, wiring
 
 MESH = Mesh(x=4, y=2, z=3, w=6)
 
@@ -27,7 +27,7 @@ def spec(text: str) -> DimSharding:
     return DimSharding(refs(text.replace("?", "")), "?" not in text)
 
 
-def row_of(sizes: tuple[int, ...], text: str) -> Row:
+def row_of(sizes: tuple[int, ...], text: str) -> TensorFactorShardings:
     """The row of a tensor whose one dim holds factors of the given sizes, major first."""
     return to_factors(TensorFactors((tuple(range(len(sizes))),), sizes), Sharding(MESH, [spec(text)]))
 
@@ -81,7 +81,7 @@ def test_kept_axes_are_replicated_and_unreduced_ones() -> None:
 
 def test_no_sharding_is_an_open_one() -> None:
     tensor = TensorFactors(((0, 1), (2,)), (2, 3, 4, 5))
-    assert to_factors(tensor, None) == Row(((), (), (), None), {}, (False,) * 4, ())
+    assert to_factors(tensor, None) == TensorFactorShardings(((), (), (), None), {}, (False,) * 4, ())
 
 
 def joined(sizes: tuple[int, ...], factors: tuple[str, ...], before: str = "?") -> DimSharding:

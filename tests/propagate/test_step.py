@@ -16,9 +16,9 @@ from autoshard.propagate.step import (
     BOTH,
     FORWARD,
     NONE,
+    AddedAxes,
     Clash,
     Direction,
-    Placed,
     explain_step,
     step,
     step_of,
@@ -53,9 +53,9 @@ def test_table_of_three_factors(aggressive: bool) -> None:
     )
     assert done.changes == ((0, asked("a b ?, c ?, f ?")), (2, asked("a b ?, c e ?, ?")))
     assert done.placed == (
-        Placed(0, 0, axes("b"), 1),
-        Placed(0, 1, axes("c"), 1),
-        Placed(2, 0, axes("a b"), 1),
+        AddedAxes(0, 0, axes("b"), 1),
+        AddedAxes(0, 1, axes("c"), 1),
+        AddedAxes(2, 0, axes("a b"), 1),
     )
     assert done.clashes == (
         Clash(1, axes("d"), 1, 1, 2, axes("e"), False),
@@ -67,9 +67,9 @@ def test_matmul_spreads_along_each_factor() -> None:
     done = step(MATMUL, (asked("a ?, c ?"), asked("?, b ?"), None), aggressive=False)
     assert done.changes == ((1, asked("c ?, b ?")), (2, asked("a ?, b ?")))
     assert done.placed == (
-        Placed(1, 2, axes("c"), 0),
-        Placed(2, 0, axes("a"), 0),
-        Placed(2, 1, axes("b"), 1),
+        AddedAxes(1, 2, axes("c"), 0),
+        AddedAxes(2, 0, axes("a"), 0),
+        AddedAxes(2, 1, axes("b"), 1),
     )
     assert not done.clashes
 
@@ -88,7 +88,7 @@ def test_both_sides_of_a_matmul_want_one_axis() -> None:
     assert lhs.clashes == (Clash(1, axes("a"), 1, 0, 2, axes("a"), True),)
     rhs = step(WIDE, shardings)
     assert rhs.changes == ((2, asked("?, a ?")),)
-    assert rhs.placed == (Placed(2, 1, axes("a"), 1),)
+    assert rhs.placed == (AddedAxes(2, 1, axes("a"), 1),)
     assert rhs.clashes == (Clash(0, axes("a"), 0, 1, 2, axes("a"), True),)
 
 
@@ -96,14 +96,14 @@ def test_reshape_shares_an_axis_out() -> None:
     rule = Rule.parse("(i j) -> i j {i=2, j=3}")
     done = step(rule, (asked("c"), None))
     assert done.changes == ((1, asked("c:(1)2 ?, c:(2)2 ?")),)
-    assert done.placed == (Placed(1, 0, axes("c:(1)2"), 0), Placed(1, 1, axes("c:(2)2"), 0))
+    assert done.placed == (AddedAxes(1, 0, axes("c:(1)2"), 0), AddedAxes(1, 1, axes("c:(2)2"), 0))
     assert not step(rule, (asked("c"), None), conservative=True).changes
 
 
 def test_a_placed_axis_is_what_came_in_addition() -> None:
     done = step(SAME, (asked("c:(1)2 ?, ?"), asked("c b ?, ?"), asked("-, -")))
     assert done.changes == ((0, asked("c b ?, ?")),)
-    assert done.placed == (Placed(0, 0, axes("c:(2)2 b"), 1),)
+    assert done.placed == (AddedAxes(0, 0, axes("c:(2)2 b"), 1),)
 
 
 def test_a_strided_view_is_no_change() -> None:

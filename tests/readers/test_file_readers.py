@@ -22,7 +22,7 @@ from autoshard.mindspore.checkpoint import load_checkpoint
 from autoshard.partition.lower import lower
 from autoshard.partition.verify import verify_program
 from autoshard.runtime.array import cut
-from autoshard.runtime.checkpoint import Held, Placed, find, import_files, load, save
+from autoshard.runtime.checkpoint import LocalBlocks, Placed, find, import_files, load, save
 from autoshard.runtime.checkpoint.index import _digest
 from autoshard.runtime.checkpoint.safefile import read_header
 from autoshard.runtime.launch import place_ranks
@@ -160,7 +160,7 @@ PLACED = {
 
 
 def saved(directory: Path) -> Path:
-    held = {name: Held(cut(ARRAYS[name], one.layout, COMM.ranks), one) for name, one in PLACED.items()}
+    held = {name: LocalBlocks(cut(ARRAYS[name], one.layout, COMM.ranks), one) for name, one in PLACED.items()}
     return save(directory, held, COMM, 5, {"loss": 0.5, "names": ["a", "b"]})
 
 

@@ -19,7 +19,7 @@ from autoshard.runtime import launch as launcher
 from autoshard.runtime import watch
 from autoshard.runtime.job import GRACE_SECONDS
 from autoshard.runtime.launch import find_mpiexec, launch
-from autoshard.runtime.progress import ENDED, Progress
+from autoshard.runtime.progress import ENDED, RankProgress
 from autoshard.runtime.watch import MISSED_SECONDS, STOPPED_SECONDS, Absence, Watch
 
 LONGEST = 120
@@ -36,12 +36,12 @@ def test_what_is_granted_is_within_what_is_promised() -> None:
 
 
 @pytest.fixture
-def ranks(tmp_path: Path) -> list[Progress]:
+def ranks(tmp_path: Path) -> list[RankProgress]:
     """Three ranks that have begun."""
-    return [Progress(tmp_path, rank) for rank in range(3)]
+    return [RankProgress(tmp_path, rank) for rank in range(3)]
 
 
-def enter(rank: Progress, text: str = "barrier", group: tuple[int, ...] = (0, 1, 2)) -> None:
+def enter(rank: RankProgress, text: str = "barrier", group: tuple[int, ...] = (0, 1, 2)) -> None:
     rank.enter(rank.place((text, group), text, group))
 
 
@@ -49,7 +49,7 @@ def absent(folder: Path) -> list[Absence]:
     return list(Watch(folder, 3)._absent())
 
 
-def test_a_rank_that_has_ended_is_missed_by_those_that_wait_for_it(ranks: list[Progress], tmp_path: Path) -> None:
+def test_a_rank_that_has_ended_is_missed_by_those_that_wait_for_it(ranks: list[RankProgress], tmp_path: Path) -> None:
     enter(ranks[0])
     assert absent(tmp_path) == []
     ranks[2].end(ENDED)
@@ -58,7 +58,7 @@ def test_a_rank_that_has_ended_is_missed_by_those_that_wait_for_it(ranks: list[P
     assert [one.waiting for one in absent(tmp_path)] == [0, 1]
 
 
-def test_a_rank_that_has_ended_is_not_missed_where_it_has_been(ranks: list[Progress], tmp_path: Path) -> None:
+def test_a_rank_that_has_ended_is_not_missed_where_it_has_been(ranks: list[RankProgress], tmp_path: Path) -> None:
     """As after a gather, which those who send leave at once, and the one that receives when the last has sent."""
     enter(ranks[2], "gather")
     ranks[2].leave()
@@ -70,20 +70,20 @@ def test_a_rank_that_has_ended_is_not_missed_where_it_has_been(ranks: list[Progr
     assert absent(tmp_path) == [Absence(2, False, 0, 2, 2)]
 
 
-def test_a_rank_that_has_ended_is_not_missed_by_other_groups(ranks: list[Progress], tmp_path: Path) -> None:
+def test_a_rank_that_has_ended_is_not_missed_by_other_groups(ranks: list[RankProgress], tmp_path: Path) -> None:
     ranks[2].end(ENDED)
     enter(ranks[0], group=(0, 1))
     assert absent(tmp_path) == []
 
 
-def test_a_rank_that_communicates_at_its_very_end_has_not_ended(ranks: list[Progress], tmp_path: Path) -> None:
+def test_a_rank_that_communicates_at_its_very_end_has_not_ended(ranks: list[RankProgress], tmp_path: Path) -> None:
     ranks[2].end(ENDED)
     enter(ranks[2])
     enter(ranks[0])
     assert absent(tmp_path) == []
 
 
-def test_ranks_meet_outside_of_programs(ranks: list[Progress], tmp_path: Path) -> None:
+def test_ranks_meet_outside_of_programs(ranks: list[RankProgress], tmp_path: Path) -> None:
     with ranks[0].meeting("start of MPI", range(3)):
         ranks[2].end(ENDED)
         (found,) = absent(tmp_path)
@@ -96,7 +96,7 @@ def test_ranks_meet_outside_of_programs(ranks: list[Progress], tmp_path: Path) -
     assert standing is not None and standing.doing == "outside of collectives, before its first collective"
 
 
-def test_a_meeting_within_a_collective_is_a_part_of_it(ranks: list[Progress], tmp_path: Path) -> None:
+def test_a_meeting_within_a_collective_is_a_part_of_it(ranks: list[RankProgress], tmp_path: Path) -> None:
     enter(ranks[0], "all_reduce of x")
     with ranks[0].meeting("set-up of a group", range(3)):
         pass
@@ -113,7 +113,7 @@ class Clock:
         return self.now
 
 
-def test_only_what_is_seen_all_the_time_counts(ranks: list[Progress], tmp_path: Path, monkeypatch) -> None:
+def test_only_what_is_seen_all_the_time_counts(ranks: list[RankProgress], tmp_path: Path, monkeypatch) -> None:
     clock = Clock()
     monkeypatch.setattr(watch, "time", clock)
     found = Watch(tmp_path, 3)
@@ -142,7 +142,7 @@ def test_only_what_is_seen_all_the_time_counts(ranks: list[Progress], tmp_path: 
     assert "(rank 0 in barrier (collective 2), at " in told
 
 
-def test_damaged_notes_of_an_end_are_none(ranks: list[Progress], tmp_path: Path) -> None:
+def test_damaged_notes_of_an_end_are_none(ranks: list[RankProgress], tmp_path: Path) -> None:
     enter(ranks[2])
     ranks[2].end(ENDED)
     assert json.loads((tmp_path / "rank-2.turns").read_text()) == {"0,1,2": 1}

@@ -17,7 +17,7 @@ from autoshard.core.tensortype import TensorType, type_of
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
 from autoshard.runtime.checkpoint import (
-    Held,
+    LocalBlocks,
     Placed,
     Reader,
     export_file,
@@ -27,7 +27,7 @@ from autoshard.runtime.checkpoint import (
     read_index,
     save,
 )
-from autoshard.runtime.checkpoint.index import Block, tiles
+from autoshard.runtime.checkpoint.index import StoredBlock, tiles
 from autoshard.runtime.checkpoint.placed import first_owners, touched
 from autoshard.runtime.local import LocalComm
 from autoshard.util.errors import CheckpointError
@@ -36,9 +36,9 @@ from tests.redistribute.virtual_ranks import layouts, meshes
 DTYPES = ("float32", "int8", "bool", "float64", "uint16", "complex64")
 
 
-def held(array: np.ndarray, layout: Layout, padded: tuple[int, ...] | None = None) -> Held:
+def held(array: np.ndarray, layout: Layout, padded: tuple[int, ...] | None = None) -> LocalBlocks:
     ranks = range(layout.mesh.devices)
-    return Held(cut(array, layout, ranks, padded), Placed(type_of(array), layout, padded))
+    return LocalBlocks(cut(array, layout, ranks, padded), Placed(type_of(array), layout, padded))
 
 
 def array_of(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
@@ -152,13 +152,15 @@ def test_tiles(cuts, data):
     sizes = [data.draw(st.lists(st.integers(1, 3), min_size=n, max_size=n)) for n in cuts]
     starts = [list(itertools.accumulate(row, initial=0)) for row in sizes]
     grid = [
-        Block(tuple(starts[d][i] for d, i in enumerate(at)), tuple(sizes[d][i] for d, i in enumerate(at)), "", 0, 0, "")
+        StoredBlock(
+            tuple(starts[d][i] for d, i in enumerate(at)), tuple(sizes[d][i] for d, i in enumerate(at)), "", 0, 0, ""
+        )
         for at in itertools.product(*(range(n) for n in cuts))
     ]
     shape = tuple(row[-1] for row in starts)
     assert tiles(shape, grid) and not tiles(shape, grid[:-1]) and not tiles(shape, [*grid, grid[0]])
     assert not tiles((shape[0] + 1, *shape[1:]), grid)
-    moved = Block((grid[-1].at[0] + 1, *grid[-1].at[1:]), grid[-1].shape, "", 0, 0, "")
+    moved = StoredBlock((grid[-1].at[0] + 1, *grid[-1].at[1:]), grid[-1].shape, "", 0, 0, "")
     assert not tiles(shape, [*grid[:-1], moved])
 
 
@@ -173,7 +175,7 @@ def test_tiles(cuts, data):
 def test_blocks_that_do_not_fit(tmp_path, parts, text, words):
     with pytest.raises(CheckpointError, match=words):
         layout = Layout.parse(text, Mesh(dp=2, tp=4))
-        one = Held([np.zeros((1, 4), np.float32)] * parts, Placed(TensorType.of((6, 4)), layout))
+        one = LocalBlocks([np.zeros((1, 4), np.float32)] * parts, Placed(TensorType.of((6, 4)), layout))
         save(tmp_path / "new", {"w": one}, LocalComm(8))
     assert not (tmp_path / "new").exists()
 

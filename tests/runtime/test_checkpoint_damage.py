@@ -15,7 +15,17 @@ from safetensors.numpy import save_file
 from autoshard.core.tensortype import TensorType, type_of
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
-from autoshard.runtime.checkpoint import Held, Placed, checkpoints, damage, find, import_files, load, read_index, save
+from autoshard.runtime.checkpoint import (
+    LocalBlocks,
+    Placed,
+    checkpoints,
+    damage,
+    find,
+    import_files,
+    load,
+    read_index,
+    save,
+)
 from autoshard.runtime.checkpoint.index import _digest
 from autoshard.runtime.local import LocalComm
 from autoshard.util.errors import CheckpointError
@@ -33,7 +43,7 @@ COMM = LocalComm(4)
 
 def saved(directory: Path, step: int = 5, keep: int = 0, plus: int = 0) -> Path:
     parts = {name: cut(ARRAYS[name] + plus, one.layout, COMM.ranks) for name, one in PLACED.items()}
-    held = {name: Held([p.astype(ARRAYS[name].dtype) for p in parts[name]], PLACED[name]) for name in PLACED}
+    held = {name: LocalBlocks([p.astype(ARRAYS[name].dtype) for p in parts[name]], PLACED[name]) for name in PLACED}
     return save(directory, held, COMM, step, keep=keep)
 
 

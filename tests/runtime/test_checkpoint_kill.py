@@ -15,7 +15,7 @@ import pytest
 from autoshard.core.tensortype import TensorType
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
-from autoshard.runtime.checkpoint import Held, Placed, checkpoints, damage, find, load, save
+from autoshard.runtime.checkpoint import LocalBlocks, Placed, checkpoints, damage, find, load, save
 from autoshard.runtime.local import LocalComm
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -40,7 +40,9 @@ def blocks(step: int) -> dict[str, list[np.ndarray]]:
 
 
 def save_step(directory: Path, step: int) -> None:
-    save(directory, {name: Held(parts, PLACED[name]) for name, parts in blocks(step).items()}, COMM, step, keep=2)
+    save(
+        directory, {name: LocalBlocks(parts, PLACED[name]) for name, parts in blocks(step).items()}, COMM, step, keep=2
+    )
 
 
 def loaded_step(directory: Path) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from autoshard.core.tensortype import TensorType
 from autoshard.layout import Layout, Mesh
-from autoshard.runtime.checkpoint import Held, Placed, checkpoints, damage, find, load, save
+from autoshard.runtime.checkpoint import LocalBlocks, Placed, checkpoints, damage, find, load, save
 from autoshard.runtime.launch import launch
 from autoshard.runtime.local import LocalComm
 
@@ -24,7 +24,7 @@ import os, signal, sys
 import numpy as np
 from autoshard.layout import Layout, Mesh
 from autoshard.runtime.array import cut
-from autoshard.runtime.checkpoint import Held, Placed, load, save
+from autoshard.runtime.checkpoint import LocalBlocks, Placed, load, save
 from autoshard.runtime.mpi import default_comm
 from autoshard.core.tensortype import type_of
 
@@ -47,7 +47,7 @@ def placed(texts):
 
 def store(texts, step, plus=0):
     lies = placed(texts)
-    held = {name: Held(cut((array + plus).astype(array.dtype), lies[name].layout, comm.ranks), lies[name])
+    held = {name: LocalBlocks(cut((array + plus).astype(array.dtype), lies[name].layout, comm.ranks), lies[name])
             for name, array in ARRAYS.items()}
     save(directory, held, comm, step, {"seed": 11})
 
@@ -103,5 +103,5 @@ def test_a_rank_that_is_killed_leaves_the_checkpoint_before(tmp_path):
     count = Placed(TensorType.of((), "i32"), Layout.parse("()", Mesh.flat(1)))
     parts = load(saved, {"count": count}, LocalComm(1), optional=None).arrays["count"]
     assert parts[0] == 77
-    save(saved, {"count": Held(parts, count)}, LocalComm(1), 2)
+    save(saved, {"count": LocalBlocks(parts, count)}, LocalComm(1), 2)
     assert not list(saved.glob(".saving-*")) and checkpoints(saved) == ["step-00000001", "step-00000002"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autoshard.runtime.identity import Identity, identity
+from autoshard.runtime.identity import RankIdentity, identity
 from autoshard.runtime.launch import launch
 from autoshard.util.errors import RuntimeSetupError
 
@@ -60,7 +60,7 @@ def test_a_rank_table_counts_the_ranks(tmp_path: Path) -> None:
     table = {"version": "1.0", "server_list": [{"server_id": "localhost", "device": devices}]}
     (tmp_path / "table.json").write_text(json.dumps(table))
     found = identity({"RANK_ID": "4", "RANK_TABLE_FILE": str(tmp_path / "table.json")})
-    assert found == Identity(4, 6, "RANK_ID", connected=False, table=tmp_path / "table.json")
+    assert found == RankIdentity(4, 6, "RANK_ID", connected=False, table=tmp_path / "table.json")
 
 
 def test_jobs_have_names() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from autoshard.runtime import joining, private
 from autoshard.runtime import launch as launcher
-from autoshard.runtime.identity import Identity
+from autoshard.runtime.identity import RankIdentity
 from autoshard.runtime.launch import Mpiexec, find_mpiexec
 from autoshard.runtime.rendezvous import Arrival, complete, missing
 from autoshard.util.errors import RuntimeSetupError
@@ -89,7 +89,7 @@ def test_what_is_missing_is_told(ranks: list[int], text: str) -> None:
 
 
 def test_what_cannot_be_joined_is_told_at_once(tmp_path: Path, monkeypatch) -> None:
-    own = Identity(0, 2, "RANK_ID", connected=False)
+    own = RankIdentity(0, 2, "RANK_ID", connected=False)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
     with pytest.raises(RuntimeSetupError, match="MPI was started before autoshard could connect the ranks"):
         joining.join(own)
@@ -99,7 +99,7 @@ def test_what_cannot_be_joined_is_told_at_once(tmp_path: Path, monkeypatch) -> N
         joining.join(own)
     monkeypatch.setattr(joining, "place_ranks", lambda ranks, rank_table: ["far.example"] * ranks)
     with pytest.raises(RuntimeSetupError, match="names other hosts.*`autoshard run -n 2 SCRIPT --rank-table t.json`"):
-        joining.join(Identity(0, 2, "RANK_ID", connected=False, table=Path("t.json")))
+        joining.join(RankIdentity(0, 2, "RANK_ID", connected=False, table=Path("t.json")))
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(monkeypatch) -> None:
@@ -109,9 +109,9 @@ def test_a_folder_that_others_may_write_to_is_not_used(monkeypatch) -> None:
         home.mkdir()
         home.chmod(0o777)
         with pytest.raises(RuntimeSetupError, match="should be a folder that is this user's alone"):
-            joining._folder(Identity(0, 2, "RANK_ID", connected=False))
+            joining._folder(RankIdentity(0, 2, "RANK_ID", connected=False))
         home.chmod(0o700)
-        assert joining._folder(Identity(0, 2, "RANK_ID", connected=False)).parent == home
+        assert joining._folder(RankIdentity(0, 2, "RANK_ID", connected=False)).parent == home
 
 
 # -- processes -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.runtime import progress
 from autoshard.runtime.comm import show_ranks
 from autoshard.runtime.local import LocalComm
-from autoshard.runtime.progress import COLLECTIVE, ENDED, STARTED, Progress, Standing, read
+from autoshard.runtime.progress import COLLECTIVE, ENDED, STARTED, RankProgress, Standing, read
 from autoshard.runtime.watch import Watch
 
 
@@ -26,7 +26,7 @@ def found(folder: Path, rank: int = 3) -> Standing:
 
 def test_a_rank_is_read_step_by_step(tmp_path: Path) -> None:
     assert read(tmp_path, 3) is None
-    rank = Progress(tmp_path, 3)
+    rank = RankProgress(tmp_path, 3)
     one = found(tmp_path)
     assert (one.pid, one.state, one.doing) == (
         os.getpid(),
@@ -51,7 +51,7 @@ def test_a_rank_is_read_step_by_step(tmp_path: Path) -> None:
 
 
 def test_outside_of_a_program_the_users_line_is_told(tmp_path: Path) -> None:
-    rank = Progress(tmp_path, 3)
+    rank = RankProgress(tmp_path, 3)
     rank.enter(rank.place("r", "all_reduce of x"))
     here = found(tmp_path).line
     assert here.rpartition(":")[0].endswith("test_progress.py")
@@ -61,7 +61,7 @@ def test_outside_of_a_program_the_users_line_is_told(tmp_path: Path) -> None:
 
 
 def test_a_stack_tells_the_users_innermost_line(tmp_path: Path) -> None:
-    rank = Progress(tmp_path, 3)
+    rank = RankProgress(tmp_path, 3)
     faulthandler.dump_traceback(rank.stack, all_threads=False)
     one = found(tmp_path)
     assert one.innermost.endswith("in test_a_stack_tells_the_users_innermost_line")
@@ -69,7 +69,7 @@ def test_a_stack_tells_the_users_innermost_line(tmp_path: Path) -> None:
 
 
 def test_half_written_files_are_no_rank_yet(tmp_path: Path) -> None:
-    Progress(tmp_path, 3)
+    RankProgress(tmp_path, 3)
     (tmp_path / "rank-3.places").write_text("17")
     assert read(tmp_path, 3) is None
     (tmp_path / "rank-3.places").write_text("17 1 vm\n")
@@ -91,11 +91,11 @@ def test_nobody_writes_unasked(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_collectives_are_told(tmp_path: Path) -> None:
-    """Of a Comm that has a Progress, each is one place, whatever line calls it."""
+    """Of a Comm that has a RankProgress, each is one place, whatever line calls it."""
     comm, mesh = LocalComm(6), Mesh(dp=2, tp=3)
     assert comm.place("h") is None
     comm.at(None)
-    comm._progress = Progress(tmp_path, 3)
+    comm._progress = RankProgress(tmp_path, 3)
     comm.at(comm.place("h (MatMul)"))
     for _ in range(2):
         comm.all_gather([np.ones((4, 5), np.float32)] * 6, mesh.groups([mesh.axis("dp")]), 1)
@@ -108,7 +108,7 @@ def test_collectives_are_told(tmp_path: Path) -> None:
 
 def test_ranks_that_do_the_same_are_told_in_one_line(tmp_path: Path) -> None:
     for rank in (0, 1, 3):
-        written = Progress(tmp_path, rank)
+        written = RankProgress(tmp_path, rank)
         written.at(written.place("h", "h (MatMul)"))
         if rank != 1:
             written.enter(written.place("r", "all_reduce of x"))

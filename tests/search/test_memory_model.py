@@ -12,7 +12,7 @@ from autoshard.api import plan
 from autoshard.core.strategy import enumerate_strategies
 from autoshard.cost.evaluate import evaluate_plan
 from autoshard.cost.memory import memory_of, peak_memory
-from autoshard.cost.schedule import Schedule
+from autoshard.cost.schedule import GraphMoments
 from autoshard.ir.graph import Node
 from autoshard.layout import Layout, Mesh
 from autoshard.plan.plan import Cause, Decision, Option, Plan
@@ -107,7 +107,7 @@ def test_tables_hold_every_combination_and_equal_keys_equal_tables():
 
 def test_a_view_keeps_what_it_is_a_view_of():
     graph = GRAPHS["attention"]
-    schedule = Schedule(graph)
+    schedule = GraphMoments(graph)
     matmul, reshape, transpose = graph.nodes[:3]
     assert schedule.is_view(reshape) and schedule.is_view(transpose)
     assert not schedule.is_view(graph.nodes[-1]), "a reshape of what a transpose made is a copy"

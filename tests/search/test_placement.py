@@ -9,7 +9,7 @@ from autoshard import nn
 from autoshard.api import plan
 from autoshard.cost.links import levels_of
 from autoshard.layout.mesh import Mesh
-from autoshard.search.placement import Traffic, best_order, mesh_in, order_seconds, orders
+from autoshard.search.placement import AxisTraffic, best_order, mesh_in, order_seconds, orders
 from autoshard.util.errors import PlanError
 from costmodel import Device, Hardware, Link, Topology, preset
 from tests.search.plans import FFN, array, assert_runs_as_whole
@@ -18,7 +18,7 @@ NODE, RAIL, POD = Link("node", 2e-6, 400e9), Link("rail", 4e-6, 50e9), Link("pod
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
-def random_traffic(mesh: Mesh, rng: np.random.Generator, count: int) -> list[Traffic]:
+def random_traffic(mesh: Mesh, rng: np.random.Generator, count: int) -> list[AxisTraffic]:
     """Collectives along some axes each, parts of axes among them."""
     found = {}
     for _ in range(count):
@@ -27,7 +27,7 @@ def random_traffic(mesh: Mesh, rng: np.random.Generator, count: int) -> list[Tra
         if refs[0].size == 4 and rng.random() < 0.5:
             refs = (refs[0].split(2)[rng.integers(2)], *refs[1:])
         sent = [(str(rng.choice(KINDS)), float(rng.integers(1, 2**26)), float(rng.integers(1, 5))) for _ in range(2)]
-        found[refs] = Traffic(refs, tuple(sent))
+        found[refs] = AxisTraffic(refs, tuple(sent))
     return list(found.values())
 
 

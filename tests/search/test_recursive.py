@@ -9,7 +9,7 @@ import pytest
 import autoshard as ash
 from autoshard import Parameter, nn, ops
 from autoshard.cost.prices import Prices
-from autoshard.search.algorithm import Algorithm, is_elementwise
+from autoshard.search.algorithm import SearchParameters, is_elementwise
 from autoshard.search.alone import unpropagated
 from autoshard.search.dynamic_programming import Candidates
 from autoshard.search.program_price import price_of
@@ -144,7 +144,7 @@ def test_an_approximation_looks_at_fewer_strategies() -> None:
         options = {"enable_algo_approxi": True, "algo_approxi_epsilon": epsilon}
         fewer = checked(FFN(sizes=(64, 128, 32)), (array(64, 64),), search=BOTH[1], options=options)
         assert fewer.cost.seconds >= exact.cost.seconds * (1 - 1e-9)
-    few = Candidates(Algorithm(enable_algo_approxi=True, algo_approxi_epsilon=0.5), exact_prices())
+    few = Candidates(SearchParameters(enable_algo_approxi=True, algo_approxi_epsilon=0.5), exact_prices())
     atoms = atoms_of(exact.plan.mesh, exact.graph)
     for node in exact.graph.nodes:
         menu = Lister(atoms).menu(node, (frozenset(),) * len(node.operands))

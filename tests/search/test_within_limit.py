@@ -11,7 +11,7 @@ from autoshard.api import plan
 from autoshard.cost.evaluate import program_seconds
 from autoshard.cost.memory import memory_of, peak_memory
 from autoshard.cost.prices import prices_for
-from autoshard.cost.schedule import Schedule
+from autoshard.cost.schedule import GraphMoments
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.composites import call_scratch
 from autoshard.partition.passes import DEFAULT
@@ -71,7 +71,7 @@ def test_noted_peaks_are_those_of_the_plans_own_model(found):
 def test_price_of_a_moment_is_paid_for_all_that_lies_there():
     """All that the exact model counts at a moment is paid for, but for buffers, and what replaces an input: that
     is paid for in the input's place."""
-    use, schedule, prices = memory_of(batch()), Schedule(problem().graph), prices_for(HARDWARE)
+    use, schedule, prices = memory_of(batch()), GraphMoments(problem().graph), prices_for(HARDWARE)
     unpriced = {value.name for value in problem().graph.tied}
     for moment in (0, use.peak_moment, *range(7, use.moments, 97)):
         draft = Draft(Pricing(problem(), prices, byte_prices(schedule, {moment: PRICE})), strategies())
@@ -84,7 +84,7 @@ def test_price_of_a_moment_is_paid_for_all_that_lies_there():
 
 
 def test_no_price_changes_nothing():
-    prices, none = prices_for(HARDWARE), byte_prices(Schedule(problem().graph), {})
+    prices, none = prices_for(HARDWARE), byte_prices(GraphMoments(problem().graph), {})
     draft = Draft(Pricing(problem(), prices, none), strategies())
     assert draft.byte_seconds == 0.0
     assert draft.seconds == Draft(Pricing(problem(), prices), strategies()).seconds

@@ -10,7 +10,7 @@ import pytest
 from autoshard import ops
 from autoshard.core.tensortype import TensorType
 from autoshard.layout import Layout, Mesh
-from autoshard.trace import Annotation, Cell, CellList, Parameter, trace
+from autoshard.trace import Cell, CellList, NodeAnnotation, Parameter, trace
 from autoshard.util.errors import GraphError, RuntimeSetupError, ShapeError, StrategyError
 from tests.trace.models import FFN, Language, Linear
 
@@ -243,4 +243,4 @@ def test_a_cell_without_construct() -> None:
 
 
 def test_annotations_compare_by_value() -> None:
-    assert Annotation(((2, 1),)) == Annotation(((2, 1),), None, None)
+    assert NodeAnnotation(((2, 1),)) == NodeAnnotation(((2, 1),), None, None)

@@ -5,14 +5,26 @@ from __future__ import annotations
 import pytest
 
 from autoshard.truth.predict import Predictor
-from autoshard.truth.rows import Axes, Measured, Model, Row
+from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
 from benchmarks.truth_halves import fit, half_of, tried, with_shares
 
-WIDE = Model("gpt", 512, 4, 4, 960)
+WIDE = DecoderModel("gpt", 512, 4, 4, 960)
 
 
 def _row(name: str, sequence: int, batch: int) -> Row:
-    return Row(name, "t", WIDE, sequence, "a100", Axes(dp=2), "zero3", 2 * batch, batch, Measured(1.0), fusion="eager")
+    return Row(
+        name,
+        "t",
+        WIDE,
+        sequence,
+        "a100",
+        ParallelDegrees(dp=2),
+        "zero3",
+        2 * batch,
+        batch,
+        Measurement(1.0),
+        fusion="eager",
+    )
 
 
 def test_constants_are_found_again():
@@ -27,12 +39,12 @@ def test_constants_are_found_again():
 
 def replace_measured(row: Row, seconds: float) -> Row:
     fields = {name: getattr(row, name) for name in row.__struct_fields__}
-    return Row(**{**fields, "measured": Measured(seconds)})
+    return Row(**{**fields, "measured": Measurement(seconds)})
 
 
 def test_rows_of_one_model_are_in_one_half():
     halves = {half_of("s", _row(f"row {i}", 64 * (1 + i), 1)) for i in range(8)}
     assert len(halves) == 1
-    sizes = (Model("gpt", 64 * i, 4, 4, 960) for i in range(1, 20))
-    rows = [Row("r", "t", one, 64, "a100", Axes(), "zero3", 1, 1, Measured(1.0)) for one in sizes]
+    sizes = (DecoderModel("gpt", 64 * i, 4, 4, 960) for i in range(1, 20))
+    rows = [Row("r", "t", one, 64, "a100", ParallelDegrees(), "zero3", 1, 1, Measurement(1.0)) for one in sizes]
     assert {half_of("s", row) for row in rows} == {0, 1}

@@ -9,26 +9,26 @@ import pytest
 from autoshard.api import plan
 from autoshard.truth.models import step_of
 from autoshard.truth.predict import HOST, HOST_SECONDS, Prediction, Predictor, _step_of
-from autoshard.truth.rows import Axes, Measured, Model, Row
+from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
 from autoshard.truth.score import rankings, refusals, score
 from costmodel import preset
 
-GPT = Model("gpt", 64, 4, 4, 96, dropout=0.1)
-LLAMA = Model("llama", 64, 4, 4, 96, ffn=160, kv_heads=2)
+GPT = DecoderModel("gpt", 64, 4, 4, 96, dropout=0.1)
+LLAMA = DecoderModel("llama", 64, 4, 4, 96, ffn=160, kv_heads=2)
 
 
-def row(name: str, model: Model, plan: str, axes: Axes, **more) -> Row:
+def row(name: str, model: DecoderModel, plan: str, axes: ParallelDegrees, **more) -> Row:
     batch, length = more.pop("global_batch", 2 * axes.dp), more.pop("sequence", 24)
-    return Row(name, "table", model, length, "a100", axes, plan, batch, 2, Measured(1.0), **more)
+    return Row(name, "table", model, length, "a100", axes, plan, batch, 2, Measurement(1.0), **more)
 
 
 WHOLE = {
-    "data parallel, full recomputation": row("a", GPT, "data_parallel", Axes(dp=4), recompute="full",
+    "data parallel, full recomputation": row("a", GPT, "data_parallel", ParallelDegrees(dp=4), recompute="full",
                                              attention="apart"),
-    "tensor parallel, attention again": row("b", GPT, "megatron_sp", Axes(tp=2), recompute="attention",
+    "tensor parallel, attention again": row("b", GPT, "megatron_sp", ParallelDegrees(tp=2), recompute="attention",
                                             attention="apart"),
-    "every second product again": row("c", LLAMA, "zero3", Axes(dp=2), recompute="products"),
-    "both axes": row("d", LLAMA, "megatron", Axes(dp=2, tp=2)),
+    "every second product again": row("c", LLAMA, "zero3", ParallelDegrees(dp=2), recompute="products"),
+    "both axes": row("d", LLAMA, "megatron", ParallelDegrees(dp=2, tp=2)),
 }  # fmt: skip
 
 
@@ -55,13 +55,14 @@ def test_programs_of_few_layers_are_those_of_plans():
 def test_kernels_and_hosts_are_those_of_the_row():
     """Fusing takes no longer; older attention takes longer; a step of little work waits for the host."""
     made = [
-        row("a", GPT, "zero3", Axes(dp=2), sequence=256, fusion=how, overlap=how == "xla") for how in ("eager", "xla")
+        row("a", GPT, "zero3", ParallelDegrees(dp=2), sequence=256, fusion=how, overlap=how == "xla")
+        for how in ("eager", "xla")
     ]
     eager, compiled = (Predictor()(one) for one in made)
     assert compiled.parts["rest"] < eager.parts["rest"] and compiled.parts["over dp"] < eager.parts["over dp"]
     assert eager.parts[HOST] > 0 == eager.parts["outside"]
-    older = Predictor()(row("a", LLAMA, "zero3", Axes(dp=2), sequence=4096, attention="older"))
-    newer = Predictor()(row("a", LLAMA, "zero3", Axes(dp=2), sequence=4096))
+    older = Predictor()(row("a", LLAMA, "zero3", ParallelDegrees(dp=2), sequence=4096, attention="older"))
+    newer = Predictor()(row("a", LLAMA, "zero3", ParallelDegrees(dp=2), sequence=4096))
     assert older.parts["attention"] > newer.parts["attention"]
 
 
@@ -69,7 +70,8 @@ def test_micro_batches_update_and_reduce_once():
     for reduced, reductions in (("step", 1), ("micro batch", 3)):
         more = {"sequence": 512, "reduced": reduced}
         once, thrice = (
-            Predictor()(row("a", GPT, "data_parallel", Axes(dp=2), global_batch=4 * n, **more)) for n in (1, 3)
+            Predictor()(row("a", GPT, "data_parallel", ParallelDegrees(dp=2), global_batch=4 * n, **more))
+            for n in (1, 3)
         )
         for part in ("products", "attention"):
             assert thrice.parts[part] == pytest.approx(3 * once.parts[part])
@@ -80,12 +82,12 @@ def test_micro_batches_update_and_reduce_once():
 
 def test_what_no_plan_expresses_is_named():
     many = (
-        row("a", GPT, "megatron", Axes(pp=2)),
-        row("b", GPT, "zero3", Axes(cp=2)),
-        row("c", Model("mixture"), "zero1", Axes(dp=2)),
-        row("d", GPT, "zero3", Axes(dp=2), precision="f8"),
-        row("e", Model("gpt", 64, 4, 3, 96), "no such plan", Axes(dp=2)),
-        row("f", GPT, "megatron", Axes(tp=5)),
+        row("a", GPT, "megatron", ParallelDegrees(pp=2)),
+        row("b", GPT, "zero3", ParallelDegrees(cp=2)),
+        row("c", DecoderModel("mixture"), "zero1", ParallelDegrees(dp=2)),
+        row("d", GPT, "zero3", ParallelDegrees(dp=2), precision="f8"),
+        row("e", DecoderModel("gpt", 64, 4, 3, 96), "no such plan", ParallelDegrees(dp=2)),
+        row("f", GPT, "megatron", ParallelDegrees(tp=5)),
     )
     found = [Predictor()(one) for one in many]
     assert all(one.refused for one in found)
@@ -97,7 +99,7 @@ def test_scores():
     predicted = (1.0, 1.1, 0.8, 2.0)
     found = [
         Prediction(
-            Row("r", "t", GPT, 8, "a100", Axes(), "zero1", 1, 1, Measured(float(i + 1), 2.0)),
+            Row("r", "t", GPT, 8, "a100", ParallelDegrees(), "zero1", 1, 1, Measurement(float(i + 1), 2.0)),
             {"x": (i + 1) * one},
             2.0**30,
         )

@@ -25,7 +25,7 @@ from autoshard.frontends.jax.optimizers import OptaxOptimizer, is_optax
 from autoshard.frontends.jax.patterns import patterns_of
 from autoshard.frontends.jax.reference import InJax, run_in_jax
 from autoshard.frontends.jax.replay import Replay
-from autoshard.frontends.jax.sources import Source, argument_names, subtree
+from autoshard.frontends.jax.sources import JaxSource, argument_names, subtree
 from autoshard.frontends.jax.trees import array_of, bare, clad, is_array, named_leaves, plain, type_of_leaf, values_of
 from autoshard.frontends.results import check_count, picked
 from autoshard.frontends.training import made_optimizer
@@ -34,7 +34,7 @@ from autoshard.trace.cell import Cell
 from autoshard.trace.function import Traced, trace
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter, active
-from autoshard.trace.tensor import Tensor
+from autoshard.trace.tensor import TracedTensor
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import GraphError
 
@@ -62,7 +62,7 @@ class JaxModel(Cell):
 
     def __init__(
         self,
-        source: Source,
+        source: JaxSource,
         args: tuple,
         kwargs: Mapping[str, Any],
         loss: str | Callable | None = None,
@@ -181,7 +181,7 @@ class JaxModel(Cell):
         check_count(self.name, self._data, tensors)
         return self._forward(*tensors) if active() is None else self._constructed(*tensors)[0]
 
-    def _constructed(self, *tensors: Any) -> tuple[Any, dict[str, Tensor]]:
+    def _constructed(self, *tensors: Any) -> tuple[Any, dict[str, TracedTensor]]:
         """Result and gradients."""
         made = self._replay(active(), [*self._parameters.values(), *tensors])
         found, updates, grads = jax.tree.unflatten(self.captured.returned, made)

@@ -13,7 +13,7 @@ from autoshard.frontends.jax.replay import Replay
 from autoshard.frontends.jax.trees import array_of, named_leaves, type_of_leaf, values_of
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter, active
-from autoshard.trace.tensor import Tensor
+from autoshard.trace.tensor import TracedTensor
 
 
 def is_optax(optimizer: Any) -> bool:
@@ -76,7 +76,7 @@ class OptaxOptimizer:
         params = [
             array_of(leaf) if one is None else one for one, leaf in zip(self._by_place.values(), leaves, strict=True)
         ]
-        made: list[Tensor] = self._replay(recorder, [*filled, *self.states.values(), *params])
+        made: list[TracedTensor] = self._replay(recorder, [*filled, *self.states.values(), *params])
         for one, new in zip(self._by_place.values(), made, strict=False):
             if one is not None:
                 one.assign(new)

@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*")
 _LIBRARIES = ("/flax/", "/jax/", "/optax/", "/jaxlib/", "/autoshard/frontends/", "<")
 
 
-class Places:
+class NodeLocations:
     """The places of the nodes of one program; equal locations are read once.
 
     Args:

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from autoshard.frontends.jax.capture import STOPPED
-from autoshard.frontends.jax.places import Places
+from autoshard.frontends.jax.places import NodeLocations
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.ir.graph import Node, Value
 from autoshard.ir.run import CALLS
 from autoshard.layout.spec import Spec
 from autoshard.ops.registry import lookup
-from autoshard.trace.tensor import Recorder, Tensor
+from autoshard.trace.tensor import Recorder, TracedTensor
 
-Known = dict[Value, Tensor]
+Known = dict[Value, TracedTensor]
 
 
 class Replay:
@@ -33,23 +33,23 @@ class Replay:
 
     def __init__(self, imported: Imported, names: Sequence[str], top: str = "") -> None:
         self.imported = imported
-        self.places = Places(imported, top)
+        self.places = NodeLocations(imported, top)
         self.names = {value: name for value, name in zip(imported.graph.inputs, names, strict=True) if name}
 
-    def __call__(self, recorder: Recorder, tensors: Sequence[Any]) -> list[Tensor]:
+    def __call__(self, recorder: Recorder, tensors: Sequence[Any]) -> list[TracedTensor]:
         """The outputs for these inputs, as nodes of the recorder."""
         graph = self.imported.graph
         held = {value: _tensor(recorder, one) for value, one in zip(graph.inputs, tensors, strict=True)}
-        run = _Run(self, recorder)
+        run = _Replaying(self, recorder)
         run.nodes(graph.nodes, held, "", None)
         return [held[value] for value in graph.outputs]
 
 
-def _tensor(recorder: Recorder, one: Any) -> Tensor:
-    return one if isinstance(one, Tensor) else recorder.tensor(recorder.lift(one))
+def _tensor(recorder: Recorder, one: Any) -> TracedTensor:
+    return one if isinstance(one, TracedTensor) else recorder.tensor(recorder.lift(one))
 
 
-class _Run:
+class _Replaying:
     def __init__(self, replay: Replay, recorder: Recorder) -> None:
         self.recorder, self.names = recorder, replay.names
         self.places, self.functions = replay.places, replay.imported.graph.functions
@@ -63,7 +63,7 @@ class _Run:
                 made = self.add(node, held, here or self.owner(node), line or source)
             held.update(zip(node.results, made, strict=True))
 
-    def call(self, node: Node, held: Known, path: str, source: Any) -> list[Tensor]:
+    def call(self, node: Node, held: Known, path: str, source: Any) -> list[TracedTensor]:
         """The results of what a node calls, whose nodes are added."""
         if node.op.name in CALLS:
             callee = self.functions[node.attrs["callee"]]
@@ -80,7 +80,7 @@ class _Run:
         name = next((self.names[value] for value in node.operands if value in self.names), "")
         return name.rpartition(".")[0] or name
 
-    def add(self, node: Node, held: Known, path: str, source: Any) -> Sequence[Tensor]:
+    def add(self, node: Node, held: Known, path: str, source: Any) -> Sequence[TracedTensor]:
         operands = [held[value] for value in node.operands]
         op, attrs = _plain(node)
         with self.recorder.at(path, source):  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ class _Run:
         return made
 
     def region(self, region: Any, held: Known, path: str, source: Any) -> Any:
-        def body(*tensors: Tensor) -> list[Value]:
+        def body(*tensors: TracedTensor) -> list[Value]:
             inner = {**held, **dict(zip(region.args, tensors, strict=True))}
             self.nodes(region.nodes, inner, path, source)
             return [inner[value].value for value in region.outputs]

@@ -18,7 +18,7 @@ _LINEN, _NNX = "flax.linen", "flax.nnx"
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class JaxSource:
     """A model as JAX sees it.
 
     Attributes:
@@ -41,8 +41,8 @@ class Source:
     signature: inspect.Signature
 
 
-def source_of(model: Any, params: Any) -> Source:
-    """A module or function as a Source.
+def source_of(model: Any, params: Any) -> JaxSource:
+    """A module or function as a JaxSource.
 
     Args:
         model: a function whose first argument is `params`, a linen module, or an nnx module.
@@ -63,7 +63,7 @@ def source_of(model: Any, params: Any) -> Source:
     def function(params: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         return model(params, *args, **kwargs), {}
 
-    return Source(function, params, floats, "", name, "", inspect.Signature(own))
+    return JaxSource(function, params, floats, "", name, "", inspect.Signature(own))
 
 
 def is_module(model: Any) -> bool:
@@ -88,7 +88,7 @@ def _own_arguments(model: Any) -> inspect.Signature:
 # -- flax linen
 
 
-def _linen(module: Any, variables: Any) -> Source:
+def _linen(module: Any, variables: Any) -> JaxSource:
     if variables is None:
         raise GraphError(
             f"from_jax: {type(module).__name__} is a linen module, which holds no parameters; give "
@@ -101,13 +101,13 @@ def _linen(module: Any, variables: Any) -> Source:
 
     trained = [name for name, leaf in named_leaves(variables) if name.startswith("params.") and _is_float(leaf)]
     name = type(module).__name__
-    return Source(function, variables, tuple(trained), "params", name, module.name or name, _own_arguments(module))
+    return JaxSource(function, variables, tuple(trained), "params", name, module.name or name, _own_arguments(module))
 
 
 # -- flax nnx
 
 
-def _nnx(module: Any, params: Any) -> Source:
+def _nnx(module: Any, params: Any) -> JaxSource:
     from flax import nnx
 
     if params is not None:
@@ -123,7 +123,7 @@ def _nnx(module: Any, params: Any) -> Source:
         return found, changed
 
     trained = tuple(name for name, leaf in named_leaves(nnx.state(module, nnx.Param)) if _is_float(leaf))
-    return Source(function, state, trained, "", type(module).__name__, "", _own_arguments(module))
+    return JaxSource(function, state, trained, "", type(module).__name__, "", _own_arguments(module))
 
 
 # -- arguments

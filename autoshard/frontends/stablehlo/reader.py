@@ -132,7 +132,7 @@ def only_block(region: Any, what: str) -> Any:
     return region.blocks[0]
 
 
-class Reader:
+class OperationReader:
     """Reads operations, blocks and functions; it knows no module, so no mesh.
 
     Args:
@@ -346,7 +346,7 @@ class Reader:
 _READING = "reading the operation"
 
 
-class _ScalarReader(Reader):
+class _ScalarReader(OperationReader):
     """Reads functions of numbers: sharding constraints say nothing of these, and their meshes are not known here."""
 
     def nodes(self, operations: Iterable[Any], known: Known) -> tuple[Node, ...]:
@@ -359,7 +359,7 @@ class _ScalarReader(Reader):
         return tuple(nodes)
 
 
-class _ModuleReader(Reader):
+class _ModuleReader(OperationReader):
     def __init__(self, module: Any, file: str, dynamic: bool) -> None:
         state = ir.AsmState(module.operation)
         super().__init__(Locations(file), lambda value: value.get_name(state))

@@ -17,7 +17,7 @@ import numpy as np
 from autoshard.core.tensortype import DType, TensorType, dtype, type_of
 from autoshard.ops.registry import Operator, lookup
 from autoshard.trace.parameter import Parameter, active
-from autoshard.trace.tensor import Tensor
+from autoshard.trace.tensor import TracedTensor
 from autoshard.util.errors import AutoshardError
 
 Translator = Callable[..., Any]
@@ -129,7 +129,7 @@ class Call:
 def do(op: Operator, *operands: Any, **attrs: Any) -> Any:
     """Apply an operator: to arrays at once if the result is small, else as a node of the trace under way."""
     recorder = active()
-    if recorder is None or any(isinstance(one, Tensor | Parameter) for one in operands):
+    if recorder is None or any(isinstance(one, TracedTensor | Parameter) for one in operands):
         return op(*map(_given, operands), **attrs)
     full = op.check_attributes(attrs)
     arrays = [np.asarray(one) for one in operands]

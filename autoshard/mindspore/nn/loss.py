@@ -46,7 +46,7 @@ class SoftmaxCrossEntropyWithLogits(LossBase):
         return as_tensors(self.get_loss(rows))
 
 
-class _Function(LossBase):
+class _FunctionLoss(LossBase):
     """A loss that a function of `autoshard.mindspore.ops` computes; attributes are its further arguments."""
 
     function: Callable
@@ -59,7 +59,7 @@ class _Function(LossBase):
         return type(self).function(logits, labels, reduction=self.reduction, **self.given)
 
 
-class CrossEntropyLoss(_Function):
+class CrossEntropyLoss(_FunctionLoss):
     """Logits [N, C] against class numbers [N] or class probabilities [N, C], by the labels' type.
 
     Rows of class `ignore_index` do not count; `weight` has a number per class.
@@ -73,7 +73,7 @@ class CrossEntropyLoss(_Function):
         super().__init__(reduction, weight=weight, ignore_index=ignore_index, label_smoothing=label_smoothing)
 
 
-class NLLLoss(_Function):
+class NLLLoss(_FunctionLoss):
     """Minus logarithms of probabilities [N, C] of class numbers [N]."""
 
     function = staticmethod(ops.nll_loss)
@@ -93,7 +93,7 @@ class MSELoss(LossBase):
         return as_tensors(self.mse_loss(logits, labels))
 
 
-class L1Loss(_Function):
+class L1Loss(_FunctionLoss):
     """The absolute difference of two tensors of one shape."""
 
     function = staticmethod(ops.l1_loss)
@@ -106,7 +106,7 @@ class MAELoss(L1Loss):
     """L1Loss under another name."""
 
 
-class SmoothL1Loss(_Function):
+class SmoothL1Loss(_FunctionLoss):
     """d^2 / (2 beta) of differences d below beta, else |d| - beta / 2."""
 
     function = staticmethod(ops.smooth_l1_loss)
@@ -115,7 +115,7 @@ class SmoothL1Loss(_Function):
         super().__init__(reduction, beta=beta)
 
 
-class HuberLoss(_Function):
+class HuberLoss(_FunctionLoss):
     """d^2 / 2 of differences d below delta, else delta (|d| - delta / 2)."""
 
     function = staticmethod(ops.huber_loss)
@@ -124,7 +124,7 @@ class HuberLoss(_Function):
         super().__init__(reduction, delta=delta)
 
 
-class BCELoss(_Function):
+class BCELoss(_FunctionLoss):
     """The cross entropy of probabilities with probabilities."""
 
     function = staticmethod(ops.binary_cross_entropy)
@@ -133,7 +133,7 @@ class BCELoss(_Function):
         super().__init__(reduction, weight=weight)
 
 
-class BCEWithLogitsLoss(_Function):
+class BCEWithLogitsLoss(_FunctionLoss):
     """The cross entropy of the sigmoid of logits with probabilities."""
 
     function = staticmethod(ops.binary_cross_entropy_with_logits)

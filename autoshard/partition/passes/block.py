@@ -1,8 +1,8 @@
 """Blocks under change: who makes and who reads each register, changes that exclude each other, and their application.
 
 A pass looks at one block at a time (the program's own, or that of a loop, a branch or a manual computation), proposes
-`Change`s, and `rewritten` applies those that touch nothing in common. Results keep their registers, so that no reader
-has to be told; only where a value turns out to be held already its readers are `renamed` to the other register.
+`Replacement`s, and `rewritten` applies those that touch nothing in common. Results keep their registers, so that no
+reader has to be told; only where a value turns out to be held already its readers are `renamed` to the other one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 
 from autoshard.ir.flow import manual_axes
 from autoshard.partition.program import (
-    Body,
     Bundle,
     Collective,
     Compute,
     Instruction,
     Nest,
+    NestBody,
     Program,
     Register,
     Start,
@@ -30,7 +30,7 @@ from autoshard.partition.program import (
 Names = Mapping[Register, Register]
 
 
-class Block:
+class InstructionBlock:
     """The instructions of a program or of a body, by their positions; `end` stands for what it hands on."""
 
     def __init__(self, instructions: Sequence[Instruction], outputs: Sequence[Register], manual: bool = False) -> None:
@@ -64,7 +64,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Change:
+class Replacement:
     """Instructions to take out, and what to put before which positions instead.
 
     `site` is the name under which a pass asks whether it may.
@@ -83,17 +83,17 @@ class Change:
 class Accepted:
     """The changes of one sweep over a block: none takes out what another has taken out or reads."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: InstructionBlock) -> None:
         self._block = block
         self._removed: set[int] = set()
         self._read: set[int] = set()
-        self.changes: list[Change] = []
+        self.changes: list[Replacement] = []
 
     def free(self, places: Iterable[int]) -> bool:
         """Whether nothing has been done at these positions."""
         return self._removed.isdisjoint(places)
 
-    def add(self, change: Change) -> bool:
+    def add(self, change: Replacement) -> bool:
         """Take the change if it fits the others."""
         read = {self._block.makers.get(one) for new in change.new for one in new.operands}
         read |= {self._block.makers.get(one) for one in change.renamed.values()}
@@ -106,7 +106,7 @@ class Accepted:
 
 
 def dying(
-    block: Block, removed: Iterable[int], new: Iterable[Instruction], kept: Iterable[Register] = ()
+    block: InstructionBlock, removed: Iterable[int], new: Iterable[Instruction], kept: Iterable[Register] = ()
 ) -> frozenset[int]:
     """What is taken out, with all that nobody needs then; `new` instructions and others need what they read, `kept`."""
     gone, read = set(removed), {one for instruction in new for one in instruction.operands}
@@ -134,7 +134,7 @@ def is_pure(one: Instruction) -> bool:
 # -- the blocks of a program
 
 
-Sweep = Callable[[Block], Sequence[Change]]
+Sweep = Callable[[InstructionBlock], Sequence[Replacement]]
 
 
 def rewritten(program: Program, sweep: Sweep) -> Program:
@@ -150,7 +150,7 @@ def _rewritten(
     instructions: Sequence[Instruction], outputs: Sequence[Register], sweep: Sweep, manual: bool, names: Names
 ) -> tuple[tuple[Instruction, ...], tuple[Register, ...]]:
     inner = tuple(_inside(one, sweep, manual) if isinstance(one, Nest) else one for one in instructions)
-    changes = sweep(Block(inner, outputs, manual))
+    changes = sweep(InstructionBlock(inner, outputs, manual))
     if not changes:
         return inner, tuple(outputs)
     removed = {place for change in changes for place in change.removed}
@@ -172,13 +172,13 @@ def _rewritten(
 def _inside(nest: Nest, sweep: Sweep, manual: bool) -> Nest:
     manual = manual or bool(manual_axes(nest.node))
     bodies = tuple(
-        Body(body.args, *_rewritten(body.instructions, body.outputs, sweep, manual, {})) for body in nest.bodies
+        NestBody(body.args, *_rewritten(body.instructions, body.outputs, sweep, manual, {})) for body in nest.bodies
     )
     same = all(_same(old, new) for old, new in zip(nest.bodies, bodies, strict=True))
     return nest if same else replace(nest, bodies=bodies)
 
 
-def _same(old: Body, new: Body) -> bool:
+def _same(old: NestBody, new: NestBody) -> bool:
     return old.instructions == new.instructions and old.outputs == new.outputs
 
 
@@ -204,7 +204,7 @@ def renamed(one: Instruction, names: Names) -> Instruction:
         return Bundle(tuple(replace(part, operand=final(part.operand, names)) for part in one.parts))
     assert not isinstance(one, Start | Wait), "no pass changes what a started collective reads"
     bodies = tuple(
-        Body(
+        NestBody(
             body.args,
             tuple(renamed(inner, names) for inner in body.instructions),
             tuple(final(register, names) for register in body.outputs),
@@ -229,10 +229,10 @@ def swept(program: Program, sweep: Sweep, most: int = 40) -> Program:
 def without_dead(program: Program) -> Program:
     """The program without instructions that make only what nobody reads."""
 
-    def sweep(block: Block) -> list[Change]:
+    def sweep(block: InstructionBlock) -> list[Replacement]:
         read = block.read
         unread = [i for i, one in enumerate(block.instructions) if read.isdisjoint(one.results) and is_pure(one)]
-        return [Change("", dying(block, unread, ()), {})] if unread else []
+        return [Replacement("", dying(block, unread, ()), {})] if unread else []
 
     return rewritten(program, sweep)
 

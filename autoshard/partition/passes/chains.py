@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from autoshard.cost.instructions import Costs, Setting
 from autoshard.ir.graph import Node
 from autoshard.partition.forms import Form, padded_steps
-from autoshard.partition.passes.block import Accepted, Block, Change, Namer, dying, swept
+from autoshard.partition.passes.block import Accepted, InstructionBlock, Namer, Replacement, dying, swept
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
 from autoshard.redistribute.window import WindowStep
 from autoshard.util.errors import RedistributeError
@@ -22,7 +22,7 @@ def chains(program: Program, setting: Setting) -> Program:
     """The program with fewer bytes, or as many in fewer collectives, where steps follow on steps."""
     namer = Namer(program)
 
-    def sweep(block: Block) -> Sequence[Change]:
+    def sweep(block: InstructionBlock) -> Sequence[Replacement]:
         accepted = Accepted(block)
         for place, one in enumerate(block.instructions):
             step = as_step(one)
@@ -41,13 +41,13 @@ def as_step(one: Instruction | None) -> Collective | None:
     return one if isinstance(one, Collective) and not isinstance(one.step, WindowStep) else None
 
 
-def _leaves_as_asked(block: Block, step: Collective, setting: Setting) -> bool:
+def _leaves_as_asked(block: InstructionBlock, step: Collective, setting: Setting) -> bool:
     """Whether the step brings the result of an operator into the layout that somebody wants it left in."""
     maker = block.maker(step.operand)
     return isinstance(maker, Compute) and maker.node is step.serves and maker.node in setting.fixed
 
 
-def _joined(block: Block, place: int, one: Collective, namer: Namer) -> Change | None:
+def _joined(block: InstructionBlock, place: int, one: Collective, namer: Namer) -> Replacement | None:
     """What reads the result of this step made from its operand instead."""
     users = block.users(one.result)
     steps = [step for user in users if user < block.end and (step := as_step(block.instructions[user]))]
@@ -57,7 +57,9 @@ def _joined(block: Block, place: int, one: Collective, namer: Namer) -> Change |
         new, names = brought([one.operand], [(step.result, step.serves) for step in steps], namer)
     except RedistributeError:
         return None
-    return Change(one.result.name, dying(block, (place, *users), new, names.values()), {users[0]: tuple(new)}, names)
+    return Replacement(
+        one.result.name, dying(block, (place, *users), new, names.values()), {users[0]: tuple(new)}, names
+    )
 
 
 def brought(
@@ -92,7 +94,7 @@ def form(register: Register) -> Form:
     return Form(register.layout, register.whole.shape)
 
 
-def gains(block: Block, change: Change, costs: Costs) -> bool:
+def gains(block: InstructionBlock, change: Replacement, costs: Costs) -> bool:
     """Whether a change moves fewer bytes, or as many in fewer collectives, in no more time."""
     removed, new = [block.instructions[i] for i in sorted(change.removed)], change.new
     if costs.moved(new) >= costs.moved(removed):  # most changes; what they compute need not be looked at

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from autoshard.cost.instructions import BundleSize, Costs, Setting
 from autoshard.partition.bundling import Ends, bundled
-from autoshard.partition.passes.block import Block, Change, rewritten
+from autoshard.partition.passes.block import InstructionBlock, Replacement, rewritten
 from autoshard.partition.program import Bundle, Collective, Program, Register
 from autoshard.partition.verify_bundles import bundle_key
 
@@ -22,23 +22,23 @@ def combine(program: Program, setting: Setting) -> Program:
     for early in (True, False):
         among = bundled(program)
 
-        def sweep(block: Block, early: bool = early, among: Ends[Register] = among) -> Sequence[Change]:
+        def sweep(block: InstructionBlock, early: bool = early, among: Ends[Register] = among) -> Sequence[Replacement]:
             return [_bundled(group, early) for group in _groups(block, early, setting, among)]
 
         program = rewritten(program, sweep)
     return program
 
 
-def _bundled(group: Sequence[tuple[int, Collective]], early: bool) -> Change:
+def _bundled(group: Sequence[tuple[int, Collective]], early: bool) -> Replacement:
     places = [place for place, _ in group]
     bundle = Bundle(tuple(one for _, one in group))
-    return Change(bundle.results[0].name, frozenset(places), {places[0] if early else places[-1]: (bundle,)})
+    return Replacement(bundle.results[0].name, frozenset(places), {places[0] if early else places[-1]: (bundle,)})
 
 
 class _Group:
     """Collectives to be done together, with their positions, and what that takes, kept as the group grows."""
 
-    def __init__(self, block: Block, place: int, one: Collective, costs: Costs) -> None:
+    def __init__(self, block: InstructionBlock, place: int, one: Collective, costs: Costs) -> None:
         self.parts = [(place, one)]
         self.size = costs.size(one)
         self.seconds = costs.of(one).talking
@@ -49,14 +49,14 @@ class _Group:
         size = self.size.plus(costs.size(one))
         return size, costs.together(self.parts[0][1], size)
 
-    def add(self, block: Block, place: int, one: Collective, size: BundleSize, seconds: float) -> None:
+    def add(self, block: InstructionBlock, place: int, one: Collective, size: BundleSize, seconds: float) -> None:
         self.parts.append((place, one))
         self.size, self.seconds = size, seconds
         self.needed = min(self.needed, _needed(block, one))
 
 
 def _groups(
-    block: Block, early: bool, setting: Setting, among: Ends[Register]
+    block: InstructionBlock, early: bool, setting: Setting, among: Ends[Register]
 ) -> Iterator[list[tuple[int, Collective]]]:
     """Collectives that can be done together, with their positions, in order; each in one group at most.
 
@@ -84,11 +84,11 @@ def _groups(
     yield from (group.parts for group in open_groups.values() if len(group.parts) > 1)
 
 
-def _fits(block: Block, group: _Group, one: Collective, early: bool, place: int) -> bool:
+def _fits(block: InstructionBlock, group: _Group, one: Collective, early: bool, place: int) -> bool:
     if early:
         return block.makers.get(one.operand, -1) < group.parts[0][0]
     return group.needed > place
 
 
-def _needed(block: Block, one: Collective) -> int:
+def _needed(block: InstructionBlock, one: Collective) -> int:
     return min(block.users(one.result), default=block.end)

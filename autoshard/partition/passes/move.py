@@ -15,7 +15,7 @@ from autoshard.core.strategy import Strategy
 from autoshard.cost.instructions import Costs, Setting
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
-from autoshard.partition.passes.block import Accepted, Block, Change, Namer, dying, swept
+from autoshard.partition.passes.block import Accepted, InstructionBlock, Namer, Replacement, dying, swept
 from autoshard.partition.passes.chains import as_step, brought, gains
 from autoshard.partition.passes.moved import ends_terms, movable, placed, with_operand, with_result
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
@@ -39,7 +39,7 @@ def move(program: Program, setting: Setting) -> Program:
     """The program with steps before or after operators wherever that moves fewer bytes in no more time."""
     namer = Namer(program)
 
-    def sweep(block: Block) -> Sequence[Change]:
+    def sweep(block: InstructionBlock) -> Sequence[Replacement]:
         accepted = Accepted(block)
         for place, one in enumerate(block.instructions):
             step = as_step(one)
@@ -54,10 +54,10 @@ def move(program: Program, setting: Setting) -> Program:
     return swept(program, sweep)
 
 
-def _best(block: Block, ways: Iterable[Change], costs: Costs) -> Change | None:
+def _best(block: InstructionBlock, ways: Iterable[Replacement], costs: Costs) -> Replacement | None:
     """The change that saves most, if one gains anything."""
 
-    def left(change: Change) -> tuple[float, float, float]:
+    def left(change: Replacement) -> tuple[float, float, float]:
         old = costs.total(block.instructions[i] for i in sorted(change.removed))
         new = costs.total(change.new)
         return new.nbytes - old.nbytes, new.collectives - old.collectives, new.seconds - old.seconds
@@ -68,7 +68,9 @@ def _best(block: Block, ways: Iterable[Change], costs: Costs) -> Change | None:
 # -- after the operators that read a value
 
 
-def _later(block: Block, place: int, step: Collective, namer: Namer, setting: Setting) -> Iterator[Change]:
+def _later(
+    block: InstructionBlock, place: int, step: Collective, namer: Namer, setting: Setting
+) -> Iterator[Replacement]:
     """The step, or what is left of it, after one, two, ... of the operators behind it."""
     front, now = step.result, step.operand
     way = Pending((place,), {})
@@ -108,7 +110,7 @@ def _keeps_precision(one: Compute, strategy: Strategy, now: Register, front: Reg
 
 
 def _operands(
-    block: Block, one: Compute, strategy: Strategy, known: dict[Register, Register], namer: Namer
+    block: InstructionBlock, one: Compute, strategy: Strategy, known: dict[Register, Register], namer: Namer
 ) -> tuple[list[Instruction], list[Register]]:
     """Steps that bring the operands into the layouts that a strategy wants, and the registers that they are in then.
 
@@ -131,7 +133,7 @@ def _operands(
     return steps, operands
 
 
-def _holding(block: Block, register: Register) -> list[Register]:
+def _holding(block: InstructionBlock, register: Register) -> list[Register]:
     """The register, and those from which steps have made it: they hold the same value."""
     found = [register]
     while (step := as_step(block.maker(found[-1]))) is not None and step.operand.size is None:
@@ -139,7 +141,9 @@ def _holding(block: Block, register: Register) -> list[Register]:
     return found
 
 
-def _ended(block: Block, way: Pending, front: Register, now: Register, site: str, namer: Namer) -> Change | None:
+def _ended(
+    block: InstructionBlock, way: Pending, front: Register, now: Register, site: str, namer: Namer
+) -> Replacement | None:
     """The way with what `front` is read for made from `now`: at once what steps make of it, if only steps read it."""
     users = block.users(front)
     steps = [step for user in users if user < block.end and (step := as_step(block.instructions[user]))]
@@ -152,10 +156,10 @@ def _ended(block: Block, way: Pending, front: Register, now: Register, site: str
         return None
     inserted = {**way.inserted, at: (*way.inserted.get(at, ()), *new)}
     every = [one for some in inserted.values() for one in some]
-    return Change(site, dying(block, (*way.removed, *more), every, names.values()), inserted, names)
+    return Replacement(site, dying(block, (*way.removed, *more), every, names.values()), inserted, names)
 
 
-def _node_of(block: Block, register: Register) -> Node | None:
+def _node_of(block: InstructionBlock, register: Register) -> Node | None:
     """The node of the operator that makes a register."""
     maker = block.maker(register)
     return maker.node if isinstance(maker, Compute) else None
@@ -164,7 +168,9 @@ def _node_of(block: Block, register: Register) -> Node | None:
 # -- before the operators that make a value
 
 
-def _earlier(block: Block, place: int, step: Collective, namer: Namer, setting: Setting) -> Iterator[Change]:
+def _earlier(
+    block: InstructionBlock, place: int, step: Collective, namer: Namer, setting: Setting
+) -> Iterator[Replacement]:
     """The step before one, two, ... of the operators that make its operand."""
     source, target = step.operand, step.result
     way, reader = Pending((place,), {}), place
@@ -186,7 +192,7 @@ def _earlier(block: Block, place: int, step: Collective, namer: Namer, setting: 
         removed = (*way.removed, at)
         inserted = {**way.inserted, at: (*steps, run)}
         every = [new for some in inserted.values() for new in some]
-        yield Change(step.result.name, dying(block, removed, every), inserted)
+        yield Replacement(step.result.name, dying(block, removed, every), inserted)
         moved = {
             (old, new)
             for old, new in zip(one.operands, operands, strict=True)

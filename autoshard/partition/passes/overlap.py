@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoshard.cost.instructions import Setting
-from autoshard.partition.passes.block import Block, Change, is_pure, rewritten
+from autoshard.partition.passes.block import InstructionBlock, Replacement, is_pure, rewritten
 from autoshard.partition.program import (
     Bundle,
     Collective,
@@ -31,7 +31,7 @@ from autoshard.partition.verify_bundles import bundle_key
 def overlap(program: Program, setting: Setting) -> Program:
     """The program with collectives begun apart wherever operators can run meanwhile."""
 
-    def sweep(block: Block) -> Sequence[Change]:
+    def sweep(block: InstructionBlock) -> Sequence[Replacement]:
         return _Sweep(block, setting).changes()
 
     return rewritten(program, sweep)
@@ -40,7 +40,7 @@ def overlap(program: Program, setting: Setting) -> Program:
 class _Sweep:
     """One block: which collectives are begun apart, and where."""
 
-    def __init__(self, block: Block, setting: Setting) -> None:
+    def __init__(self, block: InstructionBlock, setting: Setting) -> None:
         self.block, self.setting, self.costs = block, setting, setting.costs
         self.moved: set[int] = set()
         self.waits: dict[Register, int] = {}
@@ -48,8 +48,8 @@ class _Sweep:
         self.last = 0
         """Before which position the next start may stand at the earliest."""
 
-    def changes(self) -> list[Change]:
-        found: list[Change] = []
+    def changes(self) -> list[Replacement]:
+        found: list[Replacement] = []
         latest = self._latest_starts()
         for place, one in enumerate(self.block.instructions):
             begun = _can_start(one)
@@ -61,14 +61,14 @@ class _Sweep:
                 self.last = place + 1
         return found
 
-    def _note(self, one: Collective | Bundle, change: Change) -> None:
+    def _note(self, one: Collective | Bundle, change: Replacement) -> None:
         self.last = max(self.last, min(change.inserted))
         self.moved |= change.removed
         wait = max(change.inserted)
         for register in (*one.results, *(r for new in change.inserted[wait] for r in new.results)):
             self.waits[register] = wait
 
-    def _apart(self, place: int, one: Collective | Bundle, latest: int) -> Change | None:
+    def _apart(self, place: int, one: Collective | Bundle, latest: int) -> Replacement | None:
         """The collective as a start and a wait, if operators lie between the two."""
         ahead, behind = self._ahead(place, one), self._behind(one)
         ready = (self._ready(register) for at in (place, *ahead) for register in self.block.instructions[at].operands
@@ -83,7 +83,7 @@ class _Sweep:
         start = Start(one)
         inserted: dict[int, tuple[Instruction, ...]] = {first: (*(self.block.instructions[at] for at in ahead), start)}
         inserted[read] = (*inserted.get(read, ()), Wait(start), *(self.block.instructions[at] for at in behind))
-        return Change(one.results[0].name, gone, inserted)
+        return Replacement(one.results[0].name, gone, inserted)
 
     def _ready(self, register: Register) -> int:
         return self.waits.get(register, self.block.makers.get(register, -1) + 1)
@@ -159,7 +159,7 @@ def _can_start(one: Instruction) -> Collective | Bundle | None:
     return one if isinstance(one, Collective) and one.step.communicates and bundle_key(one) is not None else None
 
 
-def _next_nest(block: Block, place: int) -> int:
+def _next_nest(block: InstructionBlock, place: int) -> int:
     """The place of the next loop or branch: no collective runs on beside what may communicate inside."""
     rest = range(place + 1, block.end)
     return next((i for i in rest if isinstance(block.instructions[i], Nest)), block.end)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from autoshard.cost.instructions import Setting
 from autoshard.ir.flow import manual_axes
 from autoshard.partition.passes.block import Names, final, is_pure, renamed, without_dead
-from autoshard.partition.program import Body, Collective, Compute, Instruction, Nest, Program, Register
+from autoshard.partition.program import Collective, Compute, Instruction, Nest, NestBody, Program, Register
 from autoshard.redistribute.window import WindowStep
 
 
@@ -93,7 +93,7 @@ class _Known:
                 inner.value(register)
             instructions, names = inner.block(body.instructions)
             outputs = tuple(final(register, names) for register in body.outputs)
-            bodies.append(Body(body.args, instructions, outputs))
+            bodies.append(NestBody(body.args, instructions, outputs))
         changed = any(new.instructions != old.instructions for new, old in zip(bodies, nest.bodies, strict=True))
         return replace(nest, bodies=tuple(bodies)) if changed and not manual_axes(nest.node) else nest
 

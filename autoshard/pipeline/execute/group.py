@@ -20,14 +20,14 @@ from autoshard.runtime.array import array_dtype, cut, join
 from autoshard.runtime.comm import REDUCTIONS, Comm
 from autoshard.runtime.interpret import Executor, Parts
 from autoshard.runtime.mail import Letter, Mail
-from autoshard.transform.micro.forms import Part
+from autoshard.transform.micro.forms import MicroRows
 from autoshard.transform.micro.forms import cut as dealt
 
 Key = tuple[int, int | None]
 
 
 @dataclass
-class Measured:
+class GroupMeasurement:
     """What a group has done in a step: seconds at work and in all, bytes sent, most bytes held of micro batches."""
 
     busy: float = 0.0
@@ -36,7 +36,7 @@ class Measured:
 
 
 @dataclass
-class _Step:
+class _GroupStep:
     """What a group holds during a step."""
 
     arrays: dict[Value, np.ndarray]
@@ -48,7 +48,7 @@ class _Step:
     cuts: dict[tuple, Parts] = field(default_factory=dict)
     receivers: dict[int, Receiver] = field(default_factory=dict)
     senders: dict[int, Sender] = field(default_factory=dict)
-    measured: Measured = field(default_factory=Measured)
+    measured: GroupMeasurement = field(default_factory=GroupMeasurement)
 
 
 class GroupRun:
@@ -62,7 +62,7 @@ class GroupRun:
         self.ready = {place: one for place, one in self.programs.pieces.items() if place[0] in self.stages}
         self.executors = {place: Executor(one.program, comm) for place, one in self.ready.items()}
         self.step = planned.whole.pipeline.step
-        self.state: _Step | None = None
+        self.state: _GroupStep | None = None
 
     # -- a step
 
@@ -72,7 +72,7 @@ class GroupRun:
         Args:
             arrays: the whole inputs of the step's graph, and what follows from data alone.
         """
-        self.state = state = _Step(dict(arrays))
+        self.state = state = _GroupStep(dict(arrays))
         self._prepare(state)
         for stage in self.stages:
             if (stage, ONCE) in self.ready:
@@ -86,7 +86,7 @@ class GroupRun:
             yield from self._do(place, None)
         state.measured.sent = sum(one.sent for one in state.senders.values())
 
-    def _prepare(self, state: _Step) -> None:
+    def _prepare(self, state: _GroupStep) -> None:
         for route in self.programs.routes:
             if route.stage in self.stages and not route.stays:
                 state.receivers[route.number] = Receiver(route, self.comm, self.mail, self._sent_order(route))
@@ -137,7 +137,7 @@ class GroupRun:
             1 if repeated or not runs_per_micro_batch(kind) else self.step.parts for _, kind in route.readers
         )
 
-    def _inputs(self, ready: Ready, micro: int | None, state: _Step) -> list[Parts]:
+    def _inputs(self, ready: Ready, micro: int | None, state: _GroupStep) -> list[Parts]:
         arriving = self.programs.arriving[ready.place]
         return [
             state.held[_key(arriving[value], micro)]
@@ -146,7 +146,7 @@ class GroupRun:
             for value, register in zip(ready.inputs, ready.program.inputs, strict=True)
         ]
 
-    def _given(self, value: Value, register: Register, micro: int | None, state: _Step) -> Parts:
+    def _given(self, value: Value, register: Register, micro: int | None, state: _GroupStep) -> Parts:
         """The blocks of what was there before, of its rows of a micro batch, or of rows that micro batches made."""
         if value in self.step.body.slices:
             whole, part = self.step.body.slices[value]
@@ -164,7 +164,7 @@ class GroupRun:
         array = np.asarray(array, array_dtype(register.whole.dtype))
         return cut(array, register.layout, self.comm.ranks, register.whole.shape)
 
-    def _leave(self, ready: Ready, made: Sequence[Parts], micro: int | None, state: _Step) -> None:
+    def _leave(self, ready: Ready, made: Sequence[Parts], micro: int | None, state: _GroupStep) -> None:
         """Send on, add up and keep what a piece has made."""
         body = self.step.body
         carried = {one: form for one, form in body.outputs.values()}
@@ -174,20 +174,20 @@ class GroupRun:
                 state.made[value] = parts, ready.program.outputs[i]
             elif value in body.terms and value in carried:
                 self._add((ready.place, i), parts, body.terms[value].reduction, state)
-            elif isinstance(carried.get(value), Part) and ready.outputs.index(value) == i:
+            elif isinstance(carried.get(value), MicroRows) and ready.outputs.index(value) == i:
                 state.rows.setdefault(value, {})[micro] = parts
         for route in self.programs.leaving[ready.place]:
             if not route.summed:
                 self._set_out(route, made[route.output], micro, state)
         state.measured.peak = max(state.measured.peak, self._held_bytes(state))
 
-    def _set_out(self, route: Route, parts: Parts, micro: int | None, state: _Step) -> None:
+    def _set_out(self, route: Route, parts: Parts, micro: int | None, state: _GroupStep) -> None:
         if route.stays:
             self._hold(route, _key(route, micro), parts)
         else:
             state.senders[route.number].send(parts)
 
-    def _add(self, key: tuple[Place, int], parts: Parts, reduction: str, state: _Step) -> None:
+    def _add(self, key: tuple[Place, int], parts: Parts, reduction: str, state: _GroupStep) -> None:
         """Add a micro batch's terms, narrow floats in f32."""
         terms = [part.astype(np.float32) if _is_narrow(part) else part for part in parts]
         known = state.sums.get(key)
@@ -196,23 +196,23 @@ class GroupRun:
             terms if known is None else [np.asarray(combine(*pair)) for pair in zip(known, terms, strict=True)]
         )
 
-    def _send_sums(self, state: _Step) -> None:
+    def _send_sums(self, state: _GroupStep) -> None:
         for route in self.programs.routes:
             if route.summed and route.source in self.ready:
                 self._set_out(route, self._sum(route.source, route.output, state), None, state)
 
-    def _sum(self, place: Place, output: int, state: _Step) -> Parts:
+    def _sum(self, place: Place, output: int, state: _GroupStep) -> Parts:
         dtype = array_dtype(self.ready[place].outputs[output].type.dtype)
         return [part.astype(dtype, copy=False) for part in state.sums[place, output]]
 
-    def _let_go(self, ready: Ready, micro: int | None, state: _Step) -> None:
+    def _let_go(self, ready: Ready, micro: int | None, state: _GroupStep) -> None:
         for route in self.programs.arriving[ready.place].values():
             key = _key(route, micro)
             state.readers[key] -= 1
             if not state.readers[key]:
                 del state.held[key]
 
-    def _held_bytes(self, state: _Step) -> int:
+    def _held_bytes(self, state: _GroupStep) -> int:
         """Bytes of one rank's blocks of values of micro batches."""
         blocks = {id(parts[0]): parts[0].nbytes for (_, micro), parts in state.held.items() if micro is not None}
         return sum(blocks.values())
@@ -233,10 +233,10 @@ class GroupRun:
         output = self.ready[place].outputs.index(value)
         return self._join(self._sum(place, output, state), self.ready[place].program.outputs[output])
 
-    def _joined_rows(self, value: Value, state: _Step) -> np.ndarray:
+    def _joined_rows(self, value: Value, state: _GroupStep) -> np.ndarray:
         """A value of the step whose rows micro batches have made."""
         one, form = self.step.body.outputs[value]
-        assert isinstance(form, Part)
+        assert isinstance(form, MicroRows)
         stage = self.planned.whole.pipeline.made_by[one].stage
         place = next(place for place in self.ready if place[0] == stage and one in self.ready[place].outputs)
         register = self.ready[place].program.outputs[self.ready[place].outputs.index(one)]
@@ -263,7 +263,7 @@ def _is_narrow(part: np.ndarray) -> bool:
     return part.dtype.itemsize < 4 and part.dtype.kind not in "biu"
 
 
-def rows_of(whole: np.ndarray, part: Part, parts: int, micro: int, value: Value) -> np.ndarray:
+def rows_of(whole: np.ndarray, part: MicroRows, parts: int, micro: int, value: Value) -> np.ndarray:
     """The rows of one micro batch."""
     cut_up = np.asarray(whole).reshape(dealt(np.shape(whole), part, parts))
     return cut_up[(slice(None),) * (part.dim + 1) + (micro,)].reshape(value.type.shape)

@@ -10,7 +10,7 @@ from time import perf_counter
 import numpy as np
 
 from autoshard.ir.graph import DATA, Graph, Value
-from autoshard.pipeline.execute.group import GroupRun, Measured
+from autoshard.pipeline.execute.group import GroupMeasurement, GroupRun
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.runtime.array import array_dtype
 from autoshard.runtime.comm import Comm
@@ -36,7 +36,7 @@ class Ran:
 
     outputs: list[np.ndarray]
     seconds: float
-    measured: Mapping[int, Measured]
+    measured: Mapping[int, GroupMeasurement]
     busy: tuple[float, ...]
 
 
@@ -94,7 +94,7 @@ class PipelineSession:
         self.last = Ran(outputs, seconds, measured, busy)
         return self.last
 
-    def _busy(self, measured: Mapping[int, Measured]) -> tuple[float, ...]:
+    def _busy(self, measured: Mapping[int, GroupMeasurement]) -> tuple[float, ...]:
         of_rank = {rank: measured[i].busy for i, group in enumerate(self.planned.groups) for rank in group.ranks}
         return tuple(of_rank[rank] for rank in range(self.comm.world))
 

@@ -13,8 +13,8 @@ from autoshard.partition.passes import DEFAULT
 from autoshard.pipeline.planned.programs import Maker, Programs
 from autoshard.pipeline.planned.stage_plan import StageGraph
 from autoshard.pipeline.schedules.schedule import Schedule
-from autoshard.pipeline.stages.whole import WholeStep
-from autoshard.pipeline.transfers.group import Group
+from autoshard.pipeline.stages.whole import StagedStep
+from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.plan.plan import Plan
 from autoshard.trace.function import Traced
 from costmodel import Hardware
@@ -34,9 +34,9 @@ class PipelineData:
     """
 
     traced: Traced
-    whole: WholeStep
+    whole: StagedStep
     schedule: Schedule
-    groups: tuple[Group, ...]
+    groups: tuple[RankGroup, ...]
     graphs: tuple[StageGraph, ...]
     plans: tuple[Plan, ...]
     stage_hardware: tuple[Hardware, ...]
@@ -58,7 +58,7 @@ class PipelineData:
         """How many stages there are."""
         return len(self.plans)
 
-    def group_of(self, stage: int) -> Group:
+    def group_of(self, stage: int) -> RankGroup:
         """The devices of a stage."""
         return self.groups[self.schedule.ranks_of_stages[stage]]
 

@@ -26,9 +26,9 @@ from autoshard.pipeline.schedules.action import (
     WEIGHT_GRADIENT,
     Action,
 )
-from autoshard.pipeline.schedules.simulate import Durations, Timeline, simulate
+from autoshard.pipeline.schedules.simulate import Durations, ScheduleTimeline, simulate
 from autoshard.pipeline.stages.whole import ONCE, runs_per_micro_batch
-from autoshard.pipeline.transfers.price import Messages
+from autoshard.pipeline.transfers.price import ValueMessages
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,14 @@ class PipelinePrice:
 
     def _moving(self, route: Route) -> float:
         itemsize = route.value.type.dtype.itemsize
-        return Messages(route.before, route.after, itemsize).seconds(self.planned.hardware)
+        return ValueMessages(route.before, route.after, itemsize).seconds(self.planned.hardware)
 
     def _seconds(self, place: Place) -> float:
         ready = self.planned.programs.pieces.get(place)
         return 0.0 if ready is None else program_seconds(ready.program, self.planned.stage_hardware[place[0]])
 
     @cached_property
-    def timeline(self) -> Timeline:
+    def timeline(self) -> ScheduleTimeline:
         """The schedule, simulated."""
         return simulate(self.planned.schedule, self.durations)
 

@@ -14,14 +14,14 @@ from autoshard.ir.graph import Value
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Program, Register
 from autoshard.pipeline.planned.stage_plan import StageGraph, piece_plan
-from autoshard.pipeline.stages.cut import Piece
-from autoshard.pipeline.stages.whole import WholeStep, runs_per_micro_batch
-from autoshard.pipeline.transfers.deal import Held, is_same
-from autoshard.pipeline.transfers.group import Group
-from autoshard.pipeline.transfers.price import Way, cheapest_way
+from autoshard.pipeline.stages.cut import StagePiece
+from autoshard.pipeline.stages.whole import StagedStep, runs_per_micro_batch
+from autoshard.pipeline.transfers.deal import GroupLayout, is_same
+from autoshard.pipeline.transfers.group import RankGroup
+from autoshard.pipeline.transfers.price import TransferPath, cheapest_way
 from autoshard.plan.plan import Plan
 from autoshard.search.program_price import program_of
-from autoshard.transform.micro.forms import Term
+from autoshard.transform.micro.forms import MicroPartial
 from costmodel import Hardware
 
 Place = tuple[int, str]
@@ -32,7 +32,7 @@ Place = tuple[int, str]
 class Ready:
     """A piece that can be run: its program, whose inputs and outputs are these values."""
 
-    piece: Piece
+    piece: StagePiece
     program: Program
     plan: Plan = field(repr=False)
 
@@ -69,8 +69,8 @@ class Route:
     source: Place
     output: int
     stage: int
-    before: Held
-    after: Held
+    before: GroupLayout
+    after: GroupLayout
     readers: tuple[Place, ...]
     summed: bool
 
@@ -90,9 +90,9 @@ class Route:
         return runs_per_micro_batch(self.source[1]) and not self.summed
 
 
-def held_in(group: Group, register: Register) -> Held:
+def held_in(group: RankGroup, register: Register) -> GroupLayout:
     """How a register's value lies on a group."""
-    return Held(group, register.layout, register.true.shape, register.whole.shape)
+    return GroupLayout(group, register.layout, register.true.shape, register.whole.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class Programs:
 
     pieces: Mapping[Place, Ready]
     routes: tuple[Route, ...]
-    ways: Mapping[tuple[Value, int], Way]
+    ways: Mapping[tuple[Value, int], TransferPath]
 
     @cached_property
     def arriving(self) -> dict[Place, dict[Value, Route]]:
@@ -126,10 +126,10 @@ class Maker:
 
     def __init__(
         self,
-        whole: WholeStep,
+        whole: StagedStep,
         graphs: Sequence[StageGraph],
         plans: Sequence[Plan],
-        groups: Sequence[Group],
+        groups: Sequence[RankGroup],
         hardware: Sequence[Hardware],
         across: Hardware,
         passes: tuple[str, ...],
@@ -139,7 +139,7 @@ class Maker:
         self.terms = whole.pipeline.step.body.terms
         self.sliced = {of for of, _ in whole.pipeline.step.body.slices.values()}
         self.final: set[tuple[int, Value]] = set()
-        self.ways: dict[tuple[Value, int], Way] = {}
+        self.ways: dict[tuple[Value, int], TransferPath] = {}
 
     def run(self) -> Programs:
         """Lower all pieces, and once more those that would leave terms in blocks of another size than they are read."""
@@ -188,7 +188,7 @@ class Maker:
             return self.ways[value, stage].received.layout
         return self._left(stage, value) if self.whole.maker(value, stage) else self.plans[stage].layouts[value]
 
-    def _leaving(self, piece: Piece) -> Iterator[tuple[Value, Layout]]:
+    def _leaving(self, piece: StagePiece) -> Iterator[tuple[Value, Layout]]:
         """What a piece makes for other pieces and as results, and how that leaves."""
         stage, layouts = piece.stage, self.plans[piece.stage].layouts
         results, tied = set(self.whole.outputs), self.whole.pipeline.step.graph.tied
@@ -211,7 +211,7 @@ class Maker:
                 yield way.sent.layout
 
     def _routes(self, pieces: Mapping[Place, Ready]) -> Iterator[Route]:
-        found: dict[tuple[Value, int, Held, bool], tuple[Place, int, Held, list[Place]]] = {}
+        found: dict[tuple[Value, int, GroupLayout, bool], tuple[Place, int, GroupLayout, list[Place]]] = {}
         for place, ready in pieces.items():
             for value, register in zip(ready.inputs, ready.program.inputs, strict=True):
                 maker = self.whole.maker(value, place[0])
@@ -235,5 +235,5 @@ class Maker:
         return next(i for i, pair in enumerate(pairs) if pair == (value, wanted))
 
 
-def _adds_up(layout: Layout, term: Term) -> bool:
+def _adds_up(layout: Layout, term: MicroPartial) -> bool:
     return not layout.partial or layout.reduction == term.reduction == "sum"

@@ -12,8 +12,8 @@ from typing import Any
 
 from autoshard.cost.fusion import fused
 from autoshard.ir.graph import DATA, STATE, Graph, Node, Value, region_values, walk
-from autoshard.pipeline.stages.cut import Piece
-from autoshard.pipeline.stages.whole import WholeStep
+from autoshard.pipeline.stages.cut import StagePiece
+from autoshard.pipeline.stages.whole import StagedStep
 from autoshard.plan.plan import Plan
 from autoshard.transform.planned_graph import planned_graph
 from costmodel import Hardware
@@ -24,11 +24,11 @@ class StageGraph:
     """What a stage does, as one graph, and its pieces, whose nodes are those of the graph."""
 
     graph: Graph
-    pieces: Mapping[str, Piece]
+    pieces: Mapping[str, StagePiece]
     annotations: Mapping[Node, Any]
 
 
-def stage_graph(whole: WholeStep, number: int, annotations: Mapping[Node, Any], hardware: Hardware) -> StageGraph:
+def stage_graph(whole: StagedStep, number: int, annotations: Mapping[Node, Any], hardware: Hardware) -> StageGraph:
     """The pieces of a stage in a row, each as it is planned.
 
     Args:
@@ -57,7 +57,7 @@ def stage_graph(whole: WholeStep, number: int, annotations: Mapping[Node, Any], 
     return StageGraph(graph, found, said)
 
 
-def _leaving(whole: WholeStep, number: int, pieces: Mapping[str, Piece]) -> Sequence[Value]:
+def _leaving(whole: StagedStep, number: int, pieces: Mapping[str, StagePiece]) -> Sequence[Value]:
     """What a stage makes for others, and results of the step."""
     wanted = {value for other in whole.pieces if other.stage != number for value in other.graph.inputs}
     wanted.update(whole.outputs)
@@ -65,7 +65,7 @@ def _leaving(whole: WholeStep, number: int, pieces: Mapping[str, Piece]) -> Sequ
     return [value for value in values if value in wanted]
 
 
-def _role(whole: WholeStep, number: int, value: Value) -> str:
+def _role(whole: StagedStep, number: int, value: Value) -> str:
     step = whole.pipeline.step
     if value in step.graph.role_of:
         return step.graph.role_of[value]
@@ -73,7 +73,7 @@ def _role(whole: WholeStep, number: int, value: Value) -> str:
     return STATE if whole.maker(value, number) is not None and value not in step.body.slices else DATA
 
 
-def _updates(whole: WholeStep, inputs: Sequence[Value], outputs: Sequence[Value]) -> dict[int, int]:
+def _updates(whole: StagedStep, inputs: Sequence[Value], outputs: Sequence[Value]) -> dict[int, int]:
     places = {value: i for i, value in enumerate(inputs)}
     tied = {}
     for value, of in whole.pipeline.step.graph.tied.items():
@@ -82,7 +82,7 @@ def _updates(whole: WholeStep, inputs: Sequence[Value], outputs: Sequence[Value]
     return tied
 
 
-def _cotangents(whole: WholeStep, made: set[Value]) -> dict[Value, Value]:
+def _cotangents(whole: StagedStep, made: set[Value]) -> dict[Value, Value]:
     """Which gradients of a micro batch are gradients of which of its values, as far as the stage makes both."""
     step = whole.pipeline.step
     stands_for = {
@@ -96,7 +96,7 @@ def _cotangents(whole: WholeStep, made: set[Value]) -> dict[Value, Value]:
     return {grad: of for grad, of in pairs if grad in order and (of in order or of in inputs) and grad.type == of.type}
 
 
-def piece_plan(plan: Plan, piece: Piece, held: Mapping[Value, Any], outputs: Sequence[tuple[Value, Any]]) -> Plan:
+def piece_plan(plan: Plan, piece: StagePiece, held: Mapping[Value, Any], outputs: Sequence[tuple[Value, Any]]) -> Plan:
     """What a stage's plan says of one piece.
 
     Args:

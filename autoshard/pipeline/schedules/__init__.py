@@ -5,14 +5,17 @@
 (27, 27, (4, 4, 4, 4))
 """
 
+from typing import Any
+
 from autoshard.pipeline.schedules.action import Action
 from autoshard.pipeline.schedules.csv_text import csv_text, load_schedule, read_schedule, save_schedule
 from autoshard.pipeline.schedules.memory import Activations, live_activations, peak_activations
 from autoshard.pipeline.schedules.named import SCHEDULES, make_schedule, schedule_kind
 from autoshard.pipeline.schedules.schedule import Schedule
-from autoshard.pipeline.schedules.simulate import Durations, Timeline, period, simulate
+from autoshard.pipeline.schedules.simulate import Durations, ScheduleTimeline, period, simulate
 from autoshard.pipeline.schedules.transfers import with_transfers
 from autoshard.pipeline.schedules.validity import check
+from autoshard.util.moved import former
 
 __all__ = [
     "SCHEDULES",
@@ -20,7 +23,7 @@ __all__ = [
     "Activations",
     "Durations",
     "Schedule",
-    "Timeline",
+    "ScheduleTimeline",
     "check",
     "csv_text",
     "live_activations",
@@ -34,3 +37,7 @@ __all__ = [
     "simulate",
     "with_transfers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return former(__name__, name)

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from autoshard.pipeline.schedules.action import Action
-from autoshard.pipeline.schedules.simulate import Timeline
+from autoshard.pipeline.schedules.simulate import ScheduleTimeline
 from autoshard.util.errors import ScheduleError
 
 MOST_COLUMNS = 512
 """Columns of a picture at most."""
 
 
-def grid(line: Timeline) -> str:
+def grid(line: ScheduleTimeline) -> str:
     """Draw when each rank does what: `F0` forward, `B0` backward, `I0` and `W0` its halves, `--` goes on, `.` waits.
 
     A column is the longest time that fits a whole number of times into all that happens. Where a rank has several
@@ -42,20 +42,20 @@ def grid(line: Timeline) -> str:
     )
 
 
-def _unit(line: Timeline) -> Fraction:
+def _unit(line: ScheduleTimeline) -> Fraction:
     times = {Fraction(time).limit_denominator(10**6) for time in (*line.starts.values(), *line.ends.values())}
     whole = math.lcm(*(time.denominator for time in times))
     return Fraction(math.gcd(*(int(time * whole) for time in times)) or 1, whole)
 
 
-def _row(line: Timeline, rank: int, unit: Fraction, columns: int) -> list[str]:
+def _row(line: ScheduleTimeline, rank: int, unit: Fraction, columns: int) -> list[str]:
     row = ["."] * columns
     for begin, end, label in _spans(line, rank, unit):
         row[begin:end] = [label] + ["-" * len(label)] * (end - begin - 1) if end > begin else []
     return row
 
 
-def _spans(line: Timeline, rank: int, unit: Fraction) -> Iterator[tuple[int, int, str]]:
+def _spans(line: ScheduleTimeline, rank: int, unit: Fraction) -> Iterator[tuple[int, int, str]]:
     several = line.schedule.stages > line.schedule.ranks
     for action in line.orders[rank]:
         if action.computes:

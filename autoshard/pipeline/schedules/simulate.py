@@ -70,7 +70,7 @@ class Durations:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class ScheduleTimeline:
     """A simulated step of these durations: `starts` and `ends` of all actions in seconds from the first one on.
 
     >>> from autoshard.pipeline.schedules import make_schedule
@@ -109,7 +109,7 @@ class Timeline:
         return float(1 - sum(self.busy) / (self.schedule.ranks * self.makespan)) if self.makespan else 0.0
 
 
-def simulate(schedule: Schedule, durations: Durations | None = None) -> Timeline:
+def simulate(schedule: Schedule, durations: Durations | None = None) -> ScheduleTimeline:
     """The times of a step in which each action begins as soon as its rank and what it reads are there.
 
     Args:
@@ -120,7 +120,7 @@ def simulate(schedule: Schedule, durations: Durations | None = None) -> Timeline
         ScheduleError: the durations are of another number of stages, or the schedule deadlocks.
     """
     durations = durations or Durations.equal(schedule.stages)
-    return Timeline(schedule, durations, *_run(_rows(schedule, durations), [0] * schedule.ranks))
+    return ScheduleTimeline(schedule, durations, *_run(_rows(schedule, durations), [0] * schedule.ranks))
 
 
 def period(schedule: Schedule, durations: Durations | None = None) -> Seconds:

@@ -12,7 +12,7 @@ from autoshard.pipeline.schedules.action import BACKWARD, FORWARD, INPUT_GRADIEN
 from autoshard.pipeline.schedules.schedule import Orders
 
 
-class _Rank:
+class _GrowingOrder:
     """The order of a rank as it grows: the next micro batch of each kind and stage is counted.
 
     `down` is its stage in the first half, `up` that in the second. Every weight gradient takes the oldest input
@@ -72,7 +72,7 @@ def zbv(ranks: int, micro_batches: int, chunks: int) -> Orders:
 
 
 def _zbv_order(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    one = _Rank(rank, ranks)
+    one = _GrowingOrder(rank, ranks)
     down, up = one.down, one.up
     for _ in range(2 * (ranks - rank) - 1):
         one.forward(down)
@@ -110,8 +110,8 @@ def dualpipev_pairs(ranks: int, micro_batches: int, chunks: int) -> frozenset[Ac
     return frozenset().union(*(_dualpipev_rank(rank, ranks, micro_batches).overlapped for rank in range(ranks)))
 
 
-def _dualpipev_rank(rank: int, ranks: int, micro_batches: int) -> _Rank:
-    one = _Rank(rank, ranks)
+def _dualpipev_rank(rank: int, ranks: int, micro_batches: int) -> _GrowingOrder:
+    one = _GrowingOrder(rank, ranks)
     _dualpipev_warm_up(one, rank, ranks)
     for turn in range(micro_batches - 2 * ranks + rank + 1):
         if turn == 0 and rank == ranks - 1:
@@ -124,7 +124,7 @@ def _dualpipev_rank(rank: int, ranks: int, micro_batches: int) -> _Rank:
     return one
 
 
-def _dualpipev_warm_up(one: _Rank, rank: int, ranks: int) -> None:
+def _dualpipev_warm_up(one: _GrowingOrder, rank: int, ranks: int) -> None:
     for _ in range(2 * (ranks - rank - 1)):
         one.forward(one.down)
     for _ in range(rank + 1):
@@ -135,7 +135,7 @@ def _dualpipev_warm_up(one: _Rank, rank: int, ranks: int) -> None:
         one.forward(one.up)
 
 
-def _dualpipev_cool_down(one: _Rank, rank: int, ranks: int) -> None:
+def _dualpipev_cool_down(one: _GrowingOrder, rank: int, ranks: int) -> None:
     """Backwards alone: whole ones in the first half, split ones whose weights wait in the second."""
     for _ in range(ranks - rank - 1):
         one.backward(one.up)

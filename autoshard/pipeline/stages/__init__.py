@@ -1,6 +1,13 @@
 """A training step cut in space: stages with graphs of their own for forward and backward, and values between them."""
 
-from autoshard.pipeline.stages.cut import Piece, Pipeline, Stage, cut_stages, stages_of_cells
-from autoshard.pipeline.stages.run import run_stages
+from typing import Any
 
-__all__ = ["Piece", "Pipeline", "Stage", "cut_stages", "run_stages", "stages_of_cells"]
+from autoshard.pipeline.stages.cut import Pipeline, Stage, StagePiece, cut_stages, stages_of_cells
+from autoshard.pipeline.stages.run import run_stages
+from autoshard.util.moved import former
+
+__all__ = ["Pipeline", "Stage", "StagePiece", "cut_stages", "run_stages", "stages_of_cells"]
+
+
+def __getattr__(name: str) -> Any:
+    return former(__name__, name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from autoshard.ir.graph import PARAMETER, Graph, Node, Value
 from autoshard.ir.verify import describe
 from autoshard.pipeline.stages.patterns import stages_by_name
-from autoshard.transform.micro.accumulate import Apart
+from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.recompute import backward_begins
 from autoshard.util.errors import StageError
 
@@ -32,7 +32,7 @@ class Assigned:
     free: frozenset[Node]
 
 
-def assign(step: Apart, given: Mapping[str, int]) -> Assigned:
+def assign(step: StepParts, given: Mapping[str, int]) -> Assigned:
     """The stages of all nodes of a micro batch.
 
     An operator of the forward pass that no pattern names belongs to the last stage that it reads something of, value or
@@ -53,7 +53,7 @@ def assign(step: Apart, given: Mapping[str, int]) -> Assigned:
     return _Assigner(step, max(given.values()) + 1, named, owners).run()
 
 
-def assign_nodes(step: Apart, stages: Mapping[Node, int], count: int) -> Assigned:
+def assign_nodes(step: StepParts, stages: Mapping[Node, int], count: int) -> Assigned:
     """The same where operators of the forward pass (nodes of `step.graph`) are given to stages one by one.
 
     Raises:
@@ -68,7 +68,7 @@ def forward_nodes(graph: Graph) -> set[Node]:
     return set(graph.nodes[: backward_begins(graph)])
 
 
-def _check_gradients(step: Apart) -> None:
+def _check_gradients(step: StepParts) -> None:
     if step.graph.updates and not step.graph.cotangents:
         raise StageError(
             f"{step.graph.name!r} cannot be cut into stages: it came with its gradients, and does not say which "
@@ -77,7 +77,7 @@ def _check_gradients(step: Apart) -> None:
 
 
 class _Assigner:
-    def __init__(self, step: Apart, count: int, named: Mapping[Node, int], parameters: Mapping[Value, int]) -> None:
+    def __init__(self, step: StepParts, count: int, named: Mapping[Node, int], parameters: Mapping[Value, int]) -> None:
         self.step, self.count, self.named, self.parameters = step, count, named, dict(parameters)
         self.forward_nodes = forward_nodes(step.graph)
         self.once = _once(step, self.parameters)
@@ -160,7 +160,7 @@ class _Assigner:
         return owners
 
 
-def _once(step: Apart, parameters: Mapping[Value, int]) -> dict[Value, int]:
+def _once(step: StepParts, parameters: Mapping[Value, int]) -> dict[Value, int]:
     """The stages of values that are made once before the micro batches, of a parameter with a stage."""
     found = dict(parameters)
     for node in step.before:
@@ -170,7 +170,7 @@ def _once(step: Apart, parameters: Mapping[Value, int]) -> dict[Value, int]:
     return found
 
 
-def made_of_parameters(step: Apart) -> dict[Value, tuple[Value, ...]]:
+def made_of_parameters(step: StepParts) -> dict[Value, tuple[Value, ...]]:
     """The values that are there before the micro batches and follow from parameters, their rows too, and from which."""
     graph = step.graph
     inputs = [value for value in graph.inputs if graph.role_of[value] == PARAMETER]

@@ -18,7 +18,7 @@ from autoshard.cost.prices import Prices, prices_for
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.stages.assign import forward_nodes, made_of_parameters
-from autoshard.transform.micro.accumulate import Apart
+from autoshard.transform.micro.accumulate import StepParts
 from autoshard.util.errors import StageError
 from costmodel import Hardware
 
@@ -42,7 +42,7 @@ class Chain:
     sent: tuple[int, ...]
 
 
-def balanced_stages(step: Apart, devices: Sequence[int], hardware: Hardware) -> dict[Node, int]:
+def balanced_stages(step: StepParts, devices: Sequence[int], hardware: Hardware) -> dict[Node, int]:
     """The stage of each operator of the forward pass, for `assign_nodes`.
 
     Args:
@@ -105,7 +105,7 @@ def _least(
     return tuple(reversed(cuts)), float(value[pieces])
 
 
-def chain_of(step: Apart, hardware: Hardware) -> Chain:
+def chain_of(step: StepParts, hardware: Hardware) -> Chain:
     """The forward pass as a chain."""
     forward, weights = forward_nodes(step.graph), made_of_parameters(step)
     prices, mesh = prices_for(hardware), Mesh.flat(1)

@@ -13,13 +13,13 @@ from autoshard.pipeline.stages.assign import Assigned, assign
 from autoshard.pipeline.stages.sums import with_late_sums
 from autoshard.trace.cell import Cell
 from autoshard.trace.function import Traced
-from autoshard.transform.micro.accumulate import Apart
+from autoshard.transform.micro.accumulate import StepParts
 
 KINDS = (FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
 
 
 @dataclass(frozen=True)
-class Piece:
+class StagePiece:
     """What a stage does in one kind of action for one micro batch: a graph of its own, whose inputs are rows of data,
     values that are the same for all micro batches, and what other pieces have made."""
 
@@ -33,7 +33,7 @@ class Stage:
     """One stage: its pieces by kind, and the parameters that it updates."""
 
     number: int
-    pieces: Mapping[str, Piece]
+    pieces: Mapping[str, StagePiece]
     parameters: tuple[Value, ...]
 
 
@@ -47,14 +47,14 @@ class Pipeline:
         made_by: the piece that makes each value of a micro batch which another piece reads, or which is a result.
     """
 
-    step: Apart
+    step: StepParts
     stages: tuple[Stage, ...]
-    made_by: Mapping[Value, Piece]
+    made_by: Mapping[Value, StagePiece]
 
     @cached_property
-    def readers(self) -> dict[Value, tuple[Piece, ...]]:
+    def readers(self) -> dict[Value, tuple[StagePiece, ...]]:
         """The pieces that read each value which another piece has made."""
-        found: dict[Value, tuple[Piece, ...]] = {}
+        found: dict[Value, tuple[StagePiece, ...]] = {}
         for piece in self.pieces:
             for value in piece.graph.inputs:
                 if value in self.made_by:
@@ -62,7 +62,7 @@ class Pipeline:
         return found
 
     @property
-    def pieces(self) -> Iterable[Piece]:
+    def pieces(self) -> Iterable[StagePiece]:
         """All pieces, stage by stage."""
         return chain.from_iterable(stage.pieces.values() for stage in self.stages)
 
@@ -111,17 +111,17 @@ def cut_stages(step: Traced | Graph, stages: Mapping[str, int], micro_batches: i
         UnknownNameError: a pattern that matches nothing.
         GraphError: micro batches into which the step cannot be cut; see `transform.micro.accumulate`.
     """
-    apart = Apart.of(step.graph if isinstance(step, Traced) else step, micro_batches)
+    apart = StepParts.of(step.graph if isinstance(step, Traced) else step, micro_batches)
     return cut_as_assigned(apart, assign(apart, stages))
 
 
-def cut_as_assigned(step: Apart, assigned: Assigned) -> Pipeline:
+def cut_as_assigned(step: StepParts, assigned: Assigned) -> Pipeline:
     """The stages of a step whose operators have theirs."""
     return _Cutter(*with_late_sums(step, assigned)).run()
 
 
 class _Cutter:
-    def __init__(self, step: Apart, assigned: Assigned) -> None:
+    def __init__(self, step: StepParts, assigned: Assigned) -> None:
         self.step, self.assigned = step, assigned
         self.results = {one for one, _ in step.body.outputs.values()}
         self.home: dict[Node, tuple[int, str]] = {}
@@ -168,14 +168,14 @@ class _Cutter:
         read = {value for node, home in self.home.items() for value in node.uses if homes.get(value, home) != home}
         return read | self.results
 
-    def _piece(self, stage: int, kind: str, nodes: Sequence[Node], wanted: set[Value]) -> Piece:
+    def _piece(self, stage: int, kind: str, nodes: Sequence[Node], wanted: set[Value]) -> StagePiece:
         """The graph of these nodes, with what they read of free nodes, which are copied."""
         nodes = self._with_free(nodes)
         made = {value for node in nodes for value in node.results}
         inputs = tuple(dict.fromkeys(value for node in nodes for value in node.uses if value not in made))
         outputs = tuple(value for node in nodes for value in node.results if value in wanted)
         name = f"{self.step.graph.name}.stage{stage}.{kind}"
-        return Piece(stage, kind, Graph(name, inputs, tuple(nodes), outputs, (DATA,) * len(inputs)))
+        return StagePiece(stage, kind, Graph(name, inputs, tuple(nodes), outputs, (DATA,) * len(inputs)))
 
     def _with_free(self, nodes: Sequence[Node]) -> list[Node]:
         free = [node for node in self.step.body.nodes if node in self.assigned.free]

@@ -13,9 +13,9 @@ from autoshard.ir.graph import PARAMETER, Graph, Node, Value
 from autoshard.pipeline.schedules.action import BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, Action
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.schedules.validity import check
-from autoshard.pipeline.stages.cut import Piece, Pipeline
+from autoshard.pipeline.stages.cut import Pipeline, StagePiece
 from autoshard.trace.evaluate import evaluate
-from autoshard.transform.micro.forms import Part, Term, cut
+from autoshard.transform.micro.forms import MicroPartial, MicroRows, cut
 from autoshard.util.errors import ScheduleError
 
 _ADDED_BY = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -23,7 +23,7 @@ Key = tuple[Value, int]
 
 
 @dataclass(frozen=True)
-class Ran:
+class StagesOutcome:
     """What a step has led to.
 
     Attributes:
@@ -37,7 +37,9 @@ class Ran:
     peaks: tuple[int, ...]
 
 
-def run_stages(pipeline: Pipeline, schedule: Schedule, inputs: Sequence[np.ndarray], seed: int | None = None) -> Ran:
+def run_stages(
+    pipeline: Pipeline, schedule: Schedule, inputs: Sequence[np.ndarray], seed: int | None = None
+) -> StagesOutcome:
     """Run a step on virtual ranks, which do their actions as soon as what these read has arrived.
 
     Sums over micro batches are those of the rank that has the stage, in the order of its actions; the update of a
@@ -59,7 +61,7 @@ def run_stages(pipeline: Pipeline, schedule: Schedule, inputs: Sequence[np.ndarr
             raise ScheduleError(
                 f"schedule {schedule.name} is for {wants} {what}; {pipeline.step.graph.name!r} has {has}"
             )
-    return _Run(pipeline, schedule, inputs, random.Random(seed) if seed is not None else None).run()
+    return _StagesRun(pipeline, schedule, inputs, random.Random(seed) if seed is not None else None).run()
 
 
 @dataclass
@@ -78,7 +80,7 @@ class _Rank:
         self.peak = max(self.peak, sum(array.nbytes for array in self.held.values()))
 
 
-class _Run:
+class _StagesRun:
     def __init__(
         self, pipeline: Pipeline, schedule: Schedule, inputs: Sequence[np.ndarray], draw: random.Random | None
     ) -> None:
@@ -96,7 +98,7 @@ class _Run:
     def _rank(self, stage: int) -> _Rank:
         return self.ranks[self.schedule.ranks_of_stages[stage]]
 
-    def run(self) -> Ran:
+    def run(self) -> StagesOutcome:
         while True:
             ready = [number for number in range(len(self.ranks)) if self._is_ready(number)]
             if not ready:
@@ -105,7 +107,7 @@ class _Run:
         if any(rank.place < len(order) for rank, order in zip(self.ranks, self._orders, strict=True)):
             raise ScheduleError(f"the schedule deadlocks: {'; '.join(self._waits())}")
         outputs = self._update()
-        return Ran(outputs, tuple(rank.sent for rank in self.ranks), tuple(rank.peak for rank in self.ranks))
+        return StagesOutcome(outputs, tuple(rank.sent for rank in self.ranks), tuple(rank.peak for rank in self.ranks))
 
     # -- micro batches
 
@@ -117,7 +119,7 @@ class _Run:
         order = self._orders[number]
         return order[self.ranks[number].place] if self.ranks[number].place < len(order) else None
 
-    def _pieces(self, action: Action) -> list[Piece]:
+    def _pieces(self, action: Action) -> list[StagePiece]:
         kinds = (INPUT_GRADIENT, WEIGHT_GRADIENT) if action.kind == BACKWARD else (action.kind,)
         return [self.pipeline.stages[action.stage].pieces[kind] for kind in kinds]
 
@@ -147,7 +149,7 @@ class _Run:
             self._do(piece, action.micro, number)
         rank.place += 1
 
-    def _do(self, piece: Piece, micro: int, number: int) -> None:
+    def _do(self, piece: StagePiece, micro: int, number: int) -> None:
         rank = self.ranks[number]
         made = evaluate(piece.graph, [self._input(value, micro, rank) for value in piece.graph.inputs])
         for value, array in zip(piece.graph.outputs, made, strict=True):
@@ -180,8 +182,8 @@ class _Run:
         if rank.waiting[value, micro] == 0:
             rank.held.pop((value, micro), None)
 
-    def _add(self, value: Value, form: Part | Term, micro: int, array: np.ndarray, rank: _Rank) -> None:
-        if isinstance(form, Part):
+    def _add(self, value: Value, form: MicroRows | MicroPartial, micro: int, array: np.ndarray, rank: _Rank) -> None:
+        if isinstance(form, MicroRows):
             shape = cut(value.type.shape, form, self.step.parts)
             whole = rank.sums.setdefault(value, np.empty(shape, array.dtype))
             place = (slice(None),) * (form.dim + 1) + (micro,)
@@ -243,7 +245,7 @@ def _made(graph: Graph, nodes: Iterable[Node], held: dict[Value, np.ndarray]) ->
     return dict(zip(made, found, strict=True))
 
 
-def _rows(whole: np.ndarray, part: Part, parts: int, micro: int, value: Value) -> np.ndarray:
+def _rows(whole: np.ndarray, part: MicroRows, parts: int, micro: int, value: Value) -> np.ndarray:
     """The rows of one micro batch."""
     dealt = np.asarray(whole).reshape(cut(np.shape(whole), part, parts))
     return dealt[(slice(None),) * (part.dim + 1) + (micro,)].reshape(value.type.shape)

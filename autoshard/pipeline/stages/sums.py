@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from autoshard.ir.graph import Node, Value
 from autoshard.pipeline.stages.assign import Assigned
-from autoshard.transform.micro.accumulate import Apart
-from autoshard.transform.micro.forms import Part, Term
+from autoshard.transform.micro.accumulate import StepParts
+from autoshard.transform.micro.forms import MicroPartial, MicroRows
 
 
-def with_late_sums(step: Apart, assigned: Assigned) -> tuple[Apart, Assigned]:
+def with_late_sums(step: StepParts, assigned: Assigned) -> tuple[StepParts, Assigned]:
     """The step in which operators on terms of several stages run after the micro batches, and its stages."""
     while (found := _next(step, assigned)) is not None:
         step = _moved(step, found)
@@ -23,7 +23,7 @@ def with_late_sums(step: Apart, assigned: Assigned) -> tuple[Apart, Assigned]:
     return step, assigned
 
 
-def _next(step: Apart, assigned: Assigned) -> Node | None:
+def _next(step: StepParts, assigned: Assigned) -> Node | None:
     """An operator of a micro batch that only makes an output, of terms that several stages make, or one other makes."""
     body = step.body
     wanted = Counter(one for one, _ in body.outputs.values())
@@ -39,23 +39,23 @@ def _next(step: Apart, assigned: Assigned) -> Node | None:
     return None
 
 
-def _is_all(node: Node, terms: dict[Value, Term], stage_of: dict[Value, int]) -> bool:
+def _is_all(node: Node, terms: dict[Value, MicroPartial], stage_of: dict[Value, int]) -> bool:
     """Whether all that it reads are terms, or there before the first micro batch."""
     return all(value in terms or value not in stage_of for value in node.uses) and all(
         value in terms for value in node.results
     )
 
 
-def _known(step: Apart, node: Node, terms: list[Value]) -> bool:
+def _known(step: StepParts, node: Node, terms: list[Value]) -> bool:
     """Whether a term can be accumulated instead: whatever it stands for is carried in one form only."""
     pairs = zip(node.operands, step.body.of[node].operands, strict=True)
     outputs = step.body.outputs
     return all(outputs.get(whole, (one, None))[0] is one for one, whole in pairs if one in terms)
 
 
-def _moved(step: Apart, node: Node) -> Apart:
+def _moved(step: StepParts, node: Node) -> StepParts:
     body, original = step.body, step.body.of[node]
-    outputs: dict[Value, tuple[Value, Part | Term]] = {
+    outputs: dict[Value, tuple[Value, MicroRows | MicroPartial]] = {
         value: of for value, of in body.outputs.items() if value not in original.results
     }
     for one, whole in zip(node.operands, original.operands, strict=True):

@@ -13,9 +13,9 @@ from functools import cached_property
 
 from autoshard.ir.graph import DATA, PARAMETER, Graph, Node, Value
 from autoshard.ops.registry import lookup
-from autoshard.pipeline.stages.cut import KINDS, Piece, Pipeline
-from autoshard.transform.micro.accumulate import Apart
-from autoshard.transform.micro.forms import Term
+from autoshard.pipeline.stages.cut import KINDS, Pipeline, StagePiece
+from autoshard.transform.micro.accumulate import StepParts
+from autoshard.transform.micro.forms import MicroPartial
 from autoshard.util.errors import StageError
 
 ONCE = "P"
@@ -23,7 +23,7 @@ UPDATE = "U"
 
 
 @dataclass(frozen=True)
-class WholeStep:
+class StagedStep:
     """The pieces of each stage, in the order in which a stage runs them, without those that do nothing.
 
     Attributes:
@@ -35,26 +35,26 @@ class WholeStep:
     """
 
     pipeline: Pipeline
-    stages: tuple[Mapping[str, Piece], ...]
+    stages: tuple[Mapping[str, StagePiece], ...]
     from_data: tuple[Node, ...]
     outputs: tuple[Value, ...]
 
     @cached_property
-    def makers(self) -> dict[Value, dict[int, Piece]]:
+    def makers(self) -> dict[Value, dict[int, StagePiece]]:
         """The pieces that make a value, by stage: several stages may make what costs little."""
-        found: dict[Value, dict[int, Piece]] = {}
+        found: dict[Value, dict[int, StagePiece]] = {}
         for piece in self.pieces:
             for value in piece.graph.outputs:
                 found.setdefault(value, {})[piece.stage] = piece
         return found
 
-    def maker(self, value: Value, stage: int) -> Piece | None:
+    def maker(self, value: Value, stage: int) -> StagePiece | None:
         """The piece of which a stage has a value: its own, else that of the first stage that makes it."""
         found = self.makers.get(value)
         return None if found is None else found.get(stage) or found[min(found)]
 
     @property
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[StagePiece]:
         """All pieces, stage by stage."""
         return (piece for stage in self.stages for piece in stage.values())
 
@@ -64,25 +64,27 @@ def runs_per_micro_batch(kind: str) -> bool:
     return kind in KINDS
 
 
-def whole_step(pipeline: Pipeline) -> WholeStep:
+def whole_step(pipeline: Pipeline) -> StagedStep:
     """All pieces of a step.
 
     Raises:
         StageError: the update of a stage needs rows of the batch that another one makes.
     """
-    return _Writer(pipeline).run()
+    return _StagedStepWriter(pipeline).run()
 
 
-class _Writer:
+class _StagedStepWriter:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline, self.step = pipeline, pipeline.step
-        self.sums = {value: one for value, (one, form) in self.step.body.outputs.items() if isinstance(form, Term)}
+        self.sums = {
+            value: one for value, (one, form) in self.step.body.outputs.items() if isinstance(form, MicroPartial)
+        }
         self.rows = {value: one for value, (one, form) in self.step.body.outputs.items() if value not in self.sums}
         self.owner = {value: stage.number for stage in pipeline.stages for value in stage.parameters}
         self.from_data = _from_data(self.step)
         self.totals: dict[Value, Value] = {}
 
-    def run(self) -> WholeStep:
+    def run(self) -> StagedStep:
         updates = self._updates()
         stages = []
         for number, stage in enumerate(self.pipeline.stages):
@@ -93,16 +95,16 @@ class _Writer:
         wanted = self._wanted(stages)
         kept = tuple({kind: _giving(piece, wanted) for kind, piece in stage.items()} for stage in stages)
         outputs = tuple(self.sums.get(value, self.rows.get(value, value)) for value in self.step.graph.outputs)
-        return WholeStep(self.pipeline, kept, self.from_data, outputs)
+        return StagedStep(self.pipeline, kept, self.from_data, outputs)
 
-    def _wanted(self, stages: Sequence[Mapping[str, Piece]]) -> set[Value]:
+    def _wanted(self, stages: Sequence[Mapping[str, StagePiece]]) -> set[Value]:
         read = {value for stage in stages for piece in stage.values() for value in piece.graph.inputs}
         read |= {whole for whole, _ in self.step.body.slices.values()}
         return read | {self.sums.get(value, self.rows.get(value, value)) for value in self.step.graph.outputs}
 
     # -- before the micro batches
 
-    def _before(self, number: int, pieces: Iterable[Piece]) -> dict[str, Piece]:
+    def _before(self, number: int, pieces: Iterable[StagePiece]) -> dict[str, StagePiece]:
         """What a stage makes once of parameters and constants; other stages may make the same."""
         needed = {value for piece in pieces for value in piece.graph.inputs}
         needed |= {whole for one, (whole, _) in self.step.body.slices.items() if one in needed}
@@ -187,7 +189,7 @@ class _Writer:
                 users.setdefault(value, set()).add(homes[node])
         return homes
 
-    def _rounds(self, number: int, updates: Mapping[tuple[int, int], list[Node]]) -> dict[str, Piece]:
+    def _rounds(self, number: int, updates: Mapping[tuple[int, int], list[Node]]) -> dict[str, StagePiece]:
         """The rounds of a stage's update, with what they need of nodes without a stage in the first that does."""
         rounds = sorted(turn for stage, turn in updates if stage == number)
         placed = {node for nodes in updates.values() for node in nodes}
@@ -208,7 +210,7 @@ class _Writer:
 
     # -- pieces
 
-    def _piece(self, number: int, kind: str, nodes: Sequence[Node]) -> Piece:
+    def _piece(self, number: int, kind: str, nodes: Sequence[Node]) -> StagePiece:
         """A piece whose nodes read sums over micro batches as what a micro batch gives to them."""
         written = []
         for node in nodes:
@@ -218,7 +220,7 @@ class _Writer:
         inputs = tuple(dict.fromkeys(value for node in written for value in node.uses if value not in made))
         outputs = tuple(value for node in written for value in node.results)
         name = f"{self.step.graph.name}.stage{number}.{kind}"
-        return Piece(number, kind, Graph(name, inputs, tuple(written), outputs, (DATA,) * len(inputs)))
+        return StagePiece(number, kind, Graph(name, inputs, tuple(written), outputs, (DATA,) * len(inputs)))
 
     def _given(self, value: Value, number: int) -> Value:
         """What a stage reads for a value: for a sum over micro batches what one gives to it, or another's total."""
@@ -227,13 +229,13 @@ class _Writer:
         return self.totals[one] if one in self.totals and made is not None and made.stage != number else one
 
 
-def _giving(piece: Piece, wanted: set[Value]) -> Piece:
+def _giving(piece: StagePiece, wanted: set[Value]) -> StagePiece:
     """The piece with no other outputs than those wanted."""
     outputs = tuple(value for value in piece.graph.outputs if value in wanted)
     return replace(piece, graph=replace(piece.graph, outputs=outputs))
 
 
-def _from_data(step: Apart) -> tuple[Node, ...]:
+def _from_data(step: StepParts) -> tuple[Node, ...]:
     """The nodes before the micro batches that every rank runs whole: those that need data and no parameters, the
     constants that micro batches have rows of, and what these need.
     """

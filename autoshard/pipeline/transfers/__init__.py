@@ -1,6 +1,13 @@
 """Values that go from the devices of one stage to those of another: who sends which box to whom, and what it takes."""
 
-from autoshard.pipeline.transfers.deal import Held, Parcel, deal
-from autoshard.pipeline.transfers.group import Group, groups_along, read_groups
+from typing import Any
 
-__all__ = ["Group", "Held", "Parcel", "deal", "groups_along", "read_groups"]
+from autoshard.pipeline.transfers.deal import GroupLayout, Parcel, deal
+from autoshard.pipeline.transfers.group import RankGroup, groups_along, read_groups
+from autoshard.util.moved import former
+
+__all__ = ["GroupLayout", "Parcel", "RankGroup", "deal", "groups_along", "read_groups"]
+
+
+def __getattr__(name: str) -> Any:
+    return former(__name__, name)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from autoshard.layout.layout import Layout
-from autoshard.pipeline.transfers.group import Group
+from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.util.errors import RedistributeError
 
 Shape = tuple[int, ...]
@@ -20,19 +20,19 @@ Box = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Held:
+class GroupLayout:
     """How a value of `shape` lies on a group: its layout, which cuts `padded` into equal blocks.
 
     What lies outside of `shape` holds no meaning.
     """
 
-    group: Group
+    group: RankGroup
     layout: Layout
     shape: Shape
     padded: Shape
 
     @classmethod
-    def of(cls, group: Group, layout: Layout, shape: Sequence[int]) -> Held:
+    def of(cls, group: RankGroup, layout: Layout, shape: Sequence[int]) -> GroupLayout:
         """With the least padding."""
         local = layout.local_shape(shape)
         padded = tuple(size * parts for size, parts in zip(local, layout.parts, strict=True))
@@ -67,13 +67,13 @@ class Parcel(NamedTuple):
     size: int
 
 
-def is_same(before: Held, after: Held) -> bool:
+def is_same(before: GroupLayout, after: GroupLayout) -> bool:
     """Whether all ranks hold already what they shall hold."""
     return before == after
 
 
 @lru_cache(maxsize=1 << 12)
-def deal(before: Held, after: Held) -> tuple[Parcel, ...]:
+def deal(before: GroupLayout, after: GroupLayout) -> tuple[Parcel, ...]:
     """Who sends which box to whom, target by target.
 
     Raises:
@@ -91,7 +91,7 @@ def deal(before: Held, after: Held) -> tuple[Parcel, ...]:
     return tuple(_dealt(before, after, holders))
 
 
-def _dealt(before: Held, after: Held, holders: dict[Box, list[int]]) -> Iterator[Parcel]:
+def _dealt(before: GroupLayout, after: GroupLayout, holders: dict[Box, list[int]]) -> Iterator[Parcel]:
     sent = [0] * before.group.mesh.devices
     for target in range(after.group.mesh.devices):
         wanted, world = after.box(target), after.group.ranks[target]
@@ -115,7 +115,7 @@ def _within(box: Box, start: Shape) -> tuple[slice, ...]:
     return tuple(slice(low - at, high - at) for (low, high), at in zip(box, start, strict=True))
 
 
-def bytes_between(before: Held, after: Held, itemsize: int) -> int:
+def bytes_between(before: GroupLayout, after: GroupLayout, itemsize: int) -> int:
     """Bytes that go from rank to rank."""
     pairs = deal(before, after)
     ranks = before.group.ranks, after.group.ranks

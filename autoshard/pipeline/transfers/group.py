@@ -10,11 +10,11 @@ from autoshard.util.errors import MeshError, shortened
 
 
 @dataclass(frozen=True)
-class Group:
+class RankGroup:
     """A mesh, and for each of its ranks, in order, which one of all ranks it is.
 
     >>> from autoshard import Mesh
-    >>> Group(Mesh(tp=2), (4, 5)).ranks[1]
+    >>> RankGroup(Mesh(tp=2), (4, 5)).ranks[1]
     5
     """
 
@@ -33,7 +33,7 @@ class Group:
         return f"{self.mesh} on ranks {first}-{others[-1]}" if others else f"rank {first}"
 
 
-def groups_along(mesh: Mesh, axis: str) -> tuple[Group, ...]:
+def groups_along(mesh: Mesh, axis: str) -> tuple[RankGroup, ...]:
     """A group for each place along an axis of a mesh, with the other axes as its mesh.
 
     Raises:
@@ -49,10 +49,10 @@ def groups_along(mesh: Mesh, axis: str) -> tuple[Group, ...]:
     found: list[dict[int, int]] = [{} for _ in range(mesh.sizes[axis])]
     for rank in mesh.listed("find its stage"):
         found[mesh.index(rank, (mesh.axis(axis),))][mesh.index(rank, refs)] = rank
-    return tuple(Group(part, tuple(ranks[place] for place in range(part.devices))) for ranks in found)
+    return tuple(RankGroup(part, tuple(ranks[place] for place in range(part.devices))) for ranks in found)
 
 
-def read_groups(text: str) -> tuple[Group, ...]:
+def read_groups(text: str) -> tuple[RankGroup, ...]:
     """Groups of consecutive ranks from the text of their meshes: `tp=2/dp=2,tp=2/tp=2`.
 
     Raises:
@@ -61,7 +61,7 @@ def read_groups(text: str) -> tuple[Group, ...]:
     return stacked([Mesh.parse(part) for part in text.split("/")])
 
 
-def stacked(meshes: Sequence[Mesh]) -> tuple[Group, ...]:
+def stacked(meshes: Sequence[Mesh]) -> tuple[RankGroup, ...]:
     """Groups of consecutive ranks with these meshes.
 
     >>> from autoshard import Mesh
@@ -70,6 +70,6 @@ def stacked(meshes: Sequence[Mesh]) -> tuple[Group, ...]:
     """
     groups, start = [], 0
     for mesh in meshes:
-        groups.append(Group(mesh, tuple(range(start, start + mesh.devices))))
+        groups.append(RankGroup(mesh, tuple(range(start, start + mesh.devices))))
         start += mesh.devices
     return tuple(groups)

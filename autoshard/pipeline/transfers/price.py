@@ -15,25 +15,27 @@ import numpy as np
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import Prices, prices_for
 from autoshard.layout.layout import Layout
-from autoshard.pipeline.transfers.deal import Held, bytes_between, deal
-from autoshard.pipeline.transfers.group import Group
+from autoshard.pipeline.transfers.deal import GroupLayout, bytes_between, deal
+from autoshard.pipeline.transfers.group import RankGroup
 from costmodel import Hardware, grouped_seconds
 
 
 @dataclass(frozen=True)
-class Way:
+class TransferPath:
     """A value that is left in `made`, is brought to `sent`, goes over, arrives in `received` and is wanted in `wanted`.
 
     `seconds` are of all of it, `moving` of the messages from group to group.
     """
 
-    sent: Held
-    received: Held
+    sent: GroupLayout
+    received: GroupLayout
     seconds: float
     moving: float
 
 
-def cheapest_way(of: TensorType, made: Layout, wanted: Layout, groups: tuple[Group, Group], hardware: Hardware) -> Way:
+def cheapest_way(
+    of: TensorType, made: Layout, wanted: Layout, groups: tuple[RankGroup, RankGroup], hardware: Hardware
+) -> TransferPath:
     """The way that takes the fewest seconds; of equal ones the first: direct before all others."""
     prices = prices_for(hardware)
     ways = (
@@ -45,13 +47,13 @@ def cheapest_way(of: TensorType, made: Layout, wanted: Layout, groups: tuple[Gro
 
 
 def _way(
-    of: TensorType, layouts: tuple[Layout, ...], groups: tuple[Group, Group], hardware: Hardware, prices: Prices
-) -> Way:
+    of: TensorType, layouts: tuple[Layout, ...], groups: tuple[RankGroup, RankGroup], hardware: Hardware, prices: Prices
+) -> TransferPath:
     made, sent, received, wanted = layouts
-    ends = Held.of(groups[0], sent, of.shape), Held.of(groups[1], received, of.shape)
+    ends = GroupLayout.of(groups[0], sent, of.shape), GroupLayout.of(groups[1], received, of.shape)
     moving = moving_seconds(*ends, of.dtype.itemsize, hardware)
     around = prices.redistribution(made, sent, of) + prices.redistribution(received, wanted, of)
-    return Way(*ends, moving + around, moving)
+    return TransferPath(*ends, moving + around, moving)
 
 
 def _finer(layout: Layout, of: TensorType) -> Iterator[Layout]:
@@ -64,17 +66,17 @@ def _finer(layout: Layout, of: TensorType) -> Iterator[Layout]:
             yield parts
 
 
-def moving_seconds(before: Held, after: Held, itemsize: int, hardware: Hardware) -> float:
+def moving_seconds(before: GroupLayout, after: GroupLayout, itemsize: int, hardware: Hardware) -> float:
     """Seconds of the messages from group to group: those of the rank that sends or receives longest."""
-    return Messages(before, after, itemsize).seconds(hardware)
+    return ValueMessages(before, after, itemsize).seconds(hardware)
 
 
 @dataclass(frozen=True)
-class Messages:
+class ValueMessages:
     """The messages that bring a value over: one for each two ranks."""
 
-    before: Held
-    after: Held
+    before: GroupLayout
+    after: GroupLayout
     itemsize: int
 
     @cached_property
@@ -105,13 +107,13 @@ def message_seconds(source: int, target: int, nbytes: int, hardware: Hardware) -
     return grouped_seconds("permute", nbytes, ((2, hardware.topology.levels[-1][1]),))
 
 
-def slow_bytes(before: Held, after: Held, itemsize: int, span: int) -> int:
+def slow_bytes(before: GroupLayout, after: GroupLayout, itemsize: int, span: int) -> int:
     """Bytes that go from one node of `span` ranks to another."""
-    pairs = Messages(before, after, itemsize).nbytes.items()
+    pairs = ValueMessages(before, after, itemsize).nbytes.items()
     return sum(nbytes for (source, target), nbytes in pairs if source // span != target // span)
 
 
-def slow_bound(before: Held, after: Held, itemsize: int, span: int) -> int:
+def slow_bound(before: GroupLayout, after: GroupLayout, itemsize: int, span: int) -> int:
     """Bytes that have to go from node to node: what the ranks of each node need together and none of it has."""
     total = 0
     nodes: dict[int, list[int]] = {}
@@ -128,4 +130,12 @@ def slow_bound(before: Held, after: Held, itemsize: int, span: int) -> int:
     return total
 
 
-__all__ = ["Messages", "Way", "bytes_between", "cheapest_way", "message_seconds", "moving_seconds", "slow_bound"]
+__all__ = [
+    "ValueMessages",
+    "TransferPath",
+    "bytes_between",
+    "cheapest_way",
+    "message_seconds",
+    "moving_seconds",
+    "slow_bound",
+]

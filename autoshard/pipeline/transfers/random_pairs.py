@@ -9,8 +9,8 @@ import numpy as np
 from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, Mesh
-from autoshard.pipeline.transfers.deal import Held, deal
-from autoshard.pipeline.transfers.group import Group
+from autoshard.pipeline.transfers.deal import GroupLayout, deal
+from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.pipeline.transfers.price import cheapest_way, slow_bound, slow_bytes
 from autoshard.redistribute.planner import plan_steps
 from autoshard.runtime.array import cut, join
@@ -24,7 +24,7 @@ _NODE = 4
 """Ranks of a node."""
 
 
-def random_pair(draw: random.Random) -> tuple[Held, Held]:
+def random_pair(draw: random.Random) -> tuple[GroupLayout, GroupLayout]:
     """A value of up to three dims on two groups that lie one behind the other, are interleaved, or share ranks."""
     shape = tuple(draw.choice(_SIZES) for _ in range(draw.randrange(4)))
     meshes = [_mesh(draw), _mesh(draw)]
@@ -35,8 +35,8 @@ def random_pair(draw: random.Random) -> tuple[Held, Held]:
     first, second = ranks[: meshes[0].devices], ranks[meshes[0].devices :]
     if draw.random() < 0.1 and meshes[0].devices == meshes[1].devices:
         second = first
-    groups = Group(meshes[0], tuple(first)), Group(meshes[1], tuple(second))
-    before, after = (Held.of(group, random_layout(draw, group.mesh, len(shape)), shape) for group in groups)
+    groups = RankGroup(meshes[0], tuple(first)), RankGroup(meshes[1], tuple(second))
+    before, after = (GroupLayout.of(group, random_layout(draw, group.mesh, len(shape)), shape) for group in groups)
     return before, after
 
 
@@ -62,7 +62,7 @@ def random_layout(draw: random.Random, mesh: Mesh, rank: int, partial: bool = Fa
     return Layout(mesh, dims, terms)
 
 
-def check_pair(before: Held, after: Held) -> None:
+def check_pair(before: GroupLayout, after: GroupLayout) -> None:
     """Bring a value over, and see that each rank has its block, from as few bytes as it lacks.
 
     Raises:
@@ -82,7 +82,7 @@ def check_pair(before: Held, after: Held) -> None:
     assert slow_bytes(before, after, 8, _NODE) >= slow_bound(before, after, 8, _NODE)
 
 
-def check_way(before: Held, after: Held, hardware: Hardware) -> tuple[int, int]:
+def check_way(before: GroupLayout, after: GroupLayout, hardware: Hardware) -> tuple[int, int]:
     """Bring a value over the way that costs least, terms and gathers included; its bytes from node to node, and those
     that have to go at least.
 

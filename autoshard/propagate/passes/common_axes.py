@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from autoshard.core.rule import PASS, PERMUTATION, REDUCTION, REPLICATE, Rule
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, size_of
-from autoshard.propagate.project import Row
+from autoshard.propagate.project import TensorFactorShardings
 
 # Of two factors that want the same axis with equal sizes of tensors, the one of the greater kind gets it.
 _PRECEDENCE = {PASS: 3, REDUCTION: 2, PERMUTATION: 1, REPLICATE: 0}
 
 
-def find_common_axes(rule: Rule, rows: Sequence[Row], sizes: Sequence[int]) -> list[Refs]:
+def find_common_axes(rule: Rule, rows: Sequence[TensorFactorShardings], sizes: Sequence[int]) -> list[Refs]:
     """The axes that each factor of a completed rule is to be split by.
 
     Args:
@@ -45,7 +45,7 @@ def _replicated(rule: Rule) -> list[int]:
     return [f for f, factor in enumerate(rule.factors) if factor.kind == REPLICATE]
 
 
-def _agreed(rule: Rule, rows: Sequence[Row]) -> list[Refs] | None:
+def _agreed(rule: Rule, rows: Sequence[TensorFactorShardings]) -> list[Refs] | None:
     """What all tensors agree on, if no axis splits two factors, and no factor is split that must be whole."""
     found: list[Refs | None] = [None] * len(rule.factors)
     for row in rows:
@@ -62,7 +62,7 @@ def _agreed(rule: Rule, rows: Sequence[Row]) -> list[Refs] | None:
     return [axes or () for axes in found]
 
 
-def _of_one(rule: Rule, rows: Sequence[Row], sizes: Sequence[int], large: list[int]) -> list[Refs]:
+def _of_one(rule: Rule, rows: Sequence[TensorFactorShardings], sizes: Sequence[int], large: list[int]) -> list[Refs]:
     """Of two tensors one stays as it is: rather without split permuted factors, rather larger, rather split more."""
 
     def preference(t: int) -> tuple[bool, int, int]:
@@ -115,7 +115,7 @@ class _Candidate:
 class _Choice:
     """Give axes to factors one after the other, each time those that most elements already lie by."""
 
-    def __init__(self, rule: Rule, rows: Sequence[Row], sizes: Sequence[int]) -> None:
+    def __init__(self, rule: Rule, rows: Sequence[TensorFactorShardings], sizes: Sequence[int]) -> None:
         self.rule = rule
         self.chosen: list[Refs] = [()] * len(rule.factors)
         self.candidates = _candidates(rule, rows, sizes)
@@ -152,7 +152,7 @@ class _Choice:
         return True
 
 
-def _candidates(rule: Rule, rows: Sequence[Row], sizes: Sequence[int]) -> list[_Candidate]:
+def _candidates(rule: Rule, rows: Sequence[TensorFactorShardings], sizes: Sequence[int]) -> list[_Candidate]:
     found: dict[tuple[int, Refs], _Candidate] = {}
     for row, elements in zip(rows, sizes, strict=True):
         for f, axes in enumerate(row.axes):

@@ -8,7 +8,7 @@ from functools import partial
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import lookup
 from autoshard.propagate.passes.edit import insert_after, named, wrapped
-from autoshard.propagate.passes.places import Places
+from autoshard.propagate.passes.places import BlockPositions
 from autoshard.propagate.values import edge_of_target, edge_op, get_sharding, holder, set_sharding
 from autoshard.propagate.work import Op, Val, Work, find
 
@@ -21,7 +21,7 @@ def apply_constraints(work: Work) -> None:
     An operation before a constraint could otherwise be split further than the constraint allows. And what follows a
     chain of constraints uses its end, not its start. This is sdy-apply-sharding-constraints.
     """
-    places = Places()
+    places = BlockPositions()
     for op in find(work.module, lambda operator: operator.name in (_CONSTRAINT, _MANUAL)):
         if op.operator.name == _CONSTRAINT:
             _follow_chain(op, places)
@@ -35,7 +35,7 @@ def _asked(op: Op) -> Sharding:
     return op.attrs["sharding"]
 
 
-def _apply_constraint(op: Op, places: Places) -> None:
+def _apply_constraint(op: Op, places: BlockPositions) -> None:
     def behind(value: Val, _: Sharding) -> Op:
         assert op.parent is not None
         places.forget(op.parent)
@@ -45,11 +45,11 @@ def _apply_constraint(op: Op, places: Places) -> None:
     _apply(op.operands[0], _asked(op), behind)
 
 
-def _new_behind(places: Places, value: Val, asked: Sharding) -> Op:
+def _new_behind(places: BlockPositions, value: Val, asked: Sharding) -> Op:
     return _insert_behind(places, value, wrapped(_CONSTRAINT, value, asked))
 
 
-def _insert_behind(places: Places, value: Val, op: Op) -> Op:
+def _insert_behind(places: BlockPositions, value: Val, op: Op) -> Op:
     insert_after(value, op)
     assert op.parent is not None
     places.forget(op.parent)
@@ -95,7 +95,7 @@ def _is_constrained(value: Val, but_for: Op | None = None) -> bool:
     return any(op is not but_for and op.operator.name in (_CONSTRAINT, _MANUAL) for op, _ in value.uses)
 
 
-def _follow_chain(head: Op, places: Places) -> None:
+def _follow_chain(head: Op, places: BlockPositions) -> None:
     """What stands behind the end of a chain of constraints, in the same block, uses the end instead of the start."""
     tail = _end_of_chain(head)
     if tail is None or tail.parent is None:

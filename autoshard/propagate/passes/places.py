@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoshard.propagate.work import Block, Op
 
 
-class Places:
+class BlockPositions:
     """The places of operations in their blocks, counted once per block until something moves."""
 
     def __init__(self) -> None:

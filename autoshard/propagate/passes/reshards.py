@@ -27,7 +27,7 @@ from autoshard.propagate.passes.unreduced import (
     settle_operands,
     settle_reduction,
 )
-from autoshard.propagate.project import Row, Wiring, from_factors, to_factors, wiring
+from autoshard.propagate.project import TensorFactorShardings, Wiring, from_factors, to_factors, wiring
 from autoshard.propagate.values import get_sharding, set_sharding
 from autoshard.propagate.work import Op, Val, Work
 
@@ -116,7 +116,7 @@ def _fit_call(call: Op, function: Op) -> None:
 # -- operations with a rule
 
 
-class _Table:
+class _OperationFactors:
     """An operation with a rule, and what splits each factor in its operands and results."""
 
     def __init__(self, op: Op, wired: Wiring, mesh: Mesh, mesh_name: str) -> None:
@@ -145,7 +145,7 @@ def _before_barriers(value: Val) -> Val:
     return value
 
 
-def _table(op: Op, infos: Infos) -> _Table | None:
+def _table(op: Op, infos: Infos) -> _OperationFactors | None:
     """None for an operation without a rule of ours, without shardings, or with several meshes or a single device's."""
     if _is_custom(op):
         return None
@@ -154,7 +154,7 @@ def _table(op: Op, infos: Infos) -> _Table | None:
     found = common_mesh(shardings, ignore_order=True)
     if rule is None or found is None or found[0].is_maximal:
         return None
-    return _Table(op, wiring(rule), *_most_common(shardings, found))
+    return _OperationFactors(op, wiring(rule), *_most_common(shardings, found))
 
 
 def _most_common(shardings: Sequence[Sharding | None], default: tuple[Mesh, str]) -> tuple[Mesh, str]:
@@ -190,17 +190,17 @@ def _fit_concatenation(op: Op, infos: Infos) -> bool:
     return True
 
 
-def _differs(row: Row, common: Sequence[Refs]) -> bool:
+def _differs(row: TensorFactorShardings, common: Sequence[Refs]) -> bool:
     mine = zip(row.axes, common, strict=True)
     return bool(row.overflow) or any(axes is not None and axes != other for axes, other in mine)
 
 
-def _on_other_devices(table: _Table, t: int) -> bool:
+def _on_other_devices(table: _OperationFactors, t: int) -> bool:
     sharding = table.shardings[t]
     return sharding is not None and not sharding.is_whole and sharding.mesh.order != table.mesh.order
 
 
-def _move(table: _Table, t: int, common: Sequence[Refs]) -> None:
+def _move(table: _OperationFactors, t: int, common: Sequence[Refs]) -> None:
     """An operand is moved before the operation; a result gets the new sharding and is moved back behind it."""
     op, value = table.op, table.values[t]
     axes = [None if mine is None else new for mine, new in zip(table.rows[t].axes, common, strict=True)]
@@ -255,7 +255,7 @@ def _fit_product(op: Op, infos: Infos, fitting: set[Hashable]) -> None:
     _move_back(op, op.results[0], table.sharding(2, axes), before)
 
 
-def _conflict(table: _Table) -> tuple[int, Refs] | None:
+def _conflict(table: _OperationFactors) -> tuple[int, Refs] | None:
     """The only factor that the result splits otherwise than an operand, namely by what splits the contraction.
 
     Returns:

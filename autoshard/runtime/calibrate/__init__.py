@@ -33,7 +33,7 @@ from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import AutoshardError
 from costmodel import Hardware, Topology
 from costmodel.fit import (
-    Comparison,
+    CurveErrors,
     compare_device,
     compare_link,
     compare_programs,
@@ -89,7 +89,7 @@ class Calibration:
     """Hardware that was measured, and how it fits what was: tables with titles."""
 
     hardware: Hardware
-    comparisons: tuple[tuple[str, tuple[Comparison, ...]], ...]
+    comparisons: tuple[tuple[str, tuple[CurveErrors, ...]], ...]
 
 
 def calibrate(

@@ -14,7 +14,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.runtime.array import array_dtype
 from autoshard.runtime.checkpoint.index import Index
 from autoshard.runtime.checkpoint.load import Reader, find_source
-from autoshard.runtime.checkpoint.placed import Held, Placed
+from autoshard.runtime.checkpoint.placed import LocalBlocks, Placed
 from autoshard.runtime.checkpoint.plain import plain_index
 from autoshard.runtime.checkpoint.safefile import write_file
 from autoshard.runtime.checkpoint.save import save
@@ -92,7 +92,7 @@ def import_files(
             if new in held:
                 raise CheckpointError(f"cannot import {path}: {new} is in another of the files, too")
             placed = Placed(index.tensors[old].type, Layout.whole(mesh, index.tensors[old].type.rank))
-            held[new] = Held([reader.view(old, array_dtype(placed.type.dtype))], placed)
+            held[new] = LocalBlocks([reader.view(old, array_dtype(placed.type.dtype))], placed)
     return save(directory, held, LocalComm(1), step, metadata, keep)
 
 

@@ -24,7 +24,7 @@ INDEX = "index.json"
 
 
 @dataclass(frozen=True)
-class Block:
+class StoredBlock:
     """A block of a tensor: where it begins, its shape, and where its bytes are; `sums` has 8 digits per chunk.
 
     `sums` is empty for files that came without checksums.
@@ -43,16 +43,16 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class StoredTensor:
     """A tensor of a checkpoint: its type, the layout it had (text), its blocks in order."""
 
     type: TensorType
     layout: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[StoredBlock, ...]
 
 
 @dataclass(frozen=True)
-class File:
+class StoredFile:
     """A file of a checkpoint: its bytes, and the length and checksum of its header."""
 
     nbytes: int
@@ -67,8 +67,8 @@ class Index:
     step: int
     mesh: str
     ranks: int
-    files: Mapping[str, File]
-    tensors: Mapping[str, Tensor]
+    files: Mapping[str, StoredFile]
+    tensors: Mapping[str, StoredTensor]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     chunk: int = CHUNK
 
@@ -97,7 +97,7 @@ def _digest(body: Mapping[str, Any]) -> str:
     return checksum(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
 
 
-def _tensor_data(one: Tensor) -> dict[str, Any]:
+def _tensor_data(one: StoredTensor) -> dict[str, Any]:
     return {
         "type": str(one.type),
         "layout": one.layout,
@@ -146,7 +146,7 @@ def parse_index(text: str) -> Index:
 
 
 class BlockRecord(Record, frozen=True):
-    """A Block."""
+    """A StoredBlock."""
 
     at: tuple[Natural, ...]
     shape: tuple[Natural, ...]
@@ -154,13 +154,13 @@ class BlockRecord(Record, frozen=True):
     bytes: tuple[Natural, Natural]
     checksums: str
 
-    def block(self) -> Block:
-        """The Block that it says."""
-        return Block(self.at, self.shape, self.file, *self.bytes, self.checksums)
+    def block(self) -> StoredBlock:
+        """The StoredBlock that it says."""
+        return StoredBlock(self.at, self.shape, self.file, *self.bytes, self.checksums)
 
 
 class TensorRecord(Record, frozen=True):
-    """A Tensor, its type as text."""
+    """A StoredTensor, its type as text."""
 
     type: str
     layout: str
@@ -183,15 +183,15 @@ class IndexRecord(Record, frozen=True):
 
 def _index(body: IndexRecord) -> Index:
     tensors = {
-        name: Tensor(TensorType.parse(one.type), one.layout, tuple(each.block() for each in one.blocks))
+        name: StoredTensor(TensorType.parse(one.type), one.layout, tuple(each.block() for each in one.blocks))
         for name, one in body.tensors.items()
     }
-    files = {name: File(*one) for name, one in body.files.items()}
+    files = {name: StoredFile(*one) for name, one in body.files.items()}
     return Index(body.step, body.mesh, body.ranks, files, tensors, body.metadata, body.chunk)
 
 
-def block_of(given: Mapping[str, Any]) -> Block:
-    """The Block of plain data, as ranks tell each other."""
+def block_of(given: Mapping[str, Any]) -> StoredBlock:
+    """The StoredBlock of plain data, as ranks tell each other."""
     return convert(given, BlockRecord).block()
 
 
@@ -213,7 +213,7 @@ def check_index(index: Index) -> None:
             raise CheckpointError(f"the blocks of {name!r} do not make up {tensor.type}, each element once")
 
 
-def _check_block(name: str, tensor: Tensor, block: Block, index: Index) -> None:
+def _check_block(name: str, tensor: StoredTensor, block: StoredBlock, index: Index) -> None:
     file = index.files.get(block.file)
     if file is None:
         raise CheckpointError(f"a block of {name!r} is in {block.file!r}, which is not among its files")
@@ -227,7 +227,7 @@ def _check_block(name: str, tensor: Tensor, block: Block, index: Index) -> None:
         raise CheckpointError(f"a block of {name!r} in {block.file} has {len(block.sums) // 8} checksums")
 
 
-def tiles(shape: Sequence[int], blocks: Sequence[Block]) -> bool:
+def tiles(shape: Sequence[int], blocks: Sequence[StoredBlock]) -> bool:
     """Whether blocks cover a tensor of `shape`, each element once; blocks form a grid, as those of layouts do."""
     if not math.prod(shape):
         return not blocks

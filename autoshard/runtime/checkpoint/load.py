@@ -18,7 +18,7 @@ import numpy as np
 from autoshard.runtime.array import array_dtype
 from autoshard.runtime.checkpoint.agree import from_all, together
 from autoshard.runtime.checkpoint.folder import find
-from autoshard.runtime.checkpoint.index import Block, Index, read_index
+from autoshard.runtime.checkpoint.index import Index, StoredBlock, read_index
 from autoshard.runtime.checkpoint.placed import Placed, Region, extent, overlap, touched, within
 from autoshard.runtime.checkpoint.plain import plain_index
 from autoshard.runtime.checkpoint.safefile import checksum
@@ -129,7 +129,7 @@ class Reader:
     def __init__(self, folder: Path, index: Index) -> None:
         self.folder, self.index = folder, index
         self._maps: dict[str, np.ndarray] = {}
-        self._good: dict[Block, np.ndarray] = {}
+        self._good: dict[StoredBlock, np.ndarray] = {}
 
     @staticmethod
     def open(folder: Path) -> Reader:
@@ -190,12 +190,12 @@ class Reader:
         (block,) = tensor.blocks
         return self._map(block.file)[block.start : block.stop].view(of).reshape(block.shape)
 
-    def verify(self, name: str, block: Block) -> None:
+    def verify(self, name: str, block: StoredBlock) -> None:
         """Raise CheckpointError unless all of a block has its checksums."""
         data = self._map(block.file)[block.start : block.stop]
         self._verify(name, block, data, np.arange(len(block.sums) // 8))
 
-    def _verify(self, name: str, block: Block, data: np.ndarray, chunks: np.ndarray) -> None:
+    def _verify(self, name: str, block: StoredBlock, data: np.ndarray, chunks: np.ndarray) -> None:
         if not block.sums:
             return
         good = self._good.setdefault(block, np.zeros(len(block.sums) // 8, bool))

@@ -57,7 +57,7 @@ class Placed:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class LocalBlocks:
     """A tensor as this process has it: the blocks of the ranks that it hosts, of the shape `placed.local` or, without
     padding, of the rank's region."""
 

@@ -18,20 +18,28 @@ import numpy as np
 from autoshard.runtime.array import array_dtype
 from autoshard.runtime.checkpoint.agree import from_all, together
 from autoshard.runtime.checkpoint.folder import commit, saving
-from autoshard.runtime.checkpoint.index import INDEX, Block, File, Index, Tensor, block_of, check_index
-from autoshard.runtime.checkpoint.placed import Held, extent, first_owners
+from autoshard.runtime.checkpoint.index import (
+    INDEX,
+    Index,
+    StoredBlock,
+    StoredFile,
+    StoredTensor,
+    block_of,
+    check_index,
+)
+from autoshard.runtime.checkpoint.placed import LocalBlocks, extent, first_owners
 from autoshard.runtime.checkpoint.safefile import stored_name, write_file
 from autoshard.runtime.comm import Comm
 from autoshard.util.errors import CheckpointError
 from autoshard.util.files import write_whole
 from costmodel.json_door import decode
 
-Records = list[tuple[str, File, dict[str, Any]]]
+Records = list[tuple[str, StoredFile, dict[str, Any]]]
 
 
 def save(
     directory: str | os.PathLike,
-    arrays: Mapping[str, Held],
+    arrays: Mapping[str, LocalBlocks],
     comm: Comm,
     step: int = 0,
     metadata: Mapping[str, Any] | None = None,
@@ -65,7 +73,7 @@ def save(
         return directory / from_all(comm, done)[0]
 
 
-def _checked(arrays: Mapping[str, Held], comm: Comm, step: int, keep: int) -> str:
+def _checked(arrays: Mapping[str, LocalBlocks], comm: Comm, step: int, keep: int) -> str:
     """A digest of what is saved, the same on all ranks that were given the same."""
     if not arrays:
         raise CheckpointError("there are no tensors to save")
@@ -81,7 +89,7 @@ def _checked(arrays: Mapping[str, Held], comm: Comm, step: int, keep: int) -> st
     return hashlib.blake2b("\n".join([*told, f"{step} {keep}"]).encode(), digest_size=16).hexdigest()
 
 
-def _check_held(name: str, held: Held, comm: Comm) -> None:
+def _check_held(name: str, held: LocalBlocks, comm: Comm) -> None:
     placed = held.placed
     if placed.layout.mesh.devices != comm.world:
         raise CheckpointError(f"{name} lies on mesh '{placed.layout.mesh}', but there are {comm.world} ranks")
@@ -105,7 +113,7 @@ def _json(metadata: Mapping[str, Any] | None) -> None:
         raise CheckpointError(f"metadata {metadata!r} cannot be written as JSON: {error}") from error
 
 
-def _write(stage: Path, arrays: Mapping[str, Held], comm: Comm) -> Records:
+def _write(stage: Path, arrays: Mapping[str, LocalBlocks], comm: Comm) -> Records:
     """Write the files of the hosted ranks."""
     if not stage.is_dir():
         raise CheckpointError(f"rank 0 made the folder {stage}, which this rank does not see; use a shared file system")
@@ -114,8 +122,8 @@ def _write(stage: Path, arrays: Mapping[str, Held], comm: Comm) -> Records:
 
 
 def _write_rank(
-    stage: Path, arrays: Mapping[str, Held], place: int, rank: int, world: int
-) -> tuple[str, File, dict[str, Any]] | None:
+    stage: Path, arrays: Mapping[str, LocalBlocks], place: int, rank: int, world: int
+) -> tuple[str, StoredFile, dict[str, Any]] | None:
     """Write what a rank is the first owner of; None if that is nothing."""
     regions = {name: held.placed.region(rank) for name, held in arrays.items()}
     own = {
@@ -141,12 +149,12 @@ def _write_rank(
         }
         for name, one in header.entries.items()
     }
-    return file, File((stage / file).stat().st_size, header.length, header.checksum), blocks
+    return file, StoredFile((stage / file).stat().st_size, header.length, header.checksum), blocks
 
 
 def _finish(
     stage: Path,
-    arrays: Mapping[str, Held],
+    arrays: Mapping[str, LocalBlocks],
     told: list[str],
     step: int,
     metadata: Mapping[str, Any] | None,
@@ -154,17 +162,17 @@ def _finish(
 ) -> str:
     """Write the index from what all ranks wrote, and make the checkpoint the newest; its name."""
     records = [record for text in told for record in json.loads(text)]
-    blocks: dict[str, list[Block]] = {name: [] for name in arrays}
+    blocks: dict[str, list[StoredBlock]] = {name: [] for name in arrays}
     for _, _, own in records:
         for name, given in own.items():
             blocks[name].append(block_of(given))
     placed = {name: held.placed for name, held in arrays.items()}
     mesh = next(iter(placed.values())).layout.mesh
     tensors = {
-        name: Tensor(one.type, str(one.layout), tuple(sorted(blocks[name], key=lambda block: block.at)))
+        name: StoredTensor(one.type, str(one.layout), tuple(sorted(blocks[name], key=lambda block: block.at)))
         for name, one in placed.items()
     }
-    files = {file: File(**given) for file, given, _ in records}
+    files = {file: StoredFile(**given) for file, given, _ in records}
     index = Index(step, str(mesh), mesh.devices, files, tensors, dict(metadata or {}))
     check_index(index)
     write_whole(stage / INDEX, index.to_text(), CheckpointError)

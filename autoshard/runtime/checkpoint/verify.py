@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autoshard.runtime.checkpoint.index import File, Index, read_index
+from autoshard.runtime.checkpoint.index import Index, StoredFile, read_index
 from autoshard.runtime.checkpoint.load import Reader
 from autoshard.runtime.checkpoint.safefile import read_header
 from autoshard.util.errors import CheckpointError
@@ -40,7 +40,7 @@ def _wrong(check: Callable[..., None], *given: object) -> list[str]:
     return []
 
 
-def _check_file(folder: Path, index: Index, name: str, file: File) -> None:
+def _check_file(folder: Path, index: Index, name: str, file: StoredFile) -> None:
     path = folder / name
     if not path.is_file():
         raise CheckpointError(f"{path} is missing")

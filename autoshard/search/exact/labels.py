@@ -22,7 +22,7 @@ PACK = 256
 
 
 @dataclass
-class Found:
+class LabelSolution:
     """The best choice within the limits; `least` is the smallest excess among labels given up for want of room."""
 
     choice: tuple[int, ...] | None
@@ -96,7 +96,7 @@ class LabelSearch:
             seen = [v for v in (*seen, gone.variable) if last[v] > step]
             self.sight.append(seen)
 
-    def run(self, gap: float, stop: Callable[[], bool], minimax: bool = False) -> Found:
+    def run(self, gap: float, stop: Callable[[], bool], minimax: bool = False) -> LabelSolution:
         """The best choice of excess <= gap within the limits.
 
         With `minimax` the largest row is what is minimized (moments' constants included), else cost.
@@ -117,10 +117,10 @@ class LabelSearch:
             trail.append((parent[keep], chosen[keep]))
             before = self.sight[step]
             if not len(keep):
-                return Found(None, math.inf, given_up)
+                return LabelSolution(None, math.inf, given_up)
         worth = self._worth(labels, minimax)
         best = int(np.lexsort((labels.excess, worth))[0])
-        return Found(self._trace(trail, best), float(worth[best]), given_up)
+        return LabelSolution(self._trace(trail, best), float(worth[best]), given_up)
 
     def _worth(self, labels: _Labels, minimax: bool) -> np.ndarray:
         if minimax:

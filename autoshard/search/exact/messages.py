@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoshard.search.exact.network import Network
-from autoshard.search.exact.pool import Table
+from autoshard.search.exact.pool import InternedTable
 from autoshard.search.exact.problem import Scope
 
 # Bytes of vectors kept before those out of use are forgotten.
@@ -50,7 +50,7 @@ class _Outcome(NamedTuple):
     lent: list[int]
 
 
-class Messages:
+class MessagePassing:
     """The state of the message passing on a network; `bound` is in the network's units, its base included.
 
     `unary[v]` is the number of what variable v holds. `state[f]` has, for each dim of table f, the number of what the
@@ -62,7 +62,7 @@ class Messages:
         self.network = network
         self.bound = network.base
         self.order = sorted(network.choices)
-        self.tables: list[tuple[Scope, Table]] = []
+        self.tables: list[tuple[Scope, InternedTable]] = []
         self.vectors = Vectors()
         self._visits: dict[tuple, _Outcome] = {}
         self._projections: dict[tuple, np.ndarray] = {}
@@ -184,10 +184,10 @@ class Messages:
 
 
 def tighten(
-    network: Network, upper: float, report: Callable[[Messages], float], most: int, stop: Callable[[], bool]
-) -> Messages:
+    network: Network, upper: float, report: Callable[[MessagePassing], float], most: int, stop: Callable[[], bool]
+) -> MessagePassing:
     """Sweep until the bound hardly moves, with `report(messages)` now and then, which says the upper bound to beat."""
-    messages = Messages(network)
+    messages = MessagePassing(network)
     stuck = 0
     for round_ in range(most):
         before = messages.bound
@@ -203,7 +203,7 @@ def tighten(
     return messages
 
 
-def strike(messages: Messages) -> None:
+def strike(messages: MessagePassing) -> None:
     """Restrict the network to the choices that the messages leave."""
     if not np.isfinite(messages.bound):
         messages.network.base = np.inf

@@ -37,7 +37,7 @@ class Answer:
     infeasible: bool
 
 
-class Program:
+class MilpBuilder:
     """Rows and columns of the program while it is being built."""
 
     def __init__(self, sizes: Sequence[int]):
@@ -139,7 +139,7 @@ def minimize(
     excluded: Sequence[dict[int, int]] = (),
 ) -> Answer:
     """The least sum of tables under limits; scopes ascending, one table per scope. Costs in any unit."""
-    program = Program(sizes)
+    program = MilpBuilder(sizes)
     parts = [(program.columns_of(scope, np.isfinite(array)), scope, array) for scope, array in priced]
     for limit in limits:
         program.limit(limit.terms, limit.most)

@@ -10,7 +10,7 @@ import numpy as np
 
 from autoshard.search.exact import milp
 from autoshard.search.exact.descent import Descent
-from autoshard.search.exact.messages import Messages, strike, tighten
+from autoshard.search.exact.messages import MessagePassing, strike, tighten
 from autoshard.search.exact.network import Network
 from autoshard.search.exact.order import eliminate_up_to, forecast
 from autoshard.search.exact.tight import read_tight
@@ -116,7 +116,7 @@ class Search:
             if (largest <= self.cells and work <= DIRECT) or left > 0.9 * before:
                 return
 
-    def hear(self, messages: Messages) -> float:
+    def hear(self, messages: MessagePassing) -> float:
         """A bound that the message passing came to, and the choice that its ties say; the upper bound then."""
         self.lower = max(self.lower, min(messages.bound, self.upper))
         gap = self.upper - self.lower

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoshard.search.exact.network import ascending
-from autoshard.search.exact.problem import Row, Scope
+from autoshard.search.exact.problem import MemoryRow, Scope
 
 Priced = tuple[Scope, np.ndarray]
 
@@ -19,8 +19,8 @@ class Moments:
     (scope, int64 array of least entry 0), `share[r, t]` how often row r has term t.
     """
 
-    def __init__(self, rows: Sequence[Row], limit: int | None):
-        reader = _Reader()
+    def __init__(self, rows: Sequence[MemoryRow], limit: int | None):
+        reader = _RowsReader()
         read = [reader.row(row) for row in rows]
         kept = [r for r, (constant, most, _) in enumerate(read) if limit is None or constant + most > limit]
         self.rows = [r for place, r in enumerate(kept) if not _covered(place, kept, read)]
@@ -63,7 +63,7 @@ class Moments:
         self._priced.clear()
 
 
-class _Reader:
+class _RowsReader:
     """Reads rows so that equal arrays stay one object."""
 
     def __init__(self):
@@ -73,7 +73,7 @@ class _Reader:
         self._kept: list[np.ndarray] = []
         self._same: dict[tuple, np.ndarray] = {}
 
-    def row(self, row: Row) -> tuple[int, int, dict[Scope, np.ndarray]]:
+    def row(self, row: MemoryRow) -> tuple[int, int, dict[Scope, np.ndarray]]:
         """Its constant part, the most it can be above that, and its terms."""
         constant, terms = 0, {}
         for scope, nbytes in row.terms:

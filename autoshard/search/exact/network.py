@@ -13,7 +13,7 @@ from functools import reduce
 
 import numpy as np
 
-from autoshard.search.exact.pool import Part, Pool, Table
+from autoshard.search.exact.pool import InternedTable, Part, Pool
 from autoshard.search.exact.problem import Scope
 
 
@@ -22,10 +22,10 @@ class Gone:
     """An eliminated variable: the tables it stood in, its neighbours, and the choices that each had then."""
 
     variable: int
-    tables: tuple[tuple[Scope, Table], ...]
+    tables: tuple[tuple[Scope, InternedTable], ...]
     around: Scope
     kept: tuple[np.ndarray, ...]
-    result: Table | None
+    result: InternedTable | None
     parts: tuple[Part, ...]
 
 
@@ -37,7 +37,7 @@ class Network:
         self.pool = pool
         self.choices: dict[int, np.ndarray] = {v: ranges[size] for v, size in enumerate(sizes)}
         self.full = tuple(self.choices.values())
-        self.tables: dict[Scope, Table] = {}
+        self.tables: dict[Scope, InternedTable] = {}
         self.scopes: dict[int, set[Scope]] = {v: set() for v in self.choices}
         self.base = 0.0 if all(sizes) else np.inf
         self.gone: list[Gone] = []
@@ -53,7 +53,7 @@ class Network:
     def size(self, v: int) -> int:
         return len(self.choices[v])
 
-    def add(self, scope: Scope, table: Table, offset: float = 0.0) -> None:
+    def add(self, scope: Scope, table: InternedTable, offset: float = 0.0) -> None:
         """Add a table over an ascending scope."""
         self.base += offset
         if not scope:

@@ -13,10 +13,10 @@ import numpy as np
 
 from autoshard.search.exact.minplus import min_out
 
-Part = tuple["Table", tuple[int, ...]]
+Part = tuple["InternedTable", tuple[int, ...]]
 
 
-class Table:
+class InternedTable:
     """An interned array: `serial` numbers it, `data` has least entry 0 and must not be written."""
 
     __slots__ = ("serial", "data", "finite")
@@ -40,12 +40,12 @@ class Pool:
 
     def __init__(self, cap: float = np.inf):
         self.cap = cap
-        self._contents: dict[tuple, Table] = {}
-        self._memo: dict[tuple, tuple[Table, float]] = {}
+        self._contents: dict[tuple, InternedTable] = {}
+        self._memo: dict[tuple, tuple[InternedTable, float]] = {}
         self.largest = 0
         self.computed = 0
 
-    def intern(self, data: np.ndarray) -> tuple[Table, float]:
+    def intern(self, data: np.ndarray) -> tuple[InternedTable, float]:
         """The table of these numbers less their minimum, and that minimum; entries beyond the cap become inf.
 
         Takes the array over: the caller must not use it again.
@@ -59,11 +59,11 @@ class Pool:
         key = (data.shape, blake2b(data.data, digest_size=16).digest())
         table = self._contents.get(key)
         if table is None:
-            table = self._contents[key] = Table(len(self._contents), data)
+            table = self._contents[key] = InternedTable(len(self._contents), data)
             self.largest = max(self.largest, data.size)
         return table, least
 
-    def add(self, left: Table, right: Table) -> tuple[Table, float]:
+    def add(self, left: InternedTable, right: InternedTable) -> tuple[InternedTable, float]:
         """The sum of two tables of one scope."""
         first, second = sorted((left, right), key=lambda table: table.serial)
         key = ("add", first.serial, second.serial)
@@ -71,7 +71,7 @@ class Pool:
             self._memo[key] = self.intern(first.data + second.data)
         return self._memo[key]
 
-    def subtract(self, left: Table, right: Table) -> Table:
+    def subtract(self, left: InternedTable, right: InternedTable) -> InternedTable:
         """left - right, inf where left is; the constant part is dropped."""
         key = ("less", left.serial, right.serial)
         if key not in self._memo:
@@ -80,13 +80,13 @@ class Pool:
             self._memo[key] = self.intern(np.where(known, less, np.inf))
         return self._memo[key][0]
 
-    def transpose(self, table: Table, order: tuple[int, ...]) -> Table:
+    def transpose(self, table: InternedTable, order: tuple[int, ...]) -> InternedTable:
         key = ("turn", table.serial, order)
         if key not in self._memo:
             self._memo[key] = self.intern(table.data.transpose(order))
         return self._memo[key][0]
 
-    def restrict(self, table: Table, keeps: tuple[np.ndarray | None, ...]) -> tuple[Table, float]:
+    def restrict(self, table: InternedTable, keeps: tuple[np.ndarray | None, ...]) -> tuple[InternedTable, float]:
         """The table at the kept positions of each dim (None keeps all)."""
         key = ("keep", table.serial, *(None if keep is None else keep.tobytes() for keep in keeps))
         if key not in self._memo:
@@ -94,7 +94,7 @@ class Pool:
             self._memo[key] = self.intern(table.data[index])
         return self._memo[key]
 
-    def minimize(self, parts: tuple[Part, ...], count: int) -> tuple[Table, float]:
+    def minimize(self, parts: tuple[Part, ...], count: int) -> tuple[InternedTable, float]:
         """The sum of tables, minimized over label 0; dims of the result are labels 1..count.
 
         Each part is a table and the labels of its dims, ascending except that label 0 may stand anywhere.

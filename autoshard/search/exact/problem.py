@@ -19,7 +19,7 @@ Term = tuple[Scope, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class Factor:
+class CostFactor:
     """A price that depends on the variables of `scope`: `cost` has one dim per variable, in seconds; inf forbids."""
 
     scope: Scope
@@ -27,7 +27,7 @@ class Factor:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class MemoryRow:
     """A moment: the sum of its terms, each (scope, int64 bytes shaped like a cost), is what lies in memory."""
 
     terms: tuple[Term, ...]
@@ -48,8 +48,8 @@ class CostProblem:
     """
 
     sizes: tuple[int, ...]
-    factors: Sequence[Factor]
-    rows: Sequence[Row] = ()
+    factors: Sequence[CostFactor]
+    rows: Sequence[MemoryRow] = ()
     limit: int | None = None
 
     def __post_init__(self):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.search.exact.network import Network, ascending
-from autoshard.search.exact.pool import Pool, Table
+from autoshard.search.exact.pool import InternedTable, Pool
 from autoshard.search.exact.problem import Scope
 
 Priced = tuple[Scope, np.ndarray]
@@ -53,7 +53,7 @@ def scaled(sizes: Sequence[int], priced: Sequence[Priced], upper: float) -> tupl
     error = count * unit / 2 + 4 * np.finfo(float).eps * seen
     if math.isfinite(upper):
         pool.cap = math.ceil((way + error) / unit)
-    tables: dict[tuple, tuple[Table, float]] = {}
+    tables: dict[tuple, tuple[InternedTable, float]] = {}
     for scope, array in priced:
         order, moved = ascending(scope, array)
         key = (id(array), tuple(sorted(range(len(scope)), key=lambda dim, scope=scope: scope[dim])))

@@ -59,7 +59,7 @@ def least_sum(
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class _SparseTable:
     """A table over variables in ascending order, as an array of their choices (inf for what is out) or as rows."""
 
     scope: Scope
@@ -99,7 +99,7 @@ class _Elimination:
             self.number[start + one] = range(room)
         self.joins = Joins(self.rooms, gap, width, stop)
         self.base = 0.0
-        self.tables: dict[int, _Table] = {}
+        self.tables: dict[int, _SparseTable] = {}
         self.at: list[set[int]] = [set() for _ in left]
         self.same: dict[Scope, int] = {}
         self.gone: list[_Gone] = []
@@ -116,7 +116,7 @@ class _Elimination:
         for table in self._arranged(one, open_, np.flatnonzero(~bare)):
             self._put(table)
 
-    def _arranged(self, one: Listing, open_: np.ndarray, which: np.ndarray) -> Iterator[_Table]:
+    def _arranged(self, one: Listing, open_: np.ndarray, which: np.ndarray) -> Iterator[_SparseTable]:
         """Some of a listing's tables over the variables that still have several choices."""
         rank = np.where(open_[one.table], self.number[self.first[one.scopes][one.table] + one.rows], 0)
         order = np.argsort(one.table, kind="stable")
@@ -128,23 +128,23 @@ class _Elimination:
             scope = tuple(scopes[table][i] for i in free)
             yield self._table(scope, Rows(scope, rank[mine][:, free], one.cost[mine]))
 
-    def _table(self, scope: Scope, rows: Rows) -> _Table:
+    def _table(self, scope: Scope, rows: Rows) -> _SparseTable:
         """Rows, as an array if it is small."""
         shape = [self.rooms[v] for v in scope]
         if not scope or math.prod(shape) > SMALL:
-            return _Table(scope, None, rows, len(rows.cost))
+            return _SparseTable(scope, None, rows, len(rows.cost))
         array = np.full(shape, np.inf)
         array[tuple(rows.rows[:, [rows.scope.index(v) for v in scope]].T)] = rows.cost
-        return _Table(scope, array, None, len(rows.cost))
+        return _SparseTable(scope, array, None, len(rows.cost))
 
-    def _rows(self, table: _Table) -> Rows:
+    def _rows(self, table: _SparseTable) -> Rows:
         if table.rows is not None:
             return table.rows
         assert table.array is not None
         places = np.nonzero(table.array <= self.gap)
         return Rows(table.scope, np.stack(places, axis=1), table.array[places])
 
-    def _put(self, table: _Table) -> None:
+    def _put(self, table: _SparseTable) -> None:
         if not table.scope:
             costs = np.asarray(table.array) if table.rows is None else table.rows.cost
             self.base += float(costs.min(initial=np.inf))
@@ -154,7 +154,7 @@ class _Elimination:
             other = self.tables[number]
             if table.array is not None and other.array is not None:
                 array = other.array + table.array
-                self.tables[number] = _Table(table.scope, array, None, int((array <= self.gap).sum()))
+                self.tables[number] = _SparseTable(table.scope, array, None, int((array <= self.gap).sum()))
             else:
                 joined = self.joins.joined(self._rows(other), self._rows(table))
                 self.tables[number] = self._table(table.scope, joined)
@@ -222,7 +222,7 @@ class _Elimination:
         self._put(self._table(tuple(sorted(around)), Rows(around, others, cost)))
         return list(around)
 
-    def _added_up(self, v: int, scope: Scope, tables: Sequence[_Table]) -> list[int]:
+    def _added_up(self, v: int, scope: Scope, tables: Sequence[_SparseTable]) -> list[int]:
         """The same in arrays."""
         total = np.zeros(())
         for table in tables:
@@ -241,7 +241,7 @@ class _Elimination:
             return list(around)
         if count < near.size:
             least = np.where(near, least, np.inf)
-        self._put(_Table(around, least, None, count))
+        self._put(_SparseTable(around, least, None, count))
         return list(around)
 
     def _choice(self) -> tuple[int, ...]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoshard.search.exact.messages import Messages
+from autoshard.search.exact.messages import MessagePassing
 
 
-def read_tight(messages: Messages, slack: float) -> dict[int, int] | None:
+def read_tight(messages: MessagePassing, slack: float) -> dict[int, int] | None:
     """A position for every variable; entries up to `slack` above the bound count as tight. None: all choices struck."""
     state = _State(messages, slack)
     for v in messages.order:
@@ -28,7 +28,7 @@ def read_tight(messages: Messages, slack: float) -> dict[int, int] | None:
 class _State:
     """The positions left per variable."""
 
-    def __init__(self, messages: Messages, slack: float):
+    def __init__(self, messages: MessagePassing, slack: float):
         self.messages = messages
         self.slack = slack
         self.left: dict[int, np.ndarray] = {}

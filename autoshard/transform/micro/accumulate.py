@@ -13,9 +13,9 @@ from autoshard.ir.graph import Builder, Graph, Node, Region, Value
 from autoshard.ops.attributes import Literal
 from autoshard.ops.registry import lookup
 from autoshard.transform.inline import inline
-from autoshard.transform.micro.body import Body, ancestors, write_body
+from autoshard.transform.micro.body import MicroBody, ancestors, write_body
 from autoshard.transform.micro.classify import Forms, apart_at_barriers, classify
-from autoshard.transform.micro.forms import Part, Term, cut
+from autoshard.transform.micro.forms import MicroPartial, MicroRows, cut
 from autoshard.transform.simplify import live_nodes, with_nodes
 from autoshard.util.checks import positive
 from autoshard.util.errors import GraphError
@@ -64,7 +64,7 @@ class Accumulated:
 
 
 @dataclass(frozen=True)
-class Apart:
+class StepParts:
     """A training step taken apart: what is done once before the micro batches, for each of them, and once after them.
 
     `graph` is the step, in which each barrier holds one value; nodes before and after are its own, those of `body`
@@ -74,11 +74,11 @@ class Apart:
     graph: Graph
     parts: int
     before: tuple[Node, ...]
-    body: Body
+    body: MicroBody
     after: tuple[Node, ...]
 
     @classmethod
-    def of(cls, graph: Graph, count: int) -> Apart:
+    def of(cls, graph: Graph, count: int) -> StepParts:
         """The parts of a step of `count` micro batches.
 
         Raises:
@@ -97,12 +97,12 @@ class _Loop:
         self.builder = Builder.after(forms.graph, forms.graph.name)
         self.nodes: list[Node] = []
 
-    def apart(self) -> Apart:
+    def apart(self) -> StepParts:
         graph = self.graph
         body, before = self._body()
         after = [node for node in graph.nodes if node not in before and node not in self.forms.cuts]
         first = tuple(node for node in graph.nodes if node in before)
-        return Apart(graph, self.parts, first, body, live_nodes(tuple(after), graph.outputs))
+        return StepParts(graph, self.parts, first, body, live_nodes(tuple(after), graph.outputs))
 
     def written(self) -> Accumulated:
         found = self.apart()
@@ -114,7 +114,7 @@ class _Loop:
             with_nodes(replace(self.graph, cotangents=self._cotangents(found.body)), kept), found.body.of
         )
 
-    def _cotangents(self, body: Body) -> dict[Value, Value]:
+    def _cotangents(self, body: MicroBody) -> dict[Value, Value]:
         """Which gradients of a micro batch are gradients of which of its values, and the same of the whole step.
 
         Without those that are made before the value that they are gradients of: the first one, 1 of the loss.
@@ -133,7 +133,7 @@ class _Loop:
             grad: of for grad, of in pairs if grad.type == of.type and order.get(of, len(order)) < order.get(grad, -1)
         }
 
-    def _body(self) -> tuple[Body, set[Node]]:
+    def _body(self) -> tuple[MicroBody, set[Node]]:
         """What is done for one micro batch, and the nodes that run before the first: what follows from data alone and
         is needed whole, and what all micro batches use. What these make need not come of the loop."""
         before = ancestors(self.graph, self.forms.whole)
@@ -151,7 +151,7 @@ class _Loop:
 
     # -- the loop
 
-    def _loop(self, body: Body) -> None:
+    def _loop(self, body: MicroBody) -> None:
         pieces = {one: self._dealt(*of) for one, of in body.slices.items()}
         carried = {value: self._start(value, form) for value, (_, form) in body.outputs.items()}
         first = self._number(self.nodes, 0)
@@ -162,7 +162,7 @@ class _Loop:
         for (value, (_, form)), result in zip(body.outputs.items(), results[1:], strict=True):
             self._finish(value, form, result)
 
-    def _results(self, body: Body, types: Sequence[TensorType]) -> tuple[Value, ...]:
+    def _results(self, body: MicroBody, types: Sequence[TensorType]) -> tuple[Value, ...]:
         """What the loop leaves: the very values of the step where these are carried as they are."""
         first = Value(types[0], self.builder.unique("micro_batches.count"))
         rest = (
@@ -177,7 +177,7 @@ class _Loop:
         more = self._add(nodes, "Less", (args[0], self._number(nodes, self.parts)))
         return Region(args, tuple(nodes), (more,))
 
-    def _turn(self, body: Body, operands: Sequence[Value], pieces: dict[Value, Value]) -> Region:
+    def _turn(self, body: MicroBody, operands: Sequence[Value], pieces: dict[Value, Value]) -> Region:
         """One micro batch: its rows, its nodes, and what has been carried so far with what they give."""
         nodes: list[Node] = []
         args = self._arguments(operands, "turn")
@@ -198,29 +198,31 @@ class _Loop:
 
     # -- rows in and out, and sums
 
-    def _dealt(self, value: Value, part: Part) -> Value:
+    def _dealt(self, value: Value, part: MicroRows) -> Value:
         """The value with its micro batches as a dim of their own."""
         return self._add(self.nodes, "Reshape", (value,), shape=_spread(value.type.shape, part, self.parts))
 
-    def _take(self, nodes: list[Node], dealt: Value, part: Part, at: tuple[Value, Value], into: Value) -> None:
+    def _take(self, nodes: list[Node], dealt: Value, part: MicroRows, at: tuple[Value, Value], into: Value) -> None:
         """The rows of one micro batch, as `into`."""
         starts = [at[0] if dim == part.dim + 1 else at[1] for dim in range(dealt.type.rank)]
         sizes = tuple(1 if dim == part.dim + 1 else size for dim, size in enumerate(dealt.type.shape))
         taken = self._add(nodes, "DynamicSlice", (dealt, *starts), sizes=sizes)
         self._add(nodes, "Reshape", (taken,), into, shape=into.type.shape)
 
-    def _start(self, value: Value, form: Part | Term) -> Value:
+    def _start(self, value: Value, form: MicroRows | MicroPartial) -> Value:
         """What is carried before the first micro batch: nothing yet."""
-        if isinstance(form, Part):
+        if isinstance(form, MicroRows):
             shape = _spread(value.type.shape, form, self.parts)
             return self._add(self.nodes, "Fill", (), shape=shape, value=0, dtype=value.type.dtype.name)
         of = _wide(value.type)
         nothing = _nothing(form.reduction, of)
         return self._add(self.nodes, "Fill", (), shape=of.shape, value=nothing, dtype=of.dtype.name)
 
-    def _give(self, nodes: list[Node], held: Value, made: Value, form: Part | Term, at: tuple[Value, Value]) -> Value:
+    def _give(
+        self, nodes: list[Node], held: Value, made: Value, form: MicroRows | MicroPartial, at: tuple[Value, Value]
+    ) -> Value:
         """What is carried on: one more term, or the rows of one more micro batch written where they belong."""
-        if isinstance(form, Term):
+        if isinstance(form, MicroPartial):
             same = made.type.dtype == held.type.dtype
             term = made if same else self._add(nodes, "Cast", (made,), dtype=held.type.dtype.name)
             return self._add(nodes, _ADDED_BY[form.reduction], (held, term))
@@ -229,11 +231,11 @@ class _Loop:
         starts = [at[0] if dim == form.dim + 1 else at[1] for dim in range(held.type.rank)]
         return self._add(nodes, "DynamicUpdateSlice", (held, rows, *starts))
 
-    def _finish(self, value: Value, form: Part | Term, result: Value) -> None:
+    def _finish(self, value: Value, form: MicroRows | MicroPartial, result: Value) -> None:
         """The value of the step from what the loop has left, where that is another."""
         if result is value:
             return
-        if isinstance(form, Part):
+        if isinstance(form, MicroRows):
             self._add(self.nodes, "Reshape", (result,), value, shape=value.type.shape)
         else:
             self._add(self.nodes, "Cast", (result,), value, dtype=value.type.dtype.name)
@@ -263,7 +265,7 @@ def _in_order(inputs: Iterable[Value], nodes: Iterable[Node]) -> Iterator[Value]
         yield from node.results
 
 
-def _spread(shape: tuple[int, ...], part: Part, parts: int) -> tuple[int, ...]:
+def _spread(shape: tuple[int, ...], part: MicroRows, parts: int) -> tuple[int, ...]:
     """The shape with the micro batches as the dim behind the rows; rows of one element have no dim for it."""
     whole = cut(shape, part, parts)
     return whole if part.inner > 1 else (*whole[: part.dim + 2], *whole[part.dim + 3 :])

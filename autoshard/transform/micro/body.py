@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from autoshard.ir.graph import Builder, Graph, Node, Value
 from autoshard.layout.mesh import Mesh
-from autoshard.transform.micro.classify import AXIS, Cut, Forms, Refused, cut_by
-from autoshard.transform.micro.forms import ONCE, Part, Term, factor_of, local
+from autoshard.transform.micro.classify import AXIS, Cut, Forms, MicroRefusal, cut_by
+from autoshard.transform.micro.forms import ONCE, MicroPartial, MicroRows, factor_of, local
 
 
 @dataclass(frozen=True)
-class Body:
+class MicroBody:
     """One micro batch.
 
     Attributes:
@@ -23,11 +23,11 @@ class Body:
         terms: the results that are terms of sums (or of other reductions) over the micro batches.
     """
 
-    slices: dict[Value, tuple[Value, Part]]
+    slices: dict[Value, tuple[Value, MicroRows]]
     nodes: tuple[Node, ...]
-    outputs: dict[Value, tuple[Value, Part | Term]]
+    outputs: dict[Value, tuple[Value, MicroRows | MicroPartial]]
     of: dict[Node, Node]
-    terms: dict[Value, Term] = field(default_factory=dict)
+    terms: dict[Value, MicroPartial] = field(default_factory=dict)
 
     @property
     def captured(self) -> list[Value]:
@@ -36,7 +36,7 @@ class Body:
         used = (value for node in self.nodes for value in node.uses if value not in own)
         return list(dict.fromkeys((*used, *(whole for whole, _ in self.slices.values()))))
 
-    def giving(self, values: Iterable[Value]) -> Body:
+    def giving(self, values: Iterable[Value]) -> MicroBody:
         """Without what these values do not take."""
         outputs = {value: self.outputs[value] for value in values}
         needed = {one for one, _ in outputs.values()}
@@ -47,31 +47,31 @@ class Body:
                 needed.update(node.uses)
         slices = {one: of for one, of in self.slices.items() if one in needed}
         of = {node: self.of[node] for node in kept if node in self.of}
-        return Body(slices, tuple(reversed(kept)), outputs, of, self.terms)
+        return MicroBody(slices, tuple(reversed(kept)), outputs, of, self.terms)
 
 
-def write_body(forms: Forms, needed: Iterable[Value], builder: Builder) -> Body:
+def write_body(forms: Forms, needed: Iterable[Value], builder: Builder) -> MicroBody:
     """The nodes of one micro batch that the needed values take."""
-    writer = _Writer(forms, builder)
+    writer = _BodyWriter(forms, builder)
     for node in forms.graph.nodes:
         if node in forms.cuts:
             writer.write(node, forms.cuts[node])
     outputs = {value: writer.made_of(value) for value in needed}
-    terms = {one: form for made in writer.made.values() for form, one in made.items() if isinstance(form, Term)}
-    return Body(writer.slices, tuple(writer.nodes), outputs, writer.of, terms).giving(outputs)
+    terms = {one: form for made in writer.made.values() for form, one in made.items() if isinstance(form, MicroPartial)}
+    return MicroBody(writer.slices, tuple(writer.nodes), outputs, writer.of, terms).giving(outputs)
 
 
-class _Writer:
+class _BodyWriter:
     def __init__(self, forms: Forms, builder: Builder) -> None:
         self.forms, self.graph, self.builder = forms, forms.graph, builder
         self.mesh = Mesh(((AXIS, forms.parts),))
         self.makers = {value: node for node in forms.graph.nodes for value in node.results}
-        self.made: dict[Value, dict[Part | Term, Value]] = {}
-        self.slices: dict[Value, tuple[Value, Part]] = {}
+        self.made: dict[Value, dict[MicroRows | MicroPartial, Value]] = {}
+        self.slices: dict[Value, tuple[Value, MicroRows]] = {}
         self.nodes: list[Node] = []
         self.of: dict[Node, Node] = {}
 
-    def made_of(self, value: Value) -> tuple[Value, Part | Term]:
+    def made_of(self, value: Value) -> tuple[Value, MicroRows | MicroPartial]:
         """What a micro batch gives to a value."""
         form, one = next(iter(self.made[value].items()))
         return one, form
@@ -89,22 +89,22 @@ class _Writer:
         pairs = zip(node.results, cut.types, strict=True)
         return tuple(Value(of, self.builder.unique(f"{value.name}.micro")) for value, of in pairs)
 
-    def _operand(self, value: Value, form: Part | Term | None) -> Value:
+    def _operand(self, value: Value, form: MicroRows | MicroPartial | None) -> Value:
         if form is None:
             return value
         known = self.made.setdefault(value, {})
         if form not in known:
-            assert isinstance(form, Part)
+            assert isinstance(form, MicroRows)
             known[form] = self._again(value, form) or self._slice(value, form)
         return known[form]
 
-    def _slice(self, value: Value, part: Part) -> Value:
+    def _slice(self, value: Value, part: MicroRows) -> Value:
         of = value.type.with_shape(local(value.type.shape, part, self.forms.parts))
         one = Value(of, self.builder.unique(f"{value.name}.micro"))
         self.slices[one] = value, part
         return one
 
-    def _again(self, value: Value, part: Part) -> Value | None:
+    def _again(self, value: Value, part: MicroRows) -> Value | None:
         """The rows of a value that is the same for all micro batches, made where they are needed: broadcast scalars
         and the like are not made whole. None if making it takes work, or it depends on where a row lies."""
         node, place = self.graph.producers.get(value, (None, 0))
@@ -113,7 +113,7 @@ class _Writer:
         found = factor_of(node.rule, node.rule.results[place], part, self.forms.parts)
         try:
             cut = cut_by(node, *found, self.mesh, self.makers) if found else None
-        except Refused:
+        except MicroRefusal:
             return None
         if cut is None or cut.results[place] != part or not self._there(node, cut):
             return None

@@ -17,7 +17,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.ops.attributes import Place, resolve
 from autoshard.ops.hlo_reduce import begins_with_nothing, reduce_add, reduce_with
 from autoshard.ops.hlo_scatter import scatter_add_slices, scatter_slices
-from autoshard.transform.micro.forms import LATE, ONCE, Form, Part, Term, factor_of, local, part_in
+from autoshard.transform.micro.forms import LATE, ONCE, Form, MicroPartial, MicroRows, factor_of, local, part_in
 from autoshard.util.errors import GraphError, ShapeError
 
 AXIS = "micro"
@@ -27,7 +27,7 @@ AXIS = "micro"
 class Cut:
     """How an operator runs for one micro batch: the forms of its operands (None: whole) and results, and attributes."""
 
-    operands: tuple[Part | Term | None, ...]
+    operands: tuple[MicroRows | MicroPartial | None, ...]
     results: tuple[Form, ...]
     attrs: Mapping[str, Any]
     types: tuple[TensorType, ...]
@@ -50,7 +50,7 @@ def apart_at_barriers(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(one for node in graph.nodes for one in apart(node)))
 
 
-class Refused(Exception):
+class MicroRefusal(Exception):
     """Why an operator cannot run for one micro batch alone."""
 
 
@@ -109,12 +109,12 @@ class _Classifier:
                 f"which {self.parts} does not divide; {shown or 'nothing'} would"
             )
         of.update(dict.fromkeys(graph.inputs, ONCE))
-        of.update({value: Part(0) for value in batched if value.type.shape[0] == rows})
+        of.update({value: MicroRows(0) for value in batched if value.type.shape[0] == rows})
 
     def _node(self, node: Node) -> None:
         of = self.forms.of
         used = [of[value] for value in node.uses]
-        if not any(isinstance(form, Part) for form in used):
+        if not any(isinstance(form, MicroRows) for form in used):
             results = self._without_rows(node, used)
         else:
             results = self._with_rows(node)
@@ -124,21 +124,21 @@ class _Classifier:
         """Of a node that has no rows of micro batches: once, late, or one more step for each term."""
         if all(form == ONCE for form in used):
             return [ONCE] * len(node.results)
-        terms = [form for form in used if isinstance(form, Term)]
+        terms = [form for form in used if isinstance(form, MicroPartial)]
         if not terms or LATE in used or not self._pays(node, used):
             return [LATE] * len(node.results)
-        wants = tuple(form if isinstance(form, Term) else None for form in used)
+        wants = tuple(form if isinstance(form, MicroPartial) else None for form in used)
         self.forms.cuts[node] = Cut(wants, (terms[0],), node.attrs, node.result_types)
         return [terms[0]]
 
     def _pays(self, node: Node, used: Sequence[Form]) -> bool:
         """Whether a linear operator on terms runs for each micro batch: if then less has to be added up than otherwise,
         or if it costs nothing and terms of other uses may join."""
-        terms = tuple(i for i, form in enumerate(used) if isinstance(form, Term))
+        terms = tuple(i for i, form in enumerate(used) if isinstance(form, MicroPartial))
         sets = [members or tuple(range(len(node.operands))) for members in node.op.linear]
         if node.regions or len(node.results) != 1 or terms not in sets or not node.op.has_rule:
             return False
-        if {used[i] for i in terms} != {Term("sum")}:
+        if {used[i] for i in terms} != {MicroPartial("sum")}:
             return False
         alone = all(len(self.graph.users[node.operands[i]]) == 1 for i in terms)
         before, after = sum(node.operands[i].type.nbytes for i in terms), node.results[0].type.nbytes
@@ -149,7 +149,7 @@ class _Classifier:
         try:
             self._whole_operands(node)
             cut = self._barrier(node) if is_barrier(node) else self._cut(node)
-        except Refused as why:
+        except MicroRefusal as why:
             if not all(value in self.from_data for value in node.results) or not node.results:
                 raise GraphError(
                     f"{self.graph.name!r} cannot be cut into {self.parts} micro batches: {describe(node)} {why}"
@@ -163,9 +163,9 @@ class _Classifier:
         """What the node needs besides rows must be there before the first micro batch."""
         of = self.forms.of
         for value in node.uses:
-            if of[value] == LATE or isinstance(of[value], Term):
+            if of[value] == LATE or isinstance(of[value], MicroPartial):
                 if value not in self.from_data:
-                    raise Refused(
+                    raise MicroRefusal(
                         f"needs {value.name}, which is known only after the last micro batch: it is computed from the "
                         "whole batch (as the statistics of a batch normalization are)"
                     )
@@ -176,19 +176,19 @@ class _Classifier:
         """Of a barrier of one value, which passes on what it gets."""
         (value,) = node.operands
         form = self.forms.of[value]
-        assert isinstance(form, Part)
+        assert isinstance(form, MicroRows)
         of = value.type.with_shape(local(value.type.shape, form, self.parts))
         return Cut((form,), (form,), node.attrs, (of,))
 
     def _cut(self, node: Node) -> Cut:
         if node.regions or not node.op.has_rule:
-            raise Refused("holds computations of its own, which are not cut into micro batches yet")
+            raise MicroRefusal("holds computations of its own, which are not cut into micro batches yet")
         given = [self.forms.of[value] for value in node.operands]
         factor, inner = self._rows(node, given)
         found = cut_by(node, factor, inner, self.mesh, self.makers)
         for value, form, wanted in zip(node.operands, given, found.operands, strict=True):
-            if isinstance(form, Part) and form != wanted:
-                raise Refused(f"takes the rows of the batch of {value.name} in another order")
+            if isinstance(form, MicroRows) and form != wanted:
+                raise MicroRefusal(f"takes the rows of the batch of {value.name} in another order")
         return found
 
     def _rows(self, node: Node, given: Sequence[Form]) -> tuple[int, int]:
@@ -196,13 +196,13 @@ class _Classifier:
         rule = node.rule
         found = set()
         for value, form, dims in zip(node.operands, given, rule.operands, strict=True):
-            if isinstance(form, Part):
+            if isinstance(form, MicroRows):
                 one = factor_of(rule, dims, form, self.parts)
                 if one is None:
-                    raise Refused(f"takes apart or joins the rows of the batch of {value.name}")
+                    raise MicroRefusal(f"takes apart or joins the rows of the batch of {value.name}")
                 found.add(one)
         if len(found) > 1:
-            raise Refused("sets rows of the batch against each other")
+            raise MicroRefusal("sets rows of the batch against each other")
         return found.pop()
 
 
@@ -239,9 +239,9 @@ def cut_by(node: Node, factor: int, inner: int, mesh: Mesh, makers: Mapping[Valu
     rule, parts = node.rule, mesh.devices
     of = rule.factors[factor]
     if not of.splittable or of.exchange or of.whole or factor in rule.contracted and factor not in rule.summed:
-        raise Refused("needs all rows of the batch at once")
+        raise MicroRefusal("needs all rows of the batch at once")
     if of.size % (inner * parts):
-        raise Refused(f"has {of.size // inner} rows, which {parts} does not divide")
+        raise MicroRefusal(f"has {of.size // inner} rows, which {parts} does not divide")
     axes = tuple((mesh.ref(AXIS),) if i == factor else () for i in range(len(rule.factors)))
     strategy = Strategy(rule, mesh, axes)
     place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts)
@@ -251,12 +251,12 @@ def cut_by(node: Node, factor: int, inner: int, mesh: Mesh, makers: Mapping[Valu
         results = tuple(of.with_shape(place.local_result(i)) for i, of in enumerate(node.result_types))
         fits = node.op.result_types(operands, attrs) == results
     except ShapeError as error:
-        raise Refused(f"cannot run on a part of the batch: {error}") from None
+        raise MicroRefusal(f"cannot run on a part of the batch: {error}") from None
     first, last = ({name: resolve(value, rank) for name, value in attrs.items()} for rank in (0, parts - 1))
     if first != last and not _begins_with_nothing(node, makers):
-        raise Refused("does something else for the first rows of the batch than for others")
+        raise MicroRefusal("does something else for the first rows of the batch than for others")
     if not fits:
-        raise Refused("makes something else of a part of the batch")
-    forms = tuple(part_in(rule, dims, factor, inner) or Term(rule.reduction) for dims in rule.results)
+        raise MicroRefusal("makes something else of a part of the batch")
+    forms = tuple(part_in(rule, dims, factor, inner) or MicroPartial(rule.reduction) for dims in rule.results)
     wants = tuple(part_in(rule, dims, factor, inner) for dims in rule.operands)
     return Cut(wants, forms, first, results)

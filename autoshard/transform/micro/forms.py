@@ -18,7 +18,7 @@ LATE: Final = "late"
 
 
 @dataclass(frozen=True)
-class Part:
+class MicroRows:
     """A micro batch's rows of a value: every m-th row of `dim`, each of `inner` consecutive elements of it."""
 
     dim: int
@@ -26,16 +26,16 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Term:
+class MicroPartial:
     """What a micro batch adds to a value, or its share of a maximum or minimum: `reduction` says which."""
 
     reduction: str = "sum"
 
 
-Form = str | Part | Term
+Form = str | MicroRows | MicroPartial
 
 
-def factor_of(rule: Rule, dims: tuple[Dim, ...], part: Part, parts: int) -> tuple[int, int] | None:
+def factor_of(rule: Rule, dims: tuple[Dim, ...], part: MicroRows, parts: int) -> tuple[int, int] | None:
     """The factor of a rule that the rows of a part lie in, and how many of its elements belong to a row.
 
     None where the rows lie across factors, or do not come in whole.
@@ -50,22 +50,22 @@ def factor_of(rule: Rule, dims: tuple[Dim, ...], part: Part, parts: int) -> tupl
     return None
 
 
-def part_in(rule: Rule, dims: tuple[Dim, ...], factor: int, inner: int) -> Part | None:
+def part_in(rule: Rule, dims: tuple[Dim, ...], factor: int, inner: int) -> MicroRows | None:
     """The part that dims of an operand or result have if a factor has rows of `inner` elements; None: not in them."""
     for number, dim in enumerate(dims):
         if factor in dim:
             for i in dim[dim.index(factor) + 1 :]:
                 inner *= rule.factors[i].size
-            return Part(number, inner)
+            return MicroRows(number, inner)
     return None
 
 
-def cut(shape: tuple[int, ...], part: Part, parts: int) -> tuple[int, ...]:
+def cut(shape: tuple[int, ...], part: MicroRows, parts: int) -> tuple[int, ...]:
     """The shape with the micro batches as a dim of their own, behind the rows of each: `(rows / m, m, inner)`."""
     rows = shape[part.dim] // (part.inner * parts)
     return (*shape[: part.dim], rows, parts, part.inner, *shape[part.dim + 1 :])
 
 
-def local(shape: tuple[int, ...], part: Part, parts: int) -> tuple[int, ...]:
+def local(shape: tuple[int, ...], part: MicroRows, parts: int) -> tuple[int, ...]:
     """The shape of one micro batch's part."""
     return (*shape[: part.dim], shape[part.dim] // parts, *shape[part.dim + 1 :])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.search.exact import CostProblem, Factor, Row
+from autoshard.search.exact import CostFactor, CostProblem, MemoryRow
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ def random_problem(rng: np.random.Generator, with_rows: bool) -> CostProblem:
         known = made.setdefault(tuple(sizes[v] for v in scope), [])
         if not known or rng.random() < 0.7:
             known.append(_costs(rng, [sizes[v] for v in scope]))
-        factors.append(Factor(scope, known[int(rng.integers(len(known)))]))
+        factors.append(CostFactor(scope, known[int(rng.integers(len(known)))]))
     rows = tuple(_row(rng, sizes) for _ in range(rng.integers(1, 5))) if with_rows else ()
     return CostProblem(sizes, factors, rows)
 
@@ -82,10 +82,10 @@ def _costs(rng: np.random.Generator, shape: list[int]) -> np.ndarray:
     return costs
 
 
-def _row(rng: np.random.Generator, sizes: tuple[int, ...]) -> Row:
+def _row(rng: np.random.Generator, sizes: tuple[int, ...]) -> MemoryRow:
     unit, terms = int(rng.choice([1, 7, 10**9])), []
     for _ in range(rng.integers(0, 2 * len(sizes))):
         scope = _scope(rng, len(sizes), 1 if rng.random() < 0.8 else 2)
         nbytes = rng.integers(0, 20, [sizes[v] for v in scope]) * unit + rng.integers(0, 2)
         terms.append((scope, nbytes))
-    return Row(tuple(terms))
+    return MemoryRow(tuple(terms))

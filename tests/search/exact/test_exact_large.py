@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
-from autoshard.search.exact import CostProblem, Factor, Row, least_memory, solve
+from autoshard.search.exact import CostFactor, CostProblem, MemoryRow, least_memory, solve
 from autoshard.search.exact.minplus import min_out
 from tests.search.exact.small_problems import enumerate_all
 
@@ -24,10 +24,10 @@ def ladder(rng: np.random.Generator, blocks: int, first: int, second: int) -> tu
     across, corner, own = rng.random((first, second)), rng.random((first, second)) * 3, rng.random(first)
     factors = []
     for b in range(blocks + 1):
-        factors += [Factor((2 * b, 2 * b + 1), across), Factor((2 * b,), own)]
+        factors += [CostFactor((2 * b, 2 * b + 1), across), CostFactor((2 * b,), own)]
         if b < blocks:
-            factors += [Factor((2 * b + side, 2 * b + 2 + side), along[side]) for side in (0, 1)]
-            factors.append(Factor((2 * b, 2 * b + 3), corner))
+            factors += [CostFactor((2 * b + side, 2 * b + 2 + side), along[side]) for side in (0, 1)]
+            factors.append(CostFactor((2 * b, 2 * b + 3), corner))
     return CostProblem(sizes * (blocks + 1), factors), [*along, across, corner, own]
 
 
@@ -60,10 +60,10 @@ def test_equal_blocks_are_computed_once():
 def test_grid(cells):
     """Cycles everywhere, by elimination and by HiGHS on what small tables leave."""
     rng, side, size = np.random.default_rng(6), 6, 3
-    factors = [Factor((v,), rng.random(size)) for v in range(side * side)]
+    factors = [CostFactor((v,), rng.random(size)) for v in range(side * side)]
     for v in range(side * side):
-        factors += [Factor((v, v + 1), rng.random((size, size)))] if (v + 1) % side else []
-        factors += [Factor((v, v + side), rng.random((size, size)))] if v + side < side * side else []
+        factors += [CostFactor((v, v + 1), rng.random((size, size)))] if (v + 1) % side else []
+        factors += [CostFactor((v, v + side), rng.random((size, size)))] if v + side < side * side else []
     problem = CostProblem((size,) * side**2, factors)
     solution = solve(problem, cells=cells)
     assert solution.proven
@@ -104,7 +104,7 @@ def with_bytes(rng: np.random.Generator, problem: CostProblem, unit: int) -> Cos
     count = len(problem.sizes) // 2
     always = [((2 * b,), states) for b in range(count)]
     rows = [
-        Row((*always, *(((2 * b + 1,), activations) for b in range(count) if b <= moment)))
+        MemoryRow((*always, *(((2 * b + 1,), activations) for b in range(count) if b <= moment)))
         for moment in range(0, count, 3)
     ]
     return CostProblem(problem.sizes, problem.factors, rows)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from autoshard.search.exact import CostProblem, Factor, Row, Solution, least_memory, solve
+from autoshard.search.exact import CostFactor, CostProblem, MemoryRow, Solution, least_memory, solve
 from autoshard.util.errors import PlanError
 from tests.search.exact.small_problems import Enumerated, enumerate_all, random_limit, random_problem
 
@@ -72,7 +72,7 @@ def test_without_room_for_tables(cells):
 def test_scale_does_not_matter(seed, scale, shift):
     """Costs from very small to very large, and far from zero."""
     problem = random_problem(np.random.default_rng(seed), with_rows=False)
-    factors = [Factor(factor.scope, (factor.cost + shift) * scale) for factor in problem.factors]
+    factors = [CostFactor(factor.scope, (factor.cost + shift) * scale) for factor in problem.factors]
     moved = CostProblem(problem.sizes, factors)
     costs = enumerate_all(moved).cost
     solution = solve(moved)
@@ -85,7 +85,7 @@ def test_scale_does_not_matter(seed, scale, shift):
 def test_no_time_gives_a_bound_and_what_is_known():
     rng = np.random.default_rng(11)
     sizes = (5,) * 16
-    factors = [Factor((i, j), rng.random((5, 5))) for i in range(16) for j in range(i)]
+    factors = [CostFactor((i, j), rng.random((5, 5))) for i in range(16) for j in range(i)]
     problem = CostProblem(sizes, factors)
     solution = solve(problem, time_limit=0.0)
     assert solution.choice is not None and not solution.proven
@@ -96,7 +96,7 @@ def test_no_time_gives_a_bound_and_what_is_known():
 def test_start_is_not_lost():
     """A start that no single change improves is at least as good as what comes back, whatever the time."""
     rng = np.random.default_rng(12)
-    factors = [Factor((i, j), rng.random((4, 4))) for i in range(14) for j in range(i)]
+    factors = [CostFactor((i, j), rng.random((4, 4))) for i in range(14) for j in range(i)]
     problem = CostProblem((4,) * 14, factors)
     start = tuple(int(c) for c in rng.integers(0, 4, 14))
     assert solve(problem, start=start, time_limit=0.0).value <= problem.value(start)
@@ -104,7 +104,7 @@ def test_start_is_not_lost():
 
 def test_progress_tells_bounds_and_values():
     rng = np.random.default_rng(13)
-    factors = [Factor((i, j), rng.random((6, 6))) for i in range(12) for j in range(i)]
+    factors = [CostFactor((i, j), rng.random((6, 6))) for i in range(12) for j in range(i)]
     told: list[tuple[float, float]] = []
     solution = solve(CostProblem((6,) * 12, factors), progress=lambda *both: told.append(both), cells=100, time_limit=2)
     assert told
@@ -115,12 +115,15 @@ def test_progress_tells_bounds_and_values():
 @pytest.mark.parametrize(
     "build, words",
     [
-        (lambda: CostProblem((2, 3), [Factor((0, 1), np.zeros((3, 2)))]), r"shape \(3, 2\) over variables \(0, 1\)"),
-        (lambda: CostProblem((2,), [Factor((1,), np.zeros(2))]), "must name distinct variables of 0..0"),
-        (lambda: CostProblem((2,), [Factor((0, 0), np.zeros((2, 2)))]), "distinct"),
-        (lambda: CostProblem((2,), [Factor((0,), np.array([0.0, np.nan]))]), "nan"),
-        (lambda: CostProblem((2,), [Factor((0,), np.array([0.0, -np.inf]))]), "-inf"),
-        (lambda: CostProblem((2,), [], [Row((((0,), np.zeros(2)),))]), "float64, not integers"),
+        (
+            lambda: CostProblem((2, 3), [CostFactor((0, 1), np.zeros((3, 2)))]),
+            r"shape \(3, 2\) over variables \(0, 1\)",
+        ),
+        (lambda: CostProblem((2,), [CostFactor((1,), np.zeros(2))]), "must name distinct variables of 0..0"),
+        (lambda: CostProblem((2,), [CostFactor((0, 0), np.zeros((2, 2)))]), "distinct"),
+        (lambda: CostProblem((2,), [CostFactor((0,), np.array([0.0, np.nan]))]), "nan"),
+        (lambda: CostProblem((2,), [CostFactor((0,), np.array([0.0, -np.inf]))]), "-inf"),
+        (lambda: CostProblem((2,), [], [MemoryRow((((0,), np.zeros(2)),))]), "float64, not integers"),
         (lambda: least_memory(CostProblem((2,), [])), "without rows"),
     ],
 )
@@ -131,4 +134,4 @@ def test_what_cannot_be_a_problem(build, words):
 
 def test_a_choice_too_few():
     """A variable without choices makes everything impossible, and is no error."""
-    assert solve(CostProblem((2, 0), [Factor((0,), np.zeros(2))])).choice is None
+    assert solve(CostProblem((2, 0), [CostFactor((0,), np.zeros(2))])).choice is None
