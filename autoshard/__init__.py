@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from autoshard import nn, ops, optim
     from autoshard.annotate import Ask, annotate
     from autoshard.api import Planned, plan
+    from autoshard.api.compare import compare
+    from autoshard.api.propagate import Propagated, propagate
     from autoshard.core.tensortype import TensorType
     from autoshard.frontends import from_jax, from_stablehlo, from_torch
     from autoshard.frontends.targets import evaluate
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from autoshard.layout.sharding import Sharding
     from autoshard.layout.show import show_layout
     from autoshard.ops.registry import operator
-    from autoshard.propagate.api import Propagated, propagate
-    from autoshard.report.compare import compare
     from autoshard.search import search_mode
     from autoshard.trace.function import trace
     from autoshard.trace.parameter import Parameter
@@ -77,8 +77,8 @@ _HOME = {
     "autoshard.layout.sharding": ("Sharding",),
     "autoshard.layout.show": ("show_layout",),
     "autoshard.ops.registry": ("operator",),
-    "autoshard.propagate.api": ("Propagated", "propagate"),
-    "autoshard.report.compare": ("compare",),
+    "autoshard.api.propagate": ("Propagated", "propagate"),
+    "autoshard.api.compare": ("compare",),
     "autoshard.search": ("search_mode",),
     "autoshard.trace.function": ("trace",),
     "autoshard.trace.parameter": ("Parameter",),

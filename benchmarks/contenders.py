@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoshard.api import Planned
-from autoshard.core.strategy import Strategy, enumerate_strategies
+from autoshard.core.enumerate import enumerate_strategies
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import Plan

@@ -184,7 +184,7 @@ def measure(options: argparse.Namespace) -> list[Pair]:
 
 def step_of(planned: Any, comm: Any = None) -> Callable[[], object]:
     """A training step on this rank's blocks, its parameters loaded and its data drawn at random."""
-    from autoshard.runtime.session import Session
+    from autoshard.engines.session import Session
 
     session = planned.session if comm is None else Session(planned, comm)
     session.load()
@@ -230,7 +230,7 @@ def peak_of(planned: Any, comm: Any = None) -> int:
 
     Arrays are counted from where the parameters are loaded; one step before that leaves behind what is made only once.
     """
-    from autoshard.runtime.session import Session
+    from autoshard.engines.session import Session
 
     session = planned.session if comm is None else Session(planned, comm)
     session.load()
@@ -391,7 +391,7 @@ def main(arguments: list[str]) -> int:
 
 def calibrated(ranks: int, quick: bool, folder: Path) -> str:
     """Measure this machine; the file in the folder that its hardware is saved to."""
-    from autoshard.runtime.calibrate import calibrate
+    from autoshard.calibrate import calibrate
     from costmodel import save
 
     found = calibrate(ranks, quick=quick, tell=lambda line: print(line, file=sys.stderr))

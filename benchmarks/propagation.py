@@ -19,8 +19,8 @@ from rich.table import Table
 
 def measure(layers: int, mesh: tuple[int, int], repeat: int) -> dict[str, Any]:
     """Medians of one size, in this process."""
+    from autoshard.api.propagate import propagate
     from autoshard.frontends import from_stablehlo
-    from autoshard.propagate.api import propagate
     from benchmarks.gpt_module import module
 
     text = module(layers, *mesh)

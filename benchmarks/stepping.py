@@ -17,8 +17,8 @@ import numpy as np
 from autoshard import Callback, Model, Parameter, nn, ops, set_auto_parallel_context
 from autoshard.api import Planned, plan
 from autoshard.core.tensortype import TensorType
+from autoshard.engines.session import Session
 from autoshard.runtime.array import cut
-from autoshard.runtime.session import Session
 from autoshard.transform.train import train_step
 
 MOMENTUM = 0.9

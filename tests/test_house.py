@@ -49,3 +49,11 @@ def checkout() -> house.Tree:
 
 def test_a_class_name_is_one_class(checkout):
     assert house.classes_defined_twice(checkout) == OF_MINDSPORE
+
+
+def test_files_are_small(checkout):
+    assert {path for path, text in checkout.source.items() if len(text.splitlines()) > house.LARGE_FILE} == set()
+
+
+def test_no_packages_import_each_other(checkout):
+    assert house.mutual_pairs(checkout) == []

@@ -9,7 +9,7 @@ import pytest
 
 import autoshard
 from autoshard import Mesh, propagate
-from autoshard.propagate.api import PASSES
+from autoshard.api.propagate import PASSES
 from autoshard.propagate.levels import Level
 from autoshard.propagate.step import BOTH
 from autoshard.report.propagation import to_json

@@ -10,21 +10,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from autoshard.core.enumerate import divisors, enumerate_strategies, some_strategies
+from autoshard.core.place import parse_strategy, place_parts, show_given
 from autoshard.core.rule import Rule, bind
-from autoshard.core.strategy import (
-    Strategy,
-    divisors,
-    enumerate_strategies,
-    is_legal,
-    is_runnable,
-    parse_strategy,
-    place_parts,
-    project,
-    show_given,
-    show_parts,
-    some_strategies,
-    whole,
-)
+from autoshard.core.strategy import Strategy, is_legal, is_runnable, project, show_parts, whole
 from autoshard.layout import Layout, Mesh
 from autoshard.util.errors import LayoutError, StrategyError
 

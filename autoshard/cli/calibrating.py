@@ -31,8 +31,8 @@ def calibrate(
 
     Plans are then made for it with --hardware calibrated, or --hardware FILE.json. Measure while nothing else runs.
     """
+    from autoshard.calibrate import calibrate as measure
     from autoshard.cli.target import TargetError
-    from autoshard.runtime.calibrate import calibrate as measure
     from costmodel import calibrated_path, save
 
     path = calibrated_path() if output is None else output

@@ -19,7 +19,7 @@ from autoshard.util.errors import MeshError
 from costmodel import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from autoshard.report.compare import Contender
+    from autoshard.api.compare import Contender
 
 
 WIDE = 100
@@ -54,9 +54,9 @@ def compare(
     Without --mode and --plan these are all search modes and all named plans (data parallel, ZeRO, Megatron, ...). The
     fastest that keeps the memory limit comes first; the exit code is 1 if none does.
     """
+    from autoshard.api.compare import compare as contenders_of
+    from autoshard.api.compare import ranked
     from autoshard.mindspore.context import set_auto_parallel_context
-    from autoshard.report.compare import compare as contenders_of
-    from autoshard.report.compare import ranked
     from autoshard.report.plan import names_of
     from autoshard.search import find_mode
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from autoshard.partition.passes import Saving
+    from autoshard.optimize import Saving
     from autoshard.partition.traffic import Traffic
 
 

@@ -17,7 +17,7 @@ from autoshard.cli.words import as_options
 from autoshard.util.errors import AutoshardError, ContextError, MeshError, UnknownNameError
 
 if TYPE_CHECKING:
-    from autoshard.propagate.api import Propagated
+    from autoshard.api.propagate import Propagated
 
 Target = Annotated[
     str,
@@ -166,7 +166,7 @@ def _is_module(target: str) -> bool:
 
 
 def _check(target: str, devices: int | None, mesh: str | None, which: str, driver: str) -> None:
-    from autoshard.propagate.api import options_of
+    from autoshard.api.propagate import options_of
 
     options_of(which, driver=driver)
     if not _is_module(target):
@@ -193,7 +193,7 @@ def _check_script(out: Path | None, keep_rules: bool) -> None:
 
 
 def _run(target: str, devices: int | None, mesh: str | None, which: str, conservative: bool, driver: str) -> Propagated:
-    from autoshard.propagate.api import propagate as spread
+    from autoshard.api.propagate import propagate as spread
 
     if _is_module(target):
         return spread(Path(target), which=which, conservative=conservative, driver=driver)

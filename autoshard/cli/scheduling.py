@@ -126,7 +126,6 @@ def _seconds(text: str, option: str) -> Fraction:
 
 def _facts(line: ScheduleTimeline, shown: Schedule) -> dict:
     from autoshard.pipeline.schedules import peak_activations, period
-    from autoshard.pipeline.schedules.csv_text import cells
 
     step = line.schedule
     return {
@@ -135,7 +134,7 @@ def _facts(line: ScheduleTimeline, shown: Schedule) -> dict:
         "ranks": step.ranks,
         "micro_batches": step.micro_batches,
         "ranks_of_stages": list(step.ranks_of_stages),
-        "rows": [cells(shown, rank) for rank in range(step.ranks)],
+        "rows": [shown.cells(rank) for rank in range(step.ranks)],
         "makespan": float(line.makespan),
         "bubble_share": line.bubble_share,
         "busy": [float(busy) for busy in line.busy],

@@ -120,7 +120,8 @@ def _show_call(op: Any, call: list[str], over: Mesh | None) -> None:
 
 
 def _show_strategies(rule: Any, over: Mesh) -> None:
-    from autoshard.core.strategy import enumerate_strategies, show_parts
+    from autoshard.core.enumerate import enumerate_strategies
+    from autoshard.core.strategy import show_parts
 
     typer.echo(f"\nstrategies on mesh {over}")
     table = Table("in_strategy", "results", "work split", box=box.SIMPLE_HEAD, show_edge=False)

@@ -81,9 +81,9 @@ def diff(
     The plans are of two targets, or of one target by two modes (--mode and --against). Files are those of `plan --json`
     or `plan --save`; the latter have no figures.
     """
+    from autoshard.cli.differing import print_difference
     from autoshard.exporters.difference import difference
     from autoshard.exporters.plan_records import PlanRecord
-    from autoshard.report.difference import print_difference
     from costmodel.json_door import convert, plain
 
     settings = {"hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}

@@ -400,3 +400,12 @@ def source_rule(shape: Sequence[int]) -> Rule:
     """The rule of an operator without operands: each dim of the result is a factor of its own."""
     factors = tuple(Factor(f"_{i}", size, PASS) for i, size in enumerate(shape))
     return Rule(factors, (), (tuple((i,) for i in range(len(shape))),))
+
+
+def decomposed(rule: Rule) -> Rule:
+    """The rule of an operator that a decomposition takes the place of: what it needs whole may be split evenly."""
+    factors = tuple(
+        replace(one, exchange=one.size) if one.kind == REPLICATE and not (one.exchange or one.whole) else one
+        for one in rule.factors
+    )
+    return replace(rule, factors=factors)

@@ -7,15 +7,13 @@ sized once and for all drafts.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from autoshard.cost.memory_terms import MemoryModel, Term, Variable
 from autoshard.util.errors import RedistributeError
 from costmodel import live_bytes
-
-if TYPE_CHECKING:
-    from autoshard.cost.memory import MemoryModel, Term, Variable
 
 
 class LiveTerms:

@@ -12,10 +12,9 @@ that the choices of its `variables` imply. A moment's row is the sum of the term
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,6 +23,7 @@ from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.blocks import local_nbytes
 from autoshard.cost.live_terms import LiveTerms
+from autoshard.cost.memory_terms import MemoryModel, Part, Term, Variable
 from autoshard.cost.schedule import GraphMoments, Use
 from autoshard.ir.flow import borders, is_nest
 from autoshard.ir.graph import DATA, Graph, Node, Value
@@ -31,12 +31,8 @@ from autoshard.layout.layout import Layout
 from autoshard.partition.composites import call_scratch
 from autoshard.plan.plan import Plan
 from autoshard.redistribute.buffers import transient_bytes
-from autoshard.util.errors import RedistributeError
 from autoshard.util.gc_paused import gc_paused
 from costmodel import live_bytes
-
-Variable = Node | Value
-"""An operator, whose choice is a Strategy, or an input of the graph, whose choice is a Layout."""
 
 KINDS = ("data", "parameter", "state", "gradient", "activation", "output", "copy", "buffer", "scratch", "runtime")
 
@@ -45,94 +41,6 @@ def runtime_bytes(arrays: int, instructions: int = 0) -> int:
     """What Python itself keeps for so many arrays at once besides their elements, and of what ran: measured, and
     rounded up."""
     return 12288 + 512 * arrays + 96 * instructions
-
-
-@dataclass(eq=False, slots=True)
-class Part:
-    """A layout that a term depends on: what `read` makes of the choice of `variable`. Equal keys read alike."""
-
-    variable: Variable
-    read: Callable[[Any], Any]
-    key: Hashable
-
-
-@dataclass(eq=False, slots=True)
-class Term:
-    """`size(*layouts of the parts)` bytes at the moments first..last, both included.
-
-    Terms of equal `key` whose variables have the same lists of choices have the same table. Of the first `surely` parts
-    alone `size` never tells more than of all.
-    """
-
-    what: str
-    kind: str
-    first: int
-    last: int
-    parts: tuple[Part, ...]
-    size: Callable[..., int]
-    form: Hashable
-    surely: int = 0
-
-    @property
-    def variables(self) -> tuple[Variable, ...]:
-        return tuple(dict.fromkeys(part.variable for part in self.parts))
-
-    @property
-    def key(self) -> Hashable:
-        order = {variable: i for i, variable in enumerate(self.variables)}
-        return self.form, tuple((order[part.variable], part.key) for part in self.parts)
-
-    def at(self, choice: Callable[[Variable], Any]) -> int:
-        """Bytes under the choices that `choice(variable)` tells."""
-        return self.size(*(part.read(choice(part.variable)) for part in self.parts))
-
-    def table(self, choices: Callable[[Variable], Sequence]) -> np.ndarray:
-        """Bytes for all choices, int64, one dim for each of `variables`."""
-        columns, small = self.by_kinds(choices)
-        return small[np.ix_(*columns)] if columns else small
-
-    def by_kinds(self, choices: Callable[[Variable], Sequence]) -> tuple[list[np.ndarray], np.ndarray]:
-        """Per variable of which kind each choice is, and bytes [kinds of the first, of the second, ...].
-
-        Choices are of one kind if the parts read the same layouts from them.
-        """
-        variables, columns, kinds = self.variables, [], []
-        for variable in variables:
-            reads = [part.read for part in self.parts if part.variable is variable]
-            known: dict[tuple, int] = {}
-            column = [known.setdefault(tuple(read(one) for read in reads), len(known)) for one in choices(variable)]
-            columns.append(np.asarray(column, np.intp))
-            kinds.append(list(known))
-        place = {id(part): self._place(part) for part in self.parts}
-        small = np.empty([len(one) for one in kinds], np.int64)
-        for index in itertools.product(*(range(len(one)) for one in kinds)):
-            layouts = [kinds[i][index[i]][j] for i, j in (place[id(part)] for part in self.parts)]
-            small[index] = self._size(layouts)
-        return columns, small
-
-    def _size(self, layouts: Sequence[Any]) -> int:
-        """Bytes; 0 where no redistribution leads from one layout to the other, which no plan can choose anyway."""
-        try:
-            return self.size(*layouts)
-        except RedistributeError:
-            return 0
-
-    def _place(self, part: Part) -> tuple[int, int]:
-        own = [one for one in self.parts if one.variable is part.variable]
-        at = next(j for j, one in enumerate(own) if one is part)
-        return self.variables.index(part.variable), at
-
-
-@dataclass(frozen=True, eq=False)
-class MemoryModel:
-    """All terms of a graph, and the moments that they speak of."""
-
-    schedule: GraphMoments
-    terms: tuple[Term, ...]
-
-    @property
-    def moments(self) -> int:
-        return self.schedule.moments
 
 
 def plan_model(plan: Plan) -> MemoryModel:

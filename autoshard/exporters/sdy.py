@@ -20,7 +20,8 @@ from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.frontends.stablehlo.table import TABLE
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import Mesh
-from autoshard.layout.sdy_text import show_axis, show_mesh, show_per_value, show_sharding
+from autoshard.layout.sdy_show import show_axis, show_mesh
+from autoshard.layout.sdy_text import show_per_value, show_sharding
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import lookup
 from autoshard.propagate.work import Block, Op, Val, Work

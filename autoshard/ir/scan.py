@@ -27,8 +27,10 @@ def quote(text: str) -> str:
 class Scanner:
     """A line of text and a place in it; errors point at the place."""
 
-    def __init__(self, text: str, line: int) -> None:
+    def __init__(self, text: str, line: int, function: Callable[[str], Callable] | None = None) -> None:
         self.text, self.line, self.place, self.depth = text, line, 0, 0
+        self.function = function
+        """What makes a function of the text of a graph, where a line may hold one."""
 
     def error(self, reason: str) -> ParseError:
         return ParseError(f"cannot read line {self.line}: {reason}\n    {self.text}\n    {' ' * self.place}^")

@@ -28,16 +28,18 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from autoshard.core.rule import Rule
 from autoshard.core.rule_sdy import parse_sdy_rule, show_sdy
 from autoshard.ir.graph import ROLES, Graph, Node, Region, Source, Value, given
+from autoshard.ir.run import elementwise
 from autoshard.ir.scan import Scanner, quote
 from autoshard.ir.text_values import SMALL_LITERAL, WORD, read_name, read_type, read_value, show_name, show_value
 from autoshard.ir.verify import check_node, verify
+from autoshard.ops.body import Body
 from autoshard.ops.registry import lookup
 from autoshard.util.errors import AutoshardError, GraphError, ParseError
 from autoshard.util.text import DEPTH, natural
@@ -133,11 +135,24 @@ def parse(text: str) -> Graph:
     Raises:
         ParseError: text that is no legal graph; the message has the line's number and the reason.
     """
-    lines = [Scanner(line, i) for i, line in enumerate(text.split("\n"), 1)]
+    lines = [Scanner(line, i, _function) for i, line in enumerate(text.split("\n"), 1)]
     lines = [line for line in lines if line.text.strip() and not line.text.lstrip().startswith("#")]
     if not lines:
         raise ParseError("cannot read a graph from empty text; it begins with 'graph name(...)'")
     return _GraphReader(lines).run()
+
+
+def body(text: str) -> Body:
+    """The scalar function that a graph's text says, for operators such as Reduce and Sort.
+
+    Raises:
+        ParseError: the text is no graph.
+    """
+    return Body("", text, _function(text))
+
+
+def _function(text: str) -> Callable:
+    return elementwise(parse(text))
 
 
 class _GraphReader:

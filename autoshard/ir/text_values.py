@@ -145,23 +145,12 @@ def _read_body(line: Scanner) -> Body:
         return Body(name)
     if not text.startswith("graph "):
         return Body(name, text, _unreadable(text))
+    if line.function is None:
+        raise line.error("the Body before here is a graph, which is read by `parse` of graphs alone")
     try:
-        return body(text)
+        return Body("", text, line.function(text))
     except AutoshardError as error:
         raise line.error(f"bad Body before here: {error}") from None
-
-
-def body(text: str) -> Body:
-    """The scalar function that a graph's text says, for operators such as Reduce and Sort.
-
-    Raises:
-        ParseError: the text is no graph.
-    """
-    from autoshard.ir.run import elementwise
-    from autoshard.ir.text import parse
-
-    graph = parse(text)
-    return Body("", text, elementwise(graph))
 
 
 def _unreadable(text: str) -> Callable:

@@ -11,7 +11,6 @@ array([4, 5, 6, 7])
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,16 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoshard.layout.mesh_axes import LISTED, axis_size, check_axes, device_order, read_axes, show_axes
 from autoshard.util.errors import MeshError, ParseError
 from autoshard.util.text import natural
 
-LISTED = 2**24
-"""Ranks that are listed one by one at most: 128 MiB of 64-bit numbers, and more than any machine has devices."""
-MOST_DEVICES = 2**63 - 1
-"""Devices of a mesh at most: ranks are 64-bit numbers, in numpy and in the sdy dialect."""
-_SHOWN = 64
-"""Ranks of a device order that a message repeats at most."""
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REF = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::\((\d+)\)(\d+))?")
 
 
@@ -172,12 +165,12 @@ class Mesh:
     order: tuple[int, ...] | None
 
     def __new__(cls, axes: Iterable[tuple[str, int]] = (), order: Sequence[int] | None = None, **sizes: int) -> Mesh:
-        pairs = tuple((name, _size(name, size)) for name, size in (*axes, *sizes.items()))
-        ranks = _order(order, pairs)
+        pairs = tuple((name, axis_size(name, size)) for name, size in (*axes, *sizes.items()))
+        ranks = device_order(order, pairs)
         known = cls._interned.get((pairs, ranks))
         if known is not None:
             return known
-        _check(pairs, ranks)
+        check_axes(pairs, ranks)
         mesh = super().__new__(cls)
         mesh.axes, mesh.order = pairs, ranks
         return cls._interned.setdefault((pairs, ranks), mesh)
@@ -213,13 +206,13 @@ class Mesh:
         """Read `dp=2 tp=4`, `dp=2,tp=4`, `2x4` (axes x0, x1) or `8`; `order=0.2.1.3` may follow."""
         words = [word for word in re.split(r"[,\s]+", text.strip()) if word]
         try:
-            axes, order = _parsed(words)
+            axes, order = read_axes(words)
         except ParseError as error:
             raise MeshError(f"cannot read {error} in mesh {text!r}; write e.g. 'dp=2,tp=4', '2x4' or '8'") from None
         return Mesh(axes, order)
 
     def __str__(self) -> str:
-        text = _shown(self.axes)
+        text = show_axes(self.axes)
         return text if self.order is None else f"{text} order={'.'.join(map(str, self.order))}"
 
     def __repr__(self) -> str:
@@ -272,7 +265,7 @@ class Mesh:
     def axis(self, name: str) -> AxisRef:
         """The whole axis `name`."""
         if name not in self.sizes:
-            raise MeshError(f"unknown axis {name!r}; the mesh has {_shown(self.axes)}")
+            raise MeshError(f"unknown axis {name!r}; the mesh has {show_axes(self.axes)}")
         return AxisRef(name, 1, self.sizes[name])
 
     @property
@@ -374,74 +367,6 @@ class Mesh:
         if end > done:
             raise MeshError(f"mesh '{self}' has no {size} parts behind the first {start}")
         return merge_refs(refs)
-
-
-def _parsed(words: list[str]) -> tuple[list[tuple[str, int]], list[int] | None]:
-    """Axes and device order of the words of a mesh."""
-    if len(words) == 1 and re.fullmatch(r"[0-9]+", words[0]):
-        return [("d", natural(words[0]))], None
-    if len(words) == 1 and re.fullmatch(r"[0-9]+(x[0-9]+)+", words[0]):
-        return [(f"x{i}", natural(size)) for i, size in enumerate(words[0].split("x"))], None
-    axes, order = [], None
-    for word in words:
-        name, _, value = word.partition("=")
-        if name == "order" and re.fullmatch(r"[0-9]+(\.[0-9]+)*", value):
-            order = [natural(rank) for rank in value.split(".")]
-        elif _NAME.fullmatch(name) and re.fullmatch(r"[0-9]+", value):
-            axes.append((name, natural(value)))
-        else:
-            raise ParseError(repr(word))
-    return axes, order
-
-
-def _size(name: str, size: object) -> int:
-    try:
-        number = operator.index(size)  # type: ignore[arg-type]
-    except TypeError:
-        raise MeshError(f"axis {name!r} has size {size!r}; sizes are whole numbers") from None
-    if number > MOST_DEVICES:
-        raise MeshError(f"axis {name!r} has a size of {number.bit_length()} bits; a mesh has fewer than 2**63 devices")
-    return number
-
-
-def _order(order: Sequence[int] | None, axes: tuple[tuple[str, int], ...]) -> tuple[int, ...] | None:
-    """The device order of a mesh, None if it is that of the grid; nothing is listed before its length is right."""
-    if order is None or not axes:
-        return None if order is None else tuple(map(int, order))
-    devices = math.prod(size for _, size in axes)
-    if len(order) != devices:
-        shown = list(order) if len(order) <= _SHOWN else f"of {len(order)} ranks"
-        raise MeshError(f"device order {shown} must list each of the {devices} ranks 0..{devices - 1} once")
-    if isinstance(order, range) and order == range(devices):
-        return None
-    if devices > LISTED:
-        raise MeshError(f"a device order cannot list {devices} ranks; {LISTED} at most")
-    ranks = tuple(map(int, order))
-    return None if all(rank == place for place, rank in enumerate(ranks)) else ranks
-
-
-def _check(axes: tuple[tuple[str, int], ...], order: Sequence[int] | None) -> None:
-    if not axes and order is not None and (len(order) == 0 or (len(order) == 1 and order[0] >= 0)):
-        return
-    if not axes:
-        raise MeshError("a mesh needs at least one axis, e.g. Mesh(dp=2, tp=4)")
-    names = [name for name, _ in axes]
-    for name, size in axes:
-        if not _NAME.fullmatch(name) or name == "order":
-            raise MeshError(f"axis name {name!r} must be letters, digits and _ (and not 'order')")
-        if names.count(name) > 1:
-            raise MeshError(f"axis {name!r} occurs twice in mesh axes {', '.join(names)}")
-        if size < 1:
-            raise MeshError(f"axis {name!r} has size {size}; sizes are at least 1")
-    devices = math.prod(size for _, size in axes)
-    if devices > MOST_DEVICES:
-        raise MeshError(f"the axes {_shown(axes)} make {devices} devices; a mesh has fewer than 2**63")
-    if order is not None and sorted(order) != list(range(devices)):
-        raise MeshError(f"device order {list(order)} must list each of the {devices} ranks 0..{devices - 1} once")
-
-
-def _shown(axes: Iterable[tuple[str, int]]) -> str:
-    return " ".join(f"{name}={size}" for name, size in axes)
 
 
 @dataclass(frozen=True)

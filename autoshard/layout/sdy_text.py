@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from autoshard.layout.mesh import AxisRef, Mesh
-from autoshard.layout.mlir_text import IDENTIFIER, INT64, Cursor, quoted
+from autoshard.layout.mlir_text import INT64, Cursor, quoted
+from autoshard.layout.sdy_show import show_mesh, show_symbol
 from autoshard.layout.sharding import UNREDUCED_KINDS, DimSharding, Sharding
 from autoshard.layout.verify_sharding import verify_mesh
 
@@ -63,13 +64,6 @@ def parse_mesh(text: str, *, strict: bool = False) -> Mesh:
     return mesh
 
 
-def show_mesh(mesh: Mesh) -> str:
-    """The text of a mesh that `parse_mesh` reads, as in `sdy.mesh @mesh = <["x"=2]>`."""
-    axes = ", ".join(f"{quoted(name)}={size}" for name, size in mesh.axes)
-    devices = f", device_ids=[{', '.join(map(str, mesh.order))}]" if mesh.order else ""
-    return f"<[{axes}]{devices}>"
-
-
 def parse_sharding(text: str, meshes: Mapping[str, Mesh] | None = None) -> Sharding:
     """Read `<@mesh, [{"x"}, {"y":(1)2, ?}p1], replicated={"z"}, unreduced={"w"}>`; `#sdy.sharding` may precede.
 
@@ -87,7 +81,7 @@ def parse_sharding(text: str, meshes: Mapping[str, Mesh] | None = None) -> Shard
 
 def show_sharding(sharding: Sharding) -> str:
     """The text that `parse_sharding` reads; `#sdy.sharding` before it makes an attribute of it."""
-    return _shown(sharding)
+    return str(sharding)
 
 
 def parse_per_value(text: str, meshes: Mapping[str, Mesh] | None = None) -> tuple[Sharding, ...]:
@@ -104,7 +98,7 @@ def parse_per_value(text: str, meshes: Mapping[str, Mesh] | None = None) -> tupl
 
 def show_per_value(shardings: Iterable[Sharding]) -> str:
     """The text `<[...]>` that `parse_per_value` reads; `#sdy.sharding_per_value` before it makes an attribute of it."""
-    return f"<[{', '.join(map(_shown, shardings))}]>"
+    return f"<[{', '.join(map(str, shardings))}]>"
 
 
 def parse_manual_axes(text: str) -> tuple[str, ...]:
@@ -129,38 +123,6 @@ def parse_manual_axes(text: str) -> tuple[str, ...]:
 def show_manual_axes(names: Iterable[str]) -> str:
     """The text `{"x", "y"}` that `parse_manual_axes` reads."""
     return f"{{{', '.join(map(quoted, names))}}}"
-
-
-def show_axis(ref: AxisRef, mesh: Mesh) -> str:
-    """`"x"` for a whole axis, `"x":(1)2` for a sub-axis."""
-    whole = ref.pre == 1 and mesh.sizes.get(ref.name, ref.size) == ref.size
-    return quoted(ref.name) if whole else f"{quoted(ref.name)}:({ref.pre}){ref.size}"
-
-
-@lru_cache(maxsize=1 << 12)
-def _shown(sharding: Sharding) -> str:
-    mesh = sharding.mesh
-
-    def axes(refs: Iterable[AxisRef]) -> str:
-        return ", ".join(show_axis(ref, mesh) for ref in refs)
-
-    where = _symbol_text(sharding.mesh_name) if sharding.mesh_name else f"mesh{show_mesh(mesh)}"
-    text = f"<{where}, [{', '.join(_shown_dim(dim, axes(dim.axes)) for dim in sharding.dims)}]"
-    if sharding.replicated:
-        text += f", replicated={{{axes(sharding.replicated)}}}"
-    if sharding.unreduced:
-        kind = "" if sharding.reduction == "sum" else sharding.reduction
-        text += f", unreduced={kind}{{{axes(sharding.unreduced)}}}"
-    return text + ">"
-
-
-def _shown_dim(dim: DimSharding, axes: str) -> str:
-    more = "" if dim.closed else ", ?" if axes else "?"
-    return f"{{{axes}{more}}}" + ("" if dim.priority is None else f"p{dim.priority}")
-
-
-def _symbol_text(name: str) -> str:
-    return "@" + (name if IDENTIFIER.fullmatch(name) else quoted(name))
 
 
 def _mesh(cursor: Cursor, strict: bool = False) -> Mesh:
@@ -304,8 +266,8 @@ def _mesh_of(text: str, written: _Written, meshes: Mapping[str, Mesh] | None) ->
         return written.mesh
     mesh = (meshes or {}).get(written.symbol)
     if mesh is None:
-        known = ", ".join(map(_symbol_text, meshes or ())) or "none"
-        symbol = _symbol_text(written.symbol)
+        known = ", ".join(map(show_symbol, meshes or ())) or "none"
+        symbol = show_symbol(written.symbol)
         raise Cursor(text, "sharding").fail(f"unknown mesh {symbol}; the meshes are: {known}", written.symbol_at)
     return mesh
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
+from autoshard.layout.sdy_show import show_axis, show_mesh, show_symbol
 from autoshard.util.memo import Interned
 
 UNREDUCED_KINDS = ("sum", "max", "min")
@@ -86,10 +87,8 @@ class Sharding:
         return cls._interned.keep(key, sharding)
 
     def __str__(self) -> str:
-        """sdy's text, as `show_sharding` gives it."""
-        from autoshard.layout.sdy_text import show_sharding
-
-        return show_sharding(self)
+        """sdy's text, which `parse_sharding` reads."""
+        return _shown(self)
 
     def __repr__(self) -> str:
         return f"Sharding({self})"
@@ -269,3 +268,25 @@ def _dividing(axes: Refs, size: int) -> Refs:
             break
         size //= common
     return tuple(kept)
+
+
+@lru_cache(maxsize=1 << 12)
+def _shown(sharding: Sharding) -> str:
+    mesh = sharding.mesh
+
+    def axes(refs: Iterable[AxisRef]) -> str:
+        return ", ".join(show_axis(ref, mesh) for ref in refs)
+
+    where = show_symbol(sharding.mesh_name) if sharding.mesh_name else f"mesh{show_mesh(mesh)}"
+    text = f"<{where}, [{', '.join(_shown_dim(dim, axes(dim.axes)) for dim in sharding.dims)}]"
+    if sharding.replicated:
+        text += f", replicated={{{axes(sharding.replicated)}}}"
+    if sharding.unreduced:
+        kind = "" if sharding.reduction == "sum" else sharding.reduction
+        text += f", unreduced={kind}{{{axes(sharding.unreduced)}}}"
+    return text + ">"
+
+
+def _shown_dim(dim: DimSharding, axes: str) -> str:
+    more = "" if dim.closed else ", ?" if axes else "?"
+    return f"{{{axes}{more}}}" + ("" if dim.priority is None else f"p{dim.priority}")

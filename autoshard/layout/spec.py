@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.layout.mlir_text import Cursor, quoted
-from autoshard.layout.sdy_text import parse_sharding, read_parts, show_mesh
+from autoshard.layout.sdy_show import show_mesh
+from autoshard.layout.sdy_text import parse_sharding, read_parts
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.layout.verify_sharding import verify_sharding
 from autoshard.util.errors import ParseError, ShardingError

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import autoshard.search.batch  # noqa: F401  (registers its mode)
-from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
+from autoshard.plan.data_layouts import DATA_PARALLEL, FULL_BATCH, DatasetStrategy, check_dataset_strategy
 from autoshard.runtime.identity import identity
+from autoshard.runtime.world import planned_by
 from autoshard.search import search_modes
 from autoshard.search.limit import read_limit
 from autoshard.util.checks import positive
@@ -25,8 +25,6 @@ from costmodel import load, presets
 from costmodel.store import CALIBRATED, is_saved
 
 GRAPH_MODE, PYNATIVE_MODE = 0, 1
-FULL_BATCH, DATA_PARALLEL = "full_batch", "data_parallel"
-DatasetStrategy = str | tuple
 
 ENVIRONMENT: Mapping[str, str] = {
     "AUTOSHARD_SAVE_GRAPHS": "default of set_context(save_graphs=...): 0, 1, 2 or 3",
@@ -210,31 +208,6 @@ def _check_mesh(what: str, value: Any) -> Mesh | None:
         raise ContextError(f"{what} is {value!r}: {error}") from None
 
 
-def check_dataset_strategy(what: str, value: Any) -> DatasetStrategy:
-    """`value`, if it is "full_batch", "data_parallel", or has a tuple of parts or a Layout per data input.
-
-    Raises:
-        ContextError: anything else.
-    """
-    if value in (FULL_BATCH, DATA_PARALLEL):
-        return value
-    if isinstance(value, Layout):
-        return (value,)
-    if isinstance(value, list | tuple) and value and all(isinstance(one, Layout | list | tuple) for one in value):
-        return tuple(one if isinstance(one, Layout) else _parts(what, one) for one in value)
-    raise ContextError(
-        f"{what} is {value!r}; it can be 'full_batch', 'data_parallel', or a tuple with a tuple of parts "
-        "(or a Layout) for each data input, such as ((8, 1), (8,))"
-    )
-
-
-def _parts(what: str, one: list | tuple) -> tuple[int, ...]:
-    for parts in one:
-        if positive(parts) is None:
-            raise ContextError(f"{what} has {parts!r} parts in {tuple(one)}; parts are whole numbers of at least 1")
-    return tuple(map(int, one))
-
-
 def _check_strategy_file(what: str, value: Any) -> str:
     if not isinstance(value, str | os.PathLike):
         raise ContextError(f"{what} is {value!r}; it must be the path of a file of strategies")
@@ -374,6 +347,15 @@ def parallel_settings() -> ParallelSettings:
     if "parallel" not in _now:
         _now["parallel"] = _first_parallel()
     return _now["parallel"]
+
+
+def _devices() -> int:
+    """The devices that these settings plan for; 0 if they name none."""
+    parallel = parallel_settings()
+    return parallel.mesh.devices if parallel.mesh is not None else parallel.device_num or 0
+
+
+planned_by(_devices)
 
 
 def set_context(**changes: Any) -> None:

@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.api import data_layout
 from autoshard.core.tensortype import TensorType, type_of
+from autoshard.engines.session import from_first_rank
 from autoshard.layout.mesh import Mesh
-from autoshard.mindspore.context import DatasetStrategy
 from autoshard.mindspore.dataset import DataError, Row
 from autoshard.partition.program import Register
+from autoshard.plan.data_layouts import DatasetStrategy, data_layout
 from autoshard.runtime.array import cut
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Parts
 from autoshard.runtime.padded import fit
-from autoshard.runtime.session import from_first_rank
+from autoshard.trace.structure import flatten
 from autoshard.util.errors import PlanError
 
 
@@ -244,3 +244,9 @@ def _say_once(text: str) -> None:
     if text not in _said:
         _said.add(text)
         print(f"autoshard: {text}", file=sys.stderr)
+
+
+def signature(inputs: Any) -> tuple:
+    """The types of the arrays among nested arguments, hashable."""
+    leaves, structure = flatten(inputs, lambda part: hasattr(part, "dtype"))
+    return repr(structure), tuple(str(type_of(np.asarray(one))) for _, one in leaves)

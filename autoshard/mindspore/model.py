@@ -19,10 +19,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from autoshard.api import Planned
-from autoshard.core.tensortype import type_of
+from autoshard.engines.session import Session
 from autoshard.layout.mesh import Mesh
 from autoshard.mindspore.algo_parameters import algorithm
 from autoshard.mindspore.callbacks import Callback, Progress, TrainingError, Validation, as_callbacks
@@ -38,7 +36,7 @@ from autoshard.mindspore.context import (
     settings,
 )
 from autoshard.mindspore.dataset import Row
-from autoshard.mindspore.feed import Feed
+from autoshard.mindspore.feed import Feed, signature
 from autoshard.mindspore.gradient_scale import gradient_scale
 from autoshard.mindspore.metrics import Loss, metrics_of
 from autoshard.mindspore.ops.primitive import as_tensors
@@ -48,12 +46,10 @@ from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Parts
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import default_comm
-from autoshard.runtime.session import Session
 from autoshard.search.algorithm import SearchParameters
 from autoshard.trace.arguments import check_count
 from autoshard.trace.cell import recomputed
 from autoshard.trace.function import Traced, trace
-from autoshard.trace.structure import flatten
 from autoshard.transform.train import train_step
 from autoshard.util.errors import ContextError
 from costmodel import format_count
@@ -253,7 +249,7 @@ class Model:
         return as_tensors(session.call(*predict_data))
 
     def _predicting(self, inputs: tuple[Any, ...]) -> Session[Planned]:
-        key = ("predict", *self._settings_key(), _signature(inputs))
+        key = ("predict", *self._settings_key(), signature(inputs))
         if key not in self._sessions:
             planned = self._plan(trace(self.network, *inputs), full_batch=True)
             self._sessions[key] = Session(planned, self._comm(planned.plan.mesh))
@@ -501,9 +497,3 @@ def _mode_of(network: Any, training: bool) -> Iterator[None]:
         yield
     finally:
         network.set_train(before)
-
-
-def _signature(inputs: Any) -> tuple:
-    """The types of the arrays among nested arguments, hashable."""
-    leaves, structure = flatten(inputs, lambda part: hasattr(part, "dtype"))
-    return repr(structure), tuple(str(type_of(np.asarray(one))) for _, one in leaves)

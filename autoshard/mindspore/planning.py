@@ -14,7 +14,7 @@ from autoshard.layout.layout import Layout, free_refs
 from autoshard.layout.mesh import Mesh
 from autoshard.mindspore.algo_parameters import options_of
 from autoshard.mindspore.context import DatasetStrategy, ParallelMode, ParallelSettings, Settings
-from autoshard.partition.passes import DEFAULT
+from autoshard.optimize import DEFAULT
 from autoshard.trace.function import NodeAnnotation, Traced
 from autoshard.trace.parameter import Parameter
 from autoshard.trace.specs import Requests

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from autoshard.engines.session import Session
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.primitive import Primitive
 from autoshard.runtime.checkpoint import STATES, LocalBlocks, Placed, Reader, check_names, open_source, save
 from autoshard.runtime.comm import Comm
-from autoshard.runtime.session import Session
 from autoshard.runtime.stored import Stored
 from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import CheckpointError

@@ -7,7 +7,7 @@ ops.GatherD()(x, 1, index)     ops.gather(x, indices=index, axis=1)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,11 +15,20 @@ from autoshard.util.errors import ShapeError, at
 from autoshard.util.source import caller
 from costmodel import format_count
 
-if TYPE_CHECKING:
-    from autoshard.ops.registry import Operator
+
+class Signature(Protocol):
+    """What a call needs to know of an operator."""
+
+    name: str
+    operand_names: tuple[str, ...]
+    variadic: bool
+    attributes: Mapping[str, Any]
+
+    @property
+    def call_attributes(self) -> tuple[str, ...]: ...
 
 
-def sort_call(operator: Operator, args: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+def sort_call(operator: Signature, args: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Operands, and attributes by name, of a call of the operator itself: attributes may follow the operands.
 
     Their order is that of `attribute_order`; a text before the operands is the first of them.
@@ -34,7 +43,7 @@ def sort_call(operator: Operator, args: Sequence[Any], attrs: Mapping[str, Any])
 
 
 def sort_arguments(
-    operator: Operator, args: Sequence[Any], attrs: Mapping[str, Any], order: Sequence[str]
+    operator: Signature, args: Sequence[Any], attrs: Mapping[str, Any], order: Sequence[str]
 ) -> tuple[tuple, dict[str, Any]]:
     """Operands, and attributes by name, where attributes may follow the operands in this order.
 
@@ -50,13 +59,13 @@ def sort_arguments(
     return tuple(operands), by_name(operator, order, rest, named)
 
 
-def attribute_order(operator: Operator) -> tuple[str, ...]:
+def attribute_order(operator: Signature) -> tuple[str, ...]:
     """The order in which attributes follow the operands of a call: those of MindSpore's call first."""
     first = [name for name in operator.call_attributes if name not in operator.operand_names]
     return (*first, *(name for name in operator.attributes if name not in first))
 
 
-def by_name(operator: Operator, order: Sequence[str], args: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def by_name(operator: Signature, order: Sequence[str], args: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes given by position, in this order, and by name, as one mapping of plain values.
 
     Raises:
@@ -85,7 +94,7 @@ def _unpacked(args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
     return (args[0], args[1:]) if packed else (args, ())
 
 
-def _take_operands(operator: Operator, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+def _take_operands(operator: Signature, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
     """Positional arguments of a call: operands, and values that are left."""
     if operator.variadic:
         return _unpacked(args)
@@ -95,7 +104,7 @@ def _take_operands(operator: Operator, args: Sequence[Any]) -> tuple[Sequence[An
     return args[:count], args[count:]
 
 
-def _take_mixed(operator: Operator, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+def _take_mixed(operator: Signature, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
     """Where `call` lists operands too, it is the order of all: MindSpore's GatherD()(x, dim, index)."""
     call = operator.call_attributes
     if len(args) <= len(operator.operand_names):
@@ -106,7 +115,7 @@ def _take_mixed(operator: Operator, args: Sequence[Any]) -> tuple[Sequence[Any],
     return operands, [*rest, *args[len(call) :]]
 
 
-def _completed(operator: Operator, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:
+def _completed(operator: Signature, operands: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:
     """The operands with those that are given by name."""
     for name in operator.operand_names[: len(operands)]:
         if name in attrs:
@@ -118,7 +127,7 @@ def _completed(operator: Operator, operands: Sequence[Any], attrs: Mapping[str, 
     return (*operands, *(attrs[name] for name in rest))
 
 
-def _operands(operator: Operator) -> str:
+def _operands(operator: Signature) -> str:
     return f"{format_count(len(operator.operand_names), 'operand')} ({', '.join(operator.operand_names)})"
 
 

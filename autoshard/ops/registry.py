@@ -21,13 +21,12 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from autoshard.core.rule import REPLICATE, Rule, bind
+from autoshard.core.rule import Rule, bind, decomposed
 from autoshard.core.tensortype import DType, TensorType, promote, type_of
 from autoshard.ops.attributes import Place, Types, hashable
 from autoshard.ops.laid import Laid
@@ -277,7 +276,7 @@ class Operator:
 
     def _rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
         rule = self._bound(self.options.rule, operands, attrs)
-        return _apart(rule) if self.runs_apart else rule
+        return decomposed(rule) if self.runs_apart else rule
 
     def _conservative_rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
         return self._bound(self._conservative, operands, attrs)
@@ -494,12 +493,3 @@ def remove(name: str) -> None:
     """Take an operator out of the registry again (for tests of user-defined operators)."""
     lookup(name)
     del _REGISTRY[name]
-
-
-def _apart(rule: Rule) -> Rule:
-    """The rule of an operator that a decomposition takes the place of: what it needs whole may be split evenly."""
-    factors = tuple(
-        replace(one, exchange=one.size) if one.kind == REPLICATE and not (one.exchange or one.whole) else one
-        for one in rule.factors
-    )
-    return replace(rule, factors=factors)

@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from autoshard.core.rule import Rule
-from autoshard.ir.flow import is_nest
+from autoshard.ir.flow import borders, is_nest
 from autoshard.ir.graph import Node, Value, walk
+from autoshard.ir.trips import trips
 from autoshard.layout.layout import Layout
 from autoshard.ops.attributes import Place
 from autoshard.ops.padding import mask_padding
@@ -23,8 +24,8 @@ from autoshard.partition.forms import Form, FormPath, padded_steps
 from autoshard.partition.manual import is_together, together
 from autoshard.partition.masks import masks
 from autoshard.partition.padding import padding_of
-from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
-from autoshard.partition.regions import lower_nest
+from autoshard.partition.program import Collective, Compute, Instruction, Nest, NestBody, Program, Register
+from autoshard.partition.regions import LOOPS, wanted_outside
 from autoshard.partition.windows import Gathered, Rounds, exchanged
 from autoshard.plan.plan import Plan
 from autoshard.redistribute.window import WindowStep
@@ -83,7 +84,7 @@ class _Lowering:
 
     def compute(self, node: Node) -> None:
         if is_nest(node):
-            lower_nest(self, node)
+            self.nest(node)
             return
         if node in self.apart.parts:
             for part in self.apart.parts[node]:
@@ -176,6 +177,46 @@ class _Lowering:
         """Bring a result into the layout the plan pins it to (an out_strategy), and start from there ever after."""
         pinned = self.bring(value, self.plan.layouts[value], node)
         self.copies[value] = {Form(pinned.layout, pinned.whole.shape): pinned}
+
+    # -- nodes with regions
+
+    def nest(self, node: Node) -> None:
+        """Append the instruction of a node with regions, and what brings its operands there."""
+        strategy = self.plan.strategy(node)
+        if node.op.name in LOOPS:
+            for region in node.regions:
+                for value, layout, user in wanted_outside(self.plan, node, region):
+                    self.bring(value, layout, user)
+        pairs = zip(node.operands, strategy.operand_layouts, strict=True)
+        entering = tuple(self.bring(value, layout, node) for value, layout in pairs)
+        self.manual += node.op.name == "ManualComputation"
+        bodies = tuple(self.body(node, i) for i in range(len(node.regions)))
+        self.manual -= node.op.name == "ManualComputation"
+        results = tuple(
+            self.define(value, layout) for value, layout in zip(node.results, strategy.result_layouts, strict=True)
+        )
+        count = max(1, trips(node, self.makers)) if node.op.name in LOOPS else 1
+        self.instructions.append(Nest(node, entering, results, bodies, self.manual > 0, count))
+        for value in node.results:
+            self.settle(value, node)
+
+    def body(self, node: Node, place: int) -> NestBody:
+        """One region, in a list of instructions and with copies of values of its own."""
+        region, border = node.regions[place], borders(node, self.plan.strategy(node), place)
+        outside, copies = self.instructions, self.copies
+        self.instructions, self.copies = [], {value: dict(held) for value, held in copies.items()}
+        args = tuple(self.define(value, layout) for value, layout in zip(region.args, border.args, strict=True))
+        for value in region.args:
+            self.settle(value, node)
+        for one in region.nodes:
+            self.compute(one)
+        ends = zip(region.outputs, border.yields, strict=True)
+        outputs = tuple(self.bring(value, layout, node) for value, layout in ends)
+        body = NestBody(args, tuple(self.instructions), outputs)
+        self.instructions, self.copies = outside, copies
+        return body
+
+    # -- values in layouts
 
     def bring(
         self, value: Value, layout: Layout, serves: Node | None, shape: tuple[int, ...] | None = None

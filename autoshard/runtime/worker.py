@@ -2,7 +2,7 @@
 
 A rank that fails says so and ends all ranks, else the others would wait for it for ever. Its report is marked
 line by line; the launcher's `StderrFilter` knows the marks and shows a report once when all ranks fail alike.
-Should a rank be ended before it can speak, the launcher reads what it was doing from its `Progress`; should the
+Should a rank be ended before it can speak, the launcher reads what it was doing from its `RankProgress`; should the
 launcher be ended, the rank notices and ends too.
 """
 
@@ -17,20 +17,14 @@ import runpy
 import shutil
 import sys
 import threading
-import time
-import traceback
 from pathlib import Path
-from types import TracebackType
-from typing import NoReturn
 
+from autoshard.runtime.failing import end_all, fail, flush, rank_of, report
 from autoshard.runtime.mpi import import_mpi, meeting
-from autoshard.runtime.progress import FAILING, FOLDER, note_end, of_this_rank
-from autoshard.runtime.reports import MARK
+from autoshard.runtime.progress import FOLDER, note_end, of_this_rank
 from autoshard.runtime.watch import ASK_STACK, LIFELINE
-from autoshard.util.errors import AutoshardError, RuntimeSetupError
-from autoshard.util.source import told_to_user
+from autoshard.util.errors import RuntimeSetupError
 
-_DRAIN_SECONDS = 0.2
 _ORPHANED = 1
 
 
@@ -47,13 +41,13 @@ def main(arguments: list[str]) -> None:
         _search_beside(script)
         _print_whole_lines()
         runpy.run_path(script, run_name="__main__")
-        _flush()
+        flush()
     except SystemExit as stop:
         _leave(stop)
     except KeyboardInterrupt:
-        end_all(130)
+        end_all(import_mpi, 130)
     except BaseException as error:
-        fail(error, script)
+        fail(import_mpi, error, script)
 
 
 def _follow_launcher() -> None:
@@ -96,55 +90,17 @@ def _print_whole_lines() -> None:
             stream.reconfigure(line_buffering=True, write_through=False)
 
 
-def fail(error: BaseException, script: str | None = None) -> NoReturn:
-    """Report `error` with its traceback (from `script` on) as the failure of this rank, and end all ranks.
-
-    Of an error that autoshard raises on purpose only the script's own lines are shown, unless AUTOSHARD_DEBUG=1.
-    """
-    trace = _from_script(error.__traceback__, script)
-    plain = isinstance(error, AutoshardError) and os.environ.get("AUTOSHARD_DEBUG", "0") in ("", "0")
-    lines = told_to_user(error, until=True) if plain else None
-    if lines is None:
-        lines = "".join(traceback.format_exception(type(error), error, trace)).splitlines()
-    message = str(error)
-    report(*lines, f"rank {_rank()} failed: {type(error).__name__}{': ' if message else ''}{message}")
-    end_all(1)
-
-
-def report(*lines: str) -> None:
-    """Write lines to stderr, marked as this rank's failure if a launcher is there to read the marks."""
-    marked = os.environ.get("AUTOSHARD_LAUNCHED") == "1"
-    prefix = f"{MARK}{_rank()}{MARK}" if marked else ""
-    text = "".join(f"{prefix}{line}\n" for block in lines for line in block.split("\n"))
-    _flush()
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
-
-
-def end_all(code: int) -> NoReturn:
-    """End every rank of the job; `code` becomes the exit code of the launcher."""
-    if progress := of_this_rank():
-        progress.end(FAILING)
-    _flush()
-    # Output travels through the MPI launcher, which stops reading soon after an abort.
-    time.sleep(_DRAIN_SECONDS)
-    with contextlib.suppress(RuntimeSetupError):
-        import_mpi().COMM_WORLD.Abort(code)
-    os._exit(code)
-
-
 def _leave(stop: SystemExit) -> None:
     """What `sys.exit` asked for: an ordinary end for None or 0, otherwise the end of all ranks with that
     code."""
     if stop.code is None or stop.code == 0:
-        _flush()
+        flush()
     elif isinstance(stop.code, int):
-        report(f"rank {_rank()} ended with exit code {stop.code}")
-        end_all(stop.code & 0xFF or 1)
+        report(import_mpi, f"rank {rank_of(import_mpi)} ended with exit code {stop.code}")
+        end_all(import_mpi, stop.code & 0xFF or 1)
     else:
-        report(f"rank {_rank()} failed: {stop.code}")
-        end_all(1)
+        report(import_mpi, f"rank {rank_of(import_mpi)} failed: {stop.code}")
+        end_all(import_mpi, 1)
 
 
 def _check_world() -> None:
@@ -159,28 +115,6 @@ def _check_world() -> None:
         f"{expected} ranks were started, but MPI sees {found}: mpiexec does not belong to the library that"
         f" mpi4py uses ({library}); name the right one in AUTOSHARD_MPIEXEC"
     )
-
-
-def _rank() -> int:
-    try:
-        return import_mpi().COMM_WORLD.Get_rank()
-    except RuntimeSetupError:
-        return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
-
-
-def _from_script(trace: TracebackType | None, script: str | None) -> TracebackType | None:
-    """The traceback without the frames that merely started the script; all of it if the script is not in
-    there."""
-    step = trace
-    while step is not None and step.tb_frame.f_code.co_filename != script:
-        step = step.tb_next
-    return step or trace
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
 
 
 if __name__ == "__main__":

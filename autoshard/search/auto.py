@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from autoshard.core.strategy import divisors
+from autoshard.core.enumerate import divisors
 from autoshard.cost.evaluate import plan_seconds
 from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import walk

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 
-from autoshard.core.strategy import Strategy, is_legal, place_parts, project, whole
+from autoshard.core.place import place_parts
+from autoshard.core.strategy import Strategy, is_legal, project, whole
 from autoshard.ir.graph import DATA, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import size_of

@@ -37,7 +37,6 @@ from autoshard.search.choose import chooser
 from autoshard.search.draft import Choice, Draft, Pricing
 from autoshard.search.factor import factor
 from autoshard.search.finish import SearchStart, finished
-from autoshard.search.flat import plan_flat
 from autoshard.search.followed import unfollowed
 from autoshard.search.improve import Improver
 from autoshard.search.joint import move_values
@@ -46,7 +45,7 @@ from autoshard.search.limit import MEMORY
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import cheapest
 from autoshard.search.refining import splits_further
-from autoshard.search.registry import find_mode, search_mode
+from autoshard.search.registry import find_mode, plan_flat, search_mode
 from autoshard.search.within import SPARE, MemoryOf, held_as, keep_within
 from autoshard.util.errors import PlanError, StrategyError
 from autoshard.util.gc_paused import gc_paused

@@ -15,9 +15,8 @@ from autoshard.partition.traffic import bytes_moved, traffic_of
 from autoshard.plan.plan import Plan
 from autoshard.search.combined import combined
 from autoshard.search.factor import factor
-from autoshard.search.flat import plan_flat
 from autoshard.search.problem import Problem
-from autoshard.search.registry import search_mode
+from autoshard.search.registry import plan_flat, search_mode
 from costmodel import Hardware, Link, Topology, preset
 
 NAME = "communication"

@@ -1,6 +1,6 @@
 """Graphs with loops, branches and manual computations as flat ones, so that every search mode plans them unchanged.
 
-`plan_flat(mode, problem)` is all that most callers need. What a mode then sees is a plain graph:
+`registry.plan_flat(mode, problem)` is all that most callers need. What a mode then sees is a plain graph:
 
 - every node of a loop or a branch stands among the others, in order of execution, and is the very same Node;
 - what must lie alike is a *tie*, held by one value, its keeper: an input of the flat graph with the role CARRIED, in no
@@ -186,8 +186,10 @@ class _Flattening:
 # -- planning with it
 
 
-def plan_flat(mode: Mode, problem: Problem) -> Plan:
+def plan_flat(mode: Mode, problem: Problem, by_rules: Mode) -> Plan:
     """The plan that a search mode finds, for a graph with regions by way of its flat form.
+
+    Manual computations run as people wrote them, which the mode `by_rules` plans.
 
     Raises:
         PlanError: a manual computation in a problem that does not say what people ask for.
@@ -195,7 +197,7 @@ def plan_flat(mode: Mode, problem: Problem) -> Plan:
     if not has_loops(problem.graph):
         return mode(problem)
     form = flat(problem.graph)
-    manual = _manual(problem)
+    manual = by_rules(problem) if _has_manual(problem.graph) else None
     found = mode(flat_problem(problem, form, manual))
     return _nested_plan(found, form, manual)
 
@@ -217,13 +219,8 @@ def flat_problem(problem: Problem, form: Flat, manual: Plan | None) -> Problem:
     )
 
 
-def _manual(problem: Problem) -> Plan | None:
-    """A plan by rules alone, if there are manual computations: they run as people wrote them."""
-    if not any(node.op.name == "ManualComputation" for node in walk(problem.graph.nodes)):
-        return None
-    from autoshard.search.factor import factor  # which is registered beside the modes that need this
-
-    return factor(problem)
+def _has_manual(graph: Graph) -> bool:
+    return any(node.op.name == "ManualComputation" for node in walk(graph.nodes))
 
 
 def _nested_plan(found: Plan, form: Flat, manual: Plan | None) -> Plan:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from autoshard.core.enumerate import divisors
 from autoshard.core.rule import PERMUTATION, REDUCTION, REPLICATE, Factor, Rule
 from autoshard.core.rule_sdy import completed
-from autoshard.core.strategy import Strategy, divisors, is_runnable
+from autoshard.core.strategy import Strategy, is_runnable
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.layout.sharding import Sharding

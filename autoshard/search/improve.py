@@ -13,7 +13,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from autoshard.core.strategy import some_strategies
+from autoshard.core.enumerate import some_strategies
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh

@@ -12,8 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
+from autoshard.core.enumerate import some_strategies
 from autoshard.core.rule import Dim, Rule
-from autoshard.core.strategy import Strategy, some_strategies
+from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import Prices, lost
 from autoshard.layout.layout import Layout, Refs

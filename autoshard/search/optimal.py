@@ -23,14 +23,13 @@ from dataclasses import replace
 from autoshard.cost.memory import peak_memory
 from autoshard.plan.plan import Plan
 from autoshard.search.combined import combined
-from autoshard.search.flat import plan_flat
 from autoshard.search.least_sum import OPTIMAL, counted, plan_of_choice, search_ways, tables_of
 from autoshard.search.limit import MEMORY
 from autoshard.search.limited import settle_within
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import cheapest, price_of
 from autoshard.search.recomputing import RECOMPUTE, recomputing
-from autoshard.search.registry import search_mode
+from autoshard.search.registry import plan_flat, search_mode
 from autoshard.search.settle import EQUAL, settle
 from autoshard.search.strategies import Atoms
 from autoshard.search.ways import Ways

@@ -9,7 +9,7 @@ from typing import Any
 from autoshard.core.strategy import Strategy
 from autoshard.cost.evaluate import Cost, evaluate
 from autoshard.ir.graph import Graph, walk
-from autoshard.partition.passes import DEFAULT, Saving
+from autoshard.optimize import DEFAULT, Saving
 from autoshard.partition.program import Program
 from autoshard.plan.plan import Plan
 from autoshard.search.program_price import program_of

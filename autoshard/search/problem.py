@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-from autoshard.core.strategy import Strategy, parse_strategy, show_given
+from autoshard.core.place import parse_strategy, show_given
+from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import DATA, Graph, Node, Source, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
 from autoshard.layout.tensor_map import onto
+from autoshard.optimize import DEFAULT
 from autoshard.partition.bundling import latency_shares
-from autoshard.partition.passes import DEFAULT
 from autoshard.propagate.work import Work
 from autoshard.search.asking import asked_of, asks, fitted, satisfies, strategy_of
 from autoshard.util.errors import LayoutError, StrategyError
@@ -62,7 +63,7 @@ class Problem:
         options: what a mode was asked besides, by name.
         elsewhere: makes the same problem for another mesh of as many devices; None where the mesh is not to be changed.
         runs: how often a step runs each node that comes from a loop, see `flat.py`; those that run once are absent.
-        passes: what is done to the programs of plans (`partition/passes`).
+        passes: what is done to the programs of plans (`optimize`).
         inside: the nodes that come from loops and branches, and those that stand for their borders.
     """
 

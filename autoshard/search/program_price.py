@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 
 from autoshard.cost.evaluate import plan_seconds, program_seconds
 from autoshard.cost.prices import prices_for
+from autoshard.optimize import Saving, optimize
 from autoshard.partition.lower import lower
-from autoshard.partition.passes import Saving, optimize
 from autoshard.partition.program import Program
 from autoshard.plan.plan import CONFIGURED, Plan
 from autoshard.search.limit import MEMORY
@@ -30,7 +30,7 @@ def program_of(plan: Plan, hardware: Hardware, passes: Sequence[str], limit: int
 
     Args:
         hardware: whose times the passes go by, made for the plan's number of ranks.
-        passes: names of `autoshard.partition.passes.PASSES`, in the order in which they run.
+        passes: names of `autoshard.optimize.PASSES`, in the order in which they run.
         limit: bytes of memory that a device has.
     """
     made, key = _MADE.setdefault(plan, {}), (hardware, tuple(passes), limit)

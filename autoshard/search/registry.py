@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import partial, update_wrapper
 
 from autoshard.plan.plan import Plan
-from autoshard.search.flat import plan_flat
+from autoshard.search import flat
 from autoshard.search.problem import Problem
 from autoshard.util.errors import PlanError, UnknownNameError
 
@@ -69,6 +69,11 @@ def mode_family(mark: str) -> Callable[[Callable[[str], Search]], Callable[[str]
         return function
 
     return register
+
+
+def plan_flat(mode: Search, problem: Problem) -> Plan:
+    """The plan that a search finds, which is given flat graphs only; see `flat.plan_flat`."""
+    return flat.plan_flat(mode, problem, find_mode("factor"))
 
 
 def search_modes() -> tuple[str, ...]:

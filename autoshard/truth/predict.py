@@ -19,7 +19,7 @@ from autoshard.cost.program_memory import program_peak
 from autoshard.cost.timeline import scheduled
 from autoshard.ir.graph import PARAMETER, Graph, Node
 from autoshard.layout.mesh import Mesh
-from autoshard.partition.passes import DEFAULT, optimize
+from autoshard.optimize import DEFAULT, optimize
 from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Program, Register, Start, Together
 from autoshard.transform.recompute import AGAIN
 from autoshard.truth.models import step_of

@@ -11,14 +11,14 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+_OPTIMIZE = ("block", "chains", "combine", "move", "moved", "overlap", "pipeline", "share")
 # Old name -> new name, both below autoshard. To be dropped with release 0.2.
 MOVED = {
-    "calibrate": "runtime.calibrate",
     "callbacks": "mindspore.callbacks",
     "checkpoint": "mindspore.checkpoint",
     "checks": "util.checks",
     "communication": "mindspore.communication",
-    "compare": "report.compare",
+    "compare": "api.compare",
     "context": "mindspore.context",
     "dataset": "mindspore.dataset",
     "errors": "util.errors",
@@ -27,20 +27,28 @@ MOVED = {
     "model": "mindspore.model",
     "plan_diff": "plan.diff",
     "propagate.collector": "util.gc_paused",
-    "propagation": "propagate.api",
+    "propagation": "api.propagate",
     "report_folding": "report.folding",
     "report_propagation": "report.propagation",
     "report_totals": "report.totals",
     "report_whole": "report.whole",
+    "partition.passes": "optimize",
+    **{f"partition.passes.{name}": f"optimize.{name}" for name in _OPTIMIZE},
     "partition.passes.costs": "cost.instructions",
     "partition.passes.timeline": "cost.timeline",
+    "propagate.api": "api.propagate",
+    "propagate.propagated": "frontends.propagated",
+    "report.compare": "api.compare",
+    "report.difference": "cli.differing",
     "resume": "mindspore.resume",
     "rule": "core.rule",
     "rule_sdy": "core.rule_sdy",
     "search.evaluate": "cost.evaluate",
     "search.memory": "cost.memory",
     "search.prices": "cost.prices",
-    "session": "runtime.session",
+    "runtime.calibrate": "calibrate",
+    "runtime.session": "engines.session",
+    "session": "engines.session",
     "source": "util.source",
     "stored": "runtime.stored",
     "strategy": "core.strategy",
@@ -121,4 +129,5 @@ class _Finder(MetaPathFinder, Loader):
 def install() -> None:
     """Makes the old names importable; doing it again changes nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        # In front: the path of a package that moved would find its modules under their old names, as copies.
+        sys.meta_path.insert(0, _Finder())

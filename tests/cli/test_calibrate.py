@@ -11,8 +11,8 @@ import pytest
 import autoshard as ash
 from autoshard import nn
 from autoshard.api import plan
+from autoshard.calibrate import CalibrationError, Effort, calibrate, job_sizes, measure, measure_collectives
 from autoshard.core.tensortype import TensorType
-from autoshard.runtime.calibrate import CalibrationError, Effort, calibrate, job_sizes, measure, measure_collectives
 from autoshard.runtime.local import LocalComm
 from autoshard.util.errors import ContextError, PlanError
 from costmodel import Hardware, load, preset, save
@@ -67,7 +67,7 @@ def test_calibrate_refuses(cli, arguments, words):
 
 
 def test_a_job_that_fails_is_no_calibration(monkeypatch):
-    monkeypatch.setattr("autoshard.runtime.calibrate.launch", lambda *_, **__: 3)
+    monkeypatch.setattr("autoshard.calibrate.launch", lambda *_, **__: 3)
     with pytest.raises(CalibrationError, match="measuring with 2 ranks failed: the job ended with exit code 3"):
         calibrate(2)
 

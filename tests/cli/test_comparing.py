@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from autoshard.api.compare import compare, default_modes, ranked
 from autoshard.layout import Mesh
-from autoshard.report.compare import compare, default_modes, ranked
 from autoshard.search import search_modes
 from autoshard.search.named import named_plans
 from autoshard.util.errors import PlanError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from autoshard.partition.passes import DEFAULT, PASSES
+from autoshard.optimize import DEFAULT, PASSES
 
 FORWARD = f"{Path(__file__).with_name('models.py')}:forward"
 

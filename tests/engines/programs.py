@@ -7,8 +7,8 @@ import numpy as np
 from autoshard import plan
 from autoshard.api import Planned
 from autoshard.nn import Cell, Dense, Embedding, LayerNorm, Momentum, TokenLoss, TransformerBlock
+from autoshard.optimize import DEFAULT, optimize
 from autoshard.partition.lower import lower
-from autoshard.partition.passes import DEFAULT, optimize
 from autoshard.partition.program import Program
 from autoshard.trace.initializer import set_seed
 from autoshard.transform.train import train_step

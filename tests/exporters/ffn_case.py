@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autoshard.core.strategy import parse_strategy
+from autoshard.core.place import parse_strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import PARAMETER, Builder, Graph, Source, Value
 from autoshard.layout import Layout, Mesh

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.core.strategy import enumerate_strategies
+from autoshard.core.enumerate import enumerate_strategies
 from autoshard.exporters.ir_dump import dump_begin, dump_program
 from autoshard.exporters.ir_parse import parse_dump, show_dump
 from autoshard.ir.text import parse, show

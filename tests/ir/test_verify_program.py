@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.core.strategy import enumerate_strategies, parse_strategy
+from autoshard.core.enumerate import enumerate_strategies
+from autoshard.core.place import parse_strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import PARAMETER, Builder, Source
 from autoshard.layout import Layout, Mesh

@@ -11,11 +11,12 @@ import pytest
 
 import autoshard as ash
 from autoshard import nn, ops
-from autoshard.core.strategy import divisors
+from autoshard.core.enumerate import divisors
 from autoshard.exporters.plan_file import plan_data
 from autoshard.layout import Layout, Mesh
 from autoshard.layout.mesh import LISTED
-from autoshard.layout.sdy_text import parse_mesh, parse_sharding, show_mesh, show_sharding
+from autoshard.layout.sdy_show import show_mesh
+from autoshard.layout.sdy_text import parse_mesh, parse_sharding, show_sharding
 from autoshard.layout.tensor_map import TensorMap
 from autoshard.util.errors import AutoshardError, MeshError
 

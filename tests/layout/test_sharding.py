@@ -14,7 +14,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.passmanager import PassManager
 
 from autoshard.layout import AxisRef, Layout, Mesh
-from autoshard.layout.sdy_text import parse_sharding, show_mesh
+from autoshard.layout.sdy_show import show_mesh
+from autoshard.layout.sdy_text import parse_sharding
 from autoshard.layout.sharding import (
     DimSharding,
     Sharding,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoshard.core.place import parse_strategy
 from autoshard.core.rule import bind
-from autoshard.core.strategy import parse_strategy
 from autoshard.layout import Layout, Mesh, TensorMap
 from autoshard.layout.tensor_map import matrix_axes
 from autoshard.util.errors import LayoutError

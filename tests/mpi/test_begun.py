@@ -7,7 +7,7 @@ import pytest
 
 from autoshard.layout.mesh import Mesh
 from autoshard.mindspore.communication import get_group_size
-from autoshard.partition.passes import PASSES, optimize
+from autoshard.optimize import PASSES, optimize
 from autoshard.partition.program import Bundle, Start, walk
 from autoshard.runtime.comm import CommError
 from autoshard.runtime.interpret import Executor

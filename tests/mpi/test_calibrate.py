@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autoshard import communication
-from autoshard.runtime.calibrate import KINDS, Effort, measure
+from autoshard.calibrate import KINDS, Effort, measure
 from autoshard.runtime.mpi import MpiComm
 from costmodel.fit import fit_device, fit_link, fit_programs
 

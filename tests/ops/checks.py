@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoshard.core.strategy import Strategy, enumerate_strategies
+from autoshard.core.enumerate import enumerate_strategies
+from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import type_of
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh

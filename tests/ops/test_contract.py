@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard import ops
-from autoshard.core.strategy import parse_strategy
+from autoshard.core.place import parse_strategy
 from autoshard.core.tensortype import TensorType, type_of
 from autoshard.layout import Mesh
 from autoshard.ops.contract import parse_equation

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from autoshard.core.strategy import Strategy, enumerate_strategies
+from autoshard.core.enumerate import enumerate_strategies
+from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import type_of
 from autoshard.ir.graph import Builder, Graph, Node
 from autoshard.layout import Layout, Mesh

@@ -16,8 +16,8 @@ from autoshard.ir.graph import Graph
 from autoshard.ir.text import show
 from autoshard.ir.verify import verify
 from autoshard.layout import Mesh
+from autoshard.optimize import DEFAULT, optimize
 from autoshard.partition.lower import lower
-from autoshard.partition.passes import DEFAULT, optimize
 from autoshard.partition.verify import verify_program
 from autoshard.plan.plan import Plan
 from autoshard.runtime.comm import Comm

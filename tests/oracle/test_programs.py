@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoshard.core.strategy import Strategy, enumerate_strategies
+from autoshard.core.enumerate import enumerate_strategies
+from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import DATA, PARAMETER, Builder, Graph, Node, Value
 from autoshard.ir.text import parse, show

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import autoshard.ops  # noqa: F401  (registers the operators)
-from autoshard.core.strategy import enumerate_strategies
+from autoshard.core.enumerate import enumerate_strategies
 from autoshard.layout import Mesh
 from autoshard.ops.registry import lookup
 from autoshard.partition.lower import lower

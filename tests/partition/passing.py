@@ -13,8 +13,8 @@ from autoshard.cost.instructions import Costs, Setting
 from autoshard.ir.graph import Builder, Node
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import lookup
+from autoshard.optimize.pipeline import Run, measure
 from autoshard.partition.lower import lower
-from autoshard.partition.passes.pipeline import Run, measure
 from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Nest, NestBody, Program, Start, Wait
 from autoshard.partition.verify import verify_program
 from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan

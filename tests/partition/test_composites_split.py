@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from autoshard import nn, ops
 from autoshard.api import plan
-from autoshard.core.strategy import Strategy, enumerate_strategies, parse_strategy
+from autoshard.core.enumerate import enumerate_strategies
+from autoshard.core.place import parse_strategy
+from autoshard.core.strategy import Strategy
 from autoshard.cost.evaluate import evaluate, evaluate_plan
 from autoshard.cost.memory import memory_of
 from autoshard.cost.program_memory import program_memory

@@ -10,13 +10,13 @@ from autoshard.api import plan
 from autoshard.cost.instructions import Costs, Setting
 from autoshard.cost.timeline import timeline
 from autoshard.layout import Layout
-from autoshard.partition.passes import PASSES, optimize
-from autoshard.partition.passes.chains import chains
-from autoshard.partition.passes.combine import combine
-from autoshard.partition.passes.move import move
-from autoshard.partition.passes.moved import with_result
-from autoshard.partition.passes.overlap import overlap
-from autoshard.partition.passes.share import share
+from autoshard.optimize import PASSES, optimize
+from autoshard.optimize.chains import chains
+from autoshard.optimize.combine import combine
+from autoshard.optimize.move import move
+from autoshard.optimize.moved import with_result
+from autoshard.optimize.overlap import overlap
+from autoshard.optimize.share import share
 from autoshard.partition.program import Bundle, Compute, Program, Start, Wait
 from autoshard.partition.verify import verify_program
 from autoshard.plan.plan import CONFIGURED

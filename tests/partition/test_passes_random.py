@@ -7,10 +7,10 @@ import pytest
 from autoshard.cost.instructions import Costs
 from autoshard.cost.program_memory import program_memory
 from autoshard.cost.timeline import step_seconds, timeline
+from autoshard.optimize import PASSES, optimize
+from autoshard.optimize.block import without_dead
+from autoshard.optimize.pipeline import MORE_MEMORY
 from autoshard.partition.lower import lower
-from autoshard.partition.passes import PASSES, optimize
-from autoshard.partition.passes.block import without_dead
-from autoshard.partition.passes.pipeline import MORE_MEMORY
 from autoshard.partition.program import Program, walk
 from autoshard.partition.verify import verify_program
 from costmodel import preset

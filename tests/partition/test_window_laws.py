@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import autoshard.ops  # noqa: F401  (registers the operators)
+from autoshard.core.enumerate import enumerate_strategies
 from autoshard.core.rule import Rule
 from autoshard.core.rule_sdy import show_sdy
-from autoshard.core.strategy import Strategy, enumerate_strategies
+from autoshard.core.strategy import Strategy
 from autoshard.cost.evaluate import evaluate_plan
 from autoshard.cost.prices import Prices
 from autoshard.exporters.ir_dump import dump_program

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autoshard.ops  # noqa: F401  (registers the operators)
-from autoshard.core.strategy import Strategy, enumerate_strategies, is_runnable
+from autoshard.core.enumerate import enumerate_strategies
+from autoshard.core.strategy import Strategy, is_runnable
 from autoshard.layout import Mesh
 from autoshard.ops.body import Body
 from autoshard.ops.registry import lookup

@@ -51,8 +51,6 @@ def torch_rows(name: str, p: int, m: int, v: int) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_orders_are_torchs(name):
-    from autoshard.pipeline.schedules.csv_text import cells
-
     compared = 0
     for p in (2, 3, 4, 8):
         for m in (1, 2, 4, 6, 8, 12, 16, 24):
@@ -61,7 +59,7 @@ def test_orders_are_torchs(name):
                 continue
             for v in chunks:
                 made = make_schedule(name, p, m, v)
-                assert [cells(made, rank) for rank in range(p)] == torch_rows(name, p, m, v), (p, m, v)
+                assert [made.cells(rank) for rank in range(p)] == torch_rows(name, p, m, v), (p, m, v)
                 compared += 1
     assert compared >= 12
 

@@ -17,7 +17,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.passmanager import PassManager
 
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
-from autoshard.layout.sdy_text import show_mesh, show_sharding
+from autoshard.layout.sdy_show import show_mesh
+from autoshard.layout.sdy_text import show_sharding
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.attributes import Literal
 from autoshard.propagate.values import store

@@ -16,10 +16,10 @@ from golden_seeds import FOLDER, golden, sections
 from jax._src.interpreters import mlir as jax_mlir
 from jaxlib.mlir import ir
 
+from autoshard.api.propagate import PASSES, propagate
 from autoshard.core.rule_sdy import show_sdy
 from autoshard.exporters.sdy import to_module
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
-from autoshard.propagate.api import PASSES, propagate
 from autoshard.propagate.edges import add_edges
 from autoshard.propagate.priorities import hold_back, release
 from autoshard.propagate.run import run_op_priority

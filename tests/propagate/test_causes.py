@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoshard.api.propagate import PASSES, Propagated, propagate
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate import conflicts as reasons
-from autoshard.propagate.api import PASSES, Propagated, propagate
 from autoshard.propagate.causes import (
     ASKED,
     CALL,

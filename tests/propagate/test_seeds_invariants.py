@@ -6,7 +6,8 @@ import pytest
 from golden_seeds import check, sections
 
 from autoshard.layout.mesh import Mesh
-from autoshard.layout.sdy_text import parse_sharding, show_mesh
+from autoshard.layout.sdy_show import show_mesh
+from autoshard.layout.sdy_text import parse_sharding
 from autoshard.layout.verify_sharding import verify_sharding
 from autoshard.util.errors import ParseError, ShardingError
 

@@ -54,9 +54,9 @@ def _nested() -> str:
 
 
 def test_texts(tmp_path):
+    from autoshard.api.propagate import propagate
     from autoshard.frontends.stablehlo.load import from_stablehlo
     from autoshard.ir.text import show
-    from autoshard.propagate.api import propagate
 
     path, good = tmp_path / "model.mlir", _nested().encode()
 

@@ -120,7 +120,8 @@ SCRIPT = """
 import os, signal, sys, time
 import numpy as np
 from autoshard.layout.mesh import Mesh
-from autoshard.runtime.mpi import default_comm, started_ranks
+from autoshard.runtime.mpi import default_comm
+from autoshard.runtime.world import started_ranks
 
 ranks = started_ranks()
 mpi, groups = default_comm(ranks), Mesh(dp=ranks).groups(Mesh(dp=ranks).all_axes)

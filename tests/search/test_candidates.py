@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.core.strategy import enumerate_strategies, is_legal
+from autoshard.core.enumerate import enumerate_strategies
+from autoshard.core.strategy import is_legal
 from autoshard.ir.graph import Builder
 from autoshard.layout import Layout, Mesh
 from autoshard.partition.lower import lower

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import autoshard as ash
+from autoshard.api.propagate import propagate
 from autoshard.frontends import from_stablehlo
 from autoshard.frontends.planning import planning
 from autoshard.layout.mesh import Mesh
-from autoshard.propagate.api import propagate
 from autoshard.search.asked import Spread
 from autoshard.search.follow import ANY
 from autoshard.search.problem import Problem

@@ -20,8 +20,8 @@ from autoshard.plan.plan import Plan
 from autoshard.search import Problem
 from autoshard.search.batch import batch_parallel
 from autoshard.search.draft import Draft, Pricing
-from autoshard.search.flat import plan_flat
 from autoshard.search.least_sum import small_optimum
+from autoshard.search.registry import plan_flat
 from autoshard.trace.function import trace
 from autoshard.transform.planned_graph import planned_graph
 from autoshard.util.errors import PlanError

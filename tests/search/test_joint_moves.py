@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autoshard import ops
-from autoshard.core.strategy import parse_strategy
+from autoshard.core.place import parse_strategy
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.propagate.traced import asked_on

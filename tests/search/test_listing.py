@@ -5,8 +5,9 @@ import random
 
 import pytest
 
+from autoshard.core.enumerate import enumerate_strategies, some_strategies
 from autoshard.core.rule import bind
-from autoshard.core.strategy import enumerate_strategies, is_legal, some_strategies
+from autoshard.core.strategy import is_legal
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import Prices
 from autoshard.layout.mesh import Mesh

@@ -9,7 +9,7 @@ import pytest
 
 from autoshard import nn, ops
 from autoshard.api import plan
-from autoshard.core.strategy import enumerate_strategies
+from autoshard.core.enumerate import enumerate_strategies
 from autoshard.cost.evaluate import evaluate_plan
 from autoshard.cost.memory import memory_of, peak_memory
 from autoshard.cost.schedule import GraphMoments

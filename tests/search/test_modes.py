@@ -10,7 +10,7 @@ import pytest
 
 import autoshard as ash
 from autoshard import Parameter, nn, ops
-from autoshard.core.strategy import enumerate_strategies
+from autoshard.core.enumerate import enumerate_strategies
 from autoshard.cost.evaluate import plan_seconds
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import CONFIGURED, IMPROVED, PRICED, PROPAGATED

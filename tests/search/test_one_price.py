@@ -15,18 +15,18 @@ import pytest
 
 import autoshard as ash
 from autoshard import ops
+from autoshard.api.compare import compare
 from autoshard.cost.evaluate import evaluate, plan_seconds
 from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.lower import lower
 from autoshard.plan.plan import Plan
-from autoshard.report.compare import compare
 from autoshard.search import Problem, find_mode
 from autoshard.search.batch import batch_parallel
 from autoshard.search.draft import Draft, Pricing
-from autoshard.search.flat import plan_flat
 from autoshard.search.least_sum import small_optimum
 from autoshard.search.program_price import price_of, program_of
+from autoshard.search.registry import plan_flat
 from autoshard.transform.planned_graph import planned_graph
 from autoshard.util.errors import AutoshardError, PlanError
 from costmodel import preset

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autoshard.ops  # noqa: F401  (registers the operators)
-from autoshard.core.strategy import Strategy, enumerate_strategies
+from autoshard.core.enumerate import enumerate_strategies
+from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.blocks import local_bytes, local_nbytes
 from autoshard.cost.prices import Prices

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from autoshard.core.strategy import enumerate_strategies
+from autoshard.core.enumerate import enumerate_strategies
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Builder

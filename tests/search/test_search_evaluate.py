@@ -14,7 +14,7 @@ from autoshard.cost.evaluate import evaluate_plan, moves_of, plan_seconds
 from autoshard.cost.memory import runtime_bytes
 from autoshard.cost.prices import Prices
 from autoshard.ops.calls import call_bytes
-from autoshard.partition.passes.pipeline import MORE_MEMORY
+from autoshard.optimize.pipeline import MORE_MEMORY
 from autoshard.partition.program import Compute
 from autoshard.redistribute.buffers import staging_bytes
 from autoshard.transform import train_step

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoshard import ops
-from autoshard.core.strategy import some_strategies
+from autoshard.core.enumerate import some_strategies
 from autoshard.layout.mesh import Mesh
 from autoshard.search.choose import chooser
 from autoshard.search.draft import Draft, Pricing

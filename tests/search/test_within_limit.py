@@ -13,8 +13,8 @@ from autoshard.cost.memory import memory_of, peak_memory
 from autoshard.cost.prices import prices_for
 from autoshard.cost.schedule import GraphMoments
 from autoshard.layout.mesh import Mesh
+from autoshard.optimize import DEFAULT
 from autoshard.partition.composites import call_scratch
-from autoshard.partition.passes import DEFAULT
 from autoshard.plan.plan import Plan
 from autoshard.search.batch import batch_parallel
 from autoshard.search.byte_prices import byte_prices

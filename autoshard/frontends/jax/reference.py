@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,26 @@ import numpy as np
 
 from autoshard.frontends.jax.optimizers import OptaxOptimizer
 
-if TYPE_CHECKING:
-    from autoshard.frontends.jax.model import JaxModel
-
 # Without this, XLA keeps more digits of half precision in some places than the program says.
 _EXACT = {"xla_allow_excess_precision": False}
+
+
+class RunsInJax(Protocol):
+    """A JAX model with its example, as `JaxModel` is one: what running it takes."""
+
+    training: bool
+    optimizer: Any
+
+    @property
+    def leaf_names(self) -> list[str]: ...
+
+    @property
+    def optimized(self) -> list[str]: ...
+
+    @property
+    def example_leaves(self) -> list[np.ndarray]: ...
+
+    def outcome(self, leaves: Sequence[Any], by_jax: bool) -> tuple[Any, dict[str, Any], dict[str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,7 @@ class InJax:
     state: dict[str, np.ndarray]
 
 
-def run_in_jax(model: JaxModel) -> InJax:
+def run_in_jax(model: RunsInJax) -> InJax:
     """Run the model once in JAX on its first values and its example, with gradients by JAX if it is trained.
 
     Raises:

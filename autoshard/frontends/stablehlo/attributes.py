@@ -11,6 +11,8 @@ from jaxlib.mlir import ir
 from autoshard.core.tensortype import DYNAMIC, TOKEN, DType, TensorType, dtype
 from autoshard.util.errors import ShapeError
 
+# JAX puts one behind each operation inside a manual computation; on a number it says nothing.
+CONSTRAINT = "sdy.sharding_constraint"
 _ELEMENTS = {"i1": "bool", "complex<f32>": "c64", "complex<f64>": "c128", "f4E2M1FN": "f4e2m1fn"}
 
 

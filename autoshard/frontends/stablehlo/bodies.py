@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from autoshard.frontends.stablehlo.attributes import CONSTRAINT
 from autoshard.ir.run import elementwise
 from autoshard.ir.text import show
 from autoshard.ops.body import Body
 
-# JAX puts one behind each operation inside a manual computation; on a number it says nothing.
-CONSTRAINT = "sdy.sharding_constraint"
 _KNOWN = {
     "stablehlo.add": "add",
     "stablehlo.multiply": "mul",

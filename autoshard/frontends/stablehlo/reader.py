@@ -19,8 +19,7 @@ from jaxlib.mlir import ir
 from autoshard.core.rule import Rule
 from autoshard.core.rule_sdy import parse_sdy_rule
 from autoshard.core.tensortype import TOKEN, TensorType
-from autoshard.frontends.stablehlo.attributes import any_tensor_type, attribute, tensor_type
-from autoshard.frontends.stablehlo.bodies import CONSTRAINT
+from autoshard.frontends.stablehlo.attributes import CONSTRAINT, any_tensor_type, attribute, tensor_type
 from autoshard.frontends.stablehlo.functions import check_calls, entry_of, public_of, with_functions
 from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.frontends.stablehlo.locations import Locations, argument_name

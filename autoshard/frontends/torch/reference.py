@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,14 +16,26 @@ from autoshard.frontends.results import picked, plain
 from autoshard.frontends.torch.flex import plain_flex_attention
 from autoshard.frontends.torch.tensors import array_of
 from autoshard.trace.optim import SGD, Adam, AdamW, Momentum, Optimizer
+from autoshard.trace.parameter import Parameter
 from autoshard.util.errors import GraphError, at
 from autoshard.util.source import shown
 
-if TYPE_CHECKING:
-    from autoshard.frontends.torch.model import TorchModel
+
+class RunsInTorch(Protocol):
+    """A model of PyTorch with its example, as `TorchModel` is one: what running it takes."""
+
+    name: str
+    program: Any
+    module: Any
+    example: tuple[tuple, dict[str, Any]]
+    loss: Any
+    optimizer: Any
+    wrapped: str
+
+    def get_parameters(self) -> Iterator[Parameter]: ...
 
 
-def outputs_in_torch(model: TorchModel) -> list[np.ndarray]:
+def outputs_in_torch(model: RunsInTorch) -> list[np.ndarray]:
     """What torch returns for the example, without gradients: all tensors in it in order, or the loss.
 
     Raises:
@@ -37,7 +49,7 @@ def outputs_in_torch(model: TorchModel) -> list[np.ndarray]:
     return [array_of(one) for one in pytree.tree_leaves(found) if hasattr(one, "dtype")]
 
 
-def state_in_torch(model: TorchModel) -> dict[str, np.ndarray]:
+def state_in_torch(model: RunsInTorch) -> dict[str, np.ndarray]:
     """The model's parameters and buffers, by name, after torch ran the example once, or did one step of training.
 
     Raises:
@@ -56,12 +68,12 @@ def state_in_torch(model: TorchModel) -> dict[str, np.ndarray]:
     return {name: array_of(held[name]) for name in (one.name for one in model.get_parameters()) if name in held}
 
 
-def _module(model: TorchModel) -> Any:
+def _module(model: RunsInTorch) -> Any:
     """A copy of what was imported, so that nothing changes in it."""
     return model.program.module() if model.module is None else copy.deepcopy(model.module)
 
 
-def _result(model: TorchModel, module: Any) -> Any:
+def _result(model: RunsInTorch, module: Any) -> Any:
     args, kwargs = copy.deepcopy(model.example)
     try:
         with plain_flex_attention():
@@ -75,7 +87,7 @@ def _result(model: TorchModel, module: Any) -> Any:
     return found if model.loss is None else picked(plain(found), model.loss)
 
 
-def _named(model: TorchModel, module: Any) -> dict[str, Any]:
+def _named(model: RunsInTorch, module: Any) -> dict[str, Any]:
     """Parameters and buffers under all their names, without the prefix that the model leaves out."""
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     prefix = f"{model.wrapped}." if model.wrapped else ""

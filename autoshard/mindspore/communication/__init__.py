@@ -6,10 +6,9 @@ a rank.
 
 from __future__ import annotations
 
-import os
-
-from autoshard.mindspore.context import launched_rank, parallel_settings
-from autoshard.runtime.mpi import import_mpi, started_ranks
+from autoshard.mindspore.context import launched_rank
+from autoshard.runtime.mpi import import_mpi
+from autoshard.runtime.world import under_launcher, world_size
 
 __all__ = ["get_group_size", "get_rank", "init", "release"]
 
@@ -34,12 +33,4 @@ def get_rank() -> int:
 
 def get_group_size() -> int:
     """How many ranks there are: those that were started, else those the context plans for, else 1."""
-    if under_launcher():
-        return max(started_ranks(), 1)
-    settings = parallel_settings()
-    return settings.mesh.devices if settings.mesh is not None else settings.device_num or 1
-
-
-def under_launcher() -> bool:
-    """Whether each rank is a process of its own."""
-    return os.environ.get("AUTOSHARD_LAUNCHED") == "1" or started_ranks() > 1
+    return world_size()

@@ -9,6 +9,7 @@ from time import perf_counter
 
 import numpy as np
 
+from autoshard.engines.session import from_first_rank
 from autoshard.ir.graph import DATA, Graph, Value
 from autoshard.pipeline.execute.group import GroupMeasurement, GroupRun
 from autoshard.pipeline.planned.data import PipelineData
@@ -17,7 +18,6 @@ from autoshard.runtime.comm import Comm
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mail import Letter, LocalMail, Mail
 from autoshard.runtime.mpi import MpiComm
-from autoshard.runtime.session import from_first_rank
 from autoshard.trace.evaluate import evaluate
 from autoshard.util.errors import RuntimeSetupError, ScheduleError
 

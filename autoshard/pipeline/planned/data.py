@@ -9,7 +9,7 @@ from typing import Self
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Graph, Value, walk
-from autoshard.partition.passes import DEFAULT
+from autoshard.optimize import DEFAULT
 from autoshard.pipeline.planned.programs import Maker, Programs
 from autoshard.pipeline.planned.stage_plan import StageGraph
 from autoshard.pipeline.schedules.schedule import Schedule

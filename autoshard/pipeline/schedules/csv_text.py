@@ -21,21 +21,6 @@ _PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 _NOT_HELD = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD)")
 
 
-def cells(schedule: Schedule, rank: int) -> list[str]:
-    """The cells of a rank's row: an action each, or two that share a slot."""
-    found: list[str] = []
-    first: Action | None = None
-    for action in schedule.orders[rank]:
-        if first is not None:
-            found.append(f"({first};{action})OVERLAP_F_B")
-            first = None
-        elif action in schedule.overlapped:
-            first = action
-        else:
-            found.append(str(action))
-    return found
-
-
 def csv_text(schedule: Schedule) -> str:
     """The text of a schedule; `read_schedule` of it is the schedule.
 
@@ -46,7 +31,7 @@ def csv_text(schedule: Schedule) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for rank in range(schedule.ranks):
-        writer.writerow(cells(schedule, rank))
+        writer.writerow(schedule.cells(rank))
     return text.getvalue()
 
 

@@ -41,9 +41,7 @@ class Schedule:
     name: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        from autoshard.pipeline.schedules.csv_text import cells
-
-        return "\n".join(" ".join(cells(self, rank)) for rank in range(self.ranks))
+        return "\n".join(" ".join(self.cells(rank)) for rank in range(self.ranks))
 
     def __iter__(self) -> Iterator[Action]:
         return chain.from_iterable(self.orders)
@@ -90,6 +88,20 @@ class Schedule:
             after = (self.backward(stage + 1, micro),) if stage + 1 < self.stages else ()
             return Action(FORWARD, stage, micro), *after
         return (Action(INPUT_GRADIENT, stage, micro),)
+
+    def cells(self, rank: int) -> list[str]:
+        """The cells of a rank's row: an action each, or two that share a slot."""
+        found: list[str] = []
+        first: Action | None = None
+        for action in self.orders[rank]:
+            if first is not None:
+                found.append(f"({first};{action})OVERLAP_F_B")
+                first = None
+            elif action in self.overlapped:
+                first = action
+            else:
+                found.append(str(action))
+        return found
 
     def chunks(self, rank: int) -> tuple[int, ...]:
         """The stages of a rank, ascending."""

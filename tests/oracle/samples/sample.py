@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import TensorType, dtype
-from autoshard.ir.text import show
-from autoshard.ir.text_values import body
+from autoshard.ir.text import body, show
 from autoshard.ops.body import Body
 from autoshard.ops.registry import Operator
 from autoshard.trace.function import trace

@@ -19,21 +19,19 @@ from typing import TYPE_CHECKING, Any
 from autoshard.cost.fusion import fused
 from autoshard.engines.executors import check_engine_runs
 from autoshard.engines.extras import need
+from autoshard.engines.session import Session
 from autoshard.frontends.planning import is_module, planning
 from autoshard.frontends.targets import traced_target
-from autoshard.ir.graph import DATA, Graph, Value
-from autoshard.layout.layout import Layout
+from autoshard.ir.graph import Value
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.show import show_layout as draw
-from autoshard.layout.tensor_map import matrix_axes, onto
-from autoshard.mindspore.communication import get_group_size
-from autoshard.mindspore.context import DATA_PARALLEL, FULL_BATCH, DatasetStrategy, check_dataset_strategy
-from autoshard.partition.passes import DEFAULT
-from autoshard.partition.passes.pipeline import check_passes
+from autoshard.optimize import DEFAULT
+from autoshard.optimize.pipeline import check_passes
+from autoshard.plan.data_layouts import FULL_BATCH, DatasetStrategy, data_layouts
 from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import asked_on, work_of
 from autoshard.runtime.mpi import default_comm
-from autoshard.runtime.session import Session
+from autoshard.runtime.world import world_size
 from autoshard.search import find_mode
 from autoshard.search.followed import unfollowed
 from autoshard.search.limit import MEMORY, check_limit, read_limit
@@ -46,7 +44,7 @@ from autoshard.trace.function import Traced
 from autoshard.transform.planned_graph import planned_graph
 from autoshard.transform.train import accumulated
 from autoshard.util.checks import positive
-from autoshard.util.errors import AutoshardError, PlanError
+from autoshard.util.errors import PlanError
 from costmodel import Hardware, preset
 
 if TYPE_CHECKING:
@@ -95,7 +93,7 @@ def plan(
         memory: what a device has, as bytes or as text such as "80 GiB"; "optimal" and the default mode look for a plan
             that keeps to it, and a plan that needs more is refused.
         passes: what is done to the program that the plan leads to, so that it moves less: True (`DEFAULT` of
-            autoshard.partition.passes), False (nothing), or names of `PASSES`.
+            autoshard.optimize), False (nothing), or names of `PASSES`.
         micro_batches: into how many parts the batch (dim 0 of data inputs) is cut, which are done one after the other:
             gradients are added up, and updates are done once. Not for a module.
 
@@ -413,7 +411,7 @@ def _mesh(mesh: Mesh | str | None, devices: int | None) -> Mesh:
         raise PlanError(
             f"plan: mesh '{chosen}' has {chosen.devices} devices, but devices is {devices}; give one of both"
         )
-    return chosen or Mesh.flat(int(devices or get_group_size()))
+    return chosen or Mesh.flat(int(devices or world_size()))
 
 
 def _check_request(search: Any, options: Any) -> None:
@@ -451,55 +449,6 @@ def known_hardware(name: Any) -> Hardware:
         return preset(name)
     except (KeyError, ValueError, TypeError) as error:
         raise PlanError(f"hardware {name!r}: {error.args[0] if error.args else error}") from None
-
-
-# -- where data inputs lie -----------------------------------------------------------------------------------
-
-
-def data_layouts(graph: Graph, mesh: Mesh, strategy: DatasetStrategy) -> dict[Value, Layout]:
-    """The layouts that a dataset strategy gives to the graph's data inputs.
-
-    Raises:
-        PlanError: a strategy for another number of inputs, or one that does not fit or divide an input.
-    """
-    strategy = check_dataset_strategy("dataset_strategy", strategy)
-    data = [value for value, role in zip(graph.inputs, graph.roles, strict=True) if role == DATA]
-    if not isinstance(strategy, str) and len(strategy) != len(data):
-        names = ", ".join(value.name for value in data)
-        raise PlanError(
-            f"dataset_strategy has {len(strategy)} entries, but there are {len(data)} data inputs ({names})"
-        )
-    layouts = {value: data_layout(mesh, strategy, i, value.type.rank, value.name) for i, value in enumerate(data)}
-    for place, (value, layout) in enumerate(layouts.items()):
-        uneven = not isinstance(strategy, str) and isinstance(strategy[place], Layout)
-        if not uneven and not layout.divides(value.type.shape):
-            raise PlanError(
-                f"dataset_strategy splits {value.name}: {value.type} as [{layout}] into {layout.parts} "
-                "parts, which do not divide it"
-            )
-    return layouts
-
-
-def data_layout(mesh: Mesh, strategy: DatasetStrategy, place: int, rank: int, name: str = "") -> Layout:
-    """The layout of data input number `place`, a tensor of `rank` dims.
-
-    Raises:
-        PlanError: an entry with another number of dims, or that the mesh cannot express.
-    """
-    if strategy == FULL_BATCH or not rank:
-        return Layout.whole(mesh, rank)
-    if strategy == DATA_PARALLEL:
-        return Layout(mesh, [mesh.all_axes, *[()] * (rank - 1)])
-    assert not isinstance(strategy, str), "check_dataset_strategy knows both words"
-    entry = strategy[place]
-    count = entry.rank if isinstance(entry, Layout) else len(entry)
-    label = name or f"number {place}"
-    if count != rank:
-        raise PlanError(f"dataset_strategy gives {count} entries to data input {label}, which has {rank} dims")
-    try:
-        return onto(entry, mesh) if isinstance(entry, Layout) else Layout(mesh, matrix_axes(mesh, entry))
-    except AutoshardError as error:
-        raise PlanError(f"dataset_strategy of data input {label}: {error}") from None
 
 
 def without_annotations(traced: Traced) -> Traced:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from autoshard.cost.instructions import Costs, Setting
 from autoshard.ir.graph import Node
+from autoshard.optimize.block import Accepted, InstructionBlock, Namer, Replacement, dying, swept
 from autoshard.partition.forms import Form, padded_steps
-from autoshard.partition.passes.block import Accepted, InstructionBlock, Namer, Replacement, dying, swept
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
 from autoshard.redistribute.window import WindowStep
 from autoshard.util.errors import RedistributeError

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autoshard.frontends.propagated import PropagatedData
 from autoshard.layout.mesh import Mesh
 from autoshard.propagate.edges import add_edges, sink_edges
 from autoshard.propagate.levels import Level
 from autoshard.propagate.pipeline import EXPORT, IMPORT
-from autoshard.propagate.propagated import PropagatedData
 from autoshard.propagate.record import PropagationRecord
 from autoshard.propagate.run import Log, Options
 from autoshard.propagate.run import propagate as spread_work

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from autoshard.cost.instructions import BundleSize, Costs, Setting
+from autoshard.optimize.block import InstructionBlock, Replacement, rewritten
 from autoshard.partition.bundling import Ends, bundled
-from autoshard.partition.passes.block import InstructionBlock, Replacement, rewritten
 from autoshard.partition.program import Bundle, Collective, Program, Register
 from autoshard.partition.verify_bundles import bundle_key
 

@@ -16,7 +16,7 @@ from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout, Refs
 from autoshard.ops.attributes import Place
 from autoshard.ops.registry import Operator
-from autoshard.partition.passes.block import is_pure
+from autoshard.optimize.block import is_pure
 from autoshard.partition.program import Compute, Instruction, Register
 from autoshard.util.errors import LayoutError
 

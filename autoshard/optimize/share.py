@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from autoshard.cost.instructions import Setting
 from autoshard.ir.flow import manual_axes
-from autoshard.partition.passes.block import Names, final, is_pure, renamed, without_dead
+from autoshard.optimize.block import Names, final, is_pure, renamed, without_dead
 from autoshard.partition.program import Collective, Compute, Instruction, Nest, NestBody, Program, Register
 from autoshard.redistribute.window import WindowStep
 

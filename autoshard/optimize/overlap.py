@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoshard.cost.instructions import Setting
-from autoshard.partition.passes.block import InstructionBlock, Replacement, is_pure, rewritten
+from autoshard.optimize.block import InstructionBlock, Replacement, is_pure, rewritten
 from autoshard.partition.program import (
     Bundle,
     Collective,

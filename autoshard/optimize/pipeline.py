@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from autoshard.cost.instructions import Costs, Setting
 from autoshard.cost.timeline import step_seconds
 from autoshard.ir.graph import Node
-from autoshard.partition.passes.chains import chains
-from autoshard.partition.passes.combine import combine
-from autoshard.partition.passes.move import move
-from autoshard.partition.passes.overlap import overlap
-from autoshard.partition.passes.share import share
+from autoshard.optimize.chains import chains
+from autoshard.optimize.combine import combine
+from autoshard.optimize.move import move
+from autoshard.optimize.overlap import overlap
+from autoshard.optimize.share import share
 from autoshard.partition.program import Program
 from autoshard.util.errors import PlanError
 from autoshard.util.gc_paused import gc_paused

@@ -15,9 +15,9 @@ from autoshard.core.strategy import Strategy
 from autoshard.cost.instructions import Costs, Setting
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
-from autoshard.partition.passes.block import Accepted, InstructionBlock, Namer, Replacement, dying, swept
-from autoshard.partition.passes.chains import as_step, brought, gains
-from autoshard.partition.passes.moved import ends_terms, movable, placed, with_operand, with_result
+from autoshard.optimize.block import Accepted, InstructionBlock, Namer, Replacement, dying, swept
+from autoshard.optimize.chains import as_step, brought, gains
+from autoshard.optimize.moved import ends_terms, movable, placed, with_operand, with_result
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
 from autoshard.util.errors import RedistributeError
 

@@ -1,0 +1,123 @@
+"""All strategies of an operator's rule on a mesh, or the part of them that a search can look at.
+
+>>> from autoshard.core.rule import bind
+>>> rule = bind("m k, k n -> m n", [(4, 6), (6, 8)])
+>>> [strategy.in_strategy for strategy in enumerate_strategies(rule, Mesh(tp=2))]
+[((2, 1), (1, 1)), ((1, 2), (2, 1)), ((1, 1), (1, 2)), ((1, 1), (1, 1))]
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from autoshard.core.rule import Rule
+from autoshard.core.strategy import Strategy, is_legal
+from autoshard.layout.layout import Refs
+from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
+from autoshard.util.memo import remembered
+
+_MOST_WAYS = 10_000
+"""Combinations that are looked at one by one at most."""
+
+
+@remembered()
+def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
+    """All strategies in a fixed order: for every mesh axis a device matrix over the factors, of any divisors.
+
+    On a flat mesh these are MindSpore's (a.2): parts per factor whose product divides the device count,
+    placed in factor order, the rest repeating the calculation. On named axes each axis has such a matrix of
+    its own and the candidates are all combinations. Axes are major to minor in mesh order within a factor.
+    """
+    return _combined(rule, mesh, _choices(rule, mesh))
+
+
+@remembered()
+def some_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
+    """All strategies where few can be combined (up to 10,000 ways); on larger meshes a part of them.
+
+    Then an axis splits one factor as a whole, or none; where even these are too many, the neighbouring axes of which
+    both are smallest are used as one, and so on.
+    """
+    choices = _choices(rule, mesh)
+    if math.prod(map(len, choices)) > _MOST_WAYS:
+        groups = [[mesh.axis(name)] for name, size in mesh.axes if size > 1]
+        choices = _whole_choices(rule, groups)
+        while math.prod(map(len, choices)) > _MOST_WAYS and len(groups) > 1:
+            at = min(range(len(groups) - 1), key=lambda i: size_of((*groups[i], *groups[i + 1])))
+            groups[at : at + 2] = [groups[at] + groups[at + 1]]
+            choices = _whole_choices(rule, groups)
+    return _combined(rule, mesh, choices)
+
+
+Laid = Mapping[int, Refs]
+"""What some mesh axes split: per factor the axes, for those that they split."""
+
+
+def _choices(rule: Rule, mesh: Mesh) -> list[tuple[Laid, ...]]:
+    """Per mesh axis all ways to lay the factors over it."""
+    free = [i for i, factor in enumerate(rule.factors) if factor.splittable]
+    return [tuple(_axis_choices(mesh, name, size, rule, free)) for name, size in mesh.axes if size > 1]
+
+
+def _whole_choices(rule: Rule, groups: Sequence[Sequence[AxisRef]]) -> list[tuple[Laid, ...]]:
+    """Per group of axes: each factor that it can split all together, and none."""
+    free = [i for i, factor in enumerate(rule.factors) if factor.splittable]
+    return [(*({i: tuple(group)} for i in free if rule.factors[i].even % size_of(group) == 0), {}) for group in groups]
+
+
+def _combined(rule: Rule, mesh: Mesh, choices: Sequence[Sequence[Laid]]) -> tuple[Strategy, ...]:
+    found, numbers = [], range(len(rule.factors))
+    for combination in itertools.product(*choices):
+        laid: dict[int, Refs] = {}
+        for choice in combination:
+            for i, refs in choice.items():
+                laid[i] = laid[i] + refs if i in laid else refs
+        axes = tuple([merge_refs(laid[i]) if i in laid else () for i in numbers])
+        if is_legal(rule, list(map(size_of, axes))):
+            found.append(Strategy(rule, mesh, axes))
+    return tuple(found)
+
+
+def _axis_choices(mesh: Mesh, name: str, size: int, rule: Rule, free: list[int]) -> Iterator[dict[int, Refs]]:
+    """Ways to lay the factors over one axis, in factor order, larger leading splits first, rest unused."""
+    whole_axis = mesh.axis(name)
+
+    def lay(place: int, rest: tuple, chosen: dict[int, Refs]) -> Iterator[dict[int, Refs]]:
+        if place == len(free) or rest[0] is None:
+            yield chosen
+            return
+        axis = rest[0]
+        extent = rule.factors[free[place]].even
+        for parts in divisors(axis.size):
+            if extent % parts:
+                continue
+            if parts == 1:
+                yield from lay(place + 1, rest, chosen)
+                continue
+            major, minor = axis.split(parts)
+            yield from lay(place + 1, (minor if minor.size > 1 else None,), {**chosen, free[place]: (major,)})
+
+    return lay(0, (whole_axis,), {})
+
+
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """Divisors, largest first.
+
+    >>> divisors(12)
+    (12, 6, 4, 3, 2, 1)
+    """
+    found, left, prime = [1] if number > 0 else [], number, 2
+    while left > 1:
+        # What has no divisor up to its root is prime.
+        prime = prime if prime * prime <= left else left
+        powers = [1]
+        while left % prime == 0:
+            left //= prime
+            powers.append(powers[-1] * prime)
+        found = [one * power for one in found for power in powers]
+        prime += 1
+    return tuple(sorted(found, reverse=True))

@@ -1,0 +1,128 @@
+"""MindSpore's functions of arithmetic, comparison and activation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoshard import ops as core
+from autoshard.core.tensortype import dtype as element
+from autoshard.mindspore.ops import math as elementwise
+from autoshard.mindspore.ops import neural
+from autoshard.mindspore.ops.primitive import as_tensors, tensors
+from autoshard.util.errors import ShapeError
+
+
+def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
+    """input / other; "floor" or "trunc" rounds it."""
+    if rounding_mode is None:
+        return elementwise.Div()(input, other)
+    if rounding_mode not in ("floor", "trunc"):
+        raise ShapeError(f"div: rounding_mode is {rounding_mode!r}; it is None, 'floor' or 'trunc'")
+    return (elementwise.FloorDiv if rounding_mode == "floor" else elementwise.TruncateDiv)()(input, other)
+
+
+divide = div
+
+
+def subtract(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    """input - alpha * other."""
+    return elementwise.Sub()(input, other if alpha == 1 else elementwise.Mul()(other, alpha))
+
+
+def remainder(input: Any, other: Any) -> Any:
+    """input - floor(input / other) * other: it has the sign of `other`."""
+    return elementwise.FloorMod()(input, other)
+
+
+def fmod(input: Any, other: Any) -> Any:
+    """input - trunc(input / other) * other: it has the sign of `input`."""
+    return elementwise.Mod()(input, other)
+
+
+def round(input: Any, *, decimals: int = 0) -> Any:
+    """The nearest whole number, of two the even one; or so many decimals."""
+    return elementwise.Round()(input, decimals)
+
+
+def trunc(input: Any) -> Any:
+    """The number without its fraction."""
+    return as_tensors(core.mul(core.sign(input), core.floor(core.abs(input))))
+
+
+def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
+    """Kept between min and max, of which one may be left out."""
+    if min is None and max is None:
+        raise ShapeError("clamp: give min, max or both")
+    x = input if min is None else elementwise.Maximum()(input, min)
+    return x if max is None else elementwise.Minimum()(x, max)
+
+
+clip = clamp
+
+
+def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
+    """The same as `clamp`."""
+    return clamp(x, clip_value_min, clip_value_max)
+
+
+def relu(input: Any, inplace: bool = False) -> Any:
+    """max(x, 0); `inplace` is not offered, as tensors of a trace never change."""
+    if inplace:
+        raise ShapeError("relu: inplace=True is not offered; use the result")
+    return elementwise.ReLU()(input)
+
+
+def gelu(input: Any, approximate: str = "none") -> Any:
+    """x times the normal distribution function of x; "tanh" takes the approximation by tanh."""
+    if approximate not in ("none", "tanh"):
+        raise ShapeError(f"gelu: approximate is {approximate!r}; it is 'none' or 'tanh'")
+    return as_tensors(core.gelu(input, approximate=approximate))
+
+
+def silu(input: Any) -> Any:
+    """x times the sigmoid of x."""
+    return as_tensors(core.silu(input))
+
+
+def elu(input_x: Any, alpha: float = 1.0) -> Any:
+    """x where it is at least 0, else alpha (exp(x) - 1)."""
+    return elementwise.Elu(alpha)(input_x)
+
+
+def leaky_relu(input: Any, alpha: float = 0.2) -> Any:
+    """x where it is at least 0, else alpha x."""
+    below = core.scalar_mul(core.minimum(input, core.zeros_like(input)), factor=alpha)
+    return as_tensors(core.add(core.relu(input), below))
+
+
+def logsigmoid(x: Any) -> Any:
+    """The logarithm of the sigmoid."""
+    return as_tensors(core.neg(core.softplus(core.neg(x))))
+
+
+def softplus(input: Any, beta: float = 1, threshold: float = 20) -> Any:
+    """log(1 + exp(beta x)) / beta, and x itself where beta x is above the threshold."""
+    scaled = input if beta == 1 else core.scalar_mul(input, factor=beta)
+    far = core.greater(scaled, core.fill(shape=(), value=threshold, dtype=element(input.dtype).name))
+    soft = core.softplus(scaled)
+    return as_tensors(core.select(far, input, soft if beta == 1 else core.scalar_mul(soft, factor=1 / beta)))
+
+
+def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+    """Kept between two numbers."""
+    return clamp(input, min_val, max_val)
+
+
+def softmax(input: Any, axis: int = -1, *, dtype: Any = None) -> Any:
+    """exp(x) divided by its sum along `axis`; in another element type, if given."""
+    return neural.Softmax(axis)(input if dtype is None else elementwise.Cast()(input, dtype))
+
+
+def log_softmax(logits: Any, axis: int = -1) -> Any:
+    """The logarithm of `softmax`."""
+    return neural.LogSoftmax(axis)(logits)
+
+
+def where(condition: Any, input: Any, other: Any) -> Any:
+    """`input` where the condition is true, else `other`."""
+    return elementwise.Select()(condition, *tensors(input, other))

@@ -1,0 +1,76 @@
+"""MindSpore's functions that apply a primitive of the same operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from autoshard.mindspore.ops import index as lookups
+from autoshard.mindspore.ops import math as elementwise
+from autoshard.mindspore.ops import neural, shapes
+from autoshard.mindspore.ops.primitive import Named
+
+
+def _function(primitive: type[Named], *names: str) -> Callable:
+    """A call of the primitive, made without attributes; `names` are those of the operands, where they differ."""
+
+    def call(*args: Any, **given: Any) -> Any:
+        renamed = {known.get(name, name): value for name, value in given.items()}
+        return primitive()(*args, **renamed)
+
+    parameters = list(primitive.called_with.parameters.values())
+    own = [
+        one.replace(name=name) for one, name in zip(parameters, names or [one.name for one in parameters], strict=True)
+    ]
+    known = {name: one.name for name, one in zip(names, parameters, strict=False)}
+    call.__signature__ = primitive.called_with.replace(parameters=own)  # type: ignore[attr-defined]
+    call.__doc__ = primitive.__doc__
+    return call
+
+
+_ONE = {
+    "abs": "Abs", "acos": "ACos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh", "atan": "Atan", "atanh": "Atanh",
+    "ceil": "Ceil", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "erfc": "Erfc", "exp": "Exp", "expm1": "Expm1",
+    "floor": "Floor", "isfinite": "IsFinite", "isinf": "IsInf", "log": "Log", "log1p": "Log1p",
+    "logical_not": "LogicalNot", "neg": "Neg", "negative": "Neg", "reciprocal": "Reciprocal", "rsqrt": "Rsqrt",
+    "sigmoid": "Sigmoid", "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "square": "Square",
+    "tan": "Tan", "tanh": "Tanh", "add": "Add", "tensor_add": "Add", "mul": "Mul", "multiply": "Mul", "sub": "Sub",
+    "floor_divide": "FloorDiv", "floor_mod": "FloorMod", "pow": "Pow", "maximum": "Maximum", "minimum": "Minimum",
+    "equal": "Equal", "eq": "Equal", "not_equal": "NotEqual", "ne": "NotEqual", "greater": "Greater", "gt": "Greater",
+    "greater_equal": "GreaterEqual", "ge": "GreaterEqual", "less": "Less", "le": "LessEqual",
+    "less_equal": "LessEqual", "atan2": "Atan2", "select": "Select", "lerp": "Lerp",
+    "masked_fill": "MaskedFill", "hardsigmoid": "HSigmoid", "hardswish": "HSwish", "selu": "SeLU", "mish": "Mish",
+    "fast_gelu": "FastGeLU", "relu6": "ReLU6", "truncate_div": "TruncateDiv", "truncate_mod": "TruncateMod",
+}  # fmt: skip
+globals().update({name: _function(getattr(elementwise, kind)) for name, kind in _ONE.items()})
+
+lt = _function(elementwise.Less)
+cast = _function(elementwise.Cast, "input", "dtype")
+isnan = _function(elementwise.IsNan, "input")
+logical_and = _function(elementwise.LogicalAnd, "input", "other")
+logical_or = _function(elementwise.LogicalOr, "input", "other")
+logical_xor = _function(elementwise.LogicalXor)
+floor_div = _function(elementwise.FloorDiv, "x", "y")
+tensor_div = _function(elementwise.RealDiv)
+tensor_mul = _function(elementwise.Mul)
+softsign = _function(elementwise.Softsign, "x")
+prelu = _function(elementwise.PReLU)
+addn = _function(elementwise.AddN, "x")
+reshape = _function(shapes.Reshape)
+transpose = _function(shapes.Transpose, "input", "dims")
+permute = _function(shapes.Transpose, "input", "axis")
+expand_dims = _function(shapes.ExpandDims)
+unsqueeze = _function(shapes.ExpandDims, "input", "dim")
+tile = _function(shapes.Tile)
+fill = _function(shapes.Fill)
+depend = _function(shapes.Depend)
+shape = _function(shapes.Shape)
+rank = _function(shapes.Rank)
+size = _function(shapes.Size)
+gather_d = _function(lookups.GatherD)
+gather_elements = _function(lookups.GatherD, "input", "dim", "index")
+unsorted_segment_sum = _function(lookups.UnsortedSegmentSum)
+stop_gradient = _function(elementwise.StopGradient)
+bias_add = _function(neural.BiasAdd)
+bmm = _function(neural.BatchMatMul, "input_x", "mat2")
+mm = _function(neural.MatMul)

@@ -1,0 +1,120 @@
+"""MindSpore's losses as functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoshard import ops as core
+from autoshard.core.tensortype import dtype as element
+from autoshard.mindspore.ops import loss, neural
+from autoshard.mindspore.ops.primitive import as_tensors
+from autoshard.util.errors import ShapeError
+
+
+def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+    """Squared differences."""
+    return as_tensors(core.mse_loss(input, target, reduction=reduction))
+
+
+def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+    """Absolute differences."""
+    return as_tensors(core.l1_loss(input, target, reduction=reduction))
+
+
+def smooth_l1_loss(input: Any, target: Any, beta: float = 1.0, reduction: str = "none") -> Any:
+    """See the primitive SmoothL1Loss."""
+    return loss.SmoothL1Loss(beta, reduction)(input, target)
+
+
+def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+    """d^2 / 2 of differences d below delta, else delta (|d| - delta / 2)."""
+    found = loss.SmoothL1Loss(delta, reduction)(input, target)
+    return as_tensors(core.scalar_mul(found, factor=delta))
+
+
+def binary_cross_entropy(logits: Any, labels: Any, weight: Any = None, reduction: str = "mean") -> Any:
+    """The cross entropy of probabilities with probabilities."""
+    return loss.BinaryCrossEntropy(reduction)(logits, labels, weight)
+
+
+def binary_cross_entropy_with_logits(
+    input: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: str = "mean"
+) -> Any:
+    """The cross entropy of the sigmoid of logits with probabilities."""
+    return loss.BCEWithLogitsLoss(reduction)(input, target, weight, pos_weight)
+
+
+def kl_div(logits: Any, labels: Any, reduction: str = "mean") -> Any:
+    """See the primitive KLDivLoss."""
+    return loss.KLDivLoss(reduction=reduction)(logits, labels)
+
+
+def nll_loss(
+    inputs: Any,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Minus logarithms of probabilities [N, C] of class numbers [N]."""
+    if len(inputs.shape) != 2:
+        raise ShapeError(f"nll_loss: inputs are {tuple(inputs.shape)}; only [N, C] is offered here")
+    kind = element(inputs.dtype).name
+    own = core.fill(shape=(inputs.shape[1],), value=1, dtype=kind) if weight is None else weight
+    found, total = loss.NLLLoss(reduction, ignore_index)(inputs, target, own)
+    if not label_smoothing:
+        return found
+    _, share = loss.counted(target, own, ignore_index)
+    each = core.mul(core.neg(core.reduce_sum(core.mul(inputs, own), axis=(1,))), _seen(target, ignore_index, kind))
+    evenly = (
+        core.div(core.reduce_sum(each), total) if reduction == "mean" else loss.reduced(each, reduction, "nll_loss")
+    )
+    kept = core.scalar_mul(found, factor=1 - label_smoothing)
+    return as_tensors(core.add(kept, core.scalar_mul(evenly, factor=label_smoothing / inputs.shape[1])))
+
+
+def _seen(target: Any, ignore: int, kind: str) -> Any:
+    return core.cast(
+        core.not_equal(target, core.fill(shape=(), value=ignore, dtype=element(target.dtype).name)), dtype=kind
+    )
+
+
+def _by_class(logits: Any, labels: Any, ignore: int, reduction: str) -> Any:
+    """The cross entropy with class numbers as one operator, without rows of the class that is ignored."""
+    kind = element(logits.dtype).name
+    seen = core.not_equal(labels, core.fill(shape=(), value=ignore, dtype=element(labels.dtype).name))
+    rows = core.sparse_softmax_cross_entropy_with_logits(logits, core.select(seen, labels, core.zeros_like(labels)))
+    count = core.cast(seen, dtype=kind)
+    rows = core.mul(rows, count)
+    if reduction != "mean":
+        return as_tensors(loss.reduced(rows, reduction, "cross_entropy"))
+    return as_tensors(core.div(core.reduce_sum(rows), core.reduce_sum(count)))
+
+
+def cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Logits [N, C] against class numbers [N] or class probabilities [N, C]."""
+    if len(input.shape) != 2:
+        raise ShapeError(
+            f"cross_entropy: logits are {tuple(input.shape)}; only [N, C] is offered (MindSpore has classes in dim 1, "
+            "autoshard.nn.TokenLoss takes them in the last)"
+        )
+    sparse = not element(target.dtype).is_float
+    if sparse and weight is None and not label_smoothing:
+        return _by_class(input, target, ignore_index, reduction)
+    logs = neural.LogSoftmax(-1)(input)
+    if sparse:
+        return nll_loss(logs, target, weight, ignore_index, reduction, label_smoothing)
+    if label_smoothing:
+        rest = label_smoothing / input.shape[-1]
+        target = core.scalar_add(core.scalar_mul(target, factor=1 - label_smoothing), addend=rest)
+    parts = core.mul(logs, target if weight is None else core.mul(target, weight))
+    rows = core.neg(core.reduce_sum(parts, axis=(-1,)))
+    return as_tensors(loss.reduced(rows, reduction, "cross_entropy"))

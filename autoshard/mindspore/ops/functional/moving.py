@@ -1,0 +1,227 @@
+"""MindSpore's functions that move elements, look them up, or make tensors out of nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from autoshard import ops as core
+from autoshard.mindspore.ops import index as lookups
+from autoshard.mindspore.ops import math as elementwise
+from autoshard.mindspore.ops import shapes
+from autoshard.mindspore.ops.primitive import as_tensors, plain
+from autoshard.util.errors import ShapeError
+
+
+def split(tensor: Any, split_size_or_sections: int | Sequence[int], axis: int = 0) -> Any:
+    """Parts of so many elements along `axis`, the last may have less; or parts of the given sizes."""
+    length, given = tensor.shape[axis], plain(split_size_or_sections)
+    sizes = (
+        given
+        if isinstance(given, tuple)
+        else (given,) * (length // given) + ((length % given,) if length % given else ())
+    )
+    if math.fsum(sizes) != length:
+        raise ShapeError(f"split: sizes {sizes} do not add up to the {length} elements along axis {axis}")
+    parts = core.split(tensor, axis=axis, sizes=sizes)
+    return as_tensors(parts if isinstance(parts, tuple) else (parts,))
+
+
+def chunk(input: Any, chunks: int, axis: int = 0) -> Any:
+    """So many parts along `axis`, equal but for the last."""
+    return split(input, -(-input.shape[axis] // chunks), axis)
+
+
+def concat(tensors: Any, axis: int = 0) -> Any:
+    """Tensors one behind the other along `axis`."""
+    return shapes.Concat(axis)(tensors)
+
+
+cat = concat
+
+
+def stack(tensors: Any, axis: int = 0) -> Any:
+    """Tensors of one shape along a new axis."""
+    return shapes.Stack(axis)(tensors)
+
+
+def unstack(input_x: Any, axis: int = 0) -> Any:
+    """The tensors that lie along `axis`."""
+    return shapes.Unstack(axis)(input_x)
+
+
+def unbind(input: Any, dim: int = 0) -> Any:
+    """The tensors that lie along `dim`."""
+    return shapes.Unstack(dim)(input)
+
+
+def squeeze(input: Any, axis: Any = None) -> Any:
+    """Without the dims of size 1 at `axis`, or any."""
+    return shapes.Squeeze(shapes.axes(axis))(input)
+
+
+def flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Any:
+    """The dims from `start_dim` to `end_dim` as one."""
+    if order != "C":
+        raise ShapeError(f"flatten: order is {order!r}; only 'C', row-major, is offered here")
+    rank = len(input.shape)
+    if not rank:
+        return as_tensors(core.reshape(input, shape=(1,)))
+    first, last = start_dim % rank, end_dim % rank
+    if last < first:
+        raise ShapeError(f"flatten: start_dim {start_dim} comes behind end_dim {end_dim}")
+    whole = math.prod(input.shape[first : last + 1])
+    return as_tensors(core.reshape(input, shape=(*input.shape[:first], whole, *input.shape[last + 1 :])))
+
+
+def broadcast_to(input: Any, shape: Sequence[int]) -> Any:
+    """Repeated along new leading dims, and along dims of size 1; -1 keeps a dim."""
+    return shapes.BroadcastTo(plain(shape))(input)
+
+
+def flip(input: Any, dims: Any) -> Any:
+    """In reversed order along dims."""
+    return shapes.ReverseV2(shapes.axes(dims))(input)
+
+
+def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
+    """Moved by `shifts` along `dims`; what leaves at the end comes in at the begin."""
+    return shapes.Roll(shifts, dims)(input)
+
+
+def swapaxes(input: Any, axis0: int, axis1: int) -> Any:
+    """With two dims exchanged."""
+    order = list(range(len(input.shape)))
+    order[axis0], order[axis1] = order[axis1], order[axis0]
+    return shapes.Transpose()(input, tuple(order))
+
+
+def t(input: Any) -> Any:
+    """The transposed matrix."""
+    return input if len(input.shape) < 2 else swapaxes(input, 0, 1)
+
+
+def tril(input: Any, diagonal: int = 0) -> Any:
+    """Zeros above a diagonal of the last two dims."""
+    return shapes.Tril(diagonal)(input)
+
+
+def triu(input: Any, diagonal: int = 0) -> Any:
+    """Zeros below a diagonal of the last two dims."""
+    return shapes.Triu(diagonal)(input)
+
+
+def narrow(input: Any, axis: int, start: int, length: int) -> Any:
+    """`length` elements from `start` on along `axis`."""
+    begin, sizes = [0] * len(input.shape), list(input.shape)
+    begin[axis], sizes[axis] = start, length
+    return shapes.Slice()(input, tuple(begin), tuple(sizes))
+
+
+def strided_slice(
+    input_x: Any,
+    begin: Any,
+    end: Any,
+    strides: Any,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+) -> Any:
+    """See the primitive StridedSlice."""
+    made = shapes.StridedSlice(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
+    return made(input_x, begin, end, strides)
+
+
+def pad(input_x: Any, padding: Sequence[int], mode: str = "constant", value: Any = None) -> Any:
+    """A number around: (before, behind) for the last dim, then for the one before it, and so on."""
+    if mode != "constant":
+        raise ShapeError(f"pad: mode is {mode!r}; only 'constant' is offered here")
+    given, missing = plain(padding), len(input_x.shape) - len(padding) // 2
+    pairs = [(given[2 * i], given[2 * i + 1]) for i in range(len(given) // 2)]
+    return as_tensors(core.pad(input_x, paddings=(*((0, 0),) * missing, *reversed(pairs)), value=value or 0))
+
+
+# -- looking up
+
+
+def gather(input_params: Any, input_indices: Any, axis: int, batch_dims: int = 0) -> Any:
+    """Slices along `axis`, one per index."""
+    return lookups.Gather(batch_dims)(input_params, input_indices, axis)
+
+
+def index_select(input: Any, axis: int, index: Any) -> Any:
+    """Slices along `axis`, one per index of a vector."""
+    return lookups.Gather()(input, index, axis)
+
+
+def one_hot(indices: Any, depth: int, on_value: Any = 1, off_value: Any = 0, axis: int = -1) -> Any:
+    """`on_value` where a new axis has the index, else `off_value`."""
+    return lookups.OneHot(axis)(indices, depth, on_value, off_value)
+
+
+def topk(input: Any, k: int, dim: int | None = None, largest: bool = True, sorted: bool = True) -> Any:
+    """The k largest (or smallest) elements along `dim`, by default the last, and their places."""
+    rank, at = len(input.shape), (len(input.shape) - 1 if dim is None else dim % len(input.shape))
+    x = input if at == rank - 1 else swapaxes(input, at, rank - 1)
+    values, places = lookups.TopK(sorted)(x if largest else core.neg(x), k)
+    values = values if largest else as_tensors(core.neg(values))
+    return (values, places) if at == rank - 1 else (swapaxes(values, at, rank - 1), swapaxes(places, at, rank - 1))
+
+
+def sort(input_x: Any, axis: int = -1, descending: bool = False) -> Any:
+    """The elements in order along `axis`, and their places."""
+    return lookups.Sort(axis, descending)(input_x)
+
+
+def argsort(input: Any, axis: int = -1, descending: bool = False) -> Any:
+    """The places of the elements in order along `axis`."""
+    return lookups.Sort(axis, descending)(input)[1]
+
+
+# -- tensors out of nothing
+
+
+def zeros(size: Any, dtype: Any = None) -> Any:
+    """0 everywhere."""
+    return shapes.Zeros()(size, dtype)
+
+
+def ones(shape: Any, dtype: Any = None) -> Any:
+    """1 everywhere."""
+    return shapes.Ones()(shape, dtype)
+
+
+def full(size: Any, fill_value: Any, *, dtype: Any = None) -> Any:
+    """A number everywhere."""
+    kind = dtype or ("bool" if isinstance(fill_value, bool) else "i64" if isinstance(fill_value, int) else "f32")
+    return shapes.Fill()(kind, shapes.axes(size), fill_value)
+
+
+def zeros_like(input: Any, *, dtype: Any = None) -> Any:
+    """0 everywhere, in the shape of another tensor."""
+    return shapes.Fill()(dtype or input.dtype, tuple(input.shape), 0)
+
+
+def ones_like(input: Any, *, dtype: Any = None) -> Any:
+    """1 everywhere, in the shape of another tensor."""
+    return shapes.Fill()(dtype or input.dtype, tuple(input.shape), 1)
+
+
+def full_like(input: Any, fill_value: Any, *, dtype: Any = None) -> Any:
+    """A number everywhere, in the shape of another tensor."""
+    return shapes.Fill()(dtype or input.dtype, tuple(input.shape), fill_value)
+
+
+def arange(start: Any = 0, end: Any = None, step: Any = 1, *, dtype: Any = None) -> Any:
+    """start, start + step, ... before end; with one number the numbers from 0 to before it."""
+    first, last = (0, start) if end is None else (start, end)
+    found = shapes.Range()(first, last, step)
+    return found if dtype is None else elementwise.Cast()(found, dtype)
+
+
+def eye(n: int, m: int | None = None, dtype: Any = None) -> Any:
+    """1 on the main diagonal, 0 elsewhere."""
+    return shapes.Eye()(n, n if m is None else m, dtype or "f32")
