@@ -23,7 +23,6 @@ LAYERS = [
     ["autoshard.util"],
     ["autoshard.layout", "autoshard.core.tensortype", "autoshard.core.rule", "autoshard.pipeline.schedules"],
     ["autoshard.core.rule_sdy"],
-    ["autoshard.core.strategy"],
     ["autoshard.core"],
     ["autoshard.ops"],
     ["autoshard.ir"],
