@@ -237,7 +237,7 @@ def _without_all(lines: Sequence[str]) -> list[str]:
 def _plan_of(writer: _CodeWriter) -> Iterator[str]:
     """The plan's values at the end of the module."""
     program, grid = writer.program, writer.cuts.grid
-    yield from ("", "", "PLAN = Plan(", f"    grid=Grid({grid.axes!r}, {grid.ranks!r}),")
+    yield from ("", "", "PLAN = StandalonePlan(", f"    grid=Grid({grid.axes!r}, {grid.ranks!r}),")
     yield f"    axes={tuple(writer.over)!r},"
     for what, registers in (("inputs", program.inputs), ("outputs", program.outputs)):
         names = _unique([one.name for one in registers])
@@ -245,7 +245,8 @@ def _plan_of(writer: _CodeWriter) -> Iterator[str]:
         for name, one in zip(names, registers, strict=True):
             dims = tuple(writer.cuts.axes(refs) for refs in one.layout.dims)
             dtype = one.whole.dtype.numpy
-            yield f"        Value({name!r}, {one.true.shape!r}, {one.whole.shape!r}, {_name_of(dtype)!r}, {dims!r}),"
+            shapes = f"{one.true.shape!r}, {one.whole.shape!r}"
+            yield f"        BoundaryValue({name!r}, {shapes}, {_name_of(dtype)!r}, {dims!r}),"
         yield "    ),"
     yield f"    updates={dict(program.updates)!r},"
     yield ")"
