@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from autoshard.exporters.jax_step import JaxStep
+    from autoshard.exporters.torch_module import TorchModule
     from autoshard.view.page import View
 
 DEFAULT_SEARCH = "sharding_propagation"
@@ -376,6 +377,21 @@ class Planned(PlannedData):
         from autoshard.exporters.jax_step import JaxStep
 
         return JaxStep(self, devices)
+
+    def to_torch(self, module: Any = None) -> TorchModule:
+        """The program as a module of torch on this rank of torch.distributed; see `autoshard.exporters.torch_module`.
+
+        Args:
+            module: the torch module that was imported, whose names `state_dict` then has; tied tensors have several.
+
+        Raises:
+            PlanError: the engine torch lacks an operator, DTensors cannot say a layout, or it is another module.
+            RuntimeSetupError: torch is not there, or another number of ranks than planned.
+        """
+        need("torch", "to_torch")
+        from autoshard.exporters.torch_module import TorchModule
+
+        return TorchModule(self, module)
 
     def dump(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
         """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""

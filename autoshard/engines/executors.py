@@ -10,6 +10,7 @@ import numpy as np
 from autoshard.engines.check import check_runs
 from autoshard.engines.extras import need
 from autoshard.engines.kernels import ENGINES, kernels_of
+from autoshard.engines.text import write
 from autoshard.partition.program import Program
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Executor
@@ -44,12 +45,13 @@ def check_engine_runs(program: Program, engine: str) -> None:
     Raises:
         UnknownNameError: there is no such engine.
         RuntimeSetupError: packages that it needs are not installed.
-        PlanError: it lacks an operator; the message names it, with its line in the model.
+        PlanError: it lacks an operator, or a collective; the message names it, with its line in the model.
     """
     check_engine(engine)
     if engine != "numpy":
         need({"xla": "jax"}.get(engine, engine), f"the engine {engine}")
         check_runs(program, kernels_of(engine))
+        write(program)
 
 
 def executor_of(program: Program, comm: Comm, engine: str) -> Runs:

@@ -35,16 +35,22 @@ class TorchControl:
         return branches[number if 0 <= number <= last else last]()
 
 
+@cache
+def _groups_of(world: Any) -> dict[tuple[int, ...], Any]:
+    """The groups that were made of torch's group of all ranks, by their members: each takes connections."""
+    return {}
+
+
 class TorchCollectives(MeshQueries):
     """`c` of a text on one rank. Each collective begins without waiting and gives what waits and returns its result."""
 
     def __init__(self, grid: Grid, rank: int) -> None:
         super().__init__(grid)
-        self._rank, self._groups, self.done = rank, {}, []
+        self._rank, self._groups, self.done = rank, _groups_of(dist.group.WORLD), []
         """`done`: what was done, as (kind, ranks of the group, elements), for checks."""
 
     def prepare(self, over: Sequence[Axes]) -> None:
-        """Make torch's groups for all axes of a text, on all ranks in one order."""
+        """Make torch's groups for all axes of a text, on all ranks in one order; groups serve all texts."""
         for axes in over:
             for row in self.grid.rows(axes):
                 members = tuple(sorted(row))

@@ -43,12 +43,13 @@ def join_world(comm: Comm, timeout: timedelta = TIMEOUT) -> None:
     """Make torch's group of all ranks, unless there is one.
 
     Raises:
-        RuntimeSetupError: torch has a group of another size or rank already.
+        RuntimeSetupError: torch has a group of another size or rank already, or one of another backend than gloo.
     """
     import torch.distributed as dist
 
     (rank,) = comm.ranks
     if dist.is_initialized():
+        check_backend()
         if (dist.get_rank(), dist.get_world_size()) != (rank, comm.world):
             raise RuntimeSetupError(
                 f"torch.distributed has rank {dist.get_rank()} of {dist.get_world_size()}, but this process is rank "
@@ -57,6 +58,27 @@ def join_world(comm: Comm, timeout: timedelta = TIMEOUT) -> None:
         return
     store = _file_store(comm) if _on_one_host(comm) else _open_store(comm, timeout)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=comm.world, timeout=timeout)
+
+
+def check_backend() -> None:
+    """Check that the group of all ranks moves tensors of CPUs by gloo.
+
+    Types are never what a backend lacks: what gloo does not reduce or move, bfloat16 say, goes as a wider type or as
+    bytes. Of other backends nobody knows that here.
+
+    Raises:
+        RuntimeSetupError: it has another backend for CPUs, or none.
+    """
+    import torch.distributed as dist
+
+    told = str(dist.get_backend_config())
+    backends = dict(one.split(":", 1) for one in told.split(",") if ":" in one)
+    if backends.get("cpu") != "gloo":
+        raise RuntimeSetupError(
+            f"torch.distributed was started with backend {told!r}, but the engine torch computes on CPUs and sends by "
+            "gloo (bfloat16 and other types that it lacks as bytes, or wider); call "
+            "torch.distributed.init_process_group('gloo'), or leave that to autoshard"
+        )
 
 
 def _file_store(comm: Comm) -> Any:

@@ -110,6 +110,10 @@ class XlaRun:
 
     def lowered(self) -> Any:
         """What `jax.jit(...).lower` gives: the StableHLO, before it is compiled."""
+        return self._lowered
+
+    @cached_property
+    def _lowered(self) -> Any:
         with self._wide:
             return self.step.lower(*self._examples)
 

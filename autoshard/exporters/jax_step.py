@@ -134,10 +134,28 @@ class JaxStep:
 
     def __call__(self, state: State, *data: Any) -> tuple[Any, State]:
         """What the model returns for its arguments, and the state after it. The state that goes in is used up."""
+        self._check(state)
         with jax.enable_x64(True):
             made, new = self.jitted(state, self._arrays(data))
         outputs = [_cut(one, register) for one, register in zip(made, self.planned.program.outputs, strict=True)]
         return self.planned.traced.unpack(outputs), new
+
+    def _check(self, state: State) -> None:
+        """That a state lies on this mesh as planned.
+
+        Raises:
+            RuntimeSetupError: names that the plan has not, or an array that lies another way.
+        """
+        if state.keys() != self._held.keys():
+            other = sorted(state.keys() ^ self._held.keys())
+            raise RuntimeSetupError(f"missing of the state, or unknown to the plan: {', '.join(other[:5])}")
+        for name, i in self._held.items():
+            found, wanted = state[name].sharding, self._sharding(i)
+            if found != wanted and not found.is_equivalent_to(wanted, state[name].ndim):
+                raise RuntimeSetupError(
+                    f"{name} lies as {found}, but the plan has {wanted}; a state of another mesh or plan comes over by "
+                    "step.placed(other.whole(state))"
+                )
 
     def lower(self, state: State, *data: Any) -> Any:
         """What `jax.jit(...).lower` gives: StableHLO, and by `.compile()` the compiled program, its cost and memory."""

@@ -34,6 +34,13 @@ class State(Parameter):
         return f"{self.prefix}.{self.of.name}"
 
 
+class StepCount(Parameter):
+    """How many steps were done."""
+
+    def __init__(self) -> None:
+        super().__init__(np.zeros((), np.int32), name="global_step", requires_grad=False)
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """Parameters with settings of their own."""
@@ -66,7 +73,7 @@ class Optimizer:
         varies = any(not isinstance(group.learning_rate, int | float) for group in self.groups)
         self.global_step: Parameter | None = None
         if varies or self.counts_steps:
-            self.global_step = Parameter(np.zeros((), np.int32), name="global_step", requires_grad=False)
+            self.global_step = StepCount()
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from autoshard.engines.xla_engine import need_devices
+from autoshard.util.errors import RuntimeSetupError
 
 SAMPLE = Path(__file__).parents[2] / "sample_code/09_engines/train_jax.py"
 
@@ -47,6 +48,13 @@ def main(folder: Path) -> None:
     tree = step.tree(state, states, "optimizer")
     assert jax.tree.structure(tree) == jax.tree.structure(states)
     np.testing.assert_array_equal(step.tree(state, params)["down"], sample.first_params()["down"])
+    other = sample.planned("dp=4")
+    try:
+        step(other.state(), *sample.batch(0))
+    except RuntimeSetupError as error:
+        assert "a state of another mesh or plan comes over by step.placed" in str(error), error
+    else:
+        raise AssertionError("a state of another mesh was taken")
     print("equal", len(program.collectives))
 
 

@@ -33,6 +33,22 @@ def test_an_engine_that_has_it_runs_all_ranks_in_this_process() -> None:
     np.testing.assert_allclose(planned.run(x, engine="torch"), planned.run(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.torch
+def test_another_number_of_ranks_and_backends_that_move_nothing_of_cpus() -> None:
+    dist = pytest.importorskip("torch.distributed")
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    planned = plan(lambda x: exp(x), (np.ones((8, 3), np.float32),), "2")
+    with pytest.raises(RuntimeSetupError, match="the plan is for 2 ranks, but 1 is running; start it with `torchrun"):
+        planned.to_torch()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with pytest.raises(RuntimeSetupError, match=r"started with backend '.*cpu:fake.*but the engine torch .* gloo"):
+            planned.to_torch()
+    finally:
+        dist.destroy_process_group()
+
+
 def test_unknown_engines_and_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     program = _waves().program
     with pytest.raises(UnknownNameError, match="unknown engine 'xl'; did you mean 'xla'"):

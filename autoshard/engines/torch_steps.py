@@ -1,0 +1,157 @@
+"""A step of training on torch that pauses: after what the model returns is there, and before the first update.
+
+The text of the program is a generator then; all else is as in `torch_engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from autoshard.engines.check import check_runs
+from autoshard.engines.kernels import kernels_of
+from autoshard.engines.text import Lines, Writer
+from autoshard.engines.torch_collectives import TorchCollectives
+from autoshard.engines.torch_engine import TorchKernels, check_backend, join_world
+from autoshard.ir.graph import Node
+from autoshard.partition.program import Compute, Instruction, Program, Register
+from autoshard.runtime.mpi import default_comm
+from autoshard.util.errors import RuntimeSetupError
+
+
+def rank_of(world: int) -> int:
+    """The rank that this process is of `torch.distributed`, which is started if need be.
+
+    Ranks are those of a group that there is, of torchrun, or of mpiexec (as `autoshard run` starts them).
+
+    Raises:
+        RuntimeSetupError: there are not `world` of them.
+    """
+    if dist.is_initialized():
+        check_backend()
+    elif dist.is_torchelastic_launched():
+        dist.init_process_group("gloo")
+    else:
+        comm = default_comm(world)
+        if len(comm.ranks) < world or world == 1:
+            join_world(comm)
+    running = dist.get_world_size() if dist.is_initialized() else 1
+    if running != world:
+        raise RuntimeSetupError(
+            f"the plan is for {world} ranks, but {running} {'are' if running > 1 else 'is'} running; start it "
+            f"with `torchrun --nproc-per-node {world} SCRIPT.py` or `autoshard run -n {world} SCRIPT.py`, or plan for "
+            f"{running}"
+        )
+    return dist.get_rank()
+
+
+class PausingWriter(Writer):
+    """Writes a program as a generator that yields registers before instructions.
+
+    Args:
+        pauses: for each pause the number of the instruction before which it is, and what it yields.
+    """
+
+    def __init__(self, program: Program, pauses: Iterable[tuple[int, Sequence[Register]]]) -> None:
+        super().__init__(program)
+        self._before: dict[int, list[Sequence[Register]]] = {}
+        for at, registers in pauses:
+            self._before.setdefault(at, []).append(registers)
+        self._numbers = {one: i for i, one in enumerate(program.instructions)}
+
+    def instruction(self, one: Instruction, depth: int) -> Lines:
+        yield from self._pauses(self._numbers.get(one), depth)
+        yield from super().instruction(one, depth)
+
+    def block(self, instructions: Sequence[Instruction], last_uses: Any, outputs: Any, depth: int) -> Lines:
+        *lines, last = super().block(instructions, last_uses, outputs, depth)
+        yield from lines
+        if instructions is self.program.instructions:
+            yield from self._pauses(len(instructions), depth)
+        yield last
+
+    def _pauses(self, at: int | None, depth: int) -> Lines:
+        for registers in self._before.get(-1 if at is None else at, ()):
+            yield f"{'    ' * depth}yield {self._tuple(self.names[one] for one in registers)}"
+
+
+def pauses_of(program: Program, returned: Sequence[Register], updates: Collection[Node]) -> tuple[int, int]:
+    """Before which instructions a step pauses: the one after those that make what it returns, and the first update.
+
+    Args:
+        updates: the operators that make new values of what is trained.
+    """
+    wanted, made = set(returned), 0
+    for i, one in enumerate(program.instructions):
+        if wanted.intersection(one.results):
+            made = i + 1
+    first = next((i for i, one in enumerate(program.instructions) if _updates(one, updates)), len(program.instructions))
+    return made, max(first, made)
+
+
+def _updates(one: Instruction, nodes: Collection[Node]) -> bool:
+    return isinstance(one, Compute) and (one.node in nodes or one.composite in nodes)
+
+
+class TorchSteps:
+    """A program on the rank that this process is, run in parts.
+
+    Raises:
+        PlanError: an operator that the engine lacks.
+        RuntimeSetupError: another number of ranks than the plan is for.
+    """
+
+    def __init__(self, program: Program, returned: int, updates: Collection[Node]) -> None:
+        kernels = kernels_of("torch")
+        check_runs(program, kernels)
+        self.rank = rank_of(program.mesh.devices)
+        torch.set_num_threads(1)
+        results = program.outputs[:returned]
+        made, first = pauses_of(program, results, updates)
+        self.text = PausingWriter(program, [(made, results), (first, ())]).text()
+        self.collectives = TorchCollectives(self.text.grid, self.rank)
+        self.collectives.prepare(self.text.axes)
+        self._kernels = TorchKernels(self.rank, kernels)
+
+    def begin(self, blocks: Sequence[torch.Tensor]) -> Run:
+        """A run of the step; nothing is done until its parts are."""
+        return Run(self.text.step(self._kernels, self.collectives, self.text.constants, *blocks))
+
+
+class Run:
+    """One run of a step: `forward`, `backward` and `finish`, in this order."""
+
+    def __init__(self, step: Iterator[Any]) -> None:
+        self._step = step
+        self.done = ""
+        """The last part that was done."""
+
+    def forward(self) -> tuple[torch.Tensor, ...]:
+        """What the model returns, in blocks."""
+        return self._on("forward")
+
+    def backward(self) -> None:
+        """What comes before the first update."""
+        self._on("backward")
+
+    def finish(self) -> tuple[torch.Tensor, ...]:
+        """All the rest; the outputs of the program, in blocks."""
+        with torch.no_grad():
+            try:
+                next(self._step)
+            except StopIteration as end:
+                self.done = "finish"
+                return end.value
+        raise AssertionError("a step has two pauses")
+
+    def _on(self, part: str) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            found = next(self._step)
+        self.done = part
+        return found
+
+
+__all__ = ["PausingWriter", "Run", "TorchSteps", "pauses_of", "rank_of"]

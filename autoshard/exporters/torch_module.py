@@ -1,0 +1,231 @@
+"""A plan as a module of torch, on ranks of torch.distributed: what `planned.to_torch()` returns.
+
+    model = planned.to_torch(net)
+    optimizer = model.optimizer()
+    loss = model(input_ids=ids, labels=ids)     whole tensors in, on every rank
+    loss.backward()
+    optimizer.step()
+
+Parameters are DTensors as the plan splits them, states of the optimizer as well, wherever the plan puts them; forward,
+gradient and update are the program of the ranks. So gradients are never seen: `.grad` of parameters stays None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+
+from autoshard.engines.torch_library import array
+from autoshard.engines.torch_steps import Run, TorchSteps
+from autoshard.exporters.torch_blocks import block_of, check_says, dtensor, replace_block
+from autoshard.exporters.torch_optimizer import TorchOptimizer
+from autoshard.ir.graph import DATA
+from autoshard.partition.program import Register
+from autoshard.search.planned import PlannedData
+from autoshard.trace.optim import State, StepCount
+from autoshard.trace.parameter import Parameter
+from autoshard.util.errors import PlanError, RuntimeSetupError
+
+
+class Shards(torch.nn.Module):
+    """A module that holds tensors by names with dots."""
+
+    def put(self, name: str, tensor: Any) -> None:
+        """Hold a tensor by its name; what stands before dots are modules inside."""
+        first, _, rest = name.partition(".")
+        if not rest:
+            kind = self.register_parameter if isinstance(tensor, torch.nn.Parameter) else self.register_buffer
+            kind(first, tensor)
+            return
+        if first not in self._modules:
+            self.add_module(first, Shards())
+        held = self._modules[first]
+        assert isinstance(held, Shards)
+        held.put(rest, tensor)
+
+
+class TorchModule(Shards):
+    """A planned model, or step of training, on the rank that this process is.
+
+    Args:
+        planned: what `autoshard.plan` returned.
+        module: the torch module that was imported: `state_dict` then has the names that its own has.
+
+    Raises:
+        PlanError: an operator that the engine torch lacks, layouts that DTensors cannot say, or another module.
+        RuntimeSetupError: another number of ranks than planned.
+    """
+
+    def __init__(self, planned: PlannedData, module: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        graph, known = planned.graph, planned.traced.parameters
+        self.planned, self.program = planned, planned.program
+        self.sources: dict[int, Parameter] = {i: known[one] for i, one in enumerate(graph.inputs) if one in known}
+        """For inputs of the program that no data are, what they were imported as."""
+        self.trained = {into: out for out, into in graph.updates.items() if self._is_trained(into)}
+        """Input of a trained parameter -> output with its new value."""
+        self._data = {graph.inputs[i].name: i for i, role in enumerate(graph.roles) if role == DATA}
+        self._returned = len(graph.outputs) - len(graph.updates)
+        for register in (*self.program.inputs, *self.program.outputs[: self._returned]):
+            check_says(register)
+        makers = {graph.producers[graph.outputs[out]][0] for out in self.trained.values()}
+        self.steps = TorchSteps(self.program, self._returned, makers)
+        self.held: dict[int, Any] = {i: self._tensor(i, one) for i, one in self.sources.items()}
+        """The DTensors of these inputs."""
+        own = {one.name: i for i, one in self.sources.items() if not isinstance(one, State | StepCount)}
+        self._named = own if module is None else _named(module, own, self.program)
+        for name, i in self._named.items():
+            self.put(name, self.held[i])
+        if module is not None:
+            self._put_rest(module)
+        self._run: Run | None = None
+        self._anchor = torch.zeros((), requires_grad=True)
+        self.register_load_state_dict_pre_hook(self._cut)
+
+    @property
+    def rank(self) -> int:
+        return self.steps.rank
+
+    def _is_trained(self, i: int) -> bool:
+        return i in self.sources and self.sources[i].requires_grad
+
+    def _tensor(self, i: int, parameter: Parameter) -> Any:
+        """The present value of a parameter as a DTensor."""
+        register = self.program.inputs[i]
+        tensor = dtensor(block_of(array(parameter.asnumpy()), register, self.rank), register, self.rank)
+        return torch.nn.Parameter(tensor) if parameter.requires_grad else tensor
+
+    def _put_rest(self, module: torch.nn.Module) -> None:
+        """Hold what the module has and the plan does not use, so that a state dict is whole."""
+        for name, tensor in module.state_dict().items():
+            if name not in self._named:
+                self.put(name, tensor.detach().clone())
+
+    # -- the step
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns for whole tensors, whole; of a step of training the loss, which has a gradient."""
+        run = self.steps.begin(self._blocks(args, kwargs))
+        registers = self.program.outputs[: self._returned]
+        whole = [
+            dtensor(block, register, self.rank).full_tensor()
+            for block, register in zip(run.forward(), registers, strict=True)
+        ]
+        if not self.trained:
+            run.backward()
+            self._keep(run.finish())
+        elif torch.is_grad_enabled():
+            self._run = run
+            whole[0] = _Loss.apply(whole[0], self._anchor, run)
+        return self.planned.traced.unpack(whole)
+
+    def update(self) -> None:
+        """Do the update of the last step, whose gradient is there; a run that fails here leaves no values.
+
+        Raises:
+            RuntimeSetupError: there is no gradient.
+        """
+        run, self._run = self._run, None
+        if run is None or run.done != "backward":
+            raise RuntimeSetupError("there is no gradient to step by: call loss = model(...) and loss.backward() first")
+        for into in self.planned.graph.updates.values():
+            replace_block(self.held[into], None)
+        self._keep(run.finish())
+
+    def _keep(self, made: tuple[torch.Tensor, ...]) -> None:
+        """Take new values up."""
+        for out, into in self.planned.graph.updates.items():
+            replace_block(self.held[into], dtensor(made[out], self.program.inputs[into], self.rank))
+
+    def _blocks(self, args: tuple, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+        given = {**self.held, **self._given(args, kwargs)}
+        return [block_of(given[i], register, self.rank) for i, register in enumerate(self.program.inputs)]
+
+    def _given(self, args: tuple, kwargs: Mapping[str, Any]) -> dict[int, torch.Tensor]:
+        """The data inputs among arguments: by name where they have one, the others in order."""
+        named = {self._data[name]: one for name, one in kwargs.items() if name in self._data}
+        rest = pytree.tree_leaves((args, {name: one for name, one in kwargs.items() if name not in self._data}))
+        tensors = [one for one in rest if isinstance(one, torch.Tensor | np.ndarray | np.generic)]
+        free = [i for i in self._data.values() if i not in named]
+        if len(tensors) != len(free):
+            raise RuntimeSetupError(
+                f"{self.program.name!r} takes {len(self._data)} tensors ({', '.join(self._data)}), but "
+                f"{len(tensors) + len(named)} were given"
+            )
+        found = {**named, **dict(zip(free, tensors, strict=True))}
+        return {i: one if isinstance(one, torch.Tensor) else array(np.asarray(one)) for i, one in found.items()}
+
+    # -- the state
+
+    def _cut(self, module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        """Let whole tensors be loaded: of each this rank's block is taken. DTensors have to lie as planned."""
+        for name, i in self._named.items():
+            given = state.get(prefix + name)
+            if isinstance(given, torch.Tensor):
+                register = self.program.inputs[i]
+                state[prefix + name] = dtensor(block_of(given, register, self.rank), register, self.rank)
+
+    def whole_state_dict(self) -> dict[str, torch.Tensor]:
+        """What `state_dict` gives, in whole tensors on every rank; all ranks call it together."""
+        state = self.state_dict()
+        return {name: one.full_tensor() if isinstance(one, DTensor) else one for name, one in state.items()}
+
+    def optimizer(self) -> TorchOptimizer:
+        """The optimizer that was planned, as one of torch.
+
+        Raises:
+            PlanError: there is none.
+        """
+        if not self.trained:
+            raise PlanError(f"{self.program.name!r} is no step of training: it was imported without an optimizer")
+        return TorchOptimizer(self)
+
+
+class _Loss(torch.autograd.Function):
+    """The loss, whose gradient is the rest of the program."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor, anchor: torch.Tensor, run: Run) -> torch.Tensor:  # type: ignore[override]
+        ctx.run = run
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None]:  # type: ignore[override]
+        if not bool((grad == 1).all()):
+            raise RuntimeSetupError(
+                "the plan has the gradient of the sum of the loss itself; what is done to the loss before backward() "
+                "belongs into the loss that the model was imported with"
+            )
+        if ctx.run.done != "forward":
+            raise RuntimeSetupError("backward() was called twice for one loss; each call of the model has one gradient")
+        ctx.run.backward()
+        return None, None, None
+
+
+def _named(module: torch.nn.Module, own: Mapping[str, int], program: Any) -> dict[str, int]:
+    """Names of a module's state dict, and others of the plan, with the inputs that they stand for.
+
+    Raises:
+        PlanError: the module has none of the plan's tensors, or others by their names.
+    """
+    groups: dict[Any, list[str]] = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride())
+        groups.setdefault(key, []).append(name)
+    found: dict[str, int] = {}
+    for (_, _, shape, _), names in groups.items():
+        first = next((name for name in names if name in own), None)
+        if first is not None:
+            register: Register = program.inputs[own[first]]
+            if tuple(shape) != register.true.shape:
+                raise PlanError(f"the plan is for another module: its {first} is {register.true}, not {list(shape)}")
+            found |= dict.fromkeys(names, own[first])
+    if own and not found:
+        raise PlanError(f"the plan is for another module than {type(module).__name__}, which has no {next(iter(own))}")
+    order = [name for name in module.state_dict() if name in found]
+    return {**{name: found[name] for name in order}, **own}
