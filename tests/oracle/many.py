@@ -91,7 +91,7 @@ def _compare(one: Case, comm: Comm) -> None:
     rtol = EXACT if all(of.name in _WIDE for of in elements(one.graph)) else ROUNDED
     for value, ours, theirs in zip(one.graph.outputs, got, whole, strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), value.name
-        _same(ours, theirs, rtol, value.name)
+        assert_equal(ours, theirs, rtol, value.name)
 
 
 def elements(graph: Graph) -> set[DType]:
@@ -99,7 +99,7 @@ def elements(graph: Graph) -> set[DType]:
     return {value.type.dtype for value in graph.values if value.type.dtype.is_float}
 
 
-def _same(ours: np.ndarray, theirs: np.ndarray, rtol: float, name: str) -> None:
+def assert_equal(ours: np.ndarray, theirs: np.ndarray, rtol: float, name: str) -> None:
     """Whole numbers are equal; floats but for the order of sums, measured by the largest of all."""
     if theirs.dtype.kind not in "fc":
         np.testing.assert_array_equal(ours, theirs, err_msg=name)

@@ -1,0 +1,222 @@
+"""Random programs on the engines numpy, torch and xla: equal to the whole program, by the planned collectives.
+
+    python -m benchmarks.engine_programs [--count 200] [--first 0] [--engine xla]
+
+Programs are those of `tests.oracle.grown`, of all operator families, every second with its gradient, two of four of
+uneven sizes; meshes 8, 2x4, 2x2x2, 6, 3x2 and 5; plans by random, and by each mode of search in turn. The numpy engine
+runs the text of the program for all ranks in one process; ranks of torch (one job for all programs of so many ranks)
+and one process of XLA with 8 host devices follow. The exit code is 1 if any differ. What an engine lacks it names
+before it runs: such programs are counted beside the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from autoshard.engines.executors import check_engine_runs
+from autoshard.engines.hlo import traced_differences
+from autoshard.engines.local_run import LocalRun
+from autoshard.engines.recorded import difference
+from autoshard.engines.text import write
+from autoshard.engines.torch_engine import TorchRun
+from autoshard.engines.xla_engine import XlaRun, need_devices
+from autoshard.ir.flow import is_nest
+from autoshard.ir.graph import walk
+from autoshard.layout.mesh import Mesh
+from autoshard.partition.lower import lower
+from autoshard.partition.passes import DEFAULT, optimize
+from autoshard.partition.program import Program
+from autoshard.propagate.traced import work_of
+from autoshard.runtime.comm import Comm
+from autoshard.runtime.interpret import Executor
+from autoshard.runtime.launch import launch
+from autoshard.runtime.local import LocalComm
+from autoshard.runtime.mpi import default_comm
+from autoshard.search import find_mode
+from autoshard.search.problem import Problem
+from autoshard.trace.evaluate import evaluate
+from autoshard.trace.function import Traced
+from autoshard.util.errors import AutoshardError
+from costmodel import preset
+from tests.oracle.grown import grown
+from tests.oracle.many import ROUNDED, assert_equal
+from tests.partition.uneven_plans import random_plan
+
+MESHES = ("8", "2x4", "2x2x2", "6", "3x2", "5")
+ENGINES = ("numpy", "torch", "xla")
+MODES = (
+    "random", "sharding_propagation", "random", "factor", "random", "bfs", "communication", "dynamic_programming",
+    "recursive_programming", "batch", "optimal",
+)  # fmt: skip
+_CARRIES = 0.2
+_MOST = 8
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program, what it is fed, and what comes out of it whole."""
+
+    seed: int
+    mode: str
+    program: Program
+    feeds: list[np.ndarray]
+    wanted: list[np.ndarray]
+
+    def check(self, found: Sequence[np.ndarray]) -> str:
+        """How what came out differs from what is wanted; empty if it does not."""
+        for value, got, want in zip(self.program.outputs, found, self.wanted, strict=True):
+            if (got.dtype, got.shape) != (want.dtype, want.shape):
+                return f"{value.name} is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
+            try:
+                assert_equal(got, want, ROUNDED, value.name)
+            except AssertionError as error:
+                return f"{value.name} differs: {' '.join(str(error).split())[:300]}"
+        return ""
+
+
+def prepared(seed: int) -> Prepared:
+    """The program of a seed: always the same."""
+    rng = np.random.default_rng([seed, 57])
+    made = grown(rng, uneven=seed // 2 % 2 == 1, gradient=seed % 2 == 1)
+    mesh = Mesh.parse(MESHES[seed % len(MESHES)])
+    hardware = preset("cpu").for_ranks(mesh.devices)
+    mode = MODES[seed // len(MESHES) % len(MODES)]
+    if mode != "random" and any(map(is_nest, walk(made.graph.nodes))):
+        mode = "random"  # searches take graphs without loops, or such as come out of a model
+    if mode == "random":
+        plan = random_plan(made.graph, mesh, rng, _CARRIES)
+    else:
+        traced = Traced(made.graph, {}, {}, (), ())
+        plan = find_mode(mode)(Problem(made.graph, mesh, hardware, work=lambda: work_of(traced, mesh)))
+    program = lower(plan)
+    program = optimize(program, hardware, DEFAULT)[0] if seed % 3 else program
+    return Prepared(
+        seed, mode, program, list(made.feeds), [np.asarray(one) for one in evaluate(made.graph, made.feeds)]
+    )
+
+
+def outcome(one: Prepared, engine: str) -> str:
+    """What running a program on an engine finds, on each rank: empty where all is as it should be."""
+    try:
+        found, told = _torch(one) if engine == "torch" else _here(one, engine)
+    except Exception as error:  # of any kind: the others go on
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return one.check(found) or told
+
+
+def _here(one: Prepared, engine: str) -> tuple[list[np.ndarray], str]:
+    """All ranks in this process."""
+    executor = Executor(one.program, LocalComm(one.program.mesh.devices))
+    run = LocalRun(one.program) if engine == "numpy" else XlaRun(one.program)
+    found = executor.gather(run.consume([list(parts) for parts in executor.scatter(one.feeds)]))
+    if not isinstance(run, XlaRun):
+        return found, ""
+    return found, traced_differences(run.lowered().compiler_ir("stablehlo"), one.program, run.text.grid)
+
+
+def _torch(one: Prepared) -> tuple[list[np.ndarray], str]:
+    """This rank."""
+    comm: Comm = default_comm(one.program.mesh.devices)
+    executor, run = Executor(one.program, comm), TorchRun(one.program, comm)
+    found = executor.gather(run.consume([list(parts) for parts in executor.scatter(one.feeds)]))
+    (rank,) = comm.ranks
+    return found, difference(run.collectives.done, one.program, rank)
+
+
+def run_all(folder: Path, engine: str, ranks: int, seeds: Iterable[int], rank: int) -> None:
+    """Run programs that lie in a folder; what is found is written beside them."""
+    for seed in seeds:
+        one: Prepared = pickle.loads((folder / f"{seed}.pickle").read_bytes())
+        (folder / f"{seed}.{engine}.{rank}.json").write_text(json.dumps(outcome(one, engine)), encoding="utf-8")
+
+
+def sweep(seeds: Sequence[int], engines: Sequence[str], folder: Path) -> dict[tuple[int, str], str]:
+    """For each program and engine what differs, or why it does not run there; empty where it is equal."""
+    found: dict[tuple[int, str], str] = {}
+    ready: dict[tuple[str, int], list[int]] = {}
+    for seed in seeds:
+        one = prepared(seed)
+        (folder / f"{seed}.pickle").write_bytes(pickle.dumps(one))
+        for engine in engines:
+            lacking = _lacking(one.program, engine)
+            if lacking:
+                found[seed, engine] = lacking
+            else:
+                ready.setdefault((engine, one.program.mesh.devices if engine == "torch" else _MOST), []).append(seed)
+    for (engine, ranks), those in ready.items():
+        _start(folder, engine, ranks, those)
+        for seed in those:
+            found[seed, engine] = _first(folder, seed, engine, ranks if engine == "torch" else 1)
+    return found
+
+
+def _lacking(program: Program, engine: str) -> str:
+    try:
+        check_engine_runs(program, engine)
+        write(program)
+    except AutoshardError as error:
+        return f"lacks: {error}"
+    return ""
+
+
+def _start(folder: Path, engine: str, ranks: int, seeds: list[int]) -> None:
+    arguments = ["--prepared", str(folder), engine, str(ranks), *map(str, seeds)]
+    if engine == "torch":
+        launch([str(Path(__file__)), *arguments], ranks)
+    else:
+        subprocess.run([sys.executable, str(Path(__file__)), *arguments], check=False)
+
+
+def _first(folder: Path, seed: int, engine: str, ranks: int) -> str:
+    """The first difference that any rank found."""
+    files = [folder / f"{seed}.{engine}.{rank}.json" for rank in range(ranks)]
+    if not all(one.is_file() for one in files):
+        return "the run ended before it"
+    return next(filter(None, (json.loads(one.read_text(encoding="utf-8")) for one in files)), "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--engine", choices=ENGINES, help="default: all")
+    given = parser.parse_args()
+    engines = (given.engine,) if given.engine else ENGINES
+    with TemporaryDirectory(prefix="autoshard_") as folder:
+        found = sweep(range(given.first, given.first + given.count), engines, Path(folder))
+    wrong = {key: what for key, what in found.items() if what and not what.startswith("lacks")}
+    for (seed, engine), what in found.items():
+        if what:
+            print(f"{seed} on {engine}: {what}")
+    for engine in engines:
+        kinds = Counter(_kind(what) for (_, of), what in found.items() if of == engine)
+        print(f"{engine}: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}")
+    return int(bool(wrong))
+
+
+def _kind(what: str) -> str:
+    return "equal" if not what else "lacking an operator" if what.startswith("lacks") else "differing"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--prepared"]:
+        folder, engine, ranks, *seeds = sys.argv[2:]
+        rank = 0
+        if engine == "xla":
+            need_devices(int(ranks))
+        if engine == "torch":
+            (rank,) = default_comm(int(ranks)).ranks
+        run_all(Path(folder), engine, int(ranks), map(int, seeds), rank)
+    else:
+        sys.exit(main())
