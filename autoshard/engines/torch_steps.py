@@ -116,12 +116,12 @@ class TorchSteps:
         self.collectives.prepare(self.text.axes)
         self._kernels = TorchKernels(self.rank, kernels)
 
-    def begin(self, blocks: Sequence[torch.Tensor]) -> Run:
+    def begin(self, blocks: Sequence[torch.Tensor]) -> StepRun:
         """A run of the step; nothing is done until its parts are."""
-        return Run(self.text.step(self._kernels, self.collectives, self.text.constants, *blocks))
+        return StepRun(self.text.step(self._kernels, self.collectives, self.text.constants, *blocks))
 
 
-class Run:
+class StepRun:
     """One run of a step: `forward`, `backward` and `finish`, in this order."""
 
     def __init__(self, step: Iterator[Any]) -> None:
@@ -154,4 +154,4 @@ class Run:
         return found
 
 
-__all__ = ["PausingWriter", "Run", "TorchSteps", "pauses_of", "rank_of"]
+__all__ = ["PausingWriter", "StepRun", "TorchSteps", "pauses_of", "rank_of"]

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from autoshard.engines.torch_library import array
-from autoshard.engines.torch_steps import Run, TorchSteps
+from autoshard.engines.torch_steps import StepRun, TorchSteps
 from autoshard.exporters.torch_blocks import block_of, check_says, dtensor, replace_block
 from autoshard.exporters.torch_optimizer import TorchOptimizer
 from autoshard.ir.graph import DATA
@@ -83,7 +83,7 @@ class TorchModule(Shards):
             self.put(name, self.held[i])
         if module is not None:
             self._put_rest(module)
-        self._run: Run | None = None
+        self._run: StepRun | None = None
         self._anchor = torch.zeros((), requires_grad=True)
         self.register_load_state_dict_pre_hook(self._cut)
 
@@ -190,7 +190,7 @@ class _Loss(torch.autograd.Function):
     """The loss, whose gradient is the rest of the program."""
 
     @staticmethod
-    def forward(ctx: Any, loss: torch.Tensor, anchor: torch.Tensor, run: Run) -> torch.Tensor:  # type: ignore[override]
+    def forward(ctx: Any, loss: torch.Tensor, anchor: torch.Tensor, run: StepRun) -> torch.Tensor:  # type: ignore[override]
         ctx.run = run
         return loss.clone()
 
