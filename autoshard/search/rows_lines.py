@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoshard.search.exact import highs
+
 
 @dataclass(frozen=True)
 class LinearSolution:
@@ -84,7 +86,7 @@ class LinearProgram:
         Args:
             upper: per column, in place of `upper`.
         """
-        from scipy.optimize import Bounds, LinearConstraint, milp  # only here: the import takes long
+        from scipy.optimize import LinearConstraint  # only here: the import takes long
 
         if math.isinf(self.constant):
             return LinearSolution(None, math.inf, True)
@@ -95,13 +97,7 @@ class LinearProgram:
         if self.below.right:
             matrix = self.below.matrix(width)
             limits.append(LinearConstraint(matrix, -np.inf, below))  # pyright: ignore[reportArgumentType]
-        found = milp(
-            np.array(self.cost) / scale,
-            integrality=np.arange(width) < self.choices,
-            bounds=Bounds(0, upper),  # pyright: ignore[reportArgumentType] scipy's stubs know numbers only
-            constraints=limits,
-            options={"time_limit": max(0.05, seconds), "mip_rel_gap": 0.0},
-        )
+        found = highs.least(np.array(self.cost) / scale, np.arange(width) < self.choices, upper, limits, seconds)
         if found.status == 2:
             return LinearSolution(None, math.inf, True)
         bound = -math.inf if found.mip_dual_bound is None else float(found.mip_dual_bound) * scale + self.constant

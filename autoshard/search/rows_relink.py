@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from autoshard.search.exact import highs
 from autoshard.search.rows import MemoryRows
 
 MOST_PARTS = 400
@@ -81,7 +82,8 @@ def _taken(low: Sequence[int], high: Sequence[int], parts: Sequence[Sequence[int
 
 def _best(saved: np.ndarray, more: np.ndarray, room: np.ndarray) -> np.ndarray | None:
     """Which parts save most with at most `room` bytes more at each moment."""
-    from scipy.optimize import Bounds, LinearConstraint, milp  # only here: the import takes long
+    from scipy.optimize import LinearConstraint  # only here: the import takes long
+    from scipy.sparse import csr_array
 
     if not np.isfinite(saved).all():
         possible = np.isfinite(saved)
@@ -89,11 +91,7 @@ def _best(saved: np.ndarray, more: np.ndarray, room: np.ndarray) -> np.ndarray |
     else:
         upper = np.ones(len(saved))
     scale = max(float(np.abs(more).max(initial=0.0)), 1.0)
-    found = milp(
-        -saved / (float(np.abs(saved).max()) or 1.0),
-        integrality=np.ones(len(saved)),
-        bounds=Bounds(0, upper),  # pyright: ignore[reportArgumentType] scipy's stubs know numbers only
-        constraints=LinearConstraint(more.T / scale, -np.inf, room / scale * (1 - SPARE)),  # pyright: ignore[reportArgumentType]
-        options={"time_limit": SECONDS},
-    )
+    room = room / scale * (1 - SPARE)
+    rows = LinearConstraint(csr_array(more.T / scale), -np.inf, room)  # pyright: ignore[reportArgumentType]
+    found = highs.least(-saved / (float(np.abs(saved).max()) or 1.0), np.ones(len(saved)), upper, rows, SECONDS)
     return None if found.x is None else found.x > 0.5

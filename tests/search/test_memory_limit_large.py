@@ -29,7 +29,7 @@ from costmodel import preset
 HARDWARE = preset("h100")
 LONG = 300.0
 """Seconds that no search here needs: they end by themselves."""
-SHORT = 8.0
+SHORT = 5.0
 """Seconds after which a search says what it has found, proven or not."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoshard.search.exact import highs
 from autoshard.search.exact.problem import Scope
 
 Priced = tuple[Scope, np.ndarray]
@@ -102,7 +103,7 @@ class MilpBuilder:
         self._put(np.zeros(len(names), int), names, np.ones(len(names)), [-np.inf], [len(names) - 1.0])
 
     def solve(self, cost: np.ndarray, upper: np.ndarray, time_limit: float) -> Answer:
-        from scipy.optimize import Bounds, LinearConstraint, milp  # only here: the import takes long
+        from scipy.optimize import LinearConstraint  # only here: the import takes long
         from scipy.sparse import coo_array
 
         rows, columns, numbers = (np.concatenate([entry[k] for entry in self._entries]) for k in range(3))
@@ -110,13 +111,8 @@ class MilpBuilder:
         low, high = np.concatenate(self._low), np.concatenate(self._high)
         whole = np.zeros(self.columns)
         whole[: self.first[-1]] = 1
-        found = milp(
-            cost,
-            integrality=whole,
-            bounds=Bounds(0, upper),  # pyright: ignore[reportArgumentType] scipy's stubs know numbers only
-            constraints=LinearConstraint(matrix, low, high),  # pyright: ignore[reportArgumentType]
-            options={"time_limit": max(0.05, time_limit), "mip_rel_gap": 0.0},
-        )
+        rows = LinearConstraint(matrix, low, high)  # pyright: ignore[reportArgumentType] scipy's stubs know arrays only
+        found = highs.least(cost, whole, upper, rows, time_limit)
         bound = -math.inf if found.mip_dual_bound is None else float(found.mip_dual_bound)
         if found.status == 2:
             return Answer(None, math.inf, True)
