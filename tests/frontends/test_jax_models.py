@@ -74,7 +74,7 @@ def test_a_linen_module_has_its_names_types_and_lines() -> None:
 def test_it_runs_whole_and_split_and_by_itself() -> None:
     module, variables = block()
     model = ash.from_jax(module, X, params=variables, scale=0.5)
-    planned = ash.plan(model, mesh="dp=2 tp=2")
+    planned = ash.plan(model, mesh="dp=2 tp=2", search="factor")
     again = pickle.loads(pickle.dumps(planned))
     for found in (model(X), model.traced(X), planned.run(X), again.run(X)):
         assert found.keys() == {"x", "mean"}
@@ -86,7 +86,7 @@ def test_dropout_draws_the_numbers_that_jax_draws() -> None:
     rngs = {"dropout": jax.random.key(7)}
     model = ash.from_jax(module, X, params=variables, train=True, rngs=rngs, mutable=["batch_stats"])
     assert list(model.input_types) == ["x", "rngs_dropout"] and str(model.input_types["rngs_dropout"]) == "u32[2]"
-    found = ash.plan(model, mesh="dp=2 tp=2").run(*model.example_arrays)
+    found = ash.plan(model, mesh="dp=2 tp=2", search="factor").run(*model.example_arrays)
     same(found, model)
     state = model.state()
     assert model.reference_state().keys() == {"batch_stats.norm.mean", "batch_stats.norm.var"}
@@ -117,7 +117,7 @@ def test_an_nnx_module_keeps_its_variables() -> None:
     ]  # fmt: skip
     assert list(model.input_types) == ["batch_x"]
     assert model.traced.graph.node("layers.1.dot_general").operands[1].name == "layers.1.kernel"
-    planned = ash.plan(model, mesh="tp=4")
+    planned = ash.plan(model, mesh="tp=4", search="factor")
     same(planned.run(X), model)
     for name, wanted in model.reference_state().items():
         np.testing.assert_allclose(model.state()[name], wanted, 1e-5, 1e-6, err_msg=name)
@@ -147,7 +147,7 @@ def test_a_function_of_parameters() -> None:
         "layers.0.0", "layers.0.1", "layers.1.0", "layers.1.1", "stack"
     ]  # fmt: skip
     assert list(model.input_types) == ["x", "more0"] and model.traced.graph.name == "net"
-    found = ash.plan(model, mesh="dp=2 tp=2").run(*model.arrays(X, floats(4, 6, 8), 2.0))
+    found = ash.plan(model, mesh="dp=2 tp=2", search="factor").run(*model.arrays(X, floats(4, 6, 8), 2.0))
     same(found, model)
     np.testing.assert_allclose(found, gated(gated_params(), X, floats(4, 6, 8), 2.0, mode="relu"), 1e-4, 1e-4)
 
@@ -160,7 +160,7 @@ def test_without_parameters_it_is_a_module_as_before() -> None:
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_is_kept(dtype: Any) -> None:
     model = ash.from_jax(gated, X.astype(dtype), params=gated_params(dtype))
-    found = ash.plan(model, mesh="dp=2 tp=2").run(*model.example_arrays)
+    found = ash.plan(model, mesh="dp=2 tp=2", search="factor").run(*model.example_arrays)
     assert found.dtype == dtype
     same(found, model, 0.02)
 
@@ -168,7 +168,7 @@ def test_half_precision_is_kept(dtype: Any) -> None:
 def test_shapes_alone_are_planned_but_not_run() -> None:
     shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct((*one.shape[:-1], 8), one.dtype), gated_params())
     model = ash.from_jax(gated, jax.ShapeDtypeStruct((6, 8), np.float32), params=shapes)
-    planned = ash.plan(model, mesh="dp=2 tp=2")
+    planned = ash.plan(model, mesh="dp=2 tp=2", search="factor")
     assert planned.cost.seconds > 0
     with pytest.raises(RuntimeSetupError, match=r"layers.0.0 is a jax.ShapeDtypeStruct: it has a type but no numbers"):
         planned.run(X)

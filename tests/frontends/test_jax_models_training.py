@@ -66,7 +66,7 @@ CLIPPED = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(0.5, momentum=0.
 def test_a_step_equals_that_of_jax_and_optax(gradients: str, optimizer: Any) -> None:
     options = {"loss": likelihood, "optimizer": optimizer, "gradients": gradients}
     model = ash.from_jax(attention, WORDS, params=attention_params(), **options)
-    loss = ash.plan(model, mesh="dp=2 tp=2").run(*model.example_arrays)
+    loss = ash.plan(model, mesh="dp=2 tp=2", search="factor").run(*model.example_arrays)
     np.testing.assert_allclose(loss, model.reference()[0], 1e-5)
     same_state(model)
     assert any(name.startswith("optimizer.") for name in model.reference_state())
@@ -84,7 +84,7 @@ def test_several_steps_go_on_with_the_state() -> None:
         updates, state = optimizer.update(grads, state, params)
         return optax.apply_updates(params, updates), state
 
-    planned = ash.plan(model, mesh="dp=2 tp=2")
+    planned = ash.plan(model, mesh="dp=2 tp=2", search="factor")
     for _ in range(3):
         planned.run(WORDS)
         params, state = step(params, state)
@@ -97,7 +97,7 @@ def test_our_optimizers_train_it_too(gradients: str) -> None:
     options = {"loss": likelihood, "gradients": gradients}
     ours = ash.from_jax(attention, WORDS, params=attention_params(), optimizer=lambda p: nn.SGD(p, 0.5), **options)
     theirs = ash.from_jax(attention, WORDS, params=attention_params(), optimizer=optax.sgd(0.5), **options)
-    planned = ash.plan(ours, mesh="tp=4")
+    planned = ash.plan(ours, mesh="tp=4", search="factor")
     planned.run(WORDS)
     for name, wanted in theirs.reference_state().items():
         np.testing.assert_allclose(ours.state()[name], wanted, 1e-4, 1e-5, err_msg=name)
@@ -132,7 +132,7 @@ def test_images_and_their_statistics() -> None:
 
     options = {"loss": loss, "optimizer": optax.sgd(0.1, momentum=0.9), "mutable": ["batch_stats"]}
     model = ash.from_jax(module, x, params=variables, **options)
-    ash.plan(model, mesh="dp=2 tp=2").run(x)
+    ash.plan(model, mesh="dp=2 tp=2", search="factor").run(x)
     same_state(model)
     assert {"batch_stats.norm.mean", "params.conv.kernel", "optimizer.0.trace.conv.kernel"} <= set(
         model.reference_state()
@@ -149,7 +149,7 @@ def stopped(params: Any, x: jax.Array) -> jax.Array:
 
 def test_gradients_that_are_stopped_stay_stopped() -> None:
     model = ash.from_jax(stopped, X, params={"w": floats(1, 8, 6)}, loss="output", optimizer=optax.sgd(1.0))
-    ash.plan(model, mesh="dp=2 tp=2").run(X)
+    ash.plan(model, mesh="dp=2 tp=2", search="factor").run(X)
     same_state(model, 1e-4)
     free = ash.from_jax(stopped, X, params={"w": floats(1, 8, 6)})
     assert "StopGradient" not in [node.op.name for node in free.traced.graph.nodes]
@@ -172,7 +172,7 @@ def test_derivatives_that_only_jax_knows() -> None:
     with pytest.raises(GraphError, match=r"own, which only JAX knows: straight at .*py:\d+; give gradients='jax'"):
         _ = ash.from_jax(rounded, X, **options).traced
     model = ash.from_jax(rounded, X, gradients="jax", **options)
-    ash.plan(model, mesh="dp=2 tp=2").run(X)
+    ash.plan(model, mesh="dp=2 tp=2", search="factor").run(X)
     same_state(model)
 
 
@@ -185,7 +185,7 @@ def test_loops_are_differentiated_by_jax() -> None:
     with pytest.raises(GraphError, match="While has no gradient, but .* lies between the loss"):
         _ = ash.from_jax(looped, X, **options).traced
     model = ash.from_jax(looped, X, gradients="jax", **options)
-    ash.plan(model, mesh="dp=2 tp=2").run(X)
+    ash.plan(model, mesh="dp=2 tp=2", search="factor").run(X)
     same_state(model)
 
 
@@ -194,7 +194,7 @@ def test_only_some_are_trained() -> None:
     function = lambda params, x: ((x * params["count"]) @ params["w"]).sum() * params["factor"]  # noqa: E731
     model = ash.from_jax(function, X, params=params, loss="output", optimizer=lambda p: nn.SGD(p, 0.1))
     assert [one.name for one in model.trainable_params()] == ["factor", "w"]
-    ash.plan(model, mesh="dp=2 tp=2").run(X)
+    ash.plan(model, mesh="dp=2 tp=2", search="factor").run(X)
     np.testing.assert_array_equal(model.state()["count"], params["count"])
     assert (model.state()["w"] != params["w"])[1:].all()
 
@@ -216,7 +216,7 @@ def test_mixed_precision_is_trained() -> None:
         return jnp.square(found - 1).mean()
 
     model = ash.from_jax(module, x, params=variables, loss=loss, optimizer=optax.sgd(1.0))
-    ash.plan(model, mesh="dp=3").run(x)
+    ash.plan(model, mesh="dp=3", search="factor").run(x)
     gradient = jax.grad(lambda params: loss(module.apply(params, x), x))(variables)
     moved = jax.tree.map(lambda one, step: np.asarray(one - step), variables, gradient)
     jax.tree.map(lambda one, want: np.testing.assert_allclose(one, want, rtol=0.03, atol=0.02), model.params, moved)

@@ -86,7 +86,8 @@ def test_it_runs_whole_and_split_and_by_itself() -> None:
     module, ids = block()
     wanted = module(ids)["logits"].detach().numpy()
     model = ash.from_torch(module, (ids,))
-    for found in (model(ids.numpy()), model.traced(ids.numpy()), ash.plan(model, mesh="dp=2 tp=2").run(ids.numpy())):
+    split = ash.plan(model, mesh="dp=2 tp=2", search="factor").run
+    for found in (model(ids.numpy()), model.traced(ids.numpy()), split(ids.numpy())):
         np.testing.assert_allclose(found["logits"], wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(model.reference()[0], wanted)
     assert [str(of) for of in model.input_types.values()] == ["i64[2, 6]"]
@@ -108,7 +109,7 @@ def test_a_program_and_a_file_are_the_same_as_the_module(tmp_path: Path) -> None
 def test_half_precision_is_kept(dtype: torch.dtype) -> None:
     module, ids = block(dtype)
     model = ash.from_torch(module, (ids,))
-    found = ash.plan(model, mesh="tp=4").run(ids.numpy())["logits"]
+    found = ash.plan(model, mesh="tp=4", search="factor").run(ids.numpy())["logits"]
     assert str(found.dtype) == str(dtype).removeprefix("torch.")
     wanted = module(ids)["logits"].detach().float().numpy()
     np.testing.assert_allclose(np.asarray(found, np.float32), wanted, rtol=0.03, atol=0.03)
@@ -118,7 +119,7 @@ def test_a_model_on_the_meta_device_is_planned_but_not_run() -> None:
     with torch.device("meta"):
         module = Block(width=4096, words=128_000)
         ids = torch.zeros(8, 512, dtype=torch.long)
-    planned = ash.plan(ash.from_torch(module, (ids,)), mesh="dp=2 tp=4")
+    planned = ash.plan(ash.from_torch(module, (ids,)), mesh="dp=2 tp=4", search="factor")
     assert planned.cost.seconds > 0
     with pytest.raises(RuntimeSetupError, match="embed.weight is on torch's meta device: it has a type but no numbers"):
         planned.run(np.zeros((8, 512), np.int64))
@@ -159,7 +160,7 @@ def test_steps_of_training_equal_those_of_torch(name: str) -> None:
     module, ids = block()
     kwargs = {"ids": ids, "labels": ids.roll(1, 1)}
     model = ash.from_torch(module, kwargs=kwargs, loss="output.loss", optimizer=ours)
-    planned = ash.plan(model, mesh="dp=2 tp=2")
+    planned = ash.plan(model, mesh="dp=2 tp=2", search="factor")
     for _ in range(2):
         planned.run(*model.example_arrays)
     same_state(model, stepped(module, kwargs, "loss", theirs))
@@ -181,7 +182,7 @@ def test_statistics_of_batch_norm_are_updated() -> None:
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 6, 3, stride=2), torch.nn.BatchNorm2d(6), torch.nn.Flatten())
     x = torch.randn(4, 3, 7, 9) * 3 + 1
     model = ash.from_torch(module, (x,), name="net")
-    found = ash.plan(model, mesh="dp=2 tp=2").run(x.numpy())
+    found = ash.plan(model, mesh="dp=2 tp=2", search="factor").run(x.numpy())
     np.testing.assert_allclose(found, module(x).detach(), rtol=1e-4, atol=1e-5)
     same_state(model, module.state_dict(), 1e-4)
     assert int(model.state()["1.num_batches_tracked"]) == 1
@@ -191,7 +192,7 @@ def test_dropout_drops_others_in_every_step_alike_on_any_number_of_ranks() -> No
     module = torch.nn.Sequential(torch.nn.Dropout(0.25), torch.nn.Dropout(0.25))
     x = torch.ones(8, 64)
     model = ash.from_torch(module, (x,), name="net")
-    whole, split = model.traced, ash.plan(ash.from_torch(module, (x,), name="net"), mesh="dp=2 tp=2")
+    whole, split = model.traced, ash.plan(ash.from_torch(module, (x,), name="net"), mesh="dp=2 tp=2", search="factor")
     first, second = whole(x.numpy()), whole(x.numpy())
     np.testing.assert_array_equal(first, split.run(x.numpy()))
     np.testing.assert_array_equal(second, split.run(x.numpy()))
@@ -201,7 +202,7 @@ def test_dropout_drops_others_in_every_step_alike_on_any_number_of_ranks() -> No
 
 def test_a_planned_model_can_be_written_down() -> None:
     module, ids = block()
-    planned = ash.plan(ash.from_torch(module, (ids,)), mesh="tp=2")
+    planned = ash.plan(ash.from_torch(module, (ids,)), mesh="tp=2", search="factor")
     again = pickle.loads(pickle.dumps(planned))
     np.testing.assert_array_equal(again.run(ids.numpy())["logits"], planned.run(ids.numpy())["logits"])
 
@@ -229,7 +230,7 @@ def test_training_transformers_equals_torch(samples: Any, name: str) -> None:
     model = samples[f"{name}_training"]()
     module, (_, kwargs) = model.module, model.example
     wanted = stepped(module, kwargs, "loss", lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), steps=1)
-    loss = ash.plan(model, mesh="dp=2 tp=4").run(*model.example_arrays)
+    loss = ash.plan(model, mesh="dp=2 tp=4", search="factor").run(*model.example_arrays)
     np.testing.assert_allclose(loss, model.reference()[0], rtol=1e-4)
     same_state(model, wanted)
 
@@ -252,4 +253,5 @@ def test_parts_of_one_tensor_are_different_parameters() -> None:
     module, x = Parts(), torch.ones(2, 3)
     model = ash.from_torch(module, (x,))
     assert [one.name for one in model.get_parameters()] == ["into", "back", "scale", "shift"]
-    np.testing.assert_allclose(ash.plan(model, mesh="tp=2").run(x.numpy()), module(x).detach().numpy(), rtol=1e-6)
+    found = ash.plan(model, mesh="tp=2", search="factor").run(x.numpy())
+    np.testing.assert_allclose(found, module(x).detach().numpy(), rtol=1e-6)

@@ -164,7 +164,7 @@ def test_ranks_give_what_torch_gives(function, shape: tuple[int, ...]) -> None:
             return function(x)
 
     x = normal(*shape)
-    found = ash.plan(ash.from_torch(Net(), (x,)), devices=2).run(x.numpy())
+    found = ash.plan(ash.from_torch(Net(), (x,)), devices=2, search="factor").run(x.numpy())
     np.testing.assert_allclose(found, function(x), rtol=1e-4, atol=1e-5)
 
 

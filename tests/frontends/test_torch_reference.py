@@ -75,7 +75,7 @@ def test_a_step_of_torch_is_what_a_step_is_compared_with(name: str) -> None:
     assert set(found) == set(wanted) - {"head.weight"}
     for key, array in found.items():
         np.testing.assert_array_equal(array, wanted[key], err_msg=key)
-    ash.plan(model, mesh="dp=2 tp=2").run(*model.example_arrays)
+    ash.plan(model, mesh="dp=2 tp=2", search="factor").run(*model.example_arrays)
     for key, tensor in model.state().items():
         np.testing.assert_allclose(tensor, wanted[key], rtol=1e-4, atol=1e-5, err_msg=key)
 
@@ -119,7 +119,7 @@ def test_an_annotated_model_is_a_model_still() -> None:
     model = ash.annotate(plain, {"embed": ("tp", None)})
     assert not plain.traced.asked.values and len(model.traced.asked.values) == 1
     assert model.step.traced is model.traced and model.step.loss is plain.step.loss
-    planned = ash.plan(model, mesh="dp=2 tp=2")
+    planned = ash.plan(model, mesh="dp=2 tp=2", search="factor")
     planned.run(*model.example_arrays)
     wanted = model.reference_state()
     for key, tensor in plain.state().items():

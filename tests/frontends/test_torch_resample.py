@@ -173,7 +173,7 @@ def test_branches_and_loops_run_whole_and_split(made: type[torch.nn.Module]) -> 
     module = made()
     x = torch.randn(8, 4).abs()
     model = ash.from_torch(module, (x,))
-    planned = ash.plan(model, mesh="dp=2 tp=2")
+    planned = ash.plan(model, mesh="dp=2 tp=2", search="factor")
     for sample in (x, -x):
         wanted = [one.detach().numpy() for one in module(sample)]
         for run in (model.traced, planned.run):

@@ -313,7 +313,7 @@ def test_functions_keep_their_gradients_when_split() -> None:
 def test_a_function_needs_no_gradient_to_be_run() -> None:
     net, x = Net(lambda net, x: Broken.apply(x @ net.w) + Rounded.apply(x @ net.w, 1.0)), example()
     model = ash.from_torch(net, (x,))
-    for found in (model(x.numpy()), ash.plan(model, mesh="x=3").run(x.numpy())):
+    for found in (model(x.numpy()), ash.plan(model, mesh="x=3", search="factor").run(x.numpy())):
         np.testing.assert_allclose(found["loss"], net(x)["loss"].detach(), rtol=1e-4, atol=1e-5)
 
 
@@ -391,7 +391,7 @@ def test_embeddings_in_half_precision_learn(dtype: torch.dtype) -> None:
     wanted = torch_step(net, (ids,))
     for mesh in ("", "x=2"):
         model = ash.from_torch(net, (ids,), loss="loss", optimizer=OPTIMIZERS["sgd"][0])
-        (ash.plan(model, mesh=mesh).run if mesh else model.traced)(*model.example_arrays)
+        (ash.plan(model, mesh=mesh, search="factor").run if mesh else model.traced)(*model.example_arrays)
         for name, found in model.state().items():
             assert found.dtype == dtype
             torch.testing.assert_close(found, wanted[name], rtol=0.02, atol=0.02)
@@ -425,7 +425,7 @@ def test_flex_attention_learns() -> None:
     net, x = Flexible(), torch.randn(2, 5, 6)
     model = ash.from_torch(net, (x,), loss="loss", optimizer=OPTIMIZERS["sgd"][0])
     wanted = model.reference_state()
-    loss = ash.plan(model, mesh="x=2").run(*model.example_arrays)
+    loss = ash.plan(model, mesh="x=2", search="factor").run(*model.example_arrays)
     np.testing.assert_allclose(loss, net.requires_grad_(False)(x)["loss"], rtol=1e-5)
     for name, found in model.state().items():
         np.testing.assert_allclose(found, wanted[name], rtol=1e-4, atol=1e-6, err_msg=name)

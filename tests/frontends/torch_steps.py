@@ -41,7 +41,7 @@ def check_step(module: torch.nn.Module, args: Any, optimizer: str = "sgd", steps
     wanted = torch_step(module, args, optimizer, steps)
     given = {"kwargs": args} if isinstance(args, dict) else {"args": args}
     model = ash.from_torch(module, **given, loss="loss", optimizer=OPTIMIZERS[optimizer][0])
-    run = ash.plan(model, mesh=mesh).run if mesh else model.traced
+    run = ash.plan(model, mesh=mesh, search="factor").run if mesh else model.traced
     for _ in range(steps):
         loss = run(*model.example_arrays)
     np.testing.assert_allclose(loss, wanted["loss"], rtol=1e-4, atol=1e-6)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -50,8 +51,9 @@ _FAMILIES = (
 )  # fmt: skip
 
 
+@cache
 def load_translators() -> None:
-    """Fill the table from the modules beside this one."""
+    """Fill the table from the modules beside this one, once."""
     for family in _FAMILIES:
         import_module(f"autoshard.frontends.torch.{family}")
     for name in list(TABLE):
