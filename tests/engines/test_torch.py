@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = Path(__file__).with_name("torch_ranks.py")
 ROOT = Path(__file__).parents[2]
-CASES = ("step/dp=2,tp=2/megatron", "step/4/sharding_propagation")
+CASES = ("step/dp=2,tp=2/megatron", "step/4/factor")
 
 
 @pytest.mark.mpi

@@ -27,8 +27,6 @@ pytestmark = pytest.mark.torch
 SCRIPT = Path(__file__).with_name("dtensor_ranks.py")
 CASES = (
     "gpt2/dp=2,tp=2/megatron",
-    "llama/dp=2,tp=2/factor",
-    "resnet/dp=2,tp=2/factor",
     "llama/d=4/factor",
     "odd/dp=2,tp=2/factor",
     "rows/dp=2,tp=2/factor",

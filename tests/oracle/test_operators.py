@@ -1,7 +1,7 @@
 """Every registered operator, split in every way, on four meshes: equals the whole, forward, gradient and partial sums.
 
 Ways are numbers of parts per factor. Each is run on one of the three meshes of 8 devices, and on 6 devices; gradients
-are planned around it by a search, and at random.
+are planned around it by a search, and at random, on 8 or on 6 devices in turn.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ def test_split_equals_whole(sample, meshes):
     assert spread(check_forward, sample, meshes, 1) > 0
 
 
-@pytest.mark.parametrize("meshes", [EIGHT, SIX], ids=" ".join)
 @pytest.mark.parametrize("sample", [one for one in SAMPLES if one.differentiable], ids=str)
-def test_split_gradient_equals_whole(sample, meshes):
-    assert spread(check_gradient, sample, meshes, 2) > 0
+def test_split_gradient_equals_whole(sample):
+    assert spread(check_gradient, sample, (EIGHT, SIX)[SAMPLES.index(sample) % 2], 2) > 0
 
 
 @pytest.mark.parametrize("sample", [one for one in SAMPLES if one.op.linear], ids=str)
