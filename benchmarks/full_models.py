@@ -106,6 +106,16 @@ MODELS = {
         1,
     ),
     "mixtral-8x7b": FullModel(language_model("Mixtral"), 1, experts=True),
+    "qwen3-30b-a3b": FullModel(
+        language_model(
+            "Qwen3Moe", hidden_size=2048, intermediate_size=6144, num_hidden_layers=48, num_attention_heads=32,
+            num_key_value_heads=4, head_dim=128, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768,
+            vocab_size=151936, norm_topk_prob=True,
+        ),
+        1,
+        experts=True,
+    ),
+    "deepseek-v3": FullModel(language_model("DeepseekV3"), 1, experts=True),
     "vit-h": FullModel(_vit_huge, 32, recompute=False),
 }
 

@@ -75,9 +75,12 @@ OTHERS = (
     "zero3_keep",
     "megatron",
     "megatron_sp",
+    "expert_parallel",
+    "zero1_ep",
+    "fsdp_ep",
 )
 """The same, but by more than CERTAINTY where people configured operators."""
-BY_HAND = ("zero3_keep", "megatron", "megatron_sp")
+BY_HAND = ("zero3_keep", "megatron", "megatron_sp", "zero1_ep", "fsdp_ep")
 """Named plans that are looked at, too, where memory is short."""
 
 

@@ -14,6 +14,7 @@ from threading import RLock
 from typing import Any
 
 from autoshard.frontends.torch.archive import load_archive
+from autoshard.frontends.torch.experts import factor_for, tokens_to_experts
 from autoshard.frontends.torch.flex import plain_flex_attention
 from autoshard.frontends.torch.functional import node_ready, nodes_at_any_depth
 from autoshard.frontends.torch.functions import functions_with_gradients
@@ -54,8 +55,12 @@ _CAPTURING = RLock()
 """torch.export keeps its state in globals: one thread captures at a time."""
 
 
-def exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def exported(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], capacity_factor: float | None = None
+) -> Any:
     """The torch.export.ExportedProgram of a module, of a program, or of a .pt2 file, decomposed if need be.
+
+    Experts of transformers are captured with room for `capacity_factor` times their equal share of the tokens.
 
     Raises:
         ParseError: not one of these, a file that torch cannot read, arguments for what is exported already, or a
@@ -63,7 +68,8 @@ def exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
         ShapeError: the program has dynamic shapes; or gradients stop where it cannot be said, see `with_stops`.
     """
     with _CAPTURING:
-        return _exported(target, args, kwargs)
+        with tokens_to_experts(factor_for(target, capacity_factor)):
+            return _exported(target, args, kwargs)
 
 
 def _exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

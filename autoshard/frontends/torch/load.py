@@ -23,6 +23,7 @@ def from_torch(
     loss: str | Callable | None = None,
     optimizer: Callable[[list], Any] | None = None,
     name: str | None = None,
+    capacity_factor: float | None = None,
 ) -> TorchModel:
     """Import a PyTorch model.
 
@@ -35,9 +36,10 @@ def from_torch(
     planned, but not run. A module in training mode is imported so: dropout then drops (by autoshard's own numbers, the
     same on any number of ranks) and batch norm uses the batch's statistics.
 
-    Mixtures of experts of the package transformers loop over experts in their "eager" form, as often as the data says,
-    which no graph can; the form "grouped_mm" (its default) is imported as grouped matrix products, and "batched_mm" as
-    a lookup of each token's weights.
+    Mixtures of experts of the package transformers are imported with their tokens by expert if `capacity_factor` is
+    given, or the module has no numbers: so experts can be split, and tokens are sent to them and back. Else the form
+    "grouped_mm" (their default) is imported as grouped matrix products of sorted tokens, "batched_mm" as a lookup of
+    each token's weights; the "eager" form loops as often as the data says, which no graph can.
 
     Args:
         module: a torch.nn.Module, an ExportedProgram, or the path of a .pt2 file; the latter two have their arguments.
@@ -48,6 +50,8 @@ def from_torch(
         optimizer: makes an optimizer of autoshard.optim of a list of parameters, for example
             `lambda params: optim.Adam(params, 1e-3)`; the model is then a step of training. It needs a loss.
         name: what the graph is called; by default the module's class.
+        capacity_factor: for how many times its equal share of the tokens each expert has room, 1.0 or more; inf: for
+            all that may choose it. A run in which tokens find no room is an error. Without numbers it is 1.0.
 
     Raises:
         RuntimeSetupError: torch is not installed.
@@ -70,7 +74,7 @@ def from_torch(
         module, wrapped, loss = _with_loss(module, loss), _WRAPPED, "loss"
     elif _clashes(module):
         module, wrapped = _wrapper(module), _WRAPPED
-    program = exported(module, args, kwargs or {})
+    program = exported(module, args, kwargs or {}, capacity_factor)
     model = TorchModel(program, name or _name(module, wrapped), loss, optimizer, wrapped)
     if hasattr(module, "training"):
         model.module, model.example = module, (tuple(args), dict(kwargs or {}))

@@ -24,7 +24,9 @@ RECIPES = {
             "fsdp_tp", "all that zero3 splits, and columns and rows of weights", 3, True, tensor=True, sequence=True
         ),
         Recipe("hsdp", "all that zero3 splits, in several copies", 3, True, hybrid=True),
-        Recipe("expert_parallel", "the weights by experts", experts=True),
+        Recipe("expert_parallel", "the batch, and the weights by experts", experts=True),
+        Recipe("zero1_ep", "the batch, the optimizer states, and the weights by experts", zero=1, experts=True),
+        Recipe("fsdp_ep", "all that zero3 splits, and the weights by experts", 3, True, experts=True),
         Recipe("context_parallel", "the sequence in parts, keys and values of all of it for attention", context=True),
         Recipe("ulysses", "the sequence in parts, attention by heads", context=True, heads=True),
     )

@@ -7,7 +7,7 @@ they pass are linear.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 from autoshard.core.strategy import Strategy, is_legal, project
 from autoshard.cost.prices import prices_for
@@ -20,6 +20,8 @@ from autoshard.search.problem import Problem
 from autoshard.util.errors import PlanError
 
 NAMED, FOLLOWED = "named", "followed"
+_LAST = {"CombineTokens": 0}
+"""Operands that are followed after the others: rows of experts come back to where their tokens lie."""
 Axes = tuple[Refs, ...]
 
 
@@ -94,7 +96,8 @@ class Completion:
         return known
 
     def _follow(self, node: Node) -> Strategy:
-        order = sorted(range(len(node.operands)), key=lambda i: (node.operands[i] not in self.structure.fed, i))
+        fed, last = self.structure.fed, _LAST.get(node.op.name)
+        order = sorted(range(len(node.operands)), key=lambda i: (node.operands[i] not in fed, i == last, i))
         carried, carriers = self._carried(node)
         taken = list(carried)
         axes: Axes = ((),) * len(node.rule.factors)
@@ -165,18 +168,32 @@ def _clash(a: AxisRef, b: AxisRef) -> bool:
     return a.overlaps(b) or not a.can_coexist(b)
 
 
-def split(node: Node, factors: Mapping[int, Refs], strategy: Strategy) -> Strategy | None:
-    """The strategy with some factors split anew by these axes (whatever split by them before is whole); None if that
-    is the strategy, or the operator cannot run so."""
+def split(
+    node: Node, factors: Mapping[int, Refs], strategy: Strategy, keep_rest: bool = False
+) -> Strategy | None:
+    """The strategy with some factors split anew by these axes; None if that is the strategy, or the operator cannot run
+    so. Whatever else was split by one of the axes is whole then, or with `keep_rest` split by what is left of it."""
     if all(strategy.axes[i] == refs for i, refs in factors.items()):
         return None
-    anew = {ref.name for refs in factors.values() for ref in refs}
-    axes = [tuple(ref for ref in refs if ref.name not in anew) for refs in strategy.axes]
+    taken = [ref for refs in factors.values() for ref in refs]
+    anew = {ref.name for ref in taken}
+    if keep_rest:
+        axes = [without(refs, taken) for refs in strategy.axes]
+    else:
+        axes = [tuple(ref for ref in refs if ref.name not in anew) for refs in strategy.axes]
     for i, refs in factors.items():
-        axes[i] = merge_refs((*axes[i], *refs))
+        axes[i] = merge_refs((*(ref for ref in axes[i] if ref.name not in anew), *refs))
     if not is_legal(node.rule, [size_of(refs) for refs in axes]):
         return None
     return Strategy(node.rule, strategy.mesh, tuple(axes))
+
+
+def without(refs: Refs, taken: Iterable[AxisRef]) -> Refs:
+    """What is left of some axes without others."""
+    for other in taken:
+        pieces = ((one.prefix_without_overlap(other), one.suffix_without_overlap(other)) for one in refs)
+        refs = tuple(dict.fromkeys(piece for pair in pieces for piece in pair if piece is not None))
+    return merge_refs(refs)
 
 
 def forms_of(graph: Graph, value: Value, layout: Layout, fed: Container[Value]) -> dict[Value, Layout]:

@@ -11,7 +11,9 @@
 | megatron_sp | batch | the same, and the sequence between (Korthikanti et al. 2022, section 4) |
 | fsdp_tp | as zero3 | as megatron_sp |
 | hsdp | as zero3 over one axis, repeated over another that splits the batch, too | |
-| expert_parallel | batch | experts, tokens exchanged all-to-all (Lepikhin et al. 2020, "GShard") |
+| expert_parallel | batch | batch; experts, tokens exchanged all-to-all (Lepikhin et al. 2020, "GShard") |
+| zero1_ep | as zero1 | as expert_parallel (Rajbhandari et al. 2022, "DeepSpeed-MoE", section 5) |
+| fsdp_ep | as zero3 | as expert_parallel |
 | context_parallel | batch | the sequence; attention takes all keys, in turn (Liu et al. 2023, "Ring Attention") |
 | ulysses | batch | the sequence; attention by heads, all-to-alls around it (Jacobs et al. 2023, "DeepSpeed Ulysses") |
 """
@@ -29,7 +31,7 @@ from autoshard.ir.graph import DATA, PARAMETER, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs, size_of
 from autoshard.plan.plan import Plan
-from autoshard.search.named.completion import Completion, forms_of, split
+from autoshard.search.named.completion import Completion, forms_of, split, without
 from autoshard.search.named.heads import heads_of
 from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs
 from autoshard.search.named.recipe import Axes, Recipe
@@ -106,7 +108,10 @@ class _Maker:
                 "splits the parameters"
             )
         if self.recipe.experts and not any(use.batch for use in self.structure.weight_uses):
-            raise self._refuse("no product multiplies tokens by weights of several experts, one beside the other")
+            raise self._refuse(
+                "no product multiplies tokens by weights of several experts, one beside the other; of sorted tokens "
+                "there is one if the model is imported with capacity_factor=inf"
+            )
         if self.axes.data and not any(self._batch(value) for value in self.graph.inputs):
             raise self._refuse(f"no data input has a first dim that {size_of(self.axes.data)} parts divide")
         if self.recipe.context:
@@ -176,12 +181,10 @@ class _Maker:
     def _sharded(self, value: Value, base: Layout | None = None) -> Layout:
         """The base split further over ZeRO's axes, along the first dim that it divides; else as it is."""
         base = base or self._base(value)
-        used = {ref.name for ref in base.used}
-        if any(ref.name in used for ref in self.axes.shard):
-            return base
+        over = without(self.axes.shard, base.used)
         for dim, (size, parts) in enumerate(zip(value.type.shape, base.parts, strict=True)):
-            if size % (parts * size_of(self.axes.shard)) == 0:
-                dims = [(*refs, *self.axes.shard) if i == dim else refs for i, refs in enumerate(base.dims)]
+            if over and size % (parts * size_of(over)) == 0:
+                dims = [merge_refs((*refs, *over)) if i == dim else refs for i, refs in enumerate(base.dims)]
                 return base.with_dims(dims)
         return base
 
@@ -214,7 +217,7 @@ class _Maker:
         if self.recipe.heads and self.axes.context and is_attention(node):
             return self._heads(node, strategy)
         wanted = dict(self._wanted(node)) if self.parameters else {}
-        return split(node, wanted, strategy) if wanted else None
+        return split(node, wanted, strategy, keep_rest=bool(self.axes.expert)) if wanted else None
 
     def _heads(self, node: Node, strategy: Strategy) -> Strategy:
         """Attention split by heads, whose results are left split by sequences."""
@@ -370,13 +373,24 @@ class _Maker:
 
     def _experts(self, use: WeightUse, strategy: Strategy) -> Strategy | None:
         for i in use.batch:
-            size = use.node.rule.factors[i].size
-            if size % size_of(self.axes.expert):
-                raise self._refuse(
-                    f"{size} experts do not divide over {self._shown()} ({size_of(self.axes.expert)} ranks)"
-                )
-            return split(use.node, {i: self.axes.expert}, strategy)
+            over = self._dividing_axes(use.node.rule.factors[i].size)
+            return split(use.node, {i: over}, strategy, keep_rest=True)
         return None
+
+    def _dividing_axes(self, experts: int) -> Refs:
+        """The minor part of the expert axes, of the nearest devices, into whose parts experts divide."""
+        over: Refs = ()
+        for ref in reversed(self.axes.expert):
+            common = math.gcd(experts // size_of(over), ref.size)
+            over = (ref, *over) if common == ref.size else (*ref.split(ref.size // common)[1:], *over)
+            if common < ref.size:
+                break
+        if not over:
+            raise self._refuse(
+                f"{experts} experts do not divide over {self._shown()} ({size_of(self.axes.expert)} ranks), and share "
+                "no divisor with them"
+            )
+        return over
 
     def _note(self, value: Value, layout: Layout) -> None:
         """Remember how a weight is split by the second axis, and each other form of it up to the parameter."""

@@ -51,7 +51,8 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Axes:
-    """The mesh axes by what they split: the batch, what ZeRO splits besides, weights, experts, sequences."""
+    """The mesh axes by what they split: the batch, what ZeRO splits besides, weights, experts, sequences. Those of
+    experts split the batch and what ZeRO splits, too, but for the experts' own weights."""
 
     data: Refs
     shard: Refs
@@ -75,11 +76,15 @@ class Axes:
             return tuple(mesh.axis(name) for name in known.get(word, ()) if mesh.sizes[name] > 1)
 
         shard = refs("shard") if recipe.hybrid else refs("data")
+        data = refs("data") + (shard if recipe.hybrid else ())
+        # Where experts are split, so are the tokens: each rank sends its own to their experts.
+        expert = refs("expert") if recipe.experts else ()
+        more = tuple(ref for ref in expert if ref not in data)
         return Axes(
-            refs("data") + (shard if recipe.hybrid else ()),
-            shard,
+            data + more,
+            shard + tuple(ref for ref in more if ref not in shard),
             refs("tensor") if recipe.tensor else (),
-            refs("expert") if recipe.experts else (),
+            expert,
             refs("context") if recipe.context else (),
         )
 
@@ -185,6 +190,7 @@ def _uses(text: str, part: Recipe, names: tuple[str, ...]) -> Iterator[tuple[str
     """What a recipe uses its axes for: the last one for its own, those before for the batch."""
     own = ["shard"] if part.zero else ["tensor"] if part.tensor else ["expert"] if part.experts else []
     own = ["shard", "tensor"] if part.zero and part.tensor else ["context"] if part.context else own
+    own = ["shard", "expert"] if part.zero and part.experts else own
     if len(names) < len(own):
         raise PlanError(f"the composed plan {text!r} gives {part.name!r} the axes {', '.join(names)}; it needs "
                         f"{len(own)}: {', '.join(own)}")  # fmt: skip

@@ -1,0 +1,54 @@
+"""Tokens to experts and back: meaning, gradients, the split law, the work, and what there is no room for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoshard import ops
+from autoshard.core.tensortype import TensorType
+from autoshard.layout import Mesh
+from autoshard.ops.registry import lookup
+from autoshard.util.errors import ShapeError
+from tests.ops.checks import check_gradient, check_linear, check_split
+from tests.oracle.samples import experts
+from tests.oracle.samples.sample import Sample
+
+
+@pytest.mark.parametrize("sample", experts.SAMPLES, ids=str)
+@pytest.mark.parametrize("mesh", ["x=8", "x=2 y=4", "x=6"])
+def test_split_runs_give_the_blocks_of_the_whole_run(sample: Sample, mesh: str) -> None:
+    arrays = sample.arrays(np.random.default_rng(1))
+    assert check_split(sample.op, arrays, dict(sample.attrs), Mesh.parse(mesh)) > 0
+
+
+@pytest.mark.parametrize("sample", experts.SAMPLES, ids=str)
+def test_gradients_are_finite_differences_and_terms_add_up(sample: Sample) -> None:
+    arrays = sample.arrays(np.random.default_rng(2), "f64")
+    assert check_gradient(sample.op, arrays, dict(sample.attrs)) == 2
+    assert check_linear(sample.op, arrays, dict(sample.attrs)) == 2
+
+
+@pytest.mark.parametrize(("blocks", "room"), [(12, 1), (4, 3), (1, 24)])
+def test_each_token_meets_its_experts(blocks: int, room: int) -> None:
+    rng, chosen = np.random.default_rng(3), experts.CHOSEN
+    x, w, gates = rng.standard_normal((12, 5)), rng.standard_normal((8, 5, 7)), rng.standard_normal((12, 2))
+    how = {"blocks": blocks, "room": room}
+    sent = ops.dispatch_tokens(x, chosen, np.ones((12, 2)) / (1 + (chosen[:, :1] == chosen[:, 1:]) * (room == 1)),
+                               experts=8, **how)  # fmt: skip
+    found = ops.combine_tokens(np.matmul(sent, w), chosen, gates, **how)
+    np.testing.assert_allclose(found, np.einsum("td,tjdf,tj->tf", x, w[chosen], gates))
+
+
+def test_an_expert_without_room_is_an_error() -> None:
+    with pytest.raises(ShapeError, match="3 of 6 choices in a block are of one expert, which has room for 2"):
+        ops.dispatch_tokens(np.ones((3, 4)), np.array([[1, 0], [1, 2], [1, 3]]), np.ones((3, 2)), experts=4, blocks=1,
+                            room=2)  # fmt: skip
+    with pytest.raises(ShapeError, match="5 blocks with room for 1 do not divide 12 tokens"):
+        ops.dispatch_tokens(np.ones((12, 4)), experts.CHOSEN, np.ones((12, 2)), experts=8, blocks=5, room=1)
+
+
+def test_a_choice_counts_once_in_the_work() -> None:
+    types = tuple(TensorType.parse(text) for text in ("f32[64, 6]", "i32[64, 2]", "f32[64, 2]"))
+    op = lookup("DispatchTokens")
+    assert op.flops(types, op.check_attributes({"experts": 8, "blocks": 16, "room": 1})) == 2 * 64 * 6 * 2
