@@ -1,6 +1,6 @@
 """Mixtures of experts of full size: plans with split experts beside plans that gather all experts.
 
-    python -m benchmarks.expert_plans [--models qwen3-30b-a3b ...] [--devices 64 512] [--plans fsdp_ep zero3 ...] [--json]
+    python -m benchmarks.expert_plans [--models qwen3-30b-a3b ...] [--devices 64 512] [--plans zero3 ...] [--json]
 
 A step of training (forward, gradient, Adam; mixed precision, layers made again for the backward pass) of models of
 `full_models.py` on torch's meta device, a sequence of 4,096 words for each device of a cluster of H100s. Printed are

@@ -92,6 +92,11 @@ def _vit_huge(samples: int) -> tuple[Any, dict[str, Any]]:
 
 
 _LLAMA = {"num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192}
+_QWEN3 = {
+    "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768, "vocab_size": 151936, "norm_topk_prob": True,
+}  # fmt: skip
 MODELS = {
     "llama-3-8b": FullModel(
         language_model(
@@ -106,15 +111,7 @@ MODELS = {
         1,
     ),
     "mixtral-8x7b": FullModel(language_model("Mixtral"), 1, experts=True),
-    "qwen3-30b-a3b": FullModel(
-        language_model(
-            "Qwen3Moe", hidden_size=2048, intermediate_size=6144, num_hidden_layers=48, num_attention_heads=32,
-            num_key_value_heads=4, head_dim=128, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768,
-            vocab_size=151936, norm_topk_prob=True,
-        ),
-        1,
-        experts=True,
-    ),
+    "qwen3-30b-a3b": FullModel(language_model("Qwen3Moe", **_QWEN3), 1, experts=True),
     "deepseek-v3": FullModel(language_model("DeepseekV3"), 1, experts=True),
     "vit-h": FullModel(_vit_huge, 32, recompute=False),
 }

@@ -38,7 +38,9 @@ def tokens_to_experts(factor: float | None) -> Iterator[None]:
         yield
         return
     if not factor >= UNIFORM:
-        raise ShapeError(f"capacity_factor is {factor!r}; it is 1.0 (equal shares) or more, inf for room for all tokens")
+        raise ShapeError(
+            f"capacity_factor is {factor!r}; it is 1.0 (equal shares) or more, inf for room for all tokens"
+        )
     token = _FACTOR.set(float(factor))
     try:
         if (patch := _patch()) is None:
@@ -51,7 +53,7 @@ def tokens_to_experts(factor: float | None) -> Iterator[None]:
 
 
 def factor_for(module: Any, asked: float | None) -> float | None:
-    """The capacity factor of a module: as asked; for one without numbers, which is planned and not run, equal shares."""
+    """The capacity factor of a module: as asked; for one without numbers, which is not run, that of equal shares."""
     if asked is not None or not hasattr(module, "parameters"):
         return asked
     devices = {one.device.type for one in module.parameters()}

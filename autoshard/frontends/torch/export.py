@@ -55,9 +55,7 @@ _CAPTURING = RLock()
 """torch.export keeps its state in globals: one thread captures at a time."""
 
 
-def exported(
-    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], capacity_factor: float | None = None
-) -> Any:
+def exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], capacity_factor: float | None = None) -> Any:
     """The torch.export.ExportedProgram of a module, of a program, or of a .pt2 file, decomposed if need be.
 
     Experts of transformers are captured with room for `capacity_factor` times their equal share of the tokens.
@@ -67,9 +65,8 @@ def exported(
             module that torch.export cannot capture or decompose; the message holds torch's reason.
         ShapeError: the program has dynamic shapes; or gradients stop where it cannot be said, see `with_stops`.
     """
-    with _CAPTURING:
-        with tokens_to_experts(factor_for(target, capacity_factor)):
-            return _exported(target, args, kwargs)
+    with _CAPTURING, tokens_to_experts(factor_for(target, capacity_factor)):
+        return _exported(target, args, kwargs)
 
 
 def _exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

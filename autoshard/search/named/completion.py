@@ -168,9 +168,7 @@ def _clash(a: AxisRef, b: AxisRef) -> bool:
     return a.overlaps(b) or not a.can_coexist(b)
 
 
-def split(
-    node: Node, factors: Mapping[int, Refs], strategy: Strategy, keep_rest: bool = False
-) -> Strategy | None:
+def split(node: Node, factors: Mapping[int, Refs], strategy: Strategy, keep_rest: bool = False) -> Strategy | None:
     """The strategy with some factors split anew by these axes; None if that is the strategy, or the operator cannot run
     so. Whatever else was split by one of the axes is whole then, or with `keep_rest` split by what is left of it."""
     if all(strategy.axes[i] == refs for i, refs in factors.items()):
