@@ -14,6 +14,7 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 MODELS = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3")
@@ -23,23 +24,31 @@ AIM_SECONDS = 120.0
 Row = dict[str, Any]
 
 
-def measure(name: str, devices: int, search: str, layers: int | None = None) -> Row:
-    """One plan of a model; `layers` cuts it short, for a try."""
+def measure(name: str, devices: int, searches: list[str], layers: int | None = None) -> Iterator[Row]:
+    """Plans of a model, traced once; `layers` cuts it short, for a try."""
     import autoshard as ash
     from autoshard import optim
-    from autoshard.util.errors import AutoshardError
     from benchmarks.full_models import MODELS as KNOWN
     from benchmarks.full_models import training_graph
 
     started = time.process_time()
-    model, mesh = KNOWN[name], MESHES[devices]
+    model = KNOWN[name]
     module, inputs = model.build(round(model.samples * devices))
     if layers is not None:
         del module.model.layers[layers:]
     imported = ash.from_torch(module, (), inputs, loss="loss", optimizer=lambda params: optim.Adam(params, 1e-4))
     step = training_graph(model, imported)
     traced = time.process_time() - started
-    row: Row = {"model": name, "devices": devices, "mesh": mesh, "plan": search, "operators": len(step.graph.nodes)}
+    row = {"model": name, "devices": devices, "mesh": MESHES[devices], "operators": len(step.graph.nodes)}
+    for search in searches:
+        yield {**row, "plan": search, "traced": traced, **_planned(step, MESHES[devices], search, traced)}
+
+
+def _planned(step: Any, mesh: str, search: str, traced: float) -> Row:
+    import autoshard as ash
+    from autoshard.util.errors import AutoshardError
+
+    started = time.process_time()
     try:
         planned = ash.plan(step, mesh=mesh, search=search, hardware="h100")
         kinds: Counter[str] = Counter()
@@ -47,11 +56,11 @@ def measure(name: str, devices: int, search: str, layers: int | None = None) -> 
             kinds[one.step.kind] += one.nbytes_moved
         cost = planned.cost
     except AutoshardError as error:
-        return {**row, "refused": str(error)}
+        return {"refused": str(error)}
     return {
-        **row, "seconds": cost.seconds, "memory": cost.peak_memory_bytes, "sent": sum(kinds.values()),
-        "tokens": kinds["all_to_all"], "gathered": kinds["all_gather"], "traced": traced,
-        "experts": _experts(planned), "cpu": time.process_time() - started, "started_from": planned.plan.started_from,
+        "seconds": cost.seconds, "memory": cost.peak_memory_bytes, "sent": sum(kinds.values()),
+        "tokens": kinds["all_to_all"], "gathered": kinds["all_gather"], "experts": _experts(planned),
+        "cpu": traced + time.process_time() - started, "started_from": planned.plan.started_from,
     }  # fmt: skip
 
 
@@ -83,8 +92,8 @@ def show(rows: list[Row]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure each plan in a process of its own. The exit code."""
-    from benchmarks.fresh import measured, tell
+    """Measure each model on each cluster. The exit code."""
+    from benchmarks.fresh import tell
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
@@ -96,10 +105,10 @@ def main(arguments: list[str]) -> int:
     rows = []
     for name in options.models:
         for devices in options.devices:
-            for search in options.plans:
-                rows += measured(measure, [(name, devices, search, options.layers)], f"{name} {search}")
+            for row in measure(name, devices, options.plans, options.layers):
+                rows.append(row)
                 if not options.json:
-                    show(rows[-1:])
+                    show([row])
                     sys.stdout.flush()
     if options.json:
         tell(rows, True, show)
