@@ -58,7 +58,7 @@ def test_a_plan_is_held_against_hand_plans_that_fit(hand, met):
 
 
 def test_full_sizes_are_those_of_the_models():
-    assert list(MODELS) == ["llama-3-8b", "llama-3-70b", "mixtral-8x7b", "vit-h"]
+    assert list(MODELS) == ["llama-3-8b", "llama-3-70b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", "vit-h"]
     module, inputs = MODELS["vit-h"].build(4)
     assert sum(one.numel() for one in module.parameters()) == pytest.approx(632e6, rel=0.01)
     assert inputs["pixel_values"].shape == (4, 3, 224, 224)

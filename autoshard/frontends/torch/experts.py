@@ -8,6 +8,7 @@ form whose tokens lie by expert (`autoshard.ops.experts`), so that experts can b
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -78,13 +79,16 @@ def cut_tokens(tokens: int, choices: int, experts: int, factor: float) -> tuple[
     return tokens // size, rooms[size]
 
 
-@cache
 def _patch() -> Patch | None:
-    try:
-        from transformers.integrations.moe import ExpertsInterface
-    except ImportError:  # without the package there are no modules of it
-        return None
-    return Patch(ExpertsInterface, "get_interface", _dispatcher)
+    """The interface replaced; None where nobody has imported it: then the module has none of these experts."""
+    known = sys.modules.get("transformers.integrations.moe")
+    owner = getattr(known, "ExpertsInterface", None)
+    return None if owner is None else _patch_of(owner)
+
+
+@cache
+def _patch_of(owner: type) -> Patch:
+    return Patch(owner, "get_interface", _dispatcher)
 
 
 def _dispatcher(own: Callable, inside: Callable[[], bool]) -> Callable:
