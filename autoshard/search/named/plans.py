@@ -53,12 +53,14 @@ def named_plan(problem: Problem, recipe: Recipe, axes: Mapping[str, str] | None 
     Raises:
         PlanError: the graph has nothing that the recipe splits, or the mesh no axis for it.
     """
+    maker = _Maker(problem, recipe, Axes.of(recipe, problem.mesh, axes))
+    maker.check_experts()
     if recipe.again:
         graph = regather(problem.graph)
         if (how := problem.hardware.device.fusion) != "none":
             graph, _ = fused(graph, how)
-        problem = replace(problem, graph=graph)
-    return _Maker(problem, recipe, Axes.of(recipe, problem.mesh, axes)).plan()
+        maker = _Maker(replace(problem, graph=graph), recipe, maker.axes)
+    return maker.plan()
 
 
 class _Maker:
@@ -107,15 +109,18 @@ class _Maker:
                 "gradients are all that it splits besides the batch; without them it is 'data_parallel', and 'zero3' "
                 "splits the parameters"
             )
+        if self.axes.data and not any(self._batch(value) for value in self.graph.inputs):
+            raise self._refuse(f"no data input has a first dim that {size_of(self.axes.data)} parts divide")
+        if self.recipe.context:
+            self._check_sequences()
+
+    def check_experts(self) -> None:
+        """Raises PlanError if there are no experts where they are what is split."""
         if self.recipe.experts and not any(use.batch for use in self.structure.weight_uses):
             raise self._refuse(
                 "no product multiplies tokens by weights of several experts, one beside the other; of sorted tokens "
                 "there is one if the model is imported with capacity_factor=inf"
             )
-        if self.axes.data and not any(self._batch(value) for value in self.graph.inputs):
-            raise self._refuse(f"no data input has a first dim that {size_of(self.axes.data)} parts divide")
-        if self.recipe.context:
-            self._check_sequences()
 
     def _check_sequences(self) -> None:
         parts = size_of(self.axes.context)
