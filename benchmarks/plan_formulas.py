@@ -7,7 +7,7 @@ does not fit says why. The formulas know the model's sizes (parameters, layers, 
 
 - ZeRO (Rajbhandari et al. 2019, arXiv 1910.02054, sections 5 and 7), P bytes of parameters over n devices: parameters,
   gradients and optimizer states in n parts from the stage on that splits them; 2 (n - 1)/n P sent, in stage 3 half
-  more.
+  more (but for tables of words, which the backward pass does not need).
 - Megatron (Shoeybi et al. 2019, 1909.08053, section 3): weights in t parts; in each layer two all-reduces of the
   tokens forward and two backward, one for the embedding and one for the head. With split sequences (Korthikanti et al.
   2022, 2205.05198, section 4) as much is sent, and what is kept for the backward pass is in t parts, too.
@@ -89,6 +89,17 @@ class _Facts:
         return sum(one.parameter.type.nbytes for one in self.trained)
 
     @property
+    def looked_up(self) -> int:
+        """Bytes of tables that rows are looked up in, and no product uses: the backward pass does not need them."""
+        tables = {node.operands[0] for node, _ in self.structure.lookups}
+        trained = [one.parameter for one in self.trained if one.parameter in tables]
+        return sum(one.type.nbytes for one in trained if len(self._forward_users(one)) == 1)
+
+    def _forward_users(self, value: Any) -> list[Any]:
+        forward = set(self.structure.forward)
+        return [user for user, _ in self.graph.users[value] if user in forward]
+
+    @property
     def states(self) -> int:
         return sum(state.type.nbytes for one in self.trained for state in one.states)
 
@@ -158,7 +169,8 @@ def _zero(stage: int) -> Any:
         yield "parameters held", of.parameters / (n if stage == 3 else 1), of.held_parameters
         yield "gradients held", of.parameters / (n if stage >= 2 else 1), of.held_gradients
         yield "states held", of.states / (n if stage else 1), of.held_states
-        yield "sent", (3 if stage == 3 else 2) * (n - 1) / n * of.parameters, of.all_sent
+        again = of.parameters - of.looked_up if stage == 3 else 0
+        yield "sent", (n - 1) / n * (2 * of.parameters + again), of.all_sent
 
     return says
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.core.tensortype import DType, promote
+from autoshard.core.tensortype import DType, dtype, promote
 from autoshard.ops.attributes import Place
 from autoshard.ops.registry import operator
+from autoshard.ops.unary import cast
 from autoshard.util.errors import ShapeError
 
 Shape = Sequence[int]
@@ -30,6 +31,12 @@ def _type(*of: DType, **_: object) -> DType:
     if last is None:
         raise ShapeError("tokens to experts: chosen experts must be whole numbers")
     return promote([one for one in of if one is not last])
+
+
+def _like(gradient: Any, of: Any) -> Any:
+    """A gradient in the element type of what it is the gradient of: tokens may be of a shorter one than gates."""
+    to = dtype(of.dtype)
+    return gradient if dtype(gradient.dtype) == to else cast(gradient, dtype=to.name)
 
 
 def _tokens(tokens: int, blocks: int, room: int, what: str) -> tuple[str, str, dict[str, int]]:
@@ -68,7 +75,7 @@ def dispatch_tokens(x, chosen, gates, *, experts, blocks, room, first=0):
 @dispatch_tokens.gradient
 def _(g, y, x, chosen, gates, *, experts, blocks, room, **_):
     back = combine_tokens(g, chosen, gates, blocks=blocks, room=room)
-    return back, None, gate_products(x, g, chosen, blocks=blocks, room=room)
+    return _like(back, x), None, _like(gate_products(x, g, chosen, blocks=blocks, room=room), gates)
 
 
 @dispatch_tokens.localize
@@ -105,7 +112,7 @@ def combine_tokens(rows, chosen, gates, *, blocks, room, first=0):
 @combine_tokens.gradient
 def _(g, y, rows, chosen, gates, *, blocks, room, **_):
     sent = dispatch_tokens(g, chosen, gates, experts=rows.shape[0], blocks=blocks, room=room)
-    return sent, None, gate_products(g, rows, chosen, blocks=blocks, room=room)
+    return _like(sent, rows), None, _like(gate_products(g, rows, chosen, blocks=blocks, room=room), gates)
 
 
 @combine_tokens.localize
@@ -143,7 +150,8 @@ def gate_products(x, rows, chosen, *, blocks, room, first=0):
 @gate_products.gradient
 def _(g, y, x, rows, chosen, *, blocks, room, **_):
     sent = dispatch_tokens(x, chosen, g, experts=rows.shape[0], blocks=blocks, room=room)
-    return combine_tokens(rows, chosen, g, blocks=blocks, room=room), sent, None
+    back = combine_tokens(rows, chosen, g, blocks=blocks, room=room)
+    return _like(back, x), _like(sent, rows), None
 
 
 @gate_products.localize

@@ -52,3 +52,13 @@ def test_a_choice_counts_once_in_the_work() -> None:
     types = tuple(TensorType.parse(text) for text in ("f32[64, 6]", "i32[64, 2]", "f32[64, 2]"))
     op = lookup("DispatchTokens")
     assert op.flops(types, op.check_attributes({"experts": 8, "blocks": 16, "room": 1})) == 2 * 64 * 6 * 2
+
+
+def test_rows_stay_in_their_own_type() -> None:
+    """Rows of a shorter type than gates go to the tokens as they are, and so do their gradients."""
+    rows, chosen = np.ones((8, 12, 6), "f2"), experts.CHOSEN
+    attrs = lookup("CombineTokens").check_attributes(experts.OWN)
+    gates = np.full((12, 2), 0.5, "f4")
+    found = lookup("CombineTokens").evaluate([rows, chosen, gates], attrs)[0]
+    grads = lookup("CombineTokens").cotangents(found, found, [rows, chosen, gates], attrs)
+    assert (found.dtype, grads[0].dtype, grads[2].dtype) == ("f4", "f2", "f4")

@@ -18,7 +18,7 @@ from typing import Any
 from autoshard import ops
 from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.patch import Patch
-from autoshard.frontends.torch.table import Call, cast, do, translates
+from autoshard.frontends.torch.table import Call, do, translates
 from autoshard.util.errors import ShapeError
 
 _SCHEMAS = (
@@ -155,5 +155,4 @@ def _(call: Call, x: Any, chosen: Any, experts: int, blocks: int, room: int) -> 
 
 @translates("autoshard.from_experts.default")
 def _(call: Call, rows: Any, chosen: Any, gates: Any, blocks: int, room: int) -> Any:
-    return call.cast(do(ops.combine_tokens, cast(rows, call.dtype), chosen, cast(gates, call.dtype), blocks=blocks,
-                        room=room))  # fmt: skip
+    return call.cast(do(ops.combine_tokens, rows, chosen, gates, blocks=blocks, room=room))
