@@ -80,7 +80,7 @@ OTHERS = (
     "fsdp_ep",
 )
 """The same, but by more than CERTAINTY where people configured operators."""
-BY_HAND = ("zero3_keep", "megatron", "megatron_sp", "zero1_ep", "fsdp_ep")
+BY_HAND = ("zero3_keep", "megatron", "megatron_sp", "zero1_ep")
 """Named plans that are looked at, too, where memory is short."""
 
 
