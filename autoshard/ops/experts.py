@@ -27,10 +27,10 @@ _ABSENT = -1
 
 def _type(*of: DType, **_: object) -> DType:
     """That of the numbers, which `chosen` is not one of."""
-    *_, last = [one for one in of if one.numpy.kind in "iu"] or [None]
-    if last is None:
-        raise ShapeError("tokens to experts: chosen experts must be whole numbers")
-    return promote([one for one in of if one is not last])
+    numbers = [one for one in of if one.numpy.kind not in "iu"]
+    if len(numbers) != len(of) - 1:
+        raise ShapeError(f"tokens to experts: only chosen experts are whole numbers, not {', '.join(map(str, of))}")
+    return promote(numbers)
 
 
 def _like(gradient: Any, of: Any) -> Any:
