@@ -2,5 +2,6 @@
 `transfers` what goes between their devices, `planned` how each stage lies on its own, `execute` runs it all."""
 
 from autoshard.pipeline.planning import PlannedPipeline, plan_pipeline
+from autoshard.pipeline.virtual import run_stages
 
-__all__ = ["PlannedPipeline", "plan_pipeline"]
+__all__ = ["PlannedPipeline", "plan_pipeline", "run_stages"]

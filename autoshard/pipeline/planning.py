@@ -20,7 +20,7 @@ from autoshard.pipeline.schedules import SCHEDULES, check, load_schedule, make_s
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
 from autoshard.pipeline.stages.balance import balanced_stages
-from autoshard.pipeline.stages.cut import cut_as_assigned
+from autoshard.pipeline.stages.cut import Pipeline, cut_as_assigned
 from autoshard.pipeline.stages.whole import whole_step
 from autoshard.pipeline.transfers.group import RankGroup, groups_along, read_groups
 from autoshard.plan.plan import Plan
@@ -153,21 +153,34 @@ def plan_pipeline(
     everywhere = known.for_ranks(sum(len(group.ranks) for group in groups))
     step = StepParts.of(traced.graph, order.micro_batches)
     own = [groups[place] for place in order.ranks_of_stages]
-    whole = whole_step(cut_as_assigned(step, _assigned(step, stages, own, everywhere)))
-    graphs = tuple(stage_graph(whole, i, traced.annotations, everywhere) for i in range(order.stages))
+    cut = cut_as_assigned(step, _assigned(step, stages, own, everywhere))
     mode = search or DEFAULT_SEARCH
     if mode.endswith(".json"):
         raise PlanError(f"a pipeline is planned stage by stage by a mode, not by the file {mode}")
-    plans = tuple(
-        _planned(traced, graph, group, mode, everywhere, tuple(passes))
-        for graph, group in zip(graphs, own, strict=True)
-    )
-    hardware_of = (everywhere,) * order.stages
     limit = read_limit(memory)
-    found = PlannedPipeline(traced, whole, order, groups, graphs, plans, hardware_of, everywhere, tuple(passes))
+    found = planned_stages(traced, cut, order, groups, everywhere, mode, tuple(passes))
     if limit is not None:
         check_memory(found, limit)
     return found
+
+
+def planned_stages(
+    traced: Traced,
+    pipeline: Pipeline,
+    order: Schedule,
+    groups: tuple[RankGroup, ...],
+    hardware: Hardware,
+    mode: str,
+    passes: tuple[str, ...],
+) -> PlannedPipeline:
+    """The stages of a pipeline, each planned by a mode on the devices that the schedule gives it to."""
+    whole = whole_step(pipeline)
+    graphs = tuple(stage_graph(whole, i, traced.annotations, hardware) for i in range(order.stages))
+    plans = tuple(
+        _planned(traced, graph, groups[place], mode, hardware, passes)
+        for graph, place in zip(graphs, order.ranks_of_stages, strict=True)
+    )
+    return PlannedPipeline(traced, whole, order, groups, graphs, plans, (hardware,) * order.stages, hardware, passes)
 
 
 def _best_schedule(

@@ -17,18 +17,36 @@ from autoshard.cost.instructions import Costs
 from autoshard.cost.prices import prices_for
 from autoshard.cost.program_memory import program_peak
 from autoshard.cost.timeline import scheduled
-from autoshard.ir.graph import PARAMETER, Graph, Node
+from autoshard.ir.graph import DATA, PARAMETER, Graph, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT, optimize
 from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Program, Register, Start, Together
 from autoshard.transform.recompute import AGAIN
 from autoshard.truth.models import step_of
 from autoshard.truth.rows import Row
+from autoshard.truth.stages import (
+    FIRST,
+    HOST,
+    LAST,
+    LAYERS,
+    OUTSIDE,
+    OVER,
+    SUMS,
+    TIED,
+    Ledger,
+    ModelHomes,
+    RowRates,
+    Slot,
+    SlotWork,
+    StagedRow,
+    StageShare,
+    dealt_out,
+    load,
+)
 from autoshard.util.errors import AutoshardError
 from costmodel import Hardware, operator_seconds, preset
 
-ATTENTION, PRODUCTS, REST, LOSS, UPDATE, SUMS = "attention", "products", "rest", "loss", "update", "gradient sums"
-OUTSIDE, HOST, OVER = "outside", "host", "over "
+ATTENTION, PRODUCTS, REST, LOSS, UPDATE = "attention", "products", "rest", "loss", "update"
 HOST_SECONDS = {"none": 0.0, "eager": 10e-6, "kernels": 32e-6, "xla": 2e-6}
 """Seconds in which a host starts a kernel, by how these are made; a step takes no less than that for all of them.
 eager: 4 to 10 us of PyTorch; kernels: fitted to vTrain's rows of one node, whose Megatron-DeepSpeed of 2022 checkpoints
@@ -38,8 +56,6 @@ OUTSIDE_SHARE = {"kernels": 0.1}
 OLDER = 0.55
 """The rate of the attention kernels of early 2023 to that of FlashAttention-2, which is "around 2x" (Dao 2023, section
 4); fitted to llm-foundry's rows of sequences from 8,192 on, on A100 and H100 alike."""
-Ledger = Mapping[str, float]
-"""Seconds by part: the names above, and "over dp" and the like for what collectives take beside no operator."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +80,8 @@ class Prediction:
 
 def refusal(row: Row) -> str:
     """What a row has that no plan can say yet; empty if nothing."""
-    if row.axes.pp > 1:
-        return "stages of a pipeline"
+    if row.axes.pp * row.chunks > row.model.layers:
+        return "more stages than layers"
     if row.axes.cp > 1:
         return "a sequence split over devices (context parallel)"
     if row.model.builder == "mixture":
@@ -95,12 +111,21 @@ class Predictor:
             few, more = (self._measures(row, layers) for layers in _depths(row))
         except AutoshardError as error:
             return Prediction(row, refused=f"{row.plan}: {error}")
+        if row.axes.pp > 1:
+            return self._staged(row, few, more)
         times = (row.model.layers - few.layers) / (more.layers - few.layers)
         names = dict.fromkeys((*few.parts(row), *more.parts(row)))
         parts = {name: _line(few.parts(row).get(name, 0.0), more.parts(row).get(name, 0.0), times) for name in names}
         waiting = _line(few.starts(row), more.starts(row), times) * HOST_SECONDS[row.fusion]
         parts[HOST] = max(0.0, waiting - sum(parts.values()))
         return Prediction(row, parts, _line(few.peak(row), more.peak(row), times))
+
+    def _staged(self, row: Row, few: _Measures, more: _Measures) -> Prediction:
+        """The prediction of a row whose layers are dealt out to stages."""
+        rates = RowRates(HOST_SECONDS[row.fusion], OUTSIDE_SHARE.get(row.fusion, 0.0))
+        loads = tuple(load(row, few.of_stage(row, more, layers, homes), rates) for layers, homes in dealt_out(row))
+        step = StagedRow(row, loads, self.hardware(row.hardware))
+        return Prediction(row, step.parts, step.peak_bytes(few.peak_bytes - sum(few.states.values())))
 
     def on(self, hardware: Callable[[str], Hardware]) -> Predictor:
         """One that takes rows' hardware for something else and shares the programs, made by this one's prices."""
@@ -139,8 +164,8 @@ def _alike(row: Row) -> tuple:
     """What rows agree in that have the same program of few layers."""
     model = row.model
     sizes = (model.builder, model.hidden, model.heads, model.vocabulary, model.inner, model.kv_heads, model.dropout)
-    return (sizes, row.sequence, row.hardware, row.axes, row.plan, row.micro_batch, row.recompute, row.precision,
-            row.attention, row.fusion, row.overlap)  # fmt: skip
+    return (sizes, row.sequence, row.hardware, row.axes.of_stage, row.plan, row.micro_batch, row.recompute,
+            row.precision, row.attention, row.fusion, row.overlap)  # fmt: skip
 
 
 def _often(row: Row) -> tuple[int, ...]:
@@ -151,23 +176,24 @@ def _often(row: Row) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _Measures:
-    """A program of few layers: seconds by part, and how many kernels and collectives are `started`, of bringing
-    parameters to their users, of what each micro batch does, of the reduction of gradients, and of what is done once a
-    step; seconds to add gradients up, and how many elements that are, before their reduction and after it."""
+    """A program of few layers: seconds by part, and how many kernels and collectives are started, of all that a step
+    does by where it belongs (`dealt`); seconds to add gradients up, and how many elements that are, before their
+    reduction and after it; by home these elements, and bytes of parameters and states."""
 
     layers: int
-    ledgers: Sequence[Ledger]
-    started: Sequence[int]
+    dealt: Mapping[Slot, SlotWork]
     adding: tuple[float, float]
-    summed: tuple[int, int]
+    summed: Mapping[str, tuple[int, int]]
+    states: Mapping[str, int]
     peak_bytes: int
 
     def parts(self, row: Row) -> dict[str, float]:
         """Seconds of a whole step by part."""
+        often = _often(row)
         found: dict[str, float] = {}
-        for ledger, often in zip(self.ledgers, _often(row), strict=True):
-            for name, seconds in ledger.items():
-                found[name] = found.get(name, 0.0) + often * seconds
+        for slot, one in self.dealt.items():
+            for name, seconds in one.ledger.items():
+                found[name] = found.get(name, 0.0) + often[slot.when] * seconds
         found[SUMS] = (row.micro_batches - 1) * self.adding[row.reduced != "step"]
         computing = sum(seconds for name, seconds in found.items() if not name.startswith(OVER))
         found[OUTSIDE] = OUTSIDE_SHARE.get(row.fusion, 0.0) * computing
@@ -175,13 +201,48 @@ class _Measures:
 
     def starts(self, row: Row) -> float:
         """Kernels and collectives that a whole step starts."""
-        return sum(count * often for count, often in zip(self.started, _often(row), strict=True))
+        often = _often(row)
+        return sum(one.started * often[slot.when] for slot, one in self.dealt.items())
 
     def peak(self, row: Row) -> int:
         """Bytes at most: over several micro batches gradients are summed in 4 bytes, before their reduction or after,
         where the program of one micro batch holds reduced ones of 2."""
-        summed = 4 * self.summed[row.reduced != "step"] - 2 * self.summed[1]
+        before, after = self.elements
+        summed = 4 * (before, after)[row.reduced != "step"] - 2 * after
         return self.peak_bytes + summed * (row.micro_batches > 1)
+
+    @property
+    def elements(self) -> tuple[int, int]:
+        """Elements of all gradients before their reduction and after it."""
+        return sum(before for before, _ in self.summed.values()), sum(after for _, after in self.summed.values())
+
+    def of_stage(self, row: Row, more: _Measures, layers: int, homes: Sequence[str]) -> StageShare:
+        """What a stage of so many layers does that has besides what belongs to these homes."""
+        times = (layers - self.layers) / (more.layers - self.layers)
+        at = row.reduced != "step"
+
+        def mixed(few: float, many: float, home: str) -> float:
+            return _line(few, many, times) if home == LAYERS else few * (home in homes)
+
+        dealt = {}
+        for slot in dict.fromkeys((*self.dealt, *more.dealt)):
+            few, many = (one.dealt.get(slot, SlotWork({}, 0)) for one in (self, more))
+            names = dict.fromkeys((*few.ledger, *many.ledger))
+            ledger = {name: mixed(few.ledger.get(name, 0), many.ledger.get(name, 0), slot.home) for name in names}
+            dealt[slot] = SlotWork(ledger, mixed(few.started, many.started, slot.home))
+        gradients = [{home: pair[at] for home, pair in one.summed.items()} for one in (self, more)]
+        elements, states = (
+            sum(mixed(few[home], many[home], home) for home in few)
+            for few, many in (gradients, (self.states, more.states))
+        )
+        kept = more.kept_bytes - self.kept_bytes
+        each = max(0.0, kept / (more.layers - self.layers))
+        return StageShare(dealt, elements / self.elements[at] * self.adding[at], states + 4 * elements, each * layers)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the fullest moment without what layers have anyhow: parameters, states, and gradients."""
+        return self.peak_bytes - self.states[LAYERS] - 2 * self.elements[1]
 
 
 @dataclass(frozen=True)
@@ -195,10 +256,11 @@ class _ShortStep:
 
     def measured(self, hardware: Hardware) -> _Measures:
         known, work = hardware.for_ranks(self.ranks), self.work
-        ledgers, started = work.ledgers(self.beside, prices_for(known).instructions)
-        summed = work.summed(work.late), work.summed(work.updates)
-        adding = _adding(summed[0], known), _adding(summed[1], known)
-        return _Measures(self.layers, ledgers, started, adding, summed, program_peak(self.beside))
+        dealt = work.dealt(self.beside, prices_for(known).instructions)
+        before, after = (work.summed(late) for late in (work.late, work.updates))
+        summed = {home: (before.get(home, 0), after.get(home, 0)) for home in (FIRST, LAYERS, LAST, TIED)}
+        adding = _adding(sum(before.values()), known), _adding(sum(after.values()), known)
+        return _Measures(self.layers, dealt, adding, summed, work.states, program_peak(self.beside))
 
 
 PREFETCH = 4.0
@@ -215,7 +277,7 @@ def _step_of(row: Row, layers: int, hardware: Hardware) -> _ShortStep:
     program, _ = optimize(planned.program, planned.hardware, DEFAULT, fixed=again)
     ahead = ("overlap",) if row.overlap else ()
     beside, _ = optimize(program, planned.hardware, ahead, more_memory=PREFETCH, fixed=again)
-    return _ShortStep(layers, row.axes.devices, _Work(program, planned.graph, planned.plan.mesh), beside)
+    return _ShortStep(layers, row.axes.of_stage.devices, _Work(program, planned.graph, planned.plan.mesh), beside)
 
 
 def _is_again(node: Node) -> bool:
@@ -277,29 +339,51 @@ class _Work:
                 found[one] = None
         return found
 
-    def summed(self, late: Mapping[Instruction, None]) -> int:
-        """Elements of the gradients that enter these instructions: floats that the others make."""
+    @cached_property
+    def homes(self) -> ModelHomes:
+        """Which part of the model each instruction belongs to."""
+        return ModelHomes(self.graph)
+
+    @cached_property
+    def states(self) -> dict[str, int]:
+        """Bytes of parameters and states by home."""
+        found = dict.fromkeys((FIRST, LAYERS, LAST, TIED), 0)
+        for value, register in zip(self.graph.inputs, self.program.inputs, strict=True):
+            if self.graph.role_of[value] != DATA:
+                found[self.homes.of_input(value.name)] += register.local.nbytes
+        return found
+
+    def summed(self, late: Mapping[Instruction, None]) -> dict[str, int]:
+        """Elements by home of the gradients that enter these instructions: floats that the others make."""
         made = {register for one in self.program.instructions if one not in late for register in one.results}
         entering = dict.fromkeys(register for one in late for register in one.operands if register in made)
-        return sum(register.local.elements for register in entering if register.local.dtype.is_float)
+        found: dict[str, int] = {}
+        for register in entering:
+            if register.local.dtype.is_float:
+                home = self.homes.of_name(register.name)
+                found[home] = found.get(home, 0) + register.local.elements
+        return found
 
-    def ledgers(self, program: Program, costs: Costs) -> tuple[list[dict[str, float]], tuple[int, ...]]:
-        """Seconds by part of bringing parameters, of each micro batch, of the reduction of gradients, of the updates;
-        and how many kernels and collectives each of them starts.
+    def dealt(self, program: Program, costs: Costs) -> dict[Slot, SlotWork]:
+        """Seconds by part, and how many kernels and collectives are started, by where instructions belong.
 
         Args:
             program: the same one, perhaps with collectives that run beside operators: what these hide is left out.
         """
-        found: list[dict[str, float]] = [{}, {}, {}, {}]
-        started = [0, 0, 0, 0]
+        ledgers: dict[Slot, dict[str, float]] = {}
+        started: dict[Slot, int] = {}
+        backward = False
         for one in scheduled(program, costs):
             what = one.instruction.of if isinstance(one.instruction, Start) else one.instruction
+            backward = backward or isinstance(what, Compute) and what.node.label.startswith("grad.")
             at = 0 if what in self.early else 1 + (what in self.late) + (what in self.updates)
-            started[at] += one.end > one.start and _starts(what)
+            slot = Slot(at, self.homes.of(what), backward)
+            started[slot] = started.get(slot, 0) + (one.end > one.start and _starts(what))
+            ledger = ledgers.setdefault(slot, {})
             if seconds := one.exposed if one.communicates else one.end - one.start:
                 name = self._part(what)
-                found[at][name] = found[at].get(name, 0.0) + seconds
-        return found, tuple(started)
+                ledger[name] = ledger.get(name, 0.0) + seconds
+        return {slot: SlotWork(ledgers[slot], started[slot]) for slot in started}
 
     def _part(self, one: Instruction) -> str:
         if isinstance(one, Compute):

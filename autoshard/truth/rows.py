@@ -59,6 +59,11 @@ class ParallelDegrees(Record, frozen=True):
         return self.dp * self.tp * self.cp * self.pp
 
     @property
+    def of_stage(self) -> ParallelDegrees:
+        """Those of one stage."""
+        return ParallelDegrees(self.dp, self.tp, self.cp, self.ep)
+
+    @property
     def mesh(self) -> str:
         """The mesh of a plan, tensor parallelism innermost; axes of one device are left out."""
         named = {"dp": self.dp, "tp": self.tp}
@@ -85,7 +90,7 @@ class Row(Record, frozen=True):
     sequence: Positive
     hardware: Annotated[str, described("a preset of costmodel")]
     axes: ParallelDegrees
-    plan: Annotated[str, described("a named plan, such as zero3")]
+    plan: Annotated[str, described("a named plan, such as zero3; of stages that of each of them")]
     global_batch: Positive
     micro_batch: Positive
     measured: Measurement
@@ -105,6 +110,9 @@ class Row(Record, frozen=True):
         Literal["none", "eager", "kernels", "xla"],
         described("which operators are one kernel: none, none and views are free, hand-written ones, compiled ones"),
     ] = "eager"
+    chunks: Annotated[
+        Positive, described("stages that each group of devices runs, with pp: 1, or more in turn (interleaved)")
+    ] = 1
     overlap: Annotated[bool, described("whether collectives run beside operators that do not need them")] = False
     inferred: Annotated[tuple[str, ...], described("fields that the source does not tell")] = ()
 

@@ -176,6 +176,7 @@ def _megatron(cells: Cells) -> Row:
         table=f"{cells['source']} {cells['model']}",
         model=model, sequence=sequence, hardware="a100", axes=axes,
         plan="megatron_sp" if parallel else _megatron_plan(axes),
+        chunks=_whole(cells, "interleave") if cells["interleave"].strip() else 1,
         global_batch=batch, micro_batch=_whole(cells, "micro_batch"), measured=Measurement(seconds),
         recompute=recompute, precision="f16", attention="apart", fusion="kernels", inferred=("dropout",),
     )  # fmt: skip
@@ -311,8 +312,8 @@ _SOURCES: Mapping[tuple[str, ...], tuple[RowsSource, tuple[str, ...], Callable[[
     ("source", "model", "layers"): (
         RowsSource("megatron", "Narayanan et al. 2021 (SC21), table 1; Korthikanti et al. 2022 (2205.05198), table 5",
                notes=_MIXED),
-        ("hidden", "heads", "vocabulary", "sequence", "gpus", "tensor", "pipeline", "data", "global_batch",
-         "micro_batch", "recompute", "tflops_per_gpu", "seconds"), _megatron,
+        ("hidden", "heads", "vocabulary", "sequence", "gpus", "tensor", "pipeline", "interleave", "data",
+         "global_batch", "micro_batch", "recompute", "tflops_per_gpu", "seconds"), _megatron,
     ),
     ("source", "model", "gpus"): (
         RowsSource("torchtitan", "pytorch/torchtitan, benchmarks of 2024-12, H100 of 96 GB at 500 W", "BSD-3-Clause",

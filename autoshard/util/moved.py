@@ -78,7 +78,10 @@ FORMER = {
         "reset_context": "autoshard.mindspore.context",
     },
     "autoshard.pipeline.schedules": {"Timeline": "autoshard.pipeline.schedules.simulate:ScheduleTimeline"},
-    "autoshard.pipeline.stages": {"Piece": "autoshard.pipeline.stages.cut:StagePiece"},
+    "autoshard.pipeline.stages": {
+        "Piece": "autoshard.pipeline.stages.cut:StagePiece",
+        "run_stages": "autoshard.pipeline.virtual",
+    },
     "autoshard.pipeline.transfers": {
         "Group": "autoshard.pipeline.transfers.group:RankGroup",
         "Held": "autoshard.pipeline.transfers.deal:GroupLayout",

@@ -7,8 +7,9 @@ import pytest
 
 from autoshard import nn, ops
 from autoshard.ir.verify import verify
+from autoshard.pipeline import run_stages
 from autoshard.pipeline.schedules import SCHEDULES, Schedule, make_schedule, read_schedule
-from autoshard.pipeline.stages import cut_stages, run_stages, stages_of_cells
+from autoshard.pipeline.stages import cut_stages, stages_of_cells
 from autoshard.trace import Cell, CellList, Parameter, evaluate, set_seed, trace
 from autoshard.transform import train_step
 from autoshard.transform.train import TrainStep

@@ -11,6 +11,7 @@ from autoshard.truth.models import step_of
 from autoshard.truth.predict import HOST, HOST_SECONDS, Prediction, Predictor, _step_of
 from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
 from autoshard.truth.score import rankings, refusals, score
+from autoshard.truth.stages import RowRates, dealt_out, load
 from costmodel import preset
 
 GPT = DecoderModel("gpt", 64, 4, 4, 96, dropout=0.1)
@@ -80,9 +81,46 @@ def test_micro_batches_update_and_reduce_once():
         assert once.parts["gradient sums"] == 0 < thrice.parts["gradient sums"]
 
 
+STAGES = {
+    "two stages": row("a", GPT, "data_parallel", ParallelDegrees(dp=2, pp=2), global_batch=16, recompute="full"),
+    "four, tensor parallel": row("b", GPT, "megatron", ParallelDegrees(dp=2, tp=2, pp=4), global_batch=16),
+    "chunks in turn": row(
+        "c", LLAMA, "zero3", ParallelDegrees(dp=2, pp=2), global_batch=32, chunks=2, reduced="micro batch"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stages_have_all_that_the_step_has(name):
+    """Together they compute as long as one device that does all of it, but for a tied table that two update."""
+    one = STAGES[name]
+    predictor = Predictor()
+    few, more = (predictor._measures(one, layers) for layers in (1, 2))
+    loads = [load(one, few.of_stage(one, more, *each), RowRates(0.0, 0.0)) for each in dealt_out(one)]
+    once, twice = few.parts(one), more.parts(one)
+    for part in ("attention", "products", "loss", "over dp", "over tp"):
+        found = sum(each.parts(one.micro_batches).get(part, 0.0) for each in loads)
+        whole = once.get(part, 0.0) + 3 * (twice.get(part, 0.0) - once.get(part, 0.0))
+        assert found == pytest.approx(whole, rel=1e-6, abs=1e-12), part
+    step = predictor(one)
+    assert sum(step.parts.values()) == pytest.approx(step.seconds) and step.parts["stages"] > 0
+
+
+def test_stages_wait_as_their_schedule_says():
+    """Each further micro batch takes as long as the one before; chunks in turn wait less; a stage needs less memory."""
+    many = {"sequence": 256, "recompute": "full"}
+    rows = [row("a", GPT, "data_parallel", ParallelDegrees(pp=2), global_batch=2 * m, **many) for m in (4, 5, 6)]
+    four, five, six = (Predictor()(one).seconds for one in rows)
+    assert six - five == pytest.approx(five - four, rel=0.01)
+    chunked = Predictor()(row("a", GPT, "data_parallel", ParallelDegrees(pp=2), global_batch=8, chunks=2, **many))
+    assert 0 < chunked.parts["stages"] < Predictor()(rows[0]).parts["stages"]
+    alone = row("a", GPT, "data_parallel", ParallelDegrees(), global_batch=8, **many)
+    assert Predictor()(rows[0]).peak_bytes < Predictor()(alone).peak_bytes
+
+
 def test_what_no_plan_expresses_is_named():
     many = (
-        row("a", GPT, "megatron", ParallelDegrees(pp=2)),
+        row("a", GPT, "megatron", ParallelDegrees(pp=8)),
         row("b", GPT, "zero3", ParallelDegrees(cp=2)),
         row("c", DecoderModel("mixture"), "zero1", ParallelDegrees(dp=2)),
         row("d", GPT, "zero3", ParallelDegrees(dp=2), precision="f8"),
@@ -91,7 +129,7 @@ def test_what_no_plan_expresses_is_named():
     )
     found = [Predictor()(one) for one in many]
     assert all(one.refused for one in found)
-    assert refusals(found)["stages of a pipeline"] == 1
+    assert refusals(found)["more stages than layers"] == 1
     assert score("all", found) is None and rankings(found) == ()
 
 

@@ -39,6 +39,16 @@ class Ran:
     measured: Mapping[int, GroupMeasurement]
     busy: tuple[float, ...]
 
+    @property
+    def sent(self) -> tuple[int, ...]:
+        """Bytes that each group that is here has sent, for all micro batches and the update."""
+        return tuple(one.sent for one in self.measured.values())
+
+    @property
+    def peaks(self) -> tuple[int, ...]:
+        """The most bytes of values of micro batches that a rank of each group that is here has held."""
+        return tuple(one.peak for one in self.measured.values())
+
 
 class PipelineSession:
     """Runs the steps of a planned pipeline over `comm`.

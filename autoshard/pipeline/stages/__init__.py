@@ -3,10 +3,9 @@
 from typing import Any
 
 from autoshard.pipeline.stages.cut import Pipeline, Stage, StagePiece, cut_stages, stages_of_cells
-from autoshard.pipeline.stages.run import run_stages
 from autoshard.util.moved import former
 
-__all__ = ["Pipeline", "Stage", "StagePiece", "cut_stages", "run_stages", "stages_of_cells"]
+__all__ = ["Pipeline", "Stage", "StagePiece", "cut_stages", "stages_of_cells"]
 
 
 def __getattr__(name: str) -> Any:

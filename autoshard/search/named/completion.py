@@ -183,7 +183,9 @@ def split(node: Node, factors: Mapping[int, Refs], strategy: Strategy, keep_rest
         axes[i] = merge_refs((*(ref for ref in axes[i] if ref.name not in anew), *refs))
     if not is_legal(node.rule, [size_of(refs) for refs in axes]):
         return None
-    return Strategy(node.rule, strategy.mesh, tuple(axes))
+    clash = any(ref.name in anew for ref in strategy.carried)
+    carried = () if clash else (strategy.carried, strategy.carriers)
+    return Strategy(node.rule, strategy.mesh, tuple(axes), *carried)
 
 
 def without(refs: Refs, taken: Iterable[AxisRef]) -> Refs:

@@ -250,12 +250,17 @@ class _Maker:
         if not node.rule.contracted and not any(node is one for one, _ in self.structure.lookups):
             sides = []
         made = zip(node.rule.results, node.results, strict=True)
-        sides += [(dims, self.parameters.get(self.graph.cotangents.get(value))) for dims, value in made]  # type: ignore[arg-type]
+        sides += [(dims, self._differentiated(value)) for dims, value in made]
         for dims, layout in sides:
             if layout is not None and any(layout.dims) and layout.rank == len(dims):
                 axes = project(node.rule, dims, layout)
                 return [(i, refs) for i, refs in enumerate(axes) if refs]
         return []
+
+    def _differentiated(self, value: Value) -> Layout | None:
+        """How the parameter, or the other form of one, that a value is the gradient of is split."""
+        of = self.graph.cotangents.get(value)
+        return None if of is None else self.parameters.get(of) or self._weight(of)
 
     def _weight(self, value: Value) -> Layout | None:
         """How a parameter, or another form of one (cast, turned, made again), is split by the second axis."""
