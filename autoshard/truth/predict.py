@@ -36,10 +36,10 @@ from autoshard.truth.stages import (
     Ledger,
     ModelHomes,
     RowRates,
-    Slot,
     SlotWork,
     StagedRow,
     StageShare,
+    StepSlot,
     dealt_out,
     load,
 )
@@ -181,7 +181,7 @@ class _Measures:
     reduction and after it; by home these elements, and bytes of parameters and states."""
 
     layers: int
-    dealt: Mapping[Slot, SlotWork]
+    dealt: Mapping[StepSlot, SlotWork]
     adding: tuple[float, float]
     summed: Mapping[str, tuple[int, int]]
     states: Mapping[str, int]
@@ -364,20 +364,20 @@ class _Work:
                 found[home] = found.get(home, 0) + register.local.elements
         return found
 
-    def dealt(self, program: Program, costs: Costs) -> dict[Slot, SlotWork]:
+    def dealt(self, program: Program, costs: Costs) -> dict[StepSlot, SlotWork]:
         """Seconds by part, and how many kernels and collectives are started, by where instructions belong.
 
         Args:
             program: the same one, perhaps with collectives that run beside operators: what these hide is left out.
         """
-        ledgers: dict[Slot, dict[str, float]] = {}
-        started: dict[Slot, int] = {}
+        ledgers: dict[StepSlot, dict[str, float]] = {}
+        started: dict[StepSlot, int] = {}
         backward = False
         for one in scheduled(program, costs):
             what = one.instruction.of if isinstance(one.instruction, Start) else one.instruction
             backward = backward or isinstance(what, Compute) and what.node.label.startswith("grad.")
             at = 0 if what in self.early else 1 + (what in self.late) + (what in self.updates)
-            slot = Slot(at, self.homes.of(what), backward)
+            slot = StepSlot(at, self.homes.of(what), backward)
             started[slot] = started.get(slot, 0) + (one.end > one.start and _starts(what))
             ledger = ledgers.setdefault(slot, {})
             if seconds := one.exposed if one.communicates else one.end - one.start:

@@ -42,7 +42,7 @@ Ledger = Mapping[str, float]
 operator; "stages" is what waits for other stages and for their messages."""
 
 
-class Slot(NamedTuple):
+class StepSlot(NamedTuple):
     """Where an instruction belongs: to bringing parameters, to each micro batch, to the reduction of gradients or to
     the update (`when`); to what comes before the layers, to these, to what follows, or to what both have (`home`); to
     the backward pass or not."""
@@ -113,7 +113,7 @@ class StageShare:
         activation_bytes: what a micro batch leaves for the backward pass.
     """
 
-    dealt: Mapping[Slot, SlotWork]
+    dealt: Mapping[StepSlot, SlotWork]
     adding: float
     states_bytes: float
     activation_bytes: float

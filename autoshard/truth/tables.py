@@ -226,7 +226,7 @@ _LLAMA = {
 
 
 def _llm_foundry(cells: Cells) -> Row:
-    name, sequence, gpus = cells["DecoderModel"], _whole(cells, "SeqLen (T)"), _whole(cells, "# GPUs")
+    name, sequence, gpus = cells["Model"], _whole(cells, "SeqLen (T)"), _whole(cells, "# GPUs")
     if name not in _MPT:
         raise ValueError(f"Model is {name!r}; it is one of {', '.join(_MPT)}")
     hidden, layers, heads = _MPT[name]
@@ -321,7 +321,7 @@ _SOURCES: Mapping[tuple[str, ...], tuple[RowsSource, tuple[str, ...], Callable[[
         ("gpu", "parallel", "local_batch", "sequence", "recompute", "precision", "compile",
          "tokens_per_second_per_gpu", "memory_gib"), _torchtitan,
     ),
-    ("DecoderModel", "SeqLen (T)"): (
+    ("Model", "SeqLen (T)"): (
         RowsSource("llm-foundry", "mosaicml/llm-foundry, scripts/train/benchmarking", "Apache-2.0",
                "FSDP, FlashAttention, eager; gradients are reduced after each micro batch"),
         ("# GPUs", "GPU", "MicroBatchSize", "GradAccum", "GlobalBatchSize", "Throughput (T/s/GPU)", "Precision",
