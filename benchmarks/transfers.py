@@ -14,7 +14,7 @@ import random
 from dataclasses import replace
 
 from autoshard.pipeline.transfers.deal import GroupLayout
-from autoshard.pipeline.transfers.random_pairs import check_pair, check_way, random_layout, random_pair
+from benchmarks.random_pairs import check_pair, check_way, random_layout, random_pair
 from costmodel import Link, Topology, preset
 
 LEVELS = Topology(((4, Link("inside", 2e-6, 200e9)), (None, Link("between", 5e-6, 25e9))))

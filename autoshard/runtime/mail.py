@@ -17,8 +17,6 @@ from autoshard.runtime.comm import CommError
 
 Channel = tuple[int, int, int]
 """Source, target, tag."""
-MOST_TAGS = 2**15 - 1
-"""Tags that every MPI has (MPI 4.1, 9.1.2: MPI_TAG_UB is at least 32,767)."""
 
 
 class Mail(ABC):

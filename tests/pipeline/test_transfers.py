@@ -12,8 +12,8 @@ from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.transfers import GroupLayout, deal
 from autoshard.pipeline.transfers.group import RankGroup, stacked
 from autoshard.pipeline.transfers.price import slow_bound, slow_bytes
-from autoshard.pipeline.transfers.random_pairs import check_pair, check_way, random_layout, random_pair
 from autoshard.util.errors import MeshError, RedistributeError
+from benchmarks.random_pairs import check_pair, check_way, random_layout, random_pair
 from costmodel import preset
 
 
