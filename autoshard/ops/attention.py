@@ -34,6 +34,7 @@ from autoshard.ops.attention_blocks import (
     with_rows,
 )
 from autoshard.ops.attributes import Place
+from autoshard.ops.options import Storage, UnequalFlops
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange
 from autoshard.util.errors import ShapeError
@@ -89,7 +90,13 @@ def _scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     return wide * rows * (2 * min(BLOCK, k.shape[-2]) + 2 * v.shape[-1] + 4)
 
 
-@operator("Attention", rule=_rule, dtype=_type, flops=_flops, scratch=_scratch, imbalance=_imbalance)
+@operator(
+    "Attention",
+    rule=_rule,
+    dtype=_type,
+    flops=UnequalFlops(count=_flops, imbalance=_imbalance),
+    storage=Storage(scratch=_scratch),
+)
 def attention(q, k, v, *, scale=0.0, causal=False, sequence=AUTO, first=0):
     """softmax(q k^T * scale) v over the last dims; `scale` 0 stands for 1 / sqrt(d).
 
@@ -135,14 +142,26 @@ def _turn_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
 
 
 @operator(
-    "AttentionBegin", rule=None, shape=_state_shapes, dtype=_state_type, scratch=_turn_scratch, flops=_begin_flops
+    "AttentionBegin",
+    rule=None,
+    shape=_state_shapes,
+    dtype=_state_type,
+    storage=Storage(scratch=_turn_scratch),
+    flops=_begin_flops,
 )
 def attention_begin(q, k, v, *, scale, causal, first, first_key, keys):
     """The state of the queries after the first block of keys: the rank's own."""
     return attend(q, k, v, no_keys(q, v.shape[-1]), scale, causal, first, first_key, keys)
 
 
-@operator("AttentionTurn", rule=None, shape=_state_shapes, dtype=_state_type, scratch=_turn_scratch, flops=_turn_flops)
+@operator(
+    "AttentionTurn",
+    rule=None,
+    shape=_state_shapes,
+    dtype=_state_type,
+    storage=Storage(scratch=_turn_scratch),
+    flops=_turn_flops,
+)
 def attention_turn(q, k, v, total, largest, weight, *, scale, causal, first, first_key, keys):
     """The state after one block of keys and values more."""
     return attend(q, k, v, (total, largest, weight), scale, causal, first, first_key, keys)

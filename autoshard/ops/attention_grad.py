@@ -38,6 +38,7 @@ from autoshard.ops.attention_blocks import (
     with_rows,
 )
 from autoshard.ops.attributes import Place
+from autoshard.ops.options import Filling, Storage, UnequalFlops
 from autoshard.ops.pointwise import mul
 from autoshard.ops.reduce import reduce_sum
 from autoshard.ops.registry import operator
@@ -119,9 +120,8 @@ def _query_types(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> t
     "AttentionQueryGrad",
     rule=_query_rule,
     dtype=_query_types,
-    flops=_query_flops,
-    scratch=_query_scratch,
-    imbalance=_query_imbalance,
+    flops=UnequalFlops(count=_query_flops, imbalance=_query_imbalance),
+    storage=Storage(scratch=_query_scratch),
 )
 def attention_query_grad(g, inner, q, k, v, *, scale=0.0, causal=False, sequence="auto", first=0):
     """The gradient of queries from that of the result, `g`; and the logarithm of each query's sum of exponentials.
@@ -171,7 +171,7 @@ def _state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> st
     rule=None,
     shape=_query_state,
     dtype=_state_type,
-    scratch=_query_scratch,
+    storage=Storage(scratch=_query_scratch),
     flops=_query_begin_flops,
 )
 def attention_query_grad_begin(g, inner, q, k, v, *, scale, causal, first, first_key, keys):
@@ -184,7 +184,7 @@ def attention_query_grad_begin(g, inner, q, k, v, *, scale, causal, first, first
     rule=None,
     shape=_query_state,
     dtype=_state_type,
-    scratch=_query_scratch,
+    storage=Storage(scratch=_query_scratch),
     flops=_query_turn_flops,
 )
 def attention_query_grad_turn(
@@ -269,10 +269,9 @@ def _key_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     "AttentionKeyGrad",
     rule=_key_rule,
     dtype=_key_types,
-    flops=_key_flops,
-    scratch=_key_scratch,
-    neutral="yes",
-    imbalance=_key_imbalance,
+    flops=UnequalFlops(count=_key_flops, imbalance=_key_imbalance),
+    storage=Storage(scratch=_key_scratch),
+    filling=Filling(neutral="yes"),
 )
 def attention_key_grad(g, inner, q, ends, k, v, *, scale=0.0, causal=False, sequence="auto", first=0, first_key=0):
     """The gradients of keys and values; `ends` are the logarithms that AttentionQueryGrad gives.
@@ -350,7 +349,7 @@ def _key_state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -
     rule=None,
     shape=_key_shapes,
     dtype=_key_state_type,
-    scratch=_key_scratch,
+    storage=Storage(scratch=_key_scratch),
     flops=_key_begin_flops,
 )
 def attention_key_grad_begin(g, inner, q, ends, k, v, *, scale, causal, first, first_key, queries):
@@ -363,7 +362,7 @@ def attention_key_grad_begin(g, inner, q, ends, k, v, *, scale, causal, first, f
     rule=None,
     shape=_key_shapes,
     dtype=_key_state_type,
-    scratch=_key_scratch,
+    storage=Storage(scratch=_key_scratch),
     flops=_key_turn_flops,
 )
 def attention_key_grad_turn(

@@ -16,6 +16,7 @@ import numpy as np
 
 from autoshard.core.rule import REPLICATE, Dim, Factor, Rule
 from autoshard.core.tensortype import TensorType
+from autoshard.ops.options import Spreading, Storage
 from autoshard.ops.registry import Operator, operator
 from autoshard.util.errors import ShapeError
 
@@ -170,7 +171,7 @@ Arrays = tuple[np.ndarray, ...]
 # -- loops, branches and barriers
 
 
-@operator("While", **_SAME, edges=looped)
+@operator("While", **_SAME, spread=Spreading(edges=looped))
 def while_(*xs, regions):
     """Repeat regions[1] on the operands as long as regions[0] holds."""
     cond, body = regions
@@ -179,7 +180,7 @@ def while_(*xs, regions):
     return tuple(xs)
 
 
-@operator("Case", **_TYPED, edges=branched)
+@operator("Case", **_TYPED, spread=Spreading(edges=branched))
 def case(index, *, types, regions):
     """Run the region chosen by `index`; out of range, the last one."""
     chosen = int(index) if 0 <= int(index) < len(regions) else len(regions) - 1
@@ -192,7 +193,7 @@ def if_(pred, *, types, regions):
     return tuple(regions[0 if bool(pred) else 1]())
 
 
-@operator("OptimizationBarrier", **_SAME, edges=through)
+@operator("OptimizationBarrier", **_SAME, spread=Spreading(edges=through))
 def optimization_barrier(*xs):
     """The operands, which the compiler may not move computation across."""
     return xs
@@ -206,13 +207,13 @@ def _(g, y, *xs):
 # -- computations inside a node
 
 
-@operator("ManualComputation", **_TYPED, edges=enclosed_locally)
+@operator("ManualComputation", **_TYPED, spread=Spreading(edges=enclosed_locally))
 def manual_computation(*xs, in_shardings, out_shardings, manual_axes, types, regions):
     """A body written for the local blocks along `manual_axes`; `in_shardings` and `out_shardings` cut and join."""
     raise ShapeError("a manual computation runs on all ranks at once; it cannot be evaluated as a function of arrays")
 
 
-@operator("NamedComputation", **_TYPED, edges=enclosed)
+@operator("NamedComputation", **_TYPED, spread=Spreading(edges=enclosed))
 def named_computation(*xs, name, in_shardings=(), out_shardings=(), types, regions):
     """A call written out in place."""
     return tuple(regions[0](*xs))
@@ -227,7 +228,9 @@ def call(*xs, callee, types, regions):
 # -- what people ask for, as nodes
 
 
-@operator("ShardingConstraint", rule="... -> ...", spread="pointwise", linear=[()], effects=True, view="same")
+@operator(
+    "ShardingConstraint", rule="... -> ...", spread="pointwise", linear=[()], effects=True, storage=Storage(view="same")
+)
 def sharding_constraint(x, *, sharding):
     """x, which has to lie as `sharding` says."""
     return x
@@ -250,7 +253,7 @@ def sharding_group(x, *, group):
     return ()
 
 
-@operator("PropagationBarrier", rule="... -> ...", spread="pointwise", view="same")
+@operator("PropagationBarrier", rule="... -> ...", spread="pointwise", storage=Storage(view="same"))
 def propagation_barrier(x, *, direction="none", sharding=None):
     """x; shardings pass only in `direction`: 'forward', 'backward', 'both' or 'none'."""
     return x
@@ -261,13 +264,13 @@ def _(g, y, x, *, direction, sharding):
     return g
 
 
-@operator("DataFlowEdge", rule="... -> ...", spread="move", effects=True, view="same")
+@operator("DataFlowEdge", rule="... -> ...", spread="move", effects=True, storage=Storage(view="same"))
 def data_flow_edge(x, *, sharding=None):
     """Stands for the owner of a data-flow edge while shardings are propagated."""
     return x
 
 
-@operator("FuncDataFlowEdge", rule="... -> ...", spread="move", effects=True, view="same")
+@operator("FuncDataFlowEdge", rule="... -> ...", spread="move", effects=True, storage=Storage(view="same"))
 def func_data_flow_edge(x):
     """Stands for an argument of a function, or a result of a call, while shardings pass between calls and function."""
     return x

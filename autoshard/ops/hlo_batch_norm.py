@@ -15,6 +15,7 @@ from autoshard.core.rule import PASS, REPLICATE, Rule
 from autoshard.ops.axes import axis_index
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import widened
+from autoshard.ops.options import Spreading
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -69,7 +70,7 @@ def batch_norm_inference(x, scale, offset, mean, variance, *, epsilon, feature):
     "BatchNormTraining",
     rule=_rule((0, 3), (1, 2, 4, 5), 3, 3, REPLICATE, "BatchNormTraining"),
     dtype=lambda x, *_, **__: x,
-    foreign=True,
+    spread=Spreading(foreign=True),
 )
 def batch_norm_training(x, scale, offset, *, epsilon, feature):
     """x normalized by the mean and variance of each feature, then scaled and moved; also that mean and variance."""
@@ -83,7 +84,7 @@ def batch_norm_training(x, scale, offset, *, epsilon, feature):
     "BatchNormGrad",
     rule=_rule((0, 4, 5), (1, 2, 3, 6, 7), 5, 3, REPLICATE, "BatchNormGrad"),
     dtype=lambda x, *_, **__: x,
-    foreign=True,
+    spread=Spreading(foreign=True),
 )
 def batch_norm_grad(x, scale, mean, variance, g, *, epsilon, feature):
     """Gradients of BatchNormTraining for x, scale and offset; `mean` and `variance` are what it found."""

@@ -15,6 +15,7 @@ from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops import whole
 from autoshard.ops.best import best_exchange
 from autoshard.ops.factors import FactorBuilder
+from autoshard.ops.options import Spreading
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.unary import BOOL, native
 from autoshard.util.errors import ShapeError
@@ -32,7 +33,7 @@ def _special(name: str) -> Callable:
 
 
 def _one(name: str, run: Callable, meaning: str, of: Callable | None = None, flops: float = 10.0) -> Operator:
-    @operator(name, rule="... -> ...", dtype=of, flops=flops, foreign=True)
+    @operator(name, rule="... -> ...", dtype=of, flops=flops, spread=Spreading(foreign=True))
     def one(x):
         return run(x)
 
@@ -42,7 +43,7 @@ def _one(name: str, run: Callable, meaning: str, of: Callable | None = None, flo
 
 def _two(name: str, run: Callable, meaning: str, flops: float = 10.0) -> Operator:
     # Shardy does not count those of two operands as elementwise, which tells when it copies constants.
-    @operator(name, rule="..., ... -> ...", flops=flops, foreign=True, spread="")
+    @operator(name, rule="..., ... -> ...", flops=flops, spread=Spreading(foreign=True, order=""))
     def two(x, y):
         return run(x, y)
 
@@ -127,7 +128,7 @@ def _top_rule(x: Sequence[int], k: int) -> Rule:
     rule=_top_rule,
     shape=lambda x, k: ((*x[:-1], k),) * 2,
     dtype=lambda x, k: (x, "i32"),
-    foreign=True,
+    spread=Spreading(foreign=True),
 )
 def chlo_top_k(x, *, k):
     """The k largest of the last dim, the largest first, and where they stand; of equal ones the first comes first.

@@ -17,6 +17,7 @@ from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.axes import axis_indices, words
 from autoshard.ops.contract import parse_equation
 from autoshard.ops.factors import FactorBuilder
+from autoshard.ops.options import Spreading
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -145,7 +146,9 @@ def _einsum_rule(*shapes: Shape, equation: str, dtype: str) -> str:
     return f"{', '.join(map(words, operands))} -> {words(result)}"
 
 
-@operator("HloEinsum", rule=_einsum_rule, dtype=lambda *_, dtype, **__: dtype, linear=((0,),), foreign=True)
+@operator(
+    "HloEinsum", rule=_einsum_rule, dtype=lambda *_, dtype, **__: dtype, linear=((0,),), spread=Spreading(foreign=True)
+)
 def hlo_einsum(*xs, equation, dtype):
     """Sum of products over the letters missing on the right, for one or two operands; `dtype` as in `dot_general`."""
     wide = _accumulator(*(x.dtype for x in xs), element_type(dtype).numpy)

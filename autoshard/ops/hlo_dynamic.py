@@ -14,6 +14,7 @@ from autoshard.core.rule import PASS, REPLICATE, Rule
 from autoshard.core.tensortype import DType
 from autoshard.ops.attributes import Place
 from autoshard.ops.factors import FactorBuilder
+from autoshard.ops.options import Filling, Storage
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -81,8 +82,8 @@ def _slice_rule(x: Shape, *starts: Shape, sizes: Sequence[int], reduction: str, 
     linear=((0,),),
     flops=0,
     spread="slice",
-    view="strided",
-    neutral="own",
+    storage=Storage(view="strided"),
+    filling=Filling(neutral="own"),
 )
 def dynamic_slice(x, *starts, sizes, reduction="sum", block=()):
     """The slice of x of these sizes that begins at `starts`, moved back inside where it would reach beyond.

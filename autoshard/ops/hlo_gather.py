@@ -18,6 +18,7 @@ from autoshard.ops.axes import axis_indices
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.hlo_dynamic import start_index
 from autoshard.ops.known import surely
+from autoshard.ops.options import Filling
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -227,7 +228,9 @@ def _type(operand: DType, *_: DType, **__: object) -> DType:
     return operand
 
 
-@operator("GatherSlices", rule=_rule, shape=_shape, dtype=_type, linear=((0,),), flops=0, neutral="own")
+@operator(
+    "GatherSlices", rule=_rule, shape=_shape, dtype=_type, linear=((0,),), flops=0, filling=Filling(neutral="own")
+)
 def gather_slices(
     operand,
     indices,

@@ -14,6 +14,7 @@ import numpy as np
 from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops import whole
+from autoshard.ops.options import Storage
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.unary import BOOL, magnitude, native
 
@@ -96,7 +97,7 @@ imaginary_part = _one("Imag", lambda x: np.imag(x) + 0, "The imaginary part, 0 o
 # -- choice
 
 
-@operator("Clamp", rule="..., ..., ... -> ...", dtype=lambda low, x, high: x, flops=2, scratch=1)
+@operator("Clamp", rule="..., ..., ... -> ...", dtype=lambda low, x, high: x, flops=2, storage=Storage(scratch=1))
 def hlo_clamp(low, x, high):
     """x, but at least `low` and at most `high`."""
     return np.minimum(np.maximum(x, low), high)

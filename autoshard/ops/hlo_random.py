@@ -18,6 +18,7 @@ from autoshard.core.rule import REPLICATE, Rule
 from autoshard.core.tensortype import DType, dtype
 from autoshard.ops.attributes import Place
 from autoshard.ops.factors import FactorBuilder
+from autoshard.ops.options import Spreading
 from autoshard.ops.random import random_bits
 from autoshard.ops.registry import operator
 from autoshard.ops.source import sizes_of
@@ -226,7 +227,7 @@ def _rng_rule(a: Shape, b: Shape, sizes: Shape, *, shape: Sequence[int], **_: ob
     dtype=lambda a, *_, **__: a,
     flops=12,
     effects=True,
-    foreign=True,
+    spread=Spreading(foreign=True),
 )
 def rng(a, b, sizes, *, distribution, shape, seed=0, start=(), whole=()):
     """UNIFORM numbers from a up to b, or NORMAL ones of mean a and deviation b.

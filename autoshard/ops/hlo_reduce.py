@@ -20,6 +20,7 @@ from autoshard.ops.axes import axis_indices
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import combine, fold
+from autoshard.ops.options import Filling, Spreading
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, Totals
 from autoshard.util.errors import ShapeError
@@ -86,7 +87,7 @@ def _reduced(xs: Sequence[np.ndarray], dimensions: Sequence[int], body: Body, fi
     return combine(body, spread, folded)
 
 
-@operator("Reduce", rule=_reduce_rule, shape=_reduced_shapes, dtype=_starting_types, neutral="yes")
+@operator("Reduce", rule=_reduce_rule, shape=_reduced_shapes, dtype=_starting_types, filling=Filling(neutral="yes"))
 def reduce_with(*xs, dimensions, body, first=()):
     """Inputs put together along `dimensions` by `body`; operands are the inputs, then a scalar for each to start from.
 
@@ -181,7 +182,7 @@ def _map_rule(*shapes: Shape, **_: object) -> Rule:
     return FactorBuilder([len(shapes[0])] * len(shapes), [len(shapes[0])]).pointwise(shapes[0]).build()
 
 
-@operator("Map", rule=_map_rule, dtype=lambda *_, dtype, **__: dtype, foreign=True)
+@operator("Map", rule=_map_rule, dtype=lambda *_, dtype, **__: dtype, spread=Spreading(foreign=True))
 def map_elements(*xs, body, dtype):
     """The scalar function `body` on corresponding elements; its result is of element type `dtype`."""
     (result,) = body(*xs)

@@ -19,6 +19,7 @@ from autoshard.ops.attributes import Place
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.hlo_gather import ABSENT, CUT, DROPPED, IMPLICIT, VECTOR, DimLink, IndexDims, Slices
+from autoshard.ops.options import Filling
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange
 from autoshard.util.errors import ShapeError
@@ -229,7 +230,9 @@ def _types(*dtypes: DType, **_: object) -> tuple[DType, ...]:
 
 
 # Their time goes into moving bytes: the rule's index combinations would count each update at each place.
-@operator("ScatterSlices", rule=_rule, shape=_shapes, dtype=_types, flops=0, neutral="yes", fills={1: 0})
+@operator(
+    "ScatterSlices", rule=_rule, shape=_shapes, dtype=_types, flops=0, filling=Filling(neutral="yes", fills={1: 0})
+)
 def scatter_slices(
     *operands,
     body,

@@ -18,6 +18,7 @@ from autoshard.ops.attributes import Place
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.joint import joined_boxes, joined_windows, placed
 from autoshard.ops.laid import Laid, box
+from autoshard.ops.options import Spreading, Storage
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, OperandWindow, Slide, along, block_starts, common_parts, picked, slid
 from autoshard.util.errors import ShapeError
@@ -65,7 +66,13 @@ def _broadcast_rule(x: Sizes, shape: Sizes, dims: Sizes) -> Rule:
 
 
 @operator(
-    "BroadcastInDim", rule=_broadcast_rule, linear=((0,),), flops=0, spread="broadcast", constant="fold", view="strided"
+    "BroadcastInDim",
+    rule=_broadcast_rule,
+    linear=((0,),),
+    flops=0,
+    spread="broadcast",
+    constant="fold",
+    storage=Storage(view="strided"),
 )
 def broadcast_in_dim(x, *, shape, dims):
     """Dim i of x becomes dim dims[i] of `shape`; it is repeated if its size is 1, and along all other dims."""
@@ -250,7 +257,7 @@ def _slice_rule(x: Sizes, start: Sizes, limit: Sizes, strides: Sizes, blocked: b
     linear=((0,),),
     flops=0,
     constant="fold",
-    view="strided",
+    storage=Storage(view="strided"),
 )
 def slice_in_dims(x, *, start, limit, strides):
     """The elements start, start + stride, ... below limit, per dim."""
@@ -346,7 +353,7 @@ def _sizes_rule(x: Sizes, dim: int, size: int) -> Rule:
     return made.build()
 
 
-@operator("GetDimensionSize", rule=_sizes_rule, dtype="i32", flops=0, foreign=True)
+@operator("GetDimensionSize", rule=_sizes_rule, dtype="i32", flops=0, spread=Spreading(foreign=True))
 def get_dimension_size(x, *, dim, size):
     """`size`, which is that of dim `dim` of the whole x."""
     return np.int32(size)

@@ -15,6 +15,7 @@ from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.axes import axis_index, letters, words
 from autoshard.ops.hlo_dynamic import start_index
 from autoshard.ops.hlo_gather import gather_slices
+from autoshard.ops.options import Spreading
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -137,7 +138,7 @@ def _select_rule(x: Shape, index: Shape, dim: int, batch_dims: int) -> str:
     return f"{words(held)}, {words(picks)} -> {words(result)}"
 
 
-@operator("TorchIndexSelect", rule=_select_rule, dtype=_first, linear=((0,),), flops=0, foreign=True)
+@operator("TorchIndexSelect", rule=_select_rule, dtype=_first, linear=((0,),), flops=0, spread=Spreading(foreign=True))
 def torch_index_select(x, index, *, dim, batch_dims=0):
     """Slices of x along `dim`, one per index, whose dims replace it; the first `batch_dims` dims go along with x's.
 

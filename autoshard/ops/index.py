@@ -18,6 +18,7 @@ from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.axes import axis_index, letters, words
 from autoshard.ops.best import best_exchange
 from autoshard.ops.known import surely
+from autoshard.ops.options import Filling, Storage
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -81,8 +82,8 @@ def _gather_rule(params: Sequence[int], indices: Sequence[int], axis: int, **_: 
     linear=((0,),),
     flops=0,
     call=("axis",),
-    scratch=0,
-    fills=_bounded,
+    storage=Storage(scratch=0),
+    filling=Filling(fills=_bounded),
 )
 def gather(params, indices, *, axis=0, offset=0, bound=0):
     """Slices of params along `axis`, one per index: the index dims replace the axis.
@@ -123,7 +124,12 @@ def _gather_grad_rule(g: Sequence[int], indices: Sequence[int], size: int, axis:
 
 
 @operator(
-    "GatherGrad", rule=_gather_grad_rule, dtype=_type_of_first("GatherGrad"), linear=((0,),), flops=0, fills=_bounded
+    "GatherGrad",
+    rule=_gather_grad_rule,
+    dtype=_type_of_first("GatherGrad"),
+    linear=((0,),),
+    flops=0,
+    filling=Filling(fills=_bounded),
 )
 def gather_grad(g, indices, *, size, axis=0, offset=0, bound=0):
     """Sum of the slices of g by index: slice i of the result, along `axis`, adds up all slices with index i.
@@ -221,7 +227,7 @@ def _gather_d_rule(x: Sequence[int], index: Sequence[int], dim: int, **_: object
     linear=((0,),),
     flops=0,
     call=("x", "dim", "index"),
-    fills=_bounded,
+    filling=Filling(fills=_bounded),
 )
 def gather_d(x, index, *, dim, offset=0, bound=0):
     """result[i, j] = x[i, index[i, j]] for dim 1, and likewise for others; an index outside gives zero.
@@ -258,7 +264,7 @@ def _gather_d_grad_rule(g: Sequence[int], index: Sequence[int], size: int, dim: 
     dtype=_type_of_first("GatherDGrad"),
     linear=((0,),),
     flops=0,
-    fills=_bounded,
+    filling=Filling(fills=_bounded),
 )
 def gather_d_grad(g, index, *, size, dim, offset=0, bound=0):
     """The elements of g summed by their index along `dim`, which has `size` places from index `offset` on."""

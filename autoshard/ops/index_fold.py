@@ -14,6 +14,7 @@ from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.axes import axis_index, letters, words
 from autoshard.ops.index import gather_d
+from autoshard.ops.options import Filling
 from autoshard.ops.padding import neutral_element
 from autoshard.ops.pointwise import mul
 from autoshard.ops.registry import operator
@@ -44,7 +45,7 @@ def _type(x: DType, index: DType, **_: object) -> DType:
     return x
 
 
-@operator("IndexReduce", rule=_rule, dtype=_type, flops=1, neutral="own", fills={1: -1})
+@operator("IndexReduce", rule=_rule, dtype=_type, flops=1, filling=Filling(neutral="own", fills={1: -1}))
 def index_reduce(x, index, *, size, dim=-1, by="max", offset=0):
     """For each of `size` places along `dim` the elements of x whose index names it, put together `by` max, min or prod.
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from autoshard.core.tensortype import DType
 from autoshard.ops.axes import axis_index, letters, words
 from autoshard.ops.index import gather, gather_d
+from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -28,7 +29,7 @@ def _rows_rule(rows: Shape, last: Shape, index: Shape, **_: object) -> str:
     return f"{words([row, *rest])}, {place}, {row} -> {words([place, *rest])}"
 
 
-@operator("LastRows", rule=_rows_rule, dtype=_type, linear=((0,),), flops=0, scratch=0)
+@operator("LastRows", rule=_rows_rule, dtype=_type, linear=((0,),), flops=0, storage=Storage(scratch=0))
 def last_rows(rows, last, index, *, offset=0):
     """rows[last], zeros where `last` (see LastAlong, which makes it of `index`) is negative.
 

@@ -16,6 +16,7 @@ from autoshard.core.rule import Rule
 from autoshard.ops.attributes import Place
 from autoshard.ops.axes import axis_index, letters, sized, whole_numbers, words
 from autoshard.ops.laid import Laid, box
+from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
 from autoshard.ops.source import zeros_like
 from autoshard.ops.windows import (
@@ -116,7 +117,7 @@ def _concat_shape(*shapes: Sequence[int], axis: int, size: int, **_: object) -> 
     return ((*shapes[0][:axis], total, *shapes[0][axis + 1 :]),)
 
 
-@operator("Concat", rule=_concat_rule, shape=_concat_shape, linear=((),), flops=0, scratch=0)
+@operator("Concat", rule=_concat_rule, shape=_concat_shape, linear=((),), flops=0, storage=Storage(scratch=0))
 def concat(*xs, axis=0, places=(), size=0):
     """Join tensors along an existing axis, in which alone their sizes may differ.
 
@@ -171,7 +172,7 @@ def _split_shapes(
     return tuple((*x[:at], size, *x[at + 1 :]) for size in _split_sizes(x, axis, output_num, sizes))
 
 
-@operator("Split", rule=_split_rule, shape=_split_shapes, linear=((0,),), flops=0, view="strided")
+@operator("Split", rule=_split_rule, shape=_split_shapes, linear=((0,),), flops=0, storage=Storage(view="strided"))
 def split(x, *, sizes=None, axis=0, output_num=1):
     """Cut an axis into `output_num` equal parts, into parts of the given sizes, or of one size, the last with the rest.
 
@@ -229,7 +230,7 @@ def _unstack_rule(x: Sequence[int], axis: int, num: int | None) -> str:
     return f"{words(names)} -> {', '.join([rest] * x[axis])}"
 
 
-@operator("Unstack", rule=_unstack_rule, linear=((0,),), flops=0, view="strided")
+@operator("Unstack", rule=_unstack_rule, linear=((0,),), flops=0, storage=Storage(view="strided"))
 def unstack(x, *, axis=0, num=None):
     """The slices of x along an axis, one result each; `num`, if given, must be their number."""
     return tuple(np.moveaxis(x, axis, 0))

@@ -13,6 +13,7 @@ import numpy as np
 from autoshard.core.tensortype import DType, promote
 from autoshard.ops.contract import batch_matmul
 from autoshard.ops.known import surely
+from autoshard.ops.options import Filling
 from autoshard.ops.pointwise import mul, sub
 from autoshard.ops.registry import operator
 from autoshard.ops.shape import expand_dims, transpose
@@ -171,7 +172,7 @@ def _(g, y, a):
     rule=_square_rule("MatrixCofactors", "... [m] [n] -> ... [m] [n]"),
     dtype=real_matrices("MatrixCofactors"),
     flops=lambda a, **_: 20 * a[-1],
-    fills={0: 0},
+    filling=Filling(fills={0: 0}),
 )
 def matrix_cofactors(a):
     """The derivative of the determinant for each element, also of matrices without an inverse."""
@@ -261,7 +262,7 @@ def _pseudo_rule(a: Shape, least: Shape, **_: object) -> str:
     rule=_pseudo_rule,
     dtype=real_matrices("PseudoInverse"),
     flops=lambda a, *_, **__: 20 * a[-1],
-    fills={0: 0},
+    filling=Filling(fills={0: 0}),
 )
 def pseudo_inverse(a, least, *, hermitian=False):
     """The inverse on what a reaches (Moore and Penrose): singular values of at most `least`, one per matrix, are 0.

@@ -13,6 +13,7 @@ from autoshard.core.tensortype import dtype
 from autoshard.ops.hlo_lapack import routine
 from autoshard.ops.hlo_linalg import cholesky, triangular_solve
 from autoshard.ops.linalg import each, flipped, matrix, real_matrices, square, times, turned, wide
+from autoshard.ops.options import Filling
 from autoshard.ops.pointwise import add
 from autoshard.ops.registry import operator
 from autoshard.ops.slices import tril, triu
@@ -56,7 +57,7 @@ def _(g, y, a):
     dtype=lambda g, factors, rows: g,
     linear=((0,),),
     flops=20,
-    fills={2: 0},
+    filling=Filling(fills={2: 0}),
 )
 def lu_grad(g, factors, rows):
     """Gradient of Lu for what it factors, from that of the factors."""
@@ -93,7 +94,7 @@ def _order_rule(rows: Shape, *, size: int) -> tuple[str, dict[str, int]]:
     return "... [k] -> ... [m]", {"m": size}
 
 
-@operator("RowOrder", rule=_order_rule, dtype="i32", fills={0: 0})
+@operator("RowOrder", rule=_order_rule, dtype="i32", filling=Filling(fills={0: 0}))
 def row_order(rows, *, size):
     """Where rows come from after row i was exchanged with row `rows[i]`, one after the other: a[order] = l u."""
     order = np.broadcast_to(np.arange(size, dtype=np.int32), (*rows.shape[:-1], size)).copy()

@@ -17,6 +17,7 @@ from autoshard.ops.attributes import Place
 from autoshard.ops.axes import letters, words
 from autoshard.ops.known import surely
 from autoshard.ops.norm import log_softmax, shifted, softmax, softmax_grad
+from autoshard.ops.options import Filling, Storage
 from autoshard.ops.pointwise import add, mul, sub
 from autoshard.ops.reduce import reduce_sum, spread
 from autoshard.ops.registry import Operator, operator
@@ -106,7 +107,14 @@ def _picked(labels: np.ndarray, classes: int) -> np.ndarray:
     return class_numbers.run(labels, classes=classes)[..., None]
 
 
-@operator("ClassNumbers", rule="... -> ...", dtype=lambda labels, **_: labels, flops=0, view="same", fills={0: 0})
+@operator(
+    "ClassNumbers",
+    rule="... -> ...",
+    dtype=lambda labels, **_: labels,
+    flops=0,
+    storage=Storage(view="same"),
+    filling=Filling(fills={0: 0}),
+)
 def class_numbers(labels, *, classes):
     """The labels themselves, after a check that all are numbers of classes.
 
@@ -127,7 +135,12 @@ def _(g, y, labels, classes):
 
 
 @operator(
-    "SparseSoftmaxCrossEntropyWithLogits", rule=_sparse_rule, dtype=_logits_type, flops=18, fills={1: 0}, scratch=1.1
+    "SparseSoftmaxCrossEntropyWithLogits",
+    rule=_sparse_rule,
+    dtype=_logits_type,
+    flops=18,
+    filling=Filling(fills={1: 0}),
+    storage=Storage(scratch=1.1),
 )
 def sparse_softmax_cross_entropy_with_logits(logits, labels):
     """Cross entropy of each row of `logits` [..., c] with the class number in `labels` [...]."""
@@ -172,10 +185,9 @@ def _sparse_grad_rule(g: Shape, logits: Shape, labels: Shape) -> str:
     rule=_sparse_grad_rule,
     dtype=lambda g, logits, labels: _logits_type(logits),
     linear=((0,),),
-    fills={2: 0},
+    filling=Filling(fills={2: 0}, over=((1,),)),
     flops=16,
-    scratch=0.1,
-    over=((1,),),
+    storage=Storage(scratch=0.1),
 )
 def sparse_softmax_cross_entropy_grad(g, logits, labels, *, out=None):
     """Gradient of SparseSoftmaxCrossEntropyWithLogits: (softmax - one hot) times g per row."""
@@ -241,14 +253,21 @@ def _elementwise_loss(name: str, value: Callable, slope: Callable, total: Callab
     """A loss of the difference x - y and its gradient, from kernels; `total` is a faster sum of `value`, `slope` gets
     the difference, whose memory it may use."""
 
-    @operator(name, rule=_elementwise_rule(name), dtype=_real_pair, flops=flops, neutral="yes")
+    @operator(name, rule=_elementwise_rule(name), dtype=_real_pair, flops=flops, filling=Filling(neutral="yes"))
     def loss(x, y, *, reduction="mean", count=0):
         if not _reduction(reduction, name):
             return value(x, y)
         added = total(x, y) if total is not None else value(x, y).sum()
         return added / _divisor(x.shape, reduction, count)
 
-    @operator(f"{name}Grad", rule=_grad_rule(name), dtype=_real_pair, linear=((0,),), flops=flops, over=((1, 2),))
+    @operator(
+        f"{name}Grad",
+        rule=_grad_rule(name),
+        dtype=_real_pair,
+        linear=((0,),),
+        flops=flops,
+        filling=Filling(over=((1, 2),)),
+    )
     def grad(g, x, y, *, reduction="mean", count=0, out=None):
         change, factor = slope(into(out, np.subtract, x, y)), g / _divisor(x.shape, reduction, count)
         own = isinstance(change, np.ndarray) and change.dtype == np.result_type(change, factor)

@@ -12,6 +12,7 @@ import numpy as np
 
 from autoshard.ops.axes import axis_index, letters, words
 from autoshard.ops.folding import widened
+from autoshard.ops.options import Filling, Storage
 from autoshard.ops.pointwise import add, div, mul, sub
 from autoshard.ops.reduce import reduce_max, reduce_mean, reduce_sum
 from autoshard.ops.registry import operator
@@ -44,7 +45,14 @@ def _own(out: np.ndarray | None, wide: np.ndarray) -> np.ndarray | None:
     return out if out is not None and out.dtype == wide.dtype else None
 
 
-@operator("Softmax", rule=_axis_rule("Softmax", 1), dtype=real, flops=12, scratch=0.1, over=((0,),))
+@operator(
+    "Softmax",
+    rule=_axis_rule("Softmax", 1),
+    dtype=real,
+    flops=12,
+    storage=Storage(scratch=0.1),
+    filling=Filling(over=((0,),)),
+)
 def softmax(x, *, axis=-1, out=None):
     """exp(x) divided by its sum along `axis`."""
     x = widened(x)
@@ -70,7 +78,14 @@ def _(x, axis):
     return div(e, reduce_sum(e, axis=axis, keep_dims=True))
 
 
-@operator("SoftmaxGrad", rule=_axis_rule("SoftmaxGrad", 2), linear=((0,),), flops=5, scratch=0.1, over=((0,),))
+@operator(
+    "SoftmaxGrad",
+    rule=_axis_rule("SoftmaxGrad", 2),
+    linear=((0,),),
+    flops=5,
+    storage=Storage(scratch=0.1),
+    filling=Filling(over=((0,),)),
+)
 def softmax_grad(g, y, *, axis=-1, out=None):
     """Gradient of Softmax from g and its result."""
     g, y = widened(g), widened(y)
@@ -86,7 +101,7 @@ def _(g, y, axis):
     return sub(slope, mul(y, reduce_sum(slope, axis=axis, keep_dims=True)))
 
 
-@operator("LogSoftmax", rule=_axis_rule("LogSoftmax", 1), dtype=real, flops=12, scratch=1.1)
+@operator("LogSoftmax", rule=_axis_rule("LogSoftmax", 1), dtype=real, flops=12, storage=Storage(scratch=1.1))
 def log_softmax(x, *, axis=-1):
     """The logarithm of Softmax, exact also where that is tiny."""
     x = widened(x)
@@ -159,7 +174,7 @@ def _standardize(x: np.ndarray, begin: int, epsilon: float, center: bool) -> tup
     return np.multiply(made, rstd, out=made if center else None), rstd
 
 
-@operator("LayerNorm", rule=_norm_rule("LayerNorm"), flops=8, scratch=0.1)
+@operator("LayerNorm", rule=_norm_rule("LayerNorm"), flops=8, storage=Storage(scratch=0.1))
 def layer_norm(x, gamma, beta, *, begin_norm_axis=-1, epsilon=1e-5):
     """x without mean and scale over the dims from `begin_norm_axis` on, times gamma plus beta."""
     made, _ = _standardize(x, begin_norm_axis, epsilon, True)
@@ -186,7 +201,7 @@ def _rstd(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
     return rsqrt(scalar_add(reduce_mean(square(x), axis=axes, keep_dims=True), addend=epsilon))
 
 
-@operator("RmsNorm", rule=_norm_rule("RmsNorm"), flops=6, scratch=0.1)
+@operator("RmsNorm", rule=_norm_rule("RmsNorm"), flops=6, storage=Storage(scratch=0.1))
 def rms_norm(x, gamma, *, begin_norm_axis=-1, epsilon=1e-6):
     """x divided by its root mean square over the dims from `begin_norm_axis` on, times gamma."""
     made, _ = _standardize(x, begin_norm_axis, epsilon, False)
@@ -214,7 +229,7 @@ def _standardize_rule(x: Shape, *, begin_norm_axis: int, **_: object) -> str:
     return f"{text} -> {text}, {words(names[:first] + ['1'] * (len(x) - first))}"
 
 
-@operator("Standardize", rule=_standardize_rule, flops=6, scratch=0.1)
+@operator("Standardize", rule=_standardize_rule, flops=6, storage=Storage(scratch=0.1))
 def standardize(x, *, begin_norm_axis=-1, epsilon=1e-5, center=True):
     """x with mean 0 (`center`) and mean square 1 over the trailing dims; and the factor that did it."""
     return _standardize(x, begin_norm_axis, epsilon, center)
@@ -235,7 +250,14 @@ def _norm_grad_rule(g: Shape, unit: Shape, rstd: Shape, gamma: Shape, *, begin_n
     return f"{text}, {text}, {small}, {_marked(names[first:], range(len(g)))} -> {text}"
 
 
-@operator("NormGrad", rule=_norm_grad_rule, linear=((0,),), flops=9, scratch=1.1, over=((0,),))
+@operator(
+    "NormGrad",
+    rule=_norm_grad_rule,
+    linear=((0,),),
+    flops=9,
+    storage=Storage(scratch=1.1),
+    filling=Filling(over=((0,),)),
+)
 def norm_grad(g, unit, rstd, gamma, *, begin_norm_axis=-1, center=True, out=None):
     """Gradient of LayerNorm (RmsNorm: not `center`) for x, from the standardized x and its scale."""
     axes = _norm_axes(begin_norm_axis, g.ndim)

@@ -9,6 +9,7 @@ import numpy as np
 
 from autoshard.core.tensortype import DType
 from autoshard.ops.axes import axis_index, letters, words
+from autoshard.ops.options import Filling
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -54,7 +55,7 @@ def _whole_type(index: DType, **_: object) -> str:
     return "i32"
 
 
-@operator("LastAlong", rule=_last_rule, dtype=_whole_type, flops=1, neutral="own", fills={0: -1})
+@operator("LastAlong", rule=_last_rule, dtype=_whole_type, flops=1, filling=Filling(neutral="own", fills={0: -1}))
 def last_along(index, *, size, dim=-1, offset=0, start=0):
     """For each of `size` places along `dim`, the last position where index names it, or -1 where none does.
 

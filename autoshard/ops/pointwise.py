@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import promote
+from autoshard.ops.options import Filling, Storage
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.unary import BOOL, fit, flat, into, neg, real, signed, wants
 
@@ -74,13 +75,13 @@ _slopes(mod, lambda g, r, x, y: g, lambda g, r, x, y: neg(mul(g, floor_div(x, y)
 _slopes(pow, lambda g, r, x, y: pow_base_grad(g, x, y), lambda g, r, x, y: pow_exponent_grad(g, r, x))
 
 
-@operator("PowBaseGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=18, scratch=2)
+@operator("PowBaseGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=18, storage=Storage(scratch=2))
 def pow_base_grad(g, x, exponent):
     """Gradient of Pow for its base."""
     return g * exponent * np.power(x, exponent - 1)
 
 
-@operator("PowExponentGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=10, scratch=2.25)
+@operator("PowExponentGrad", rule="..., ..., ... -> ...", linear=((0,),), flops=10, storage=Storage(scratch=2.25))
 def pow_exponent_grad(g, y, x):
     """Gradient of Pow for its exponent; 0 where the base is not positive, since there is no log of it."""
     positive = x > 0
@@ -115,8 +116,8 @@ def _(g, r, condition, x, y):
     rule="..., ... -> ...",
     dtype=lambda g, condition, **_: g,
     linear=((0,),),
-    scratch=lambda operands, results, *, other: 0 if other else operands[1].elements,
-    over=((0,),),
+    storage=Storage(scratch=lambda operands, results, *, other: 0 if other else operands[1].elements),
+    filling=Filling(over=((0,),)),
 )
 def select_grad(g, condition, *, other=False, out=None):
     """g where the condition holds (`other`: where it does not), 0 elsewhere."""
@@ -154,7 +155,9 @@ _picking(maximum, greater_equal)
 _picking(minimum, less_equal)
 
 
-@operator("MaskedFill", rule="..., ... -> ...", dtype=lambda x, mask, **_: x, call=("value",), over=((0,),))
+@operator(
+    "MaskedFill", rule="..., ... -> ...", dtype=lambda x, mask, **_: x, call=("value",), filling=Filling(over=((0,),))
+)
 def masked_fill(x, mask, *, value, out=None):
     """`value` where the mask holds, x elsewhere."""
     return _filled(x, mask, x.dtype.type(value), out)
@@ -169,8 +172,8 @@ def _(g, y, x, mask, value):
     "AddN",
     rule=lambda *shapes: ", ".join(["..."] * len(shapes)) + " -> ...",
     linear=((),),
-    scratch=0,
-    over=((0, 1),),
+    storage=Storage(scratch=0),
+    filling=Filling(over=((0, 1),)),
 )
 def add_n(*xs, out=None):
     """The sum of any number of tensors."""

@@ -18,6 +18,7 @@ from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.attributes import Place
 from autoshard.ops.axes import letters, words
+from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
 from autoshard.ops.source import sizes_of
 from autoshard.util.errors import ShapeError
@@ -96,7 +97,7 @@ def _dropout_type(x: DType, counter: DType, **_: object) -> DType:
     dtype=_dropout_type,
     linear=((0,),),
     flops=10,
-    scratch=lambda operands, results, **_: 16 * results[0].elements - results[0].nbytes,
+    storage=Storage(scratch=lambda operands, results, **_: 16 * results[0].elements - results[0].nbytes),
 )
 def dropout(x, counter, *, rate=0.5, seed=0, start=(), whole=()):
     """x / (1 - rate) with a share `rate` of the elements set to 0: others for each scalar `counter`.

@@ -17,6 +17,7 @@ from autoshard.ops.attributes import Place
 from autoshard.ops.axes import axis_index, axis_indices, letters, words
 from autoshard.ops.best import best_exchange
 from autoshard.ops.folding import widened
+from autoshard.ops.options import Filling, Storage
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.source import sizes_of
 from autoshard.ops.windows import Exchange, OperandWindow, Totals, along, picked
@@ -79,7 +80,7 @@ def _(g, y, x, axis, keep_dims):
     dtype=_mean_type,
     linear=((0,),),
     call=("axis",),
-    scratch=lambda operands, results, **_: results[0].nbytes,
+    storage=Storage(scratch=lambda operands, results, **_: results[0].nbytes),
 )
 def reduce_mean(x, *, axis=(), keep_dims=False, count=0):
     """Mean over `axis`. `count` is what to divide by where x is only a block (0: count the elements)."""
@@ -111,7 +112,7 @@ def _spread_rule(g: Shape, *, shape: Shape, axis: Any, keep_dims: bool, **_: obj
     return f"{words(source)} -> {words(names)}", dict(zip(names, sizes, strict=True))
 
 
-@operator("Spread", rule=_spread_rule, linear=((0,),), flops=0, view="strided")
+@operator("Spread", rule=_spread_rule, linear=((0,),), flops=0, storage=Storage(view="strided"))
 def spread(g, *, shape, axis=(), keep_dims=False, scale=1.0):
     """Undo the shape of a reduction to `shape`: repeat g along the reduced dims, times `scale`."""
     if not keep_dims:
@@ -153,7 +154,7 @@ def sum_to(g: Any, shape: Sequence[int]) -> Any:
 
 
 def _extreme(name: str, by: str, run: Callable) -> Operator:
-    @operator(name, rule=_rule(name, by), call=("axis",), neutral="yes")
+    @operator(name, rule=_rule(name, by), call=("axis",), filling=Filling(neutral="yes"))
     def reduce(x, *, axis=(), keep_dims=False):
         return run(x, axis=_axes(axis, x.ndim, name), keepdims=keep_dims)
 
@@ -185,7 +186,7 @@ def _extreme_grad_rule(g: Shape, x: Shape, *, axis: Any, keep_dims: bool, **_: o
     dtype=lambda g, x, **_: g,
     linear=((0,),),
     flops=4,
-    scratch=lambda operands, results, **_: math.prod(results[0].shape),
+    storage=Storage(scratch=lambda operands, results, **_: math.prod(results[0].shape)),
 )
 def extreme_grad(g, x, *, axis=(), keep_dims=False, largest=True):
     """The gradient of ReduceMax (ReduceMin: not `largest`): g shared equally among the elements that attain it.
@@ -217,7 +218,7 @@ def _count_equal_rule(x: Shape, y: Shape, *, axis: Any, keep_dims: bool, **_: ob
     return f"{words(names)}, {kept} -> {kept}"
 
 
-@operator("CountEqual", rule=_count_equal_rule, dtype=lambda x, y, **_: x, flops=2, neutral="own")
+@operator("CountEqual", rule=_count_equal_rule, dtype=lambda x, y, **_: x, flops=2, filling=Filling(neutral="own"))
 def count_equal(x, y, *, axis=(), keep_dims=False, valid=()):
     """Along `axis`, how many elements of x equal the reduced y: the ties of a maximum or minimum.
 
@@ -253,7 +254,7 @@ def extreme_share(g, y, ties, x, *, axis=(), keep_dims=False):
 # -- products
 
 
-@operator("ReduceProd", rule=_rule("ReduceProd", "prod"), call=("axis",), neutral="yes")
+@operator("ReduceProd", rule=_rule("ReduceProd", "prod"), call=("axis",), filling=Filling(neutral="yes"))
 def reduce_prod(x, *, axis=(), keep_dims=False):
     """Product over `axis`."""
     return np.prod(x, axis=_axes(axis, x.ndim, "ReduceProd"), keepdims=keep_dims)
@@ -290,7 +291,7 @@ def _exclusive(cumulate: Callable, x: np.ndarray) -> np.ndarray:
 
 
 def _truth(name: str, by: str, run: Callable) -> Operator:
-    @operator(name, rule=_rule(name, by), dtype="bool", call=("axis",), neutral="yes")
+    @operator(name, rule=_rule(name, by), dtype="bool", call=("axis",), filling=Filling(neutral="yes"))
     def reduce(x, *, axis=(), keep_dims=False):
         return run(x, axis=_axes(axis, x.ndim, name), keepdims=keep_dims)
 

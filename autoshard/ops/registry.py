@@ -30,7 +30,7 @@ from autoshard.core.rule import Rule, bind, decomposed
 from autoshard.core.tensortype import DType, TensorType, promote, type_of
 from autoshard.ops.attributes import Place, Types, hashable
 from autoshard.ops.laid import Laid
-from autoshard.ops.options import OperatorOptions
+from autoshard.ops.options import Filling, OperatorOptions, Spreading, Storage, UnequalFlops, with_former
 from autoshard.ops.positional import sort_call
 from autoshard.ops.windows import Exchange
 from autoshard.util.errors import RuleError, ShapeError, UnknownNameError, at
@@ -405,19 +405,14 @@ def operator(
     shape: Callable | None = None,
     dtype: str | DType | Callable | None = None,
     linear: Iterable[Iterable[int]] = (),
-    flops: float | Callable[..., float] | None = None,
+    flops: float | Callable[..., float] | UnequalFlops | None = None,
     call: Iterable[str] = (),
-    spread: str | None = None,
+    spread: str | Spreading | None = None,
     constant: str = "",
     effects: bool | Callable[[Mapping[str, Any]], bool] = False,
-    edges: Callable | None = None,
-    foreign: bool = False,
-    view: str = "",
-    scratch: float | Callable | None = None,
-    neutral: str = "",
-    fills: Mapping[int, float] | Callable[[Mapping[str, Any]], Mapping[int, float]] | None = None,
-    over: Iterable[Iterable[int]] | None = None,
-    imbalance: Callable[..., float] | None = None,
+    storage: Storage = Storage(),  # noqa: B008  (frozen)
+    filling: Filling = Filling(),  # noqa: B008  (frozen)
+    **former: Any,
 ) -> Callable[[Callable], Operator]:
     """Define and register an operator; decorates its numpy meaning.
 
@@ -428,21 +423,15 @@ def operator(
         shape: `function(*shapes, **attrs) -> result shapes`, where the rule's factor sizes are not the result's dims.
         dtype: element type of the results (a tuple for several), or `function(*dtypes, **attrs)`; default promotion.
         linear: sets of operand indices in which the operator is linear together; () means all operands.
-        flops: operations per index combination of the rule's factors, or `function(*shapes, **attrs)` that tells.
+        flops: operations per index combination of the rule's factors, or `function(*shapes, **attrs)` that tells; an
+            `UnequalFlops` where ranks have unequal work.
         call: attributes that the primitive class takes when called; with operands among them, the order of all.
-        spread: one of SPREADS; recognized for elementwise rules.
+        spread: one of SPREADS, recognized for elementwise rules; or a `Spreading` with more to say of propagation.
         constant: 'source' or 'fold', see `Operator.constant`.
         effects: it does something besides its results; or `function(attrs)` that tells.
-        edges: `function(node) -> data-flow edges`.
-        foreign: Shardy has no rule for it, so that propagation that is to equal Shardy's has to stop here.
-        view: one of VIEWS, where the result lies in the memory of the first operand.
-        scratch: memory that the numpy meaning takes for a while besides operands and results: a multiple of the largest
-            of them, or `function(operand types, result types, **attrs) -> bytes`, of local types.
-        neutral: 'yes' or 'own', see `Operator.neutral`.
-        fills: per operand index the number that its padding must hold, see `Operator.fills`; or `function(attrs)`.
-        over: for an operator with a parameter `out`, see `Operator.over`; an elementwise one takes any operand.
-        imbalance: `function(types, local types, **attrs)` of the operands where ranks with equal blocks have unequal
-            work: how many times the `flops` of local shapes the rank with the most has.
+        storage: what it does with memory.
+        filling: what padding must hold, and which operands may be written over.
+        former: keywords that are fields of these values now.
 
     Raises:
         UnknownNameError: the name is taken.
@@ -457,14 +446,20 @@ def operator(
     >>> remove("DoctestCube")
     """
 
+    now = {"flops": flops, "spread": spread, "storage": storage, "filling": filling}
+    flops, spread, storage, filling = with_former(now, former).values()
+    spreading = spread if isinstance(spread, Spreading) else Spreading(spread)
+    work = flops if isinstance(flops, UnequalFlops) else None
+    over = None if filling.over is None else tuple(tuple(indices) for indices in filling.over)
+    options = OperatorOptions(
+        rule, shape, dtype, tuple(tuple(indices) for indices in linear), work.count if work else flops, tuple(call),
+        spreading.order, constant, effects, spreading.edges, spreading.foreign, storage.view, storage.scratch,
+        filling.neutral, filling.fills or {}, over, work.imbalance if work else None,
+    )  # fmt: skip
+
     def define(run: Callable) -> Operator:
         if name in _REGISTRY:
             raise UnknownNameError(f"operator {name!r} is already defined; choose another name")
-        sets = tuple(tuple(indices) for indices in linear)
-        options = OperatorOptions(
-            rule, shape, dtype, sets, flops, tuple(call), spread, constant, effects, edges, foreign, view, scratch,
-            neutral, fills or {}, None if over is None else tuple(tuple(indices) for indices in over), imbalance,
-        )  # fmt: skip
         _REGISTRY[name] = Operator(name, run, options)
         return _REGISTRY[name]
 

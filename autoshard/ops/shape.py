@@ -11,13 +11,14 @@ import numpy as np
 from autoshard.core.rule import Rule
 from autoshard.ops.axes import axis_indices, letters, whole_numbers, words
 from autoshard.ops.factors import FactorBuilder
+from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
 Bound = tuple[str, dict[str, int]]
 
 
-@operator("Identity", rule="... -> ...", linear=((0,),), flops=0, view="same")
+@operator("Identity", rule="... -> ...", linear=((0,),), flops=0, storage=Storage(view="same"))
 def identity(x):
     """The operand itself: a place to hang a name or a strategy on."""
     return x
@@ -123,7 +124,7 @@ def full_shape(source: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     call=("shape",),
     spread="move",
     constant="fold",
-    view="reshape",
+    storage=Storage(view="reshape"),
 )
 def reshape(x, *, shape):
     """The elements of x in row-major order under another shape; one dim may be -1."""
@@ -159,7 +160,15 @@ def _transpose_rule(x: Sequence[int], perm: Sequence[int] | None) -> Rule:
     return made.build()
 
 
-@operator("Transpose", rule=_transpose_rule, linear=((0,),), flops=0, call=("perm",), spread="move", view="strided")
+@operator(
+    "Transpose",
+    rule=_transpose_rule,
+    linear=((0,),),
+    flops=0,
+    call=("perm",),
+    spread="move",
+    storage=Storage(view="strided"),
+)
 def transpose(x, *, perm=None):
     """Dim i of the result is dim perm[i] of x; without perm the dims are reversed."""
     return x.transpose(perm)
@@ -187,7 +196,7 @@ def _expand_rule(x: Sequence[int], axis: int | tuple[int, ...]) -> str:
     call=("axis",),
     spread="move",
     constant="fold",
-    view="same",
+    storage=Storage(view="same"),
 )
 def expand_dims(x, *, axis):
     """Insert dims of size 1 so that they stand at `axis` (an int, or a tuple) of the result."""
@@ -215,7 +224,9 @@ def _squeeze_rule(x: Sequence[int], axis: int | tuple[int, ...] | None) -> str:
     return f"{words(names)} -> {words(name for i, name in enumerate(names) if i not in gone)}"
 
 
-@operator("Squeeze", rule=_squeeze_rule, linear=((0,),), flops=0, spread="move", constant="fold", view="same")
+@operator(
+    "Squeeze", rule=_squeeze_rule, linear=((0,),), flops=0, spread="move", constant="fold", storage=Storage(view="same")
+)
 def squeeze(x, *, axis=None):
     """Remove the dims of size 1 at `axis`: an int, a tuple, or None for all of them."""
     return np.squeeze(x, axis)
@@ -258,7 +269,13 @@ def _broadcast_rule(x: Sequence[int], shape: Sequence[int]) -> Bound:
 
 
 @operator(
-    "BroadcastTo", rule=_broadcast_rule, linear=((0,),), flops=0, spread="broadcast", constant="fold", view="strided"
+    "BroadcastTo",
+    rule=_broadcast_rule,
+    linear=((0,),),
+    flops=0,
+    spread="broadcast",
+    constant="fold",
+    storage=Storage(view="strided"),
 )
 def broadcast_to(x, *, shape):
     """Repeat x along new leading dims and along its dims of size 1; -1 keeps a dim."""

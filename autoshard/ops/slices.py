@@ -16,6 +16,7 @@ from autoshard.core.rule import Rule, source_rule
 from autoshard.ops.attributes import Place
 from autoshard.ops.axes import axis_index, axis_indices, letters, sized, whole_numbers, words
 from autoshard.ops.laid import Laid, box
+from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import (
     Exchange,
@@ -108,7 +109,7 @@ def _slice_shape(x: Sequence[int], begin: Ends, end: Ends, strides: Sequence[int
     flops=0,
     call=("begin", "end", "strides"),
     constant="fold",
-    view="strided",
+    storage=Storage(view="strided"),
 )
 def strided_slice(x, *, begin, end, strides=()):
     """x[begin:end:strides] per dim, as Python slices: negative ends count from the back, None is open.
@@ -277,7 +278,13 @@ def _moved_rule(x: Sequence[int], axis: int | Sequence[int], what: str) -> Rule:
     return _touched_rule(x, [i in moved for i in range(len(x))])
 
 
-@operator("ReverseV2", rule=lambda x, axis: _moved_rule(x, axis, "ReverseV2"), linear=((0,),), flops=0, view="strided")
+@operator(
+    "ReverseV2",
+    rule=lambda x, axis: _moved_rule(x, axis, "ReverseV2"),
+    linear=((0,),),
+    flops=0,
+    storage=Storage(view="strided"),
+)
 def flip(x, *, axis):
     """Reverse the order along an axis, or a tuple of them."""
     return np.flip(x, axis)

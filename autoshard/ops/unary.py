@@ -13,6 +13,7 @@ import numpy as np
 
 from autoshard.core.tensortype import DType, TensorType, promote
 from autoshard.core.tensortype import dtype as element_type
+from autoshard.ops.options import Storage
 from autoshard.ops.reduce import sum_to
 from autoshard.ops.registry import Operator, operator
 from autoshard.util.errors import ShapeError
@@ -99,7 +100,14 @@ def _unary(
     def written(x, *, out=None):
         return into(out, run, x)
 
-    define = operator(name, rule="... -> ...", dtype=of, flops=flops, linear=((0,),) if linear else (), scratch=scratch)
+    define = operator(
+        name,
+        rule="... -> ...",
+        dtype=of,
+        flops=flops,
+        linear=((0,),) if linear else (),
+        storage=Storage(scratch=scratch),
+    )
     made = define(written if isinstance(run, np.ufunc) else unary)
     made.__doc__ = f"{name} of each element."
     return made
@@ -123,7 +131,7 @@ def _fused(op: Operator, kernel: Callable, name: str = "", scratch: Scratch | No
 
     takes_out = "out" in inspect.signature(kernel).parameters
     name = name or f"{op.name}Grad"
-    define = operator(name, rule="..., ... -> ...", linear=((0,),), flops=flops + 2, scratch=scratch)
+    define = operator(name, rule="..., ... -> ...", linear=((0,),), flops=flops + 2, storage=Storage(scratch=scratch))
     fused = define(written if takes_out else plain)
 
     @op.gradient
@@ -261,7 +269,7 @@ def _gelu_type(*operands: DType, approximate: object) -> DType:
     return real(*operands)
 
 
-@operator("GeLU", rule="... -> ...", dtype=_gelu_type, flops=14, scratch=1)
+@operator("GeLU", rule="... -> ...", dtype=_gelu_type, flops=14, storage=Storage(scratch=1))
 def gelu(x, *, approximate="none"):
     """x times the normal distribution function of x, by erf or by its tanh approximation."""
     part = _gelu_tanh_inner(x) if _gelu_form(approximate) else _erf(x * _SQRT_HALF)
@@ -276,7 +284,7 @@ def _(g, y, x, approximate):
     return gelu_grad(g, x, approximate=approximate)
 
 
-@operator("GeLUGrad", rule="..., ... -> ...", linear=((0,),), dtype=_gelu_type, flops=24, scratch=2)
+@operator("GeLUGrad", rule="..., ... -> ...", linear=((0,),), dtype=_gelu_type, flops=24, storage=Storage(scratch=2))
 def gelu_grad(g, x, *, approximate="none"):
     """Gradient of GeLU from g and its operand."""
     if _gelu_form(approximate):

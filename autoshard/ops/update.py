@@ -14,6 +14,7 @@ import numpy as np
 from autoshard.core.tensortype import DType, TensorType
 from autoshard.ops.axes import letters, words
 from autoshard.ops.known import surely
+from autoshard.ops.options import Filling, Storage
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -67,19 +68,35 @@ def _sgd(param: np.ndarray, grad: np.ndarray, rate: Any, weight_decay: float, ou
     return _minus(param, _times(_with_decay(grad, param, weight_decay), rate, out))
 
 
-@operator("SGD", rule=_rule("SGD", 2, 0, 1), dtype=_first(1), flops=2, scratch=_temporaries, over=((1,),))
+@operator(
+    "SGD",
+    rule=_rule("SGD", 2, 0, 1),
+    dtype=_first(1),
+    flops=2,
+    storage=Storage(scratch=_temporaries),
+    filling=Filling(over=((1,),)),
+)
 def sgd(param, grad, *, learning_rate, weight_decay=0.0, out=None):
     """param - learning_rate * (grad + weight_decay * param)."""
     return _sgd(param, grad, learning_rate, weight_decay, out)
 
 
-@operator("SGDRate", rule=_rule("SGDRate", 2, 1, 1), dtype=_first(1), flops=2, scratch=_temporaries, over=((1,),))
+@operator(
+    "SGDRate",
+    rule=_rule("SGDRate", 2, 1, 1),
+    dtype=_first(1),
+    flops=2,
+    storage=Storage(scratch=_temporaries),
+    filling=Filling(over=((1,),)),
+)
 def sgd_rate(param, grad, learning_rate, *, weight_decay=0.0, out=None):
     """SGD with the learning rate as an operand."""
     return _sgd(param, grad, learning_rate, weight_decay, out)
 
 
-_MOMENTUM: dict[str, Any] = dict(dtype=_first(2), flops=4, scratch=_temporaries, over=((2,), (1,)))
+_MOMENTUM: dict[str, Any] = dict(
+    dtype=_first(2), flops=4, storage=Storage(scratch=_temporaries), filling=Filling(over=((2,), (1,)))
+)
 
 
 def _momentum(
@@ -170,7 +187,9 @@ def _correction(form: str, beta1: float, beta2: float, count: int) -> float:
     return (1 - beta1**count) / ((1 - beta2**count) ** 0.5 if form == "efficient" else 1.0)
 
 
-_ADAM: dict[str, Any] = dict(dtype=_first(3), flops=14, scratch=_temporaries, over=((), (1,), (2,)))
+_ADAM: dict[str, Any] = dict(
+    dtype=_first(3), flops=14, storage=Storage(scratch=_temporaries), filling=Filling(over=((), (1,), (2,)))
+)
 
 
 @operator("Adam", rule=_rule("Adam", 4, 1, 3), **_ADAM)

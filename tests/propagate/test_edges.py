@@ -12,6 +12,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import OPEN, DimSharding, Sharding
 from autoshard.ops import registry
 from autoshard.ops.control import ARG, OPERAND, RESULT, YIELD, Edge, Sizes, Spot, data_flow_edge, typed
+from autoshard.ops.options import Spreading
 from autoshard.propagate.edges import add_edges, sink_edges
 from autoshard.propagate.run import propagate, run_basic
 from autoshard.propagate.values import outer_shardings
@@ -127,7 +128,7 @@ def _twice(sizes: Sizes) -> tuple[Edge, ...]:
 def region_operator():
     """A user's operator with a body that is local along manual axes."""
 
-    @registry.operator("TestShardMap", **typed(), edges=_twice)
+    @registry.operator("TestShardMap", **typed(), spread=Spreading(edges=_twice))
     def shard_map(*xs, in_shardings, out_shardings, manual_axes, types, regions):
         raise NotImplementedError
 
@@ -154,7 +155,11 @@ def test_operators_of_users(region_operator):
 
 
 def test_edges_that_do_not_fit_the_op():
-    @registry.operator("TestBadEdges", **typed(), edges=lambda sizes: (Edge((Spot(OPERAND, 7),), (Spot(RESULT, 0),)),))
+    @registry.operator(
+        "TestBadEdges",
+        **typed(),
+        spread=Spreading(edges=lambda sizes: (Edge((Spot(OPERAND, 7),), (Spot(RESULT, 0),)),)),
+    )
     def bad(*xs, types):
         raise NotImplementedError
 

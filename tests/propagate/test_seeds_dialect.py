@@ -15,6 +15,7 @@ from autoshard.ir.graph import walk as nodes_in
 from autoshard.ir.text import parse
 from autoshard.ops import registry
 from autoshard.ops.control import ARG, OPERAND, RESULT, YIELD, Edge, Sizes, Spot, typed
+from autoshard.ops.options import Spreading
 from autoshard.propagate.edges import add_edges, sink_edges
 from autoshard.propagate.levels import ORDER, Level
 from autoshard.propagate.pipeline import run_pipeline
@@ -48,7 +49,7 @@ def dialect() -> Iterator[None]:
     def blend(x, y):
         return (x + y) / 2
 
-    @registry.operator("SeedRepeat", **typed(), edges=repeated)
+    @registry.operator("SeedRepeat", **typed(), spread=Spreading(edges=repeated))
     def repeat(*xs, times, types, regions):
         for _ in range(times):
             xs = regions[0](*xs)
