@@ -34,8 +34,8 @@ from autoshard.engines.xla_engine import XlaRun, need_devices
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import walk
 from autoshard.layout.mesh import Mesh
+from autoshard.optimize import DEFAULT, optimize
 from autoshard.partition.lower import lower
-from autoshard.partition.passes import DEFAULT, optimize
 from autoshard.partition.program import Program
 from autoshard.propagate.traced import work_of
 from autoshard.runtime.comm import Comm

@@ -1,4 +1,4 @@
-"""What propagation leaves: shardings, their causes, sources. `propagate.api.Propagated` adds what reads it."""
+"""What propagation leaves: shardings, their causes, sources. `api.propagate.Propagated` adds what reads it."""
 
 from __future__ import annotations
 
