@@ -17,6 +17,7 @@ import numpy as np
 
 from autoshard.core.tensortype import DType, dtype, promote
 from autoshard.ops.attributes import Place
+from autoshard.ops.options import Filling, Storage
 from autoshard.ops.registry import operator
 from autoshard.ops.unary import cast
 from autoshard.util.errors import ShapeError
@@ -59,7 +60,13 @@ def _dispatch_rule(x: Shape, chosen: Shape, gates: Shape, *, experts: int, block
 
 
 @operator(
-    "DispatchTokens", rule=_dispatch_rule, dtype=_type, linear=((0,), (2,)), flops=_work, fills={1: _ABSENT}, scratch=0
+    "DispatchTokens",
+    rule=_dispatch_rule,
+    dtype=_type,
+    linear=((0,), (2,)),
+    flops=_work,
+    filling=Filling(fills={1: _ABSENT}),
+    storage=Storage(scratch=0),
 )
 def dispatch_tokens(x, chosen, gates, *, experts, blocks, room, first=0):
     """rows[e, c] = gates[t, j] x[t] for each token t that chooses expert e as its j-th; other rows are zero.
@@ -95,8 +102,8 @@ def _combine_rule(rows: Shape, chosen: Shape, gates: Shape, *, blocks: int, room
     dtype=_type,
     linear=((0,), (2,)),
     flops=lambda rows, chosen, gates, **attrs: _work(rows, chosen, gates, experts=rows[0], **attrs),
-    fills={1: _ABSENT},
-    scratch=0,
+    filling=Filling(fills={1: _ABSENT}),
+    storage=Storage(scratch=0),
 )
 def combine_tokens(rows, chosen, gates, *, blocks, room, first=0):
     """y[t] = the sum over j of gates[t, j] times the row of token t for its j-th expert, as DispatchTokens lays rows.
@@ -131,8 +138,8 @@ def _products_rule(x: Shape, rows: Shape, chosen: Shape, *, blocks: int, room: i
     dtype=_type,
     linear=((0,), (1,)),
     flops=lambda x, rows, chosen, **attrs: _work(x, rows, chosen, experts=rows[0], **attrs),
-    fills={2: _ABSENT},
-    scratch=0,
+    filling=Filling(fills={2: _ABSENT}),
+    storage=Storage(scratch=0),
 )
 def gate_products(x, rows, chosen, *, blocks, room, first=0):
     """p[t, j] = the product of x[t] and the row of token t for its j-th expert: the gradient of gates.

@@ -94,7 +94,7 @@ def with_former(given: dict[str, Any], former: Mapping[str, Any]) -> dict[str, A
         name, what = _FORMER[keyword]
         text = f"operator({keyword}=) is a field of {name}= now; the keyword goes with release 0.2"
         warnings.warn(text, DeprecationWarning, 3)
-        now = given[name]
+        now: Any = given[name]
         if name == "spread" and not isinstance(now, Spreading):
             now = Spreading(now)
         given[name] = UnequalFlops(now, value) if name == "flops" else replace(now, **{what: value})

@@ -22,7 +22,7 @@ class Signature(Protocol):
     name: str
     operand_names: tuple[str, ...]
     variadic: bool
-    attributes: Mapping[str, Any]
+    attributes: dict[str, Any]
 
     @property
     def call_attributes(self) -> tuple[str, ...]: ...

@@ -449,12 +449,12 @@ def operator(
     now = {"flops": flops, "spread": spread, "storage": storage, "filling": filling}
     flops, spread, storage, filling = with_former(now, former).values()
     spreading = spread if isinstance(spread, Spreading) else Spreading(spread)
-    work = flops if isinstance(flops, UnequalFlops) else None
+    count, imbalance = (flops.count, flops.imbalance) if isinstance(flops, UnequalFlops) else (flops, None)
     over = None if filling.over is None else tuple(tuple(indices) for indices in filling.over)
     options = OperatorOptions(
-        rule, shape, dtype, tuple(tuple(indices) for indices in linear), work.count if work else flops, tuple(call),
+        rule, shape, dtype, tuple(tuple(indices) for indices in linear), count, tuple(call),
         spreading.order, constant, effects, spreading.edges, spreading.foreign, storage.view, storage.scratch,
-        filling.neutral, filling.fills or {}, over, work.imbalance if work else None,
+        filling.neutral, filling.fills or {}, over, imbalance,
     )  # fmt: skip
 
     def define(run: Callable) -> Operator:
