@@ -16,7 +16,10 @@ from autoshard.runtime.mpi import MpiComm, default_comm
 from autoshard.util.errors import RuntimeSetupError
 
 DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint16", "bool", "complex64"]
+"""Each is moved and reduced on few ranks; on more than four, where every message waits for a core, a part of them."""
 COMM = MpiComm()
+if COMM.world > 4:
+    DTYPES = ["float16", "float32", "int64", "bool"]
 LOCAL = LocalComm(COMM.world)
 
 
