@@ -75,7 +75,7 @@ class UnequalFlops:
 
 
 # Former keyword of `operator` -> the one that takes it now, and the field of its value.
-_FORMER = {
+FORMER = {
     "edges": ("spread", "edges"), "foreign": ("spread", "foreign"), "view": ("storage", "view"),
     "scratch": ("storage", "scratch"), "neutral": ("filling", "neutral"), "fills": ("filling", "fills"),
     "over": ("filling", "over"), "imbalance": ("flops", "imbalance"),
@@ -89,9 +89,9 @@ def with_former(given: dict[str, Any], former: Mapping[str, Any]) -> dict[str, A
         TypeError: a keyword that there never was.
     """
     for keyword, value in former.items():
-        if keyword not in _FORMER:
+        if keyword not in FORMER:
             raise TypeError(f"operator() got an unexpected keyword argument {keyword!r}")
-        name, what = _FORMER[keyword]
+        name, what = FORMER[keyword]
         text = f"operator({keyword}=) is a field of {name}= now; the keyword goes with release 0.2"
         warnings.warn(text, DeprecationWarning, 3)
         now: Any = given[name]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
-from autoshard.ops.options import Filling, Spreading, Storage, UnequalFlops
+from autoshard.ops.options import FORMER, Filling, Spreading, Storage, UnequalFlops
 from autoshard.ops.registry import operator, remove
+from tests.test_layers import ROOT
 
 
 def unequal(*_, **__):
@@ -40,3 +43,12 @@ def test_former_keywords_warn_and_mean_the_same():
 def test_a_keyword_that_there_never_was():
     with pytest.raises(TypeError, match="unexpected keyword argument 'views'"):
         options_of(views="same")
+
+
+def test_no_operator_of_ours_goes_by_a_former_keyword():
+    former = set()
+    for path in (ROOT / "autoshard/ops").glob("*.py"):
+        calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+        named = (node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "operator")
+        former |= {(path.name, keyword.arg) for node in named for keyword in node.keywords if keyword.arg in FORMER}
+    assert former == set()
