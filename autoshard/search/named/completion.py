@@ -2,7 +2,7 @@
 
 Nodes are visited in order. One without a strategy splits its factors as its operands lie: those computed from data
 first, parameters last; where they disagree what leaves no sum wins, then the first. Sums stay open while the operators
-they pass are linear.
+they pass are linear, up to where several use one.
 """
 
 from __future__ import annotations
@@ -69,6 +69,9 @@ class Completion:
             )
         for node in self.graph.nodes:
             self._decide(node)
+        for node in self.graph.nodes:
+            if node.op.constant == "source":
+                self._split_source(node)
         causes = {value: Cause(NAMED, (name,)) for value in self.graph.inputs}
         causes.update({value: Cause(GIVEN) for value in self.problem.given})
         outputs = self.problem.outputs(self.layouts)
@@ -86,6 +89,23 @@ class Completion:
         self.decisions[node] = Decision(Option(strategy, edges, 0.0, prices.work(node, strategy)), cause)
         for value, layout in zip(node.results, strategy.result_layouts, strict=True):
             self.layouts[value] = self.pinned.get(value, layout)
+
+    def _split_source(self, node: Node) -> None:
+        """Makes what is made of nothing as all that use it want it, where they want the same."""
+        (value,) = node.results
+        users = [self.decisions[user].strategy.operand_layouts[i] for user, i in self.graph.users[value]]
+        wanted = {*users, *([self.layouts[value]] if value in self.graph.outputs else ())}
+        if len(wanted) != 1 or (layout := wanted.pop()) is self.layouts[value] or layout.partial:
+            return
+        axes = project(node.rule, node.rule.results[0], layout)
+        if not is_legal(node.rule, [size_of(refs) for refs in axes]):
+            return
+        strategy = Strategy(node.rule, self.problem.mesh, axes)
+        if strategy.result_layouts[0] is layout:
+            prices = prices_for(self.problem.hardware)
+            option = Option(strategy, 0.0, 0.0, prices.work(node, strategy))
+            self.decisions[node] = Decision(option, Cause(FOLLOWED))
+            self.layouts[value] = layout
 
     def _following(self, node: Node) -> Strategy:
         """`_follow`, once for all equal nodes whose operands lie alike."""
@@ -138,9 +158,10 @@ class Completion:
         return (), ()
 
     def _passes(self, value: Value) -> bool:
-        """Whether all that use a value are linear in it; else its sum is completed once, for all of them."""
+        """Whether what uses a value is one operator, linear in it; else its sum is completed once, for all of them."""
         if value not in self._passing:
-            self._passing[value] = all(_is_linear(node, i) for node, i in self.graph.users[value])
+            users = self.graph.users[value]
+            self._passing[value] = len(users) < 2 and all(_is_linear(node, i) for node, i in users)
         return self._passing[value]
 
     def _of(self, value: Value) -> Layout:
