@@ -51,16 +51,26 @@ def measure(name: str, mesh: str, hardware: str, modes: list[str], limit: float)
     """The figures of one row, by mode."""
     from benchmarks.model_zoo import ZOO
 
-    made = ZOO[name]()
-    traced, inputs = made if isinstance(made, tuple) else (made, ())
-    found = {mode: _forked(traced, inputs, mesh, hardware, mode, limit) for mode in modes}
+    traced = _traced(ZOO[name]())
+    found = {mode: _forked(traced, mesh, hardware, mode, limit) for mode in modes}
     return {"model": name, "mesh": mesh, "hardware": hardware, "modes": found}
 
 
-def _forked(traced: Any, inputs: Any, mesh: str, hardware: str, mode: str, limit: float) -> Row:
+def _traced(made: Any) -> Any:
+    """What a maker of models made, traced: once for all modes."""
+    import autoshard
+    from autoshard.trace import trace
+
+    if not isinstance(made, tuple):
+        return made
+    model, inputs = made
+    return autoshard.from_torch(model, (), inputs) if isinstance(inputs, dict) else trace(model, *inputs)
+
+
+def _forked(traced: Any, mesh: str, hardware: str, mode: str, limit: float) -> Row:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_plan, args=(traced, inputs, mesh, hardware, mode, limit, theirs))
+    process = context.Process(target=_plan, args=(traced, mesh, hardware, mode, limit, theirs))
     process.start()
     theirs.close()
     try:
@@ -71,13 +81,10 @@ def _forked(traced: Any, inputs: Any, mesh: str, hardware: str, mode: str, limit
         process.join()
 
 
-def _plan(traced: Any, inputs: Any, mesh: str, hardware: str, mode: str, limit: float, answer: Connection) -> None:
+def _plan(traced: Any, mesh: str, hardware: str, mode: str, limit: float, answer: Connection) -> None:
     import autoshard
-    from autoshard.trace import trace
     from autoshard.util.errors import AutoshardError
 
-    if inputs:
-        traced = trace(traced, *inputs) if not isinstance(inputs, dict) else autoshard.from_torch(traced, (), inputs)
     started = time.process_time()
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(started + limit), resource.RLIM_INFINITY))
     options = {"time_limit": limit / 3} if mode == BEST else {}

@@ -1,5 +1,5 @@
-"""benchmarks/plans_in_reality.py, contenders.py, large.py and planning_by_axes.py, in small: what they judge, plan and
-refuse; no time is asserted."""
+"""benchmarks/plans_in_reality.py, contenders.py, large.py, planning_by_axes.py and mindspore_nets.py, in small: what
+they judge, plan and refuse; no time is asserted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from autoshard.layout.mesh import Mesh
 from autoshard.search import evaluate_plan
-from benchmarks import large, planning_by_axes, plans_in_reality
+from benchmarks import large, mindspore_nets, planning_by_axes, plans_in_reality
 from benchmarks.contenders import PICK, contenders, meshes
 from costmodel import preset
 
@@ -66,3 +66,12 @@ def test_each_cell_of_planning_by_axes_is_planned_or_says_why_not(capsys):
     assert cells["batch"]["seconds"] > 0 and "training step" in cells["zero1"]["refused"]
     planning_by_axes.show([{"kind": "forward", "mesh": "2x2", "modes": cells}], list(cells))
     assert "zero1: the named plan" in capsys.readouterr().out
+
+
+def test_nets_in_mindspores_style_are_held_against_nothing_propagated(capsys):
+    traced = next(mindspore_nets.families()["tutorial's training, narrow inside"]())
+    modes = ["sharding_propagation", "bfs"]
+    found = mindspore_nets.measure(traced, 8, "cpu", modes)
+    assert all(mindspore_nets.ratio(found, mode) <= 1 + 1e-9 for mode in modes)
+    mindspore_nets.show({"tutorial": [found]}, modes)
+    assert "bfs: at worst" in capsys.readouterr().out

@@ -19,7 +19,7 @@ from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.util.memo import remembered
 
-_MOST_WAYS = 10_000
+_MOST_WAYS, _FEW_AXES, _MOST_WHOLE_WAYS = 10_000, 4, 1 << 10
 """Combinations that are looked at one by one at most."""
 
 
@@ -36,16 +36,16 @@ def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
 
 @remembered()
 def some_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
-    """All strategies where few can be combined (up to 10,000 ways); on larger meshes a part of them.
+    """All strategies where few can be combined (up to 10,000 ways on up to four axes); on larger meshes a part of them.
 
-    Then an axis splits one factor as a whole, or none; where even these are too many, the neighbouring axes of which
-    both are smallest are used as one, and so on.
+    Then an axis splits one factor as a whole, or none; where even these are many (over 1,024 ways), the neighbouring
+    axes of which both are smallest are used as one, and so on.
     """
     choices = _choices(rule, mesh)
-    if math.prod(map(len, choices)) > _MOST_WAYS:
+    if math.prod(map(len, choices)) > (_MOST_WAYS if len(choices) <= _FEW_AXES else _MOST_WHOLE_WAYS):
         groups = [[mesh.axis(name)] for name, size in mesh.axes if size > 1]
         choices = _whole_choices(rule, groups)
-        while math.prod(map(len, choices)) > _MOST_WAYS and len(groups) > 1:
+        while math.prod(map(len, choices)) > _MOST_WHOLE_WAYS and len(groups) > 1:
             at = min(range(len(groups) - 1), key=lambda i: size_of((*groups[i], *groups[i + 1])))
             groups[at : at + 2] = [groups[at] + groups[at + 1]]
             choices = _whole_choices(rule, groups)

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from autoshard.ir.graph import DATA, PARAMETER, STATE, Graph, Node, Value
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
@@ -50,6 +51,10 @@ class Ends(Generic[Item]):
         return "early" if item in self.early else "late" if item in self.late else ""
 
 
+_SHARES: WeakKeyDictionary[Graph, Mapping[Value, float]] = WeakKeyDictionary()
+"""What is known of graphs, as long as somebody holds them: every price of every plan of a graph asks for it."""
+
+
 def latency_shares(graph: Graph, inside: Collection[Node] = ()) -> Mapping[Value, float]:
     """For early and late values the part of its links' latency that a redistribution counts: at most 1 for all that can
     be bundled.
@@ -60,6 +65,14 @@ def latency_shares(graph: Graph, inside: Collection[Node] = ()) -> Mapping[Value
     Args:
         inside: nodes that come from loops and branches; what these make is neither early nor late.
     """
+    if inside:
+        return _shares(graph, inside)
+    if graph not in _SHARES:
+        _SHARES[graph] = _shares(graph, ())
+    return _SHARES[graph]
+
+
+def _shares(graph: Graph, inside: Collection[Node]) -> Mapping[Value, float]:
     ends = bundled_values(graph, inside)
     shares = dict.fromkeys(ends.early | ends.late, 0.0)
     if inside or any(node.regions for node in graph.nodes):

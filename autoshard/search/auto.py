@@ -23,6 +23,7 @@ from autoshard.search.asking import asks
 from autoshard.search.choose import chooser
 from autoshard.search.limit import MEMORY
 from autoshard.search.problem import Problem
+from autoshard.search.program_price import retold
 from autoshard.search.registry import find_mode, search_mode
 from autoshard.util.errors import PlanError
 from costmodel import format_seconds
@@ -53,7 +54,7 @@ def auto(problem: Problem) -> Plan:
     told = ", ".join(f"{shape} {format_seconds(cost)}" for shape, cost in seconds.items())
     plan = found[best]
     started = f"{inner} on the mesh {best}, of these: {told}; {plan.started_from}"
-    return replace(plan, search=NAME, started_from=started, compared=seconds)
+    return retold(plan, search=NAME, started_from=started, compared=seconds)
 
 
 def shapes(devices: int, axes: int = MOST_AXES) -> Iterator[Mesh]:

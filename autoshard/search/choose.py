@@ -68,6 +68,7 @@ class Chooser:
     def __init__(self, mesh: Mesh, prices: Prices) -> None:
         self.mesh, self.prices = mesh, prices
         self._known: Memo[tuple, tuple[Option, tuple[Option, ...]]] = Memo(JUDGED)
+        self._ways: Memo[tuple, tuple[bool, Sequence[_Way]]] = Memo(JUDGED)
         self._followed: Memo[tuple, Option] = Memo(JUDGED)
 
     def _speed(self, piece: AxisRef) -> tuple:
@@ -96,14 +97,18 @@ class Chooser:
             kept: the operands that are not to be cut further for the sake of this operator alone.
             leading: free axes go to factors in their order, not to open operands.
         """
-        key = (node.key, tuple(operands), tuple(wanted), compared, kept, leading)
+        situation = (node.key, tuple(operands), tuple(wanted), compared)
+        key = (*situation, kept, leading)
         if key not in self._known:
-            self._known[key] = self._judge(node, operands, wanted, compared, (kept, leading))
+            if situation not in self._ways:
+                self._ways[situation] = self._found(node, operands, wanted, compared)
+            free, ways = self._ways[situation]
+            chosen = [self._told(node, one) for one in self._ranked(node, ways, operands, (kept, leading), free)]
+            self._known[key] = chosen[0], tuple(chosen[1:])
         return self._known[key]
 
-    def _judge(
-        self, node: Node, operands: Held, wanted: Sequence, compared: bool, spending: Spending
-    ) -> tuple[Option, tuple[Option, ...]]:
+    def _found(self, node: Node, operands: Held, wanted: Sequence, compared: bool) -> tuple[bool, Sequence[_Way]]:
+        """The ways to choose from, whatever free axes are spent on, and whether they are free of communication."""
         first = suggested(node, self.mesh, operands, wanted, self._speed)
         ways = [
             self._way(node, one, operands, wanted)
@@ -117,8 +122,7 @@ class Chooser:
             ways += self._runners_up(node, first, ways, operands, wanted)
         if not ways:
             raise PlanError(f"{node.label} ({node.op.name}){where(node.source)} has no strategy on mesh '{self.mesh}'")
-        chosen = [self._told(node, one) for one in self._ranked(node, ways, operands, spending, free)]
-        return chosen[0], tuple(chosen[1:])
+        return free, ways
 
     def _postponed(self, node: Node, strategy: Strategy, operands: Held, wanted: Sequence) -> float:
         """What it takes to complete the partial sums behind an operator that passes them on, if nobody has asked for

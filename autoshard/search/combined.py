@@ -19,7 +19,7 @@ than named plans.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -42,10 +42,12 @@ from autoshard.search.improve import Improver
 from autoshard.search.joint import move_values
 from autoshard.search.least_sum import small_optimum
 from autoshard.search.limit import MEMORY
+from autoshard.search.named import named_plans
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest
+from autoshard.search.program_price import cheapest, retold
+from autoshard.search.recursive import cut_in_rounds
 from autoshard.search.refining import splits_further
-from autoshard.search.registry import find_mode, plan_flat, search_mode
+from autoshard.search.registry import find_mode, plans_flat, search_mode
 from autoshard.search.within import SPARE, MemoryOf, held_as, keep_within
 from autoshard.util.errors import PlanError, StrategyError
 from autoshard.util.gc_paused import gc_paused
@@ -64,22 +66,8 @@ CERTAINTY = 0.05
 HOPE = 1.05
 """Above this many times what it may cost a draft is not improved further."""
 PURE = ("factor", "bfs")
-"""Modes whose plans are taken where their programs cost less."""
-OTHERS = (
-    "batch",
-    "recursive_programming",
-    "data_parallel",
-    "zero1",
-    "zero2",
-    "zero3",
-    "zero3_keep",
-    "megatron",
-    "megatron_sp",
-    "expert_parallel",
-    "zero1_ep",
-    "fsdp_ep",
-)
-"""The same, but by more than CERTAINTY where people configured operators."""
+"""Modes whose plans are taken where their programs cost less; others where they do by more than CERTAINTY, if people
+configured operators."""
 BY_HAND = ("zero3_keep", "megatron", "megatron_sp", "zero1_ep")
 """Named plans that are looked at, too, where memory is short."""
 
@@ -93,32 +81,38 @@ def combined(problem: Problem) -> Plan:
         PlanError: shardings on another mesh than the plan's.
         StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
     """
-    found = plan_flat(lambda flat: _Combination(flat).run(), problem)
-    best = cheapest(problem, (found, *_others(problem, PURE)))
+    found, *others = plans_flat(_plans, problem)
+    others = [plan for plan in others if _keeps(problem, plan)]
+    pure = [plan for plan in others if plan.search in PURE]
+    best = cheapest(problem, (found, *pure))
     # As everywhere in this mode what rules settle from the operators that people configured may cost a little.
-    best = cheapest(problem, (best, *_others(problem, OTHERS)), CERTAINTY if problem.configured else 0.0)
+    named = [plan for plan in others if plan.search not in PURE]
+    best = cheapest(problem, (best, *named), CERTAINTY if problem.configured else 0.0)
     if best.search == NAME:
         return best
-    return replace(
+    return retold(
         best, search=NAME, started_from=f"as mode {best.search} has it, which costs least; {best.started_from}"
     )
 
 
-def _others(problem: Problem, names: Iterable[str]) -> Iterator[Plan]:
-    """The plans of other modes, as far as they keep to what people fixed and to the memory limit."""
-    limit = problem.options.get(MEMORY)
-    plain = replace(problem, options={})
-    if not problem.graph.nodes or not {*problem.graph.nodes}.issuperset(problem.annotations):
+def _plans(problem: Problem) -> Iterator[Plan]:
+    """This mode's own plan of a flat graph, then those of modes that it began with, and of others."""
+    own = _Combination(problem)
+    yield own.run()
+    if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
-    for name in names:
-        if name == "factor" and problem.work is None:
-            continue
-        try:
-            plan = find_mode(name)(plain)
-        except (PlanError, StrategyError):
-            continue
-        if not unfollowed(problem, plan) and (limit is None or peak_memory(plan) <= limit):
-            yield plan
+    yield from (start.plan for start in own.starts if start.is_mode)
+    for mode in (cut_in_rounds, *map(find_mode, named_plans())):
+        with suppress(PlanError, StrategyError):
+            plan = mode(problem)
+            if plan.graph is problem.graph or not problem.inside:
+                yield plan
+
+
+def _keeps(problem: Problem, plan: Plan) -> bool:
+    """Whether another mode's plan keeps to what people fixed and to the memory limit."""
+    limit = problem.options.get(MEMORY)
+    return not unfollowed(problem, plan) and (limit is None or peak_memory(plan) <= limit)
 
 
 class _Combination:
@@ -207,14 +201,14 @@ class _Combination:
 
     def _starts(self) -> Iterator[SearchStart]:
         if self.rules is not None:
-            yield SearchStart("rules alone", self.rules, True)
-        spread, *others = propagations(self.problem, compared=False)
-        yield SearchStart("breadth-first propagation", spread, True)
-        yield from (SearchStart("breadth-first propagation", other, True) for other in others)
+            yield SearchStart("rules alone", self.rules, True, True)
+        for spread in propagations(self.problem, compared=False):
+            yield SearchStart("breadth-first propagation", spread, True, True)
+        spread = next(start.plan for start in self.starts if start.plan.search == "bfs")
         if any(spread.strategy(node) != strategy for node, strategy in self.settled.items()):
             fixed = {**self.problem.fixed, **self.settled}
             yield SearchStart("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
-        yield SearchStart("batch parallelism", batch_parallel(self.problem))
+        yield SearchStart("batch parallelism", batch_parallel(self.problem), is_mode=True)
         if self.problem.options.get(MEMORY) is None:
             with suppress(PlanError):
                 yield SearchStart("least sum", small_optimum(self.problem, self._known_seconds()))

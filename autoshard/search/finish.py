@@ -20,12 +20,13 @@ from costmodel import format_seconds
 
 @dataclass(frozen=True)
 class SearchStart:
-    """A plan that a search began from: what made it, in words, and whether that is a mode of its own by which the
-    result is judged."""
+    """A plan that a search began from: what made it, in words; whether that is a mode of rules or of prices alone, by
+    which the result is judged; and whether it is a mode at all."""
 
     word: str
     plan: Plan
     is_pure: bool = False
+    is_mode: bool = False
 
 
 def finished(

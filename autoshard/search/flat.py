@@ -21,7 +21,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -38,6 +38,7 @@ from autoshard.util.errors import PlanError
 THROUGH = "regions"
 """The cause of a strategy that follows from the layouts at the border of its regions."""
 Mode = Callable[[Problem], Plan]
+Modes = Callable[[Problem], Iterator[Plan]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +187,8 @@ class _Flattening:
 # -- planning with it
 
 
-def plan_flat(mode: Mode, problem: Problem, by_rules: Mode) -> Plan:
-    """The plan that a search mode finds, for a graph with regions by way of its flat form.
+def plans_flat(modes: Modes, problem: Problem, by_rules: Mode) -> Iterator[Plan]:
+    """The plans that searches find, for a graph with regions by way of its flat form; made as they are asked for.
 
     Manual computations run as people wrote them, which the mode `by_rules` plans.
 
@@ -195,11 +196,12 @@ def plan_flat(mode: Mode, problem: Problem, by_rules: Mode) -> Plan:
         PlanError: a manual computation in a problem that does not say what people ask for.
     """
     if not has_loops(problem.graph):
-        return mode(problem)
+        yield from modes(problem)
+        return
     form = flat(problem.graph)
     manual = by_rules(problem) if _has_manual(problem.graph) else None
-    found = mode(flat_problem(problem, form, manual))
-    return _nested_plan(found, form, manual)
+    for found in modes(flat_problem(problem, form, manual)):
+        yield _nested_plan(found, form, manual)
 
 
 def flat_problem(problem: Problem, form: Flat, manual: Plan | None) -> Problem:

@@ -27,7 +27,7 @@ from autoshard.search.least_sum import OPTIMAL, counted, plan_of_choice, search_
 from autoshard.search.limit import MEMORY
 from autoshard.search.limited import settle_within
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest, price_of
+from autoshard.search.program_price import cheapest, price_of, retold
 from autoshard.search.recomputing import RECOMPUTE, recomputing
 from autoshard.search.registry import plan_flat, search_mode
 from autoshard.search.settle import EQUAL, settle
@@ -78,13 +78,13 @@ def _priced(problem: Problem, found: Plan) -> Plan:
         gap = (seconds - bound) / seconds if seconds else 0.0
         told |= {"bound": bound, "gap": gap, "proven": float(abs(seconds - stats["bound"]) <= EQUAL * seconds)}
     started = found.started_from if best.search == NAME else f"{found.started_from}; {best.started_from}"
-    return replace(best, search=NAME, started_from=started, search_stats=told)
+    return retold(best, search=NAME, started_from=started, search_stats=told)
 
 
 def _known(problem: Problem, plan: Plan, told: str) -> Plan:
     """A plan of which nothing is proven: why is told."""
     stats = {"seconds": price_of(problem, plan), "bound": 0.0, "gap": 1.0, "proven": 0.0}
-    return replace(plan, search=NAME, started_from=f"{plan.started_from}; {told}", search_stats=stats)
+    return retold(plan, search=NAME, started_from=f"{plan.started_from}; {told}", search_stats=stats)
 
 
 def _rivals(problem: Problem) -> tuple[Plan, ...]:

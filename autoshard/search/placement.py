@@ -24,7 +24,7 @@ from autoshard.plan.plan import Plan
 from autoshard.redistribute.window import WindowStep
 from autoshard.search.limit import MEMORY
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import price_of, program_of
+from autoshard.search.program_price import price_of, program_of, retold
 from autoshard.util.errors import PlanError
 from costmodel import Topology, group_levels, grouped_seconds
 
@@ -275,7 +275,7 @@ class _Found:
         plan = self.plans[order]
         words = f"the axes lie on the links as {'.'.join(order)}, the last one innermost; {which} orders were planned"
         compared = {".".join(one): seconds for one, seconds in self.seconds.items()}
-        return replace(plan, started_from=f"{words}; {plan.started_from}", compared=compared)
+        return retold(plan, started_from=f"{words}; {plan.started_from}", compared=compared)
 
 
 def _elsewhere(problem: Problem) -> Callable[[Mesh], Problem]:

@@ -7,10 +7,12 @@ is what modes end with: searches go by `plan_seconds`, which lowers nothing, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from autoshard.cost.evaluate import plan_seconds, program_seconds
-from autoshard.cost.prices import prices_for
+from autoshard.cost.evaluate import plan_seconds, program_seconds, redistribution_seconds
+from autoshard.cost.prices import Prices, prices_for
 from autoshard.optimize import Saving, optimize
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
@@ -46,34 +48,63 @@ def price_of(problem: Problem, plan: Plan) -> float:
     return program_seconds(program_of(plan, problem.hardware, problem.passes, limit)[0], problem.hardware)
 
 
-SLACK = 0.1
-"""By how much, relatively, copies that begin at nearer ones and steps moved past operators bring a program below
-`plan_seconds`, as far as that is looked for."""
-WIDE = 0.5
+def retold(plan: Plan, **words: Any) -> Plan:
+    """The plan with other words of itself (`search`, `started_from` and the like); what is known of its program stays
+    known."""
+    told = replace(plan, **words)
+    _MADE[told] = _MADE.setdefault(plan, {})
+    return told
+
+
+class Slack(NamedTuple):
+    """By which shares of all seconds, and of those of redistributions, a program may cost less than `plan_seconds`."""
+
+    all: float
+    moved: float
+
+
+SLACK = Slack(0.1, 0.5)
+"""By how much copies that begin at nearer ones and steps moved past operators do that, as far as it is looked for."""
+WIDE = Slack(0.5, 1.0)
 """The same where it is promised that a plan costs no more than another."""
 
 
-def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0, slack: float = SLACK) -> Plan:
+def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0, slack: Slack = SLACK) -> Plan:
     """The plan whose program takes least time; of equal ones the first.
 
-    The first is priced, and of the others those whose program could take less by what `plan_seconds` says of them.
-    Attentions run as rings where that pays (`rings.py`).
+    The first is priced, and of the others those whose program could take less by what `plan_seconds` says of them;
+    of plans that lead to the same program one. Attentions run as rings where that pays (`rings.py`).
 
     Args:
         by: how much less, relatively, another has to cost to be taken instead of the first.
-        slack: by how much, relatively, a program may cost less than `plan_seconds` says.
+        slack: by how much a program may cost less than `plan_seconds` says.
     """
     first, *others = [with_rings(plan, problem.hardware) for plan in plans]
     best, least = first, price_of(problem, first) * (1 - by)
-    prices = prices_for(problem.hardware)
-    ranked = sorted(((plan_seconds(plan, prices), i) for i, plan in enumerate(others)))
-    for seconds, i in ranked:
-        if seconds * (1 - slack) >= least:
+    prices, known = prices_for(problem.hardware), {_what(first)}
+    for bound, i in sorted((_at_least(plan, prices, slack), i) for i, plan in enumerate(others)):
+        if bound >= least:
             break
+        what = _what(others[i])
+        if what in known:
+            continue
+        known.add(what)
         price = price_of(problem, others[i])
         if price < least * (1 - EQUAL):
             best, least = others[i], price
     return best
+
+
+def _at_least(plan: Plan, prices: Prices, slack: Slack) -> float:
+    """What a plan's program costs at least, by its sum."""
+    seconds, moved = plan_seconds(plan, prices), redistribution_seconds(plan, prices)
+    return seconds - min(slack.all * seconds, slack.moved * moved)
+
+
+def _what(plan: Plan) -> tuple:
+    """What a plan's program follows from."""
+    nodes = tuple((one.strategy, one.cause.kind == CONFIGURED) for one in plan.decisions.values())
+    return plan.graph, tuple(plan.decisions), nodes, tuple(plan.layouts.items()), plan.outputs
 
 
 EQUAL = 1e-9

@@ -12,9 +12,11 @@ than nothing propagated at all (`alone.py`), nothing is. Options are those of `a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from autoshard.core.strategy import Strategy, whole
+from autoshard.core.tensortype import TensorType
 from autoshard.cost.blocks import local_bytes
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
@@ -35,6 +37,7 @@ from autoshard.search.strategies import primes
 
 NAME = "recursive_programming"
 OPTIONS = tuple(name for name in NAMES if "approxi" not in name)
+Price = Callable[[Layout, Layout, TensorType, float], float]
 Unit = tuple[Node, ...]
 """Operators that are cut alike: one, or elementwise ones that use each other's results."""
 
@@ -47,11 +50,15 @@ def recursive_programming(problem: Problem) -> Plan:
         PlanError: an option that has no such value.
         StrategyError: an annotation that does not fit.
     """
+    return cheapest(problem, (cut_in_rounds(problem), unpropagated(problem, NAME)), slack=WIDE)
+
+
+def cut_in_rounds(problem: Problem) -> Plan:
+    """What all rounds lead to, whatever it costs."""
     cuts = _Cuts(problem, SearchParameters.of(problem.options))
     draft = Draft(Pricing(problem, cuts.prices), cuts.strategies())
     told = f"{len(cuts.pieces)} rounds over {len(cuts.units)} operators, heaviest first"
-    found = plan_of(problem, draft, cuts.cause, told, NAME)
-    return cheapest(problem, (found, unpropagated(problem, NAME)), slack=WIDE)
+    return plan_of(problem, draft, cuts.cause, told, NAME)
 
 
 class _Cuts:
@@ -122,7 +129,15 @@ class _Cuts:
                 self.lying.setdefault(self.graph.tied[value], layout.final())
 
     def _best(self, unit: Unit, piece: AxisRef) -> Sequence[Strategy]:
-        return min(self._ways(unit, piece), key=lambda way: self._rank(unit, way))
+        """The way that takes least, of equal ones the first; those whose bound is above the best are not priced."""
+        ways = self._ways(unit, piece)
+        bounds = [self._rank(unit, way, self.prices.surely)[0] if len(ways) > 1 else 0.0 for way in ways]
+        best: tuple = (math.inf,)
+        for i in sorted(range(len(ways)), key=bounds.__getitem__):
+            if bounds[i] > best[0]:
+                break
+            best = min(best, (*self._rank(unit, ways[i], self.prices.redistribution), i))
+        return ways[best[-1]]
 
     def _ways(self, unit: Unit, piece: AxisRef) -> list[tuple[Strategy, ...]]:
         """The unit cut by a piece of the mesh along each dim that it fits; as it is, unless it has to be cut."""
@@ -151,29 +166,29 @@ class _Cuts:
 
     # -- what a way takes
 
-    def _rank(self, unit: Unit, way: Sequence[Strategy]) -> tuple[float, float]:
+    def _rank(self, unit: Unit, way: Sequence[Strategy], price: Price) -> tuple[float, float]:
+        """Seconds, where redistributions take what `price` says, and bytes of a rank's blocks."""
         pairs = list(zip(unit, way, strict=True))
         inside = dict(pairs)
-        seconds = sum(self._seconds(node, strategy, inside) for node, strategy in pairs)
+        seconds = sum(self._seconds(node, strategy, inside, price) for node, strategy in pairs)
         return float(f"{seconds:.9e}"), sum(local_bytes(node, strategy) for node, strategy in pairs)
 
-    def _seconds(self, node: Node, strategy: Strategy, inside: dict[Node, Strategy]) -> float:
+    def _seconds(self, node: Node, strategy: Strategy, inside: dict[Node, Strategy], price: Price) -> float:
         """Seconds of a node's work, and of the redistributions from and to all that is decided around it."""
         total = self._times(node) * self.prices.work(node, strategy)
         for value, need in zip(node.operands, strategy.operand_layouts, strict=True):
             have = self._left(value, inside)
             if have is not None:
-                total += self._moved(value, have, need)
+                total += self._moved(value, have, need, price)
         for value, have in zip(node.results, self.problem.left(node, strategy), strict=True):
             wanted = self._wanted(value)
-            total += sum(self._moved(value, have, need) for need in wanted)
+            total += sum(self._moved(value, have, need, price) for need in wanted)
             if not wanted and have.partial:
                 total += self._times(node) * self.prices.completion(node, strategy)
         return total
 
-    def _moved(self, value: Value, have: Layout, need: Layout) -> float:
-        share = self.problem.share(value)
-        return self.problem.times(value) * self.prices.redistribution(have, need, value.type, share)
+    def _moved(self, value: Value, have: Layout, need: Layout, price: Price) -> float:
+        return self.problem.times(value) * price(have, need, value.type, self.problem.share(value))
 
     def _left(self, value: Value, inside: dict[Node, Strategy]) -> Layout | None:
         """The layout that a value is left in, if that is known in this round."""

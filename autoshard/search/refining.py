@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from autoshard.core.rule import Rule
 from autoshard.core.strategy import Strategy, is_legal
@@ -48,17 +49,14 @@ class Refiner:
         """`axes`, and what comes of giving free pieces of the mesh to factors; what does not fit where it is given goes
         to the factors behind, as far as they take it."""
         free = list(_pieces(free_refs(self.mesh, [ref for refs in axes for ref in refs]), self.cuts))
-        found = (self._laid(axes, free, places) for places in self._places(free))
+        known: dict[tuple[Axes, int, int], Axes] = {}
+        found = (self._laid(axes, free, places, known) for places in self._places(free))
         yield from dict.fromkeys(one for one in found if one is not None)
 
     def _places(self, free: Sequence[AxisRef]) -> Iterable[tuple[int, ...]]:
         """Per way where each piece goes: the place of a factor, or behind them for none."""
         like = [self._like(piece) for piece in free]
-        for runs in range(len(free), 1, -1):
-            found = list(itertools.islice(placements(like, len(self.factors) + 1, runs), MOST + 1))
-            if len(found) <= MOST:
-                return found
-        return placements(like, len(self.factors) + 1, 1)
+        return _few_placements(tuple([like.index(one) for one in like]), len(self.factors) + 1)
 
     def _like(self, piece: AxisRef) -> Hashable:
         """Equal for interchangeable pieces."""
@@ -66,16 +64,41 @@ class Refiner:
             return piece
         return piece.size, self.speed(piece)
 
-    def _laid(self, axes: Axes, free: Sequence[AxisRef], places: Sequence[int]) -> Axes | None:
-        """None where a piece that is given to factors fits none: another way leaves it alone."""
-        for piece, place in zip(free, places, strict=True):
+    def _laid(
+        self,
+        axes: Axes,
+        free: Sequence[AxisRef],
+        places: Sequence[int],
+        known: dict[tuple[Axes, int, int], Axes],
+    ) -> Axes | None:
+        """None where a piece that is given to factors fits none: another way leaves it alone.
+
+        Args:
+            known: what axes become with a piece at a place; ways that begin alike share it.
+        """
+        for k, (piece, place) in enumerate(zip(free, places, strict=True)):
             if place == len(self.factors):
                 continue
-            laid = given(self.rule, self.factors[place:] + self.factors[:place], piece, axes)
+            laid = known.get((axes, k, place))
+            if laid is None:
+                laid = given(self.rule, self.factors[place:] + self.factors[:place], piece, axes)
+                known[axes, k, place] = laid
             if laid == axes:
                 return None
             axes = laid
         return axes
+
+
+@lru_cache(maxsize=256)
+def _few_placements(like: tuple[int, ...], places: int) -> Sequence[tuple[int, ...]]:
+    """At most MOST placements: with as many runs as that allows, but those with one run in any case."""
+    found = list(placements(like, places, 1))
+    for runs in range(2, len(like) + 1):
+        more = list(itertools.islice(placements(like, places, runs), MOST + 1))
+        if len(more) > MOST:
+            break
+        found = more
+    return found
 
 
 def placements(like: Sequence[Hashable], places: int, runs: int) -> Iterator[tuple[int, ...]]:

@@ -10,7 +10,7 @@ from strategies alone. How good it is, `evaluate_plan` tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from difflib import get_close_matches
 from functools import partial, update_wrapper
 
@@ -72,8 +72,13 @@ def mode_family(mark: str) -> Callable[[Callable[[str], Search]], Callable[[str]
 
 
 def plan_flat(mode: Search, problem: Problem) -> Plan:
-    """The plan that a search finds, which is given flat graphs only; see `flat.plan_flat`."""
-    return flat.plan_flat(mode, problem, find_mode("factor"))
+    """The plan that a search finds, which is given flat graphs only; see `flat.plans_flat`."""
+    return next(plans_flat(lambda flattened: iter((mode(flattened),)), problem))
+
+
+def plans_flat(modes: flat.Modes, problem: Problem) -> Iterator[Plan]:
+    """The same for several plans, which are made as they are asked for."""
+    return flat.plans_flat(modes, problem, find_mode("factor"))
 
 
 def search_modes() -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from autoshard.core.strategy import Strategy
 from autoshard.cost.blocks import local_nbytes
-from autoshard.cost.prices import Prices
+from autoshard.cost.prices import Prices, prices_for
 from autoshard.ir.graph import Node, Value, walk
 from autoshard.layout.layout import Layout, Refs
 from autoshard.ops.attention_blocks import AUTO, RING
@@ -74,7 +74,7 @@ Choice = tuple[RingWay, RingWay]
 
 def _groups(nodes: Sequence[Node], plan: Plan, hardware: Hardware) -> list[list[Choice]]:
     """Those that can be rings, each with the others of the same keys and values."""
-    ways, groups = _Ways(plan, Prices(hardware)), {}
+    ways, groups = _Ways(plan, prices_for(hardware)), {}
     for node in nodes:
         ring = ways.ring(node, plan.strategy(node))
         if ring is not None:

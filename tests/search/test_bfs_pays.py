@@ -2,85 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 
 import autoshard as ash
 from autoshard import Parameter, nn, ops
 from autoshard.search.alone import unpropagated
-from autoshard.search.problem import Problem
 from autoshard.search.program_price import price_of
 from autoshard.transform import train_step
-from costmodel import preset
+from benchmarks.mindspore_nets import SHAPES, WIRINGS, nets, problem_of
 from tests.search.plans import FFN, array, checked, kinds, strategies
-
-SHAPES = {"square": (64, 64, 64, 64), "wide inside": (128, 64, 256, 64), "narrow inside": (48, 64, 16, 64)}
-"""Rows, and the columns of the values at both ends and inside of a net."""
-ANNOTATIONS: dict[str, tuple] = {
-    "some rows": ((2, 1), (1, 1)),
-    "some rows and columns": ((2, 1), (1, 4)),
-    "columns": ((1, 1), (1, 8)),
-    "sum": ((1, 8), (8, 1)),
-    "all three": ((2, 2), (2, 2)),
-}
-
-
-class Products(nn.Cell):
-    """Products of which one is configured, and how they hang together."""
-
-    def __init__(self, wiring: Callable, shapes: tuple[int, ...], place: int, annotation: tuple) -> None:
-        super().__init__()
-        self.wiring = wiring
-        _, ends, inside, _ = shapes
-        sizes = [(ends, inside), (inside, ends), (ends, inside), (ends, inside), (inside, ends)]
-        for i, size in enumerate(sizes):
-            setattr(self, f"w{i}", Parameter(array(*size, seed=i) / 8, name="weight"))
-        self.products = [ops.MatMul() for _ in sizes]
-        self.products[place].shard(annotation)
-
-    def product(self, i: int, x: Any, weight: int | None = None) -> Any:
-        return self.products[i](x, getattr(self, f"w{i if weight is None else weight}"))
-
-    def construct(self, x: Any) -> Any:
-        return self.wiring(self.product, x)
-
-
-def chain(product: Callable, x: Any) -> Any:
-    for i in (0, 1, 2):
-        x = ops.relu(product(i, x))
-    return x
-
-
-def star(product: Callable, x: Any) -> Any:
-    hub = product(1, ops.relu(product(0, x)))
-    return product(2, hub), product(3, ops.relu(hub)), ops.reduce_sum(hub, axis=(1,))
-
-
-def diamond(product: Callable, x: Any) -> Any:
-    below = product(1, ops.relu(product(0, x)))
-    return ops.softmax(product(4, product(2, below) + ops.relu(product(3, below))))
-
-
-def shared(product: Callable, x: Any) -> Any:
-    """The first weight has two users."""
-    again = product(1, ops.relu(product(0, x)))
-    return product(3, again, weight=0) + product(2, x)
-
-
-WIRINGS = {one.__name__: one for one in (chain, star, diamond, shared)}
-
-
-def problem_of(traced: Any, mesh: str, hardware: str) -> Problem:
-    over = ash.Mesh.parse(mesh)
-    return Problem(traced.graph, over, preset(hardware).for_ranks(over.devices), traced.annotations)
-
-
-def nets(shapes: tuple[int, ...], wiring: Callable) -> Iterator[tuple[str, nn.Cell]]:
-    for name, annotation in ANNOTATIONS.items():
-        for place in (0, 1):
-            yield f"{name} at {place}", Products(wiring, shapes, place, annotation)
 
 
 @pytest.mark.parametrize("shapes", SHAPES)

@@ -16,10 +16,10 @@ from autoshard.search.program_price import price_of
 from autoshard.search.strategies import Lister, atoms_of
 from autoshard.transform import train_step
 from autoshard.util.errors import PlanError
+from benchmarks.mindspore_nets import SHAPES, WIRINGS, nets, problem_of
 from costmodel import preset
 from tests.search import plans
 from tests.search.plans import FFN, array, strategies
-from tests.search.test_bfs_pays import SHAPES, WIRINGS, nets, problem_of
 
 NAME = "recursive_programming"
 BOTH = (NAME, "dynamic_programming")
