@@ -56,7 +56,7 @@ class Refiner:
     def _places(self, free: Sequence[AxisRef]) -> Iterable[tuple[int, ...]]:
         """Per way where each piece goes: the place of a factor, or behind them for none."""
         like = [self._like(piece) for piece in free]
-        return _few_placements(tuple([like.index(one) for one in like]), len(self.factors) + 1)
+        return _few_placements(tuple([like.index(one) for one in like]), len(self.factors) + 1, MOST)
 
     def _like(self, piece: AxisRef) -> Hashable:
         """Equal for interchangeable pieces."""
@@ -90,12 +90,12 @@ class Refiner:
 
 
 @lru_cache(maxsize=256)
-def _few_placements(like: tuple[int, ...], places: int) -> Sequence[tuple[int, ...]]:
-    """At most MOST placements: with as many runs as that allows, but those with one run in any case."""
+def _few_placements(like: tuple[int, ...], places: int, most: int) -> Sequence[tuple[int, ...]]:
+    """At most so many placements: with as many runs as that allows, but those with one run in any case."""
     found = list(placements(like, places, 1))
     for runs in range(2, len(like) + 1):
-        more = list(itertools.islice(placements(like, places, runs), MOST + 1))
-        if len(more) > MOST:
+        more = list(itertools.islice(placements(like, places, runs), most + 1))
+        if len(more) > most:
             break
         found = more
     return found
