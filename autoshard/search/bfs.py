@@ -13,7 +13,7 @@ least redistribution is taken, unless another costs less by more than MARGIN:
   leads to ((2, 1), (1, 4)) of the next one, as in MindSpore);
 - free axes are used at once, for what takes fewest bytes of parameters;
 - free axes are used at once, for leading dims (the batch).
-Where following the configured operators does not pay at all, nothing is propagated (`alone.py`).
+Where following the configured operators does not pay at all, nothing is propagated (`unpropagated`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from autoshard.core.strategy import Strategy
+from autoshard.core.strategy import Strategy, whole
 from autoshard.cost.evaluate import plan_seconds, redistribution_seconds
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
@@ -30,6 +30,7 @@ from autoshard.plan.plan import (
     ADOPTED,
     CONFIGURED,
     GIVEN,
+    PRICED,
     PROPAGATED,
     RELEASED,
     STARTED,
@@ -40,13 +41,39 @@ from autoshard.plan.plan import (
     Plan,
 )
 from autoshard.redistribute.planner import plan_steps
-from autoshard.search.alone import unpropagated
+from autoshard.search.asking import asked_of, asks, strategy_of
 from autoshard.search.choose import chooser
+from autoshard.search.draft import Draft, Pricing
+from autoshard.search.finish import plan_of
 from autoshard.search.flat import CARRIED
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import WIDE, cheapest
 from autoshard.search.registry import search_mode
 from autoshard.util.errors import StrategyError
+
+
+def unpropagated(problem: Problem, search: str) -> Plan:
+    """The plan in which nothing follows from the configured operators: every rank runs all of every other one, and free
+    inputs lie as is best for their users. It is what propagation is held against.
+
+    Raises:
+        StrategyError: an annotation that does not fit.
+    """
+    configured = problem.configured
+    strategies = {node: configured.get(node) or _alone(node, problem) for node in problem.graph.nodes}
+    draft = Draft(Pricing(problem, chooser(problem.mesh, problem.hardware).prices), strategies)
+
+    def cause(node: Node) -> Cause:
+        return Cause(CONFIGURED if node in configured else PRICED)
+
+    return plan_of(problem, draft, cause, "nothing propagated: to follow the configured operators costs more", search)
+
+
+def _alone(node: Node, problem: Problem) -> Strategy:
+    """What is asked of a node by a sharding; else all of it on every rank."""
+    asked = asked_of(node, problem.mesh) if asks(node) else None
+    return whole(node.rule, problem.mesh) if asked is None else strategy_of(node, asked)
+
 
 MARGIN = 0.05
 """What less redistribution may cost in all, as a share: the default mode is as patient with what rules settle."""

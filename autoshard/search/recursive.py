@@ -7,7 +7,7 @@ round already; among equal ones that which leaves fewest bytes on a rank, as the
 operators say. An operator that nothing is gained for stays as it is. That takes rounds x operators x dims.
 
 Configured operators are kept as they are, as in all modes (MindSpore's ignores most of them). Where all that costs more
-than nothing propagated at all (`alone.py`), nothing is. Options are those of `algorithm.py`.
+than nothing propagated at all (`unpropagated`), nothing is. Options are those of `algorithm.py`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, size_of
 from autoshard.plan.plan import CONFIGURED, PRICED, Cause, Plan
 from autoshard.search.algorithm import NAMES, SearchParameters, is_elementwise
-from autoshard.search.alone import unpropagated
 from autoshard.search.asked import ASKED
 from autoshard.search.asking import asked_of, asks, strategy_of
+from autoshard.search.bfs import unpropagated
 from autoshard.search.choose import chooser
 from autoshard.search.draft import Draft, Pricing
 from autoshard.search.finish import plan_of

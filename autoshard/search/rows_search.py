@@ -3,23 +3,113 @@
 Prices of the bytes at moments that bind turn the limit into costs (Lagrangian relaxation): at any prices message
 passing bounds everything (`rows_priced.py`), and choices that are best there are plans, or nearly. Prices follow the
 cutting planes of all choices seen (Kelley, 1960). Plans that keep the limit take over from faster ones that do not what
-still fits (`rows_relink.py`). At the end a program in whole numbers looks among all choices that no better plan can do
+still fits (`Relink`). At the end a program in whole numbers looks among all choices that no better plan can do
 without, and proves the optimum where it can look at all of them. What was left out without proof is in the bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from autoshard.search.exact import highs
 from autoshard.search.exact.dual import Plane, model
 from autoshard.search.rows import MemoryRows
 from autoshard.search.rows_priced import PricedSearch
 from autoshard.search.rows_program import RowsProgram
-from autoshard.search.rows_relink import Relink
 from autoshard.util.clock import now
+
+# Plans between two: what a plan within the limit can take over from a faster one that needs too much.
+#
+# Where both choose differently, variables that share a price belong together; what does not hang together can be taken
+# over alone, so that seconds add up, and bytes nearly so. Which parts to take is a small program in whole numbers with
+# a row for each moment that binds (path relinking, Glover, Laguna and Marti, 2000, with an exact choice of the steps).
+
+
+MOST_PARTS = 400
+"""Parts that are weighed against each other at most."""
+TRIES = 4
+"""Programs solved for one pair; moments that a result exceeds are in the next."""
+SECONDS = 3.0
+SPARE = 1e-9
+
+
+class Relink:
+    """Makes choices between two choices; `limit` in bytes."""
+
+    def __init__(self, rows: MemoryRows, limit: int) -> None:
+        self.rows, self.limit = rows, limit
+        self.scopes = [price.scope for price in rows.tables.prices]
+        self._joined: dict[tuple, tuple[int, ...]] = {}
+
+    def between(self, low: Sequence[int], high: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """Choices that make some parts of `high` in `low`, best first by what the parts save alone."""
+        parts = self._parts(low, high)
+        if not 1 < len(parts) <= MOST_PARTS:
+            return
+        base, seconds = self.rows.at(low), self.rows.tables.seconds(low)
+        saved, more = np.zeros(len(parts)), np.zeros((len(parts), len(base)))
+        for i, part in enumerate(parts):
+            one = _taken(low, high, [part])
+            saved[i] = seconds - self.rows.tables.seconds(one)
+            more[i] = self.rows.at(one) - base
+        room, moments = self.limit - base, [int(base.argmax())]
+        for _ in range(TRIES):
+            taken = _best(saved, more[:, moments], room[moments])
+            if taken is None or not taken.any():
+                return
+            found = _taken(low, high, [part for part, one in zip(parts, taken, strict=True) if one])
+            nbytes = self.rows.at(found)
+            if int(nbytes.max()) <= self.limit:
+                yield found
+                return
+            worst = int(nbytes.argmax())
+            # Where parts share bytes their sum says too little; what it is out by is kept free from then on.
+            short = float(nbytes[worst] - (base + more[taken].sum(axis=0))[worst])
+            room[worst] -= max(short, 0.0)
+            if worst in moments and short <= 0:
+                return
+            moments += [worst] if worst not in moments else []
+
+    def _parts(self, low: Sequence[int], high: Sequence[int]) -> list[list[int]]:
+        """Variables that differ, in groups that no price joins."""
+        differ = {v for v, (one, other) in enumerate(zip(low, high, strict=True)) if one != other}
+        from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long
+
+        joined = DisjointSet(sorted(differ))
+        for scope in self.scopes:
+            mine = [v for v in scope if v in differ]
+            for v in mine[1:]:
+                joined.merge(mine[0], v)
+        return sorted(sorted(group) for group in joined.subsets())
+
+
+def _taken(low: Sequence[int], high: Sequence[int], parts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    found = list(low)
+    for part in parts:
+        for v in part:
+            found[v] = high[v]
+    return tuple(found)
+
+
+def _best(saved: np.ndarray, more: np.ndarray, room: np.ndarray) -> np.ndarray | None:
+    """Which parts save most with at most `room` bytes more at each moment."""
+    from scipy.optimize import LinearConstraint  # only here: the import takes long
+    from scipy.sparse import csr_array
+
+    if not np.isfinite(saved).all():
+        possible = np.isfinite(saved)
+        saved, upper = np.where(possible, saved, 0.0), possible.astype(float)
+    else:
+        upper = np.ones(len(saved))
+    scale = max(float(np.abs(more).max(initial=0.0)), 1.0)
+    room = room / scale * (1 - SPARE)
+    rows = LinearConstraint(csr_array(more.T / scale), -np.inf, room)  # pyright: ignore[reportArgumentType]
+    found = highs.least(-saved / (float(np.abs(saved).max()) or 1.0), np.ones(len(saved)), upper, rows, SECONDS)
+    return None if found.x is None else found.x > 0.5
+
 
 EQUAL = 1e-9
 ROUNDS = 24

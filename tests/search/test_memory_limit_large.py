@@ -15,9 +15,9 @@ from autoshard.search import Problem, evaluate_plan
 from autoshard.search.least_sum import plan_of_choice
 from autoshard.search.limited import settle_within
 from autoshard.search.rows import MemoryRows
+from autoshard.search.rows_priced import RowsBounds
 from autoshard.search.rows_program import RowsProgram
 from autoshard.search.rows_search import RowsSearch
-from autoshard.search.rows_written import RowsBounds
 from autoshard.search.settle import Settled, settle
 from autoshard.search.strategies import atoms_of
 from autoshard.search.tables import Tables

@@ -10,7 +10,7 @@ import autoshard as ash
 from autoshard import Parameter, nn, ops
 from autoshard.cost.prices import Prices
 from autoshard.search.algorithm import SearchParameters, is_elementwise
-from autoshard.search.alone import unpropagated
+from autoshard.search.bfs import unpropagated
 from autoshard.search.dynamic_programming import Candidates
 from autoshard.search.program_price import price_of
 from autoshard.search.strategies import Lister, atoms_of

@@ -11,8 +11,7 @@ import pytest
 from autoshard.search.limited import settle_within
 from autoshard.search.rows import MemoryRows
 from autoshard.search.rows_priced import PricedSearch
-from autoshard.search.rows_relink import Relink
-from autoshard.search.rows_search import RowsSearch
+from autoshard.search.rows_search import Relink, RowsSearch
 from autoshard.search.settle import settle
 from autoshard.search.tables import Tables
 from autoshard.util.clock import now

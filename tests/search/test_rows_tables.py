@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.search.folded import Folded, Joined
+from autoshard.search.rows_priced import Merged, RowsBounds, Written, WrittenMessages
 from autoshard.search.rows_spanned import Spanned, SpannedMessages, scaled
-from autoshard.search.rows_written import Merged, RowsBounds, Written, WrittenMessages
 from autoshard.search.sharing import Shared
 
 

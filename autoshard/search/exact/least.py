@@ -13,12 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from autoshard.search.exact import milp
-from autoshard.search.exact.cut import cut_limits, merged
 from autoshard.search.exact.dual import Plane, climb
 from autoshard.search.exact.labels import LabelSearch
-from autoshard.search.exact.least_sum import CELLS, minimum
-from autoshard.search.exact.minimum import Search
-from autoshard.search.exact.moments import Moments, Priced
+from autoshard.search.exact.minimum import CELLS, Search, minimum
+from autoshard.search.exact.moments import Moments, Priced, cut_limits, merged
 from autoshard.search.exact.network import product
 from autoshard.search.exact.problem import CostProblem
 from autoshard.search.exact.scale import scaled

@@ -13,15 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoshard.search.exact import milp
-from autoshard.search.exact.cut import cut_limits, merged
 from autoshard.search.exact.descent import Descent
 from autoshard.search.exact.dual import Plane, climb
 from autoshard.search.exact.labels import LabelSearch
 from autoshard.search.exact.least import least_memory
-from autoshard.search.exact.least_sum import EQUAL, Progress, minimum
 from autoshard.search.exact.messages import strike, tighten
-from autoshard.search.exact.minimum import SWEEPS, Search
-from autoshard.search.exact.moments import Moments, Priced
+from autoshard.search.exact.minimum import EQUAL, SWEEPS, Progress, Search, minimum
+from autoshard.search.exact.moments import Moments, Priced, cut_limits, merged
 from autoshard.search.exact.network import Network, product
 from autoshard.search.exact.problem import CostProblem, Solution
 from autoshard.search.exact.scale import Scale, scaled

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoshard.search.exact.least_sum import CELLS, EQUAL, Progress, minimum
 from autoshard.search.exact.limited import Limited
-from autoshard.search.exact.minimum import Minimum
+from autoshard.search.exact.minimum import CELLS, EQUAL, Minimum, Progress, minimum
 from autoshard.search.exact.problem import CostProblem, Solution
 from autoshard.search.exact.scale import Scale
 from autoshard.util.clock import now

@@ -10,7 +10,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
 from autoshard.search.exact import CostFactor, CostProblem, MemoryRow, least_memory, solve
-from autoshard.search.exact.minplus import min_out
+from autoshard.search.exact.pool import min_out
 from tests.search.exact.small_problems import enumerate_all
 
 
