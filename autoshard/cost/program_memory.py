@@ -41,7 +41,7 @@ def program_memory(program: Program, graph: Graph | None) -> MemoryUse:
 
     What a started collective makes lies in memory from its start.
     """
-    spans = list(_program_spans(program, graph))
+    spans = list(program_spans(program, graph))
     held = [HeldBytes(_called(one.what), *one[1:]) for one in spans]
     end = max(len(program.instructions) - 1, 0)
     held.append(HeldBytes("the interpreter", "runtime", 0, end, _interpreter(program, spans)))
@@ -50,12 +50,13 @@ def program_memory(program: Program, graph: Graph | None) -> MemoryUse:
 
 def program_peak(program: Program) -> int:
     """`program_memory(program, None).peak`, in less time."""
-    spans = list(_program_spans(program, None))
+    spans = list(program_spans(program))
     steps = max(len(program.instructions), 1)
     return int(live_bytes([one[2:] for one in spans], steps).max(initial=0)) + _interpreter(program, spans)
 
 
-def _program_spans(program: Program, graph: Graph | None) -> Iterator[LiveRange]:
+def program_spans(program: Program, graph: Graph | None = None) -> Iterator[LiveRange]:
+    """What a program holds, each from its making to its last use; see `program_memory`."""
     replaced = {program.inputs[into] for into in program.updates.values()}
     stay = [one for one in program.inputs if one not in replaced]
     return _spans(program.inputs, program.instructions, (*program.outputs, *stay), graph)

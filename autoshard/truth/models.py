@@ -163,8 +163,10 @@ def _within_layer(node: Node) -> str:
     return found["rest"] if found else ""
 
 
-def _made_again(recompute: str) -> Callable[[Node], bool] | None:
+def _made_again(recompute: str, fusion: str) -> Callable[[Node], bool] | None:
     """Which nodes the backward pass makes again."""
+    if recompute == "none" and fusion in ("kernels", "xla"):  # a kernel of a gated unit keeps what it reads alone
+        return lambda node: _within_layer(node) == "inner.silu"
     if recompute == "full":  # all of a layer but for the sum that leaves it
         return lambda node: _within_layer(node) not in ("", "add_1")
     if recompute == "attention":  # scores and weights (Korthikanti et al. 2022, section 5)
@@ -201,4 +203,4 @@ def step_of(row: Row, layers: int, samples: int) -> TrainStep:
     network = Decoder(sized, row.sequence, row.attention != "apart", kind)
     words = TensorType((samples, row.sequence), dtype("i32"))
     optimizer = optim.Adam(network.trainable_params(), 1e-4)
-    return train_step(network, optimizer, words, words, recompute=_made_again(row.recompute))
+    return train_step(network, optimizer, words, words, recompute=_made_again(row.recompute, row.fusion))

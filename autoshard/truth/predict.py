@@ -7,7 +7,7 @@ model has it. A step of several micro batches takes the forward and backward pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from functools import cached_property
@@ -20,8 +20,17 @@ from autoshard.cost.timeline import scheduled
 from autoshard.ir.graph import DATA, PARAMETER, Graph, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT, optimize
-from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Program, Register, Start, Together
+from autoshard.partition.program import (
+    Bundle,
+    Collective,
+    Compute,
+    Instruction,
+    Program,
+    Register,
+    Together,
+)
 from autoshard.transform.recompute import AGAIN
+from autoshard.truth.micro_memory import micro_batch_peak, started_by
 from autoshard.truth.models import step_of
 from autoshard.truth.rows import Row
 from autoshard.truth.stages import (
@@ -178,7 +187,9 @@ def _often(row: Row) -> tuple[int, ...]:
 class _Measures:
     """A program of few layers: seconds by part, and how many kernels and collectives are started, of all that a step
     does by where it belongs (`dealt`); seconds to add gradients up, and how many elements that are, before their
-    reduction and after it; by home these elements, and bytes of parameters and states."""
+    reduction and after it; by home these elements, and bytes of parameters and states; bytes at most of a step, and
+    of a micro batch that others follow without the gradients, where these are reduced once a step and where after each.
+    """
 
     layers: int
     dealt: Mapping[StepSlot, SlotWork]
@@ -186,6 +197,7 @@ class _Measures:
     summed: Mapping[str, tuple[int, int]]
     states: Mapping[str, int]
     peak_bytes: int
+    repeated: tuple[int, int]
 
     def parts(self, row: Row) -> dict[str, float]:
         """Seconds of a whole step by part."""
@@ -206,10 +218,11 @@ class _Measures:
 
     def peak(self, row: Row) -> int:
         """Bytes at most: over several micro batches gradients are summed in 4 bytes, before their reduction or after,
-        where the program of one micro batch holds reduced ones of 2."""
-        before, after = self.elements
-        summed = 4 * (before, after)[row.reduced != "step"] - 2 * after
-        return self.peak_bytes + summed * (row.micro_batches > 1)
+        beside all that a micro batch holds before the last update."""
+        if row.micro_batches == 1:
+            return self.peak_bytes
+        again = row.reduced != "step"
+        return max(self.peak_bytes, self.repeated[again] + 4 * self.elements[again])
 
     @property
     def elements(self) -> tuple[int, int]:
@@ -260,7 +273,8 @@ class _ShortStep:
         before, after = (work.summed(late) for late in (work.late, work.updates))
         summed = {home: (before.get(home, 0), after.get(home, 0)) for home in (FIRST, LAYERS, LAST, TIED)}
         adding = _adding(sum(before.values()), known), _adding(sum(after.values()), known)
-        return _Measures(self.layers, dealt, adding, summed, work.states, program_peak(self.beside))
+        repeated = work.repeated_peak(self.beside, True), work.repeated_peak(self.beside, False)
+        return _Measures(self.layers, dealt, adding, summed, work.states, program_peak(self.beside), repeated)
 
 
 PREFETCH = 4.0
@@ -273,7 +287,9 @@ def _step_of(row: Row, layers: int, hardware: Hardware) -> _ShortStep:
     made_by = changed(hardware, device=changed(hardware.device, fusion=row.fusion))
     planned = plan(step, mesh=row.axes.mesh, search=row.plan, hardware=made_by, passes=False)
     again = {node for node in planned.graph.nodes if _is_again(node)}
-    # Few layers leave room to keep what many layers make again.
+    # Few layers leave room to keep what many layers make again. Gradients are reduced as they are, for they may be sums
+    # over micro batches by then.
+    again.update(_gradients(planned.graph))
     program, _ = optimize(planned.program, planned.hardware, DEFAULT, fixed=again)
     ahead = ("overlap",) if row.overlap else ()
     beside, _ = optimize(program, planned.hardware, ahead, more_memory=PREFETCH, fixed=again)
@@ -283,6 +299,16 @@ def _step_of(row: Row, layers: int, hardware: Hardware) -> _ShortStep:
 def _is_again(node: Node) -> bool:
     """Whether a node makes something of the forward pass again."""
     return any(AGAIN in value.name for value in node.results)
+
+
+def _gradients(graph: Graph) -> Iterator[Node]:
+    """The products that make gradients of parameters."""
+    for gradient, of in graph.cotangents.items():
+        node, _ = graph.producers.get(gradient, (None, 0))
+        while node is not None and len(node.operands) == 1:
+            node, _ = graph.producers.get(node.operands[0], (None, 0))
+        if node is not None and graph.role_of.get(of) == PARAMETER and _part_of(node) == PRODUCTS:
+            yield node
 
 
 def _adding(elements: int, hardware: Hardware) -> float:
@@ -354,15 +380,29 @@ class _Work:
         return found
 
     def summed(self, late: Mapping[Instruction, None]) -> dict[str, int]:
-        """Elements by home of the gradients that enter these instructions: floats that the others make."""
-        made = {register for one in self.program.instructions if one not in late for register in one.results}
-        entering = dict.fromkeys(register for one in late for register in one.operands if register in made)
+        """Elements by home of the gradients that enter these instructions."""
         found: dict[str, int] = {}
-        for register in entering:
-            if register.local.dtype.is_float:
-                home = self.homes.of_name(register.name)
-                found[home] = found.get(home, 0) + register.local.elements
+        for register in self.entering(late):
+            home = self.homes.of_name(register.name)
+            found[home] = found.get(home, 0) + register.local.elements
         return found
+
+    def entering(self, late: Mapping[Instruction, None]) -> dict[Register, None]:
+        """The gradients that enter these instructions: floats that the others make."""
+        made = {register for one in self.program.instructions if one not in late for register in one.results}
+        reads = (register for one in late for register in one.operands if register in made)
+        return dict.fromkeys(register for register in reads if register.local.dtype.is_float)
+
+    def repeated_peak(self, program: Program, once: bool) -> int:
+        """Bytes at most of a micro batch that others follow, without gradients.
+
+        Args:
+            program: the same one, perhaps with collectives that run beside operators.
+            once: gradients are reduced once a step, and what brings parameters to their users is done once, too.
+        """
+        late = self.late if once else self.updates
+        stays = {register for one in self.early if once for register in one.results}
+        return micro_batch_peak(program, self.early, late, {*self.entering(late)}, stays)
 
     def dealt(self, program: Program, costs: Costs) -> dict[StepSlot, SlotWork]:
         """Seconds by part, and how many kernels and collectives are started, by where instructions belong.
@@ -374,7 +414,7 @@ class _Work:
         started: dict[StepSlot, int] = {}
         backward = False
         for one in scheduled(program, costs):
-            what = one.instruction.of if isinstance(one.instruction, Start) else one.instruction
+            what = started_by(one.instruction)
             backward = backward or isinstance(what, Compute) and what.node.label.startswith("grad.")
             at = 0 if what in self.early else 1 + (what in self.late) + (what in self.updates)
             slot = StepSlot(at, self.homes.of(what), backward)

@@ -1,0 +1,69 @@
+"""What a micro batch that others follow holds at most, beside the sums of gradients: `micro_batch_peak`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from autoshard.cost.program_memory import LiveRange, program_spans
+from autoshard.partition.program import Collective, Instruction, Program, Register, Start, Wait
+from costmodel import live_bytes
+
+
+def micro_batch_peak(
+    program: Program,
+    early: Collection[Instruction],
+    late: Collection[Instruction],
+    leaving: Collection[Register],
+    stays: Collection[Register],
+) -> int:
+    """Bytes at most while a micro batch is computed, without gradients: these are added to their sums as they are made.
+
+    Args:
+        early: what only brings parameters to their users.
+        late: what is done after the last micro batch.
+        leaving: the gradients.
+        stays: what is kept for all micro batches.
+    """
+    after = [started_by(one) in late for one in program.instructions]
+    end, spans = len(after) - 1, []
+    for span in gathered_again(program, early, list(program_spans(program))):
+        what = span.what
+        if isinstance(what, Register) and (what in leaving or span.first <= end and after[span.first]):
+            continue
+        spans.append((span.first, end if what in stays else span.last, span.nbytes))
+    return int(np.where(after, 0, live_bytes(spans, len(after))).max(initial=0))
+
+
+def gathered_again(program: Program, early: Collection[Instruction], spans: Sequence[LiveRange]) -> list[LiveRange]:
+    """The spans, where activations that both passes need gathered lie in parts in between: they are gathered again
+    behind other work (Korthikanti et al. 2022, section 4.2.2)."""
+    order = program.instructions
+    begins = next((i for i, one in enumerate(order) if any(_is_slope(of) for of in one.results)), len(order))
+    parts = {}
+    for one in order[:begins]:
+        what = started_by(one)
+        if isinstance(what, Collective) and what.step.kind == "all_gather" and what not in early:
+            parts[what.result] = what.operand
+    reads = {of: i for i, one in enumerate(order[:begins]) for of in one.operands if of in parts}
+    last = {one.what: one.last for one in spans if one.what in parts and one.last >= begins}
+    needed = {parts[of]: moment for of, moment in last.items()}
+    found = []
+    for one in spans:
+        if one.what in last:
+            one = one._replace(last=max(one.first, reads.get(one.what, one.first)))
+        elif one.what in needed:
+            one = one._replace(last=max(one.last, needed[one.what]))
+        found.append(one)
+    return found
+
+
+def started_by(one: Instruction) -> Instruction:
+    """What an instruction begins or ends, itself if it is in one piece."""
+    whole = one.start if isinstance(one, Wait) else one
+    return whole.of if isinstance(whole, Start) else whole
+
+
+def _is_slope(register: Register) -> bool:
+    return register.name.startswith("grad.")
