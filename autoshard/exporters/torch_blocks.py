@@ -51,7 +51,7 @@ def placements_of(layout: Layout) -> tuple[DeviceMesh, list[Any]]:
         counted[place] = copy + 1
         ranks[(*place, copy)[: len(sizes)]] = rank
     mesh = _mesh(tuple(sizes), tuple(ranks.reshape(-1).tolist()))
-    return mesh, [*map(Shard, split), *[Replicate()] * (len(sizes) - len(split))]
+    return mesh, [*(Shard(dim) for dim in split), *[Replicate()] * (len(sizes) - len(split))]
 
 
 @cache

@@ -95,9 +95,11 @@ def with_former(given: dict[str, Any], former: Mapping[str, Any]) -> dict[str, A
         text = f"operator({keyword}=) is a field of {name}= now; the keyword goes with release 0.2"
         warnings.warn(text, DeprecationWarning, 3)
         now: Any = given[name]
-        if name == "spread" and not isinstance(now, Spreading):
-            now = Spreading(now)
-        given[name] = UnequalFlops(now, value) if name == "flops" else replace(now, **{what: value})
+        if name == "flops":
+            given[name] = UnequalFlops(now, value)
+            continue
+        fields = Spreading(now) if name == "spread" and not isinstance(now, Spreading) else now
+        given[name] = replace(fields, **{what: value})
     return given
 
 

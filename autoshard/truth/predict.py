@@ -373,7 +373,7 @@ class _Work:
     @cached_property
     def states(self) -> dict[str, int]:
         """Bytes of parameters and states by home."""
-        found = dict.fromkeys((FIRST, LAYERS, LAST, TIED), 0)
+        found: dict[str, int] = dict.fromkeys((FIRST, LAYERS, LAST, TIED), 0)
         for value, register in zip(self.graph.inputs, self.program.inputs, strict=True):
             if self.graph.role_of[value] != DATA:
                 found[self.homes.of_input(value.name)] += register.local.nbytes

@@ -279,7 +279,7 @@ def hop_seconds(row: Row, source: int, target: int, hardware: Hardware) -> float
 def _hop(shape: tuple[int, ...], kind: str, ranks: int, split: bool, far: int, near: bool, hardware: Hardware) -> float:
     """Of one replica: all others send over links of their own."""
     mesh = Mesh(tp=ranks)
-    layout = Layout(mesh, ((), mesh.axis("tp") if split else (), ()))
+    layout = Layout(mesh, ((), (mesh.axis("tp"),) if split else (), ()))
     start = far
     if not near:
         start = max([far, *(span for span, _ in hardware.topology.levels if span is not None)])

@@ -205,8 +205,9 @@ def split(node: Node, factors: Mapping[int, Refs], strategy: Strategy, keep_rest
     if not is_legal(node.rule, [size_of(refs) for refs in axes]):
         return None
     clash = any(ref.name in anew for ref in strategy.carried)
-    carried = () if clash else (strategy.carried, strategy.carriers)
-    return Strategy(node.rule, strategy.mesh, tuple(axes), *carried)
+    if clash:
+        return Strategy(node.rule, strategy.mesh, tuple(axes))
+    return Strategy(node.rule, strategy.mesh, tuple(axes), strategy.carried, strategy.carriers)
 
 
 def without(refs: Refs, taken: Iterable[AxisRef]) -> Refs:
