@@ -2,7 +2,8 @@
 
 Nodes are visited in order. One without a strategy splits its factors as its operands lie: those computed from data
 first, parameters last; where they disagree what leaves no sum wins, then the first. Sums stay open while the operators
-they pass are linear, up to where several use one.
+they pass are linear, up to where several make more of
+one.
 """
 
 from __future__ import annotations
@@ -158,10 +159,13 @@ class Completion:
         return (), ()
 
     def _passes(self, value: Value) -> bool:
-        """Whether what uses a value is one operator, linear in it; else its sum is completed once, for all of them."""
+        """Whether all that use a value are linear in it, and make no more of it, if they are several, than it is itself;
+        else its sum is completed once, for all of them."""
         if value not in self._passing:
             users = self.graph.users[value]
-            self._passing[value] = len(users) < 2 and all(_is_linear(node, i) for node, i in users)
+            made = sum(result.type.elements for node, _ in users for result in node.results)
+            near = len(users) < 2 or made <= value.type.elements
+            self._passing[value] = near and all(_is_linear(node, i) for node, i in users)
         return self._passing[value]
 
     def _of(self, value: Value) -> Layout:
