@@ -2,8 +2,7 @@
 
 Nodes are visited in order. One without a strategy splits its factors as its operands lie: those computed from data
 first, parameters last; where they disagree what leaves no sum wins, then the first. Sums stay open while the operators
-they pass are linear, up to where several make more of
-one.
+they pass are linear, up to where several make more of one.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ class Completion:
         return (), ()
 
     def _passes(self, value: Value) -> bool:
-        """Whether all that use a value are linear in it, and make no more of it, if they are several, than it is itself;
+        """Whether all that use a value are linear in it and, if they are several, make no more of it than it is itself;
         else its sum is completed once, for all of them."""
         if value not in self._passing:
             users = self.graph.users[value]
