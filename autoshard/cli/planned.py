@@ -72,9 +72,9 @@ Pipeline = Annotated[
     str | None,
     typer.Option(
         "--pipeline",
-        metavar="AXIS|MESHES",
+        metavar="AXIS|MESHES|auto",
         help="Cut a training step into stages: along an axis of the mesh (pp), or the mesh of each group of devices in "
-        "turn: tp=2/dp=2,tp=2/tp=2.",
+        "turn: tp=2/dp=2,tp=2/tp=2; or auto: cuts, meshes, micro batches unless given, and schedule are searched.",
     ),
 ]
 ScheduleName = Annotated[
@@ -162,7 +162,8 @@ def read_stages(
         if wrong:
             raise TargetError(f"{' and '.join(wrong)}: for stages; give --pipeline AXIS, too")
         return None
-    found = {"pipeline": pipeline, "schedule": schedule or "1f1b", "chunks": chunks}
+    usual = "auto" if pipeline == "auto" else "1f1b"
+    found = {"pipeline": pipeline, "schedule": schedule or usual, "chunks": chunks}
     return {**found, "stages": _stages(stage) if stage else None}
 
 

@@ -122,10 +122,9 @@ def plan(
 
 
 def _print_stages(planned: PlannedPipeline, as_json: bool) -> None:
-    from autoshard.pipeline.planned.report import report
     from autoshard.pipeline.planned.report import to_json as stages_to_json
 
-    typer.echo(json.dumps(stages_to_json(planned), indent=2) if as_json else report(planned))
+    typer.echo(json.dumps(stages_to_json(planned), indent=2) if as_json else planned.report())
 
 
 def _print(planned: Planned, out: Console, alternatives: bool, full: bool, choice: RowFilter | None) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
 from autoshard.frontends.targets import traced_target
+from autoshard.ir.graph import Node
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
 from autoshard.pipeline.execute.session import PipelineSession
+from autoshard.pipeline.joint.search import StageRequest, StageSearch, fastest
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.price import PipelinePrice
 from autoshard.pipeline.planned.report import report
@@ -40,7 +42,12 @@ DEFAULT_SCHEDULE, AUTO = "1f1b", "auto"
 
 @dataclass(frozen=True, eq=False)
 class PlannedPipeline(PipelineData):
-    """A training step in stages, planned: what runs it, what it costs, and what tells of it."""
+    """A training step in stages, planned: what runs it, what it costs, and what tells of it.
+
+    `searched` tells how far the search came that found the stages, if one did.
+    """
+
+    searched: StageSearch | None = None
 
     def run(self, *inputs: Any, engine: str = "numpy") -> Any:
         """Do a step: whole arrays in, what the model returns out, on every rank; parameters have their new values.
@@ -70,7 +77,8 @@ class PlannedPipeline(PipelineData):
 
     def report(self) -> str:
         """Tables of stages and groups: times, idle shares, memory; and the step."""
-        return report(self)
+        told = report(self)
+        return told if self.searched is None else f"{told}\nsearch  {self.searched}"
 
     def told_run(self) -> str:
         """What the last step of this process has shown beside what was predicted: seconds, and idle shares of ranks."""
@@ -113,7 +121,10 @@ def plan_pipeline(
     Args:
         target, inputs: as `autoshard.plan` takes them.
         mesh: all devices, of which the stages lie along one axis.
-        pipeline: that axis; or without `mesh` the meshes of the groups, `tp=2/dp=2,tp=2/tp=2`, or the groups.
+        pipeline: that axis; or without `mesh` the meshes of the groups, `tp=2/dp=2,tp=2/tp=2`, or the groups. "auto":
+            what is fastest by prediction of all cuts, numbers of devices and shapes of their meshes, micro batches
+            (unless more than 1 are given) and schedules (of the name given, or "auto"), as far as the search comes,
+            which `searched` tells.
         micro_batches: into how many parts the batch is cut.
         schedule: a name of `autoshard schedule`, the path of a file, or a schedule; "auto": the named one of the
             fewest predicted seconds, of those that keep to `memory`.
@@ -140,6 +151,14 @@ def plan_pipeline(
         >>> planned.stages, [group.ranks for group in planned.groups]
         (2, [(0, 1), (2, 3)])
     """
+    if pipeline == AUTO:
+        fixed = {"chunks": chunks, "stages": stages}
+        if wrong := [name for name, value in fixed.items() if value is not None]:
+            raise PlanError(f"pipeline {AUTO!r} finds the stages itself: leave out {' and '.join(wrong)}")
+        names = None if schedule == AUTO else (schedule_kind(str(schedule)).name,)
+        counts = None if micro_batches == 1 else (micro_batches,)
+        traced = traced_target(target, inputs)
+        return _found(traced, mesh, search or DEFAULT_SEARCH, hardware, passes, (counts, names, read_limit(memory)))
     groups = _groups(mesh, pipeline)
     if schedule == AUTO:
         again = partial(plan_pipeline, traced_target(target, inputs), micro_batches=micro_batches, stages=stages)
@@ -162,6 +181,32 @@ def plan_pipeline(
     if limit is not None:
         check_memory(found, limit)
     return found
+
+
+def _found(
+    traced: Traced,
+    mesh: Mesh | str | None,
+    mode: str,
+    hardware: str | Hardware,
+    passes: Sequence[str],
+    chosen: tuple[tuple[int, ...] | None, tuple[str, ...] | None, int | None],
+) -> PlannedPipeline:
+    """The fastest pipeline on so many devices as a mesh has, of these micro batches and schedules, within a limit."""
+    if mesh is None:
+        raise PlanError(f"pipeline {AUTO!r} needs to know how many devices there are: give the mesh, such as '8'")
+    devices = (Mesh.parse(mesh) if isinstance(mesh, str) else mesh).devices
+    known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
+    everywhere = known.for_ranks(devices)
+
+    def planned(
+        step: StepParts, nodes: Mapping[Node, int], order: Schedule, groups: tuple[RankGroup, ...]
+    ) -> PlannedPipeline:
+        cut = cut_as_assigned(step, assign_nodes(step, nodes, order.stages))
+        return planned_stages(traced, cut, order, groups, everywhere, mode, tuple(passes))
+
+    counts, names, limit = chosen
+    best, told = fastest(StageRequest(traced.graph, devices, everywhere, counts, names, limit), planned)
+    return replace(best, searched=told)
 
 
 def planned_stages(

@@ -1,0 +1,230 @@
+"""The fastest pipeline of a training step, best first: choices in the order of the seconds that they take at least."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
+
+from autoshard.core.enumerate import divisors
+from autoshard.ir.graph import DATA, Graph, Node
+from autoshard.layout.mesh import Mesh
+from autoshard.pipeline.joint.blocks import blocks_of
+from autoshard.pipeline.joint.space import BlockSeconds, StageChoice, choices
+from autoshard.pipeline.planned.price import PipelinePrice
+from autoshard.pipeline.schedules import SCHEDULES, check, make_schedule
+from autoshard.pipeline.schedules.schedule import Schedule
+from autoshard.pipeline.transfers.group import RankGroup, stacked
+from autoshard.search.auto import shapes
+from autoshard.transform.micro.accumulate import StepParts
+from autoshard.util.errors import MemoryLimitError, ScheduleError, StageError
+from costmodel import Hardware, format_bytes, format_seconds
+
+MOST_CHOICES = 1 << 16
+"""Choices that are listed at most: those of fewer groups first."""
+MOST_SHAPES = 16
+"""Shapes of the meshes of all groups of a choice that are tried at most; of more, groups of one size have one shape."""
+MOST_PRICED = 64
+"""Pipelines that are planned at most unless one says how many."""
+MOST_AXES = 2
+"""Axes of a stage's mesh."""
+
+
+@dataclass(frozen=True)
+class StageSearch:
+    """How far a search has come: what the best found takes, what none can take less than, and how many there were.
+
+    `bound` is of all choices: seconds of work that devices share evenly. `gap` is what the best found takes more than
+    the least that any choice not priced may take, relatively; 0 if there is none.
+    """
+
+    seconds: float
+    least_left: float
+    bound: float
+    priced: int
+    choices: int
+
+    @property
+    def gap(self) -> float:
+        """0 where the found one is proven to be the fastest."""
+        return max(0.0, self.seconds / min(self.least_left, self.seconds) - 1) if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        proven = (
+            "none of them is faster" if not self.gap else f"at most {100 * self.gap:.1f} % from the fastest of them"
+        )
+        return (
+            f"{self.priced} pipelines priced of {self.choices} choices; {proven}; "
+            f"none of them takes less than {format_seconds(self.bound)}"
+        )
+
+
+@dataclass(frozen=True)
+class StageRequest:
+    """What is left to the search, and what is not.
+
+    Attributes:
+        graph: the training step.
+        devices: how many there are.
+        micro_batches, schedules: those to choose from; None: divisors of the batch, the named ones.
+        limit: bytes of a device; None: no limit.
+        most: pipelines that are planned at most.
+    """
+
+    graph: Graph
+    devices: int
+    hardware: Hardware
+    micro_batches: tuple[int, ...] | None = None
+    schedules: tuple[str, ...] | None = None
+    limit: int | None = None
+    most: int = MOST_PRICED
+
+
+class PricedPipeline(Protocol):
+    """A planned pipeline."""
+
+    @property
+    def price(self) -> PipelinePrice: ...
+
+    def with_schedule(self, schedule: Schedule) -> Self: ...
+
+
+Found = TypeVar("Found", bound=PricedPipeline)
+Planner = Callable[[StepParts, Mapping[Node, int], Schedule, tuple[RankGroup, ...]], Found]
+
+
+def fastest(wanted: StageRequest, planned: Planner[Found]) -> tuple[Found, StageSearch]:
+    """The pipeline of the fewest predicted seconds that keeps to the limit; of equal ones that with fewest stages.
+
+    Args:
+        planned: plans a step whose operators have stages.
+
+    Raises:
+        MemoryLimitError: none keeps to the limit.
+        GraphError: the step cannot be cut into micro batches.
+    """
+    return _StageSearch(wanted, planned).run()
+
+
+class _StageSearch(Generic[Found]):
+    """One search; its schedules are remembered as long as it is."""
+
+    def __init__(self, wanted: StageRequest, planned: Planner[Found]) -> None:
+        self.wanted, self.planned = wanted, planned
+        counts = wanted.micro_batches or micro_batch_counts(wanted.graph)
+        self.steps = {count: StepParts.of(wanted.graph, count) for count in counts}
+        self.blocks = {count: blocks_of(step, wanted.hardware) for count, step in self.steps.items()}
+        self.work = {count: self._work(count) for count in counts}
+        self.best: Found | None = None
+        self.least_memory = math.inf
+        self.orders: dict[tuple, tuple[Schedule, ...]] = {}
+        self.priced = 0
+
+    def run(self) -> tuple[Found, StageSearch]:
+        order = sorted(self._choices(), key=lambda pair: (pair[0], len(pair[1].places)))
+        left = math.inf
+        for i, (least, choice) in enumerate(order):
+            if self.best is not None and least >= self.best.price.seconds:
+                break
+            if self.priced >= self.wanted.most:
+                left = order[i][0]
+                break
+            for groups in self._groups(choice):
+                self._price(choice, groups)
+        if self.best is None:
+            self._refuse()
+        assert self.best is not None
+        bound = order[0][0] if order else 0.0
+        return self.best, StageSearch(self.best.price.seconds, left, bound, self.priced, len(order))
+
+    def _choices(self) -> Iterator[tuple[float, StageChoice]]:
+        counts = tuple(self.steps)
+        blocks = min(one.count for one in self.blocks.values())
+        every = choices(self.wanted.devices, blocks, counts, most_groups=self.wanted.devices)
+        for choice in itertools.islice(every, MOST_CHOICES):
+            if self._schedules(len(choice.devices), choice.places, choice.micro_batches):
+                yield self.work[choice.micro_batches].least_seconds(choice), choice
+
+    def _groups(self, choice: StageChoice) -> Iterator[tuple[RankGroup, ...]]:
+        """The meshes of the groups, in all shapes."""
+        each = [_meshes(size) for size in choice.devices]
+        if math.prod(map(len, each)) <= MOST_SHAPES:
+            yield from map(stacked, itertools.product(*each))
+            return
+        sizes = sorted(set(choice.devices))
+        for meshes in itertools.product(*(_meshes(size) for size in sizes)):
+            of = dict(zip(sizes, meshes, strict=True))
+            yield stacked([of[size] for size in choice.devices])
+
+    def _schedules(self, groups: int, places: tuple[int, ...], micro_batches: int) -> tuple[Schedule, ...]:
+        """The schedules that place stages so."""
+        key = groups, places, micro_batches
+        if key not in self.orders:
+            self.orders[key] = tuple(self._placing(groups, places, micro_batches))
+        return self.orders[key]
+
+    def _placing(self, groups: int, places: tuple[int, ...], micro_batches: int) -> Iterator[Schedule]:
+        for kind in SCHEDULES.values():
+            if self.wanted.schedules is not None and kind.name not in self.wanted.schedules:
+                continue
+            chunks = len(places) // groups
+            if kind.fixed and kind.chunks != chunks:
+                continue
+            try:
+                order = check(make_schedule(kind.name, groups, micro_batches, chunks))
+            except ScheduleError:
+                continue
+            if order.ranks_of_stages == places:
+                yield order
+
+    def _price(self, choice: StageChoice, groups: tuple[RankGroup, ...]) -> None:
+        """Plan a choice on its meshes, and keep it by the fastest of its schedules if none before is as fast."""
+        orders = self._schedules(len(choice.devices), choice.places, choice.micro_batches)
+        step, stages = self.steps[choice.micro_batches], self.blocks[choice.micro_batches].stages(choice.cuts)
+        self.priced += 1
+        try:
+            first = self.planned(step, stages, orders[0], groups)
+        except StageError:
+            return  # cuts that one stage cannot do without what a later one makes
+        for order in orders:
+            one = first if order is orders[0] else first.with_schedule(order)
+            most = max(each.nbytes for each in one.price.memory)
+            self.least_memory = min(self.least_memory, most)
+            if self.wanted.limit is not None and most > self.wanted.limit:
+                continue
+            if self.best is None or one.price.seconds < self.best.price.seconds * (1 - 1e-9):
+                self.best = one
+
+    def _refuse(self) -> None:
+        limit = self.wanted.limit
+        if limit is None:
+            raise StageError(f"{self.wanted.graph.name!r} cannot be cut into stages")
+        raise MemoryLimitError(
+            f"no pipeline of {self.wanted.graph.name!r} on {self.wanted.devices} devices that was tried keeps to the "
+            f"memory limit of {format_bytes(limit)}: the least that one needs is {format_bytes(self.least_memory)}",
+            needed=int(self.least_memory),
+            limit=limit,
+        )
+
+    def _work(self, count: int) -> BlockSeconds:
+        """What each block takes on one device, planned alone."""
+        blocks, step = self.blocks[count], self.steps[count]
+        groups = stacked([Mesh.flat(1)] * blocks.count)
+        stages = blocks.stages(range(1, blocks.count))
+        one = self.planned(step, stages, make_schedule("gpipe", blocks.count, count), groups)
+        line = one.price.durations
+        forward = tuple(map(float, line.forward))
+        others = zip(forward, map(float, line.input_gradient), map(float, line.weight_gradient), strict=True)
+        return BlockSeconds(forward, tuple(map(sum, others)))
+
+
+def _meshes(devices: int) -> list[Mesh]:
+    return [Mesh.flat(1)] if devices == 1 else list(shapes(devices, MOST_AXES))
+
+
+def micro_batch_counts(graph: Graph) -> tuple[int, ...]:
+    """Into how many parts the batch of a step can be cut: the divisors of its rows."""
+    data = [value for value in graph.inputs if graph.role_of[value] == DATA and value.type.shape]
+    return tuple(divisors(data[0].type.shape[0])) if data else (1,)

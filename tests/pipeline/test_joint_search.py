@@ -1,0 +1,87 @@
+"""The search for stages finds what pricing every choice finds; its bounds and limits; what cannot be searched."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from autoshard import nn, ops
+from autoshard.pipeline import plan_pipeline
+from autoshard.pipeline.joint.space import BlockSeconds, StageChoice, choices, splits
+from autoshard.pipeline.schedules import SCHEDULES, Durations, make_schedule, simulate
+from autoshard.trace import set_seed
+from autoshard.transform import train_step
+from autoshard.util.errors import AutoshardError, MemoryLimitError, PlanError
+
+X = np.random.default_rng(0).normal(size=(2, 256)).astype(np.float32)
+
+
+def step_of(*widths):
+    set_seed(1)
+    net = nn.SequentialCell(*(nn.Dense(a, b) for a, b in zip(widths, widths[1:], strict=False)))
+    return train_step(lambda x: ops.reduce_mean(ops.square(net(x))), nn.SGD(net.trainable_params(), 0.1), X)
+
+
+def test_the_fastest_of_all_choices_is_found():
+    """All cuts between layers, meshes, micro batches and schedules, each planned and priced by itself."""
+    step = step_of(256, 512, 384, 640)
+    found = plan_pipeline(step, mesh="2", pipeline="auto", schedule="auto")
+    seconds = []
+    for micro, (groups, cuts) in product((1, 2), [("d=2", ()), *(("d=1/d=1", (cut,)) for cut in (1, 2))]):
+        stages = {f"{i}": sum(i >= cut for cut in cuts) for i in range(3)}
+        one = plan_pipeline(step, pipeline=groups, stages=stages, micro_batches=micro, schedule="gpipe")
+        for name in SCHEDULES:
+            order = _made(name, StageChoice(micro, (1,) * (len(cuts) + 1), one.schedule.ranks_of_stages, cuts))
+            seconds += [] if order is None else [one.with_schedule(order).price.seconds]
+    assert len(seconds) > 10
+    assert found.price.seconds == pytest.approx(min(seconds))
+    assert found.searched is not None and found.searched.gap == 0
+    assert found.searched.bound <= min(seconds)
+    assert "none of them is faster" in found.report()
+
+
+def test_least_seconds_are_below_every_schedule():
+    rng = np.random.default_rng(3)
+    every = list(choices(4, 6, (2, 5), 4))
+    for _ in range(100):
+        forward, more = rng.uniform(size=6), rng.uniform(size=(2, 6))
+        work, choice = BlockSeconds(tuple(forward), tuple(forward + more.sum(0))), every[rng.integers(len(every))]
+        edges = (0, *choice.cuts, 6)
+        spans = [slice(*pair) for pair in zip(edges, edges[1:], strict=False)]
+        shares = [choice.devices[group] for group in choice.places]
+        pairs = list(zip(spans, shares, strict=True))
+        times = [tuple(one[span].sum() / share for span, share in pairs) for one in (forward, *more)]
+        for name in SCHEDULES:
+            order = _made(name, choice)
+            if order is not None:
+                least = work.least_seconds(choice)
+                assert float(simulate(order, Durations(*times)).makespan) >= least * (1 - 1e-12)
+
+
+def _made(name, choice: StageChoice):
+    groups = len(choice.devices)
+    try:
+        order = make_schedule(name, groups, choice.micro_batches, len(choice.places) // groups)
+    except AutoshardError:
+        return None
+    return order if order.ranks_of_stages == choice.places else None
+
+
+def test_devices_are_dealt_out_whole():
+    assert set(splits(8, 3)) == {(2, 2, 4), (2, 4, 2), (4, 2, 2)}
+    assert list(splits(5, 2)) == [] and list(splits(5, 5)) == [(1, 1, 1, 1, 1)]
+
+
+def test_searches_that_cannot_be():
+    step = step_of(256, 8)
+    for settings, message in (
+        ({}, "needs to know how many devices"),
+        ({"mesh": "2", "stages": {"0": 0}}, "finds the stages itself: leave out stages"),
+        ({"mesh": "2", "chunks": 2}, "leave out chunks"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            plan_pipeline(step, pipeline="auto", **settings)
+    with pytest.raises(MemoryLimitError, match="the least that one needs is"):
+        plan_pipeline(step, mesh="1", pipeline="auto", schedule="auto", micro_batches=2, memory=100)
