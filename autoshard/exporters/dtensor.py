@@ -45,8 +45,8 @@ def parallelize(
     gathered first.
 
     Args:
-        plan: a Plan, or what `autoshard.plan` returned, for what `from_torch` made of this module without an
-            optimizer.
+        plan: a Plan, or what `autoshard.plan` returned, for what `from_torch` made of this module; of a step of
+            training the forward pass counts (`dtensor_states.distribute_states` has the optimizer's states).
         mesh: a DeviceMesh as `device_mesh` makes it of the plan; by default that is made.
         gather_outputs: return whole plain tensors; else DTensors that lie as the plan leaves the outputs.
 
@@ -117,18 +117,28 @@ def _distribute(module: torch.nn.Module, mesh: DeviceMesh, told: ModulePlan, lay
                     continue
                 known.add(name)
                 if id(tensor) not in made:
-                    made[id(tensor)] = tensor, _split(tensor, name, mesh, told, layouts)
+                    made[id(tensor)] = tensor, split_tensor(tensor, name, mesh, told, layouts)
                 kind[own] = made[id(tensor)][1]
-    missing = [name for name in told.tensors if name not in known and name != "dropout.counter"]
+    missing = [name for name in told.tensors if name not in known and not _is_state(name, known)]
     if missing:
         raise PlanError(
             f"the plan is for another module than {type(module).__name__}, which has no {', '.join(missing[:3])}"
         )
 
 
-def _split(
+def _is_state(name: str, known: set[str]) -> bool:
+    """Whether a tensor of the plan is none of the module's: a state of an optimizer, or a number of steps or uses."""
+    return name in ("dropout.counter", "global_step") or name.partition(".")[2] in known
+
+
+def split_tensor(
     tensor: torch.Tensor, name: str, mesh: DeviceMesh, told: ModulePlan, layouts: Mapping[str, Layout]
 ) -> torch.Tensor:
+    """A whole tensor as the plan splits that of a name; a Parameter stays one.
+
+    Raises:
+        PlanError: the plan has another number of dims for it.
+    """
     placements = torch_placements(told.tensors[name]) if name in told.tensors else [Replicate()] * mesh.ndim
     shape, data = tensor.shape, tensor.detach()
     layout = layouts.get(name)
@@ -218,7 +228,7 @@ def _args(leaves: list[Any], structure: Any) -> Any:
 
 def _returned(found: list[Any], told: ModulePlan, mesh: DeviceMesh, gather: bool) -> list[Any]:
     """Outputs whole, or as the plan leaves them."""
-    if gather:
+    if gather or len(told.outputs) != sum(isinstance(one, DTensor) for one in found):
         return [one.full_tensor() if isinstance(one, DTensor) else one for one in found]
     wanted = iter(told.outputs)
     return [one.redistribute(mesh, _final(next(wanted))) if isinstance(one, DTensor) else one for one in found]

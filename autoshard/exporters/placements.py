@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from autoshard.exporters.pieces import Pieces, pieces_of
 from autoshard.ir.flow import is_nest
-from autoshard.ir.graph import DATA, Node, Value
+from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
 
@@ -91,7 +91,8 @@ def module_plan(plan: Plan, paths: tuple[str, ...]) -> ModulePlan:
     """What a plan says of a torch module.
 
     Args:
-        plan: of what `from_torch` made of the module, without training.
+        plan: of what `from_torch` made of the module; of a step of training its forward pass counts, and `tensors` has
+            the optimizer's states, too.
         paths: the qualified names of the modules inside.
 
     Raises:
@@ -108,16 +109,21 @@ def module_plan(plan: Plan, paths: tuple[str, ...]) -> ModulePlan:
 
     stored = {value for value in graph.inputs if graph.role_of[value] != DATA}
     entering, leaving = {}, {}
-    inside, ends = _inside(graph.nodes, paths), set(graph.outputs)
-    wanted = {node: _wanted(plan, node) for node in graph.nodes}
+    returned = range(len(graph.outputs) - len(graph.updates))
+    forward = _forward(graph, len(returned))
+    inside, ends = _inside(forward, paths), set(graph.outputs[: len(returned)])
+    wanted, known = {node: _wanted(plan, node) for node in forward}, set(forward)
     for path, nodes in inside.items():
         made, own = dict.fromkeys(value for node in nodes for value in node.results), set(nodes)
         outside = [pair for node in nodes for pair in wanted[node] if pair[0] not in made]
         taken = [pair for pair in outside if pair[0] not in stored and not pair[1].partial]
         entering[path] = Border(tuple(said(*pair) for pair in taken))
-        left = [value for value in made if value in ends or any(user not in own for user, _ in graph.users[value])]
+        left = [
+            value
+            for value in made
+            if value in ends or any(user in known and user not in own for user, _ in graph.users[value])
+        ]
         leaving[path] = Border(tuple(said(value, plan.layouts[value]) for value in left))
-    returned = range(len(graph.outputs) - len(graph.updates))
     return ModulePlan(
         pieces,
         {value.name: lying(plan.layouts[value]) for value in graph.inputs if value in stored},
@@ -126,6 +132,17 @@ def module_plan(plan: Plan, paths: tuple[str, ...]) -> ModulePlan:
         entering,
         leaving,
     )
+
+
+def _forward(graph: Graph, returned: int) -> tuple[Node, ...]:
+    """The nodes that lead to what a model returns; all of them, if nothing is trained."""
+    if not graph.cotangents:
+        return graph.nodes
+    needed = set(graph.outputs[:returned])
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.results):
+            needed.update(node.uses)
+    return tuple(node for node in graph.nodes if needed.intersection(node.results))
 
 
 def _inside(nodes: tuple[Node, ...], paths: tuple[str, ...]) -> dict[str, list[Node]]:

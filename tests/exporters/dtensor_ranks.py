@@ -23,11 +23,15 @@ import torch
 import torch.distributed as dist
 
 import autoshard as ash
+from autoshard import optim
 from autoshard.annotate import annotate
 from autoshard.exporters.dtensor import parallelize
+from autoshard.exporters.dtensor_states import distribute_states
 
 SAMPLES = Path(ash.__file__).parents[1] / "sample_code" / "07_torch_models" / "samples.py"
 RANKS = 4
+TRAINED = ("zero1(dp)",)
+"""Modes by which a step of training with AdamW is planned."""
 COLUMNS, ROWS = ("tp", None), (None, "tp")
 ASKED = {
     ("llama", "dp=2 tp=2"): {
@@ -79,6 +83,20 @@ class Table(torch.nn.Module):
         return {"logits": self.down(torch.tanh(self.up(self.norm(self.embed(ids)))))}
 
 
+class Dropped(torch.nn.Module):
+    """A tied table, batch norm that counts, and dropout, which drops nothing so that two runs are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.drop = torch.nn.Embedding(12, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.0)
+        self.head = torch.nn.Linear(8, 12, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        rows = self.norm(self.embed(ids).flatten(0, 1))
+        return {"logits": self.head(self.drop(torch.tanh(rows)))}
+
+
 class Rows(torch.nn.Module):
     """Torch's own module of attention, whose gradient DTensor has no rule for."""
 
@@ -112,6 +130,9 @@ def sample(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     if name in ("table", "table_norm"):
         torch.manual_seed(3)
         return Table(name == "table_norm"), {"ids": torch.randint(0, 12, (4, 5))}
+    if name == "dropped":
+        torch.manual_seed(3)
+        return Dropped(), {"ids": torch.randint(0, 12, (4, 5))}
     if name == "rows":
         torch.manual_seed(3)
         return Rows(), {"x": torch.randn(4, 5, 6)}
@@ -138,6 +159,27 @@ def logits(output: Any) -> torch.Tensor:
     return output["logits"]
 
 
+def objective(output: Any, **kwargs: torch.Tensor) -> torch.Tensor:
+    return logits(output).square().mean()
+
+
+def adam(parameters: list) -> optim.AdamW:
+    return optim.AdamW(parameters, 1e-2)
+
+
+def stepped(whole: torch.nn.Module, split: torch.nn.Module, planned: Any) -> tuple[float, float]:
+    """The largest difference of parameters after AdamW, and the share of its states that this rank has."""
+    torch.optim.AdamW(whole.parameters(), 1e-2, eps=1e-3).step()
+    optimizer = torch.optim.AdamW(split.parameters(), 1e-2, eps=1e-3)
+    distribute_states(optimizer, split, planned)
+    optimizer.step()
+    wanted = dict(whole.named_parameters())
+    apart = [(one.detach().full_tensor() - wanted[name]).abs().max() for name, one in split.named_parameters()]
+    states = [one for row in optimizer.state.values() for one in row.values() if one.ndim]
+    held = sum(one.to_local().numel() for one in states) / sum(one.numel() for one in states)
+    return float(max(apart)), held
+
+
 def compared(module: torch.nn.Module, kwargs: dict[str, Any], planned: Any) -> dict[str, Any]:
     """The largest differences of outputs and gradients between a module and itself parallelized, and the blocks."""
     whole = copy.deepcopy(module)
@@ -156,7 +198,10 @@ def compared(module: torch.nn.Module, kwargs: dict[str, Any], planned: Any) -> d
         for name, one in split.named_parameters()
         if name in layouts and not torch.equal(one.to_local(), block_of(whole, name, layouts[name], rank))
     ]
+    moved, held = stepped(whole, split, planned) if planned.graph.updates else (0.0, 0.0)
     return {
+        "moved": moved,
+        "held": held,
         "output": float((found - wanted).detach().abs().max()),
         "gradient": float(max(apart)),
         "size": float(wanted.detach().abs().max()),
@@ -190,7 +235,8 @@ def main(texts: list[str]) -> int:
     cases = []
     for name, mesh, search in (text.replace(",", " ").split("/") for text in texts):
         module, kwargs = sample(name)
-        model = annotate(ash.from_torch(module, (), kwargs), ASKED.get((name, mesh), {}))
+        trained = {"loss": objective, "optimizer": adam} if search in TRAINED else {}
+        model = annotate(ash.from_torch(module, (), kwargs, **trained), ASKED.get((name, mesh), {}))
         cases.append((module, kwargs, ash.plan(model, mesh=mesh, search=search)))
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
