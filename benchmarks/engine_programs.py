@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -53,6 +54,7 @@ from tests.oracle.grown import grown
 from tests.oracle.many import ROUNDED, assert_equal
 from tests.partition.uneven_plans import random_plan
 
+ROOT = Path(__file__).resolve().parents[1]
 MESHES = ("8", "2x4", "2x2x2", "6", "3x2", "5")
 ENGINES = ("numpy", "torch", "xla")
 MODES = (
@@ -134,7 +136,7 @@ def _torch(one: Prepared) -> tuple[list[np.ndarray], str]:
     return found, difference(run.collectives.done, one.program, rank)
 
 
-def run_all(folder: Path, engine: str, ranks: int, seeds: Iterable[int], rank: int) -> None:
+def run_all(folder: Path, engine: str, seeds: Iterable[int], rank: int) -> None:
     """Run programs that lie in a folder; what is found is written beside them."""
     for seed in seeds:
         one: Prepared = pickle.loads((folder / f"{seed}.pickle").read_bytes())
@@ -171,6 +173,7 @@ def _lacking(program: Program, engine: str) -> str:
 
 
 def _start(folder: Path, engine: str, ranks: int, seeds: list[int]) -> None:
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     arguments = ["--prepared", str(folder), engine, str(ranks), *map(str, seeds)]
     if engine == "torch":
         launch([str(Path(__file__)), *arguments], ranks)
@@ -209,14 +212,17 @@ def _kind(what: str) -> str:
     return "equal" if not what else "lacking an operator" if what.startswith("lacks") else "differing"
 
 
+def on_ranks(folder: str, engine: str, ranks: str, *seeds: str) -> None:
+    """What a process does that `sweep` has started."""
+    rank = 0
+    if engine == "xla":
+        need_devices(int(ranks))
+    if engine == "torch":
+        (rank,) = default_comm(int(ranks)).ranks
+    run_all(Path(folder), engine, map(int, seeds), rank)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--prepared"]:
-        folder, engine, ranks, *seeds = sys.argv[2:]
-        rank = 0
-        if engine == "xla":
-            need_devices(int(ranks))
-        if engine == "torch":
-            (rank,) = default_comm(int(ranks)).ranks
-        run_all(Path(folder), engine, int(ranks), map(int, seeds), rank)
-    else:
-        sys.exit(main())
+    from benchmarks import engine_programs  # by its own name, so that what was written down by that name is found
+
+    sys.exit(engine_programs.on_ranks(*sys.argv[2:]) if sys.argv[1:2] == ["--prepared"] else engine_programs.main())
