@@ -135,8 +135,8 @@ def module_plan(plan: Plan, paths: tuple[str, ...]) -> ModulePlan:
 
 
 def _forward(graph: Graph, returned: int) -> tuple[Node, ...]:
-    """The nodes that lead to what a model returns; all of them, if nothing is trained."""
-    if not graph.cotangents:
+    """The nodes that lead to what a model returns; all of them, if nothing is updated."""
+    if not graph.updates:
         return graph.nodes
     needed = set(graph.outputs[:returned])
     for node in reversed(graph.nodes):
