@@ -174,7 +174,7 @@ def stepped(whole: torch.nn.Module, split: torch.nn.Module, planned: Any) -> tup
     distribute_states(optimizer, split, planned)
     optimizer.step()
     wanted = dict(whole.named_parameters())
-    apart = [(one.detach().full_tensor() - wanted[name]).abs().max() for name, one in split.named_parameters()]
+    apart = [(one.detach().full_tensor() - wanted[name].detach()).abs().max() for name, one in split.named_parameters()]
     states = [one for row in optimizer.state.values() for one in row.values() if one.ndim]
     held = sum(one.to_local().numel() for one in states) / sum(one.numel() for one in states)
     return float(max(apart)), held
