@@ -42,7 +42,7 @@ def save(hardware: Hardware, path: str | Path) -> Path:
         OSError: the file cannot be written.
     """
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    data = {"format": FORMAT, "version": VERSION, "hardware": _plain(hardware)}
+    data = {"format": FORMAT, "version": VERSION, "hardware": hardware_data(hardware)}
     return write_whole(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
@@ -64,12 +64,13 @@ def load(name: str | Path) -> Hardware:
         raise ValueError(f"{path} is no hardware file: {short(str(error))}") from None
 
 
-def _plain(hardware: Hardware) -> dict[str, Any]:
+def hardware_data(hardware: Hardware) -> dict[str, Any]:
+    """Hardware as plain data: what a HardwareRecord says."""
     return {
         "name": hardware.name,
         "device": asdict(hardware.device),
         "topology": [[span, asdict(link)] for span, link in hardware.topology.levels],
-        "by_ranks": [[ranks, _plain(one)] for ranks, one in hardware.by_ranks],
+        "by_ranks": [[ranks, hardware_data(one)] for ranks, one in hardware.by_ranks],
     }
 
 

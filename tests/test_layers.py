@@ -41,8 +41,13 @@ LAYERS = [
     ["autoshard.nn", "autoshard.optim"],
     ["autoshard.report.summary", "autoshard.transform"],
     ["autoshard.frontends"],
-    ["autoshard.annotate", "autoshard.report.folding"],
-    ["autoshard.report.modules", "autoshard.report.totals", "autoshard.report.whole"],
+    ["autoshard.annotate", "autoshard.report.explained_records", "autoshard.report.folding"],
+    [
+        "autoshard.report.explained",
+        "autoshard.report.modules",
+        "autoshard.report.totals",
+        "autoshard.report.whole",
+    ],
     [
         "autoshard.exporters",
         "autoshard.report.brief",

@@ -44,6 +44,7 @@ from autoshard.trace.function import Traced
 from autoshard.transform.planned_graph import planned_graph
 from autoshard.transform.train import accumulated
 from autoshard.util.checks import positive
+from autoshard.util.doing import doing
 from autoshard.util.errors import PlanError
 from costmodel import Hardware, preset
 
@@ -116,7 +117,8 @@ def plan(
     if is_module(target):
         _check_module(inputs, dataset_strategy, micro_batches)
         return _plan_module(target, mesh, devices, search or DEFAULT_SEARCH, known, read_limit(memory), options, chosen)
-    traced = traced_target(target, inputs)
+    with doing("reading the model"):
+        traced = traced_target(target, inputs)
     over, mode = _mesh(mesh, devices), search or DEFAULT_SEARCH
     cut = traced if micro_batches == 1 else accumulated(traced, micro_batches)
     found = plan_traced(cut, over, mode, known, dataset_strategy, read_limit(memory), options, chosen)
@@ -176,7 +178,8 @@ def _plan_module(
     options: Mapping[str, Any],
     passes: tuple[str, ...],
 ) -> Planned:
-    ready = planning(target, None if mesh is None else _mesh(mesh, devices), devices)
+    with doing("reading the module"):
+        ready = planning(target, None if mesh is None else _mesh(mesh, devices), devices)
     asked = ready.imported.asked
     graph, hardware = ready.traced.graph, _joined(hardware, ready.mesh)
     if hardware.device.fusion != "none":
@@ -210,13 +213,14 @@ def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, 
     from autoshard.exporters.plan_file import load_plan
 
     check_options(search, [name for name in problem.options if name not in (MEMORY, PLACEMENT)])
-    if search.endswith(".json"):
-        found = load_plan(search, problem.graph, problem.mesh)
-    elif PLACEMENT in problem.options:
-        found = placed(find_mode(search), problem)
-    else:
-        found = find_mode(search)(problem)
-    found = with_rings(found, problem.hardware)
+    with doing(f"searching by {search}"):
+        if search.endswith(".json"):
+            found = load_plan(search, problem.graph, problem.mesh)
+        elif PLACEMENT in problem.options:
+            found = placed(find_mode(search), problem)
+        else:
+            found = find_mode(search)(problem)
+        found = with_rings(found, problem.hardware)
     check_limit(found, memory)
     return found, unfollowed(problem, found)
 

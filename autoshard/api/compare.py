@@ -19,6 +19,7 @@ from autoshard.search import Cost, search_modes
 from autoshard.search.limit import read_limit
 from autoshard.search.named import named_plans
 from autoshard.search.registry import keeps_limit
+from autoshard.util.doing import doing
 from autoshard.util.errors import AutoshardError
 from autoshard.util.notebook import table
 from costmodel import Hardware, format_bytes, format_seconds
@@ -109,9 +110,11 @@ def compare(
     limit = read_limit(memory)
     target, inputs = (target, inputs) if is_module(target) else (traced_target(target, inputs, "compare"), ())
     ways = [(mode, mesh) for mesh in meshes for mode in modes or default_modes()]
-    return Comparison(
-        _contender(target, inputs, mode, mesh, limit, {"hardware": hardware, **settings}) for mode, mesh in ways
-    )
+    found = []
+    for i, (mode, mesh) in enumerate(ways, 1):
+        with doing(f"planning {i} of {len(ways)}: {mode}"):
+            found.append(_contender(target, inputs, mode, mesh, limit, {"hardware": hardware, **settings}))
+    return Comparison(found)
 
 
 def _contender(

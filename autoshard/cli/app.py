@@ -8,12 +8,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from autoshard.cli.command import Commands
+from autoshard.cli.settings import use_settings
 from autoshard.layout.mesh import Mesh
 from autoshard.util.errors import MeshError
 
-app = typer.Typer(
+CODES = (
+    "Exit codes: 0 done; 1 no (a check fails, a limit is not kept, a script raises); 2 wrong use, told in a line; "
+    "130 interrupted; `run` ends with the code of the rank that failed."
+)
+app = Commands(
     name="autoshard",
     help="Finds how a model should be split over devices, says why, and runs it so on MPI ranks.",
+    epilog=CODES,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -32,6 +39,7 @@ MeshText = Annotated[
 
 @app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
 ) -> None:
     if version:
@@ -39,6 +47,7 @@ def _root(
 
         typer.echo(f"autoshard {__version__}")
         raise typer.Exit
+    use_settings(context)
 
 
 def read_mesh(devices: int | None, mesh: str | None) -> Mesh:

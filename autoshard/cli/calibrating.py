@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import statistics
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autoshard.cli.app import console
+from autoshard.cli.output import check_file, print_json
+from autoshard.cli.progress import note
+from autoshard.cli.records import CalibrateRecord, FittedRecord
 
 if TYPE_CHECKING:
+    from autoshard.calibrate import Calibration
     from costmodel.fit import CurveErrors
 
 # A median error of a group of measurements beyond which a busy machine is suspected.
@@ -26,6 +32,7 @@ def calibrate(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure less: done in seconds, and rougher.")] = False,
     threads: Annotated[int, typer.Option(metavar="T", min=1, help="BLAS threads per rank, as of the jobs.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was fitted as JSON and nothing else.")] = False,
 ) -> None:
     """Measure this machine's MPI and operators on 2, 4, ... N ranks, fit a cost model, and save it.
 
@@ -36,28 +43,42 @@ def calibrate(
     from costmodel import calibrated_path, save
 
     path = calibrated_path() if output is None else output
+    check_file(path, making=True)
     if path.suffix != ".json":
         raise TargetError(f"cannot save to {path}: hardware is known by the ending .json of its file")
-    found = measure(ranks, quick=quick, threads=threads, tell=lambda line: typer.echo(line, err=True))
-    middles = [_show(title, comparisons) for title, comparisons in found.comparisons]
-    if max(middles, default=0.0) > _DOUBTFUL:
-        typer.echo(
-            f"what was measured is far from any model, by {max(middles):.0%} in the median: was something else "
-            "running? Measure again when the machine is idle",
-            err=True,
+    found = measure(ranks, quick=quick, threads=threads, tell=note)
+    if not as_json:
+        for title, comparisons in found.comparisons:
+            _show(title, comparisons)
+    worst = max((_middle(comparisons) for _, comparisons in found.comparisons), default=0.0)
+    if worst > _DOUBTFUL:
+        note(
+            f"what was measured is far from any model, by {worst:.0%} in the median: was something else "
+            "running? Measure again when the machine is idle"
         )
     try:
         save(found.hardware, path)
     except OSError as error:
         raise TargetError(f"cannot save to {path}: {error}") from error
     name = "calibrated" if output is None else str(path)
-    typer.echo(f"saved to {path}; plan with --hardware {name}")
+    if as_json:
+        print_json(_told(path, name, found, doubtful=worst > _DOUBTFUL))
+    else:
+        typer.echo(f"saved to {path}; plan with --hardware {name}")
 
 
-def _show(title: str, comparisons: tuple[CurveErrors, ...]) -> float:
-    """Print how far what was measured is from the model; the median of the median errors."""
-    import statistics
+def _told(path: Path, name: str, found: Calibration, doubtful: bool) -> CalibrateRecord:
+    rows = {title: tuple(FittedRecord(**asdict(one)) for one in some) for title, some in found.comparisons}
+    return CalibrateRecord(str(path), name, rows, doubtful)
 
+
+def _middle(comparisons: tuple[CurveErrors, ...]) -> float:
+    """The median of the median errors."""
+    return statistics.median(one.median_error for one in comparisons)
+
+
+def _show(title: str, comparisons: tuple[CurveErrors, ...]) -> None:
+    """Print how far what was measured is from the model."""
     from rich import box
     from rich.table import Table
 
@@ -72,6 +93,4 @@ def _show(title: str, comparisons: tuple[CurveErrors, ...]) -> float:
         times = format_seconds(one.measured), format_seconds(one.fitted)
         table.add_row(one.what, str(one.samples), *errors, *times)
     console().print(table)
-    middle = statistics.median(one.median_error for one in comparisons)
-    typer.echo(f"median of the median errors: {middle:.0%}\n")
-    return middle
+    typer.echo(f"median of the median errors: {_middle(comparisons):.0%}\n")

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autoshard.cli.output import check_file
+from autoshard.cli.command import Commands
+from autoshard.cli.output import check_file, print_json
+from autoshard.cli.records import DamageRecord, ImportedRecord, SafetensorsRecord
+from autoshard.util.doing import doing
 from autoshard.util.errors import CheckpointError
 from costmodel import format_bytes, format_count
 
 if TYPE_CHECKING:
     from autoshard.runtime.checkpoint import Index
 
-checkpoint = typer.Typer(
+checkpoint = Commands(
     name="checkpoint",
     help="Show and verify sharded checkpoints; export them to and import them from plain safetensors files.",
     no_args_is_help=True,
@@ -87,17 +90,27 @@ def _print_tensors(index: Index) -> None:
 
 
 @checkpoint.command()
-def verify(directory: Directory, step: Step = None) -> None:
+def verify(
+    directory: Directory,
+    step: Step = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is damaged as JSON and nothing else.")] = False,
+) -> None:
     """Compare every byte of a checkpoint with its checksums; the exit code is 1 if anything is damaged."""
     from autoshard.runtime.checkpoint import damage, find, read_index
 
     folder = find(directory, step)
-    index, wrong = read_index(folder), 0
-    for line in damage(folder):
-        typer.echo(line)
-        wrong += 1
+    index, wrong = read_index(folder), []
+    with doing("comparing checksums"):
+        for line in damage(folder):
+            wrong.append(line)
+            if not as_json:
+                typer.echo(line)
+    if as_json:
+        print_json(DamageRecord(str(folder), len(index.tensors), len(index.files), tuple(wrong)))
     if wrong:
         raise typer.Exit(1)
+    if as_json:
+        return
     typer.echo(f"{folder}: {_tensors(index)} in {format_count(len(index.files), 'file')}, all as they were written")
 
 
@@ -109,12 +122,17 @@ def export_(
     rename: Renames = None,
     only: Only = "*",
     states: Annotated[bool, typer.Option("--states", help="Write the optimizer's states too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON and nothing else.")] = False,
 ) -> None:
     """Write a checkpoint's tensors, whole, into one safetensors file that any framework reads."""
     from autoshard.runtime.checkpoint import export_file
 
     check_file(file, making=True)
-    names = export_file(directory, file, step, _renaming(rename, only), states)
+    with doing(f"writing {file}"):
+        names = export_file(directory, file, step, _renaming(rename, only), states)
+    if as_json:
+        print_json(SafetensorsRecord(str(file), tuple(names), file.stat().st_size))
+        return
     typer.echo(f"{file}: {format_count(len(names), 'tensor')}, {format_bytes(file.stat().st_size)}")
 
 
@@ -125,12 +143,17 @@ def import_(
     step: Annotated[int, typer.Option("--step", metavar="N", help="The step that the checkpoint is of.")] = 0,
     rename: Renames = None,
     only: Only = "*",
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON and nothing else.")] = False,
 ) -> None:
     """Make a checkpoint of the safetensors files that a framework wrote; any mesh and plan can load it."""
     from autoshard.runtime.checkpoint import import_files, read_index
 
-    folder = import_files(files, to, step, _renaming(rename, only))
+    with doing("making the checkpoint"):
+        folder = import_files(files, to, step, _renaming(rename, only))
     index = read_index(folder)
+    if as_json:
+        print_json(ImportedRecord(str(folder), len(index.tensors), index.nbytes))
+        return
     typer.echo(f"{folder}: {_tensors(index)}, {format_bytes(index.nbytes)}")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoshard.cli.app import Devices, MeshText
-from autoshard.cli.output import check_file
+from autoshard.cli.output import check_file, print_json
 from autoshard.cli.planned import (
     DATASET,
     HARDWARE,
@@ -20,6 +20,8 @@ from autoshard.cli.planned import (
     Target,
     planned_target,
 )
+from autoshard.cli.records import ExportRecord
+from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError
 from autoshard.util.files import write_whole
 
@@ -54,6 +56,9 @@ def export(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Where to write it; default: print it.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the files, or the text of the form, in JSON and nothing else.")
+    ] = False,
 ) -> None:
     """Plan a model and write the plan for another framework (DTensor, JAX, Shardy, MindSpore), a viewer, or as JSON.
 
@@ -75,14 +80,18 @@ def export(
         )  # fmt: skip
 
     found = planned(search)
-    if against is not None:
-        text = json_text(model_explorer(found, planned(against)))
-    elif output is not None:
-        typer.echo("\n".join(map(str, save(found, to, output))))
-        return
+    both = None if against is None else json_text(model_explorer(found, planned(against)))
+    with doing(f"writing it as {to}"):
+        if output is None:
+            files, text = (), both if both is not None else export(found, to)
+        elif both is not None:
+            files, text = (write_whole(output, both, ContextError),), None
+        else:
+            files, text = save(found, to, output), None
+    told = ExportRecord(to, tuple(map(str, files)), text)
+    if as_json:
+        print_json(told)
+    elif told.text is not None:
+        typer.echo(told.text, nl=False)
     else:
-        text = export(found, to)
-    if output is None:
-        typer.echo(text, nl=False)
-    else:
-        typer.echo(str(write_whole(output, text, ContextError)))
+        typer.echo("\n".join(told.files))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from autoshard.cli.command import Commands, with_common
+from autoshard.cli.output import check_file, print_json
+from autoshard.cli.records import HardwareShownRecord, LinkedRecord
 from autoshard.cli.showing import show_all_hardware, show_hardware
+from costmodel.json_door import convert
+from costmodel.store import HardwareRecord, hardware_data
 
-hardware = typer.Typer(
+hardware = Commands(
     name="hardware",
     help="List the hardware presets and what `autoshard calibrate` saved; or draw one, or a cluster of your own.",
     invoke_without_command=True,
@@ -17,10 +23,15 @@ hardware = typer.Typer(
 )
 
 
-@hardware.callback()
-def _all(context: typer.Context) -> None:
+def _all(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON and nothing else.")] = False,
+) -> None:
     if context.invoked_subcommand is None:
-        show_all_hardware()
+        show_all_hardware(as_json)
+
+
+hardware.callback()(with_common(_all))
 
 
 @hardware.command()
@@ -32,6 +43,7 @@ def show(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE.graphml", help="Write the graph to a file, too.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures and links as JSON and nothing else.")] = False,
 ) -> None:
     """Figures of one kind of hardware, and a drawing of its links; of a cluster's FILE.toml all that it says."""
     import networkx
@@ -44,7 +56,16 @@ def show(
     graph = link_graph(found, devices)
     if output is not None and output.suffix != ".graphml":
         raise TargetError(f"cannot write {output}: graphs are written as GraphML, to FILE.graphml")
-    show_hardware(found)
-    typer.echo(drawn(graph))
+    check_file(output)
+    if as_json:
+        print_json(HardwareShownRecord(convert(hardware_data(found), HardwareRecord), tuple(_links(plain(graph)))))
+    else:
+        show_hardware(found)
+        typer.echo(drawn(graph))
     if output is not None:
         networkx.write_graphml(plain(graph), output)
+
+
+def _links(graph: Any) -> Iterator[LinkedRecord]:
+    for node, of in graph.nodes(data=True):
+        yield LinkedRecord(id=node, inside=tuple(graph.successors(node)), **of)

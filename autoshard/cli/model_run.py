@@ -18,7 +18,7 @@ import numpy as np
 
 from autoshard.api import Planned, plan
 from autoshard.cli.agreement import Agreement, Arrays, compare
-from autoshard.cli.module_run import SEED, is_narrow, random_inputs, told
+from autoshard.cli.module_run import SEED, UNSPLIT, counted, is_narrow, random_inputs, shown_types, told
 from autoshard.cli.rounding import moved_by_rounding
 from autoshard.cli.target import TargetError, load_target
 from autoshard.frontends.torch.export import seed_torch
@@ -32,6 +32,7 @@ from autoshard.runtime.stored import Stored
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.parameter import Parameter
 from autoshard.trace.structure import flatten, unflatten
+from autoshard.util.doing import doing
 
 RECORDED_STEPS = 3
 AnyPlanned = Planned | PlannedPipeline
@@ -57,6 +58,8 @@ class Prepared:
     """Where ranks record when each instruction ran; None: nowhere."""
     engine: str = "numpy"
     """What computes and communicates."""
+    silent: bool = False
+    """Whether the outcome is written down only, and not printed."""
 
 
 def prepare(
@@ -68,6 +71,7 @@ def prepare(
     trace: Path | None = None,
     engine: str = "numpy",
     stages: Mapping[str, Any] | None = None,
+    silent: bool = False,
     **settings: Any,
 ) -> Path:
     """Plan the model of a target and write it to a file in `folder`; the file.
@@ -78,6 +82,7 @@ def prepare(
 
     Args:
         trace: where ranks record when each instruction ran, in steps after the first.
+        silent: whether the outcome is written down only.
         stages: of a run in stages what else `plan_pipeline` takes by name; `mesh` may be None then.
         settings: what else `autoshard.plan` takes by name.
 
@@ -99,10 +104,13 @@ def prepare(
     for parameter in planned.traced.parameters.values():
         if not isinstance(parameter.pending, Stored):
             _ = parameter.data  # made now: what makes it may be the script's own, which ranks do not load
-    wanted = _wanted(planned, model, inputs) if check else None
+    wanted = None
+    if check:
+        with doing("running it unsplit, to compare with"):
+            wanted = _wanted(planned, model, inputs)
     planned.check_engine(engine)
     path = folder / f"{target.rpartition(':')[2]}.pickle"
-    path.write_bytes(pickle.dumps(Prepared(planned, inputs, wanted, trace, engine)))
+    path.write_bytes(pickle.dumps(Prepared(planned, inputs, wanted, trace, engine, silent)))
     return path
 
 
@@ -112,7 +120,7 @@ def _wanted(planned: AnyPlanned, model: Any, inputs: tuple) -> Wanted:
         state = model.reference_state() if names else {}
         updated = {name: state[known] for name, known in names.items() if known in state}
         return Wanted(model.reference(), updated, f"{model.framework}'s result")
-    return Wanted(*_whole(planned, inputs), "the unsplit run")
+    return Wanted(*_whole(planned, inputs), UNSPLIT)
 
 
 def _updated(planned: AnyPlanned) -> dict[Value, Parameter]:
@@ -168,19 +176,27 @@ def _told_outcome(
     before: dict[str, np.ndarray],
     given: Sequence[np.ndarray],
 ) -> int:
-    """Print what came out, and compare it; the exit code."""
+    """Compare what came out, print it, and write it beside the file; the exit code."""
     planned, wanted = prepared.planned, prepared.wanted
-    print(told(planned, outputs), flush=True)
+    lines = [told(planned, outputs)]
     if isinstance(planned, PlannedPipeline):
-        print(planned.told_run(), flush=True)
-    agreed = None
+        lines.append(planned.told_run())
+    if not prepared.silent:
+        print("\n".join(lines), flush=True)
+    agreed, whose = None, None if wanted is None else wanted.whose
     if wanted is not None:
         agreed = _compared(planned, wanted, outputs, before, given)
-        for line in agreed.wrong:
-            print(f"differs from {wanted.whose}: {line}", file=sys.stderr)
-        print(f"{agreed}" if agreed.wrong else f"{agreed}\nequal to {wanted.whose}")
-    path.with_suffix(".json").write_text(json.dumps(outcome(planned, agreed, seconds)), encoding="utf-8")
+        if not prepared.silent:
+            _print_agreement(agreed, wanted.whose)
+    found = {**outcome(planned, agreed, seconds), "shapes": shown_types(outputs), "whose": whose}
+    path.with_suffix(".json").write_text(json.dumps(found), encoding="utf-8")
     return 1 if agreed is not None and agreed.wrong else 0
+
+
+def _print_agreement(agreed: Agreement, whose: str) -> None:
+    for line in agreed.wrong:
+        print(f"differs from {whose}: {line}", file=sys.stderr)
+    print(f"{agreed}" if agreed.wrong else f"{agreed}\nequal to {whose}")
 
 
 def _compared(
@@ -196,12 +212,7 @@ def _compared(
 
 def outcome(planned: AnyPlanned, agreed: Agreement | None, seconds: float) -> dict[str, Any]:
     """What a run is told as in a table: operators, how many are split, collectives, seconds of the run, agreement."""
-    found = {
-        "operators": len(planned.strategies),
-        "split": sum(one.work_split > 1 for one in planned.strategies),
-        "collectives": planned.collectives,
-        "seconds": seconds,
-    }
+    found = {**counted(planned), "seconds": seconds}
     return found if agreed is None else {**found, **asdict(agreed)}
 
 

@@ -6,11 +6,13 @@ So the module is read once, and ranks need no JAX.
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from autoshard.trace.evaluate import check_known, evaluate
 from costmodel import format_count
 
 SEED = 0
+UNSPLIT = "the unsplit run"
 _TOLERANCE, _NARROW_TOLERANCE = 1e-4, 2e-2
 # Whole numbers may be indices: most of these lie inside.
 _SMALL = 4
@@ -48,21 +51,31 @@ def prepare(module: Path, ranks: int, folder: Path, engine: str = "numpy", **set
     return path
 
 
-def run_planned(planned: Planned, check: bool, engine: str = "numpy") -> int:
-    """Run it on the ranks that are there; the exit code: 1 if `check` finds outputs that differ, else 0."""
-    inputs = random_inputs(planned.graph, SEED)
+def run_planned(planned: Planned, check: bool, engine: str = "numpy", into: Path | None = None) -> int:
+    """Run it on the ranks that are there; the exit code: 1 if `check` finds outputs that differ, else 0.
+
+    Args:
+        into: a file to which rank 0 writes what came out, as JSON; then nothing is printed.
+    """
+    inputs, begun = random_inputs(planned.graph, SEED), perf_counter()
     outputs = planned.run(*inputs, engine=engine)
+    seconds = perf_counter() - begun
     if get_rank():
         return 0
-    print(told(planned, outputs))
-    if not check:
-        return 0
-    graph = planned.traced.graph
-    different = differences(outputs, evaluate(graph, inputs), is_narrow(graph))
+    if into is None:
+        print(told(planned, outputs))
+    graph, different = planned.traced.graph, []
+    if check:
+        different = differences(outputs, evaluate(graph, inputs), is_narrow(graph))
+    if into is not None:
+        agreed = {"wrong": different, "whose": UNSPLIT} if check else {}
+        found = {**counted(planned), "seconds": seconds, "shapes": shown_types(outputs), **agreed}
+        into.write_text(json.dumps(found), encoding="utf-8")
+        return 1 if different else 0
     for line in different:
-        print(f"differs from the unsplit run: {line}", file=sys.stderr)
-    if not different:
-        print("equal to the unsplit run")
+        print(f"differs from {UNSPLIT}: {line}", file=sys.stderr)
+    if check and not different:
+        print(f"equal to {UNSPLIT}")
     return 1 if different else 0
 
 
@@ -125,14 +138,25 @@ def _distance(one: np.ndarray, other: np.ndarray, narrow: bool) -> tuple[float, 
 
 def told(planned: Planned | PlannedPipeline, outputs: Sequence[np.ndarray]) -> str:
     """What ran, in one line."""
-    strategies = planned.strategies
-    split = sum(one.work_split > 1 for one in strategies)
-    shown = ", ".join(f"{array.dtype}{list(array.shape)}" for array in outputs)
+    found = counted(planned)
     return (
-        f"{planned.graph.name} ran on {planned.described_devices}: {split} of {len(strategies)} operators split, "
-        f"{format_count(planned.collectives, 'collective')}; outputs {shown}"
+        f"{planned.graph.name} ran on {planned.described_devices}: {found['split']} of {found['operators']} operators "
+        f"split, {format_count(planned.collectives, 'collective')}; outputs {', '.join(shown_types(outputs))}"
     )
 
 
+def counted(planned: Planned | PlannedPipeline) -> dict[str, int]:
+    """How many operators a plan has, how many of them are split, and its collectives."""
+    split = sum(one.work_split > 1 for one in planned.strategies)
+    return {"operators": len(planned.strategies), "split": split, "collectives": planned.collectives}
+
+
+def shown_types(arrays: Sequence[np.ndarray]) -> list[str]:
+    """Element types and shapes, like `float32[4, 6]`."""
+    return [f"{array.dtype}{list(array.shape)}" for array in arrays]
+
+
 if __name__ == "__main__":
-    sys.exit(run_planned(pickle.loads(Path(sys.argv[1]).read_bytes()), "--check" in sys.argv[3:], sys.argv[2]))
+    prepared, options = Path(sys.argv[1]), sys.argv[3:]
+    into = prepared.with_suffix(".json") if "--json" in options else None
+    sys.exit(run_planned(pickle.loads(prepared.read_bytes()), "--check" in options, sys.argv[2], into))

@@ -1,11 +1,16 @@
-"""Files and folders that commands write: looked at before anything is planned, which may take long."""
+"""What commands write: files and folders, looked at before anything is planned, which may take long; and JSON."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from autoshard.util.errors import ContextError
+from costmodel.json_door import plain
 
 
 def check_file(path: Path | None, making: bool = False) -> None:
@@ -41,3 +46,8 @@ def check_folder(path: Path) -> None:
         raise ContextError(f"cannot write into {path}: {near} is a file")
     if not os.access(near, os.W_OK):
         raise ContextError(f"cannot write into {path}: permission denied")
+
+
+def print_json(record: Any) -> None:
+    """Print a Record, or plain data, as JSON on the standard output."""
+    typer.echo(json.dumps(plain(record), indent=2))

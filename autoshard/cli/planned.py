@@ -10,6 +10,7 @@ import typer
 
 from autoshard.cli.app import read_mesh
 from autoshard.cli.target import TargetError, is_module, load_target
+from autoshard.util.doing import doing
 from costmodel.json_door import JsonError, decode
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ def planned_stages(target: str, devices: int | None, mesh: str | None, **setting
     if over is not None:
         set_auto_parallel_context(device_num=over.devices)
     model, inputs = load_target(target)
-    return plan_pipeline(model, inputs, over, **settings)
+    with doing("planning in stages"):
+        return plan_pipeline(model, inputs, over, **settings)
 
 
 def read_stages(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoshard.cli.app import Devices, MeshText, console
-from autoshard.cli.output import check_file, check_folder
+from autoshard.cli.output import check_file, check_folder, print_json
 from autoshard.cli.planned import (
     DATASET,
     HARDWARE,
@@ -28,7 +28,9 @@ from autoshard.cli.planned import (
     planned_target,
     read_stages,
 )
+from autoshard.cli.records import FilesRecord
 from autoshard.cli.target import TargetError
+from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError
 
 if TYPE_CHECKING:
@@ -72,6 +74,9 @@ def plan(
     pattern: Annotated[
         str | None, typer.Option("--filter", metavar="REGEX", help="Rows whose name it is found in.")
     ] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", metavar="NAMES", help="Columns of tables, like 'name,time,cause'.")
+    ] = None,
     everything: Annotated[
         bool,
         typer.Option(
@@ -81,8 +86,8 @@ def plan(
 ) -> None:
     """Plan a model or a module and report the strategies, their causes and what they cost.
 
-    The report of a plan that is longer than a screen shows what costs most; --top, --sort and --filter choose rows,
-    --full shows all.
+    The report of a plan that is longer than a screen shows what costs most; --top, --sort, --filter and --columns
+    choose, --full shows all.
 
     The example inputs give shapes and element types. Outputs keep the layout they come in. Times are
     predicted, for one step of one device; bytes are those that one device sends.
@@ -91,17 +96,24 @@ def plan(
     from autoshard.report.brief import TOP, RowFilter
 
     check_file(save)
-    chosen_any = (top, sort, pattern) != (None, None, None)
+    chosen_any = (top, sort, pattern, columns) != (None, None, None, None)
     if chosen_any and (full or alternatives or as_json):
-        raise ContextError("--top, --sort and --filter choose rows of the short report; leave --full and --json out")
-    chosen = RowFilter(TOP if top is None else top, sort or "time", pattern or "") if chosen_any else None
+        raise ContextError(
+            "--top, --sort, --filter and --columns choose from the short report; leave --full and --json out"
+        )
+    names = tuple(name.strip() for name in columns.split(",")) if columns else ()
+    chosen = RowFilter(TOP if top is None else top, sort or "time", pattern or "", names) if chosen_any else None
     if everything and not as_json:
         raise ContextError("--all goes with --json; the report shows each layer with --full")
     stages = read_stages(pipeline, schedule, chunks, stage)
     if stages is not None:
         unlike = {"--save": save, "--option": option or None, "--alternatives": alternatives or None}
         unlike |= {"--full": full or None, "--all": everything or None, "--top": top, "--filter": pattern}
-        unlike |= {"--sort": sort, "--dataset-strategy": None if dataset_strategy == DATASET else dataset_strategy}
+        unlike |= {
+            "--sort": sort,
+            "--columns": columns,
+            "--dataset-strategy": None if dataset_strategy == DATASET else dataset_strategy,
+        }
         wrong = [name for name, value in unlike.items() if value is not None]
         if wrong:
             raise ContextError(f"{' and '.join(wrong)}: not for a plan in stages (--pipeline) yet; leave it out")
@@ -132,7 +144,8 @@ def _print(planned: Planned, out: Console, alternatives: bool, full: bool, choic
     from autoshard.report.brief import RowFilter, print_brief
     from autoshard.report.plan import print_report, print_summary, report
 
-    whole = report(planned, width=out.width, alternatives=alternatives, full=full)
+    with doing("writing the report"):
+        whole = report(planned, width=out.width, alternatives=alternatives, full=full)
     if choice is None and (alternatives or full or whole.count("\n") <= MOST_LINES):
         if out.is_terminal:
             print_report(planned, out, alternatives=alternatives, full=full)
@@ -159,6 +172,7 @@ def dump(
     memory: Memory = None,
     option: ModeOptions = None,
     micro_batches: MicroBatches = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON and nothing else.")] = False,
 ) -> None:
     """Plan a model and write its IR dumps: as decided, after partitioning, and as every rank runs it."""
     check_folder(output)
@@ -167,8 +181,12 @@ def dump(
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
         micro_batches=micro_batches,
     )  # fmt: skip
-    for path in planned.dump(output, ranks=read_ranks(ranks, planned.plan.mesh.devices)):
-        typer.echo(str(path))
+    with doing("writing the dumps"):
+        files = tuple(map(str, planned.dump(output, ranks=read_ranks(ranks, planned.plan.mesh.devices))))
+    if as_json:
+        print_json(FilesRecord(files))
+    else:
+        typer.echo("\n".join(files))
 
 
 def read_ranks(text: str, world: int) -> list[int] | None:

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from autoshard.cli.app import Devices, MeshText, console, read_mesh
-from autoshard.cli.output import check_file
-from autoshard.cli.planned import ModeOptions, Search, planned_target
+from autoshard.cli.output import check_file, print_json
+from autoshard.cli.planned import (
+    DATASET,
+    HARDWARE,
+    DatasetStrategy,
+    HardwareName,
+    Memory,
+    ModeOptions,
+    Search,
+    planned_target,
+)
+from autoshard.cli.progress import is_quiet
+from autoshard.cli.records import ExplainRecord
 from autoshard.cli.target import TargetError, load_target
 from autoshard.cli.words import as_options
+from autoshard.util.doing import doing
 from autoshard.util.errors import AutoshardError, ContextError, MeshError, UnknownNameError
 
 if TYPE_CHECKING:
+    from autoshard.api import Planned
     from autoshard.api.propagate import Propagated
+    from autoshard.report.explained_records import ExplainedRecord
 
 Target = Annotated[
     str,
@@ -67,7 +82,8 @@ def propagate(
         check_file(out)
     elif keep_rules and as_json:
         raise ContextError("--keep-rules is for the module that is written, but --json without -o FILE writes none")
-    spread = _run(target, devices, mesh, which, conservative, driver)
+    with doing("spreading shardings by rules"):
+        spread = _run(target, devices, mesh, which, conservative, driver)
     if out is not None:
         spread.save(out, keep_rules=keep_rules)
     _print(spread, out, keep_rules, as_json)
@@ -82,7 +98,8 @@ def _print(spread: Propagated, out: Path | None, keep_rules: bool, as_json: bool
         print_report(spread, console())
     else:
         typer.echo(spread.to_mlir(keep_rules=keep_rules), nl=False)
-        print_notes(spread, Console(stderr=True, width=console().width, highlight=False, markup=False))
+        if not is_quiet():
+            print_notes(spread, Console(stderr=True, width=console().width, highlight=False, markup=False))
 
 
 def explain(
@@ -105,26 +122,44 @@ def explain(
     ] = None,
     conservative: Conservative = False,
     driver: Driver = "shardy",
+    hardware: HardwareName = HARDWARE,
+    dataset_strategy: DatasetStrategy = DATASET,
+    memory: Memory = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON and nothing else.")] = False,
 ) -> None:
     """Tell how a value lies in the plan, and step by step where the sharding that rules give it came from.
 
-    Each axis of each dim has its story: first what somebody asked for, then a line for each step, with the operator
-    that it went through and its source line, and what stood against it at each conflict. The plan is that of
-    `autoshard plan`.
+    First the plan, which is that of `autoshard plan`: the layout, what makes and reads it, why it is so, and what it
+    could be instead for how much more. Then what rules alone say: for each axis of each dim what somebody asked for,
+    and a line for each step, with the operator that it went through, and what stood against it at each conflict.
     """
+    from autoshard.report.explain_plan import wrapped
+
     _check(target, devices, mesh, which or "full", driver)
-    spread = _run(target, devices, mesh, which or "full", conservative, driver)
+    with doing("spreading shardings by rules"):
+        spread = _run(target, devices, mesh, which or "full", conservative, driver)
     if which is not None:
-        typer.echo(spread.explain(value), nl=False)
-        return
-    try:
-        story, unknown = spread.explain(value), None
-    except UnknownNameError as error:  # it may be of the plan alone: an activation that is made again, say
-        story, unknown = "", error
-    typer.echo(story + _in_plan(target, spread, value, devices, mesh, search, option, unknown), nl=False)
+        found = ExplainRecord(value, rules=tuple(spread.explain(value).splitlines()))
+    else:
+        settings = {"hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
+        found = _explained(target, spread, value, devices, mesh, search, option, settings)
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(wrapped(_text(found), console().width), nl=False)
 
 
-def _in_plan(
+def _text(found: ExplainRecord) -> str:
+    from autoshard.report.explain_plan import explained_text
+
+    plan = explained_text(found.plan) if found.plan is not None else f"no plan: {found.no_plan}\n" * bool(found.no_plan)
+    rules = "\n".join(found.rules)
+    if not plan or not rules:
+        return plan or f"{rules}\n"
+    return f"{plan}\nby rules alone, before any search:\n{textwrap.indent(rules, '  ')}\n"
+
+
+def _explained(
     target: str,
     spread: Propagated,
     name: str,
@@ -132,29 +167,43 @@ def _in_plan(
     mesh: str | None,
     search: str | None,
     option: list[str] | None,
-    unknown: UnknownNameError | None,
-) -> str:
-    """How a value lies in the plan; of a module that cannot be planned, why.
-
-    Args:
-        unknown: why the value has no story of rules; then it is one of the plan alone.
-    """
-    from autoshard.report.explain_plan import explain_name, explain_planned, plan_names
-    from autoshard.report.explain_propagation import find
-
+    settings: dict[str, Any],
+) -> ExplainRecord:
+    """How a value lies in the plan, and what rules say of it; of a module that cannot be planned, why."""
     try:
-        planned = planned_target(target, devices, mesh, option, search=search)
+        rules, unknown = tuple(spread.explain(name).splitlines()), None
+    except UnknownNameError as error:  # it may be of the plan alone: an activation that is made again, say
+        rules, unknown = (), error
+    try:
+        planned = planned_target(target, devices, mesh, option, search=search, **settings)
     except AutoshardError as error:
         if search is not None or not _is_module(target):
             raise
         if unknown is not None:
             raise unknown from None
-        return f"\nno plan: {as_options(str(error))}\n"
-    if unknown is not None and name not in plan_names(planned):
+        return ExplainRecord(name, no_plan=as_options(str(error)), rules=rules)
+    with doing("pricing what else it could be"):
+        return ExplainRecord(name, explained_in(planned, spread, name, unknown), rules=rules)
+
+
+def explained_in(
+    planned: Planned, spread: Propagated, name: str, unknown: UnknownNameError | None = None
+) -> ExplainedRecord:
+    """What a plan says of a name that rules know, or that `unknown` says they do not.
+
+    Raises:
+        UnknownNameError: the plan does not know it, either.
+    """
+    from autoshard.report.explain_plan import place_explained
+    from autoshard.report.explain_propagation import find
+    from autoshard.report.explained import explainer
+
+    known = explainer(planned)
+    if unknown is None:
+        return place_explained(planned, name, find(spread, name).at)
+    if name not in known.names:
         raise unknown
-    if unknown is not None:
-        return explain_name(planned, name)
-    return "\n" + "\n".join(explain_planned(planned, find(spread, name).at)) + "\n"
+    return known.of(name)
 
 
 # -- checks that need no work

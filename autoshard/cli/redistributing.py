@@ -13,6 +13,7 @@ from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.show import MAX_BLOCKS, show_layout
+from autoshard.util.doing import doing
 from autoshard.util.errors import LayoutError
 from costmodel import format_bytes, format_seconds
 
@@ -73,7 +74,8 @@ def redistribute(
     if asked.new != asked.of:
         _reshape(asked, prices, as_json)
         return
-    leg = _planned(asked, prices, allow_memory, thrifty)
+    with doing("planning the redistribution"):
+        leg = _planned(asked, prices, allow_memory, thrifty)
     told = _told(asked.of, leg, prices)
     if as_json:
         typer.echo(json.dumps(told, indent=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from autoshard.cli.output import check_folder
+from autoshard.cli.output import check_folder, print_json
 from autoshard.cli.planned import (
     DATASET,
     HARDWARE,
@@ -30,6 +31,8 @@ from autoshard.cli.planned import (
     read_options,
     read_stages,
 )
+from autoshard.cli.progress import note
+from autoshard.cli.records import RunRecord
 from autoshard.cli.target import TargetError, in_script, is_module
 from autoshard.engines.executors import check_engine
 from autoshard.layout.mesh import Mesh
@@ -132,6 +135,9 @@ def run(
     schedule: ScheduleName = None,
     chunks: Chunks = None,
     stage: StageOfNames = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Of a model or module: print what came out as JSON and nothing else.")
+    ] = False,
 ) -> None:
     """Run a Python script, a model on its example inputs, or a StableHLO module on random inputs, on N MPI ranks.
 
@@ -147,7 +153,7 @@ def run(
     if trace is not None:
         _check_trace(script, trace, engine)
     if not in_script(script) and not is_module(script):
-        own = {"engine": engine, "mesh": mesh, "option": option, "pipeline": pipeline}
+        own = {"engine": engine, "mesh": mesh, "option": option, "pipeline": pipeline, "json": as_json or None}
         _check_script(script, check, {**settings, **own})
         raise typer.Exit(launch(given, ranks, **options))
     check_engine(engine)
@@ -166,14 +172,35 @@ def run(
     near = Path(str(script).rpartition(":")[0] or script).resolve().parent if remote else None
     with TemporaryDirectory(prefix="autoshard_", dir=near) as folder:
         if is_module(script):
-            raise typer.Exit(
-                started(_prepared_module(script, ranks, mesh, check, Path(folder), settings), ranks, engine, options)
-            )
-        command = _prepared_model(script, ranks, mesh, check, Path(folder), {**settings, "trace": trace})
+            command = [*_prepared_module(script, ranks, mesh, check, Path(folder), settings), *["--json"] * as_json]
+        else:
+            settings |= {"trace": trace, "silent": as_json}
+            command = _prepared_model(script, ranks, mesh, check, Path(folder), settings)
         code = started(command, ranks, engine, options)
-        if trace is not None:
-            _save_trace(Path(command[1]), trace, code)
+        traced = None if trace is None else _save_trace(Path(command[1]), trace, code)
+        if as_json:
+            print_json(_outcome(Path(command[1]), code, traced))
         raise typer.Exit(code)
+
+
+def _outcome(prepared: Path, code: int, trace: Path | None) -> RunRecord:
+    """What rank 0 wrote down of a run; of one that failed the exit code."""
+    path, shown = prepared.with_suffix(".json"), None if trace is None else str(trace)
+    if not path.is_file():
+        return RunRecord(exit_code=code, trace=shown)
+    told = json.loads(path.read_text(encoding="utf-8"))
+    same = {name: told[name] for name in ("operators", "split", "collectives", "seconds")}
+    same |= {name: told[name] for name in ("difference", "step_difference") if name in told}
+    whose, wrong = told.get("whose"), tuple(told.get("wrong", ()))
+    return RunRecord(
+        exit_code=code,
+        **same,
+        outputs=tuple(told["shapes"]),
+        compared_with=whose,
+        equal=None if whose is None else not wrong,
+        wrong=wrong,
+        trace=shown,
+    )
 
 
 def _check_stages(target: Path, settings: Mapping[str, Any], trace: Path | None) -> None:
@@ -200,7 +227,7 @@ def _check_trace(target: Path, folder: Path, engine: str) -> None:
         old.unlink()  # of a run before
 
 
-def _save_trace(prepared: Path, folder: Path, code: int) -> None:
+def _save_trace(prepared: Path, folder: Path, code: int) -> Path | None:
     """Write what ranks have recorded, beside what was predicted; of a run that failed (`code`) what it has left."""
     from autoshard.api import Planned
     from autoshard.cli.model_run import prepared_in
@@ -215,10 +242,11 @@ def _save_trace(prepared: Path, folder: Path, code: int) -> None:
         if not code:
             raise
         typer.echo(f"nothing is traced: {error}", err=True)
-        return
+        return None
     measured = {rank: [Span(*one) for one in spans] for rank, spans in found.items()}
     path = save_trace(trace_data(planned, measured=measured), folder / "trace.json")
-    typer.echo(f"traced to {path}", err=True)
+    note(f"traced to {path}")
+    return path
 
 
 def started(arguments: list[str], ranks: int, engine: str, options: dict[str, Any]) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoshard.cli.output import check_file
+from autoshard.util.doing import doing
 from autoshard.util.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def schedule(
 
     check_file(output)
     found = _schedule(name, stages, micro_batches, chunks)
-    line = simulate(found, _durations(durations, transfer, found.stages))
+    with doing("simulating the schedule"):
+        line = simulate(found, _durations(durations, transfer, found.stages))
     shown = with_transfers(found) if transfers else found
     if output is not None:
         save_schedule(shown, output)

@@ -7,12 +7,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 
+from autoshard.cli.output import print_json
+from autoshard.cli.records import (
+    AllHardwareRecord,
+    CalibrateRecord,
+    DamageRecord,
+    ExplainRecord,
+    ExportRecord,
+    FilesRecord,
+    HardwareShownRecord,
+    ImportedRecord,
+    LayoutRecord,
+    ModesRecord,
+    OperatorsRecord,
+    PipelinePlanRecord,
+    RunRecord,
+    SafetensorsRecord,
+    SchemasRecord,
+    TraceRecord,
+    ViewRecord,
+)
 from autoshard.cli.target import TargetError
+from autoshard.cli.words import did_you_mean
 from costmodel.json_door import Natural, Positive, Record, schema
 
 VERSION = 1
@@ -245,31 +265,57 @@ def _of(record: type[Record], what: str) -> Callable[[], dict[str, Any]]:
     return lambda: schema(record, f"autoshard {what}, version {VERSION}")
 
 
+def _schema() -> dict[str, Any]:
+    """Of the list of commands; with a COMMAND what is printed is a schema."""
+    return schema(SchemasRecord, f"autoshard schema, version {VERSION}")
+
+
 SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = {
     "plan": _plan,
-    "diff": _diff,
-    "compare": _of(CompareRecord, "compare"),
+    "plan pipeline": _of(PipelinePlanRecord, "plan pipeline"),
+    "dump": _of(FilesRecord, "dump"),
     "partition": _of(PartitionRecord, "partition"),
-    "redistribute": _redistribute,
+    "compare": _of(CompareRecord, "compare"),
+    "diff": _diff,
+    "view": _of(ViewRecord, "view"),
+    "trace": _of(TraceRecord, "trace"),
+    "export": _of(ExportRecord, "export"),
     "propagate": _of(PropagateRecord, "propagate"),
+    "explain": _of(ExplainRecord, "explain"),
+    "run": _of(RunRecord, "run"),
+    "layout": _of(LayoutRecord, "layout"),
+    "redistribute": _redistribute,
     "schedule": _of(ScheduleRecord, "schedule"),
-    "checkpoint": _of(CheckpointRecord, "checkpoint show"),
+    "operators": _of(OperatorsRecord, "operators"),
+    "modes": _of(ModesRecord, "modes"),
+    "hardware": _of(AllHardwareRecord, "hardware"),
+    "hardware show": _of(HardwareShownRecord, "hardware show"),
+    "calibrate": _of(CalibrateRecord, "calibrate"),
     "truth": _of(TruthRecord, "truth"),
+    "schema": _schema,
+    "checkpoint show": _of(CheckpointRecord, "checkpoint show"),
+    "checkpoint verify": _of(DamageRecord, "checkpoint verify"),
+    "checkpoint export": _of(SafetensorsRecord, "checkpoint export"),
+    "checkpoint import": _of(ImportedRecord, "checkpoint import"),
 }
-"""Makes the schema of a command's JSON."""
+"""Makes the schema of a command's JSON; `plan pipeline` is that of `plan --pipeline`."""
 
 
 def print_schema(
     command: Annotated[
-        str | None, typer.Argument(metavar="COMMAND", help="One of the commands that have --json; default: list them.")
+        list[str] | None,
+        typer.Argument(metavar="COMMAND", help="A command, such as plan, or hardware show; default: list them."),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="List the commands as JSON; a schema is JSON.")] = False,
 ) -> None:
     """Print the JSON schema (draft 2020-12) of what a command prints with --json."""
-    if command is None:
-        typer.echo("\n".join(SCHEMAS))
+    name = " ".join(command or ())
+    if not name:
+        if as_json:
+            print_json(SchemasRecord(tuple(SCHEMAS)))
+        else:
+            typer.echo("\n".join(SCHEMAS))
         return
-    if command not in SCHEMAS:
-        near = get_close_matches(command, SCHEMAS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise TargetError(f"there is no schema of {command!r}{hint}; commands with --json are {', '.join(SCHEMAS)}")
-    typer.echo(json.dumps(SCHEMAS[command](), indent=2))
+    if name not in SCHEMAS:
+        raise TargetError(f"there is no schema of {name!r}{did_you_mean(name, SCHEMAS)}")
+    typer.echo(json.dumps(SCHEMAS[name](), indent=2))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +12,20 @@ from rich import box
 from rich.table import Table
 
 from autoshard.cli.app import Devices, MeshText, console, read_mesh
+from autoshard.cli.output import print_json
+from autoshard.cli.progress import note
+from autoshard.cli.records import (
+    AllHardwareRecord,
+    CallRecord,
+    HeldBlockRecord,
+    KnownOperatorRecord,
+    LayoutRecord,
+    ModeRecord,
+    ModesRecord,
+    NamedHardwareRecord,
+    OperatorsRecord,
+    StrategyRecord,
+)
 from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -17,6 +33,8 @@ from autoshard.layout.show import show_layout
 from autoshard.layout.tensor_map import TensorMap
 from autoshard.util.errors import ShapeError
 from costmodel import Hardware, Link, calibrated_path, format_bytes, format_seconds, load, preset, presets
+from costmodel.json_door import convert
+from costmodel.store import CALIBRATED, HardwareRecord, hardware_data
 
 
 def layout(
@@ -30,17 +48,42 @@ def layout(
     ],
     devices: Devices = None,
     mesh: MeshText = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print blocks and ranks as JSON and nothing else.")] = False,
 ) -> None:
     """Draw which rank holds which block of a tensor, with MindSpore's device matrix and tensor map."""
     of, over = TensorType.parse(tensor), read_mesh(devices, mesh)
     lies = Layout.parse(text, over)
     lies.check_fits(of.shape, str(of))
     local = of.with_shape(lies.local_shape(of.shape))
+    if as_json:
+        print_json(_layout_record(of, lies))
+        return
     typer.echo(f"{lies.show_type(of.shape, str(of.dtype))} on mesh {over}")
     typer.echo(f"a rank holds {local}, {format_bytes(local.nbytes)}")
     if not lies.partial and over.order is None:
         typer.echo(str(TensorMap.of(lies)))
     typer.echo(f"\n{show_layout(of.shape, lies)}")
+
+
+def _layout_record(of: TensorType, lies: Layout) -> LayoutRecord:
+    """A layout with its blocks, in the order of the ranks that hold them first."""
+    local, over = of.with_shape(lies.local_shape(of.shape)), lies.mesh
+    view = TensorMap.of(lies) if not lies.partial and over.order is None else None
+    blocks: dict[tuple, list[int]] = {}
+    for rank in range(over.devices):
+        where = tuple((one.start, one.stop) for one in lies.block(rank, of.shape))
+        blocks.setdefault(where, []).append(rank)
+    return LayoutRecord(
+        type=str(of),
+        mesh=str(over),
+        layout=str(lies),
+        local_type=str(local),
+        bytes_per_rank=local.nbytes,
+        partial=".".join(map(over.show_ref, lies.partial)),
+        device_matrix=None if view is None else tuple(view.device_matrix),
+        tensor_map=None if view is None else tuple(view.tensor_map),
+        blocks=tuple(HeldBlockRecord(where, tuple(ranks)) for where, ranks in blocks.items()),
+    )
 
 
 def operators(
@@ -54,11 +97,15 @@ def operators(
     ] = None,
     devices: Devices = None,
     mesh: MeshText = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON and nothing else.")] = False,
 ) -> None:
     """List the operators, or tell about one: with a call also its rule, with -n or --mesh its strategies."""
     from autoshard.ops import lookup
     from autoshard.ops import operators as registered
 
+    if name is None and as_json:
+        print_json(OperatorsRecord(tuple(map(_operator_record, registered()))))
+        return
     if name is None:
         table = Table("operator", "rule", "gradient", box=box.SIMPLE_HEAD, show_edge=False)
         for op in registered():
@@ -69,6 +116,10 @@ def operators(
     over = None if devices is None and mesh is None else read_mesh(devices, mesh)
     if over is not None and not call:
         raise ShapeError(f"the strategies of {name} depend on its operands; add their types, e.g. 'f32[64, 24]'")
+    if as_json:
+        one = _operator_record(op, op.__doc__ or "", _call_record(op, call, over) if call else None)
+        print_json(OperatorsRecord((one,)))
+        return
     typer.echo(f"{op.name}({_signature(op)})")
     typer.echo(f"rule      {_rule_text(op)}")
     typer.echo(f"gradient  {'yes' if op.differentiable else 'none'}")
@@ -78,43 +129,89 @@ def operators(
         _show_call(op, call, over)
 
 
-def modes() -> None:
+def modes(
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON and nothing else.")] = False,
+) -> None:
     """List the search modes, named plans among them, with the options that each takes by --option NAME=VALUE."""
     from autoshard.search import find_mode, search_modes
+    from autoshard.search.named import named_plans
     from autoshard.search.registry import mode_options
 
+    told = {mode: (find_mode(mode).__doc__ or "").strip().partition("\n")[0] for mode in search_modes()}
+    if as_json:
+        named = named_plans()
+        found = (ModeRecord(mode, words, mode_options(mode), mode in named) for mode, words in told.items())
+        print_json(ModesRecord(tuple(found)))
+        return
     table = Table("mode", "what it does", "options", box=box.SIMPLE_HEAD, show_edge=False)
-    for mode in search_modes():
-        words = (find_mode(mode).__doc__ or "").strip().partition("\n")[0]
+    for mode, words in told.items():
         table.add_row(mode, words, ", ".join(mode_options(mode)))
     console().print(table)
 
 
-def show_all_hardware() -> None:
+def show_all_hardware(as_json: bool = False) -> None:
     """List the hardware presets and what `autoshard calibrate` saved, with their figures and where these are from."""
+    if as_json:
+        known = [NamedHardwareRecord(name, _hardware_record(preset(name))) for name in presets()]
+        saved = [NamedHardwareRecord(name, _hardware_record(one), str(path)) for name, path, one in _saved()]
+        print_json(AllHardwareRecord((*known, *saved)))
+        return
     for name in presets():
         show_hardware(preset(name))
     _show_saved()
 
 
+def _hardware_record(one: Hardware) -> HardwareRecord:
+    return convert(hardware_data(one), HardwareRecord)
+
+
 def _signature(op: Any) -> str:
+    return ", ".join(_arguments(op))
+
+
+def _arguments(op: Any) -> tuple[str, ...]:
     from autoshard.ops.positional import attribute_order
 
     operands = ("*xs",) if op.variadic else op.operand_names
-    return ", ".join((*operands, *attribute_order(op)))
+    return (*operands, *attribute_order(op))
+
+
+def _operator_record(op: Any, doc: str = "", call: CallRecord | None = None) -> KnownOperatorRecord:
+    rule = op.options.rule if isinstance(op.options.rule, str) else None
+    return KnownOperatorRecord(op.name, _arguments(op), rule, op.differentiable, doc.strip(), call)
+
+
+def _call_record(op: Any, call: list[str], over: Mesh | None) -> CallRecord:
+    rule, results, flops = _called(op, call)
+    found = CallRecord(str(rule), results, flops)
+    if over is None:
+        return found
+    from autoshard.core.strategy import enumerate_strategies
+
+    strategies = (
+        StrategyRecord(one.in_strategy, tuple(map(str, one.result_layouts)), one.work_split)
+        for one in enumerate_strategies(rule, over)
+    )
+    return CallRecord(str(rule), results, flops, str(over), tuple(strategies))
 
 
 def _rule_text(op: Any) -> str:
     return op.options.rule if isinstance(op.options.rule, str) else "follows from the shapes"
 
 
-def _show_call(op: Any, call: list[str], over: Mesh | None) -> None:
+def _called(op: Any, call: list[str]) -> tuple[Any, tuple[str, ...], float]:
+    """The rule of a call, its results, and its operations."""
     operands = tuple(TensorType.parse(word) for word in call if "=" not in word)
     attrs = op.check_attributes(dict(_attribute(word) for word in call if "=" in word))
-    results, rule = op.result_types(operands, attrs), op.rule(operands, attrs)
+    results = op.result_types(operands, attrs)
+    return op.rule(operands, attrs), tuple(map(str, results)), float(op.flops(operands, attrs))
+
+
+def _show_call(op: Any, call: list[str], over: Mesh | None) -> None:
+    rule, results, flops = _called(op, call)
     typer.echo(f"\nrule      {rule}")
-    typer.echo(f"results   {', '.join(map(str, results))}")
-    typer.echo(f"work      {op.flops(operands, attrs):.3g} operations")
+    typer.echo(f"results   {', '.join(results)}")
+    typer.echo(f"work      {flops:.3g} operations")
     if over is not None:
         _show_strategies(rule, over)
 
@@ -160,19 +257,21 @@ def _show_saved() -> None:
     own = calibrated_path()
     if not own.is_file():
         typer.echo("no calibration of this machine is saved; `autoshard calibrate -n RANKS` makes one")
-    for path in sorted(own.parent.glob("*.json"), key=lambda path: (path != own, path)):
-        try:
-            found = load(path)
-        except ValueError as error:
-            if path == own:  # others may be files of any kind
-                typer.echo(str(error), err=True)
-            continue
-        name, measured = (
-            "calibrated" if path == own else str(path),
-            ", ".join(str(ranks) for ranks, _ in found.by_ranks),
-        )
+    for name, path, found in _saved():
+        measured = ", ".join(str(ranks) for ranks, _ in found.by_ranks)
         typer.echo(f"--hardware {name}, in {path}" + (f", for {measured} ranks" if measured else ""))
         show_hardware(found)
+
+
+def _saved() -> Iterator[tuple[str, Path, Hardware]]:
+    """What to call saved hardware, its file, and the hardware."""
+    own = calibrated_path()
+    for path in sorted(own.parent.glob("*.json"), key=lambda path: (path != own, path)):
+        try:
+            yield CALIBRATED if path == own else str(path), path, load(path)
+        except ValueError as error:
+            if path == own:  # others may be files of any kind
+                note(str(error))
 
 
 def _reach(span: int | None) -> str:

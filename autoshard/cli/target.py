@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from autoshard.util.doing import doing
 from autoshard.util.errors import AutoshardError
 
 _EXTRAS = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "ml_dtypes": "jax"}
@@ -46,8 +47,9 @@ def load_target(text: str) -> tuple[Any, tuple]:
         raise TargetError(
             f"cannot read the target {text!r}; write SCRIPT.py:function, e.g. train.py:forward, or MODULE.mlir"
         )
-    found = _named(_load(Path(path)), name, path)
-    return _check(found if _is_given(found) else _called(found, text), text)
+    with doing(f"loading {text}"):
+        found = _named(_load(Path(path)), name, path)
+        return _check(found if _is_given(found) else _called(found, text), text)
 
 
 def _called(function: Any, text: str) -> Any:

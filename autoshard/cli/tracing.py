@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from autoshard.cli.app import Devices, MeshText
-from autoshard.cli.output import check_file
+from autoshard.cli.output import check_file, print_json
 from autoshard.cli.planned import (
     DATASET,
     HARDWARE,
@@ -21,6 +21,8 @@ from autoshard.cli.planned import (
     planned_target,
 )
 from autoshard.cli.planning import read_ranks
+from autoshard.cli.records import TraceRecord
+from autoshard.util.doing import doing
 
 
 def trace(
@@ -38,12 +40,13 @@ def trace(
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
     option: ModeOptions = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON and nothing else.")] = False,
 ) -> None:
     """Write the predicted step of a plan as a trace: what each rank does when, what it waits for, what lies in memory.
 
     chrome://tracing and https://ui.perfetto.dev open it. `autoshard run TARGET -n N --trace FOLDER` measures one.
     """
-    from autoshard.exporters.trace import save_trace, trace_data
+    from autoshard.exporters.trace import FEW, save_trace, trace_data
 
     check_file(output)
     planned = planned_target(
@@ -51,5 +54,10 @@ def trace(
         search=search, hardware=hardware, dataset_strategy=dataset_strategy, memory=memory,
     )  # fmt: skip
     world = planned.plan.mesh.devices
-    chosen = None if ranks is None else read_ranks(ranks, world) or range(world)
-    typer.echo(str(save_trace(trace_data(planned, chosen), output)))
+    chosen = range(min(world, FEW)) if ranks is None else read_ranks(ranks, world) or range(world)
+    with doing("writing the trace"):
+        path = save_trace(trace_data(planned, chosen), output)
+    if as_json:
+        print_json(TraceRecord(str(path), tuple(chosen), planned.cost.seconds))
+    else:
+        typer.echo(str(path))

@@ -12,6 +12,7 @@ from rich import box
 from rich.table import Table
 
 from autoshard.cli.app import console
+from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError
 from costmodel import format_seconds
 
@@ -64,7 +65,10 @@ def truth(
     if not rows:
         raise ContextError(f"no measured step has {' or '.join(map(repr, only or ()))} in its name")
     predictor = Predictor(_hardware(hardware or []))
-    found = [(source, predictor(row)) for source, row in rows]
+    found = []
+    for i, (source, row) in enumerate(rows, 1):
+        with doing(f"predicting row {i} of {len(rows)}: {row.id}"):
+            found.append((source, predictor(row)))
     if as_json:
         typer.echo(json.dumps({"rows": [_plain(source, one) for source, one in found]}, indent=2))
     else:

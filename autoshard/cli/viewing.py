@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from autoshard.cli.app import Devices, MeshText, console
-from autoshard.cli.output import check_file
+from autoshard.cli.output import check_file, print_json
 from autoshard.cli.planned import (
     DATASET,
     HARDWARE,
@@ -20,6 +21,8 @@ from autoshard.cli.planned import (
     Search,
     planned_target,
 )
+from autoshard.cli.records import ViewRecord
+from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError, PlanError
 
 Targets = Annotated[
@@ -49,6 +52,8 @@ def view(
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
     option: ModeOptions = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON and nothing else.")] = False,
 ) -> None:
     """Write a page to look at a plan: what costs most, when, what lies in memory, who holds what, and why.
 
@@ -60,8 +65,15 @@ def view(
     check_file(output)
     settings = {"hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
     plans = _plans(targets, against, devices, mesh, option, search, settings)
-    view_of(*zip(*plans, strict=True)).save(output)
-    typer.echo(str(output))
+    with doing("writing the page"):
+        view_of(*zip(*plans, strict=True)).save(output)
+    if as_json:
+        seconds = tuple(data["cost"]["seconds"] for data, _ in plans)
+        print_json(ViewRecord(str(output), output.stat().st_size, seconds))
+    else:
+        typer.echo(str(output))
+    if show and not webbrowser.open(output.resolve().as_uri()):
+        raise ContextError(f"no browser is found on this machine; {output} is written, open it in one elsewhere")
 
 
 def diff(
@@ -116,7 +128,8 @@ def _plans(
         if target.endswith(".json"):
             return _from_file(Path(target), mode), {}
         found = planned_target(target, devices, mesh, option, search=mode, **settings)
-        return to_json(found, everything=True), exported(found)
+        with doing("collecting what to show"):
+            return to_json(found, everything=True), exported(found)
 
     ways = [(one, search) for one in targets] + ([(targets[0], against)] if against is not None else [])
     return [planned(*one) for one in ways]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 _OPTIONS = {
     "search": "--mode",
@@ -23,3 +25,10 @@ def as_options(message: str) -> str:
     """The message with options where it names parameters: `--mode optimal` for `search='optimal'`."""
     found = _GIVEN.sub(lambda match: f"{_OPTIONS[match[1]]} {match[2].strip(chr(39))}", message)
     return _NAMED.sub(lambda match: _OPTIONS[match[0]], found)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that is not known: the nearest ones, else all."""
+    names = sorted(known)
+    near = get_close_matches(name, names, 3)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else f"; there are {', '.join(names)}"

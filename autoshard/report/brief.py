@@ -6,9 +6,10 @@ one row, which counts as all of them together.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -27,8 +28,16 @@ if TYPE_CHECKING:
 TOP = 6
 """Rows of a table unless others are asked for."""
 SORTS = ("time", "bytes", "name")
+COLUMNS = {
+    "modules": ("name", "time", "share", "redistributed", "sent"),
+    "operators": ("name", "op", "in_strategy", "cause", "time", "share"),
+    "redistributions": ("value", "by", "for", "bytes", "time", "share"),
+    "inputs": ("name", "is", "layout", "type", "bytes"),
+}
+"""The columns of each table."""
+_IF_WIDE = ("in_strategy", "cause", "for", "type")
 _WIDE = 110
-"""Columns from which on strategies and causes are shown, too."""
+"""Characters from which on these columns are shown, too."""
 _FIGURES = ("time", "share", "sent", "redistributed", "bytes")
 _WORDS = ("name", "value", "for", "cause", "in_strategy", "layout", "by")
 _GAP, _LEAST = 3, 12
@@ -39,21 +48,29 @@ _DEAR = 0.05
 
 @dataclass(frozen=True)
 class RowFilter:
-    """Which rows are shown: so many, in which order, and those whose name a pattern is found in.
+    """Which rows are shown: so many, in which order, and those whose name a pattern is found in; and which columns.
 
     Raises:
-        PlanError: an order that is none, or a pattern that is no regular expression.
+        PlanError: an order or a column that is none, or a pattern that is no regular expression.
     """
 
     top: int = TOP
     sort: str = "time"
     pattern: str = ""
+    columns: tuple[str, ...] = ()
+    """Those to show, in this order, of tables that have them; none: as many as fit."""
 
     def __post_init__(self) -> None:
         if self.sort not in SORTS:
             raise PlanError(f"cannot sort by {self.sort!r}; rows are sorted by {', '.join(SORTS)}")
         if self.top < 1:
             raise PlanError(f"cannot show {self.top} rows; at least one")
+        known = list(dict.fromkeys(name for names in COLUMNS.values() for name in names))
+        for name in self.columns:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise PlanError(f"no table has a column {name!r}{hint}; there are {', '.join(known)}")
         try:
             re.compile(self.pattern)
         except re.error as error:
@@ -73,17 +90,24 @@ class _Line:
 def print_brief(planned: PlannedData, console: Console, choice: RowFilter) -> None:
     """Print the tables to a console."""
     summary, step, wide = summarize(planned), planned.cost.seconds, console.width >= _WIDE
-    tables = (
-        ("modules", "name time share redistributed sent", _modules(summary, step)),
-        ("operators", f"name op {'in_strategy cause ' * wide}time share", _operators(summary, step, wide)),
-        ("redistributions", f"value by {'for ' * wide}bytes time share", _moves(summary, step, wide)),
-        ("inputs", f"name is layout {'type ' * wide}bytes", _inputs(summary, wide)),
-    )
-    for title, columns, lines in tables:
-        shown = _Shown(title, columns.split(), list(lines), choice, step)
-        if shown.lines:
+    tables = {
+        "modules": _modules(summary, step),
+        "operators": _operators(summary, step),
+        "redistributions": _moves(summary, step),
+        "inputs": _inputs(summary),
+    }
+    for title, lines in tables.items():
+        shown = _Shown(title, _columns(title, choice, wide), list(lines), choice, step)
+        if shown.lines and shown.columns:
             console.print()
             console.print(shown.table(console.width))
+
+
+def _columns(title: str, choice: RowFilter, wide: bool) -> list[str]:
+    """The columns of a table that are shown."""
+    if choice.columns:
+        return [name for name in choice.columns if name in COLUMNS[title]]
+    return [name for name in COLUMNS[title] if wide or name not in _IF_WIDE]
 
 
 class _Shown:
@@ -97,7 +121,9 @@ class _Shown:
             "name": lambda one: (one.name,),
         }
         found.sort(key=keys[choice.sort])
-        self.columns, self.step, self.lines = columns, step, found[: choice.top]
+        places = [COLUMNS[title].index(name) for name in columns]
+        self.columns, self.step = columns, step
+        self.lines = [replace(one, cells=tuple(one.cells[i] for i in places)) for one in found[: choice.top]]
         left = len(found) - len(self.lines)
         self.title = f"{title}: {len(self.lines)} of {len(found)} rows (--top {len(found)})" if left else title
 
@@ -154,7 +180,7 @@ def _modules(summary: Summary, step: float) -> Iterator[_Line]:
         yield _Line(name, cells, whole, times * module.nbytes)
 
 
-def _operators(summary: Summary, step: float, wide: bool) -> Iterator[_Line]:
+def _operators(summary: Summary, step: float) -> Iterator[_Line]:
     rows = summary.operators
     told = [(one.node.label, one.node.op.name, str(one.decision.strategy), str(one.decision.cause)) for one in rows]
     for row in fold_rows([(*cells, f"{one.seconds:.9g}") for cells, one in zip(told, rows, strict=True)]):
@@ -163,11 +189,10 @@ def _operators(summary: Summary, step: float, wide: bool) -> Iterator[_Line]:
         sent = sum(move.nbytes * move.times for one in members for move in one.moves)
         first, count = members[0], len(members)
         each = f"{count} x {format_seconds(first.seconds * first.times)}" if count > 1 else format_seconds(seconds)
-        more = row.cells[2:4] if wide else ()
-        yield _Line(row.cells[0], (row.cells[0], row.cells[1], *more, each, _share(seconds, step)), seconds, sent)
+        yield _Line(row.cells[0], (*row.cells[:4], each, _share(seconds, step)), seconds, sent)
 
 
-def _moves(summary: Summary, step: float, wide: bool) -> Iterator[_Line]:
+def _moves(summary: Summary, step: float) -> Iterator[_Line]:
     rows = [one for one in summary.moves if one.nbytes]
     cells = [
         (
@@ -186,28 +211,26 @@ def _moves(summary: Summary, step: float, wide: bool) -> Iterator[_Line]:
         )
         count = f"{len(members)} x " if len(members) > 1 else ""
         first = members[0]
-        more = (row.cells[2],) if wide else ()
         told = (
             f"{count}{format_bytes(first.nbytes * first.times)}",
             f"{count}{format_seconds(first.seconds * first.times)}",
         )
-        yield _Line(row.cells[0], (row.cells[0], row.cells[1], *more, *told, _share(seconds, step)), seconds, sent)
+        yield _Line(row.cells[0], (*row.cells[:3], *told, _share(seconds, step)), seconds, sent)
 
 
 def _by(move) -> Iterator[str]:
     return (f"{one.step.kind} {one.step.groups}" for one in move.collectives if one.step.communicates)
 
 
-def _inputs(summary: Summary, wide: bool) -> Iterator[_Line]:
+def _inputs(summary: Summary) -> Iterator[_Line]:
     rows = summary.inputs
     cells = [(one.value.name, one.role, f"[{one.layout}]", str(one.value.type), str(one.nbytes)) for one in rows]
     for row in fold_rows(cells):
         members = [rows[i] for i in row.stands_for]
         held = sum(one.nbytes for one in members)
         count = f"{len(members)} x " if len(members) > 1 else ""
-        more = (row.cells[3],) if wide else ()
         told = f"{count}{format_bytes(members[0].nbytes)}"
-        yield _Line(row.cells[0], (*row.cells[:3], *more, told), 0.0, held)
+        yield _Line(row.cells[0], (*row.cells[:4], told), 0.0, held)
 
 
 def _share(part: float, whole: float) -> str:

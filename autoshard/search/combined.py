@@ -49,6 +49,7 @@ from autoshard.search.recursive import cut_in_rounds
 from autoshard.search.refining import splits_further
 from autoshard.search.registry import find_mode, plans_flat, search_mode
 from autoshard.search.within import SPARE, MemoryOf, held_as, keep_within
+from autoshard.util.doing import doing
 from autoshard.util.errors import PlanError, StrategyError
 from autoshard.util.gc_paused import gc_paused
 
@@ -103,10 +104,11 @@ def _plans(problem: Problem) -> Iterator[Plan]:
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
     for mode in (cut_in_rounds, *map(find_mode, named_plans())):
-        with suppress(PlanError, StrategyError):
+        plan = None
+        with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
             plan = mode(problem)
-            if plan.graph is problem.graph or not problem.inside:
-                yield plan
+        if plan is not None and (plan.graph is problem.graph or not problem.inside):
+            yield plan
 
 
 def _keeps(problem: Problem, plan: Plan) -> bool:

@@ -30,7 +30,7 @@ def options_around(plan: Plan, prices: Prices) -> dict[Node, tuple[Option, ...]]
     found: dict[Node, tuple[Option, ...]] = {}
     for node in walk(plan.graph.nodes):
         if not is_nest(node):
-            key = node.key, *_lying(plan, node), plan.strategy(node)
+            key = surroundings(plan, node)
             if key not in known:
                 known[key] = node_options(plan, node, prices)
             found[node] = known[key]
@@ -45,7 +45,12 @@ def node_options(plan: Plan, node: Node, prices: Prices) -> tuple[Option, ...]:
     wanted = [(layout,) for layout in results]
     others = [one for one in suggested(node, plan.mesh, [(layout,) for layout in operands], wanted) if one != chosen]
     priced = [option for one in others for option in _priced(node, one, operands, results, prices)]
-    return (*own, *sorted(priced, key=_seconds)[:MOST]) if own else ()
+    return (*own, *sorted(priced, key=option_seconds)[:MOST]) if own else ()
+
+
+def surroundings(plan: Plan, node: Node) -> tuple:
+    """What the options of an operator depend on: those that agree in it have the same."""
+    return (node.key, *_lying(plan, node), plan.strategy(node))
 
 
 def _lying(plan: Plan, node: Node) -> tuple[Layouts, Layouts]:
@@ -64,5 +69,6 @@ def _priced(node: Node, strategy: Strategy, operands: Layouts, results: Layouts,
         return
 
 
-def _seconds(option: Option) -> float:
+def option_seconds(option: Option) -> float:
+    """Seconds of redistributions, of completing partial results and of the work together."""
     return option.edge_seconds + option.completion_seconds + option.work_seconds

@@ -34,6 +34,7 @@ from autoshard.search.settle import EQUAL, settle
 from autoshard.search.strategies import Atoms
 from autoshard.search.ways import Ways
 from autoshard.util.clock import now
+from autoshard.util.doing import so_far
 from autoshard.util.errors import MemoryLimitError, PlanError
 
 NAME = OPTIMAL
@@ -77,6 +78,7 @@ def _priced(problem: Problem, found: Plan) -> Plan:
         bound = min(stats["bound"], seconds)
         gap = (seconds - bound) / seconds if seconds else 0.0
         told |= {"bound": bound, "gap": gap, "proven": float(abs(seconds - stats["bound"]) <= EQUAL * seconds)}
+    so_far(seconds, told.get("bound"))
     started = found.started_from if best.search == NAME else f"{found.started_from}; {best.started_from}"
     return retold(best, search=NAME, started_from=started, search_stats=told)
 

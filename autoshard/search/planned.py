@@ -14,6 +14,7 @@ from autoshard.partition.program import Program
 from autoshard.plan.plan import Plan
 from autoshard.search.program_price import program_of
 from autoshard.trace.function import Traced
+from autoshard.util.doing import doing
 from costmodel import Hardware
 
 
@@ -65,9 +66,12 @@ class PlannedData:
 
     @cached_property
     def _optimized(self) -> tuple[Program, tuple[Saving, ...]]:
-        return program_of(self.plan, self.hardware, self.passes, self.memory)
+        with doing("making the program"):
+            return program_of(self.plan, self.hardware, self.passes, self.memory)
 
     @cached_property
     def cost(self) -> Cost:
         """Predicted seconds, bytes and peak memory of a step on one device."""
-        return evaluate(self.program, self.graph, self.hardware)
+        program = self.program
+        with doing("pricing a step"):
+            return evaluate(program, self.graph, self.hardware)

@@ -20,6 +20,7 @@ from autoshard.plan.plan import CONFIGURED, Plan
 from autoshard.search.limit import MEMORY
 from autoshard.search.problem import Problem
 from autoshard.search.rings import with_rings
+from autoshard.util.doing import so_far
 from costmodel import Hardware
 
 Made = tuple[Program, tuple[Saving, ...]]
@@ -81,6 +82,7 @@ def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0, slack: Sl
     """
     first, *others = [with_rings(plan, problem.hardware) for plan in plans]
     best, least = first, price_of(problem, first) * (1 - by)
+    so_far(best=price_of(problem, best))
     prices, known = prices_for(problem.hardware), {_what(first)}
     for bound, i in sorted((_at_least(plan, prices, slack), i) for i, plan in enumerate(others)):
         if bound >= least:
@@ -92,6 +94,7 @@ def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0, slack: Sl
         price = price_of(problem, others[i])
         if price < least * (1 - EQUAL):
             best, least = others[i], price
+            so_far(best=price)
     return best
 
 

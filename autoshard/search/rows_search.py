@@ -20,6 +20,7 @@ from autoshard.search.rows import MemoryRows
 from autoshard.search.rows_priced import PricedSearch
 from autoshard.search.rows_program import RowsProgram
 from autoshard.util.clock import now
+from autoshard.util.doing import so_far
 
 # Plans between two: what a plan within the limit can take over from a faster one that needs too much.
 #
@@ -203,6 +204,8 @@ class RowsSearch:
             value = seconds if int(nbytes.max()) <= self.limit else math.inf
         if value < self.value:
             self.value, self.best = value, tuple(choice)
+            if self.work:
+                so_far(best=value)
         return nbytes
 
     def _offer(self, choice: Sequence[int]) -> np.ndarray:
@@ -263,6 +266,8 @@ class RowsSearch:
         if bound > self.at_prices:
             self.at_prices, self.prices = bound, prices
         self.bound = max(self.bound, bound)
+        if self.work:
+            so_far(bound=self.bound)
 
     def _bound_of(self, prices: np.ndarray, lower: float) -> float:
         """What the least sum with priced bytes says of seconds, or of the largest row."""

@@ -21,6 +21,7 @@ from autoshard.search.nearby import TooMany
 from autoshard.search.shared_messages import LARGE
 from autoshard.search.tables import Tables
 from autoshard.util.clock import now
+from autoshard.util.doing import doing, so_far
 from autoshard.util.errors import PlanError
 
 Choice = tuple[int, ...]
@@ -81,7 +82,8 @@ def settle_below(
     Raises:
         PlanError: no choice at all is possible.
     """
-    return _ExactSearch(tables, now() + time_limit, value, gap).run()
+    with doing("finding the least sum"):
+        return _ExactSearch(tables, now() + time_limit, value, gap).run()
 
 
 class _ExactSearch:
@@ -99,6 +101,7 @@ class _ExactSearch:
         self.bounds.start(SWEEPS, self.end, ALIKE)
         lower = self.bounds.tighten(SWEEPS, self.end, GAIN, self.enough)
         self.stats["message bound"] = lower
+        so_far(bound=lower)
         proved = min(self._prove(lower, self.bounds.reduced()), self.value)
         if self.best is None:
             return None, proved
@@ -119,6 +122,7 @@ class _ExactSearch:
         value = self.whole.seconds(whole)
         if value < self.value:
             self.best, self.chosen, self.value = whole, choice, value
+            so_far(best=value)
 
     def _prove(self, lower: float, reduced: list[np.ndarray]) -> float:
         """A bound for all choices that the bounds still allow; a better choice is noted on the way."""

@@ -6,11 +6,8 @@ unchanged, the three libraries that they use, with their licences.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import gzip
 import html
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +22,7 @@ from autoshard.exporters.plan_records import PlanRecord
 from autoshard.search.planned import PlannedData
 from autoshard.util.errors import AutoshardError, PlanError
 from autoshard.util.files import write_whole
+from autoshard.view.packed import packed, plan_in_columns
 from costmodel import format_bytes, format_seconds
 from costmodel.json_door import convert, plain
 
@@ -32,6 +30,8 @@ MOST_EXPORTED = 400_000
 """Characters of a form of the plan that the page offers to copy."""
 LIBRARIES = ("vendor/uPlot.iife.min.js", "vendor/dagre.min.js", "vendor/cytoscape.min.js")
 _SCRIPTS = ("base.js", "table.js", "summary.js", "step.js", "panel.js", "graph.js", "difference.js", "main.js")
+_HEAD = ("graph", "mesh", "search", "hardware")
+"""What is told of a plan before it is opened."""
 _STYLES = ("vendor/uPlot.min.css", "view.css")
 
 
@@ -105,11 +105,14 @@ def page(data: dict[str, Any]) -> str:
     """The HTML of the data of a View."""
     first = data["plans"][0]
     title = html.escape(f"{first['graph']} on {first['mesh']}")
-    text = json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
-    packed = base64.b64encode(gzip.compress(text, 9, mtime=0)).decode("ascii")
+    # Each plan for itself: what is not looked at is not read.
+    heads = [{name: one[name] for name in _HEAD} for one in data["plans"]]
+    parts = {"data": {**data, "plans": heads}}
+    parts |= {f"plan-{i}": plan_in_columns(one) for i, one in enumerate(data["plans"])}
+    shown = (f'<script type="application/octet-stream" id="{id}">{packed(one)}</script>' for id, one in parts.items())
     scripts = "\n".join(f"<script>{_static(name)}</script>" for name in (*LIBRARIES, *_SCRIPTS))
     style = "\n".join(map(_static, _STYLES))
-    return Template(_static("page.html")).substitute(title=title, style=style, data=packed, scripts=scripts)
+    return Template(_static("page.html")).substitute(title=title, style=style, data="\n".join(shown), scripts=scripts)
 
 
 @lru_cache

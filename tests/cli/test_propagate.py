@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -63,9 +64,15 @@ def test_each_pass_and_driver(cli, which, driver):
     assert code == 0 and f"pass {which}:" in out
 
 
-def test_explain(cli):
-    code, out, err = cli("explain", TARGET, "dense2.matmul", *MESH)
-    assert code == 0 and err == ""
+RULES = ("--pass", "full")
+
+
+def test_explain(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    code, whole, err = cli("explain", TARGET, "dense2.matmul", *MESH)
+    assert code == 0 and err == "" and whole.startswith("in the plan by sharding_propagation on mesh dp=2 tp=4:\n")
+    out = dedent(whole.partition("\nby rules alone, before any search:\n")[2])
+    assert out == cli("explain", TARGET, "dense2.matmul", *MESH, *RULES)[1]
     assert out.startswith('dense2.matmul: f32[48, 12], sharding [{"dp"}, {"tp"}]\n')
     assert "on mesh dp=2 tp=4 a device holds f32[24, 3]" in out
     assert 'dim 0, of 48, is split in 2 over "dp":' in out
@@ -79,15 +86,15 @@ def test_explain(cli):
 
 
 def test_explain_tells_why_a_dim_is_whole(cli):
-    _, out, _ = cli("explain", TARGET, "dense2.weight", *MESH)
+    _, out, _ = cli("explain", TARGET, "dense2.weight", *MESH, *RULES)
     assert "dim 0, of 24, is whole:\n       conflict" in out
-    _, out, _ = cli("explain", TARGET, "dense1.weight", *MESH)
+    _, out, _ = cli("explain", TARGET, "dense1.weight", *MESH, *RULES)
     assert "dim 0, of 10, is whole: no axes came to it" in out
 
 
 @pytest.mark.parametrize("name", ["dense1.weight", "%arg1"])
 def test_explain_knows_arguments_by_name_and_position(cli, name):
-    code, out, _ = cli("explain", TARGET, name, *MESH)
+    code, out, _ = cli("explain", TARGET, name, *MESH, *RULES)
     assert code == 0 and out.startswith("dense1.weight: ")
 
 

@@ -91,8 +91,9 @@ def test_reading_back_what_was_written_changes_nothing(cli, module):
     assert Path("once.mlir").read_text() == Path("twice.mlir").read_text()
 
 
-def test_explain_across_a_call(cli, module):
-    code, out, _ = cli("explain", "model.mlir", "f/%0")
+def test_explain_across_a_call(cli, module, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    code, out, _ = cli("explain", "model.mlir", "f/%0", "--pass", "full")
     assert code == 0
     assert 'dim 0, of 8, is split in 2 over "x":' in out
     steps = [line for line in out.splitlines() if line[:5].strip().rstrip(".").isdigit()]

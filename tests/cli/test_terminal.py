@@ -69,8 +69,7 @@ def test_the_readme_prints_what_it_did(cli, monkeypatch, tmp_path, name, columns
     text = text.replace(f"{tmp_path}/", "")
     text = _TOOK.sub(" (a time)", text) if name == "compare" else text  # what planning took
     assert (code, err) == (0, "") and "\x1b" not in text
-    # Sentences of explain are lines of their own, which the terminal breaks.
-    assert name == "explain" or max(map(len, text.splitlines())) <= columns
+    assert max(map(len, text.splitlines())) <= columns
     path = GOLDEN / f"{name}_{columns}.txt"
     if os.environ.get("AUTOSHARD_REWRITE_GOLDEN") == "1":
         path.write_text(text, encoding="utf-8")
@@ -82,6 +81,9 @@ def test_rows_are_chosen(cli, monkeypatch):
     assert "blocks.{0..11}.attention.query" in text and "mapping" not in text.partition("modules")[2]
     operators = text.partition("operators")[2].partition("\n\n")[0].splitlines()[3:]
     assert len(operators) == 2 and operators == sorted(operators)
+    chosen = printed(cli, monkeypatch, 80, "--columns", "share,cause,name", "--top", "1")
+    heads = [line.split() for line in chosen.splitlines() if line.startswith("share")]
+    assert heads == [["share", "name"], ["share", "cause", "name"], ["share"]]
     whole = printed(cli, monkeypatch, 240, "--full")
     assert len(whole.splitlines()) > 1000 and "blocks.7.attention.query.matmul" in whole
 
@@ -129,6 +131,7 @@ def test_names_are_cut_at_dots():
         (("--top", "0"), "at least one"),
         (("--sort", "size"), "time, bytes, name"),
         (("--filter", "("), "cannot filter"),
+        (("--columns", "name,timee"), "did you mean 'time'"),
         (("--top", "3", "--full"), "leave --full"),
         (("--filter", "x", "--json"), "--json"),
     ],

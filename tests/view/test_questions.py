@@ -57,7 +57,8 @@ def test_what_differs_between_two_plans(opened):
     faster = "slower" if second > first else "faster"
     assert faster in opened.text("#difference .lead") and "computing" in opened.text("#difference .lead")
     opened.click("#which button", "B: zero3")
-    assert "by zero3" in opened.text("#summary")
+    opened.wait("return document.getElementById('summary').textContent.includes('by zero3')")  # read only now
+    assert "B: zero3" in opened.text("#which button[aria-pressed=true]")
     opened.picture("difference")
 
 

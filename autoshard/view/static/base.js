@@ -111,6 +111,27 @@ class Plan {
 }
 const ranged = (module) => (module.copies.length > 1 ? `{${module.copies[0]}..${module.copies[module.copies.length - 1]}}` : module.name);
 
+// What `packed` and `in_columns` of packed.py made: the data of an element, and the rows of a table.
+async function unpacked(id) {
+  const text = document.getElementById(id).textContent, raw = Uint8Array.fromBase64 ? null : atob(text);
+  const bytes = raw === null ? Uint8Array.fromBase64(text) : new Uint8Array(raw.length);
+  if (raw !== null) for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+}
+function rowsOf(table) {
+  if (Array.isArray(table)) return table;
+  const rows = Array.from({ length: table.rows }, () => ({}));
+  for (const [name, values] of Object.entries(table.all)) for (let i = 0; i < rows.length; i++) rows[i][name] = values[i];
+  for (const [name, [places, values]] of Object.entries(table.some)) places.forEach((place, i) => { rows[place][name] = values[i]; });
+  return rows;
+}
+async function planOf(number) {
+  const found = await unpacked(`plan-${number}`);
+  for (const name of ["operators", "redistributions", "inputs", "timeline"]) found[name] = rowsOf(found[name]);
+  found.cost.memory.everything = rowsOf(found.cost.memory.everything);
+  return new Plan(found, number);
+}
+
 const pageState = { plans: [], difference: null, plan: null, redraw: [] };
 
 function chip(layout) {

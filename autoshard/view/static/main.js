@@ -2,25 +2,21 @@
 "use strict";
 const main = document.getElementById("main");
 
-async function opened() {
-  const packed = Uint8Array.from(atob(document.getElementById("data").textContent.trim()), (one) => one.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return JSON.parse(await new Response(stream).text());
-}
-
 function draw() {
   const plan = pageState.plan, two = pageState.plans.length > 1;
   pageState.redraw = [];
   const sections = [summarySection(plan), two ? differenceSection() : null, stepSection(plan), graphSection(plan), operatorsSection(plan), movesSection(plan), inputsSection(plan), takeAwaySection(plan)].filter(Boolean);
   main.replaceChildren(...sections);
   document.getElementById("nav").replaceChildren(...sections.map((one) => h("a", { href: `#${one.id}` }, one.dataset.short ?? one.querySelector("h2").textContent)));
-  document.getElementById("which").replaceChildren(...(two ? pageState.plans.map((one) => h("button", { type: "button", "aria-pressed": String(one === plan), title: `${one.search} on ${one.mesh}`, onclick: () => choose(one.number) }, `${"AB"[one.number]}: ${shorten(one.search, 24)}`)) : []));
+  document.getElementById("which").replaceChildren(...(two ? pageState.plans.map((one, number) => h("button", { type: "button", "aria-pressed": String(number === plan.number), title: `${one.search} on ${one.mesh}`, onclick: () => choose(number) }, `${"AB"[number]}: ${shorten(one.search, 24)}`)) : []));
   document.getElementById("name").textContent = `${plan.graph} on ${plan.mesh}`;
   document.getElementById("name").title = `${plan.graph} on ${plan.mesh}`;
   searchIndex = null;
 }
-function choose(number) {
+// Of two plans the second is read when it is asked for.
+async function choose(number) {
   panel.hidden = true;
+  if (!(pageState.plans[number] instanceof Plan)) pageState.plans[number] = await planOf(number);
   pageState.plan = pageState.plans[number];
   draw();
 }
@@ -78,11 +74,12 @@ function visit() {
 addEventListener("popstate", visit);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => pageState.redraw.forEach((one) => one()));
 
-opened().then((data) => {
-  pageState.plans = data.plans.map((one, i) => new Plan(one, i));
+Promise.all([unpacked("data"), planOf(0)]).then(([data, first]) => {
+  pageState.plans = data.plans;
+  pageState.plans[0] = first;
   pageState.difference = data.difference;
   pageState.exports = data.exports;
-  pageState.plan = pageState.plans[0];
+  pageState.plan = first;
   draw();
   visit();
   document.documentElement.dataset.ready = "yes";
