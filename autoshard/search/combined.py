@@ -28,7 +28,7 @@ from autoshard.cost.evaluate import plan_seconds
 from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.plan.plan import Plan
+from autoshard.plan.plan import Decision, Plan
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.asking import permits
 from autoshard.search.batch import batch_parallel
@@ -91,9 +91,18 @@ def combined(problem: Problem) -> Plan:
     best = cheapest(problem, (best, *named), CERTAINTY if problem.configured else 0.0)
     if best.search == NAME:
         return best
-    return retold(
-        best, search=NAME, started_from=f"as mode {best.search} has it, which costs least; {best.started_from}"
-    )
+    started = f"as mode {best.search} has it, which costs least; {best.started_from}"
+    return retold(best, search=NAME, started_from=started, decisions=_with_runners_up(problem, best))
+
+
+def _with_runners_up(problem: Problem, plan: Plan) -> Mapping[Node, Decision]:
+    """The decisions of a plan; of propagation's with what else was weighed, which drafts do without."""
+    if plan.search == "bfs":
+        for same in plans_flat(lambda flat: iter(propagations(flat, compared=True)), problem):
+            known = {node: one.strategy for node, one in same.decisions.items()}
+            if same.outputs == plan.outputs and known == {node: one.strategy for node, one in plan.decisions.items()}:
+                return same.decisions
+    return plan.decisions
 
 
 def _plans(problem: Problem) -> Iterator[Plan]:
