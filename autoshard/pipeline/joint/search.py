@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, Protocol, Self, TypeVar
 
 from autoshard.core.enumerate import divisors
@@ -85,7 +86,7 @@ class StageRequest:
 class PricedPipeline(Protocol):
     """A planned pipeline."""
 
-    @property
+    @cached_property
     def price(self) -> PipelinePrice: ...
 
     def with_schedule(self, schedule: Schedule) -> Self: ...
