@@ -186,7 +186,7 @@ def _call_record(op: Any, call: list[str], over: Mesh | None) -> CallRecord:
     found = CallRecord(str(rule), results, flops)
     if over is None:
         return found
-    from autoshard.core.strategy import enumerate_strategies
+    from autoshard.core.enumerate import enumerate_strategies
 
     strategies = (
         StrategyRecord(one.in_strategy, tuple(map(str, one.result_layouts)), one.work_split)
