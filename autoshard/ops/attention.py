@@ -1,6 +1,6 @@
 """Attention as one operator, which never holds all scores at once, and runs over a sequence split on several ranks.
 
-Scores are made for a block of keys at a time; see `attention_blocks`. Blocks may come from other ranks: with
+BlockScores are made for a block of keys at a time; see `attention_blocks`. Blocks may come from other ranks: with
 `sequence="ring"`, queries, keys and values of a sequence lie along the same axes, and the blocks of keys and values go
 round (Liu et al. 2023, "Ring Attention with Blockwise Transformers", algorithm 1). Else a rank needs all keys and
 values.
@@ -19,15 +19,19 @@ from autoshard.ops.attention_blocks import (
     AUTO,
     BLOCK,
     WAYS,
+    Scoring,
     Shape,
     State,
     block_ring,
     fits_groups,
     group_marks,
+    mask_marks,
     most_seen,
     no_keys,
+    parted,
     rebase,
     ring_parts,
+    safe,
     scored_blocks,
     seen_share,
     state_type,
@@ -40,7 +44,7 @@ from autoshard.ops.windows import Exchange
 from autoshard.util.errors import ShapeError
 
 
-def _rule(q: Shape, k: Shape, v: Shape, *, sequence: str, **_: object) -> str:
+def _rule(q: Shape, k: Shape, v: Shape, *extras: Shape, sequence: str, sinks: bool, **_: object) -> str:
     if sequence not in WAYS:
         raise ShapeError(f"Attention: sequence is one of {', '.join(WAYS)}, not {sequence!r}")
     if min(len(q), len(k), len(v)) < 3 or k[:-1] != v[:-1] or not fits_groups(q, k) or q[-1] != k[-1]:
@@ -48,26 +52,29 @@ def _rule(q: Shape, k: Shape, v: Shape, *, sequence: str, **_: object) -> str:
             "Attention takes queries [..., q, d], keys [..., k, d] and values [..., k, v], where leading dims of keys "
             f"may be 1, not {q}, {k} and {v}"
         )
-    mark, (asking, asked) = ring_parts(q, k, sequence), group_marks(q, k)
-    if not mark:
-        return f"{asking} q [d], {asked} [k] [d], {asked} [k] v -> {asking} q v"
-    return f"{asking} q^{mark} [d], {asked} [k]=q [d], {asked} [k]=q v -> {asking} q^{mark} v"
+    if sinks and (not extras or extras[-1][-2:] != (1, 1)):
+        raise ShapeError(f"Attention: a sink is [..., 1, 1], the last operand, not {extras[-1] if extras else 'none'}")
+    mark, (asking, asked) = ring_parts(q, k, extras, sequence), group_marks(q, k)
+    if mark:
+        return f"{asking} q^{mark} [d], {asked} [k]=q [d], {asked} [k]=q v -> {asking} q^{mark} v"
+    more = "".join(f", {mask_marks(q, k, one)}" for one in extras)
+    return f"{asking} q [d], {asked} [k] [d], {asked} [k] v{more} -> {asking} q v"
 
 
-def _type(q: DType, k: DType, v: DType, **_: object) -> DType:
+def _type(q: DType, k: DType, v: DType, *_: DType, **__: object) -> DType:
     if not (q.is_float and k.is_float and v.is_float):
         raise ShapeError(f"Attention takes floats, not {q}, {k} and {v}")
     return v
 
 
-def _flops(q: Shape, k: Shape, v: Shape, *, causal: bool, **_: object) -> float:
+def _flops(q: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, window: int, **__: object) -> float:
     """For each pair of a query and a key that it sees: both products, and a few for the exponential; per index
     combination."""
-    return seen_share(q, k, causal) * _pair_flops(q, v) / (q[-1] * v[-1])
+    return seen_share(q, k, causal, window) * _pair_flops(q, v) / (q[-1] * v[-1])
 
 
-def _imbalance(whole: Sequence, local: Sequence, *, causal: bool, **_: object) -> float:
-    return most_seen(local[0].shape, local[1].shape, whole[0].shape[-2], causal)
+def _imbalance(whole: Sequence, local: Sequence, *, causal: bool, window: int, **_: object) -> float:
+    return most_seen(local[0].shape, local[1].shape, whole[0].shape[-2], causal, window)
 
 
 def _pair_flops(q: Shape, v: Shape) -> int:
@@ -79,13 +86,13 @@ def _turn_flops(q: Shape, k: Shape, v: Shape, *_: Shape, **__: object) -> float:
     return math.prod(q[:-1]) * k[-2] * _pair_flops(q, v)
 
 
-def _begin_flops(q: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, **__: object) -> float:
-    return seen_share(q, k, causal) * _turn_flops(q, k, v)
+def _begin_flops(q: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, window: int, **__: object) -> float:
+    return seen_share(q, k, causal, window) * _turn_flops(q, k, v)
 
 
 def _scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     """Scores and their exponentials of a block of keys, and the state."""
-    (q, k, v), wide = operands, max(4, operands[0].dtype.itemsize)
+    (q, k, v), wide = operands[:3], max(4, operands[0].dtype.itemsize)
     rows = math.prod(q.shape[:-1])
     return wide * rows * (2 * min(BLOCK, k.shape[-2]) + 2 * v.shape[-1] + 4)
 
@@ -97,20 +104,41 @@ def _scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     flops=UnequalFlops(count=_flops, imbalance=_imbalance),
     storage=Storage(scratch=_scratch),
 )
-def attention(q, k, v, *, scale=0.0, causal=False, sequence=AUTO, first=0):
-    """softmax(q k^T * scale) v over the last dims; `scale` 0 stands for 1 / sqrt(d).
+def attention(
+    q,
+    k,
+    v,
+    *extras,
+    scale=0.0,
+    causal=False,
+    window=0,
+    softcap=0.0,
+    sinks=False,
+    sequence=AUTO,
+    first=0,
+):
+    """softmax(q k^T * scale + masks) v over the last dims; `scale` 0 stands for 1 / sqrt(d).
 
     A leading dim of keys and values may be 1 where that of queries is larger: these queries share them, as the heads of
-    a group do. `causal` lets query i see the keys 0 to i. `sequence` says how it runs where the queries are split in
-    their sequence: 'gather' takes all keys and values to each rank, 'ring' splits them alike, and their blocks go
-    round; of 'auto' a plan decides by cost. `first` is the number of the first query, where q is only a block.
+    a group do. `causal` lets query i see the keys 0 to i; `window` those less than so many places away from it (0: all
+    of them). `softcap` c > 0 makes c * tanh(score / c) of scaled products (Gemma 2).
+
+    Args:
+        extras: masks with the dims of scores [..., q, k], or 1: truths hide scores where they are False, numbers are
+            added to them. With `sinks` the last operand is a score [..., 1, 1] of a key without a value, which takes
+            its share of the weights (Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks").
+        sequence: how it runs where the queries are split in their sequence: 'gather' takes all keys and values to each
+            rank, 'ring' splits them alike, and their blocks go round; of 'auto' a plan decides by cost.
+        first: the number of the first query, where q is only a block.
     """
-    return _finished(v, attend(q, k, v, no_keys(q, v.shape[-1]), scale, causal, first, 0, k.shape[-2]))
+    masks, sink = parted(extras, sinks)
+    scoring, start = Scoring(scale, causal, window, softcap), no_keys(q, v.shape[-1], sink)
+    return _finished(v, attend(q, k, v, start, masks, scoring, first, 0, k.shape[-2]))
 
 
 def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, state: State, *of: Any) -> State:
     """The state after these keys and values too; `of` is what `scored_blocks` takes besides."""
-    for rows, scores, _, values in scored_blocks(q, k, v, *of):
+    for rows, _, (scores, *_), _, values in scored_blocks(q, k, v, *of):
         total, largest, weight = (one[..., rows, :] for one in state)
         old, largest, weight = rebase(scores, largest, weight)
         state = with_rows(state, rows, (total * old + scores @ values, largest, weight))
@@ -118,7 +146,7 @@ def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, state: State, *of: Any) 
 
 
 def _finished(v: np.ndarray, state: State) -> np.ndarray:
-    return (state[0] / state[2]).astype(v.dtype, copy=False)
+    return (state[0] / safe(state[2])).astype(v.dtype, copy=False)
 
 
 @attention.localize
@@ -149,9 +177,10 @@ def _turn_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     storage=Storage(scratch=_turn_scratch),
     flops=_begin_flops,
 )
-def attention_begin(q, k, v, *, scale, causal, first, first_key, keys):
+def attention_begin(q, k, v, *, scale, causal, window, softcap, first, first_key, keys):
     """The state of the queries after the first block of keys: the rank's own."""
-    return attend(q, k, v, no_keys(q, v.shape[-1]), scale, causal, first, first_key, keys)
+    scoring = Scoring(scale, causal, window, softcap)
+    return attend(q, k, v, no_keys(q, v.shape[-1]), (), scoring, first, first_key, keys)
 
 
 @operator(
@@ -162,9 +191,10 @@ def attention_begin(q, k, v, *, scale, causal, first, first_key, keys):
     storage=Storage(scratch=_turn_scratch),
     flops=_turn_flops,
 )
-def attention_turn(q, k, v, total, largest, weight, *, scale, causal, first, first_key, keys):
+def attention_turn(q, k, v, total, largest, weight, *, scale, causal, window, softcap, first, first_key, keys):
     """The state after one block of keys and values more."""
-    return attend(q, k, v, (total, largest, weight), scale, causal, first, first_key, keys)
+    scoring = Scoring(scale, causal, window, softcap)
+    return attend(q, k, v, (total, largest, weight), (), scoring, first, first_key, keys)
 
 
 @operator(

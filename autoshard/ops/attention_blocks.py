@@ -7,8 +7,8 @@ scores come (online softmax, Milakov and Gimelshein 2018; Dao et al. 2022, "Flas
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,11 +16,16 @@ from autoshard.core.tensortype import DType
 from autoshard.ops.attributes import Place
 from autoshard.ops.registry import Operator
 from autoshard.ops.windows import Exchange, Ring, Varying, along, common_parts
+from autoshard.util.errors import ShapeError
 
 Shape = tuple[int, ...]
+Masks = tuple[np.ndarray, ...]
 State = tuple[np.ndarray, np.ndarray, np.ndarray]
 BLOCK = 512
 """Keys, or queries, whose scores are held at once."""
+LEAST = -30000.0
+"""The least score that a mask makes: exp of it is 0 beside any score that can be seen, its steps in f32 are 0.002, and
+a query that sees nothing weighs all keys alike."""
 AUTO, GATHER, RING = WAYS = ("auto", "gather", "ring")
 
 
@@ -39,10 +44,14 @@ def scale_of(q: np.ndarray, scale: float) -> np.floating:
     return accumulator(q).type(scale or 1 / math.sqrt(q.shape[-1]))
 
 
-def no_keys(q: np.ndarray, width: int) -> State:
-    """Weighted sum of rows of `width`, largest score, and sum of exponentials, of no keys yet."""
+def no_keys(q: np.ndarray, width: int, sink: np.ndarray | None = None) -> State:
+    """Weighted sum of rows of `width`, largest score, and sum of exponentials, of no keys yet; or of a sink alone,
+    which is a score without a value."""
     wide, rows = accumulator(q), q.shape[:-1]
-    return np.zeros((*rows, width), wide), np.full((*rows, 1), -np.inf, wide), np.zeros((*rows, 1), wide)
+    total = np.zeros((*rows, width), wide)
+    if sink is None:
+        return total, np.full((*rows, 1), -np.inf, wide), np.zeros((*rows, 1), wide)
+    return total, np.broadcast_to(sink.astype(wide), (*rows, 1)), np.ones((*rows, 1), wide)
 
 
 def blocks(held: int) -> Iterator[slice]:
@@ -50,51 +59,142 @@ def blocks(held: int) -> Iterator[slice]:
     return (slice(at, min(at + BLOCK, held)) for at in range(0, held, BLOCK))
 
 
-def scores_of(queries: np.ndarray, keys: np.ndarray, causal: bool, first: int, first_key: int) -> np.ndarray:
-    """Products of scaled queries [..., q, d] and keys [..., k, d]; -inf where `causal` hides the key from the query.
+class Scoring(NamedTuple):
+    """How scores are made of products of queries and keys; the attributes of Attention of these names."""
 
-    `first` and `first_key` are the numbers of the first query and of the first key.
+    scale: float = 0.0
+    causal: bool = False
+    window: int = 0
+    softcap: float = 0.0
+
+
+class BlockScores(NamedTuple):
+    """Scores [..., rows, keys]; what a slope of them comes to for products of queries and keys is `slope` times it
+    (None: 1), and for masks that add to them `kept` times it."""
+
+    values: np.ndarray
+    slope: np.ndarray | None
+    kept: np.ndarray | None
+
+
+def scores_of(
+    queries: np.ndarray, keys: np.ndarray, masks: Masks, scoring: Scoring, first: int, first_key: int
+) -> BlockScores:
+    """Scores of scaled queries [..., q, d] and keys [..., k, d]; -inf where a key is hidden by its place.
+
+    Products are capped, then masked: truths hide where they are False, numbers are added. `first` and `first_key` are
+    the numbers of the first query and of the first key.
     """
-    scores = queries @ keys.swapaxes(-1, -2)
-    if causal and first_key + keys.shape[-2] - 1 > first:
-        later = first_key + np.arange(keys.shape[-2]) > (first + np.arange(queries.shape[-2]))[:, None]
-        scores[..., later] = -np.inf
-    return scores
+    scores, slope, kept = queries @ keys.swapaxes(-1, -2), None, None
+    if scoring.softcap:
+        share = np.tanh(scores / scores.dtype.type(scoring.softcap))
+        scores, slope = share * scores.dtype.type(scoring.softcap), 1 - share * share
+    for mask in masks:
+        if mask.dtype == bool:
+            scores, seen = np.where(mask, scores, scores.dtype.type(LEAST)), mask.astype(scores.dtype)
+            slope, kept = (seen if one is None else one * seen for one in (slope, kept))
+        else:
+            scores = scores + mask.astype(scores.dtype)
+    scores = np.maximum(scores, scores.dtype.type(LEAST)) if masks else scores
+    hidden = _hidden(scoring, first, queries.shape[-2], first_key, keys.shape[-2])
+    if hidden is not None:
+        scores[..., hidden] = -np.inf
+    return BlockScores(scores, slope, kept)
+
+
+def _hidden(scoring: Scoring, first: int, queries: int, first_key: int, keys: int) -> np.ndarray | None:
+    """Which of these keys a query does not see by their places; None if it sees all of them."""
+    last, last_key, hidden = first + queries - 1, first_key + keys - 1, None
+    behind = (first + np.arange(queries))[:, None] - (first_key + np.arange(keys))
+    if scoring.causal and last_key > first:
+        hidden = behind < 0
+    if scoring.window and last - first_key >= scoring.window:
+        hidden = behind >= scoring.window if hidden is None else hidden | (behind >= scoring.window)
+    if scoring.window and not scoring.causal and last_key - first >= scoring.window:
+        hidden = behind <= -scoring.window if hidden is None else hidden | (behind <= -scoring.window)
+    return hidden
+
+
+def seeing(scoring: Scoring, first: int, queries: int, first_key: int, keys: int) -> slice:
+    """Those of `queries` queries from number `first` on that see any of the keys from number `first_key` on."""
+    start, stop = 0, queries
+    if scoring.causal or scoring.window:
+        start = first_key - (0 if scoring.causal else scoring.window - 1) - first
+    if scoring.window:
+        stop = first_key + keys - 1 + scoring.window - first
+    return slice(min(max(0, start), queries), max(0, min(stop, queries)))
+
+
+def seen_by(scoring: Scoring, first_key: int, keys: int, first: int, queries: int) -> slice:
+    """Those of `keys` keys from number `first_key` on that any of the queries from number `first` on sees."""
+    start, stop = 0, keys
+    if scoring.causal or scoring.window:
+        stop = first + queries + (0 if scoring.causal else scoring.window - 1) - first_key
+    if scoring.window:
+        start = first - scoring.window + 1 - first_key
+    return slice(min(max(0, start), keys), max(0, min(stop, keys)))
+
+
+def place_in(mask: np.ndarray, rows: slice, columns: slice) -> tuple:
+    """The index of a part of a mask, whose dims of size 1 stand for all."""
+    return ..., rows if mask.shape[-2] > 1 else slice(None), columns if mask.shape[-1] > 1 else slice(None)
+
+
+def cut(mask: np.ndarray, rows: slice, columns: slice) -> np.ndarray:
+    return mask[place_in(mask, rows, columns)]
+
+
+class ScoredBlock(NamedTuple):
+    """Scores of some rows of queries and a block of keys, with these keys and values [..., block, d or v]."""
+
+    rows: slice
+    columns: slice
+    scores: BlockScores
+    keys: np.ndarray
+    values: np.ndarray
 
 
 def scored_blocks(
     q: np.ndarray,
     k: np.ndarray,
     v: np.ndarray,
-    scale: float,
-    causal: bool,
+    masks: Masks,
+    scoring: Scoring,
     first: int,
     first_key: int,
     keys: int,
-) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray]]:
-    """Scores [..., rows, block] of the queries that see any key of a block, with the keys and values [..., block, d or
-    v], one block after another; and which rows of queries these are.
+) -> Iterator[ScoredBlock]:
+    """Scores [..., rows, block] of the queries that see any key of a block, one block after another.
 
     The keys begin with number `first_key`; what comes after `keys` keys in all is padding, and not looked at.
     """
-    queries = q.astype(accumulator(q)) * scale_of(q, scale)
+    queries = q.astype(accumulator(q)) * scale_of(q, scoring.scale)
     for block in blocks(min(k.shape[-2], keys - first_key)):
-        rows = slice(max(0, first_key + block.start - first) if causal else 0, q.shape[-2])
+        at, held = first_key + block.start, block.stop - block.start
+        rows = seeing(scoring, first, q.shape[-2], at, held)
         if rows.start >= rows.stop:
-            return
+            continue
         looked_at, values = (one[..., block, :].astype(queries.dtype, copy=False) for one in (k, v))
-        scores = scores_of(queries[..., rows, :], looked_at, causal, first + rows.start, first_key + block.start)
-        yield rows, scores, looked_at, values
+        parts = tuple(cut(one, rows, block) for one in masks)
+        scores = scores_of(queries[..., rows, :], looked_at, parts, scoring, first + rows.start, at)
+        yield ScoredBlock(rows, block, scores, looked_at, values)
 
 
 def with_rows(state: State, rows: slice, new: State) -> State:
     """The state with other numbers for some rows of queries."""
-    if rows.start == 0:
+    held = state[0].shape[-2]
+    if rows.start == 0 and rows.stop >= held:
         return new
     total, largest, weight = (
-        np.concatenate((old[..., : rows.start, :], one), axis=-2) for old, one in zip(state, new, strict=True)
+        np.concatenate((old[..., : rows.start, :], one, old[..., rows.stop :, :]), axis=-2)
+        for old, one in zip(state, new, strict=True)
     )
     return total, largest, weight
+
+
+def safe(weight: np.ndarray) -> np.ndarray:
+    """Sums of exponentials to divide by: 1 where no key is seen."""
+    return np.where(weight > 0, weight, weight.dtype.type(1))
 
 
 def rebase(scores: np.ndarray, largest: np.ndarray, weight: np.ndarray) -> State:
@@ -115,7 +215,7 @@ def rebase(scores: np.ndarray, largest: np.ndarray, weight: np.ndarray) -> State
 # -- what all kinds of work are counted by
 
 
-def seen_share(q: Shape, k: Shape, causal: bool, queries: int = 0) -> float:
+def seen_share(q: Shape, k: Shape, causal: bool, window: int = 0, queries: int = 0) -> float:
     """Of all pairs of a query and a key, the share that is looked at.
 
     Args:
@@ -123,20 +223,51 @@ def seen_share(q: Shape, k: Shape, causal: bool, queries: int = 0) -> float:
             which see most of all.
     """
     own, keys, last = q[-2], k[-2], max(q[-2], queries)
-    if not causal or not own or not keys:
+    if not (causal or window) or not own or not keys:
         return 1.0
-    return (_seen_by(last, keys) - _seen_by(last - own, keys)) / (own * keys)
+    first, ahead = last - own, 1 if causal else window
+    seen = _up_to(last, keys, ahead) - _up_to(first, keys, ahead)
+    passed = _up_to(last, keys, 1 - window) - _up_to(first, keys, 1 - window) if window else 0.0
+    return (seen - passed) / (own * keys)
 
 
-def _seen_by(queries: int, keys: int) -> float:
-    """Pairs that so many causal queries look at, query i at the keys 0 to i."""
-    both = min(queries, keys)
-    return both * (both + 1) / 2 + (queries - both) * keys
+def _up_to(queries: int, keys: int, ahead: int) -> float:
+    """Pairs of so many queries with keys, query i with the first i + ahead of them."""
+    if ahead < 0:
+        return _up_to(queries + ahead, keys, 0) if queries + ahead > 0 else 0.0
+    return _steps(queries + ahead, keys) - _steps(ahead, keys)
 
 
-def most_seen(q: Shape, k: Shape, queries: int, causal: bool) -> float:
+def _steps(count: int, most: int) -> float:
+    """0 + 1 + 2 + ... of so many terms, none above `most`."""
+    below = min(count, most + 1)
+    return below * (below - 1) / 2 + (count - below) * most
+
+
+def most_seen(q: Shape, k: Shape, queries: int, causal: bool, window: int = 0) -> float:
     """How many times more pairs the last of `queries` queries look at than the shapes q and k would alone."""
-    return seen_share(q, k, causal, queries) / seen_share(q, k, causal)
+    return seen_share(q, k, causal, window, queries) / seen_share(q, k, causal, window)
+
+
+# -- what else makes scores: masks, and a sink
+
+
+def mask_marks(q: Shape, k: Shape, mask: Shape, rows: str = "q", columns: str = "[k]") -> str:
+    """The dims of a mask in a rule: those of scores, or 1.
+
+    Raises:
+        ShapeError: dims that scores do not have.
+    """
+    scores = (*q[:-1], k[-2])
+    if len(mask) != len(scores) or any(own not in (1, of) for own, of in zip(mask, scores, strict=True)):
+        raise ShapeError(f"Attention: what is added to scores {scores}, or hides them, has these dims or 1, not {mask}")
+    names = (*(f"h{i}" for i in range(len(q) - 2)), rows, columns)
+    return " ".join("1" if own == 1 else name for own, name in zip(mask, names, strict=True))
+
+
+def parted(extras: Sequence[np.ndarray], sinks: bool) -> tuple[Masks, np.ndarray | None]:
+    """Masks, and the sink behind them if there is one."""
+    return (tuple(extras[:-1]), extras[-1]) if sinks else (tuple(extras), None)
 
 
 def group_marks(q: Shape, k: Shape) -> tuple[str, str]:
@@ -154,12 +285,26 @@ def fits_groups(q: Shape, k: Shape) -> bool:
     return len(q) == len(k) and all(few in (1, many) for many, few in zip(q[:-2], k[:-2], strict=True))
 
 
+def check_slopes(name: str, g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape) -> None:
+    """Raise ShapeError unless these are operands of a gradient of attention."""
+    fits = len(g) == len(q) == len(k) == len(v) >= 3 and g[:-1] == q[:-1] == inner[:-1] and fits_groups(q, k)
+    fits = fits and k[:-1] == v[:-1] and (q[-1], g[-1], inner[-1]) == (k[-1], v[-1], 1)
+    if not fits:
+        raise ShapeError(
+            f"{name} takes slopes [..., q, v] with sums [..., q, 1], queries [..., q, d], keys [..., k, d] and values "
+            f"[..., k, v], not {g}, {inner}, {q}, {k} and {v}"
+        )
+
+
 # -- in turns, with blocks that go round
 
 
-def ring_parts(q: Shape, k: Shape, sequence: str) -> int:
-    """Into how many parts a ring may split queries and keys alike; 0 if attention is not to run in a ring."""
-    parts = common_parts(q[-2], k[-2]) if sequence == RING else 0
+def ring_parts(q: Shape, k: Shape, extras: Sequence[Shape], sequence: str) -> int:
+    """Into how many parts a ring may split queries and keys alike; 0 if attention is not to run in a ring.
+
+    Masks and sinks do not go round: with them all keys are gathered.
+    """
+    parts = common_parts(q[-2], k[-2]) if sequence == RING and not extras else 0
     return parts if parts > 1 else 0
 
 
@@ -178,7 +323,8 @@ def block_ring(
     """
     dim, (own, other, count) = place.operands[held].rank - 2, numbers
     held_at, moving_at = _block_numbers(place, held, moving[0], dim)
-    given = {"scale": attrs["scale"], "causal": attrs["causal"], count: place.operands[moving[0]].shape[dim]}
+    given = {name: attrs[name] for name in Scoring._fields}
+    given[count] = place.operands[moving[0]].shape[dim]
     each = tuple({**given, own: held_at, other: one} for one in moving_at)
     return Exchange(ring=Ring(moving, dim, *turns, each))
 

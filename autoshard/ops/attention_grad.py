@@ -16,79 +16,102 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import DType
+from autoshard.core.tensortype import dtype as element_type
 from autoshard.ops.attention import attention
 from autoshard.ops.attention_blocks import (
     BLOCK,
+    Masks,
+    Scoring,
     Shape,
     State,
     accumulator,
     block_ring,
     blocks,
-    fits_groups,
+    check_slopes,
+    cut,
     group_marks,
+    mask_marks,
     most_seen,
     no_keys,
+    parted,
     rebase,
     ring_parts,
+    safe,
     scale_of,
     scored_blocks,
     scores_of,
+    seen_by,
     seen_share,
     state_type,
     with_rows,
 )
+from autoshard.ops.attention_mask_grad import attention_mask_grad
 from autoshard.ops.attributes import Place
 from autoshard.ops.options import Filling, Storage, UnequalFlops
-from autoshard.ops.pointwise import mul
-from autoshard.ops.reduce import reduce_sum
+from autoshard.ops.pointwise import mul, sub
+from autoshard.ops.reduce import reduce_sum, sum_to
 from autoshard.ops.registry import operator
+from autoshard.ops.unary import cast, exp, neg, wants
 from autoshard.ops.windows import Exchange
-from autoshard.util.errors import ShapeError
 
 Pair = tuple[np.ndarray, np.ndarray]
 
 
 @attention.gradient
-def _(g, y, q, k, v, scale, causal, sequence, first):
-    attrs = {"scale": scale, "causal": causal, "sequence": sequence}
+def _(g, y, q, k, v, *extras, first, **attrs):
     # Of each query: what the slopes of its weights come to, weighted.
     inner = reduce_sum(mul(g, y), axis=-1, keep_dims=True)
-    slope, ends = attention_query_grad(g, inner, q, k, v, first=first, **attrs)
-    return slope, *attention_key_grad(g, inner, q, ends, k, v, first=first, **attrs)
+    slope, ends = attention_query_grad(g, inner, q, k, v, *extras, first=first, **attrs)
+    keys, values = attention_key_grad(g, inner, q, ends, k, v, *extras, first=first, **attrs)
+    masks = len(extras) - attrs["sinks"]
+    found = [_of_mask(i, one, (g, inner, q, ends, k, v, *extras), attrs) for i, one in enumerate(extras[:masks])]
+    found += [_of_sink(inner, ends, sink) for sink in extras[masks:]]
+    return slope, keys, values, *found
 
 
-def _check(name: str, g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape) -> None:
-    fits = len(g) == len(q) == len(k) == len(v) >= 3 and g[:-1] == q[:-1] == inner[:-1] and fits_groups(q, k)
-    fits = fits and k[:-1] == v[:-1] and (q[-1], g[-1], inner[-1]) == (k[-1], v[-1], 1)
-    if not fits:
-        raise ShapeError(
-            f"{name} takes slopes [..., q, v] with sums [..., q, 1], queries [..., q, d], keys [..., k, d] and values "
-            f"[..., k, v], not {g}, {inner}, {q}, {k} and {v}"
-        )
+def _of_mask(i: int, mask: Any, operands: tuple, attrs: Mapping[str, Any]) -> Any:
+    """What a mask of numbers gets: all that scores get, in the dims that it has."""
+    return attention_mask_grad(*operands, of=i, **attrs) if wants(mask) else None
+
+
+def _of_sink(inner: Any, ends: Any, sink: Any) -> Any:
+    """What a sink gets: its weights, which have no value, miss the mean of the others by `inner`."""
+    weights = exp(sub(_like(sink, ends), ends))
+    return _like(neg(sum_to(mul(weights, _like(inner, ends)), tuple(sink.shape))), sink)
+
+
+def _like(x: Any, other: Any) -> Any:
+    """x with the element type of another tensor."""
+    return x if element_type(x.dtype) == element_type(other.dtype) else cast(x, dtype=element_type(other.dtype).name)
 
 
 # -- of queries
 
 
-def _query_rule(g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *, sequence: str, **_: object) -> str:
-    _check("AttentionQueryGrad", g, inner, q, k, v)
-    mark, (asking, asked) = ring_parts(q, k, sequence), group_marks(q, k)
+def _query_rule(
+    g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *extras: Shape, sequence: str, **_: object
+) -> str:
+    check_slopes("AttentionQueryGrad", g, inner, q, k, v)
+    mark, (asking, asked) = ring_parts(q, k, extras, sequence), group_marks(q, k)
     own = f"{asking} q^{mark}" if mark else f"{asking} q"
     other = f"{asked} [k]=q" if mark else f"{asked} [k]"
-    return f"{own} [v], {own} 1, {own} [d], {other} [d], {other} [v] -> {own} [d], {own} 1"
+    more = "".join(f", {mask_marks(q, k, one)}" for one in extras)
+    return f"{own} [v], {own} 1, {own} [d], {other} [d], {other} [v]{more} -> {own} [d], {own} 1"
 
 
 def _query_shapes(g: Shape, inner: Shape, q: Shape, *_: Shape, **__: object) -> tuple[Shape, Shape]:
     return q, inner
 
 
-def _query_flops(g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *, causal: bool, **_: object) -> float:
+def _query_flops(
+    g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, window: int, **__: object
+) -> float:
     """Three products and an exponential for each pair of a query and a key that it sees; per index combination."""
-    return seen_share(q, k, causal) * _query_pair_flops(q, v) / (q[-1] * v[-1])
+    return seen_share(q, k, causal, window) * _query_pair_flops(q, v) / (q[-1] * v[-1])
 
 
-def _query_imbalance(whole: Sequence, local: Sequence, *, causal: bool, **_: object) -> float:
-    return most_seen(local[2].shape, local[3].shape, whole[2].shape[-2], causal)
+def _query_imbalance(whole: Sequence, local: Sequence, *, causal: bool, window: int, **_: object) -> float:
+    return most_seen(local[2].shape, local[3].shape, whole[2].shape[-2], causal, window)
 
 
 def _query_pair_flops(q: Shape, v: Shape) -> int:
@@ -101,14 +124,14 @@ def _query_turn_flops(g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *_: 
 
 
 def _query_begin_flops(
-    g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, **__: object
+    g: Shape, inner: Shape, q: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, window: int, **__: object
 ) -> float:
-    return seen_share(q, k, causal) * _query_turn_flops(g, inner, q, k, v)
+    return seen_share(q, k, causal, window) * _query_turn_flops(g, inner, q, k, v)
 
 
 def _query_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     """Weights and slopes of a block of keys, and the state."""
-    _, _, q, k, _ = operands[:5]
+    _, _, q, k = operands[:4]
     return max(4, q.dtype.itemsize) * math.prod(q.shape[:-1]) * (2 * min(BLOCK, k.shape[-2]) + 2 * q.shape[-1] + 4)
 
 
@@ -123,34 +146,60 @@ def _query_types(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> t
     flops=UnequalFlops(count=_query_flops, imbalance=_query_imbalance),
     storage=Storage(scratch=_query_scratch),
 )
-def attention_query_grad(g, inner, q, k, v, *, scale=0.0, causal=False, sequence="auto", first=0):
+def attention_query_grad(
+    g,
+    inner,
+    q,
+    k,
+    v,
+    *extras,
+    scale=0.0,
+    causal=False,
+    window=0,
+    softcap=0.0,
+    sinks=False,
+    sequence="auto",
+    first=0,
+):
     """The gradient of queries from that of the result, `g`; and the logarithm of each query's sum of exponentials.
 
     `inner` is what g and the result come to for each query, sum(g * y). Attributes are those of Attention.
     """
-    found = query_slopes(g, inner, q, k, v, no_keys(q, q.shape[-1]), scale, causal, first, 0, k.shape[-2])
-    return _query_end(q, found)
+    masks, sink = parted(extras, sinks)
+    scoring, start = Scoring(scale, causal, window, softcap), no_keys(q, q.shape[-1], sink)
+    return _query_end(q, query_slopes(g, inner, q, k, v, start, masks, scoring, first, 0, k.shape[-2]))
 
 
 def query_slopes(
-    g: np.ndarray, inner: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray, state: State, scale: float, *of: Any
+    g: np.ndarray,
+    inner: np.ndarray,
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    state: State,
+    masks: Masks,
+    scoring: Scoring,
+    *of: Any,
 ) -> State:
     """The state, whose sum is one of slopes times keys, after these keys and values too; `of` is what `scored_blocks`
     takes besides."""
-    factor, slopes = scale_of(q, scale), g.astype(state[0].dtype, copy=False)
-    for rows, scores, looked_at, values in scored_blocks(q, k, v, scale, *of):
+    factor, slopes = scale_of(q, scoring.scale), g.astype(state[0].dtype, copy=False)
+    for rows, _, (scores, slope, _), looked_at, values in scored_blocks(q, k, v, masks, scoring, *of):
         total, largest, weight = (one[..., rows, :] for one in state)
         old, largest, weight = rebase(scores, largest, weight)
         change = slopes[..., rows, :] @ values.swapaxes(-1, -2)
         change -= inner[..., rows, :]
         change *= scores
+        if slope is not None:
+            change *= slope
         state = with_rows(state, rows, (total * old + (change @ looked_at) * factor, largest, weight))
     return state
 
 
 def _query_end(q: np.ndarray, state: State) -> Pair:
     total, largest, weight = state
-    return (total / weight).astype(q.dtype, copy=False), largest + np.log(weight)
+    ends = np.where(weight > 0, largest, largest.dtype.type(0)) + np.log(safe(weight))
+    return (total / safe(weight)).astype(q.dtype, copy=False), ends
 
 
 @attention_query_grad.localize
@@ -174,9 +223,10 @@ def _state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> st
     storage=Storage(scratch=_query_scratch),
     flops=_query_begin_flops,
 )
-def attention_query_grad_begin(g, inner, q, k, v, *, scale, causal, first, first_key, keys):
+def attention_query_grad_begin(g, inner, q, k, v, *, scale, causal, window, softcap, first, first_key, keys):
     """The state after the rank's own block of keys."""
-    return query_slopes(g, inner, q, k, v, no_keys(q, q.shape[-1]), scale, causal, first, first_key, keys)
+    scoring, start = Scoring(scale, causal, window, softcap), no_keys(q, q.shape[-1])
+    return query_slopes(g, inner, q, k, v, start, (), scoring, first, first_key, keys)
 
 
 @operator(
@@ -188,10 +238,11 @@ def attention_query_grad_begin(g, inner, q, k, v, *, scale, causal, first, first
     flops=_query_turn_flops,
 )
 def attention_query_grad_turn(
-    g, inner, q, k, v, total, largest, weight, *, scale, causal, first, first_key, keys
+    g, inner, q, k, v, total, largest, weight, *, scale, causal, window, softcap, first, first_key, keys
 ):  # fmt: skip
     """The state after one block of keys and values more."""
-    return query_slopes(g, inner, q, k, v, (total, largest, weight), scale, causal, first, first_key, keys)
+    scoring = Scoring(scale, causal, window, softcap)
+    return query_slopes(g, inner, q, k, v, (total, largest, weight), (), scoring, first, first_key, keys)
 
 
 @operator(
@@ -214,12 +265,15 @@ def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
 # -- of keys and values
 
 
-def _key_rule(g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *, sequence: str, **_: object) -> str:
-    _check("AttentionKeyGrad", g, inner, q, k, v)
-    mark, (asking, asked) = ring_parts(q, k, sequence), group_marks(q, k)
+def _key_rule(
+    g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *extras: Shape, sequence: str, **_: object
+) -> str:
+    check_slopes("AttentionKeyGrad", g, inner, q, k, v)
+    mark, (asking, asked) = ring_parts(q, k, extras, sequence), group_marks(q, k)
     own = f"{asked} k^{mark}" if mark else f"{asked} k"
     other = f"{asking} [q]=k" if mark else f"{asking} q"
-    return f"{other} [v], {other} 1, {other} [d], {other} 1, {own} [d], {own} [v] -> {own} [d], {own} [v]"
+    more = "".join(f", {mask_marks(q, k, one, columns='k')}" for one in extras)
+    return f"{other} [v], {other} 1, {other} [d], {other} 1, {own} [d], {own} [v]{more} -> {own} [d], {own} [v]"
 
 
 def _key_shapes(g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *_: Shape, **__: object) -> tuple:
@@ -231,14 +285,23 @@ def _key_types(g: DType, inner: DType, q: DType, ends: DType, k: DType, v: DType
 
 
 def _key_flops(
-    g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *, causal: bool, **_: object
+    g: Shape,
+    inner: Shape,
+    q: Shape,
+    ends: Shape,
+    k: Shape,
+    v: Shape,
+    *_: Shape,
+    causal: bool,
+    window: int,
+    **__: object,
 ) -> float:
     """Four products and an exponential for each pair of a query and a key that it sees; per index combination."""
-    return seen_share(q, k, causal) * _key_pair_flops(q, v) / (q[-1] * v[-1])
+    return seen_share(q, k, causal, window) * _key_pair_flops(q, v) / (q[-1] * v[-1])
 
 
-def _key_imbalance(whole: Sequence, local: Sequence, *, causal: bool, **_: object) -> float:
-    return most_seen(local[2].shape, local[4].shape, whole[2].shape[-2], causal)
+def _key_imbalance(whole: Sequence, local: Sequence, *, causal: bool, window: int, **_: object) -> float:
+    return most_seen(local[2].shape, local[4].shape, whole[2].shape[-2], causal, window)
 
 
 def _key_pair_flops(q: Shape, v: Shape) -> int:
@@ -253,9 +316,18 @@ def _key_turn_flops(
 
 
 def _key_begin_flops(
-    g: Shape, inner: Shape, q: Shape, ends: Shape, k: Shape, v: Shape, *_: Shape, causal: bool, **__: object
+    g: Shape,
+    inner: Shape,
+    q: Shape,
+    ends: Shape,
+    k: Shape,
+    v: Shape,
+    *_: Shape,
+    causal: bool,
+    window: int,
+    **__: object,
 ) -> float:
-    return seen_share(q, k, causal) * _key_turn_flops(g, inner, q, ends, k, v)
+    return seen_share(q, k, causal, window) * _key_turn_flops(g, inner, q, ends, k, v)
 
 
 def _key_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
@@ -273,15 +345,31 @@ def _key_scratch(operands: Sequence, results: Sequence, **_: object) -> int:
     storage=Storage(scratch=_key_scratch),
     filling=Filling(neutral="yes"),
 )
-def attention_key_grad(g, inner, q, ends, k, v, *, scale=0.0, causal=False, sequence="auto", first=0, first_key=0):
+def attention_key_grad(
+    g,
+    inner,
+    q,
+    ends,
+    k,
+    v,
+    *extras,
+    scale=0.0,
+    causal=False,
+    window=0,
+    softcap=0.0,
+    sinks=False,
+    sequence="auto",
+    first=0,
+    first_key=0,
+):
     """The gradients of keys and values; `ends` are the logarithms that AttentionQueryGrad gives.
 
     A query of zeros without slope adds nothing, so padding may stand behind the last one. `first_key` is the number of
     the first key, where k and v are only a block.
     """
-    queries = first + q.shape[-2]
-    made = key_slopes(g, inner, q, ends, k, v, _key_start(q, k, v), scale, causal, first, first_key, queries)
-    return _key_end(k, v, made)
+    (masks, _), scoring = parted(extras, sinks), Scoring(scale, causal, window, softcap)
+    start, queries = _key_start(q, k, v), first + q.shape[-2]
+    return _key_end(k, v, key_slopes(g, inner, q, ends, k, v, start, masks, scoring, first, first_key, queries))
 
 
 def _key_start(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Pair:
@@ -296,8 +384,8 @@ def key_slopes(
     k: np.ndarray,
     v: np.ndarray,
     state: Pair,
-    scale: float,
-    causal: bool,
+    masks: Masks,
+    scoring: Scoring,
     first: int,
     first_key: int,
     queries: int,
@@ -308,18 +396,21 @@ def key_slopes(
     looked_at, read = k.astype(wide, copy=False), v.astype(wide, copy=False).swapaxes(-1, -2)
     for block in blocks(min(q.shape[-2], queries - first)):
         asking, slopes = (one[..., block, :].astype(wide, copy=False) for one in (q, g))
-        asking = asking * scale_of(q, scale)
-        last = first + block.start + asking.shape[-2] if causal else first_key + k.shape[-2]
-        seen = slice(0, min(k.shape[-2], max(0, last - first_key)))
-        if not seen.stop:
+        asking = asking * scale_of(q, scoring.scale)
+        at = first + block.start
+        seen = seen_by(scoring, first_key, k.shape[-2], at, asking.shape[-2])
+        if seen.start >= seen.stop:
             continue
-        weights = scores_of(asking, looked_at[..., seen, :], causal, first + block.start, first_key)
+        parts = tuple(cut(one, block, seen) for one in masks)
+        weights, slope, _ = scores_of(asking, looked_at[..., seen, :], parts, scoring, at, first_key + seen.start)
         weights -= ends[..., block, :]
         np.exp(weights, out=weights)
         values[..., seen, :] += _of_groups(weights.swapaxes(-1, -2) @ slopes, values)
         change = slopes @ read[..., seen]
         change -= inner[..., block, :]
         change *= weights
+        if slope is not None:
+            change *= slope
         keys[..., seen, :] += _of_groups(change.swapaxes(-1, -2) @ asking, keys)
     return keys, values
 
@@ -352,9 +443,10 @@ def _key_state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -
     storage=Storage(scratch=_key_scratch),
     flops=_key_begin_flops,
 )
-def attention_key_grad_begin(g, inner, q, ends, k, v, *, scale, causal, first, first_key, queries):
+def attention_key_grad_begin(g, inner, q, ends, k, v, *, scale, causal, window, softcap, first, first_key, queries):
     """The gradients by the rank's own queries."""
-    return key_slopes(g, inner, q, ends, k, v, _key_start(q, k, v), scale, causal, first, first_key, queries)
+    scoring = Scoring(scale, causal, window, softcap)
+    return key_slopes(g, inner, q, ends, k, v, _key_start(q, k, v), (), scoring, first, first_key, queries)
 
 
 @operator(
@@ -366,10 +458,11 @@ def attention_key_grad_begin(g, inner, q, ends, k, v, *, scale, causal, first, f
     flops=_key_turn_flops,
 )
 def attention_key_grad_turn(
-    g, inner, q, ends, k, v, keys, values, *, scale, causal, first, first_key, queries
+    g, inner, q, ends, k, v, keys, values, *, scale, causal, window, softcap, first, first_key, queries
 ):  # fmt: skip
     """The gradients by one block of queries more."""
-    return key_slopes(g, inner, q, ends, k, v, (keys, values), scale, causal, first, first_key, queries)
+    scoring = Scoring(scale, causal, window, softcap)
+    return key_slopes(g, inner, q, ends, k, v, (keys, values), (), scoring, first, first_key, queries)
 
 
 @operator("AttentionKeyGradEnd", rule=None, shape=_key_shapes, dtype=_key_types)

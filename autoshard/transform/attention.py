@@ -1,28 +1,29 @@
 """Attention that people write by hand as the one operator: `joined_attention(graph)`, of a graph without gradients.
 
-    softmax(mask(q k^T * scale)) v    ->    Attention(q, k, v)
+    softmax(mask(cap(q k^T * scale))) v    ->    Attention(q, k, v, masks)
 
-The mask is none, or lets each query see the keys up to its own place; scores may be scaled before it. Keys and values
-that are copied to all heads of a group are taken as they were before. What else is done with scores (dropout, caps,
-other masks, a second reader) leaves the operators as they are.
+Products may be of any form and order of dims, in torch's operators or those of StableHLO. Masks that hide by place
+(causal ones, windows) become attributes, others operands; keys and values that are copied to all heads of a group are
+taken as they were before. What else is done with scores (dropout, a second reader) leaves the operators as they are.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
-
-import numpy as np
+from typing import Any
 
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.ops.registry import lookup
+from autoshard.transform.attention_masks import Known, SpreadMask, parts_of, range_of, together
+from autoshard.transform.attention_scores import ScoreChains, ScoreMask, ScoreSteps
+from autoshard.transform.dim_atoms import Dim, DimAtom, Dims, Letters, leaves_of, product_letters, size_of
+from autoshard.transform.elements import ConstantElements
+from autoshard.transform.shared_keys import SharedKeys, before_copies
 from autoshard.transform.simplify import live_nodes, with_nodes
 
-HIDDEN = -1e4
-"""Scores that are this or less count as hidden: exp of it is 0 beside any score that can be seen."""
-_PRODUCTS = ("MatMul", "BatchMatMul")
+_PRODUCTS = ("MatMul", "BatchMatMul", "DotGeneral", "Einsum")
 
 
 def joined_attention(graph: Graph, keep: Collection[Node] = ()) -> Graph:
@@ -35,21 +36,12 @@ def joined_attention(graph: Graph, keep: Collection[Node] = ()) -> Graph:
     return graph if nodes == graph.nodes else with_nodes(graph, nodes)
 
 
-@dataclass(frozen=True)
-class _Scores:
-    """What scores are before their softmax."""
-
-    query: Value
-    key: Value
-    scale: float
-    causal: bool
-
-
 class _AttentionJoiner:
     def __init__(self, graph: Graph, keep: Collection[Node]) -> None:
         self.graph, self.keep = graph, keep
-        self.uses = Counter(value for node in graph.nodes for value in node.uses)
-        self.uses.update(graph.outputs)
+        self.elements = ConstantElements(graph)
+        self.chains = ScoreChains(graph, keep, self.elements)
+        self.ranges: Known = {}
         self.names = {value.name for value in graph.values}
 
     def run(self) -> tuple[Node, ...]:
@@ -58,152 +50,36 @@ class _AttentionJoiner:
 
     def joined(self, node: Node) -> Iterable[Node]:
         """The nodes that stand for a node."""
-        if node in self.keep:
+        if node in self.keep or node.given_rule is not None:
             return (node,)
-        if node.op.name == "Attention" and node.given_rule is None:
-            return self.grouped(node, *node.operands)
-        found = self.by_hand(node) if node.op.name in _PRODUCTS and not any(node.attrs.values()) else None
-        if found is None:
+        if node.op.name == "Attention":
+            return self.grouped(node)
+        found = self.by_hand(node) if node.op.name in _PRODUCTS else None
+        return (node,) if found is None else found
+
+    def grouped(self, node: Node) -> Iterable[Node]:
+        """An attention, on keys and values before they were copied to all heads of a group."""
+        made = _AttentionWriter(self, node)
+        query, key, value, *extras = node.operands
+        shared = made.shared(key, value)
+        if shared is None:
             return (node,)
-        value = node.operands[1]
-        attrs = {"scale": found.scale, "causal": found.causal}
-        return self.grouped(self.attention(node, (found.query, found.key, value), attrs), found.query, found.key, value)
+        result = made.attend(query, shared, extras, node.attrs, node.results[0].type.shape)
+        return made.ending(result)
 
-    @staticmethod
-    def attention(node: Node, operands: tuple[Value, ...], attrs: dict) -> Node:
-        op = lookup("Attention")
-        return Node(op, operands, op.check_attributes(attrs), node.results, node.name, node.source)
-
-    # -- scores by hand
-
-    def by_hand(self, node: Node) -> _Scores | None:
-        """The scores of a product of weights and values; None if it is none."""
-        weights = self.maker(node.operands[0], "Cast", "Identity")
-        if weights is None or weights.op.name != "Softmax" or len(node.operands) != 2:
+    def by_hand(self, node: Node) -> Iterable[Node] | None:
+        """The attention whose last product a node is; None if it is none."""
+        letters = product_letters(node)
+        if letters is None:
             return None
-        rank = weights.operands[0].type.rank
-        if weights.attrs["axis"] not in (-1, rank - 1) or rank < 3:
-            return None
-        return self.scores(weights.operands[0], node)
-
-    def scores(self, value: Value, last: Node) -> _Scores | None:
-        """What was done with products of queries and keys, the last first: a mask, then scales."""
-        scale, causal, masked = 1.0, False, False
-        while (made := self.maker(value, "Cast", "Identity")) is not None and made.op.name not in _PRODUCTS:
-            if (mask := self.mask(made)) is not None:
-                if masked or scale != 1.0:
-                    return None
-                masked, causal = True, mask == "causal"
-            elif (factor := self.factor(made)) is not None:
-                scale *= factor
-            else:
-                return None
-            value = made.operands[0]
-        return None if made is None else self.product(made, last, scale, causal)
-
-    def maker(self, value: Value, *passed: str) -> Node | None:
-        """The node that makes a value, behind those that pass it on; None if something else reads one of these."""
-        while value in self.graph.producers and self.uses[value] == 1:
-            node, _ = self.graph.producers[value]
-            if node in self.keep:
-                return None
-            if node.op.name not in passed:
-                return node
-            value = node.operands[0]
+        for i in (0, 1):
+            chain = self.chains.of(node.operands[i])
+            if chain is not None:
+                first = product_letters(chain.product)
+                assert first is not None
+                found = _FoundAttention(self, node, i, letters, chain.product, first)
+                return found.read(chain)
         return None
-
-    def mask(self, node: Node) -> str | None:
-        """ "causal" or "none" of what hides scores, None of anything else."""
-        if node.op.name == "MaskedFill" and node.attrs["value"] <= HIDDEN:
-            hidden = self.constant(node.operands[1])
-        elif node.op.name == "Add":
-            added = self.constant(node.operands[1])
-            if added is None or not np.all((added == 0) | (added <= HIDDEN)):
-                return None
-            hidden = added <= HIDDEN
-        else:
-            return None
-        return None if hidden is None else _kind_of(hidden, *node.results[0].type.shape[-2:])
-
-    def factor(self, node: Node) -> float | None:
-        """The number that a node multiplies by."""
-        if node.op.name == "ScalarMul":
-            return float(node.attrs["factor"])
-        if node.op.name not in ("Mul", "Div", "RealDiv"):
-            return None
-        number = self.constant(node.operands[1])
-        if number is None or number.size != 1 or not np.all(number):
-            return None
-        return float(number.item()) if node.op.name == "Mul" else 1 / float(number.item())
-
-    def constant(self, value: Value) -> np.ndarray | None:
-        """The numbers of a value, if they do not depend on anything."""
-        if value not in self.graph.producers:
-            return None
-        node, _ = self.graph.producers[value]
-        if node.op.name == "Constant" and not any(node.attrs["start"]) and node.attrs["shape"] is None:
-            return node.attrs["value"].array
-        return np.asarray(node.attrs["value"]) if node.op.name == "Fill" and not node.operands else None
-
-    def product(self, node: Node, last: Node, scale: float, causal: bool) -> _Scores | None:
-        """The scores, if their dims are those of attention."""
-        query, key = node.operands
-        if node.attrs.get("transpose_a") or not scale:
-            return None
-        if not node.attrs.get("transpose_b"):
-            turned = self.graph.producers.get(key, (None, 0))[0]
-            rank = key.type.rank
-            if turned is None or turned.op.name != "Transpose":
-                return None
-            if tuple(turned.attrs["perm"]) != (*range(rank - 2), rank - 1, rank - 2):
-                return None
-            key = turned.operands[0]
-        value, result = last.operands[1].type, last.results[0].type
-        lead = query.type.shape[:-2]
-        fits = lead == key.type.shape[:-2] == value.shape[:-2] and len(lead) > 0
-        fits = fits and query.type.shape[-1] == key.type.shape[-1] and key.type.shape[-2] == value.shape[-2]
-        return _Scores(query, key, scale, causal) if fits and value.dtype == result.dtype else None
-
-    # -- keys and values that heads share
-
-    def grouped(self, node: Node, query: Value, key: Value, value: Value) -> Iterator[Node]:
-        """The attention, on keys and values before they were copied to all heads of a group."""
-        known = [self.before_copies(one) for one in (key, value)]
-        if None in known or len({one.type.shape[:-2] for one in known if one is not None}) != 1:
-            yield node
-            return
-        keys, values = known
-        assert keys is not None and values is not None
-        *lead, groups, _, _, _ = keys.type.shape
-        heads, length, width = query.type.shape[-3:]
-        apart = self.reshape(query, (*lead, groups, heads // groups, length, width), node)
-        yield apart
-        op = lookup("Attention")
-        operands = (apart.results[0], keys, values)
-        (of,) = op.result_types(tuple(one.type for one in operands), node.attrs)
-        found = Value(of, self.name(f"{node.results[0].name}.groups"))
-        yield Node(op, operands, node.attrs, (found,), node.name, node.source)
-        joined = self.reshape(found, node.results[0].type.shape, node)
-        yield Node(joined.op, joined.operands, joined.attrs, node.results, "", node.source)
-
-    def before_copies(self, value: Value) -> Value | None:
-        """[..., groups, 1, rows, width] that are copied to [..., groups, n, rows, width] and joined to heads."""
-        joined = self.graph.producers.get(value, (None, 0))[0]
-        if joined is None or joined.op.name != "Reshape":
-            return None
-        copied = self.graph.producers.get(joined.operands[0], (None, 0))[0]
-        if copied is None or copied.op.name != "BroadcastTo" or copied.operands[0].type.rank < 4:
-            return None
-        before, after = copied.operands[0].type.shape, copied.results[0].type.shape
-        shared = len(before) == len(after) and before[-3] == 1 and (*before[:-3], *before[-2:]) == (
-            *after[:-3], *after[-2:])  # fmt: skip
-        whole = (*after[:-4], after[-4] * after[-3], *after[-2:]) == tuple(value.type.shape)
-        return copied.operands[0] if shared and whole else None
-
-    def reshape(self, value: Value, shape: tuple[int, ...], near: Node) -> Node:
-        op = lookup("Reshape")
-        result = Value(value.type.with_shape(shape), self.name(f"{near.results[0].name}.heads"))
-        return Node(op, (value,), op.check_attributes({"shape": shape}), (result,), "", near.source)
 
     def name(self, stem: str) -> str:
         """A name that nothing has."""
@@ -212,15 +88,242 @@ class _AttentionJoiner:
         return found
 
 
-def _kind_of(hidden: np.ndarray, queries: int, keys: int) -> str | None:
-    """ "causal" or "none" of where a mask hides scores, None of anything else."""
-    if not hidden.any():
-        return "none"
-    if hidden.ndim < 2 or hidden.shape[-2:] != (queries, keys):
+class _FoundAttention:
+    """Two products with a chain between them, whose dims are matched."""
+
+    def __init__(
+        self,
+        joining: _AttentionJoiner,
+        node: Node,
+        weights: int,
+        letters: tuple[Letters, Letters, Letters],
+        product: Node,
+        first: tuple[Letters, Letters, Letters],
+    ) -> None:
+        self.joining, self.node, self.weights, self.letters = joining, node, weights, letters
+        self.product, self.first = product, first
+        sizes = [zip(word, value.type.shape, strict=True) for word, value in zip(first, product.operands, strict=False)]
+        self.atoms = {letter: DimAtom(size) for pairs in sizes for letter, size in pairs}
+
+    def read(self, chain: Any) -> Iterable[Node] | None:
+        """The nodes that stand for both products and what is between."""
+        found = self.joining.chains.read(chain, tuple((self.atoms[letter],) for letter in self.first[2]))
+        if found is None:
+            return None
+        scores, weights = found
+        sides = self.sides(scores)
+        if sides is None or scores.key is None:
+            return None
+        own, other = sides
+        query = self.query(scores, chain.softmax_axis, own, other)
+        values = self.values(weights, scores.key)
+        if query is None or values is None:
+            return None
+        value_dims, width, result_dims = values
+        shared = _leaves(self.atoms[letter] for letter in self.first[own] if letter in self.first[other])
+        feature = [self.atoms[one] for one in self.first[own] if one not in self.first[2]]
+        batch = [leaf for leaf in shared if leaf not in _leaves(feature)]
+        held = {leaf for dim in value_dims for leaf in leaves_of(dim)} - {scores.key, width}
+        if not batch or len(feature) != 1 or _large(batch) != _large(held):
+            return None
+        asking = [leaf for dim in scores.dims for leaf in leaves_of(dim)]
+        alone = [leaf for leaf in asking if leaf not in (*batch, query, scores.key) and leaf.size > 1]
+        return self.written(scores, own, [*batch, *alone], query, feature[0], value_dims, width, result_dims)
+
+    def sides(self, scores: ScoreSteps) -> tuple[int, int] | None:
+        """Which operand of the first product has queries, and which keys."""
+        for other in (0, 1):
+            keys = [one for one in self.first[other] if one not in self.first[1 - other]]
+            if len(keys) == 1 and self.atoms[keys[0]].leaves() == (scores.key,):
+                return 1 - other, other
         return None
-    later = ~np.tri(queries, keys, dtype=bool)
-    causal = all(np.array_equal(one, later) for one in hidden.reshape(-1, queries, keys))
-    return "causal" if causal else None
+
+    def query(self, scores: ScoreSteps, axis: int, own: int, other: int) -> DimAtom | None:
+        """The dim of queries: the last one before the keys that only queries have."""
+        alone = {self.atoms[one] for one in self.first[own] if one not in self.first[other]}
+        free = {leaf for atom in alone for leaf in atom.leaves()}
+        for i in reversed([i for i in range(len(scores.dims)) if i != axis]):
+            leaves = leaves_of(scores.dims[i])
+            if len(leaves) == 1 and leaves[0] in free and leaves[0].size > 1:
+                return leaves[0]
+        return None
+
+    def values(self, weights: Dims, key: DimAtom) -> tuple[Dims, DimAtom, Dims] | None:
+        """The dims of values, their width, and the dims of the result of the second product."""
+        mine, theirs = self.letters[self.weights], self.letters[1 - self.weights]
+        known: dict[int, Dim] = dict(zip(mine, weights, strict=True))
+        summed = [one for one in mine if one not in self.letters[2]]
+        free = [one for one in theirs if one not in known]
+        if len(summed) != 1 or leaves_of(known[summed[0]]) != (key,) or len(free) != 1 or summed[0] not in theirs:
+            return None
+        value = self.node.operands[1 - self.weights]
+        width = DimAtom(value.type.shape[theirs.index(free[0])])
+        known[free[0]] = (width,)
+        if value.type.dtype != self.node.results[0].type.dtype:
+            return None
+        return tuple(known[one] for one in theirs), width, tuple(known[one] for one in self.letters[2])
+
+    def written(
+        self,
+        scores: ScoreSteps,
+        own: int,
+        lead: Sequence[DimAtom],
+        query: DimAtom,
+        feature: DimAtom,
+        value_dims: Dims,
+        width: DimAtom,
+        result_dims: Dims,
+    ) -> Iterable[Node] | None:
+        """The nodes of the one operator, with operands and result turned as it takes them."""
+        key, made = scores.key, _AttentionWriter(self.joining, self.node)
+        assert key is not None
+        places = made.masks(scores, lead, query, key)
+        if places is None or not scores.scale:
+            return None
+        attributes, extras = places
+        queries, keys = (tuple((self.atoms[one],) for one in self.first[i]) for i in (own, 1 - own))
+        of_keys = made.turned(self.product.operands[1 - own], keys, [*lead, key, feature])
+        of_values = made.turned(self.node.operands[1 - self.weights], value_dims, [*lead, key, width])
+        asking = made.turned(self.product.operands[own], queries, [*lead, query, feature])
+        attrs = {"scale": scores.scale, "softcap": scores.softcap, "sinks": scores.sink is not None, **attributes}
+        attrs = lookup("Attention").check_attributes(attrs)
+        shared = made.shared(of_keys, of_values) or SharedKeys(of_keys, of_values, None, 1)
+        shape = tuple(one.size for one in (*lead, query, width))
+        result = made.attend(asking, shared, extras, attrs, shape)
+        return made.ending(made.turned_back(result, [*lead, query, width], result_dims))
+
+
+class _AttentionWriter:
+    """Nodes that take a node's place, one after another."""
+
+    def __init__(self, joining: _AttentionJoiner, node: Node) -> None:
+        self.joining, self.near = joining, node
+        self.nodes: list[Node] = []
+        self.producers: dict[Value, Node] = {}
+
+    def add(self, op: str, operands: Sequence[Value], attrs: Mapping[str, Any], name: str = "") -> Value:
+        operator = lookup(op)
+        full = operator.check_attributes(dict(attrs))
+        (of,) = operator.result_types(tuple(one.type for one in operands), full)
+        result = Value(of, self.joining.name(f"{self.near.results[0].name}.{op.lower()}"))
+        node = Node(operator, tuple(operands), full, (result,), name, self.near.source)
+        self.nodes.append(node)
+        self.producers[result] = node
+        return result
+
+    def ending(self, result: Value) -> Iterator[Node]:
+        """The nodes, of which the last that makes `result` makes the replaced node's result."""
+        for node in self.nodes:
+            yield replace(node, results=self.near.results) if node.results == (result,) else node
+
+    def maker(self, value: Value) -> Node | None:
+        return self.producers.get(value) or self.joining.graph.producers.get(value, (None, 0))[0]
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """The value in another shape, by one reshape for several."""
+        maker = self.maker(value)
+        if value.type.shape != tuple(shape) and maker is not None and maker.op.name == "Reshape":
+            value = maker.operands[0]
+        return value if value.type.shape == tuple(shape) else self.add("Reshape", (value,), {"shape": tuple(shape)})
+
+    def transpose(self, value: Value, perm: Sequence[int]) -> Value:
+        """The value with its dims in another order, by one transpose for several."""
+        maker = self.maker(value)
+        if maker is not None and maker.op.name == "Transpose" and maker not in self.joining.keep:
+            perm, value = [maker.attrs["perm"][i] for i in perm], maker.operands[0]
+        return value if list(perm) == [*range(len(perm))] else self.add("Transpose", (value,), {"perm": tuple(perm)})
+
+    def turned(self, value: Value, dims: Dims, order: Sequence[DimAtom]) -> Value:
+        """A value of these dims with one for each atom of `order`, of size 1 where it does not have it."""
+        maker = self.maker(value)
+        if maker is not None and maker.op.name == "Transpose":
+            perm, value = maker.attrs["perm"], maker.operands[0]
+            dims = tuple(dims[perm.index(i)] for i in range(len(perm)))
+        leaves = [leaf for dim in dims for leaf in leaves_of(dim) if leaf.size > 1 or leaf in order]
+        value = self.reshape(value, [leaf.size for leaf in leaves])
+        kept = [leaf for leaf in order if leaf in leaves]
+        value = self.transpose(value, [leaves.index(leaf) for leaf in kept])
+        return self.reshape(value, [leaf.size if leaf in leaves else 1 for leaf in order])
+
+    def turned_back(self, value: Value, order: Sequence[DimAtom], dims: Dims) -> Value:
+        """The other way: a value with a dim for each atom, as one of these dims."""
+        leaves = [leaf for dim in dims for leaf in leaves_of(dim) if leaf in order]
+        rest = [leaf for leaf in order if leaf not in leaves]
+        if any(leaf.size > 1 for leaf in rest):
+            raise AssertionError("a dim of the result is lost")
+        value = self.transpose(value, [list(order).index(leaf) for leaf in (*rest, *leaves)])
+        return self.reshape(value, [size_of(leaves_of(dim)) for dim in dims])
+
+    # -- masks
+
+    def masks(
+        self, scores: ScoreSteps, lead: Sequence[DimAtom], query: DimAtom, key: DimAtom
+    ) -> tuple[dict[str, Any], list[Value]] | None:
+        """Attributes and operands that hide what masks hide; None if one has dims of another kind."""
+        graph, elements = self.joining.graph, self.joining.elements
+        parts = [part for mask in scores.masks for part in parts_of(mask, graph)]
+        ranges = [range_of(*part, query, key, elements, self.joining.ranges) for part in parts]
+        found = together(ranges)
+        order, extras, attributes = [*lead, query, key], [], None if found is None else found.attributes
+        if attributes is None:
+            extras += [self.extra(*part, order) for part in parts]
+        if scores.sink is not None:
+            extras += [self.extra(*part, order) for part in parts_of(scores.sink, graph)]
+        if any(one is None for one in extras):
+            return None
+        return attributes or {}, extras
+
+    def extra(self, mask: ScoreMask, spread: SpreadMask, order: Sequence[DimAtom]) -> Value | None:
+        """A mask in the dims of scores, of size 1 where it has one value."""
+        own: list[Dim] = [()] * spread.value.type.rank
+        for i, dim in enumerate(spread.dims):
+            if dim is not None:
+                own[dim] = leaves_of(mask.dims[i])
+        if any(size_of(dim) != size for dim, size in zip(own, spread.value.type.shape, strict=True)):
+            return None
+        if any(leaf not in order for dim in own for leaf in dim):
+            return None
+        value = self.turned(spread.value, tuple(own), order)
+        turned = {"hidden": "LogicalNot", "less": "Neg"}.get(mask.kind)
+        return value if turned is None else self.add(turned, (value,), {})
+
+    # -- the operator
+
+    def shared(self, key: Value, value: Value) -> SharedKeys | None:
+        """Keys and values before they were copied to all heads of a group."""
+        found = [before_copies(one, self.maker) for one in (key, value)]
+        if found[0] is None or found[1] is None or found[0].places != found[1].places:
+            return None
+        of_keys, of_values = (self.unspread(one) for one in found)
+        return SharedKeys(of_keys, of_values, found[0].lead, found[0].copies)
+
+    def unspread(self, copied: Any) -> Value:
+        value = self.reshape(copied.source, copied.shape)
+        return self.transpose(value, copied.perm)
+
+    def attend(
+        self, query: Value, shared: SharedKeys, extras: Sequence[Value], attrs: Mapping[str, Any], shape: Sequence[int]
+    ) -> Value:
+        """Attention of queries with a dim for each group of heads, and its result without."""
+        if shared.lead is not None:
+            query, extras = self.apart(query, shared), [self.apart(one, shared) for one in extras]
+        result = self.add("Attention", (query, shared.keys, shared.values, *extras), attrs, self.near.name)
+        return self.reshape(result, shape)
+
+    def apart(self, value: Value, shared: SharedKeys) -> Value:
+        """A value with its heads as groups and those of a group."""
+        i, shape = shared.lead, value.type.shape
+        assert i is not None
+        parts = (shape[i] // shared.copies, shared.copies) if shape[i] > 1 else (1, 1)
+        return self.reshape(value, (*shape[:i], *parts, *shape[i + 1 :]))
+
+
+def _large(atoms: Iterable[DimAtom]) -> set[DimAtom]:
+    return {one for one in atoms if one.size > 1}
+
+
+def _leaves(atoms: Iterable[DimAtom]) -> tuple[DimAtom, ...]:
+    return tuple(leaf for atom in atoms for leaf in atom.leaves())
 
 
 def _names(stem: str) -> Iterator[str]:

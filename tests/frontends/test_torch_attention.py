@@ -36,6 +36,51 @@ def by_hand(q, k, v, causal=True, add=True, scale=0.4):
     return torch.matmul(torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype), v)
 
 
+def changed(change):
+    """Attention by hand, with a change of causal scores before their softmax."""
+
+    def form(q, k, v):
+        hidden = later(q.shape[-2], k.shape[-2])
+        scores = change(q @ repeated(k).transpose(-1, -2) * 0.5).masked_fill(hidden, -1e9)
+        return torch.softmax(scores, -1) @ repeated(v)
+
+    return form
+
+
+def batched(q, k, v):
+    """Batch and heads as one dim, products that add (Bloom)."""
+    k, v = (repeated(one).flatten(0, 1) for one in (k, v))
+    slopes = torch.linspace(0.1, 0.9, HEADS).repeat(BATCH)[:, None, None] * torch.arange(QUERIES)
+    scores = torch.baddbmm(slopes, q.flatten(0, 1), k.transpose(1, 2), alpha=0.4)
+    scores = scores.unflatten(0, (BATCH, HEADS)).masked_fill(later(QUERIES, QUERIES), -1e9)
+    return torch.bmm(torch.softmax(scores, -1).flatten(0, 1), v).unflatten(0, (BATCH, HEADS))
+
+
+def einsum(q, k, v):
+    scores = torch.einsum("bhqd,bhkd->bhqk", q, repeated(k)) / WIDTH**0.5
+    return torch.einsum("bhqk,bhkd->bhqd", scores.softmax(-1), repeated(v))
+
+
+class Biased(torch.nn.Module):
+    """A learned bias of relative places (T5), or a learned sink (gpt-oss)."""
+
+    def __init__(self, sinks: bool) -> None:
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.randn(HEADS) if sinks else torch.randn(2 * QUERIES - 1, HEADS))
+        self.sinks = sinks
+
+    def forward(self, q, k, v):
+        scores = q @ repeated(k).transpose(-1, -2)
+        if not self.sinks:
+            places = torch.arange(QUERIES)[:, None] - torch.arange(QUERIES) + QUERIES - 1
+            return torch.softmax(scores + self.bias[places].permute(2, 0, 1)[None], -1) @ repeated(v)
+        last = self.bias.reshape(1, -1, 1, 1).expand(BATCH, -1, QUERIES, -1)
+        scores = torch.cat([scores, last], -1)
+        scores = scores - scores.max(-1, keepdim=True).values
+        return torch.softmax(scores, -1)[..., :-1] @ repeated(v)
+
+
+PADDED = torch.arange(QUERIES) < torch.tensor([4, 10, 7, 9])[:, None]
 ONE: dict[str, Callable] = {
     "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q, repeated(k), repeated(v)),
     "sdpa, causal": lambda q, k, v: F.scaled_dot_product_attention(q, repeated(k), repeated(v), is_causal=True),
@@ -47,13 +92,27 @@ ONE: dict[str, Callable] = {
     "by hand, filled": lambda q, k, v: by_hand(q, repeated(k), repeated(v), add=False),
     "by hand, all keys": lambda q, k, v: by_hand(q, repeated(k), repeated(v), causal=False),
     "by hand, divided": lambda q, k, v: torch.softmax(q @ repeated(k).transpose(-1, -2) / 1.7, -1) @ repeated(v),
+    "sdpa, window": lambda q, k, v: F.scaled_dot_product_attention(
+        q, repeated(k), repeated(v), torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril().triu(-3)
+    ),
+    "sdpa, padding": lambda q, k, v: F.scaled_dot_product_attention(
+        q, k, v, PADDED[:, None, None] & ~later(QUERIES, QUERIES), enable_gqa=True
+    ),
+    "sdpa, bias": lambda q, k, v: F.scaled_dot_product_attention(
+        q, repeated(k), repeated(v), torch.linspace(-1, 1, HEADS)[:, None, None] * later(QUERIES, QUERIES)
+    ),
+    "cap": changed(lambda scores: torch.tanh(scores / 4) * 4),
+    "slopes (ALiBi)": changed(
+        lambda scores: scores + torch.linspace(0.1, 0.9, HEADS)[:, None, None] * torch.arange(QUERIES)
+    ),
+    "window by hand": changed(lambda scores: scores.masked_fill(later(QUERIES, QUERIES).T.tril(-3), -1e30)),
+    "batched": batched,
+    "einsum": einsum,
+    "learned bias": Biased(sinks=False),
+    "learned sinks": Biased(sinks=True),
     "by hand, scaled before": lambda q, k, v: by_hand(q * 0.7, repeated(k), repeated(v), scale=1.0),
 }
 APART: dict[str, Callable] = {
-    "window": lambda q, k, v: F.scaled_dot_product_attention(
-        q, repeated(k), repeated(v), torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril().triu(-3)
-    ),
-    "cap": lambda q, k, v: torch.softmax(torch.tanh(q @ repeated(k).transpose(-1, -2)), -1) @ repeated(v),
     "over queries": lambda q, k, v: torch.softmax(q @ repeated(k).transpose(-1, -2), -2) @ repeated(v),
     "mask, then scale": lambda q, k, v: (
         torch.softmax(0.5 * (q @ repeated(k).transpose(-1, -2) + later(10, 10) * -20.0), -1) @ repeated(v)

@@ -35,6 +35,7 @@ from autoshard.trace.function import Traced, trace
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter, active
 from autoshard.trace.tensor import TracedTensor
+from autoshard.transform.attention import joined_attention
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import GraphError
 
@@ -207,7 +208,10 @@ class JaxModel(Cell):
         if self.optimizer is None:
             raise GraphError(f"{self.name} is not trained; give from_jax a loss and an optimizer")
         if self.gradients == "autoshard":
-            return train_step(self._named(self.construct), self.optimizer, *self._data.values(), name=self.name)
+            return train_step(
+                self._named(self.construct), self.optimizer, *self._data.values(), name=self.name,
+                rewrite=joined_attention,
+            )  # fmt: skip
         return self._step_by_jax()
 
     def _step_by_jax(self) -> TrainStep:
@@ -233,7 +237,8 @@ class JaxModel(Cell):
         """What is planned: the step of training if it has an optimizer, else the model (its loss, if it has one)."""
         if self.optimizer is not None:
             return self.step.traced
-        return trace(self._named(self.construct), *self._data.values(), name=self.name)
+        found = trace(self._named(self.construct), *self._data.values(), name=self.name)
+        return replace(found, graph=joined_attention(found.graph, found.annotations))
 
     def _named(self, function: Callable) -> Callable:
         """The function with arguments called as the model's."""

@@ -13,6 +13,8 @@ from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.pointwise import scaled
 from autoshard.frontends.torch.shapes import numbers, reshaped, spread
 from autoshard.frontends.torch.table import Call, cast, do, number, translates
+from autoshard.transform.attention_masks import SeenRange, range_of_matrices
+from autoshard.transform.attention_scores import HIDDEN
 
 
 @translates("aten.mm.default")
@@ -114,33 +116,41 @@ def _(
 ) -> Any:
     """softmax(query key^T scale + mask) value; queries that see no key at all give zeros, as in torch.
 
-    One operator without a mask or with the causal one, also where the mask is written out; else taken apart.
+    One operator; taken apart where weights are dropped, or dims broadcast.
     """
-    mask = attn_mask
-    if isinstance(mask, np.ndarray) and mask.dtype == bool and not is_causal:
-        is_causal = _is_causal(mask, query.shape[-2], key.shape[-2])
-        mask = None if is_causal or mask.all() else mask
+    mask, sees = attn_mask, None
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    if mask is None and not dropout_p and factor and _is_plain(query, key, value, enable_gqa):
-        return _attention(query, key, value, factor, is_causal)
+    if mask is not None and dtype(mask.dtype).name != "bool":
+        mask, sees = _added(call, mask)
+    elif mask is not None:
+        sees = _seeing(call, mask)
+    if not dropout_p and factor and _is_plain(query, key, value, enable_gqa) and _fits(mask, query, key):
+        found = _attention(query, key, value, mask, factor, is_causal)
+        return found if sees is None else do(ops.select, sees, found, number(0, dtype(found.dtype)))
     if enable_gqa:
         key, value = (_as_many_heads(one, query.shape[-3]) for one in (key, value))
     scores = do(ops.batch_matmul, scaled(query, factor), key, transpose_b=True)
     mask = _causal(scores.shape) if is_causal else mask
-    sees = None
     if mask is not None and dtype(mask.dtype).name != "bool":
-        added, sees = _added(call, mask)
-        scores = do(ops.add, scores, cast(added, call.dtype))
+        scores = do(ops.add, scores, cast(mask, call.dtype))
     elif mask is not None:
         least = float(np.finfo(np.float16 if call.dtype.name == "f16" else np.float32).min)
         scores = do(ops.masked_fill, scores, call.once(ops.logical_not, mask), value=least / 2)
-        sees = None if is_causal else _seeing(call, mask)
     weights = do(ops.softmax, scores, axis=-1)
-    if sees is not None:
+    if sees is not None and not is_causal:
         weights = do(ops.select, sees, weights, number(0, dtype(weights.dtype)))
     if dropout_p:
         weights = do(ops.dropout, weights, call.counter(), rate=dropout_p, seed=call.seed)
     return do(ops.batch_matmul, weights, value)
+
+
+def _fits(mask: Any, query: Any, key: Any) -> bool:
+    """Whether a mask has the dims of scores or broadcasts to them, with a dim for each head."""
+    if mask is None:
+        return True
+    scores = (*query.shape[:-1], key.shape[-2])
+    shape = (1,) * (len(scores) - len(mask.shape)) + tuple(mask.shape)
+    return len(shape) == len(scores) and all(own in (1, of) for own, of in zip(shape, scores, strict=True))
 
 
 def _is_plain(query: Any, key: Any, value: Any, grouped: bool) -> bool:
@@ -151,23 +161,39 @@ def _is_plain(query: Any, key: Any, value: Any, grouped: bool) -> bool:
     return len(query.shape) > 2 and leads[0] == leads[1] == leads[2] and min(*query.shape, *key.shape) > 0
 
 
-def _attention(query: Any, key: Any, value: Any, scale: float, causal: bool) -> Any:
+def _attention(query: Any, key: Any, value: Any, mask: Any, scale: float, causal: bool) -> Any:
     """Attention; heads that share keys and values are a dim of their own, so that nothing is copied."""
     *lead, heads, length, _ = query.shape
-    groups = key.shape[-3]
+    groups, attrs, masks = key.shape[-3], {"scale": scale, "causal": causal}, []
+    if mask is not None:
+        masks = [reshaped(mask, (1,) * (len(query.shape) - len(mask.shape)) + tuple(mask.shape))]
+    known = _by_places(masks[0], length, key.shape[-2]) if masks and isinstance(masks[0], np.ndarray) else None
+    if known is not None and not causal:
+        attrs, masks = {**attrs, **known}, []
     if heads == groups:
-        return do(ops.attention, query, key, value, scale=scale, causal=causal)
+        return do(ops.attention, query, key, value, *masks, **attrs)
     asking = reshaped(query, (*lead, groups, heads // groups, length, query.shape[-1]))
     key, value = (reshaped(one, (*lead, groups, 1, *one.shape[-2:])) for one in (key, value))
-    found = do(ops.attention, asking, key, value, scale=scale, causal=causal)
+    masks = [_of_groups(one, groups) for one in masks]
+    found = do(ops.attention, asking, key, value, *masks, **attrs)
     return reshaped(found, (*lead, heads, length, value.shape[-1]))
 
 
-def _is_causal(mask: np.ndarray, queries: int, keys: int) -> bool:
-    """Whether a mask lets query i see just the keys 0 to i, in each of its matrices."""
-    if mask.ndim < 2 or mask.shape[-2:] != (queries, keys):
-        return False
-    return all(np.array_equal(one, np.tri(queries, keys, dtype=bool)) for one in mask.reshape(-1, queries, keys))
+def _of_groups(mask: Any, groups: int) -> Any:
+    """A mask with a dim for groups of heads and one for those of a group."""
+    heads = mask.shape[-3]
+    parts = (groups, heads // groups) if heads > 1 else (1, 1)
+    return reshaped(mask, (*mask.shape[:-3], *parts, *mask.shape[-2:]))
+
+
+def _by_places(mask: np.ndarray, queries: int, keys: int) -> dict[str, Any] | None:
+    """Attributes that say what a mask hides, if each query sees the keys up to some places away from it."""
+    seen = mask if mask.dtype == bool else mask == 0
+    fits = mask.dtype == bool or np.all(seen | (mask <= HIDDEN))
+    found = SeenRange() if fits and seen.all() else None
+    if fits and found is None and seen.shape[-2:] == (queries, keys):
+        found = range_of_matrices(np.arange(queries), seen.reshape(-1, queries, keys))
+    return None if found is None else found.attributes
 
 
 def _as_many_heads(x: Any, heads: int) -> Any:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoshard.core.tensortype import TensorType
 from autoshard.ops.attention import attention
 from autoshard.ops.attention_grad import attention_key_grad, attention_query_grad
+from autoshard.ops.attention_mask_grad import attention_mask_grad
+from autoshard.ops.registry import Operator
 
 from .sample import Sample
 
@@ -41,7 +44,39 @@ def _query_sample(*sizes: int, **attrs: object) -> Sample:
     return Sample(attention_query_grad, _types(*sizes, values, 1, width), attrs, False)
 
 
+_EXTRAS = ("bool[2, 1, 1, 6]", "f32[1, 4, 8, 6]", "f32[1, 4, 1, 1]")
+"""Keys to be hidden, a bias of heads, and sinks, for queries [2, 4, 8, ...] and keys [2, 4, 6, ...]."""
+_SIZES = (
+    "f32[2, 4, 8, 5]",
+    "f32[2, 4, 8, 1]",
+    "f32[2, 4, 8, 3]",
+    "f32[2, 4, 8, 1]",
+    "f32[2, 4, 6, 3]",
+    "f32[2, 4, 6, 5]",
+)
+_ATTRS = {"causal": True, "window": 5, "softcap": 1.5, "sinks": True}
+
+
+def _masked(op: Operator, *which: int, **attrs: object) -> Sample:
+    """An operator with masks, of these tensors: slopes, their sums, queries, ends, keys and values."""
+
+    def make(rng: np.random.Generator) -> list[np.ndarray]:
+        g, inner, q, _, k, v = (rng.normal(size=TensorType.parse(one).shape) for one in _SIZES)
+        extras = [rng.random((2, 1, 1, 6)) > 0.3, rng.normal(size=(1, 4, 8, 6)), rng.normal(size=(1, 4, 1, 1))]
+        inner = (g * attention(q, k, v, *extras, **_ATTRS)).sum(-1, keepdims=True)
+        ends = attention_query_grad(g, inner, q, k, v, *extras, **_ATTRS)[1]
+        return [*([g, inner, q, ends, k, v][i] for i in which), *extras]
+
+    return Sample(op, (*(_SIZES[i] for i in which), *_EXTRAS), {**_ATTRS, **attrs}, False, make)
+
+
 SAMPLES = (
+    _masked(attention, 2, 4, 5),
+    _masked(attention_query_grad, 0, 1, 2, 4, 5),
+    _masked(attention_key_grad, 0, 1, 2, 3, 4, 5),
+    _masked(attention_mask_grad, 0, 1, 2, 3, 4, 5, of=1),
+    Sample(attention, ("f32[4, 24, 6]", "f32[4, 24, 6]", "f32[4, 24, 4]"), {"window": 7, "sequence": "ring"}, False),
+    _query_sample(4, 24, 24, 6, 4, causal=True, window=9, softcap=0.7, sequence="ring"),
     Sample(attention, ("f32[4, 8, 6]", "f32[4, 12, 6]", "f32[4, 12, 10]"), {}),
     Sample(attention, ("f32[4, 24, 6]", "f32[4, 24, 6]", "f32[4, 24, 4]"), {"causal": True, "sequence": "ring"}, False),
     Sample(attention, ("f32[2, 16, 6]", "f32[2, 8, 6]", "f32[2, 8, 4]"), {"scale": 0.5, "sequence": "ring"}, False),

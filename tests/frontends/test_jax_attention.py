@@ -1,0 +1,147 @@
+"""Attention of imported JAX models is one operator, however it is written, with JAX's numbers on any split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+
+import flax.linen as linen  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import optax  # noqa: E402
+from flax import nnx  # noqa: E402
+
+import autoshard as ash  # noqa: E402
+
+pytestmark = pytest.mark.jax
+BATCH, HEADS, GROUPS, LENGTH, WIDTH = 4, 6, 2, 10, 3
+ATTEND = jax.nn.dot_product_attention
+
+
+def floats(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def repeated(x):
+    return jnp.repeat(x, HEADS // GROUPS, axis=2)
+
+
+def behind():
+    return jnp.arange(LENGTH)[:, None] - jnp.arange(LENGTH)
+
+
+def by_hand(q, k, v, change: Callable = lambda scores: scores, scale: float = 0.4, fill: float = -1e9):
+    """Causal attention by einsum, with a change of scores before the mask."""
+    scores = change(jnp.einsum("bqhd,bkhd->bhqk", q, repeated(k)) * scale)
+    weights = jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((LENGTH, LENGTH), bool)), scores, fill), axis=-1)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, repeated(v))
+
+
+def with_sinks(q, k, v, sinks):
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, repeated(k))
+    last = jnp.broadcast_to(sinks[:, None, None], (*scores.shape[:-1], 1))
+    weights = jax.nn.softmax(jnp.concatenate([scores, last], -1))[..., :-1]
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, repeated(v))
+
+
+def grouped(q, k, v):
+    """Heads of a group as a dim of their own, in an order of dims that no library has."""
+    q = q.reshape(BATCH, LENGTH, GROUPS, HEADS // GROUPS, WIDTH)
+    scores = jnp.einsum("bsgrd,btgd->gbrst", q, k) / WIDTH**0.5
+    weights = jax.nn.softmax(jnp.where(behind() < 0, jnp.finfo(scores.dtype).min, scores))
+    return jnp.einsum("gbrst,btgd->bsgrd", weights, v).reshape(BATCH, LENGTH, HEADS, WIDTH)
+
+
+def one_head(q, k, v):
+    scores = q @ k.T / 1.7
+    powers = jnp.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True) @ v
+
+
+def of_low_precision(q, k, v):
+    q, k, v = (one.astype(jnp.bfloat16) for one in (q, repeated(k), repeated(v)))
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32)
+    weights = jax.nn.softmax(jnp.where(behind() >= 0, scores, -1e30)).astype(jnp.bfloat16)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, v).astype(jnp.float32)
+
+
+SLOPES, BIAS, SINKS = floats(7, HEADS, 1, 1), floats(8, HEADS, LENGTH, LENGTH), floats(9, HEADS)
+PADDED = np.arange(LENGTH) < np.array([4, 10, 7, 9])[:, None]
+FORMS: dict[str, Callable] = {
+    "einsum": lambda p, q, k, v: by_hand(q, k, v),
+    "einsum, scaled before": lambda p, q, k, v: by_hand(q / 2, k, v, scale=1.0, fill=-jnp.inf),
+    "softcap": lambda p, q, k, v: by_hand(q, k, v, lambda scores: 5 * jnp.tanh(scores / 5)),
+    "learned bias": lambda p, q, k, v: by_hand(q, k, v, lambda scores: scores + p["bias"]),
+    "slopes (ALiBi)": lambda p, q, k, v: by_hand(q, k, v, lambda scores: scores - SLOPES * behind()),
+    "sinks": lambda p, q, k, v: with_sinks(q, k, v, p["sinks"]),
+    "groups": lambda p, q, k, v: grouped(q, k, v),
+    "vmap": lambda p, q, k, v: jax.vmap(jax.vmap(one_head, 1, 1))(q, repeated(k), repeated(v)),
+    "bf16": lambda p, q, k, v: of_low_precision(q, k, v),
+    "library": lambda p, q, k, v: ATTEND(q, k, v),
+    "library, causal": lambda p, q, k, v: ATTEND(q, k, v, is_causal=True, scale=0.3),
+    "library, window": lambda p, q, k, v: ATTEND(q, k, v, local_window_size=3),
+    "library, causal window": lambda p, q, k, v: ATTEND(q, k, v, is_causal=True, local_window_size=(3, 0)),
+    "library, bias": lambda p, q, k, v: ATTEND(q, k, v, bias=p["bias"][None]),
+    "library, padding": lambda p, q, k, v: ATTEND(q, k, v, mask=jnp.asarray(PADDED)[:, None, None]),
+    "flax": lambda p, q, k, v: linen.dot_product_attention(
+        q, repeated(k), repeated(v), mask=linen.make_causal_mask(jnp.ones((BATCH, LENGTH)))
+    ),
+    "nnx": lambda p, q, k, v: nnx.dot_product_attention(q, repeated(k), repeated(v)),
+}
+APART: dict[str, Callable] = {
+    "over queries": lambda p, q, k, v: jnp.einsum(
+        "bhqk,bkhd->bqhd", jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, repeated(k)), 2), repeated(v)
+    ),
+    "no softmax": lambda p, q, k, v: jnp.einsum(
+        "bhqk,bkhd->bqhd", jax.nn.relu(jnp.einsum("bqhd,bkhd->bhqk", q, repeated(k))), repeated(v)
+    ),
+    "scaled behind the mask": lambda p, q, k, v: by_hand(q, k, v, lambda scores: (scores + p["bias"]) * 0.5),
+}
+
+
+def params() -> dict[str, np.ndarray]:
+    sizes = {"query": HEADS, "key": GROUPS, "value": GROUPS}
+    made = {name: floats(i, 8, size, WIDTH) for i, (name, size) in enumerate(sizes.items())}
+    return {**made, "bias": BIAS, "sinks": SINKS, "out": floats(5, HEADS, WIDTH, 5) / 3}
+
+
+def net(form: Callable) -> Callable:
+    def run(params: Any, x: Any) -> Any:
+        q, k, v = (jnp.einsum("bsm,mhd->bshd", x, params[name]) for name in ("query", "key", "value"))
+        return jnp.mean(jnp.einsum("bshd,hdm->bsm", form(params, q, k, v), params["out"]) ** 2)
+
+    return run
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_one_operator_in_all_splits(name):
+    """A step of training on ranks that split the batch and, where they divide, heads: JAX's loss and gradients."""
+    x, tolerance = floats(3, BATCH, LENGTH, 8), 3e-2 if name == "bf16" else 1e-3
+    model = ash.from_jax(net(FORMS[name]), x, params=params(), loss="output", optimizer=optax.sgd(0.1))
+    names = [node.op.name for node in model.traced.graph.nodes]
+    assert names.count("Attention") == 1 and "DotGeneral" in names
+    assert not any(node.results[0].type.shape[-2:] == (LENGTH, LENGTH) for node in _scores(model))
+    loss = ash.plan(model, mesh="dp=2 tp=2", search="megatron").run(x)
+    np.testing.assert_allclose(loss, model.reference()[0], rtol=tolerance)
+    state, wanted = model.state(), model.reference_state()
+    for key, value in wanted.items():
+        most = tolerance * np.abs(value).max(initial=0)
+        np.testing.assert_allclose(np.asarray(state[key], np.float32), value, tolerance, most, err_msg=key)
+
+
+def _scores(model: Any) -> list:
+    """Exponentials: none of them is of scores any more."""
+    return [node for node in model.traced.graph.nodes if node.op.name in ("Exp", "Softmax") and "grad" not in node.name]
+
+
+@pytest.mark.parametrize("name", APART)
+def test_what_is_something_else_stays_apart(name):
+    x = floats(3, BATCH, LENGTH, 8)
+    model = ash.from_jax(net(APART[name]), x, params=params(), loss="output")
+    assert "Attention" not in [node.op.name for node in model.traced.graph.nodes]
+    found = ash.plan(model, mesh="dp=2", search="data_parallel").run(x)
+    np.testing.assert_allclose(found, model.reference()[0], rtol=1e-4)
