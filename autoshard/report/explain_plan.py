@@ -93,8 +93,8 @@ def _lies(one: LiesRecord) -> str:
 
 
 def _has_axes(layout: str) -> bool:
-    """Whether a layout has anything but whole dims."""
-    return bool(layout.replace("-", "").replace(",", "").strip())
+    """Whether a layout has anything but whole dims; that of a scalar is `()`."""
+    return bool(layout.strip("()-, "))
 
 
 def _made(one: MadeRecord) -> Iterator[str]:
