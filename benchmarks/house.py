@@ -81,7 +81,12 @@ def _archived(revision: str) -> dict[str, str]:
 
 
 def _checked_out() -> dict[str, str]:
-    paths = sorted(set(_git("ls-files", "-co", "--exclude-standard", "*.py").decode("utf-8").splitlines()))
+    if not (ROOT / ".git").exists():  # what was unpacked from an archive
+        paths = sorted(
+            str(one.relative_to(ROOT)) for folder in (*SOURCES, "tests") for one in (ROOT / folder).rglob("*.py")
+        )
+    else:
+        paths = sorted(set(_git("ls-files", "-co", "--exclude-standard", "*.py").decode("utf-8").splitlines()))
     return {path: (ROOT / path).read_text(encoding="utf-8") for path in paths if (ROOT / path).exists()}
 
 

@@ -6,7 +6,7 @@ This file needs numpy and torch, and files that need no more: exported code carr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ class TorchControl:
         return branches[number if 0 <= number <= last else last]()
 
 
-@cache
+@lru_cache(maxsize=8)
 def _groups_of(world: Any) -> dict[tuple[int, ...], Any]:
     """The groups that were made of torch's group of all ranks, by their members: each takes connections."""
     return {}

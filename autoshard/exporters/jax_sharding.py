@@ -178,7 +178,7 @@ def jit(function: Callable, plan: Any, *args: Any, devices: Sequence[Any] | None
     outputs, returned = jax.tree.flatten(shapes)
     if len(outputs) != len(told.outputs):
         raise PlanError(f"the plan is for {len(told.outputs)} outputs, but the function returns {len(outputs)}")
-    wanted = [NamedSharding(mesh, spec) for spec in _products(jaxpr, plan, told)]
+    wanted = [None if spec is None else NamedSharding(mesh, spec) for spec in _products(jaxpr, plan, told)]
     entering = [NamedSharding(mesh, spec) for spec in told.inputs]
     leaving = [NamedSharding(mesh, spec) for spec in told.outputs]
 
@@ -217,7 +217,7 @@ def jit_model(model: JaxModel, plan: Any, devices: Sequence[Any] | None = None) 
         raise PlanError(f"the plan is for another model: it has no input {unknown[0]!r}")
     jaxpr = _live(closed.jaxpr)
     outputs, returned = jax.tree.flatten(shape)
-    wanted = [NamedSharding(mesh, spec) for spec in _products(jaxpr, plan, told)]
+    wanted = [None if spec is None else NamedSharding(mesh, spec) for spec in _products(jaxpr, plan, told)]
     entering = [NamedSharding(mesh, known[name]) for name in model.leaf_names]
     leaving = [NamedSharding(mesh, spec) for spec in told.outputs[: len(outputs)]]
 
@@ -240,13 +240,22 @@ def _check_leaves(leaves: Sequence[Any], plan: Plan) -> None:
 # -- products: in the jaxpr and in the graph they stand in one order, as JAX lowers equation by equation
 
 
-def _products(jaxpr: Any, plan: Plan, told: JaxShardings) -> list[PartitionSpec]:
+def _products(jaxpr: Any, plan: Plan, told: JaxShardings) -> list[PartitionSpec | None]:
+    """Per product of a jaxpr what its result is split by; None for the two that the plan has as one attention."""
     own = [(_PRODUCT[eqn.primitive.name], tuple(eqn.outvars[0].aval.shape)) for eqn in _equations(jaxpr)]
     nodes = [node for node in plan.graph.nodes if node.op.name in _PRODUCT.values()]
     theirs = [(node.op.name, node.results[0].type.shape) for node in nodes]
-    if own != theirs:
-        raise PlanError(f"the plan is for another function: it has the products {theirs}, the function {own}")
-    return [told.values[node.results[0].name] for node in nodes]
+    attentions = sum(node.op.name == "Attention" for node in plan.graph.nodes)
+    found, left = [], list(nodes)
+    for product in own:
+        same = bool(left) and product == (left[0].op.name, left[0].results[0].type.shape)
+        found.append(told.values[left.pop(0).results[0].name] if same else None)
+    if left or found.count(None) != 2 * attentions:
+        raise PlanError(
+            f"the plan is for another function: it has the products {theirs} and {attentions} attentions, "
+            f"the function {own}"
+        )
+    return found
 
 
 def _live(jaxpr: Any) -> Any:
@@ -281,8 +290,8 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
             yield eqn
 
 
-def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], wanted: Iterator[NamedSharding]) -> list[Any]:
-    """Evaluate a jaxpr, every product constrained to the next of the shardings."""
+def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], wanted: Iterator[NamedSharding | None]) -> list[Any]:
+    """Evaluate a jaxpr, every product constrained to the next of the shardings, if that is one."""
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     for eqn in jaxpr.eqns:
         operands = [one.val if hasattr(one, "val") else known[one] for one in eqn.invars]
@@ -292,7 +301,7 @@ def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], wanted: Iterato
         else:
             found = eqn.primitive.bind(*operands, **eqn.primitive.get_bind_params(eqn.params))
             found = list(found) if eqn.primitive.multiple_results else [found]
-        if eqn.primitive.name in _PRODUCT:
-            found = [jax.lax.with_sharding_constraint(found[0], next(wanted))]
+        if eqn.primitive.name in _PRODUCT and (sharding := next(wanted)) is not None:
+            found = [jax.lax.with_sharding_constraint(found[0], sharding)]
         known.update(zip(eqn.outvars, found, strict=True))
     return [one.val if hasattr(one, "val") else known[one] for one in jaxpr.outvars]

@@ -6,7 +6,7 @@ So any layout is one of `Shard(dim)` and `Replicate()` alone, over several axes 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ def placements_of(layout: Layout) -> tuple[DeviceMesh, list[Any]]:
     return mesh, [*(Shard(dim) for dim in split), *[Replicate()] * (len(sizes) - len(split))]
 
 
-@cache
+@lru_cache(maxsize=1 << 8)
 def _mesh(sizes: tuple[int, ...], ranks: tuple[int, ...]) -> DeviceMesh:
     return DeviceMesh("cpu", torch.tensor(ranks).reshape(sizes))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from autoshard.trace.tensor import TracedTensor
 from autoshard.util.errors import GraphError, UnknownNameError
 
 
@@ -44,6 +45,11 @@ def picked(found: Any, path: str) -> Any:
         elif isinstance(found, tuple | list) and word.isdigit() and int(word) < len(found):
             found = found[int(word)]
         else:
-            known = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
+            known = ", ".join(map(str, found)) if isinstance(found, Mapping) else _kind(found)
             raise UnknownNameError(f"loss {path!r}: the model's result has no {word!r}; it has: {known}")
     return found
+
+
+def _kind(found: Any) -> str:
+    """What a person calls it."""
+    return "Tensor" if isinstance(found, TracedTensor) else type(found).__name__

@@ -70,7 +70,7 @@ def _mask_flops(
 
 def _scratch(operands: Types, results: Types, **_: object) -> int:
     """Weights and slopes of a block of keys."""
-    _, _, q, _, k, v = operands[:6]
+    q, k, v = operands[2], operands[4], operands[5]
     return max(4, q.dtype.itemsize) * math.prod(q.shape[:-1]) * (2 * min(BLOCK, k.shape[-2]) + v.shape[-1])
 
 

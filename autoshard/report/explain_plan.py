@@ -45,7 +45,7 @@ def place_explained(planned: PlannedData, name: str, place: Place) -> ExplainedR
     if isinstance(place, Output):
         return known.of_output(name, place.index)
     origin = place.origin
-    if origin in planned.plan.layouts:
+    if origin is not None and origin in planned.plan.layouts:
         return known.of_values(name, [origin])
     values = known.names.get(getattr(origin, "name", None) or "", ())
     return known.of_values(name, values) if values else known.head(name)

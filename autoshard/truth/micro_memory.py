@@ -52,8 +52,9 @@ def gathered_again(program: Program, early: Collection[Instruction], spans: Sequ
     found = []
     for one in spans:
         if one.what in last:
-            one = one._replace(last=max(one.first, reads.get(one.what, one.first)))
-        elif one.what in needed:
+            read = reads.get(one.what, one.first) if isinstance(one.what, Register) else one.first
+            one = one._replace(last=max(one.first, read))
+        elif isinstance(one.what, Register) and one.what in needed:
             one = one._replace(last=max(one.last, needed[one.what]))
         found.append(one)
     return found

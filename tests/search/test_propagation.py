@@ -386,7 +386,7 @@ for one in planned.program.instructions:
 """
 
 
-@pytest.mark.parametrize("mesh", ["4", "dp=2 tp=4"])
+@pytest.mark.parametrize("mesh", ["8", "dp=2 tp=4"])
 def test_the_same_plan_in_every_process(mesh):
     root = str(Path(ash.__file__).parents[1])
 
