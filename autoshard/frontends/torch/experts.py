@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from autoshard import ops
@@ -86,7 +86,7 @@ def _patch() -> Patch | None:
     return None if owner is None else _patch_of(owner)
 
 
-@cache
+@lru_cache(maxsize=8)
 def _patch_of(owner: type) -> Patch:
     return Patch(owner, "get_interface", _dispatcher)
 
@@ -120,7 +120,7 @@ def _product(module: Any, rows: Any, name: str) -> Any:
     return made + getattr(module, f"{name}_bias")[:, None] if module.has_bias else made
 
 
-@cache
+@lru_cache(maxsize=1)
 def _markers() -> Any:
     """The namespace of the two operators in torch.ops, filled when it is first asked for."""
     import torch
