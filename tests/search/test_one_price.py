@@ -31,16 +31,12 @@ from autoshard.transform.planned_graph import planned_graph
 from autoshard.util.errors import AutoshardError, PlanError
 from costmodel import preset
 from tests.oracle.grown import grown
+from tests.search.plans import SWAPPED
 
 MODES = ("sharding_propagation", "bfs", "batch", "dynamic_programming")
 MESHES = ("4", "2x2", "2x3")
 SEEDS = range(14)
 NONE = 1e-9
-SWAPPED = pytest.mark.xfail(
-    strict=True,
-    reason="a loop whose carried values take each other's place: what leaves it is moved once more than a draft says",
-)
-"""A known fault of the price in loops."""
 
 
 @cache
