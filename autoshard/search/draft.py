@@ -26,7 +26,8 @@ ROUNDED = 1e-15
 Wants = frozenset[Layout]
 Use = tuple[Node, int]
 """A node and which of its operands or results."""
-Ends = tuple[tuple[Layout, Wants], ...]
+Ends = tuple[tuple[Layout | None, Wants], ...]
+"""How values are left that lie as an input does, and in which layouts their users want them; None: as the input lies."""
 Kept = tuple[tuple[Layout, float], ...]
 """Layouts in which a value is wanted, each with what a byte of a copy costs that is kept for it."""
 
@@ -63,10 +64,11 @@ class ValueTerm:
         fixed: the layout of an input that is settled.
         outs: the outputs by which the value leaves as it comes, or as is asked of them.
         kept: the layout of the settled input that the value replaces.
-        updates: what replaces an input that is not settled: which node makes it, and who uses it besides.
+        updates: what replaces an input that is not settled: which node makes it, and who uses it besides. Behind it
+            what leaves a loop as the input lies, which nobody makes.
         times: how often a step pays.
         share: of the latency, what the value's redistributions count (`Problem.share`).
-        shares: the same of the values that replace it, in the order of `updates`.
+        counts: per value of `updates`, how often a step pays, and its share.
         held: what a byte of the value costs, where bytes are given a price.
         keeps: what a byte of a copy costs for each of `users`; empty where nothing does.
     """
@@ -78,10 +80,10 @@ class ValueTerm:
     fixed: Layout | None = None
     outs: tuple[int, ...] = ()
     kept: Layout | None = None
-    updates: tuple[tuple[Use, tuple[Use, ...]], ...] = ()
+    updates: tuple[tuple[Use | None, tuple[Use, ...]], ...] = ()
     times: int = 1
     share: float = 1.0
-    shares: tuple[float, ...] = ()
+    counts: tuple[tuple[int, float], ...] = ()
     held: float = 0.0
     keeps: tuple[float, ...] = ()
 
@@ -91,7 +93,7 @@ class ValueTerm:
         for node, _ in (*made, *self.users):
             yield node
         for source, users in self.updates:
-            for node, _ in (source, *users):
+            for node, _ in users if source is None else (source, *users):
                 yield node
 
 
@@ -134,8 +136,14 @@ class Pricing:
 
     def _priced(self, term: ValueTerm) -> ValueTerm:
         """A term of a pricing without prices for bytes, with these."""
-        priced = self.nbytes.of_value.get(term.value)
-        return term if priced is None else replace(term, held=priced[0], keeps=priced[1])
+        held, keeps = self._bytes(term.value)
+        return replace(term, held=held, keeps=keeps) if held or keeps else term
+
+    def _bytes(self, value: Value) -> tuple[float, tuple[float, ...]]:
+        """What a byte of a value costs, and of a copy for each of the term's users."""
+        held, keeps = self.nbytes.of_value.get(value, (0.0, ()))
+        pairs = zip(keeps, self.graph.users[value], strict=True) if keeps else ()
+        return held, tuple([price for price, use in pairs if use[0] not in self.problem.leaving_loops])
 
     def _class(self, node: Node) -> int:
         """A number that nodes share which compute the same function and are left alike."""
@@ -144,8 +152,8 @@ class Pricing:
         key = node.key, own, self.problem.runs.get(node, 1), self.nbytes.of_scratch.get(node)
         return self._classes.setdefault(key, len(self._classes))
 
-    def _kind(self, of: TensorType, *shares: float) -> int:
-        return self._kinds.setdefault((of, *shares), len(self._kinds))
+    def _kind(self, of: TensorType, *counts: float | tuple[int, float]) -> int:
+        return self._kinds.setdefault((of, *counts), len(self._kinds))
 
     def _terms(self) -> Iterator[ValueTerm]:
         graph, settled = self.graph, self.problem.input_layouts
@@ -161,20 +169,20 @@ class Pricing:
         for value in graph.values:
             if value in tied and value in replaced.get(tied[value], ()):
                 continue  # its input's term has it
-            share, *shares = (self.problem.share(one) for one in (value, *replaced.get(value, ())))
-            kind = self._kind(value.type, share, *shares)
-            term = ValueTerm(
-                value, kind, graph.producers.get(value), tuple(users[value]), share=share, shares=tuple(shares)
-            )
+            share, again = self.problem.share(value), replaced.get(value, [])
+            behind = [use for use in users[value] if use[0] in self.problem.leaving_loops]
+            counts = [(self.problem.times(one), self.problem.share(one)) for one in again]
+            counts += [(self.problem.times(node.results[0]), share) for node, _ in behind]
+            kind = self._kind(value.type, share, *counts)
+            inside = tuple(use for use in users[value] if use not in behind)
+            term = ValueTerm(value, kind, graph.producers.get(value), inside, share=share, counts=tuple(counts))
             term.outs = tuple(outs.get(value, ()))
             term.fixed, term.kept = settled.get(value), settled.get(tied[value]) if value in tied else None
-            term.updates = tuple((graph.producers[one], tuple(users[one])) for one in replaced.get(value, ()))
-            term.times = self._times(value)
-            term.held, term.keeps = self.nbytes.of_value.get(value, (0.0, ()))
+            term.updates = tuple((graph.producers[one], tuple(users[one])) for one in again)
+            term.updates += tuple((None, (use,)) for use in behind)
+            term.times = self.problem.times(value)
+            term.held, term.keeps = self._bytes(value)
             yield term
-
-    def _times(self, value: Value) -> int:
-        return self.problem.times(value)
 
     # -- strategies
 
@@ -292,7 +300,7 @@ class Pricing:
         if term.fixed:
             return (term.fixed,)
         whole = Layout.whole(self.problem.mesh, term.value.type.rank)
-        return {one for one in wants if not one.partial} | ({left.final() for left, _ in ends} or {whole})
+        return {one for one in wants if not one.partial} | _lying_so(ends, whole)
 
     def _lies_for(self, term: ValueTerm, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
         """Seconds of an input's term if it lies so."""
@@ -302,10 +310,17 @@ class Pricing:
         return self._lies(term, layout, wants, ends, kept, self._spread_at_least)
 
     def _lies(self, term: ValueTerm, layout: Layout, wants: Wants, ends: Ends, kept: Kept, spread: Spread) -> float:
-        seconds = spread(term, layout, wants.union([self.problem.leaving(i, layout) for i in term.outs]), term.share)
-        for (left, again), share in zip(ends, term.shares, strict=True):
-            seconds += spread(term, left, again | {layout}, share)
-        return term.times * seconds + self.of_bytes(term, layout, kept)
+        wanted = wants.union([self.problem.leaving(i, layout) for i in term.outs])
+        seconds = term.times * spread(term, layout, wanted, term.share)
+        for (left, again), (times, share) in zip(ends, term.counts, strict=True):
+            seconds += times * spread(term, layout if left is None else left, again | {layout}, share)
+        return seconds + self.of_bytes(term, layout, kept)
+
+
+def _lying_so(ends: Ends, whole: Layout) -> set[Layout]:
+    """The layouts around an input besides those in which it is wanted itself: as it is replaced and leaves loops."""
+    behind = {one for left, wants in ends if left is None for one in wants if not one.partial}
+    return {left.final() for left, _ in ends if left is not None} | behind or {whole}
 
 
 def _input_key(term: ValueTerm, wants: Wants, ends: Ends, kept: Kept) -> tuple:
@@ -347,7 +362,7 @@ class Draft:
         if term.source is not None:
             left = self._left(term.source)
             return self.pricing.of_made(term, left, wants) + self.pricing.of_bytes(term, left, kept), None
-        ends = tuple([(self._left(source), self.wants(users)) for source, users in term.updates])
+        ends = tuple([(None if source is None else self._left(source), self.wants(users)) for source, users in term.updates])
         return self.pricing.of_input(term, wants, ends, kept)
 
     def kept(self, term: ValueTerm) -> Kept:

@@ -50,6 +50,7 @@ class Flat:
         graph: the flat one; its first inputs and outputs are those of `nested`.
         ties: each place of a tie (a value of either graph) -> its keeper.
         gates: the nodes of `graph` that `nested` has not.
+        leaving: the gates to conditions and out of loops.
         shells: what stands for manual computations -> these.
     """
 
@@ -57,6 +58,7 @@ class Flat:
     graph: Graph
     ties: Mapping[Value, Value]
     gates: frozenset[Node]
+    leaving: frozenset[Node] = frozenset()
     shells: Mapping[Node, Node] = field(default_factory=dict)
 
     @cached_property
@@ -73,6 +75,20 @@ class Flat:
         """How often a step runs each node of the flat graph, 0 where it costs nothing; nodes that run once are
         absent."""
         return {**runs(self.nested), **dict.fromkeys((*self.gates, *self.shells), 0)}
+
+    @cached_property
+    def made(self) -> dict[Value, int]:
+        """How often a step makes the values of borders, which no node that costs something makes; once where absent."""
+        inner, found = runs(self.nested), dict[Value, int]()
+        for node in walk(self.nested.nodes):
+            found.update(dict.fromkeys(node.results, inner.get(node, 1)))
+            for region in node.regions:
+                times = inner.get(region.nodes[0], 1) if region.nodes else inner.get(node, 1)
+                found.update(dict.fromkeys(region.args, times))
+        for node in self.graph.nodes:
+            if node in self.gates:
+                found.setdefault(node.results[0], found.get(node.operands[0], 1))
+        return {value: times for value, times in found.items() if times > 1}
 
     @cached_property
     def inside(self) -> frozenset[Node]:
@@ -101,6 +117,7 @@ class _Flattening:
     updates: list[Value | None] = field(default_factory=list)
     ties: dict[Value, Value] = field(default_factory=dict)
     gates: list[Node] = field(default_factory=list)
+    leaving: list[Node] = field(default_factory=list)
     shells: dict[Node, Node] = field(default_factory=dict)
 
     def run(self) -> Flat:
@@ -119,7 +136,7 @@ class _Flattening:
             {**graph.updates, **updates},
             graph.cotangents,
         )
-        return Flat(graph, made, self.ties, frozenset(self.gates), self.shells)
+        return Flat(graph, made, self.ties, frozenset(self.gates), frozenset(self.leaving), self.shells)
 
     def walk(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
@@ -139,13 +156,13 @@ class _Flattening:
         for start, keeper, tested in zip(node.operands, body.args, cond.args, strict=True):
             self.keep(keeper)
             self.tie(self.gate(start, Value(start.type, f"{keeper.name}.start")), keeper)
-            self.gate(keeper, tested)
+            self.leave(keeper, tested)
         self.walk(cond.nodes)
         self.ends.append(cond.outputs[0])
         self.updates.append(None)
         self.body(body.nodes, body.outputs, body.args)
         for keeper, result in zip(body.args, node.results, strict=True):
-            self.gate(keeper, result)
+            self.leave(keeper, result)
 
     def choice(self, node: Node) -> None:
         for keeper in node.results:
@@ -176,6 +193,10 @@ class _Flattening:
         made = Node(node.op, node.operands, node.attrs, node.results, node.name, node.source, (), rule)
         self.shells[made] = node
         return made
+
+    def leave(self, keeper: Value, result: Value) -> None:
+        self.gate(keeper, result)
+        self.leaving.append(self.gates[-1])
 
     def gate(self, value: Value, result: Value) -> Value:
         node = Node(lookup("Identity"), (value,), {}, (result,))
@@ -217,7 +238,15 @@ def flat_problem(problem: Problem, form: Flat, manual: Plan | None) -> Problem:
     extra = (None,) * (len(graph.outputs) - len(form.nested.outputs))
     asked = (*problem.asked_outputs, *extra) if problem.asked_outputs else ()
     return replace(
-        problem, graph=graph, fixed=fixed, places=places, asked_outputs=asked, runs=form.runs, inside=form.inside
+        problem,
+        graph=graph,
+        fixed=fixed,
+        places=places,
+        asked_outputs=asked,
+        runs=form.runs,
+        made=form.made,
+        inside=form.inside,
+        leaving_loops=form.leaving,
     )
 
 

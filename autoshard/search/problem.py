@@ -63,8 +63,11 @@ class Problem:
         options: what a mode was asked besides, by name.
         elsewhere: makes the same problem for another mesh of as many devices; None where the mesh is not to be changed.
         runs: how often a step runs each node that comes from a loop, see `flat.py`; those that run once are absent.
+        made: how often a step makes values that no node makes which costs something, see `flat.py`.
         passes: what is done to the programs of plans (`optimize`).
         inside: the nodes that come from loops and branches, and those that stand for their borders.
+        leaving_loops: those that pass a carried value on to behind a loop or to its condition. There it is a value of
+            its own, which shares no copy with the carried one.
     """
 
     graph: Graph
@@ -80,7 +83,9 @@ class Problem:
     options: Mapping[str, Any] = field(default_factory=dict)
     elsewhere: Callable[[Mesh], Problem] | None = None
     runs: Mapping[Node, int] = field(default_factory=dict)
+    made: Mapping[Value, int] = field(default_factory=dict)
     inside: frozenset[Node] = frozenset()
+    leaving_loops: frozenset[Node] = frozenset()
     passes: tuple[str, ...] = DEFAULT
 
     @cached_property
@@ -140,21 +145,9 @@ class Problem:
         return found
 
     def times(self, value: Value) -> int:
-        """How often a step redistributes a value: as often as it is made, once where it is an input.
-
-        What a gate of a loop makes, or an input that keeps a tie, is told by who uses it; what a loop starts from by
-        what it is made of.
-        """
-        if not self.runs:
-            return 1
+        """How often a step redistributes a value: as often as it is made, once where it is an input."""
         made = self.graph.producers.get(value)
-        own = self.runs.get(made[0], 1) if made else 0
-        if own or (made is None and self.graph.role_of[value] != CARRIED):
-            return own or 1
-        users = [count for node, _ in self.graph.users[value] if (count := self.runs.get(node, 1))]
-        if users:
-            return min(users)
-        return self.times(made[0].operands[0]) if made else 1
+        return self.made.get(value) or (self.runs.get(made[0], 1) if made else 1) or 1
 
     def left(self, node: Node, strategy: Strategy) -> tuple[Layout, ...]:
         """The layouts that a node's results are left in: those of its strategy, or what its out_strategy asks for."""

@@ -29,8 +29,10 @@ class Seat:
             others = frozenset([chosen[user].operands[i] for user, i in users if user is not node])
             return others, tuple([i for user, i in users if user is node])
 
-        def made(source: Use) -> tuple[Layout | None, int]:
-            """How another node leaves the value, or which result of this node it is."""
+        def made(source: Use | None) -> tuple[Layout | None, int]:
+            """How another node leaves the value, or which result of this node it is; -1 where the input itself is."""
+            if source is None:
+                return None, -1
             if source[0] is node:
                 return None, source[1]
             return chosen[source[0]].results[source[1]], -1
@@ -95,7 +97,7 @@ class Seat:
                 return None
             last = tuple(
                 [
-                    (choice.results[place] if left is None else left, _with(again, mine, choice))
+                    (choice.results[place] if place >= 0 else left, _with(again, mine, choice))
                     for left, place, again, mine in updates
                 ]
             )

@@ -21,6 +21,7 @@ from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.asking import asks, permits
+from autoshard.search.draft import Use
 from autoshard.search.exact import CostFactor
 from autoshard.search.problem import Problem
 from autoshard.search.sharing import Shared
@@ -212,15 +213,19 @@ class Tables:
         for i, value in enumerate(self.graph.outputs):
             outputs.setdefault(value, []).append(i)
         for value in self.graph.values:
-            price = self._price(value, outputs.get(value, []))
-            if price is not None:
-                yield price
+            users, leaving = self.graph.users[value], self.problem.leaving_loops
+            inside = [use for use in users if use[0] not in leaving]
+            found = [self._price(value, outputs.get(value, []), inside, self.problem.times(value))]
+            for use in users:
+                if use[0] in leaving:
+                    found.append(self._price(value, [], [use], self.problem.times(use[0].results[0])))
+            yield from (price for price in found if price is not None)
 
-    def _price(self, value: Value, outputs: list[int]) -> MovePrice | None:
+    def _price(self, value: Value, outputs: list[int], uses: Sequence[Use], times: int) -> MovePrice | None:
         made = self.graph.producers.get(value)
         maker = self.position[value if made is None else made[0]]
         users: dict[int, list[tuple[tuple, np.ndarray]]] = {}
-        for node, i in self.graph.users[value]:
+        for node, i in uses:
             menu = self.menus[node]
             users.setdefault(self.position[node], []).append(((menu, i), self._operand_codes(menu, node, i)))
         left, into = self._left(value), self.graph.tied.get(value)
@@ -237,12 +242,12 @@ class Tables:
             None if made is None else (made[1], made[0] if made[0] in self.problem.annotations else None),
             tuple((at_user == maker, *(key for key, _ in uses)) for at_user, uses in users.items()),
             asked or bool(leaving),
-            self.problem.times(value),
+            times,
             self.problem.share(value),
         )
         if key not in self._shared:
             own = {at_user: [codes for _, codes in uses] for at_user, uses in users.items()}
-            self._shared[key] = self._share(value, left, own, maker, leaving)
+            self._shared[key] = self._share(value, left, own, maker, leaving, times)
         shared = self._shared[key]
         return None if shared is None else MovePrice(value, (maker, *(one for one in users if one != maker)), shared)
 
@@ -253,8 +258,9 @@ class Tables:
         users: dict[int, list[np.ndarray]],
         maker: int,
         leaving: Sequence[int],
+        times: int,
     ) -> Shared | None:
-        of, times = value.type, self.problem.times(value)
+        of = value.type
         before, which = np.unique(left, return_inverse=True)
         after = np.unique(np.concatenate([codes for uses in users.values() for codes in uses] or [before[:0]]))
         ends = np.stack([self._leaving(before, i, of.rank) for i in leaving]) if leaving else np.zeros((0, 0), np.int64)

@@ -80,13 +80,22 @@ class Transfers:
         """[before, after], seconds for a tensor of that type; inf where no steps exist. `share` as for
         `Prices.redistribution`."""
         costs = np.empty((len(before), len(after)))
-        plain, wanted = np.flatnonzero(before >= 0), np.flatnonzero(after >= 0)
+        even_before, even_after = self._divides(of, before), self._divides(of, after)
+        plain, wanted = np.flatnonzero(even_before), np.flatnonzero(even_after)
         if len(plain) and len(wanted):
             which = self._class_of(of, before[plain], after[wanted])
             costs[np.ix_(plain, wanted)] = self._of_class(of, share)[which]
-        for i, j in np.argwhere((before[:, None] < 0) | (after[None, :] < 0)):
+        for i, j in np.argwhere(~even_before[:, None] | ~even_after[None, :]):
             costs[i, j] = self._planned(of, int(before[i]), int(after[j]), share)
         return costs
+
+    def _divides(self, of: TensorType, codes: np.ndarray) -> np.ndarray:
+        """[codes], whether it is a layout made of atoms that divides the tensor."""
+        digits = decode(np.maximum(codes, 0), of.rank, len(self.atoms))
+        even = codes >= 0
+        for dim, size in enumerate(of.shape):
+            even &= size % np.where(digits == SPLITS + dim, self.atoms.sizes, 1).prod(axis=1) == 0
+        return even
 
     def _planned(self, of: TensorType, before: int, after: int, share: float) -> float:
         try:

@@ -26,6 +26,12 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads processes and sockets in /proc"),
 ]
 LONGEST = 120
+HEAD = """import os, pathlib, signal, sys, time
+rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+def await_go():
+    while not pathlib.Path({0!r}).exists():
+        time.sleep(0.01)
+"""
 
 
 @pytest.fixture
@@ -43,7 +49,7 @@ def start(library: str, tmp_path: Path) -> Iterator:
 
     def started(body: str, ranks: int, **options) -> subprocess.Popen:
         script, folder = tmp_path / f"script{len(jobs)}.py", tmp_path / f"folder{len(jobs)}"
-        script.write_text(f"import os, signal, sys, time\nrank = int(os.environ['OMPI_COMM_WORLD_RANK'])\n{body}")
+        script.write_text(HEAD.format(str(tmp_path / "go")) + body)
         folder.mkdir()
         command = [sys.executable, "-I", str(launcher._MPIEXEC), library, str(ranks), str(folder), sys.executable]
         job = subprocess.Popen([*command, str(script)], text=True, stderr=subprocess.PIPE, **options)
@@ -109,9 +115,10 @@ WAIT = "time.sleep(300)\n"
         ("signal.signal(15, signal.SIG_IGN)\nif rank == 1: sys.exit(3)\n", 3, "exit code 3"),
     ],
 )
-def test_a_rank_that_fails_ends_the_others(start, body: str, code: int, reason: str) -> None:
-    job = start(body + WAIT, 3)
+def test_a_rank_that_fails_ends_the_others(start, tmp_path: Path, body: str, code: int, reason: str) -> None:
+    job = start("await_go()\n" + body + WAIT, 3)
     ranks = below(job.pid, 3)
+    (tmp_path / "go").touch()
     _, err = job.communicate(timeout=LONGEST)
     assert (job.returncode, deaths(err)) == (code, {1: reason})
     assert gone(ranks)

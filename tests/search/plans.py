@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 
 from autoshard import Parameter, nn, ops
 from autoshard.api import Planned, plan
@@ -16,12 +15,6 @@ from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
 from autoshard.trace.evaluate import evaluate
 from tests.oracle.check import assert_same
-
-SWAPPED = pytest.mark.xfail(
-    strict=True,
-    reason="a loop whose carried values take each other's place: what leaves it is moved once more than a draft says",
-)
-"""A known fault of the price in loops."""
 
 
 def array(*shape: int, seed: int = 0) -> np.ndarray:

@@ -27,7 +27,6 @@ from autoshard.transform.planned_graph import planned_graph
 from autoshard.util.errors import PlanError
 from costmodel import Device, Hardware, load, preset, save
 from tests.oracle.grown import grown
-from tests.search.plans import SWAPPED
 
 ROWS, COLUMNS = 96, 160
 SIZE = 4 * ROWS * COLUMNS
@@ -119,7 +118,7 @@ def _chain(x, steps):
     return x
 
 
-@pytest.mark.parametrize("seed", [pytest.param(one, marks=SWAPPED) if one == 0 else one for one in range(0, 12, 2)])
+@pytest.mark.parametrize("seed", range(0, 12, 2))
 def test_all_sums_agree(seed):
     """Of tables, of a draft and of the plan, where nodes know their traffic."""
     rng, mesh = np.random.default_rng([seed, 77]), Mesh.parse(("4", "2x2")[seed % 2])
