@@ -15,6 +15,7 @@ import numpy as np
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Refs
 from autoshard.partition.program import Collective, Program, Together, timed
+from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
 from autoshard.util.errors import at
 
@@ -88,24 +89,30 @@ LISTED = 1 << 16
 def bytes_sent(program: Program) -> float:
     """The bytes that the rank which sends most sends in a step of the program.
 
-    In exchanges of window borders ranks send different amounts, those at the ends of a tensor less; in all other
-    collectives each sends as much.
+    In exchanges of window borders ranks send different amounts, those at the ends of a tensor less, and where boxes are
+    fetched those that hold them; in all other collectives each sends as much.
     """
     alike = 0.0
     unlike: dict[Refs, np.ndarray] = {}
+    of_ranks = np.zeros(0)
     for one, times in timed(program.instructions):
         if not isinstance(one, Collective | Together) or not one.step.communicates:
             continue
         if isinstance(one, Collective) and isinstance(one.step, WindowStep):
             sent = np.array(one.step.elements_sent(one.of.shape)) * one.of.dtype.itemsize * times
             unlike[one.step.axes] = unlike.get(one.step.axes, 0.0) + sent
+        elif isinstance(one, Collective) and isinstance(one.step, Step) and one.step.fetched is not None:
+            sent = np.array(one.step.fetched.elements_sent(one.of.shape)) * one.of.dtype.itemsize * times
+            of_ranks = of_ranks + sent if len(of_ranks) else sent
         else:
             alike += times * one.nbytes_moved
     mesh = program.mesh
-    if len(unlike) < 2 or mesh.devices > LISTED:
-        return alike + sum(float(sent.max()) for sent in unlike.values())
-    ranks = mesh.listed("find which rank sends most")
-    return alike + max(sum(float(sent[mesh.index(rank, refs)]) for refs, sent in unlike.items()) for rank in ranks)
+    if len(unlike) + bool(len(of_ranks)) < 2 or mesh.devices > LISTED:
+        return alike + sum(float(sent.max()) for sent in (*unlike.values(), of_ranks) if len(sent))
+    totals = of_ranks if len(of_ranks) else np.zeros(mesh.devices)
+    for refs, sent in unlike.items():
+        totals = totals + sent[[mesh.index(rank, refs) for rank in mesh.listed("find which rank sends most")]]
+    return alike + float(totals.max())
 
 
 def to_json(found: Sequence[Traffic]) -> dict[str, Any]:

@@ -122,6 +122,10 @@ class Fetch:
         """What each other rank takes of a rank's block."""
         return _by_target(self, tuple(shape)).get(rank, {})
 
+    def elements_sent(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Elements that each rank sends to others."""
+        return _sent(self, tuple(shape))
+
     @cached_property
     def messages(self) -> int:
         """From how many others a rank receives at most."""
@@ -199,6 +203,16 @@ def _different(before: Layout, after: Layout, even: bool) -> np.ndarray:
         steps = np.arange(1 if ref in alike else ref.size, dtype=np.int64) * mesh.stride(ref)
         places = (places[:, None] + steps).reshape(-1)
     return places
+
+
+@lru_cache(maxsize=1 << 10)
+def _sent(one: Fetch, shape: Shape) -> tuple[int, ...]:
+    sent = [0] * one.before.mesh.devices
+    for rank, row in enumerate(_schedule(one, shape)):
+        for piece in row:
+            if piece.source != rank:
+                sent[piece.source] += math.prod(box.stop - box.start for box in piece.taken)
+    return tuple(sent)
 
 
 @lru_cache(maxsize=1 << 10)
