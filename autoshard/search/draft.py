@@ -27,7 +27,7 @@ Wants = frozenset[Layout]
 Use = tuple[Node, int]
 """A node and which of its operands or results."""
 Ends = tuple[tuple[Layout | None, Wants], ...]
-"""How values are left that lie as an input does, and in which layouts their users want them; None: as the input lies."""
+"""How values are left that lie as an input does (None: as it lies), and in which layouts their users want them."""
 Kept = tuple[tuple[Layout, float], ...]
 """Layouts in which a value is wanted, each with what a byte of a copy costs that is kept for it."""
 
@@ -362,7 +362,9 @@ class Draft:
         if term.source is not None:
             left = self._left(term.source)
             return self.pricing.of_made(term, left, wants) + self.pricing.of_bytes(term, left, kept), None
-        ends = tuple([(None if source is None else self._left(source), self.wants(users)) for source, users in term.updates])
+        ends = tuple(
+            [(None if source is None else self._left(source), self.wants(users)) for source, users in term.updates]
+        )
         return self.pricing.of_input(term, wants, ends, kept)
 
     def kept(self, term: ValueTerm) -> Kept:

@@ -92,9 +92,7 @@ def test_all_sums_agree(seed):
         plan = batch_parallel(problem)
         draft = Draft(Pricing(problem, prices), {node: plan.strategy(node) for node in problem.graph.nodes})
         layouts = draft.layouts()
-        return replace(
-            plan, layouts=layouts, outputs=problem.outputs(layouts), search_stats={"draft": draft.seconds}
-        )
+        return replace(plan, layouts=layouts, outputs=problem.outputs(layouts), search_stats={"draft": draft.seconds})
 
     plan = plan_flat(lying_best, one)
     assert plan_seconds(plan, prices) == pytest.approx(plan.search_stats["draft"], rel=1e-9)
