@@ -23,11 +23,12 @@ from autoshard.cli.planned import (
     planned_target,
 )
 from autoshard.cli.progress import is_quiet
-from autoshard.cli.records import ExplainRecord
+from autoshard.cli.records import AgainstRecord, ExplainRecord
 from autoshard.cli.target import TargetError, load_target
 from autoshard.cli.words import as_options
 from autoshard.util.doing import doing
 from autoshard.util.errors import AutoshardError, ContextError, MeshError, UnknownNameError
+from costmodel.json_door import plain
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
@@ -66,6 +67,14 @@ def propagate(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the module with its shardings here.")
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PEER",
+            help="Hold the module against what another's pass of that name makes of it: shardy, as jaxlib has it. "
+            "Exit code 1 if they differ.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print shardings, conflicts and rules as JSON.")] = False,
 ) -> None:
     """Spread the shardings that a program asks for over all of it, by rules alone.
@@ -76,6 +85,7 @@ def propagate(
     report is printed.
     """
     _check(target, devices, mesh, which, driver)
+    _check_peer(target, against)
     if not _is_module(target):
         _check_script(out, keep_rules)
     elif out is not None:
@@ -86,20 +96,50 @@ def propagate(
         spread = _run(target, devices, mesh, which, conservative, driver)
     if out is not None:
         spread.save(out, keep_rules=keep_rules)
-    _print(spread, out, keep_rules, as_json)
+    found = None
+    if against is not None:
+        with doing("running the passes of Shardy"):
+            found = _held_against(spread, against)
+    _print(spread, out, keep_rules, as_json, found)
+    if found is not None and not found.agrees:
+        raise typer.Exit(1)
 
 
-def _print(spread: Propagated, out: Path | None, keep_rules: bool, as_json: bool) -> None:
+def _print(
+    spread: Propagated, out: Path | None, keep_rules: bool, as_json: bool, against: AgainstRecord | None
+) -> None:
     from autoshard.report.propagation import print_notes, print_report, to_json
 
     if as_json:
-        typer.echo(json.dumps(to_json(spread), indent=2))
+        told = to_json(spread) | ({"against": plain(against)} if against is not None else {})
+        typer.echo(json.dumps(told, indent=2))
+    elif against is not None:
+        _print_against(against)
     elif out is not None or spread.imported is None:
         print_report(spread, console())
     else:
         typer.echo(spread.to_mlir(keep_rules=keep_rules), nl=False)
         if not is_quiet():
             print_notes(spread, Console(stderr=True, width=console().width, highlight=False, markup=False))
+
+
+def _print_against(found: AgainstRecord) -> None:
+    """Whether the two modules are the same, or the lines that only one of them has."""
+    if found.agrees:
+        console().print(f"the module is the one that {found.peer} leaves, to the last character")
+        return
+    console().print(f"{found.peer} leaves another module; '-' is ours, '+' is its own:")
+    for line in found.differences:
+        console().print(line, style={"-": "red", "+": "green"}.get(line[:1]), soft_wrap=True, markup=False)
+
+
+def _held_against(spread: Propagated, peer: str) -> AgainstRecord:
+    from importlib.metadata import version
+
+    from autoshard.frontends.stablehlo.released import differing
+
+    lines = differing(spread, spread.to_mlir())
+    return AgainstRecord(f"{peer} of jaxlib {version('jaxlib')}", not lines, tuple(lines))
 
 
 def explain(
@@ -233,6 +273,15 @@ def _check(target: str, devices: int | None, mesh: str | None, which: str, drive
     if devices is not None or mesh is not None:
         given = "-n" if devices is not None else "--mesh"
         raise MeshError(f"{path} names its own meshes (sdy.mesh); leave {given} out")
+
+
+def _check_peer(target: str, against: str | None) -> None:
+    if against is None:
+        return
+    if against != "shardy":
+        raise ContextError(f"--against {against}: the one peer that is known is shardy")
+    if not _is_module(target):
+        raise ContextError("--against shardy is for StableHLO modules; Shardy takes no script's model")
 
 
 def _check_script(out: Path | None, keep_rules: bool) -> None:

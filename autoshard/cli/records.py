@@ -53,6 +53,14 @@ class ExplainRecord(Record, frozen=True):
     rules: tuple[str, ...] = ()
 
 
+class AgainstRecord(Record, frozen=True):
+    """Whether another's pass leaves the same module, and the lines that only ours ('-') or only its ('+') has."""
+
+    peer: str
+    agrees: bool
+    differences: tuple[str, ...] = ()
+
+
 class HeldBlockRecord(Record, frozen=True):
     """A block of a tensor: for each dim where it begins and ends, and the ranks that hold it."""
 

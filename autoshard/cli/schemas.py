@@ -13,6 +13,7 @@ import typer
 
 from autoshard.cli.output import print_json
 from autoshard.cli.records import (
+    AgainstRecord,
     AllHardwareRecord,
     CalibrateRecord,
     DamageRecord,
@@ -138,6 +139,7 @@ class PropagateRecord(Record, frozen=True, rename={"which": "pass"}):
     warnings: tuple[str, ...]
     steps: Natural
     seconds: float
+    against: AgainstRecord | None = None
 
 
 class ScheduleRecord(Record, frozen=True):

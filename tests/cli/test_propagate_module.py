@@ -31,12 +31,45 @@ func.func private @f(%arg0: tensor<8x12xf32>) -> tensor<8x12xf32> {
 )
 
 
+CONFLICT = (
+    MESH
+    + """func.func @main(%arg0: tensor<8x12xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x", ?}, {?}]>},
+    %arg1: tensor<8x12xf32> {sdy.sharding = #sdy.sharding<@mesh, [{?}, {"x", ?}]>}) -> tensor<8x12xf32> {
+  %0 = stablehlo.tanh %arg0 : tensor<8x12xf32>
+  %1 = stablehlo.add %0, %arg1 : tensor<8x12xf32>
+  %2 = stablehlo.sine %1 : tensor<8x12xf32>
+  %3 = stablehlo.add %2, %arg1 : tensor<8x12xf32>
+  return %3 : tensor<8x12xf32>
+}
+"""
+)
+
+
 @pytest.fixture
 def module(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "model.mlir"
     path.write_text(MODULE)
     return path
+
+
+def test_a_module_is_held_against_shardy(cli, module):
+    code, out, err = cli("propagate", "model.mlir", "--against", "shardy")
+    assert (code, err) == (0, "")
+    assert out.startswith("the module is the one that shardy of jaxlib") and "custom_call" not in out
+    code, out, _ = cli("propagate", "model.mlir", "--against", "shardy", "--pass", "basic", "--json")
+    assert code == 0 and json.loads(out)["against"]["agrees"]
+    code, _, err = cli("propagate", "model.mlir", "--against", "gspmd")
+    assert code == 2 and "--against gspmd: the one peer that is known is shardy" in err
+
+
+def test_what_differs_from_shardy_is_printed(cli, module):
+    """The order of steps decides conflicts: the worklist's is another than Shardy's."""
+    Path("model.mlir").write_text(CONFLICT)
+    code, out, _ = cli("propagate", "model.mlir", "--against", "shardy", "--driver", "worklist", "--pass", "aggressive")
+    assert code == 1
+    assert "leaves another module" in out and "\n-" in out and "\n+" in out
+    assert cli("propagate", "model.mlir", "--against", "shardy", "--pass", "aggressive")[0] == 0
 
 
 def parsed(text: str) -> str:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from random_modules import Features, random_module
 
+from autoshard.api.propagate import PASSES as PIPELINES
+from autoshard.api.propagate import propagate as spread_module
 from autoshard.propagate.edges import add_edges
 from autoshard.propagate.run import Options, propagate
 from autoshard.util.errors import ContextError
@@ -173,3 +175,22 @@ def test_unknown_options():
         Options(strategy="greedy")
     with pytest.raises(ContextError, match="unknown propagation driver 'mlir'; known are shardy, worklist"):
         Options(driver="mlir")
+
+
+@pytest.mark.parametrize("which", PIPELINES)
+@pytest.mark.parametrize("driver", ["shardy", "worklist"])
+def test_what_a_border_takes_away_again_and_again_ends(which: str, driver: str):
+    """The manual axis stands behind a free one: the edge takes "x" away, the sum gives it back. Shardy never ends."""
+    module = """
+        sdy.mesh @mesh = <["x"=2, "y"=4]>
+        func.func @main(%a: tensor<1x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x", "y"}]>})
+            -> tensor<1x32xf32> {
+          %r = sdy.manual_computation(%a) in_shardings=[<@mesh, [{}, {?}]>]
+              out_shardings=[<@mesh, [{?}, {"y", "x"}]>] manual_axes={"y"} (%b: tensor<1x8xf32>) {
+            %c = stablehlo.add %b, %b : tensor<1x8xf32>
+            sdy.return %c : tensor<1x8xf32>
+          } : (tensor<1x8xf32>) -> tensor<1x32xf32>
+          return %r : tensor<1x32xf32>
+        }"""
+    spread = spread_module(module, which=which, driver=driver)
+    assert len(spread.log.events) < 20
