@@ -99,7 +99,7 @@ class Spreader:
         self._of_info = of_info
         self._outputs = list(self._main_outputs())
         self._swept = False
-        self._lost: set[tuple[Op, Key]] = set()
+        self._changed: set[tuple[Op, Key]] = set()
         self._restless: set[Op] | None = None
         self._number()
 
@@ -185,22 +185,21 @@ class Spreader:
             if found:
                 _push(self.apply(op, found, before), op, todo, position, stack, waiting)
 
-    def _undone(self, op: Op, found: Found, before: Key) -> bool:
-        """Whether a step at the border of a body would take axes away that it has taken away before.
+    def _undone(self, op: Op, before: Key) -> bool:
+        """Whether the border of a body is to change once more what it has changed from these shardings before.
 
-        It does so where a value has a manual axis behind a free one (`views.py`). Others may give the axes back, and
-        then that would go on for ever.
+        Steps only add axes, but what is kept inside of a body has none of the manual ones, and loses those in front of
+        one (`views.py`): what was added is gone again, and that would go on for ever.
         """
-        losing = any((old := before[index]) is not None and _loses(old, kept) for index, kept, _ in found[1])
-        if not losing or (op, before) in self._lost:
-            return losing
-        self._lost.add((op, before))
+        if (op, before) in self._changed:
+            return True
+        self._changed.add((op, before))
         return False
 
     def apply(self, op: Op, found: Found, before: Key) -> list[Op]:
         """Change the shardings that a step changes; returns the ops that this touches, first the first to push."""
         step, changes = found
-        if op.info.view is not None and self._undone(op, found, before):
+        if op.info.view is not None and self._undone(op, before):
             return []
         held: list[Val] = op.held  # type: ignore[assignment]
         if self._restless is not None:
@@ -423,8 +422,3 @@ def _touched_by_use(use: Use, into_bodies: bool) -> Op:
     if edge is None or (edge.targets[0].kind == ARG and not into_bodies):
         return parent
     return edge_op(parent.at(edge.targets[0])) or parent
-
-
-def _loses(old: Sharding, new: Sharding) -> bool:
-    """Whether a dim has axes that it has no more."""
-    return any(len(after.axes) < len(before.axes) for before, after in zip(old.dims, new.dims, strict=True))
