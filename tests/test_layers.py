@@ -57,6 +57,7 @@ LAYERS = [
         "autoshard.report.propagation",
     ],
     [
+        "autoshard.report.cluster_picture",
         "autoshard.report.explain_propagation",
         "autoshard.report.notebook",
         "autoshard.view",
@@ -103,9 +104,11 @@ OUTSIDE = {
     "autoshard.mindspore.checkpoint": {"safetensors"},
     "autoshard.report.brief": {"rich"},
     "autoshard.report.cluster": {"networkx"},
+    "autoshard.report.cluster_picture": {"networkx"},
     "autoshard.report.notebook": {"rich"},
     "autoshard.report.plan": {"rich"},
     "autoshard.report.propagation": {"rich"},
+    "autoshard.view": {"matplotlib"},
     "autoshard.api": {"networkx"},
     "autoshard.cli": {"networkx", "rich", "typer"},
 }

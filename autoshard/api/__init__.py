@@ -288,6 +288,22 @@ class Planned(PlannedData):
 
         return explain_name(self, name)
 
+    def plot(self, what: str, path: str | Path) -> Path:
+        """Write a picture of a step, by matplotlib (the extra `viz`); the path.
+
+        Args:
+            what: "timeline", when what runs, or "memory", what lies in memory meanwhile.
+            path: ends in .svg, .png or .pdf.
+
+        Raises:
+            PlanError: no such picture or format, matplotlib is missing, or the file cannot be written.
+        """
+        from autoshard.exporters.plan_json import to_json
+        from autoshard.view.plots import check_plot, plot
+
+        check_plot(what, path)
+        return plot(to_json(self, everything=True), what, path)
+
     def view(self, other: Planned | None = None) -> View:
         """A page to look at it: what costs most, the timeline, memory, the graph, who holds what, and why.
 

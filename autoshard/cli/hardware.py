@@ -41,7 +41,13 @@ def show(
         int | None, typer.Option("-n", "--devices", metavar="N", help="How many; default: all that the links join.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.graphml", help="Write the graph to a file, too.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE.svg",
+            help="Draw the links as a picture, too; FILE.graphml: write the graph.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures and links as JSON and nothing else.")] = False,
 ) -> None:
@@ -51,18 +57,24 @@ def show(
     from autoshard.api import known_hardware
     from autoshard.cli.target import TargetError
     from autoshard.report.cluster import drawn, link_graph, plain
+    from autoshard.report.cluster_picture import cluster_svg
+    from autoshard.util.files import write_whole
 
     found = known_hardware(name)
     graph = link_graph(found, devices)
-    if output is not None and output.suffix != ".graphml":
-        raise TargetError(f"cannot write {output}: graphs are written as GraphML, to FILE.graphml")
+    if output is not None and output.suffix not in (".graphml", ".svg"):
+        raise TargetError(
+            f"cannot write {output}: links are drawn to FILE.svg, and their graph is written to FILE.graphml"
+        )
     check_file(output)
     if as_json:
         print_json(HardwareShownRecord(convert(hardware_data(found), HardwareRecord), tuple(_links(plain(graph)))))
     else:
         show_hardware(found)
         typer.echo(drawn(graph))
-    if output is not None:
+    if output is not None and output.suffix == ".svg":
+        write_whole(output, cluster_svg(found, devices), TargetError)
+    elif output is not None:
         networkx.write_graphml(plain(graph), output)
 
 

@@ -5,12 +5,25 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from autoshard.util.errors import ContextError
 from costmodel.json_door import plain
+
+Drawing = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE.svg", help="Draw it as a picture.")]
+
+
+def check_drawing(path: Path | None) -> None:
+    """That a picture can be written; None is none.
+
+    Raises:
+        ContextError: its name does not end in .svg, or it cannot be written.
+    """
+    if path is not None and path.suffix != ".svg":
+        raise ContextError(f"cannot draw {path}: the name of a picture must end in .svg")
+    check_file(path)
 
 
 def check_file(path: Path | None, making: bool = False) -> None:

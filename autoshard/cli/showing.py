@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from autoshard.cli.app import Devices, MeshText, console, read_mesh
-from autoshard.cli.output import print_json
+from autoshard.cli.output import Drawing, check_drawing, print_json
 from autoshard.cli.progress import note
 from autoshard.cli.records import (
     AllHardwareRecord,
@@ -29,9 +29,11 @@ from autoshard.cli.records import (
 from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
+from autoshard.layout.pictures import layout_svg
 from autoshard.layout.show import show_layout
 from autoshard.layout.tensor_map import TensorMap
-from autoshard.util.errors import ShapeError
+from autoshard.util.errors import PlanError, ShapeError
+from autoshard.util.files import write_whole
 from costmodel import Hardware, Link, calibrated_path, format_bytes, format_seconds, load, preset, presets
 from costmodel.json_door import convert
 from costmodel.store import CALIBRATED, HardwareRecord, hardware_data
@@ -48,13 +50,17 @@ def layout(
     ],
     devices: Devices = None,
     mesh: MeshText = None,
+    out: Drawing = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print blocks and ranks as JSON and nothing else.")] = False,
 ) -> None:
     """Draw which rank holds which block of a tensor, with MindSpore's device matrix and tensor map."""
+    check_drawing(out)
     of, over = TensorType.parse(tensor), read_mesh(devices, mesh)
     lies = Layout.parse(text, over)
     lies.check_fits(of.shape, str(of))
     local = of.with_shape(lies.local_shape(of.shape))
+    if out is not None:
+        write_whole(out, layout_svg(of.shape, lies), PlanError)
     if as_json:
         print_json(_layout_record(of, lies))
         return

@@ -41,10 +41,18 @@ Against = Annotated[
 
 def view(
     targets: Targets,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.html", help="The page to write.")] = Path(
-        "plan.html"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE.html", help="The page to write; FILE.svg with --plot.")
+    ] = Path("plan.html"),
     against: Against = None,
+    plotted: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            metavar="WHAT",
+            help="Write one picture instead, 'timeline' or 'memory', to -o FILE.svg, .png or .pdf (needs matplotlib).",
+        ),
+    ] = None,
     devices: Devices = None,
     mesh: MeshText = None,
     search: Search = None,
@@ -61,12 +69,24 @@ def view(
     differs.
     """
     from autoshard.view.page import view_of
+    from autoshard.view.plots import FORMATS, check_plot, plot
 
+    if plotted is not None:
+        check_plot(plotted, output)
+        if against is not None or len(targets) > 1:
+            raise ContextError("--plot draws one plan: give one target, without --against")
+    elif output.suffix in FORMATS:
+        raise ContextError(
+            f"{output} is no page; say which picture of the plan to draw there: --plot timeline or memory"
+        )
     check_file(output)
     settings = {"hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
     plans = _plans(targets, against, devices, mesh, option, search, settings)
-    with doing("writing the page"):
-        view_of(*zip(*plans, strict=True)).save(output)
+    with doing("writing the page" if plotted is None else "drawing"):
+        if plotted is None:
+            view_of(*zip(*plans, strict=True)).save(output)
+        else:
+            plot(plans[0][0], plotted, output)
     if as_json:
         seconds = tuple(data["cost"]["seconds"] for data, _ in plans)
         print_json(ViewRecord(str(output), output.stat().st_size, seconds))

@@ -34,31 +34,67 @@ def show_layout(shape: Sequence[int], layout: Layout, size: Sequence[int] | None
     dim 0 0:4         0    1
           4:8         2    3
     """
-    layout.check_fits(shape, "the tensor to draw")
-    if layout.split > MAX_BLOCKS or layout.mesh.devices > MAX_BLOCKS:
-        raise LayoutError(
-            f"layout [{layout}] has {layout.split} blocks on {layout.mesh.devices} ranks; "
-            f"a picture shows at most {MAX_BLOCKS}"
-        )
-    holders = _holders(shape, layout)
-    spans = [_spans(shape, layout, dim, (size or shape)[dim]) for dim in range(layout.rank)]
-    lead = layout.parts[:-2] if layout.rank > 2 else ()
+    blocks = Blocks(shape, layout, size)
     tables = []
-    for place in itertools.product(*map(range, lead)):
-        title = ", ".join(f"dim {i} {spans[i][k]}" for i, k in enumerate(place))
-        tables.append((title + ":\n" if title else "") + _table(spans, layout, holders, place))
+    for place in itertools.product(*map(range, blocks.leading)):
+        title = ", ".join(f"dim {i} {blocks.spans[i][k]}" for i, k in enumerate(place))
+        tables.append((title + ":\n" if title else "") + _table(blocks, place))
     if layout.partial:
         axes = ".".join(map(layout.mesh.show_ref, layout.partial))
         tables.append(f"each rank holds a term of a {layout.reduction} over {axes}")
     return "\n".join(tables)
 
 
-def _holders(shape: Sequence[int], layout: Layout) -> dict[tuple[int, ...], list[int]]:
-    holders: dict[tuple[int, ...], list[int]] = {}
-    for rank in range(layout.mesh.devices):
-        place = tuple(layout.mesh.index(rank, refs) for refs in layout.dims)
-        holders.setdefault(place, []).append(rank)
-    return holders
+Place = tuple[int, ...]
+
+
+class Blocks:
+    """The blocks of a tensor as tables: the last two dims are rows and columns, each block of the dims before a table.
+
+    Attributes:
+        spans: per dim the elements of each of its parts, e.g. "0:4".
+        leading: into how many parts each dim before the last two is cut.
+        rows, columns: the parts of the last dims; (None,) where there is no such dim.
+
+    Raises:
+        LayoutError: the layout has another number of dims, or more blocks than a picture can show.
+    """
+
+    def __init__(self, shape: Sequence[int], layout: Layout, size: Sequence[int] | None = None) -> None:
+        layout.check_fits(shape, "the tensor to draw")
+        if layout.split > MAX_BLOCKS or layout.mesh.devices > MAX_BLOCKS:
+            raise LayoutError(
+                f"layout [{layout}] has {layout.split} blocks on {layout.mesh.devices} ranks; "
+                f"a picture shows at most {MAX_BLOCKS}"
+            )
+        self.layout, rank = layout, layout.rank
+        self.spans = [_spans(shape, layout, dim, (size or shape)[dim]) for dim in range(rank)]
+        self.leading: Place = layout.parts[:-2] if rank > 2 else ()
+        self.rows: Sequence[int | None] = range(layout.parts[rank - 2]) if rank >= 2 else (None,)
+        self.columns: Sequence[int | None] = range(layout.parts[rank - 1]) if rank >= 1 else (None,)
+        self._holders: dict[Place, list[int]] = {}
+        for one in range(layout.mesh.devices):
+            place = tuple(layout.mesh.index(one, refs) for refs in layout.dims)
+            self._holders.setdefault(place, []).append(one)
+        self._number = {place: i for i, place in enumerate(sorted(self._holders))}
+
+    def ranks(self, place: Place, row: int | None, column: int | None) -> str:
+        """The ranks that hold a block, e.g. "0-3"."""
+        return _ranks(self._holders[_block(place, row, column)])
+
+    def number(self, place: Place, row: int | None, column: int | None) -> int:
+        """Which block it is, of all."""
+        return self._number[_block(place, row, column)]
+
+    def row_label(self, row: int | None) -> str:
+        return "ranks" if row is None else self.spans[-2][row]
+
+    def column_label(self, column: int | None) -> str:
+        return "" if column is None else self.spans[-1][column]
+
+
+def _block(place: Place, row: int | None, column: int | None) -> Place:
+    return place + tuple(k for k in (row, column) if k is not None)
 
 
 def _spans(shape: Sequence[int], layout: Layout, dim: int, size: int) -> list[str]:
@@ -75,18 +111,13 @@ def _ranks(ranks: list[int]) -> str:
     return ",".join(runs)
 
 
-def _table(spans: list[list[str]], layout: Layout, holders: dict, place: tuple[int, ...]) -> str:
-    row_dim, column_dim = layout.rank - 2, layout.rank - 1
-    rows = range(layout.parts[row_dim]) if row_dim >= 0 else [None]
-    columns = range(layout.parts[column_dim]) if column_dim >= 0 else [None]
-    cells = [
-        [_ranks(holders[place + tuple(k for k in (row, column) if k is not None)]) for column in columns]
-        for row in rows
-    ]
-    heads = [spans[column_dim][k] if k is not None else "" for k in columns]
+def _table(blocks: Blocks, place: Place) -> str:
+    row_dim, column_dim = blocks.layout.rank - 2, blocks.layout.rank - 1
+    cells = [[blocks.ranks(place, row, column) for column in blocks.columns] for row in blocks.rows]
+    heads = [blocks.column_label(column) for column in blocks.columns]
     widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(heads)]
-    labels = [f"dim {row_dim} {spans[row_dim][k]}" if k is not None else "ranks" for k in rows]
-    labels = [label if i == 0 else " " * len(f"dim {row_dim} ") + label.split()[-1] for i, label in enumerate(labels)]
+    first = f"dim {row_dim} " if row_dim >= 0 else ""
+    labels = [(first if i == 0 else " " * len(first)) + blocks.row_label(row) for i, row in enumerate(blocks.rows)]
     title = f"dim {column_dim}" if column_dim >= 0 else ""
     left = max(map(len, labels)) + 1 + len(title)
     lines = [title.rjust(left) + " " + "  ".join(head.rjust(width) for head, width in zip(heads, widths, strict=True))]
