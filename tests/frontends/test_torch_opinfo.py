@@ -90,7 +90,7 @@ def pairs_of(names: Sequence[str]) -> tuple[list[tuple[Any, Any]], list[tuple[An
     for name in names:
         op = OPERATORS[name]
         samples = samples_of(op, 2)
-        sure = [sample for sample in samples if not is_random(Applied(op, [sample]))]
+        sure = [sample for sample in samples if not is_random(op, sample)]
         found[not sure].extend((op, sample) for sample in (sure or samples)[:1])
     return found
 

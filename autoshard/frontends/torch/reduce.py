@@ -60,7 +60,7 @@ def _(call: Call, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
 def _position(name: str, op: Any, best: Any) -> None:
     @translates(f"aten.arg{name}.default")
     def _(call: Call, x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-        if dim is None:
+        if dim is None or not x.shape:
             x, dim = do(ops.reshape, x, shape=(math.prod(x.shape),)), 0
         found = do(op, x, axis=axis(dim, len(x.shape)), keep_dims=keepdim)
         return call.cast(do(ops.reshape, found, shape=call.shape) if tuple(found.shape) != call.shape else found)
@@ -82,7 +82,12 @@ _position("max", ops.arg_max, ops.reduce_max)
 _position("min", ops.arg_min, ops.reduce_min)
 
 
-@translates("aten.var.correction", "aten.var.dim")
+@translates("aten.var.dim")
+def _(call: Call, x: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+    return variance(x, axes(dim, len(x.shape)), float(unbiased), keepdim)
+
+
+@translates("aten.var.correction")
 def _(call: Call, x: Any, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
     return variance(x, axes(dim, len(x.shape)), 1 if correction is None else correction, keepdim)
 

@@ -48,7 +48,7 @@ def _(call: Call, x: Any, dims: Sequence[int]) -> Any:
     return x if perm == tuple(range(len(perm))) else do(ops.transpose, x, perm=perm)
 
 
-@translates("aten.transpose.int")
+@translates("aten.transpose.int", "aten.transpose_copy.int")
 def _(call: Call, x: Any, a: int, b: int) -> Any:
     return swapped(x, a, b)
 
@@ -60,6 +60,8 @@ def _(call: Call, x: Any) -> Any:
 
 def swapped(x: Any, a: int, b: int) -> Any:
     """x with two dims exchanged."""
+    if not x.shape:
+        return x
     perm = list(range(len(x.shape)))
     perm[a], perm[b] = perm[b], perm[a]
     return do(ops.transpose, x, perm=tuple(perm))
