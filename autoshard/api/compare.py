@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from autoshard.api import Planned, plan
@@ -60,6 +61,26 @@ class Contender:
 
 class Comparison(tuple[Contender, ...]):
     """The contenders in the order in which they were asked for; notebooks show them as a table."""
+
+    def plot(self, path: str | Path) -> Path:
+        """Write a picture of the plans, seconds of a step against memory (needs the extra `viz`); the path.
+
+        Args:
+            path: ends in .svg, .png or .pdf.
+
+        Raises:
+            PlanError: nobody found a plan, matplotlib is missing, or the file cannot be written.
+        """
+        from autoshard.view.plots import plot_contenders
+
+        found = [(one, one.cost) for one in self if one.cost is not None]
+        meshes = len({one.mesh for one, _ in found}) > 1
+        points = [
+            (f"{one.mode} {one.mesh}" if meshes else one.mode, cost.seconds, cost.peak_memory_bytes, one.fits)
+            for one, cost in found
+        ]
+        stats = (one.planned.plan.search_stats for one, _ in found if one.planned is not None and one.mode == "optimal")
+        return plot_contenders(points, min((one.get("bound", 0.0) for one in stats), default=0.0), path)
 
     def _repr_html_(self) -> str:
         rows = []

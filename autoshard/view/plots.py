@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ _KINDS = ("#4c78a8", "#72b7b2", "#e8b14f", "#b279a2", "#54a24b", "#9d755d", "#ee
 Data = Mapping[str, Any]
 
 
+Point = tuple[str, float, float, bool]
+"""A plan: its name, seconds of a step, bytes of memory at its peak, and whether they fit."""
+
+
 def plot(data: Data, what: str, path: str | Path) -> Path:
     """Write a picture of a plan, whole or not at all; the path.
 
@@ -31,6 +36,26 @@ def plot(data: Data, what: str, path: str | Path) -> Path:
         PlanError: no such picture or format, figures are missing, or matplotlib is; the file cannot be written.
     """
     check_plot(what, path)
+    title = f"{data['graph']} on mesh {data['mesh']}, by {data['search']}"
+    return _drawn(lambda axes: PLOTS[what](data, axes), title, path)
+
+
+def plot_contenders(points: Sequence[Point], bound: float, path: str | Path) -> Path:
+    """Write a picture of plans beside each other, time against memory; the path.
+
+    Args:
+        bound: seconds below which no plan is known to be possible, 0 if nothing is proven.
+
+    Raises:
+        PlanError: no plan to draw, a file of another kind, matplotlib is missing, or the file cannot be written.
+    """
+    _check_format(path)
+    if not points:
+        raise PlanError("there is no plan to draw: none of the modes found one")
+    return _drawn(partial(_contenders, points, bound), "plans: seconds of a step against memory", path)
+
+
+def _drawn(draw: Callable[[Any], None], title: str, path: str | Path) -> Path:
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -38,8 +63,8 @@ def plot(data: Data, what: str, path: str | Path) -> Path:
         raise PlanError("pictures of a step need matplotlib: pip install 'autoshard[viz]'") from None
     with rc_context({"svg.hashsalt": "autoshard", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(10, 4), layout="constrained")
-        PLOTS[what](data, figure.subplots())
-        figure.suptitle(f"{data['graph']} on mesh {data['mesh']}, by {data['search']}", fontsize=10)
+        draw(figure.subplots())
+        figure.suptitle(title, fontsize=10)
         made = BytesIO()
         suffix = Path(path).suffix[1:]
         figure.savefig(made, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
@@ -54,6 +79,10 @@ def check_plot(what: str, path: str | Path) -> None:
     """
     if what not in PLOTS:
         raise PlanError(f"there is no picture {what!r} of a plan; there are {', '.join(PLOTS)}")
+    _check_format(path)
+
+
+def _check_format(path: str | Path) -> None:
     if Path(path).suffix not in FORMATS:
         raise PlanError(f"cannot write a picture to {path}: its name must end in {', '.join(FORMATS)}")
 
@@ -104,6 +133,30 @@ def _memory(data: Data, axes: Any) -> None:
     axes.set_xlabel("instruction")
     axes.set_ylabel(f"{unit} on a device")
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _contenders(points: Sequence[Point], bound: float, axes: Any) -> None:
+    """A point per plan; a line at what is proven."""
+    scale, unit = _scaled(max(seconds for _, seconds, _, _ in points))
+    size, of_size = _sized(max(nbytes for _, _, nbytes, _ in points))
+    wide, high = (max(one[i] for one in points) or 1.0 for i in (1, 2))
+    told: list[tuple[float, float]] = []
+    for name, seconds, nbytes, fits in sorted(points, key=lambda one: (one[1], one[2], one[0])):
+        at = seconds * scale, nbytes / size
+        axes.plot(*at, "o" if fits else "x", color=_LANES["compute"] if fits else _EXPOSED)
+        # Names of plans that lie together stand above each other.
+        near = sum(abs(seconds - x) < 0.15 * wide and abs(nbytes - y) < 0.06 * high for x, y in told)
+        axes.annotate(name, at, xytext=(6, 4 + 11 * near), textcoords="offset points")
+        told.append((seconds, nbytes))
+    if bound > 0:
+        axes.axvline(bound * scale, color=_EXPOSED, linewidth=0.8, linestyle="--")
+        axes.annotate("no plan is below", (bound * scale, 0), xytext=(4, 4), textcoords="offset points", color=_EXPOSED)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0.15, y=0.15)
+    axes.set_xlabel(f"{unit} a step")
+    axes.set_ylabel(f"{of_size} on a device at the peak")
     axes.spines[["top", "right"]].set_visible(False)
 
 
