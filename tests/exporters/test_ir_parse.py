@@ -62,7 +62,12 @@ def test_collectives_of_the_tutorials_second_listing() -> None:
 
 WORDS = st.text("abcdef_.-:0123456789e", min_size=1, max_size=8)
 ATTRS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | WORDS | st.text(max_size=6),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | WORDS
+    | st.text(max_size=6),
     lambda inner: st.lists(inner, max_size=3).map(tuple) | st.lists(inner, max_size=3).map(tuple).map(ListedValue),
     max_leaves=8,
 )

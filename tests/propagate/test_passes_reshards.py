@@ -100,6 +100,21 @@ def test_operands_of_calls_are_moved_to_what_the_function_asks() -> None:
     check(module_text("call_operands"), insert_reshards, [PASS])
 
 
+def test_a_tensor_counts_for_a_part_of_the_axis_that_splits_it() -> None:
+    """Half of "y" splits both operands, of as many elements together as the result, which "x" splits."""
+    args = (
+        argument("a", tensor(2, 4, 4), '<@mesh, [{"y"}, {}, {}]>'),
+        argument("b", tensor(2, 4, 4), '<@mesh, [{"y":(1)2}, {}, {}]>'),
+    )
+    asked = result('<@mesh, [{"x"}, {}, {}]>')
+    types = f"({tensor(2, 4, 4)}, {tensor(2, 4, 4)}) -> {tensor(4, 4, 4)}"
+    text = f"""{MESH}func.func @main({", ".join(args)}) -> {tensor(4, 4, 4)} {{
+  %0 = stablehlo.concatenate %a, %b, dim = 0{asked} : {types}
+  return %0 : {tensor(4, 4, 4)}
+}}"""
+    check(text, insert_reshards, [PASS])
+
+
 def test_a_concatenation_whose_tensors_agree_is_left_alone() -> None:
     same = '<@mesh, [{"x"}, {}]>'
     args = argument("a", tensor(8, 4), same), argument("b", tensor(4, 4), same)

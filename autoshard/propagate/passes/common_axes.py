@@ -154,15 +154,14 @@ class _Choice:
 
 def _candidates(rule: Rule, rows: Sequence[TensorFactorShardings], sizes: Sequence[int]) -> list[_Candidate]:
     found: dict[tuple[int, Refs], _Candidate] = {}
-    for row, elements in zip(rows, sizes, strict=True):
+    for row in rows:
         for f, axes in enumerate(row.axes):
             for count in range(1, len(axes or ()) + 1):
-                part = (axes or ())[:count]
-                known = found.get((f, part))
-                if known is None:
-                    precedence = _PRECEDENCE[rule.factors[f].kind]
-                    known = found[f, part] = _Candidate(f, part, 0, precedence, size_of(part))
-                known.elements += elements
+                part, precedence = (axes or ())[:count], _PRECEDENCE[rule.factors[f].kind]
+                found.setdefault((f, part), _Candidate(f, part, 0, precedence, size_of(part)))
+    for (f, part), one in found.items():
+        splits = ((row.axes[f], elements) for row, elements in zip(rows, sizes, strict=True))
+        one.elements = sum(elements for axes, elements in splits if axes and (axes == part or _extends(axes, part)))
     return list(found.values())
 
 
