@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 READY = "return document.documentElement.dataset.ready === 'yes'"
-VIEWS = ("summary", "timeline", "memory", "graph", "operators", "inputs", "difference")
+VIEWS = ("summary", "step", "graph-section", "operators", "moves", "inputs", "take-away", "difference")
 
 
 def planned_model(name: str, mesh: str, mode: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ import typer
 from autoshard.cli.app import read_mesh
 from autoshard.cli.target import TargetError, is_module, load_target
 from autoshard.util.doing import doing
+from autoshard.util.errors import ContextError
 from costmodel.json_door import JsonError, decode
 
 if TYPE_CHECKING:
@@ -167,6 +168,20 @@ def read_stages(
     usual = "auto" if pipeline == "auto" else "1f1b"
     found = {"pipeline": pipeline, "schedule": schedule or usual, "chunks": chunks}
     return {**found, "stages": _stages(stage) if stage else None}
+
+
+def check_staged(unlike: Mapping[str, Any]) -> None:
+    """That nothing is asked of a plan in stages that only one in one piece has.
+
+    Args:
+        unlike: options, None where they are not given.
+
+    Raises:
+        ContextError: one is given.
+    """
+    wrong = [name for name, value in unlike.items() if value is not None]
+    if wrong:
+        raise ContextError(f"{' and '.join(wrong)}: not for a plan in stages (--pipeline) yet; leave it out")
 
 
 def _stages(given: Sequence[str]) -> dict[str, int]:

@@ -24,6 +24,7 @@ from autoshard.cli.planned import (
     Search,
     StageOfNames,
     Target,
+    check_staged,
     planned_stages,
     planned_target,
     read_stages,
@@ -114,9 +115,7 @@ def plan(
             "--columns": columns,
             "--dataset-strategy": None if dataset_strategy == DATASET else dataset_strategy,
         }
-        wrong = [name for name, value in unlike.items() if value is not None]
-        if wrong:
-            raise ContextError(f"{' and '.join(wrong)}: not for a plan in stages (--pipeline) yet; leave it out")
+        check_staged(unlike)
         settings = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
         _print_stages(planned_stages(target, devices, mesh, **stages, **settings), as_json)
         return

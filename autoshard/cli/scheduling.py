@@ -55,7 +55,8 @@ def schedule(
         bool, typer.Option("--csv", help="Print the rows that torch.distributed.pipelining reads.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the rows to a file as well.")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write the rows to a file, too; FILE.svg: draw them."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print rows, times, bubble and memory as JSON.")] = False,
 ) -> None:
@@ -65,13 +66,17 @@ def schedule(
     path; the bubble is the part of all ranks' time in which they wait.
     """
     from autoshard.pipeline.schedules import csv_text, save_schedule, simulate, with_transfers
+    from autoshard.pipeline.schedules.picture import schedule_svg
+    from autoshard.util.files import write_whole
 
     check_file(output)
     found = _schedule(name, stages, micro_batches, chunks)
     with doing("simulating the schedule"):
         line = simulate(found, _durations(durations, transfer, found.stages))
     shown = with_transfers(found) if transfers else found
-    if output is not None:
+    if output is not None and output.suffix == ".svg":
+        write_whole(output, schedule_svg(line), ScheduleError)
+    elif output is not None:
         save_schedule(shown, output)
     if as_json:
         typer.echo(json.dumps(_facts(line, shown), indent=2))

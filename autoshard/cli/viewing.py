@@ -14,12 +14,20 @@ from autoshard.cli.output import check_file, print_json
 from autoshard.cli.planned import (
     DATASET,
     HARDWARE,
+    Chunks,
     DatasetStrategy,
     HardwareName,
     Memory,
+    MicroBatches,
     ModeOptions,
+    Pipeline,
+    ScheduleName,
     Search,
+    StageOfNames,
+    check_staged,
+    planned_stages,
     planned_target,
+    read_stages,
 )
 from autoshard.cli.records import ViewRecord
 from autoshard.util.doing import doing
@@ -60,14 +68,20 @@ def view(
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
     option: ModeOptions = None,
+    pipeline: Pipeline = None,
+    schedule: ScheduleName = None,
+    chunks: Chunks = None,
+    stage: StageOfNames = None,
+    micro_batches: MicroBatches = 1,
     show: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON and nothing else.")] = False,
 ) -> None:
     """Write a page to look at a plan: what costs most, when, what lies in memory, who holds what, and why.
 
     One file, which any browser opens, offline. Two targets, or --against, show two plans side by side with what
-    differs.
+    differs. A plan in stages (--pipeline) shows the schedule, what each group does and holds, and how stages are split.
     """
+    from autoshard.util.files import write_whole
     from autoshard.view.page import view_of
     from autoshard.view.plots import FORMATS, check_plot, plot
 
@@ -81,14 +95,32 @@ def view(
         )
     check_file(output)
     settings = {"hardware": hardware, "dataset_strategy": dataset_strategy, "memory": memory}
+    stages = read_stages(pipeline, schedule, chunks, stage)
+    if stages is not None:
+        unlike = {
+            "--against": against,
+            "--plot": plotted,
+            "--option": option or None,
+            "a second target": targets[1:] or None,
+        }
+        unlike["--dataset-strategy"] = None if dataset_strategy == DATASET else dataset_strategy
+        check_staged(unlike)
+        asked = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
+        planned = planned_stages(targets[0], devices, mesh, **stages, **asked)
+        write_whole(output, planned.page(), PlanError)
+        _told(output, (planned.price.seconds,), as_json, show)
+        return
     plans = _plans(targets, against, devices, mesh, option, search, settings)
     with doing("writing the page" if plotted is None else "drawing"):
         if plotted is None:
             view_of(*zip(*plans, strict=True)).save(output)
         else:
             plot(plans[0][0], plotted, output)
+    _told(output, tuple(data["cost"]["seconds"] for data, _ in plans), as_json, show)
+
+
+def _told(output: Path, seconds: tuple[float, ...], as_json: bool, show: bool) -> None:
     if as_json:
-        seconds = tuple(data["cost"]["seconds"] for data, _ in plans)
         print_json(ViewRecord(str(output), output.stat().st_size, seconds))
     else:
         typer.echo(str(output))

@@ -15,6 +15,7 @@ from autoshard.optimize import DEFAULT
 from autoshard.pipeline.execute.session import PipelineSession
 from autoshard.pipeline.joint.search import StageRequest, StageSearch, fastest
 from autoshard.pipeline.planned.data import PipelineData
+from autoshard.pipeline.planned.page import pipeline_page
 from autoshard.pipeline.planned.price import PipelinePrice
 from autoshard.pipeline.planned.report import report
 from autoshard.pipeline.planned.stage_plan import StageGraph, stage_graph
@@ -79,6 +80,10 @@ class PlannedPipeline(PipelineData):
         """Tables of stages and groups: times, idle shares, memory; and the step."""
         told = report(self)
         return told if self.searched is None else f"{told}\nsearch  {self.searched}"
+
+    def page(self) -> str:
+        """The plan as a page of HTML: the schedule as a picture, times and memory, and how each stage is split."""
+        return pipeline_page(self)
 
     def told_run(self) -> str:
         """What the last step of this process has shown beside what was predicted: seconds, and idle shares of ranks."""

@@ -8,6 +8,7 @@ from xml.etree import ElementTree as etree
 
 import pytest
 
+TRAINING = f"{Path(__file__).parents[2]}/sample_code/07_torch_models/samples.py:gpt2_training"
 SAMPLE = f"{Path(__file__).parents[2]}/sample_code/sharding_propagation/train.py:forward"
 
 
@@ -40,3 +41,26 @@ def test_wrong_use_is_told_before_any_work(cli, args, told, tmp_path, monkeypatc
     code, out, err = cli(*args)
     assert (code, out) == (2, "") and told in re.sub(r"\s+", " ", err)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_schedules_are_drawn(cli, tmp_path):
+    drawn = tmp_path / "zbv.svg"
+    asked = ("schedule", "zbv", "--stages", "4", "--micro-batches", "6")
+    assert cli(*asked, "-o", str(drawn))[0] == 0
+    found = etree.fromstring(drawn.read_text())
+    titles = [one.text for one in found.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == 4 * 6 * 3
+    assert "weight gradient of micro batch 5 in stage 3" in titles
+    assert {"group 0", "group 1", "weight gradient"} <= set(words(drawn.read_text()))
+
+
+def test_a_plan_in_stages_is_a_page(cli, tmp_path):
+    page = tmp_path / "stages.html"
+    asked = ("view", TRAINING, "--mesh", "pp=2,dp=2", "--pipeline", "pp", "--micro-batches", "2", "-o", str(page))
+    code, out, err = cli(*asked)
+    assert (code, out) == (0, f"{page}\n"), err
+    text = page.read_text()
+    assert text.count("<details>") == 2 and "<script" not in text
+    assert "forward of micro batch 1 in stage 1" in text
+    code, _, err = cli(*asked, "--against", "bfs")
+    assert code == 2 and "--against: not for a plan in stages" in err
