@@ -64,15 +64,15 @@ class Fetch:
     @cached_property
     def begun(self) -> Refs:
         """The pieces of the mesh along which terms begin."""
-        return apart(self.after.partial, self._kept)
+        return apart(self.after.partial, self.kept)
 
     @cached_property
     def ended(self) -> Refs:
         """The pieces of the mesh along which terms end."""
-        return apart(self.before.partial, self._kept)
+        return apart(self.before.partial, self.kept)
 
     @cached_property
-    def _kept(self) -> Refs:
+    def kept(self) -> Refs:
         """The pieces along which terms stay: so many tensors, each moved for itself."""
         if self.before.reduction != self.after.reduction:
             return ()
@@ -81,11 +81,11 @@ class Fetch:
     @property
     def is_whole(self) -> bool:
         """Whether terms that end, stay and begin can be told apart."""
-        kept = size_of(self._kept)
+        kept = size_of(self.kept)
         return (
             size_of(self.ended) * kept == size_of(self.before.partial)
             and size_of(self.begun) * kept == size_of(self.after.partial)
-            and not any(one.overlaps(other) for one in (*self.ended, *self.begun) for other in self._kept)
+            and not any(one.overlaps(other) for one in (*self.ended, *self.begun) for other in self.kept)
         )
 
     @cached_property
@@ -252,14 +252,16 @@ class _Scheduler:
         self.new = list(zip(*(along(mesh, places, refs).tolist() for refs in one.after.dims), strict=True))
         if not shape:
             self.old = self.new = [()] * mesh.devices
-        self.near = along(mesh, places, free_refs(mesh, one.axes)).tolist()
+        # Only ranks of one group exchange boxes, and of these only those that hold the same of the terms that stay.
+        group, stayed = (along(mesh, places, refs).tolist() for refs in (free_refs(mesh, one.axes), one.kept))
+        self.near = list(zip(group, stayed, strict=True))
         self.replica = _replicas(one, places).tolist()
         self.terms = size_of(one.ended)
         self.term = along(mesh, places, one.ended).tolist()
         # Of several holders a rank takes one that it hears of anyway; different ranks begin with different ones.
         self.heard: list[set[int]] = [set() for _ in self.old]
         self.held = list(zip(self.old, self.term, self.replica, strict=True))
-        self.holders: dict[tuple[tuple[Shape, int, int], int], list[int]] = {}
+        self.holders: dict[tuple[tuple[Shape, int, int], tuple[int, ...]], list[int]] = {}
         for rank, held in enumerate(self.held):
             self.holders.setdefault((held, self.near[rank]), []).append(rank)
         self.spans: dict[tuple[int, int], list[tuple[tuple[int, int], int]]] = {}

@@ -128,6 +128,20 @@ def test_what_cannot_be_fetched():
     assert fetch(Layout.parse("a, -", large), Layout.parse("-, a", large)) is None
 
 
+def test_terms_that_stay_are_not_mixed_where_axes_are_cut_unlike():
+    """12 ranks as 6 times 2, then as 2 times 2 times 3: half of the terms stays, the rest is made anew."""
+    mesh = Mesh(a=12)
+    texts = ("a, -", "a:(6)2, - +a:(1)6", "a:(2)2, - +a:(1)2.a:(4)3")
+    chain = [Layout.parse(text, mesh) for text in texts]
+    shape, random = ranks.shape_for(*chain), np.random.default_rng(0)
+    array = random.integers(1, 1 << 20, shape)
+    held = ranks.scatter(chain[0], array, random)
+    for before, after in itertools.pairwise(chain):
+        for step in plan_steps(before, after, shape):
+            held = ranks.run(step, held)
+        ranks.check(after, held, array)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(0, 1 << 16))
 def test_terms_that_were_made_on_the_way_can_be_moved_again(data, seed):
