@@ -180,9 +180,12 @@ class Pricing:
             term.fixed, term.kept = settled.get(value), settled.get(tied[value]) if value in tied else None
             term.updates = tuple((graph.producers[one], tuple(users[one])) for one in again)
             term.updates += tuple((None, (use,)) for use in behind)
-            term.times = self.problem.times(value)
+            term.times = self._times(value)
             term.held, term.keeps = self._bytes(value)
             yield term
+
+    def _times(self, value: Value) -> int:
+        return self.problem.times(value)
 
     # -- strategies
 
