@@ -51,7 +51,7 @@ def named(pages: list[Path], kind: str) -> list:
         marks = [
             getattr(pytest.mark, extra)
             for extra in ("torch", "jax")
-            if any(f"import {extra}" in text for text in found)
+            if any(f"import {extra}" in text or extra == "jax" and ".mlir" in text for text in found)
         ]
         if found:
             cases.append(pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks))
