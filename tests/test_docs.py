@@ -25,6 +25,8 @@ from autoshard.cli import main
 from autoshard.cli.app import app
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.registry import Operator, operators, remove
+from autoshard.search import search_modes
+from autoshard.search.registry import _MODES, _OPTIONS
 from tests.ops.checks import check_gradient, check_split
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,7 +51,7 @@ def named(pages: list[Path], kind: str) -> list:
         marks = [
             getattr(pytest.mark, extra)
             for extra in ("torch", "jax")
-            if any(f"import {extra}" in text for text in found)
+            if any(f"import {extra}" in text or extra == "jax" and ".mlir" in text for text in found)
         ]
         if found:
             cases.append(pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks))
@@ -87,11 +89,13 @@ def test_commands_print_what_is_shown(page, monkeypatch, capsys):
 
 @pytest.fixture
 def registry():
-    """Takes out of the registry what a test defines."""
-    known = set(operators())
+    """Takes out of the registries the operators and search modes that a test defines."""
+    known, modes = set(operators()), set(search_modes())
     yield
     for one in set(operators()) - known:
         remove(one.name)
+    for mode in set(search_modes()) - modes:
+        del _MODES[mode], _OPTIONS[mode]
 
 
 @pytest.mark.parametrize("page", named(PAGES, "python"))

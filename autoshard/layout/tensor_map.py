@@ -67,8 +67,7 @@ class TensorMap:
         """The layout on `mesh` that puts the same blocks on the same ranks.
 
         Raises:
-            LayoutError: the matrix has another device count, a map entry is out of range or used twice, or
-            the mesh
+            LayoutError: the matrix has another device count, a map entry is out of range or used twice, or the mesh
                 cannot express the matrix.
         """
         if math.prod(self.device_matrix) != mesh.devices:

@@ -67,7 +67,10 @@ class Model:
             callbacks see is the mean over its elements.
         optimizer: of autoshard.mindspore.nn, over the network's parameters.
         metrics: what `eval` tells: a set of names, such as {"accuracy", "loss"}, or a dict of metrics by name.
-        eval_network, eval_indexes, amp_level, boost_level: MindSpore's; only what they are by default.
+        eval_network: MindSpore's; only what it is by default, as the three that follow.
+        eval_indexes: likewise.
+        amp_level: likewise.
+        boost_level: likewise.
     """
 
     def __init__(
