@@ -58,7 +58,7 @@ class Svg:
         """A straight line."""
         self._grow(max(x, to_x), max(y, to_y))
         ends = {"x1": _number(x), "y1": _number(y), "x2": _number(to_x), "y2": _number(to_y)}
-        etree.SubElement(self.root, "line", ends, stroke=stroke, attrib={"stroke-width": _number(width)})
+        etree.SubElement(self.root, "line", {**ends, "stroke": stroke, "stroke-width": _number(width)})
 
     def words(self, x: float, y: float, text: str, *, anchor: str = "start", kind: str = "") -> None:
         """A line of text whose base line is at y; `anchor` as in SVG, `kind` "faint", "ink" (on a light box) or ""."""

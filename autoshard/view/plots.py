@@ -140,7 +140,7 @@ def _contenders(points: Sequence[Point], bound: float, axes: Any) -> None:
     """A point per plan; a line at what is proven."""
     scale, unit = _scaled(max(seconds for _, seconds, _, _ in points))
     size, of_size = _sized(max(nbytes for _, _, nbytes, _ in points))
-    wide, high = (max(one[i] for one in points) or 1.0 for i in (1, 2))
+    wide, high = max(one[1] for one in points) or 1.0, max(one[2] for one in points) or 1.0
     told: list[tuple[float, float]] = []
     for name, seconds, nbytes, fits in sorted(points, key=lambda one: (one[1], one[2], one[0])):
         at = seconds * scale, nbytes / size
