@@ -34,7 +34,7 @@ def test_runs_that_are_cut_and_many_that_are_alike():
         ((CLUSTER, "-n", "64"), "join 32 devices at most, and 64"),
         (("h100",), "join any number of devices; give how many to show, by -n N"),
         (("none.toml",), "there is no cluster file none.toml"),
-        ((CLUSTER, "-o", "links.dot"), "graphs are written as GraphML"),
+        ((CLUSTER, "-o", "links.dot"), "their graph is written to FILE.graphml"),
     ],
 )
 def test_what_cannot_be_shown_is_told(cli, words, told):
