@@ -2,7 +2,9 @@
 
 A script of its own: ranks are forked when everything is imported and planned, and no thread of torch's runs yet.
 
-    python dtensor_ranks.py gpt2/dp=2,tp=2/megatron llama/dp=2,tp=2/factor ...
+    python dtensor_ranks.py gpt2/dp=2,tp=2/megatron llama/dp=2,tp=2/factor table/dp=2,tp=2/megatron/adamw ...
+
+Of those with `adamw` a step of training is planned.
 """
 
 from __future__ import annotations
@@ -30,8 +32,6 @@ from autoshard.exporters.dtensor_states import distribute_states
 
 SAMPLES = Path(ash.__file__).parents[1] / "sample_code" / "07_torch_models" / "samples.py"
 RANKS = 4
-TRAINED = ("zero1(dp)",)
-"""Modes by which a step of training with AdamW is planned."""
 COLUMNS, ROWS = ("tp", None), (None, "tp")
 ASKED = {
     ("llama", "dp=2 tp=2"): {
@@ -233,9 +233,9 @@ def main(texts: list[str]) -> int:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     cases = []
-    for name, mesh, search in (text.replace(",", " ").split("/") for text in texts):
+    for name, mesh, search, *more in (text.replace(",", " ").split("/") for text in texts):
         module, kwargs = sample(name)
-        trained = {"loss": objective, "optimizer": adam} if search in TRAINED else {}
+        trained = {"loss": objective, "optimizer": adam} if more else {}
         model = annotate(ash.from_torch(module, (), kwargs, **trained), ASKED.get((name, mesh), {}))
         cases.append((module, kwargs, ash.plan(model, mesh=mesh, search=search)))
     context = multiprocessing.get_context("fork")

@@ -34,7 +34,7 @@ CASES = (
     "table/dp=2,tp=2/megatron",
     "table_norm/dp=2,tp=2/megatron",
     "table/dp=2,tp=2/optimal",
-    "dropped/dp=4/zero1(dp)",
+    "dropped/dp=4/zero1(dp)/adamw",
 )
 EXPECTED = {
     "odd": (["cdist"], 4),
