@@ -52,6 +52,7 @@ ASKED = {
         "lm_head": ("d:(2)2", None),
     },
     ("odd", "dp=2 tp=2"): {"up": (("tp", "dp"), None), "down": ("tp", None), "x": ("dp", None)},
+    ("masked", "dp=2 tp=2"): {"x": ("dp", None, None), "mask": ("dp", None), "up": COLUMNS, "down": ROWS},
     ("rows", "dp=2 tp=2"): {"x": ("dp", None, None), "up": COLUMNS, "up.bias": ("tp",)},
     ("image", "dp=2 tp=2"): {"x": ("dp", None, None, None), "wider.weight": (None, "tp", None, None)},
     ("resnet", "dp=2 tp=2"): {"pixel_values": ("dp", None, None, None), "**.convolution": ("tp", None, None, None)},
@@ -97,6 +98,20 @@ class Dropped(torch.nn.Module):
         return {"logits": self.head(self.drop(torch.tanh(rows)))}
 
 
+class Masked(torch.nn.Module):
+    """A sum over all ranks that is left out where nothing is masked, which is so of one rank's rows alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(6, 8), torch.nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> Any:
+        made = self.up(x)
+        if torch.compiler.is_compiling() or not mask.all():
+            made = torch.where(mask[..., None], made, made.mean())
+        return {"logits": self.down(made)}
+
+
 class Rows(torch.nn.Module):
     """Torch's own module of attention, whose gradient DTensor has no rule for."""
 
@@ -133,6 +148,9 @@ def sample(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     if name == "dropped":
         torch.manual_seed(3)
         return Dropped(), {"ids": torch.randint(0, 12, (4, 5))}
+    if name == "masked":
+        torch.manual_seed(3)
+        return Masked(), {"x": torch.randn(4, 5, 6), "mask": torch.arange(20).reshape(4, 5) > 2}
     if name == "rows":
         torch.manual_seed(3)
         return Rows(), {"x": torch.randn(4, 5, 6)}

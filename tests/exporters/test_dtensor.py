@@ -30,6 +30,7 @@ CASES = (
     "llama/d=4/factor",
     "odd/dp=2,tp=2/factor",
     "rows/dp=2,tp=2/factor",
+    "masked/dp=2,tp=2/factor",
     "image/dp=2,tp=2/factor",
     "table/dp=2,tp=2/megatron",
     "table_norm/dp=2,tp=2/megatron",
@@ -39,6 +40,7 @@ CASES = (
 EXPECTED = {
     "odd": (["cdist"], 4),
     "rows": ([], 2),
+    "masked": ([], 2),
     "image": ([], 1),
     "table": ([], 0),
     "table_norm": ([], 4),
