@@ -108,13 +108,13 @@ def prepared(seed: int) -> Prepared:
     )
 
 
-def outcome(one: Prepared, engine: str) -> str:
-    """What running a program on an engine finds, on each rank: empty where all is as it should be."""
+def outcome(one: Prepared, engine: str) -> tuple[str, bool]:
+    """What running a program on an engine finds on each rank, empty where all is as it should be; if it raised."""
     try:
         found, told = _torch(one) if engine == "torch" else _here(one, engine)
     except Exception as error:  # of any kind: the others go on
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    return one.check(found) or told
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", True
+    return one.check(found) or told, False
 
 
 def _here(one: Prepared, engine: str) -> tuple[list[np.ndarray], str]:
@@ -137,10 +137,16 @@ def _torch(one: Prepared) -> tuple[list[np.ndarray], str]:
 
 
 def run_all(folder: Path, engine: str, seeds: Iterable[int], rank: int) -> None:
-    """Run programs that lie in a folder; what is found is written beside them."""
+    """Run programs that lie in a folder; what is found is written beside them.
+
+    A rank of torch that fails ends its job, as others may wait for it.
+    """
     for seed in seeds:
         one: Prepared = pickle.loads((folder / f"{seed}.pickle").read_bytes())
-        (folder / f"{seed}.{engine}.{rank}.json").write_text(json.dumps(outcome(one, engine)), encoding="utf-8")
+        told, raised = outcome(one, engine)
+        (folder / f"{seed}.{engine}.{rank}.json").write_text(json.dumps(told), encoding="utf-8")
+        if raised and engine == "torch":
+            sys.exit(f"{seed}: {told}")
 
 
 def sweep(seeds: Sequence[int], engines: Sequence[str], folder: Path) -> dict[tuple[int, str], str]:
@@ -157,9 +163,16 @@ def sweep(seeds: Sequence[int], engines: Sequence[str], folder: Path) -> dict[tu
             else:
                 ready.setdefault((engine, one.program.mesh.devices if engine == "torch" else _MOST), []).append(seed)
     for (engine, ranks), those in ready.items():
-        _start(folder, engine, ranks, those)
-        for seed in those:
-            found[seed, engine] = _first(folder, seed, engine, ranks if engine == "torch" else 1)
+        processes = ranks if engine == "torch" else 1
+        while those:
+            _start(folder, engine, ranks, those)
+            # Where a job ended in the middle, the first that has nothing of some rank is the one that ended it.
+            done = next(
+                (i for i, seed in enumerate(those) if not _is_done(folder, seed, engine, processes)), len(those)
+            )
+            for seed in those[: done + 1]:
+                found[seed, engine] = _first(folder, seed, engine, processes)
+            those = those[done + 1 :]
     return found
 
 
@@ -181,12 +194,19 @@ def _start(folder: Path, engine: str, ranks: int, seeds: list[int]) -> None:
         subprocess.run([sys.executable, str(Path(__file__)), *arguments], check=False)
 
 
+def _files(folder: Path, seed: int, engine: str, ranks: int) -> list[Path]:
+    return [folder / f"{seed}.{engine}.{rank}.json" for rank in range(ranks)]
+
+
+def _is_done(folder: Path, seed: int, engine: str, ranks: int) -> bool:
+    return all(one.is_file() for one in _files(folder, seed, engine, ranks))
+
+
 def _first(folder: Path, seed: int, engine: str, ranks: int) -> str:
     """The first difference that any rank found."""
-    files = [folder / f"{seed}.{engine}.{rank}.json" for rank in range(ranks)]
-    if not all(one.is_file() for one in files):
-        return "the run ended before it"
-    return next(filter(None, (json.loads(one.read_text(encoding="utf-8")) for one in files)), "")
+    files = [one for one in _files(folder, seed, engine, ranks) if one.is_file()]
+    told = next(filter(None, (json.loads(one.read_text(encoding="utf-8")) for one in files)), "")
+    return told or ("" if len(files) == ranks else "the run ended in it")
 
 
 def main() -> int:

@@ -11,7 +11,9 @@ import torch
 
 import autoshard as ash
 from autoshard.exporters.dtensor import parallelize
-from benchmarks.engines import BY_HAND, DTENSOR, NUMPY, TORCH, Run
+from autoshard.trace.optim import State
+from benchmarks.engines import BY_HAND, DTENSOR, LLAMA, NUMPY, TORCH, Run
+from benchmarks.llama_step import COLUMNS, EPSILON, NORMS, ROWS
 from benchmarks.stepping import MOMENTUM, ByAutoshard, Stepwise, Task
 
 
@@ -33,11 +35,10 @@ def _steps(one: Stepwise, task: Task) -> Run:
 
 def on_torch(planned: Any, task: Task) -> Run:
     """The planned step as a module of torch."""
-    fresh = {name: value for name, value in task.values.items()}
     for one in planned.traced.parameters.values():
-        known = fresh.get(one.name.removeprefix("attention.").removeprefix("_backbone."))
-        if known is not None:
-            one.set_data(known)
+        own = task.own_name(one.name)
+        if own is not None and not isinstance(one, State):
+            one.set_data(task.values[own])
     model = planned.to_torch()
     optimizer = model.optimizer()
     x, y = torch.from_numpy(task.x), torch.from_numpy(task.y)
@@ -49,6 +50,34 @@ def on_torch(planned: Any, task: Task) -> Run:
         return loss.item()
 
     return lambda steps: [step() for _ in range(steps)]
+
+
+class LlamaLayer(torch.nn.Module):
+    """One layer of Llama, with weights as `benchmarks.llama_step` has them."""
+
+    def __init__(self, values: Mapping[str, np.ndarray], number: int, heads: int, sequence: int) -> None:
+        super().__init__()
+        self.heads, self.sequence = heads, sequence
+        for name in (*COLUMNS, *ROWS):
+            value = values[f"{number}.{name}"]
+            layer = torch.nn.Linear(*value.shape, bias=False)
+            layer.weight = torch.nn.Parameter(torch.from_numpy(value.T.copy()))
+            self.add_module(name, layer)
+        for name in NORMS:
+            self.add_module(name, torch.nn.RMSNorm(len(values[f"{number}.{name}"]), EPSILON))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        of = dict(self.named_children())
+        tokens = of["norm1"](x)
+        q, k, v = (_by_heads(of[name](tokens), self.heads, self.sequence) for name in ("query", "key", "value"))
+        made = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + of["output"](made.transpose(1, 2).reshape(x.shape))
+        tokens = of["norm2"](x)
+        return x + of["down"](torch.nn.functional.silu(of["gate"](tokens)) * of["up"](tokens))
+
+
+def _by_heads(x: torch.Tensor, heads: int, sequence: int) -> torch.Tensor:
+    return x.view(-1, sequence, heads, x.shape[1] // heads).transpose(1, 2)
 
 
 class Net(torch.nn.Module):
@@ -67,17 +96,18 @@ class Net(torch.nn.Module):
         layers = dict(self.named_children())
         if "dense1" in layers:
             return layers["dense2"](torch.relu(layers["dense1"](x)))
-        q, k, v = (self._by_heads(layers[name](x)) for name in ("query", "key", "value"))
+        q, k, v = (_by_heads(layers[name](x), self.heads, self.sequence) for name in ("query", "key", "value"))
         made = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return layers["output"](made.transpose(1, 2).reshape(x.shape))
-
-    def _by_heads(self, x: torch.Tensor) -> torch.Tensor:
-        return x.view(-1, self.sequence, self.heads, x.shape[1] // self.heads).transpose(1, 2)
 
 
 def by_dtensor(task: Task, given: argparse.Namespace) -> Run:
     """The network split by DTensor as a plan says, trained by torch's autograd and SGD."""
-    net = Net(task.values, given.heads, given.sequence)
+    if given.task == LLAMA:
+        layers = (LlamaLayer(task.values, i, given.heads, given.sequence) for i in range(given.layers))
+        net: torch.nn.Module = torch.nn.Sequential(*layers)
+    else:
+        net = Net(task.values, given.heads, given.sequence)
     x, y = torch.from_numpy(task.x), torch.from_numpy(task.y)
     planned = ash.plan(ash.from_torch(net, (x,)), mesh=f"tp={given.ranks}", search="megatron")
     split = parallelize(net, planned)

@@ -1,14 +1,16 @@
 """Time of a training step by engine, beside what one would write without autoshard, all alternating in one run.
 
-    python -m benchmarks.engines [--task ffn|attention] [--ranks 2] [--hidden 256] [--batch 128] [--heads 8]
-        [--sequence 64] [--steps 4] [--blocks 5] [--json]
+    python -m benchmarks.engines [--task ffn|attention|llama] [--ranks 2] [--hidden 256] [--batch 128] [--heads 8]
+        [--sequence 64] [--layers 1] [--steps 4] [--blocks 5] [--json]
 
-Forward, gradient and Momentum update of one network, split alike: two dense layers, or an attention block. Engines are
+Forward, gradient and Momentum update of one network, split alike: two dense layers, an attention block, or layers of
+Llama, each a whole transformer block. Engines are
 autoshard's numpy (over MPI), torch (gloo) and xla (host devices of JAX). Beside them run a step in numpy and mpi4py by
 hand, one under `jax.shard_map` by hand, `jax.jit` with the plan's shardings as in- and out-shardings, and PyTorch's
 DTensor by an exported plan. One job of MPI ranks and one process of JAX hold them; a file says whose turn it is, all
 others sleep meanwhile. Losses have to agree, else it is an error. Printed are medians of the blocks' steps, and the
-median ratio to the best of the peers in the same round.
+median ratio to the best of the peers in the same round: of the time that passes, and of the time of processors of all
+ranks together, which says more where other work runs beside (ranks that wait for a message use it, too).
 """
 
 from __future__ import annotations
@@ -35,18 +37,23 @@ RANKS = (NUMPY, TORCH, BY_HAND, DTENSOR)
 """What runs on MPI ranks."""
 DEVICES = (XLA, SHARD_MAP, JIT)
 """What runs on JAX's devices, in one process."""
+LLAMA = "llama"
 PEERS = (BY_HAND, DTENSOR, SHARD_MAP, JIT)
 TOLERANCE = 1e-3
 _NAP = 0.004
 _PATIENCE = 600.0
 Run = Callable[[int], Sequence[float]]
 """Does so many steps, and returns their losses."""
+Seconds = tuple[float, float]
+"""Of a step: those that pass on the slowest rank, and those of processors, of all ranks together."""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=("ffn", "attention"), default="ffn", help="what is trained")
-    for name, size in (("ranks", 2), ("hidden", 256), ("batch", 128), ("heads", 8), ("sequence", 64)):
+    parser.add_argument("--task", choices=("ffn", "attention", LLAMA), default="ffn", help="what is trained")
+    for name, size in (
+        ("ranks", 2), ("hidden", 256), ("batch", 128), ("heads", 8), ("sequence", 64), ("layers", 1),
+    ):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=size)
     parser.add_argument("--steps", type=int, default=4, help="steps in a block")
     parser.add_argument("--blocks", type=int, default=5, help="blocks of each")
@@ -54,8 +61,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--serve", choices=("ranks", "devices"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    if min(given.hidden, given.batch, given.steps, given.blocks, given.sequence) < 1 or given.ranks < 2:
-        parser.error("sizes, steps and blocks are at least 1, ranks at least 2")
+    if min(given.hidden, given.batch, given.steps, given.blocks, given.sequence, given.layers) < 1 or given.ranks < 2:
+        parser.error("sizes, layers, steps and blocks are at least 1, ranks at least 2")
     if given.hidden % given.ranks or given.hidden % given.heads or given.heads % given.ranks:
         parser.error(f"--ranks {given.ranks} must divide --heads {given.heads}, and that --hidden {given.hidden}")
     if given.batch % given.sequence:
@@ -65,11 +72,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def task_of(given: argparse.Namespace) -> Task:
     """What is trained."""
-    from benchmarks import attention_step, ffn_step
+    from benchmarks import attention_step, ffn_step, llama_step
 
     sizes = given.hidden, given.batch, given.ranks
     if given.task == "attention":
         return attention_step.task(*sizes, given.heads, given.sequence)
+    if given.task == LLAMA:
+        return llama_step.task(*sizes, given.heads, given.sequence, given.layers)
     return ffn_step.task(*sizes)
 
 
@@ -90,10 +99,10 @@ def serve(folder: Path, rank: str, runs: Mapping[str, Run]) -> None:
         if name == "end":
             return
         if name in runs:
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             losses = [float(one) for one in runs[name](int(steps))]
-            seconds = (time.perf_counter() - start) / int(steps)
-            _write(folder / f"done.{number}.{rank}", json.dumps([seconds, losses]))
+            seconds = [(time.perf_counter() - start) / int(steps), (time.process_time() - used) / int(steps)]
+            _write(folder / f"done.{number}.{rank}", json.dumps([*seconds, losses]))
 
 
 def _read(path: Path) -> str:
@@ -114,14 +123,15 @@ class Turns:
         self._of = {name: [f"r{rank}" for rank in range(ranks)] for name in RANKS} | {name: ["d"] for name in DEVICES}
         self._await([f"ready.{one}" for one in (*self._of[NUMPY], "d")])
 
-    def block(self, name: str, steps: int) -> tuple[float, list[float]]:
-        """Seconds of a step on the slowest rank, and the losses."""
+    def block(self, name: str, steps: int) -> tuple[Seconds, list[float]]:
+        """What a step takes, and the losses."""
         self._number += 1
         _write(self._folder / "turn", f"{self._number} {steps} {name}")
         files = [f"done.{self._number}.{one}" for one in self._of[name]]
         self._await(files)
         found = [json.loads(_read(self._folder / one)) for one in files]
-        return max(seconds for seconds, _ in found), found[0][1]
+        walls, used, losses = zip(*found, strict=True)
+        return (max(walls), sum(used)), losses[0]
 
     def end(self) -> None:
         _write(self._folder / "turn", "0 0 end")
@@ -153,18 +163,25 @@ def measure(given: argparse.Namespace, arguments: Sequence[str]) -> dict[str, An
         finally:
             for one in processes:
                 one.terminate()
-    best = [min(one[name] for name in PEERS) for one in rounds]
     return {
-        "milliseconds": {name: 1e3 * statistics.median(one[name] for one in rounds) for name in rounds[0]},
-        "ratio": {
-            name: statistics.median(one[name] / least for one, least in zip(rounds, best, strict=True))
-            for name in rounds[0]
-        },
+        "milliseconds": {name: 1e3 * statistics.median(one[name][0] for one in rounds) for name in rounds[0]},
+        "ratio": _ratios([{name: one[0] for name, one in row.items()} for row in rounds]),
+        "cpu_milliseconds": {name: 1e3 * statistics.median(one[name][1] for one in rounds) for name in rounds[0]},
+        "cpu_ratio": _ratios([{name: one[1] for name, one in row.items()} for row in rounds]),
     }
 
 
-def _alternate(turns: Turns, given: argparse.Namespace) -> list[dict[str, float]]:
-    """Seconds of each in each round; rounds go forth and back, so that a load weighs on all alike."""
+def _ratios(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """By name the median ratio to the best peer of the same round."""
+    best = [min(one[name] for name in PEERS) for one in rounds]
+    return {
+        name: statistics.median(one[name] / least for one, least in zip(rounds, best, strict=True))
+        for name in rounds[0]
+    }
+
+
+def _alternate(turns: Turns, given: argparse.Namespace) -> list[dict[str, Seconds]]:
+    """What a step of each takes in each round; rounds go forth and back, so that a load weighs on all alike."""
     order, rounds = [*RANKS, *DEVICES], []
     losses: dict[str, list[float]] = {name: turns.block(name, given.steps)[1] for name in order}  # to warm up
     for _ in range(given.blocks):
@@ -185,10 +202,16 @@ def show(given: argparse.Namespace, figures: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    title = f"{given.task}: {given.hidden} wide, batch {given.batch}, {given.ranks} ranks, {os.cpu_count()} cores"
-    table = Table("by", "ms", "ratio to the best peer", title=title)
+    sizes = f"{given.hidden} wide, batch {given.batch}, sequence {given.sequence}"
+    title = f"{given.task}: {sizes}, {given.ranks} ranks, {os.cpu_count()} cores"
+    table = Table("by", "ms", "to the best peer", "ms of processors", "to the best peer", title=title)
     for name in (*RANKS, *DEVICES):
-        table.add_row(name, f"{figures['milliseconds'][name]:.2f}", f"{figures['ratio'][name]:.3f}")
+        row = [
+            f"{figures[kind + part][name]:.{digits}f}"
+            for kind in ("", "cpu_")
+            for part, digits in (("milliseconds", 2), ("ratio", 3))
+        ]
+        table.add_row(name, *row)
     Console(width=100).print(table)
 
 

@@ -35,13 +35,19 @@ class Task:
     x: np.ndarray
     y: np.ndarray
     net: Callable[[], nn.Cell]
-    by_hand: Callable[[Any, Task], ByHand]
+    by_hand: Callable[[Any, Task], Stepwise]
+    search: str = "bfs"
+    """How the plan is found."""
 
     @property
     def rate(self) -> float:
         """A learning rate under which the loss, a mean over batch * hidden elements, falls clearly in a few steps."""
         batch, hidden = self.x.shape
         return 0.02 * batch * hidden / (batch + hidden)
+
+    def own_name(self, name: str) -> str | None:
+        """The name among `values` of a parameter of a network that holds these in cells of its own; None: no such."""
+        return next((own for own in self.values if f".{name}".endswith(f".{own}")), None)
 
 
 class Contestant(ABC):
@@ -93,7 +99,9 @@ class ByAutoshard(Stepwise):
         loss = nn.WithLossCell(self.net, nn.MSELoss())
         optimizer = nn.Momentum(self.net.trainable_params(), task.rate, MOMENTUM)
         data = TensorType.of(task.x.shape, "f32")
-        self.planned: Planned = plan(train_step(loss, optimizer, data, data), devices=comm.Get_size(), search="bfs")
+        self.planned: Planned = plan(
+            train_step(loss, optimizer, data, data), devices=comm.Get_size(), search=task.search
+        )
         self.session: Session = self.planned.session
         self.session.load()
 

@@ -142,6 +142,26 @@ def function(name: str) -> Callable:
     return _FUNCTIONS.get(name) or reduce(getattr, name.split("."), jnp)
 
 
+_BY_ROW = lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
+_ALONG_ROWS = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
+
+
+def grouped_matmul(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Rows of group i times matrix i: x is [rows, k], w [groups, k, n].
+
+    Before the first group are `sizes[0]` rows, in group i are `sizes[i + 1]`; others give zeros.
+    """
+    w = jnp.concatenate([jnp.zeros((1, *w.shape[1:]), w.dtype), w])
+    made = lax.ragged_dot_general(x, w, sizes, _BY_ROW, precision=lax.Precision.HIGHEST)
+    inside = jnp.arange(x.shape[0]) < sizes.sum()
+    return jnp.where(inside[:, None], made, jnp.zeros((), made.dtype))
+
+
+def grouped_outer(x: jax.Array, g: jax.Array, sizes: jax.Array) -> jax.Array:
+    """For each group x's rows transposed times g's: x is [rows, k], g [rows, n], `sizes` as of `grouped_matmul`."""
+    return lax.ragged_dot_general(x, g, sizes, _ALONG_ROWS, precision=lax.Precision.HIGHEST)[1:]
+
+
 def _unique(raw: jax.Array, return_inverse: bool = False) -> Any:
     """As many as there are elements, of which the last may be repeated: how many differ is known in the run only."""
     return jnp.unique(raw, return_inverse=return_inverse, size=raw.size)

@@ -29,7 +29,6 @@ ENGINES = ("numpy", "torch", "xla")
 
 _LAPACK = "it calls LAPACK's routines by name"
 _BESSEL = "JAX has no such function"
-_SLICES = "its slices are as long as values of the run say"
 _LACKING: dict[str, dict[str, str]] = {
     "torch": {"CholeskyInfo": _LAPACK, "Lu": _LAPACK, "Geqrf": _LAPACK, "CustomCall": _LAPACK},
     "xla": {
@@ -39,9 +38,6 @@ _LACKING: dict[str, dict[str, str]] = {
             _BESSEL,
         ),
         "AiryAi": _BESSEL,
-        "GroupedMatMul": _SLICES,
-        "GroupedOuter": _SLICES,
-        "Pick": "how many offers of blocks are padding is known in the run only",
     },
 }
 """Operators that an engine does not run, each with the reason; `tests/engines/test_operators.py` holds the list."""

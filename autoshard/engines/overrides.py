@@ -74,12 +74,48 @@ def _along(values: Array, dim: int, rank: int) -> Array:
     return values.reshape((1,) * dim + (-1,) + (1,) * (rank - dim - 1))
 
 
+def grouped_matmul(space: Any, x, w, ends, *, transpose_b=False, row=0, group=0, **_):
+    """Each row by its group's matrix, as the library's ragged product of rows in groups that follow each other."""
+    wide = space.result_type(x, w)
+    made = space.library.library.grouped_matmul(
+        space.library.final(space.raw(x, wide)),
+        space.library.final(space.raw(w.swapaxes(1, 2) if transpose_b else w, wide)),
+        space.library.final(_group_sizes(space, ends, x.shape[0], row, group, w.shape[0]).raw),
+    )
+    return Array(space, made)
+
+
+def grouped_outer(space: Any, x, g, ends, *, row=0, group=0, count=None):
+    """For each group the product of its rows, as the library's ragged product along rows."""
+    groups, wide = ends.shape[0] if count is None else count, space.result_type(x, g)
+    made = space.library.library.grouped_outer(
+        space.library.final(space.raw(x, wide)),
+        space.library.final(space.raw(g, wide)),
+        space.library.final(_group_sizes(space, ends, x.shape[0], row, group, groups).raw),
+    )
+    return Array(space, made)
+
+
+def _group_sizes(space: Any, ends: Array, rows: int, row: int, group: int, count: int) -> Array:
+    """How many of the rows from `row` on are before the group, in it, and in each of the others of `count`."""
+    known = ends.astype(np.int64)
+    # Groups that are padding have no rows.
+    numbers = np.minimum(np.arange(group, group + count + 1), ends.shape[0])
+    begins = space.concatenate([np.zeros(1, np.int64), known])
+    bounds = space.clip(space.take(begins, numbers, 0) - row, 0, rows)
+    return space.concatenate([bounds[:1], space.maximum(bounds[1:] - bounds[:-1], 0)]).astype(np.int32)
+
+
 OPERATORS: dict[str, Callable] = {
     "GatherGrad": gather_grad,
     "DynamicSlice": dynamic_slice,
     "DynamicUpdateSlice": dynamic_update_slice,
 }
 """By the operator's name: `function(space, *operands, **attrs)`."""
+OF_LIBRARY: dict[str, dict[str, Callable]] = {
+    "jax": {"GroupedMatMul": grouped_matmul, "GroupedOuter": grouped_outer},
+}
+"""The same where one library alone needs it: its arrays have sizes that are known before the run."""
 
 
 def _key(own: Callable, to: Any) -> Callable:
@@ -158,8 +194,8 @@ HELPERS: dict[str, Callable] = {
 
 def override(name: str, space: Any) -> Callable | None:
     """The meaning of an operator on a namespace, where it is not the retargeted one of numpy."""
-    found = OPERATORS.get(name)
+    found = OF_LIBRARY.get(space.library.name, {}).get(name) or OPERATORS.get(name)
     return None if found is None else partial(found, space)
 
 
-__all__ = ["HELPERS", "OPERATORS", "override"]
+__all__ = ["HELPERS", "OF_LIBRARY", "OPERATORS", "override"]

@@ -285,6 +285,17 @@ def _remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.where(zero, 0, torch.remainder(x, torch.where(zero, 1, y)))
 
 
+def _where_it_works(of: Callable) -> Callable:
+    """What torch's function makes of each matrix, NaN where it finds that it cannot: in padding, say, lies anything."""
+
+    def call(*raws: torch.Tensor) -> torch.Tensor:
+        made, info = of(*raws)
+        failed = (info != 0).reshape(info.shape + (1,) * (made.ndim - info.ndim))
+        return torch.where(failed, torch.nan, made)
+
+    return call
+
+
 _UFUNCS: dict[str, Callable] = {
     "divide": torch.true_divide,
     "equal": torch.eq,
@@ -302,5 +313,8 @@ _UFUNCS: dict[str, Callable] = {
 
 _FUNCTIONS: dict[str, Callable] = {
     "argsort": _argsort,
+    "linalg.cholesky": _where_it_works(torch.linalg.cholesky_ex),
+    "linalg.inv": _where_it_works(torch.linalg.inv_ex),
+    "linalg.solve": _where_it_works(torch.linalg.solve_ex),
     "take_along_axis": lambda raw, index, axis: torch.take_along_dim(raw, index.to(torch.int64), axis),
 }

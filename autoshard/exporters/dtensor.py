@@ -28,6 +28,8 @@ from autoshard.util.errors import PlanError, RuntimeSetupError
 _REFUSALS = (RuntimeError, NotImplementedError, ValueError, AssertionError, IndexError, TypeError, KeyError)
 # What reading and setting attributes of tensors is called.
 _ATTRIBUTES = ("__get__", "__set__")
+# What a program asks of a tensor's numbers.
+_NUMBERS = ("__bool__", "__int__", "__float__", "__complex__", "__index__", "item", "tolist", "is_nonzero")
 # DTensor's names for reductions where they are not ours.
 _REDUCTIONS = {"prod": "product"}
 
@@ -277,6 +279,9 @@ class _Filled(torch.overrides.TorchFunctionMode):
         if not any(isinstance(one, DTensor) for one in pytree.tree_leaves((args, kwargs))):
             return func(*args, **kwargs)
         name = getattr(func, "__name__", str(func))
+        if name in _NUMBERS:
+            # Ranks have to go the same way by it, where DTensor tells each the numbers of its own block.
+            return func(*(one.full_tensor() if isinstance(one, DTensor) else one for one in args), **kwargs)
         changes = name.endswith("_") and not name.endswith("__")
         if not changes:
             # Backward passes run outside of `implicit_replication`, so that what they need has to be distributed here.

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -25,6 +26,7 @@ from autoshard.partition.program import Register
 from autoshard.runtime.array import array_dtype
 from autoshard.runtime.padded import fit
 from autoshard.search.planned import PlannedData
+from autoshard.trace.structure import Leaf, flatten
 from autoshard.util.errors import PlanError, RuntimeSetupError
 
 State = dict[str, jax.Array]
@@ -54,7 +56,7 @@ class JaxStep:
         self._held = {value.name: i for i, value in enumerate(values) if i not in self._data}
         self._registers = {name: registers[i] for name, i in self._held.items()}
 
-    @property
+    @cached_property
     def shardings(self) -> dict[str, NamedSharding]:
         """How each entry of the state lies."""
         return {name: self._sharding(i) for name, i in self._held.items()}
@@ -63,6 +65,12 @@ class JaxStep:
     def data_specs(self) -> tuple[PartitionSpec, ...]:
         """How the arrays of data lie."""
         return tuple(self._whole.in_specs[i] for i in self._data)
+
+    @cached_property
+    def _returned(self) -> tuple[int, ...]:
+        """The outputs that the model returns; the others are the state's new entries alone."""
+        leaves, _ = flatten(self.planned.traced.results, lambda part: isinstance(part, Leaf))
+        return tuple(dict.fromkeys(leaf.index for _, leaf in leaves))
 
     def _sharding(self, i: int) -> NamedSharding:
         return NamedSharding(self.mesh, self._whole.in_specs[i])
@@ -110,25 +118,39 @@ class JaxStep:
             found.append(state[full] if state[full].shape == size else state[full][tuple(map(slice, size))])
         return jax.tree.unflatten(jax.tree.structure(like), found)
 
-    def _put(self, array: np.ndarray, i: int) -> jax.Array:
-        register = self.planned.program.inputs[i]
+    def _put(self, array: np.ndarray | jax.Array, i: int) -> jax.Array:
+        """An array as the plan splits it; one that lies so already is not moved."""
+        register, sharding = self.planned.program.inputs[i], self._input_shardings[i]
         if array.shape != register.true.shape:
             raise RuntimeSetupError(f"{register.name} has shape {list(register.true.shape)}, not {list(array.shape)}")
-        padded = fit(np.asarray(array, array_dtype(register.whole.dtype)), register.whole.shape)
-        return jax.device_put(padded, self._sharding(i))
+        kind, shape = array_dtype(register.whole.dtype), register.whole.shape
+        if isinstance(array, jax.Array):
+            kept = array if array.dtype == kind else array.astype(kind)
+            if kept.shape != shape:
+                kept = jnp.pad(kept, [(0, new - old) for old, new in zip(kept.shape, shape, strict=True)])
+            return kept if kept.sharding == sharding else jax.device_put(kept, sharding)
+        return jax.device_put(fit(np.asarray(array, kind), shape), sharding)
+
+    @cached_property
+    def _input_shardings(self) -> tuple[NamedSharding, ...]:
+        return tuple(map(self._sharding, range(len(self._whole.in_specs))))
 
     # -- the step
 
     @cached_property
     def jitted(self) -> Any:
-        """The function `(state, data) -> (outputs, state)` as `jax.jit` gives it. The state that goes in is used up."""
+        """The function `(state, data) -> (outputs, state)` as `jax.jit` gives it. The state that goes in is used up.
+
+        Outputs are those that the model returns, by their numbers. XLA copies what leaves a program twice.
+        """
         inside = self._whole.over(self.mesh)
         updates, names = self.planned.program.updates, {i: name for name, i in self._held.items()}
 
-        def run(state: State, data: tuple) -> tuple[list, State]:
+        def run(state: State, data: tuple) -> tuple[dict[int, jax.Array], State]:
             given = {**{i: state[name] for name, i in self._held.items()}, **dict(zip(self._data, data, strict=True))}
             made = inside(*(given[i] for i in range(len(given))))
-            return list(made), {**state, **{names[into]: made[out] for out, into in updates.items()}}
+            new = {names[into]: made[out] for out, into in updates.items()}
+            return {i: made[i] for i in self._returned}, {**state, **new}
 
         return jax.jit(run, donate_argnums=0)
 
@@ -137,7 +159,8 @@ class JaxStep:
         self._check(state)
         with jax.enable_x64(True):
             made, new = self.jitted(state, self._arrays(data))
-        outputs = [_cut(one, register) for one, register in zip(made, self.planned.program.outputs, strict=True)]
+        registers = self.planned.program.outputs
+        outputs = [_cut(made[i], register) if i in made else None for i, register in enumerate(registers)]
         return self.planned.traced.unpack(outputs), new
 
     def _check(self, state: State) -> None:
@@ -150,7 +173,7 @@ class JaxStep:
             other = sorted(state.keys() ^ self._held.keys())
             raise RuntimeSetupError(f"missing of the state, or unknown to the plan: {', '.join(other[:5])}")
         for name, i in self._held.items():
-            found, wanted = state[name].sharding, self._sharding(i)
+            found, wanted = state[name].sharding, self._input_shardings[i]
             if found != wanted and not found.is_equivalent_to(wanted, state[name].ndim):
                 raise RuntimeSetupError(
                     f"{name} lies as {found}, but the plan has {wanted}; a state of another mesh or plan comes over by "
@@ -163,12 +186,19 @@ class JaxStep:
             return self.jitted.lower(state, self._arrays(data))
 
     def _arrays(self, data: tuple) -> tuple[jax.Array, ...]:
-        arrays = self.planned.traced.inputs(*jax.tree.map(_on_host, data))
-        return tuple(self._put(np.asarray(arrays[i]), i) for i in self._data)
+        """The tensors among the arguments, as the plan splits them; arrays of JAX stay on their devices."""
+        on_devices: dict[int, jax.Array] = {}
 
+        def standing_for(one: Any) -> Any:
+            if not isinstance(one, jax.Array):
+                return one
+            stand_in = np.broadcast_to(np.zeros((), one.dtype), one.shape)
+            on_devices[id(stand_in)] = one
+            return stand_in
 
-def _on_host(one: Any) -> Any:
-    return np.asarray(one) if isinstance(one, jax.Array) else one
+        given = jax.tree.map(standing_for, data)
+        arrays = self.planned.traced.data(*given)
+        return tuple(self._put(on_devices.get(id(one), one), i) for one, i in zip(arrays, self._data, strict=True))
 
 
 def _cut(one: jax.Array, register: Register) -> jax.Array:

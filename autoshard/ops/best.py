@@ -6,6 +6,7 @@ element of a block for the position of an extreme, k for the k largest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,10 @@ def best_exchange(op: Operator, attrs: Mapping[str, Any], place: Place, dim: int
 
     `op.run(x, **attrs)` gives places last. `count` is how many elements it finds of a block that has as many.
     """
-    held = min(count, place.local_operand(0)[dim])
+    block, size = place.local_operand(0)[dim], place.operands[0].shape[dim]
+    held = min(count, block)
+    parts = math.prod(ref.size for ref in place.operand_layouts[0].dims[dim])
+    real = tuple(min(max(size - part * block, 0), held) for part in range(parts))
     offered = {
         "op": op.name,
         "attrs": tuple((name, value) for name, value in attrs.items() if name in op.attributes),
@@ -33,7 +37,8 @@ def best_exchange(op: Operator, attrs: Mapping[str, Any], place: Place, dim: int
         "valid": place.operand_valid(0, dim),
         "first": place.operand_offset(0, dim),
     }
-    return Exchange((), {"op": op.name, "attrs": offered["attrs"], "dim": dim}, Totals((0,), dim, offer, offered, pick))
+    picked = {"op": op.name, "attrs": offered["attrs"], "dim": dim, "real": real}
+    return Exchange((), picked, Totals((0,), dim, offer, offered, pick))
 
 
 def _placed(op: str, attrs: tuple, x: np.ndarray, dim: int) -> np.ndarray:
@@ -68,7 +73,9 @@ def offer(x, *, op, attrs, dim, count, valid, first):
     return values, places
 
 
-def _picked_shape(x: Shape, values: Shape, places: Shape, *, op: str, attrs: tuple, dim: int) -> tuple[Shape, ...]:
+def _picked_shape(
+    x: Shape, values: Shape, places: Shape, *, op: str, attrs: tuple, dim: int, **_: object
+) -> tuple[Shape, ...]:
     given = dict(attrs)
     if "k" in given:
         return ((*x[:dim], given["k"], *x[dim + 1 :]),) * 2
@@ -80,14 +87,18 @@ def _picked_type(x: DType, values: DType, places: DType, *, attrs: tuple, **_: o
 
 
 @operator("Pick", rule=None, shape=_picked_shape, dtype=_picked_type)
-def pick(x, values, places, *, op, attrs, dim):
-    """What operator `op` finds along `dim`, from the offers of all blocks in order."""
+def pick(x, values, places, *, op, attrs, dim, real):
+    """What operator `op` finds along `dim`, from the offers of all blocks in order, of which `real[i]` are no padding.
+
+    Each block offers as many.
+    """
     if not values.size:
         shapes = _picked_shape(x.shape, values.shape, places.shape, op=op, attrs=attrs, dim=dim)
         return tuple(np.zeros(shape, values.dtype) for shape in shapes)
-    real = places.reshape(-1, *places.shape[dim:]) if dim else places[None]
-    real = real[(0, slice(None), *(0,) * (places.ndim - dim - 1))] >= 0
-    values, places = (np.compress(real, one, dim) for one in (values, places))
+    held = values.shape[dim] // len(real)
+    if any(count < held for count in real):
+        kept = [i < count for count in real for i in range(held)]
+        values, places = (np.compress(kept, one, dim) for one in (values, places))
     found = _placed(op, attrs, values, dim)
     where = np.take_along_axis(places, found, dim)
     if "k" in dict(attrs):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 
+from autoshard.runtime.comm import show_ranks
 from autoshard.runtime.processes import descendants, kill_all
 from autoshard.runtime.progress import FAILING
 from autoshard.runtime.reports import LEFT, StderrFilter
@@ -126,6 +127,10 @@ class Job:
             _say(*self._ranks.tell(lost.rank, f"rank {lost.rank} failed: {reason}"))
         if code < 0:
             return 128 - code
+        silent = self._ranks.silent(filtered.departed)
+        if not code and silent:
+            _say(f"autoshard run: {show_ranks(silent)} did not come to an end: a host is lost, or what ran there")
+            return 1
         return code or int(lost is not None)
 
     @contextlib.contextmanager

@@ -30,7 +30,7 @@ class StderrFilter:
         self._failures: dict[str, str] = {}
         self._notes: dict[str, str] = {}
         self.departed: set[int] = set()
-        """The ranks of which mpiexec has said that they ended with exit code 0."""
+        """The ranks that ended with exit code 0: mpiexec says so, on other hosts each rank itself."""
 
     def feed(self, chunk: bytes) -> bytes:
         """What to show after `chunk` has arrived. Incomplete lines that may become a mark or banner are

@@ -58,6 +58,7 @@ class Watch:
 
     def __init__(self, folder: Path | None, ranks: int) -> None:
         self._folder, self._ranks = folder, range(ranks if folder else 0)
+        self._elsewhere = range(0 if folder else ranks)
         self._processes: dict[int, tuple[int, str]] = {}
         self._lost: tuple[Standing, float] | None = None
         self._absences: dict[Absence, float] = {}
@@ -158,6 +159,10 @@ class Watch:
     def living(self) -> dict[int, str]:
         """The processes of ranks that still run, with the time each was born."""
         return {pid: born for pid, born in self._processes.values() if birth(pid) == born and runs(pid)}
+
+    def silent(self, departed: Collection[int]) -> list[int]:
+        """The ranks elsewhere that have not said that they ended well: each does so if it can."""
+        return [rank for rank in self._elsewhere if rank not in departed]
 
     def standing(self, rank: int) -> Standing | None:
         """What rank `rank` is or was doing; None if that is not known."""

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from autoshard.runtime.failing import end_all, fail, flush, rank_of, report
 from autoshard.runtime.mpi import import_mpi, meeting
+from autoshard.runtime.mpiexec import DEATH
 from autoshard.runtime.progress import FOLDER, note_end, of_this_rank
 from autoshard.runtime.watch import ASK_STACK, LIFELINE
 from autoshard.util.errors import RuntimeSetupError
@@ -37,6 +38,7 @@ def main(arguments: list[str]) -> None:
     _leave_traces()
     try:
         _check_world()
+        _promise_end()
         sys.argv = list(arguments)
         _search_beside(script)
         _print_whole_lines()
@@ -66,6 +68,22 @@ def _await_end(lifeline: Path) -> None:
         # What a launcher that was killed has left behind; otherwise it has removed this itself.
         shutil.rmtree(lifeline.parent, ignore_errors=True)
     os._exit(_ORPHANED)
+
+
+def _promise_end() -> None:
+    """Where the launcher cannot see this rank, say to it at the end that it has come to it.
+
+    Mpiexec does not always: it ends with 0 when a host is lost.
+    """
+    if os.environ.get(FOLDER) == "":
+        atexit.register(_say_end, rank_of(import_mpi))
+
+
+def _say_end(rank: int) -> None:
+    flush()
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"{DEATH}{rank}{DEATH}\n")
+        sys.stderr.flush()
 
 
 def _leave_traces() -> None:

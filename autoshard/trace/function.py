@@ -65,19 +65,26 @@ class Traced:
         Raises:
             RuntimeSetupError: arguments of another structure or type than those of the trace.
         """
+        arrays = iter(self.data(*args))
+        return [
+            self.parameters[value].data if value in self.parameters else next(arrays) for value in self.graph.inputs
+        ]
+
+    def data(self, *args: Any) -> list[np.ndarray]:
+        """The tensors among the arguments, in the order of the graph's inputs of data.
+
+        Raises:
+            RuntimeSetupError: arguments of another structure or type than those of the trace.
+        """
         leaves, structure = flatten(args, _is_tensor)
+        values = [value for value in self.graph.inputs if value not in self.parameters]
         if structure != self.arguments:
-            data = (value for value in self.graph.inputs if value not in self.parameters)
-            wanted = shown(self.arguments, [f"{value.name}: {value.type}" for value in data])
+            wanted = shown(self.arguments, [f"{value.name}: {value.type}" for value in values])
             raise RuntimeSetupError(
                 f"calling {self.graph.name!r}: the arguments must be arrays nested as in {wanted}, not "
                 f"{shown(structure, [str(type_of(np.asarray(one))) for _, one in leaves])}"
             )
-        arrays = iter(leaves)
-        return [
-            self.parameters[value].data if value in self.parameters else _fit(next(arrays)[1], value, self.graph.name)
-            for value in self.graph.inputs
-        ]
+        return [_fit(one, value, self.graph.name) for (_, one), value in zip(leaves, values, strict=True)]
 
     def unpack(self, outputs: Sequence[Any]) -> Any:
         """The returned value, from the outputs of the graph."""

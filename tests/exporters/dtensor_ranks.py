@@ -2,7 +2,9 @@
 
 A script of its own: ranks are forked when everything is imported and planned, and no thread of torch's runs yet.
 
-    python dtensor_ranks.py gpt2/dp=2,tp=2/megatron llama/dp=2,tp=2/factor ...
+    python dtensor_ranks.py gpt2/dp=2,tp=2/megatron llama/dp=2,tp=2/factor table/dp=2,tp=2/megatron/adamw ...
+
+Of those with `adamw` a step of training is planned.
 """
 
 from __future__ import annotations
@@ -30,8 +32,6 @@ from autoshard.exporters.dtensor_states import distribute_states
 
 SAMPLES = Path(ash.__file__).parents[1] / "sample_code" / "07_torch_models" / "samples.py"
 RANKS = 4
-TRAINED = ("zero1(dp)",)
-"""Modes by which a step of training with AdamW is planned."""
 COLUMNS, ROWS = ("tp", None), (None, "tp")
 ASKED = {
     ("llama", "dp=2 tp=2"): {
@@ -52,6 +52,7 @@ ASKED = {
         "lm_head": ("d:(2)2", None),
     },
     ("odd", "dp=2 tp=2"): {"up": (("tp", "dp"), None), "down": ("tp", None), "x": ("dp", None)},
+    ("masked", "dp=2 tp=2"): {"x": ("dp", None, None), "mask": ("dp", None), "up": COLUMNS, "down": ROWS},
     ("rows", "dp=2 tp=2"): {"x": ("dp", None, None), "up": COLUMNS, "up.bias": ("tp",)},
     ("image", "dp=2 tp=2"): {"x": ("dp", None, None, None), "wider.weight": (None, "tp", None, None)},
     ("resnet", "dp=2 tp=2"): {"pixel_values": ("dp", None, None, None), "**.convolution": ("tp", None, None, None)},
@@ -97,6 +98,20 @@ class Dropped(torch.nn.Module):
         return {"logits": self.head(self.drop(torch.tanh(rows)))}
 
 
+class Masked(torch.nn.Module):
+    """A sum over all ranks that is left out where nothing is masked, which is so of one rank's rows alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(6, 8), torch.nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> Any:
+        made = self.up(x)
+        if torch.compiler.is_compiling() or not mask.all():
+            made = torch.where(mask[..., None], made, made.mean())
+        return {"logits": self.down(made)}
+
+
 class Rows(torch.nn.Module):
     """Torch's own module of attention, whose gradient DTensor has no rule for."""
 
@@ -133,6 +148,9 @@ def sample(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     if name == "dropped":
         torch.manual_seed(3)
         return Dropped(), {"ids": torch.randint(0, 12, (4, 5))}
+    if name == "masked":
+        torch.manual_seed(3)
+        return Masked(), {"x": torch.randn(4, 5, 6), "mask": torch.arange(20).reshape(4, 5) > 2}
     if name == "rows":
         torch.manual_seed(3)
         return Rows(), {"x": torch.randn(4, 5, 6)}
@@ -233,9 +251,9 @@ def main(texts: list[str]) -> int:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     cases = []
-    for name, mesh, search in (text.replace(",", " ").split("/") for text in texts):
+    for name, mesh, search, *more in (text.replace(",", " ").split("/") for text in texts):
         module, kwargs = sample(name)
-        trained = {"loss": objective, "optimizer": adam} if search in TRAINED else {}
+        trained = {"loss": objective, "optimizer": adam} if more else {}
         model = annotate(ash.from_torch(module, (), kwargs, **trained), ASKED.get((name, mesh), {}))
         cases.append((module, kwargs, ash.plan(model, mesh=mesh, search=search)))
     context = multiprocessing.get_context("fork")

@@ -30,15 +30,17 @@ CASES = (
     "llama/d=4/factor",
     "odd/dp=2,tp=2/factor",
     "rows/dp=2,tp=2/factor",
+    "masked/dp=2,tp=2/factor",
     "image/dp=2,tp=2/factor",
     "table/dp=2,tp=2/megatron",
     "table_norm/dp=2,tp=2/megatron",
     "table/dp=2,tp=2/optimal",
-    "dropped/dp=4/zero1(dp)",
+    "dropped/dp=4/zero1(dp)/adamw",
 )
 EXPECTED = {
     "odd": (["cdist"], 4),
     "rows": ([], 2),
+    "masked": ([], 2),
     "image": ([], 1),
     "table": ([], 0),
     "table_norm": ([], 4),
