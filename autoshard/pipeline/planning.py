@@ -9,7 +9,7 @@ from typing import Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
 from autoshard.frontends.targets import traced_target
-from autoshard.ir.graph import Node
+from autoshard.ir.graph import DATA, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
 from autoshard.pipeline.execute.session import PipelineSession
@@ -30,6 +30,7 @@ from autoshard.propagate.traced import asked_on
 from autoshard.runtime.mpi import default_comm
 from autoshard.search import find_mode
 from autoshard.search.limit import read_limit
+from autoshard.search.named import is_named
 from autoshard.search.problem import Problem
 from autoshard.search.rings import with_rings
 from autoshard.trace.function import Traced
@@ -331,6 +332,11 @@ def _planned(
     traced: Traced, stage: StageGraph, group: RankGroup, mode: str, hardware: Hardware, passes: tuple[str, ...]
 ) -> Plan:
     graph, mesh = stage.graph, group.mesh
+    if is_named(mode):
+        # A plan known by name splits what comes of other stages as it splits data.
+        own = traced.graph.role_of
+        roles = (role if value in own else DATA for value, role in zip(graph.inputs, graph.roles, strict=True))
+        graph = replace(graph, roles=tuple(roles))
     asked = {value: one for value, one in asked_on(traced, mesh).values.items() if value in graph.role_of}
     problem = Problem(graph, mesh, hardware, stage.annotations, asked=asked, passes=passes)
     return with_rings(find_mode(mode)(problem), hardware)
