@@ -64,6 +64,13 @@ class RepeatedLayers:
         found = self._pattern.search(name)
         return int(found["number"]) if found else None
 
+    @property
+    def forward(self) -> Iterator[tuple[Node, int]]:
+        """The operators of the forward pass that are in a layer, each with its number."""
+        for node in self.graph.nodes[: backward_begins(self.graph)]:
+            if (layer := self.layer_of(node.label)) is not None:
+                yield node, layer
+
     @cached_property
     def places(self) -> Mapping[Node, tuple[int, Place]]:
         """The layer of each node that is in one, and where it stands there."""
@@ -133,7 +140,8 @@ class RepeatedLayers:
             other = at.get((shifted, place))
             near = own is not None and abs(own - layer) == 1 and shifted not in gone
             if not near or other is None or other.results[number].type != value.type:
-                raise GraphError(f"{self.graph.name!r} cannot do without layer {layer}: {node.label} reads {value.name}")
+                name = self.graph.name
+                raise GraphError(f"{name!r} cannot do without layer {layer}: {node.label} reads {value.name}")
             return other.results[number]
 
         if any(self._is_gone(value, gone) for value in node.uses[len(node.operands) :]):
@@ -158,20 +166,4 @@ class RepeatedLayers:
             outputs=tuple(graph.outputs[i] for i in outputs),
             updates={place_out[i]: place_in[into] for i, into in graph.updates.items() if i in place_out},
         )
-        return with_nodes(short, _in_order(nodes, short.inputs))
-
-
-def _in_order(nodes: tuple[Node, ...], inputs: tuple[Value, ...]) -> tuple[Node, ...]:
-    """The nodes, each behind what it reads: joined layers stand in the order that they had."""
-    known = {*inputs}
-    for node in nodes:
-        assert known.issuperset(node.uses), f"{node.label} stands before what it reads"
-        known.update(node.results)
-    return nodes
-
-
-def layer_nodes(layers: RepeatedLayers) -> Iterator[tuple[Node, int]]:
-    """The forward nodes of all layers, each with its layer."""
-    for node in layers.graph.nodes[: backward_begins(layers.graph)]:
-        if node in layers.places:
-            yield node, layers.places[node][0]
+        return with_nodes(short, nodes)

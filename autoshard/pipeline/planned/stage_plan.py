@@ -53,7 +53,8 @@ def stage_graph(whole: StagedStep, number: int, annotations: Mapping[Node, Any],
     outputs = tuple(dict.fromkeys(_leaving(whole, number, found)))
     roles = tuple(_role(whole, number, value) for value in inputs)
     name = f"{step.graph.name}.stage{number}"
-    graph = Graph(name, inputs, nodes, outputs, roles, _updates(whole, inputs, outputs), _cotangents(whole, tuple(made)))
+    cotangents = _cotangents(whole, tuple(made))
+    graph = Graph(name, inputs, nodes, outputs, roles, _updates(whole, inputs, outputs), cotangents)
     return StageGraph(graph, found, said)
 
 
@@ -93,9 +94,7 @@ def _cotangents(whole: StagedStep, made: Sequence[Value]) -> dict[Value, Value]:
     }
     pairs = ((stands_for.get(grad, grad), stands_for.get(of, of)) for grad, of in step.graph.cotangents.items())
     order = {**dict.fromkeys(step.graph.inputs, -1), **{value: i for i, value in enumerate(made)}}
-    return {
-        grad: of for grad, of in pairs if grad.type == of.type and order.get(of, len(order)) < order.get(grad, -1)
-    }
+    return {grad: of for grad, of in pairs if grad.type == of.type and order.get(of, len(order)) < order.get(grad, -1)}
 
 
 def piece_plan(plan: Plan, piece: StagePiece, held: Mapping[Value, Any], outputs: Sequence[tuple[Value, Any]]) -> Plan:

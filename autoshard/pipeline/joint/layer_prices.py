@@ -1,0 +1,163 @@
+"""What a layer costs a pipeline, and what lies before the layers and behind them: from one pipeline of few layers.
+
+    stage 0: embedding and the first layer | stage 1: two layers in the middle | stage 2: the last layer, logits, loss
+
+Half of the second stage is a layer; the others less a layer are what first and last stage have besides. So a stage of
+any number of layers, with embedding or logits or without, takes sums of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from autoshard.cost.program_memory import program_peak
+from autoshard.ir.graph import STATE
+from autoshard.pipeline.planned.data import PipelineData
+from autoshard.pipeline.planned.price import PipelinePrice, Route
+from autoshard.pipeline.planned.programs import Ready
+from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from autoshard.pipeline.stages.whole import runs_per_micro_batch
+
+LAYERS, MIDDLE = 4, 2
+"""Layers of the pipeline that is priced, and those of them in its second stage."""
+_ORDER = {FORWARD: 0, INPUT_GRADIENT: 1, WEIGHT_GRADIENT: 2}
+
+
+@dataclass(frozen=True)
+class PartPrice:
+    """What a part of a model costs the devices of its stage: seconds by kind, and bytes of one device.
+
+    Attributes:
+        forward, input_gradient, weight_gradient: seconds of one micro batch.
+        before, update: seconds once in a step.
+        states: bytes of parameters and states, other forms of parameters, sums of gradients.
+        optimizer: those of them that are states of the optimizer.
+        kept: bytes that a micro batch leaves from its forward action on.
+        for_weights: those of them that the gradient of weights reads, and gradients kept for it.
+    """
+
+    forward: float
+    input_gradient: float
+    weight_gradient: float
+    before: float
+    update: float
+    states: float
+    optimizer: float
+    kept: float
+    for_weights: float
+
+    def plus(self, other: PartPrice, times: float = 1.0) -> PartPrice:
+        """This one and so many of another."""
+        return PartPrice(*(getattr(self, one.name) + times * getattr(other, one.name) for one in fields(self)))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of one micro batch."""
+        return self.forward + self.input_gradient + self.weight_gradient
+
+
+NOTHING = PartPrice(*[0.0] * len(fields(PartPrice)))
+
+
+@dataclass(frozen=True)
+class LayerPrices:
+    """What the parts of a model cost on the mesh of a stage.
+
+    Attributes:
+        first, last: what the first stage and the last have besides their layers.
+        onward, back: seconds of a message to the next stage and to the one before, on the same node and on another.
+        transient: bytes that an action takes besides what goes in and stays.
+    """
+
+    first: PartPrice
+    layer: PartPrice
+    last: PartPrice
+    onward: tuple[float, float]
+    back: tuple[float, float]
+    transient: float
+
+    def stage(self, layers: int, is_first: bool, is_last: bool) -> PartPrice:
+        """A stage of so many layers. The first one of several sends nothing back: all its backward pass is the gradient
+        of weights."""
+        found = NOTHING.plus(self.layer, layers)
+        found = found.plus(self.first) if is_first else found
+        found = found.plus(self.last) if is_last else found
+        least = {one.name: max(0.0, getattr(found, one.name)) for one in fields(PartPrice)}
+        if is_first:
+            least["weight_gradient"] = max(0.0, found.input_gradient + found.weight_gradient)
+            least["input_gradient"] = 0.0
+        return PartPrice(**least)
+
+
+def layer_prices(short: PipelineData) -> LayerPrices:
+    """The parts of a pipeline of three stages as above; its first two stages on one node, the third on another."""
+    assert short.stages == len(short.groups) == LAYERS - MIDDLE + 1, "a layer, two, and one"
+    price = PipelinePrice(short)
+    first, middle, last = (_stage(price, number) for number in range(3))
+    layer = NOTHING.plus(middle, 1 / MIDDLE)
+    line = price.durations
+    onward, back = line.forward_transfers[:2], line.backward_transfers[1:]
+    transient = max(_transient(price, ready) for ready in short.programs.pieces.values())
+    return LayerPrices(
+        first.plus(layer, -1), layer, last.plus(layer, -1), _pair(onward), _pair(back), max(0.0, transient)
+    )
+
+
+def _pair(seconds: Sequence) -> tuple[float, float]:
+    near, far = map(float, seconds)
+    return near, far
+
+
+def _stage(price: PipelinePrice, number: int) -> PartPrice:
+    line, memory = price.durations, price.memory[number]
+    kept, weights = _kept(price.planned, number)
+    seconds = (float(one[number]) for one in (line.forward, line.input_gradient, line.weight_gradient))
+    states = memory.states + memory.accumulators, _optimizer_bytes(price.planned, number)
+    return PartPrice(*seconds, price.before[number], price.updates[number], *states, kept, weights)
+
+
+def _optimizer_bytes(planned: PipelineData, stage: int) -> int:
+    """Bytes of states of the optimizer on one device."""
+    roles, found = planned.graph.role_of, {}
+    for place, ready in planned.programs.pieces.items():
+        for value, register in zip(ready.inputs, ready.program.inputs, strict=True):
+            if place[0] == stage and roles.get(value) == STATE:
+                found[value] = register.local.nbytes
+    return sum(found.values())
+
+
+def _kept(planned: PipelineData, stage: int) -> tuple[float, float]:
+    """Bytes that a micro batch leaves in a stage behind its forward action; those that the gradient of weights reads,
+    and gradients that wait for it."""
+    found: dict[object, tuple[int, int, int]] = {}
+    for route in planned.programs.routes:
+        kinds = [_ORDER[place[1]] for place in route.readers if place[1] in _ORDER]
+        if route.stage != stage or not route.is_repeated or not kinds:
+            continue
+        begin = _ORDER[route.source[1]] if route.stays else min(kinds)
+        key, size = _register(planned, route)
+        known = found.get(key, (begin, max(kinds), size))
+        found[key] = min(begin, known[0]), max(*kinds, known[1]), size
+    kept = sum(size for begin, end, size in found.values() if begin == 0 and end > 0)
+    weights = sum(size for begin, end, size in found.values() if begin < end == 2)
+    return float(kept), float(weights)
+
+
+def _register(planned: PipelineData, route: Route) -> tuple[object, int]:
+    """What stands for a route in memory, and its bytes: values that a program leaves in one register are one."""
+    block = route.value.type.dtype.itemsize
+    for size in route.after.local:
+        block *= size
+    register = planned.programs.pieces[route.source].program.outputs[route.output]
+    return (register if route.stays else route.number), block
+
+
+def _transient(price: PipelinePrice, ready: Ready) -> float:
+    """Bytes that a piece takes at its fullest, without what goes in and what it leaves for other pieces."""
+    taken = sum(register.local.nbytes for register in ready.program.inputs)
+    left = 0
+    if runs_per_micro_batch(ready.piece.kind):
+        leaving = {_register(price.planned, one) for one in price.planned.programs.leaving[ready.place] if one.stays}
+        left = sum(size for _, size in leaving)
+    return program_peak(ready.program) - taken - left
