@@ -42,10 +42,10 @@ STEPS = {
     "gpt3": FullStep("gpt", 12288, 96, 96, 51200, 2048, 1536, 512, "a100-4x200", "f16"),
 }
 
-# Plan of the tensor axis, groups, data, tensor, rows of a micro batch, chunks, recomputation. GPT-3: what SC21 (Narayanan
-# et al. 2021) says in sections 5.2 to 5.4 (t=8 in a node, then p), vTrain's fastest of its split on 512, Korthikanti et
-# al. 2022, table 3 (t=8, p=8, v=3, sequence parallel). Llama: The Llama 3 herd of models (2024), table 4 (tp=8, pp=16).
-# Alpa (Zheng et al. 2022, section 8.1): for GPT its solutions are equal stages, here those of a node of 8.
+# Plan of the tensor axis, groups, data, tensor, rows of a micro batch, chunks, recomputation. GPT-3: what SC21 says
+# (Narayanan et al. 2021, sections 5.2 to 5.4: t=8 in a node, then p), vTrain's fastest split on 512, Korthikanti
+# et al. 2022, table 3 (t=8, p=8, v=3, sequence parallel). Llama: The Llama 3 herd of models (2024), table 4 (tp=8,
+# pp=16). Alpa (Zheng et al. 2022, section 8.1): for GPT its solutions are equal stages, here those of a node of 8.
 PUBLISHED = {
     "gpt3": {
         "Megatron-LM SC21: t8 p8": ("megatron", 8, 8, 8, 1, 1, "full"),

@@ -1,7 +1,7 @@
 """The same training step with fewer layers: what equal layers cost need be found once.
 
     layers = RepeatedLayers.of(graph)      operators called `model.layers.7.attention.query` make up layer 7
-    layers.only(4)                         the step of layers 0, 1, 2 and the last one
+    layers.only(4)                         the step of layers 0 and 1 and the last two
 
 Layers are found by the names of operators and proven equal: the same operators in the same order on equal types, that
 read the same of the layer before, of the one after (in the backward pass), and of what lies outside.
@@ -17,12 +17,13 @@ from functools import cached_property
 
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.transform.recompute import backward_begins
-from autoshard.transform.simplify import with_nodes
+from autoshard.transform.simplify import prune, with_nodes
 from autoshard.util.errors import GraphError
 
 _NUMBERED = re.compile(r"^(?P<stem>(?:[^.]*[^.\d][^.]*\.)+)(?P<number>\d+)\.")
 FEWEST = 3
-"""Layers that are kept at least: the first, one of those that are alike, the last."""
+"""Layers that are kept at least: the first, and the last two, as the last but one reads gradients of what follows the
+last where a residual hands them on."""
 
 Place = tuple[str, str, int]
 """Where in a layer a node stands: its name before and after the layer's number, and which of that name it is."""
@@ -30,7 +31,7 @@ Place = tuple[str, str, int]
 
 @dataclass(frozen=True, eq=False)
 class RepeatedLayers:
-    """The layers of a step whose names begin alike; all but the first and the last are equal.
+    """The layers of a step whose names begin alike; all but the first and the last two are equal.
 
     Attributes:
         stem: what stands before the number of a layer in names, such as `model.layers.`.
@@ -43,7 +44,9 @@ class RepeatedLayers:
 
     @classmethod
     def of(cls, graph: Graph) -> RepeatedLayers | None:
-        """The longest chain of layers of a step; None where there is none of more than `FEWEST`."""
+        """The longest chain of layers of a step, without operators that nothing needs; None where there is none of more
+        than `FEWEST`."""
+        graph = prune(graph)
         numbers: dict[str, Counter[int]] = {}
         for node in graph.nodes[: backward_begins(graph)]:
             if found := _NUMBERED.match(node.label):
@@ -87,13 +90,13 @@ class RepeatedLayers:
 
     @cached_property
     def are_equal(self) -> bool:
-        """Whether all layers but the first and the last are."""
+        """Whether all layers but the first and the last two are."""
         shapes: list[list[tuple]] = [[] for _ in range(self.count)]
         for node, (layer, place) in self.places.items():
-            if 0 < layer < self.count - 1:
+            if 0 < layer < self.count - 2:
                 read = tuple(self._read(value, layer) for value in node.operands)
                 shapes[layer].append((place, node.key, node.regions, read))
-        return all(one == shapes[1] for one in shapes[2 : self.count - 1])
+        return all(one == shapes[1] for one in shapes[2 : self.count - 2])
 
     def _read(self, value: Value, layer: int) -> tuple:
         """What a value is to a layer that reads it, in words that equal layers share."""
@@ -107,7 +110,7 @@ class RepeatedLayers:
         return (value,)
 
     def only(self, count: int) -> Graph:
-        """The step with so many layers: the first ones, and the last.
+        """The step with so many layers: the first ones, and the last two.
 
         Raises:
             GraphError: fewer than `FEWEST` or more than there are; or what lies outside of layers reads one that is
@@ -115,7 +118,7 @@ class RepeatedLayers:
         """
         if not FEWEST <= count <= self.count:
             raise GraphError(f"{self.graph.name!r} has {self.count} layers; {FEWEST} to {self.count} can be kept")
-        gone, by = range(count - 1, self.count - 1), self.count - count
+        gone, by = range(count - 2, self.count - 2), self.count - count
         if not gone:
             return self.graph
         at = {of: node for node, of in self.places.items()}
@@ -135,8 +138,8 @@ class RepeatedLayers:
             if maker not in self.places or self.places[maker][0] not in gone:
                 return value
             layer, place = self.places[maker]
-            shifted = layer + by if layer == gone.start else layer - by
             own = self.places.get(node, (None, place))[0]
+            shifted = layer + by if own is None or own < layer else layer - by
             other = at.get((shifted, place))
             near = own is not None and abs(own - layer) == 1 and shifted not in gone
             if not near or other is None or other.results[number].type != value.type:

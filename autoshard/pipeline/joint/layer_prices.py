@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from autoshard.cost.program_memory import program_peak
 from autoshard.ir.graph import STATE
 from autoshard.pipeline.planned.data import PipelineData
-from autoshard.pipeline.planned.price import PipelinePrice, Route
-from autoshard.pipeline.planned.programs import Ready
+from autoshard.pipeline.planned.price import PipelinePrice, transient_bytes
 from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from autoshard.pipeline.stages.whole import runs_per_micro_batch
 
@@ -33,6 +31,7 @@ class PartPrice:
         before, update: seconds once in a step.
         states: bytes of parameters and states, other forms of parameters, sums of gradients.
         optimizer: those of them that are states of the optimizer.
+        once: bytes that the largest of what is done once in a step takes besides.
         kept: bytes that a micro batch leaves from its forward action on.
         for_weights: those of them that the gradient of weights reads, and gradients kept for it.
     """
@@ -44,6 +43,7 @@ class PartPrice:
     update: float
     states: float
     optimizer: float
+    once: float
     kept: float
     for_weights: float
 
@@ -67,7 +67,7 @@ class LayerPrices:
     Attributes:
         first, last: what the first stage and the last have besides their layers.
         onward, back: seconds of a message to the next stage and to the one before, on the same node and on another.
-        transient: bytes that an action takes besides what goes in and stays.
+        transient: bytes that an action of a micro batch takes besides what goes in and stays.
     """
 
     first: PartPrice
@@ -98,7 +98,8 @@ def layer_prices(short: PipelineData) -> LayerPrices:
     layer = NOTHING.plus(middle, 1 / MIDDLE)
     line = price.durations
     onward, back = line.forward_transfers[:2], line.backward_transfers[1:]
-    transient = max(_transient(price, ready) for ready in short.programs.pieces.values())
+    often = [ready for ready in short.programs.pieces.values() if runs_per_micro_batch(ready.piece.kind)]
+    transient = max(transient_bytes(short.programs, ready) for ready in often)
     return LayerPrices(
         first.plus(layer, -1), layer, last.plus(layer, -1), _pair(onward), _pair(back), max(0.0, transient)
     )
@@ -113,7 +114,10 @@ def _stage(price: PipelinePrice, number: int) -> PartPrice:
     line, memory = price.durations, price.memory[number]
     kept, weights = _kept(price.planned, number)
     seconds = (float(one[number]) for one in (line.forward, line.input_gradient, line.weight_gradient))
-    states = memory.states + memory.accumulators, _optimizer_bytes(price.planned, number)
+    pieces = (ready for place, ready in price.planned.programs.pieces.items() if place[0] == number)
+    rare = (ready for ready in pieces if not runs_per_micro_batch(ready.piece.kind))
+    once = max((transient_bytes(price.planned.programs, ready) for ready in rare), default=0)
+    states = memory.states + memory.accumulators, _optimizer_bytes(price.planned, number), once
     return PartPrice(*seconds, price.before[number], price.updates[number], *states, kept, weights)
 
 
@@ -136,28 +140,9 @@ def _kept(planned: PipelineData, stage: int) -> tuple[float, float]:
         if route.stage != stage or not route.is_repeated or not kinds:
             continue
         begin = _ORDER[route.source[1]] if route.stays else min(kinds)
-        key, size = _register(planned, route)
+        key, size = planned.programs.held_as(route)
         known = found.get(key, (begin, max(kinds), size))
         found[key] = min(begin, known[0]), max(*kinds, known[1]), size
     kept = sum(size for begin, end, size in found.values() if begin == 0 and end > 0)
     weights = sum(size for begin, end, size in found.values() if begin < end == 2)
     return float(kept), float(weights)
-
-
-def _register(planned: PipelineData, route: Route) -> tuple[object, int]:
-    """What stands for a route in memory, and its bytes: values that a program leaves in one register are one."""
-    block = route.value.type.dtype.itemsize
-    for size in route.after.local:
-        block *= size
-    register = planned.programs.pieces[route.source].program.outputs[route.output]
-    return (register if route.stays else route.number), block
-
-
-def _transient(price: PipelinePrice, ready: Ready) -> float:
-    """Bytes that a piece takes at its fullest, without what goes in and what it leaves for other pieces."""
-    taken = sum(register.local.nbytes for register in ready.program.inputs)
-    left = 0
-    if runs_per_micro_batch(ready.piece.kind):
-        leaving = {_register(price.planned, one) for one in price.planned.programs.leaving[ready.place] if one.stays}
-        left = sum(size for _, size in leaving)
-    return program_peak(ready.program) - taken - left

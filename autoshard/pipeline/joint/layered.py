@@ -448,6 +448,14 @@ class LayeredStep:
             found[place] += getattr(stage, name)
         return found
 
+    @property
+    def _rare(self) -> list[float]:
+        """Bytes that what is done once in a step takes besides: stages of a group do it in turn."""
+        found = [0.0] * self.choice.groups
+        for place, stage in zip(self.places, self.stages, strict=True):
+            found[place] = max(found[place], stage.once)
+        return found
+
     @cached_property
     def least(self) -> float:
         """Seconds at least: no group begins before its first stage is reached, and where a backward action is whole,
@@ -469,7 +477,8 @@ class LayeredStep:
     @property
     def least_bytes(self) -> float:
         """Bytes at least of the fullest device."""
-        return max(map(sum, zip(self._once("states"), self._once("kept"), strict=True))) + self.parts.transient
+        sizes = zip(self._once("states"), self._once("kept"), self._rare, strict=True)
+        return max(own + max(kept + self.parts.transient, once) for own, kept, once in sizes)
 
     @cached_property
     def durations(self) -> Durations:
@@ -502,8 +511,8 @@ class LayeredStep:
             held = [one + times * (other - one) for one, other in zip(held, more, strict=True)]
         tails = zip(ends, self._once("update"), strict=True)
         seconds = max(self._once("before")) + max(end + update for end, update in tails)
-        states = self._once("states")
-        nbytes = tuple(own + most + self.parts.transient for own, most in zip(states, held, strict=True))
+        sizes = zip(self._once("states"), held, self._rare, strict=True)
+        nbytes = tuple(own + max(most + self.parts.transient, once) for own, most, once in sizes)
         return LayeredPrice(choice, self.layers, seconds, tuple(count * one for one in self.work), nbytes)
 
     def _simulated(self, count: int) -> tuple[list[float], list[float]]:
