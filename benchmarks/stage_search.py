@@ -124,7 +124,7 @@ def searched(name: str, step: FullStep, published: dict[str, tuple]) -> None:
 
 def others(search, step: FullStep, published: dict[str, tuple]) -> Iterator[tuple[str, float | None, bool]]:
     """Seconds of published choices, and of plans without stages; whether they fit."""
-    from autoshard.pipeline.joint.layered import LayeredChoice, plan_name
+    from autoshard.pipeline.joint.layered_step import LayeredChoice, plan_name
 
     rows = dict(published)
     for tensor in (1, 8):

@@ -15,7 +15,8 @@ from autoshard.ir.graph import DATA, Graph, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
 from autoshard.pipeline.execute.session import PipelineSession
-from autoshard.pipeline.joint.layered import FULL, LayeredRequest, LayeredSearch, made_again
+from autoshard.pipeline.joint.layered import LayeredRequest, LayeredSearch, made_again
+from autoshard.pipeline.joint.layered_step import FULL
 from autoshard.pipeline.joint.search import StageRequest, StageSearch, fastest
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.price import PipelinePrice

@@ -6,7 +6,8 @@ import pytest
 
 from autoshard.api import known_hardware
 from autoshard.pipeline import plan_pipeline
-from autoshard.pipeline.joint.layered import DATA_PLANS, LayeredChoice, LayeredRequest, plan_name
+from autoshard.pipeline.joint.layered import DATA_PLANS, LayeredRequest
+from autoshard.pipeline.joint.layered_step import LayeredChoice, plan_name
 from autoshard.pipeline.planning import layered_search
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.truth.models import step_of
