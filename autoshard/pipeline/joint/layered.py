@@ -41,11 +41,11 @@ from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.recompute import AGAIN, backward_begins, recompute
-from autoshard.util.errors import AutoshardError, MemoryLimitError
+from autoshard.util.errors import AutoshardError, MemoryLimitError, StageError
 from costmodel import Hardware, format_bytes
 
-DATA_PLANS, TENSOR_PLANS = (DATA_PARALLEL, ZERO1), ("megatron_sp", "megatron")
-MOST_ROWS, MOST_TENSOR, MOST_CHUNKS = 16, 32, 6
+DATA_PLANS, TENSOR_PLANS = (DATA_PARALLEL, ZERO1), ("megatron_sp",)
+MOST_ROWS, MOST_TENSOR, MOST_CHUNKS = 16, 16, 4
 """Rows of a micro batch of one replica, parts of the tensor axis, and stages of a group, that are tried at most."""
 
 Planner = Callable[[Graph, StepParts, Mapping[Node, int], Schedule, tuple[RankGroup, ...], str], PipelineData]
@@ -87,6 +87,7 @@ class LayeredSearch:
         self._parts: dict[tuple[str, int], StepParts] = {}
         self._prices: dict[tuple[int, int, int, str, str], LayerPrices | None] = {}
         self.planned_meshes = 0
+        self.smallest = math.inf
 
     @cached_property
     def batch(self) -> int:
@@ -160,6 +161,7 @@ class LayeredSearch:
 
         Raises:
             MemoryLimitError: none does.
+            StageError: no named plan fits.
         """
         waiting: list[tuple[float, int, tuple]] = []
         number = itertools.count()
@@ -172,7 +174,7 @@ class LayeredSearch:
             push(self._least_alone(item), item)
         size, bound = len(waiting), waiting[0][0] if waiting else 0.0
         best: LayeredPrice | None = None
-        left, smallest = math.inf, math.inf
+        left = math.inf
         while waiting:
             least, _, item = heapq.heappop(waiting)
             if best is not None and least >= best.seconds or self.planned_meshes >= self.wanted.most:
@@ -185,22 +187,23 @@ class LayeredSearch:
             groups, data, tensor, rows, (tensor_plan, again), data_plan = item
             plan = plan_name(data_plan, tensor_plan, data, tensor)
             for one in self._scheduled(groups, data, tensor, rows, plan, again, best):
-                smallest = min(smallest, max(one.nbytes))
+                self.smallest = min(self.smallest, max(one.nbytes))
                 fits = self.wanted.limit is None or max(one.nbytes) <= self.wanted.limit
                 if fits and (best is None or one.seconds < best.seconds):
                     best = one
+        if best is None and math.isinf(self.smallest):
+            raise StageError(f"no named plan fits the stages of {self.wanted.graph.name!r} on any mesh that was tried")
         if best is None:
-            self._refuse(smallest)
+            self._refuse()
         assert best is not None
         return best, StageSearch(best.seconds, left, bound, self.planned_meshes, size)
 
-    def _refuse(self, smallest: float) -> None:
+    def _refuse(self) -> None:
         limit = self.wanted.limit or 0
-        least = "" if math.isinf(smallest) else f": the least that one needs is {format_bytes(int(smallest))}"
         raise MemoryLimitError(
             f"no pipeline of {self.wanted.graph.name!r} on {self.wanted.devices} devices that was tried keeps to the "
-            f"memory limit of {format_bytes(limit)}{least}",
-            needed=0 if math.isinf(smallest) else int(smallest),
+            f"memory limit of {format_bytes(limit)}: the least that one needs is {format_bytes(int(self.smallest))}",
+            needed=int(self.smallest),
             limit=limit,
         )
 
@@ -253,14 +256,17 @@ class LayeredSearch:
         stage = rank_part(parts, dealt, 0, groups, groups - 1)
         split = 1 - 1 / data if data_plan == ZERO1 else 0.0
         waiting = min(groups, self.batch // (data * rows)) * stage.kept
-        return (stage.states - split * stage.optimizer + waiting) / shared > self.wanted.limit
+        held = (stage.states - split * stage.optimizer + waiting) / shared
+        self.smallest = min(self.smallest, held if held > self.wanted.limit else self.smallest)
+        return held > self.wanted.limit
 
     def _least(self, parts: LayerPrices, groups: int, data: int, rows: int, shared: int) -> float:
         """Seconds that any schedule takes at least on so many groups: work of the slowest one, layers dealt out as well
         as can be, and the way of the first micro batch to the last group."""
         count = self.batch // (data * rows)
         dealt = dealt_to_ranks(parts, self.layers.count, groups, groups - 1)
-        work = max(rank_part(parts, dealt, rank, groups, groups - 1).seconds for rank in range(groups))
+        most = max(range(1, groups - 1), key=dealt.__getitem__, default=0)
+        work = max(rank_part(parts, dealt, rank, groups, groups - 1).seconds for rank in {0, most, groups - 1})
         head = (groups - 1) * parts.layer.forward
         last = rank_part(parts, dealt, groups - 1, groups, groups - 1).seconds
         return max(count * work, head + count * min(last, work)) / shared

@@ -100,17 +100,20 @@ class LayeredPrice:
         return f"{format_seconds(self.seconds)}, {most}: {self.choice}; {counts} layers a stage"
 
 
-def dealt_to_ranks(parts: LayerPrices, layers: int, groups: int, last: int) -> list[int]:
+@lru_cache(maxsize=1 << 12)
+def dealt_to_ranks(parts: LayerPrices, layers: int, groups: int, last: int) -> tuple[int, ...]:
     """Layers of each group, one at least, so that the slowest is as fast as can be; logits lie on group `last`."""
-    dealt = [1] * groups
-    load = [rank_part(parts, dealt, rank, groups, last).seconds for rank in range(groups)]
+    dealt, middle = [1] * groups, parts.stage(1, False, False).seconds
+    load = [
+        rank_part(parts, dealt, rank, groups, last).seconds if rank in (0, last) else middle for rank in range(groups)
+    ]
     waiting = [(seconds + parts.layer.seconds, rank) for rank, seconds in enumerate(load)]
     heapq.heapify(waiting)
     for _ in range(layers - groups):
         seconds, rank = waiting[0]
         dealt[rank] += 1
         heapq.heapreplace(waiting, (seconds + parts.layer.seconds, rank))
-    return dealt
+    return tuple(dealt)
 
 
 def rank_part(parts: LayerPrices, dealt: Sequence[int], rank: int, groups: int, last: int) -> PartPrice:
@@ -135,7 +138,7 @@ class LayeredStep:
     def _dealt(self, layers: int) -> tuple[int, ...]:
         """Layers of each stage: of a group's own as evenly as can be."""
         groups, chunks = self.choice.groups, self.choice.chunks
-        most = dealt_to_ranks(self.parts, layers, groups, self.places[-1])
+        most = [*dealt_to_ranks(self.parts, layers, groups, self.places[-1])]
         while any(short := [rank for rank in range(groups) if most[rank] < chunks]):
             most[short[0]] += 1  # each chunk has a layer
             most[max(range(groups), key=most.__getitem__)] -= 1
