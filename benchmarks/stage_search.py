@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import process_time
+from typing import Literal
 
 from costmodel import format_seconds
 
@@ -32,7 +33,7 @@ class FullStep:
     batch: int
     devices: int
     hardware: str
-    precision: str = "bf16"
+    precision: Literal["f16", "bf16", "f8"] = "bf16"
     ffn: int | None = None
     kv_heads: int | None = None
 

@@ -100,14 +100,20 @@ class RepeatedLayers:
 
     def _read(self, value: Value, layer: int) -> tuple:
         """What a value is to a layer that reads it, in words that equal layers share."""
-        node, number = self.graph.producers.get(value, (None, 0))
-        if node in self.places:
-            other, place = self.places[node]
+        made = self._made(value)
+        if made is not None:
+            other, place, number = made
             return other - layer, place, number
         name = self._pattern.search(value.name)
-        if node is None and name is not None:
+        if value in self.graph.role_of and name is not None:
             return int(name["number"]) - layer, value.name[: name.start("number")], value.name[name.end() :]
         return (value,)
+
+    def _made(self, value: Value) -> tuple[int, Place, int] | None:
+        """The layer that makes a value, where in it, and which result it is; None if no layer does."""
+        found = self.graph.producers.get(value)
+        known = None if found is None else self.places.get(found[0])
+        return None if found is None or known is None else (*known, found[1])
 
     def only(self, count: int) -> Graph:
         """The step with so many layers: the first ones, and the last two.
@@ -134,10 +140,10 @@ class RepeatedLayers:
         """A node that is kept, reading what is kept: of the layer that is next to its own now."""
 
         def kept(value: Value) -> Value:
-            maker, number = self.graph.producers.get(value, (None, 0))
-            if maker not in self.places or self.places[maker][0] not in gone:
+            made = self._made(value)
+            if made is None or made[0] not in gone:
                 return value
-            layer, place = self.places[maker]
+            layer, place, number = made
             own = self.places.get(node, (None, place))[0]
             shifted = layer + by if own is None or own < layer else layer - by
             other = at.get((shifted, place))
@@ -153,8 +159,8 @@ class RepeatedLayers:
         return node if operands == node.operands else replace(node, operands=operands)
 
     def _is_gone(self, value: Value, gone: range) -> bool:
-        maker, _ = self.graph.producers.get(value, (None, 0))
-        return maker in self.places and self.places[maker][0] in gone
+        made = self._made(value)
+        return made is not None and made[0] in gone
 
     def _of(self, nodes: tuple[Node, ...], outputs: list[int]) -> Graph:
         """The graph of these nodes and these of its outputs, with the inputs that are still read."""

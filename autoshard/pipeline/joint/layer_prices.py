@@ -113,12 +113,21 @@ def _pair(seconds: Sequence) -> tuple[float, float]:
 def _stage(price: PipelinePrice, number: int) -> PartPrice:
     line, memory = price.durations, price.memory[number]
     kept, weights = _kept(price.planned, number)
-    seconds = (float(one[number]) for one in (line.forward, line.input_gradient, line.weight_gradient))
     pieces = (ready for place, ready in price.planned.programs.pieces.items() if place[0] == number)
     rare = (ready for ready in pieces if not runs_per_micro_batch(ready.piece.kind))
     once = max((transient_bytes(price.planned.programs, ready) for ready in rare), default=0)
-    states = memory.states + memory.accumulators, _optimizer_bytes(price.planned, number), once
-    return PartPrice(*seconds, price.before[number], price.updates[number], *states, kept, weights)
+    return PartPrice(
+        forward=float(line.forward[number]),
+        input_gradient=float(line.input_gradient[number]),
+        weight_gradient=float(line.weight_gradient[number]),
+        before=price.before[number],
+        update=price.updates[number],
+        states=memory.states + memory.accumulators,
+        optimizer=_optimizer_bytes(price.planned, number),
+        once=once,
+        kept=kept,
+        for_weights=weights,
+    )
 
 
 def _optimizer_bytes(planned: PipelineData, stage: int) -> int:

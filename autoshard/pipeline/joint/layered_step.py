@@ -61,8 +61,8 @@ class LayeredChoice:
 
 def mesh_of(data: int, tensor: int) -> Mesh:
     """The mesh of a group; axes of one device are left out."""
-    sizes = {name: size for name, size in (("dp", data), ("tp", tensor)) if size > 1}
-    return Mesh(**(sizes or {"dp": 1}))
+    axes = [(name, size) for name, size in (("dp", data), ("tp", tensor)) if size > 1]
+    return Mesh(axes or [("dp", 1)])
 
 
 def plan_name(data_plan: str, tensor_plan: str, data: int, tensor: int) -> str:
