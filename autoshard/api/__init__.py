@@ -21,7 +21,7 @@ from autoshard.engines.executors import check_engine_runs
 from autoshard.engines.extras import need
 from autoshard.engines.session import Session
 from autoshard.frontends.planning import is_module, planning
-from autoshard.frontends.targets import traced_target
+from autoshard.frontends.targets import cuttable_target, traced_target
 from autoshard.ir.graph import Value
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.show import show_layout as draw
@@ -118,7 +118,7 @@ def plan(
         _check_module(inputs, dataset_strategy, micro_batches)
         return _plan_module(target, mesh, devices, search or DEFAULT_SEARCH, known, read_limit(memory), options, chosen)
     with doing("reading the model"):
-        traced = traced_target(target, inputs)
+        traced = traced_target(target, inputs) if micro_batches == 1 else cuttable_target(target, inputs)
     over, mode = _mesh(mesh, devices), search or DEFAULT_SEARCH
     cut = traced if micro_batches == 1 else accumulated(traced, micro_batches)
     found = plan_traced(cut, over, mode, known, dataset_strategy, read_limit(memory), options, chosen)

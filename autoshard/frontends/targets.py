@@ -51,6 +51,17 @@ def traced_target(target: Any, inputs: Any = (), what: str = "plan") -> Traced:
     return trace(target, *arguments)
 
 
+def cuttable_target(target: Any, inputs: Any = ()) -> Traced:
+    """`traced_target` in a form whose batch can be cut into micro batches, if the target has one of its own for that.
+
+    Raises:
+        AutoshardError: as `traced_target`.
+    """
+    traced = traced_target(target, inputs)
+    found = getattr(target, "by_tokens", None) if known_trace(target) is not None else None
+    return found if isinstance(found, Traced) else traced
+
+
 def evaluate(target: Any, inputs: Any = ()) -> Any:
     """What a target returns for inputs, unsplit and in this process; parameters stay as they are.
 

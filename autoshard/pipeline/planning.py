@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
-from autoshard.frontends.targets import traced_target
-from autoshard.ir.graph import Node
+from autoshard.frontends.targets import cuttable_target
+from autoshard.ir.graph import DATA, Graph, Node
 from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
 from autoshard.pipeline.execute.session import PipelineSession
+from autoshard.pipeline.joint.layered import LayeredRequest, LayeredSearch, made_again
+from autoshard.pipeline.joint.layered_step import FULL
 from autoshard.pipeline.joint.search import StageRequest, StageSearch, fastest
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.planned.page import pipeline_page
@@ -25,20 +29,25 @@ from autoshard.pipeline.stages.assign import Assigned, assign, assign_nodes
 from autoshard.pipeline.stages.balance import balanced_stages
 from autoshard.pipeline.stages.cut import Pipeline, cut_as_assigned
 from autoshard.pipeline.stages.whole import whole_step
-from autoshard.pipeline.transfers.group import RankGroup, groups_along, read_groups
+from autoshard.pipeline.transfers.group import RankGroup, groups_along, read_groups, stacked
 from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import asked_on
 from autoshard.runtime.mpi import default_comm
 from autoshard.search import find_mode
 from autoshard.search.limit import read_limit
+from autoshard.search.named import is_named
+from autoshard.search.named.plans import REDUCED_ONCE
 from autoshard.search.problem import Problem
 from autoshard.search.rings import with_rings
 from autoshard.trace.function import Traced
+from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, StageError
 from costmodel import Hardware, format_bytes, format_seconds
 
 DEFAULT_SCHEDULE, AUTO = "1f1b", "auto"
+MANY_LAYERS = 8
+"""Equal layers from which on a search for stages plans them once, not stage by stage."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +138,8 @@ def plan_pipeline(
         pipeline: that axis; or without `mesh` the meshes of the groups, `tp=2/dp=2,tp=2/tp=2`, or the groups. "auto":
             what is fastest by prediction of all cuts, numbers of devices and shapes of their meshes, micro batches
             (unless more than 1 are given) and schedules (of the name given, or "auto"), as far as the search comes,
-            which `searched` tells.
+            which `searched` tells. Of a model of many equal layers, unless a mode is given: of equal groups, named
+            plans for each, and layers made again or not.
         micro_batches: into how many parts the batch is cut.
         schedule: a name of `autoshard schedule`, the path of a file, or a schedule; "auto": the named one of the
             fewest predicted seconds, of those that keep to `memory`.
@@ -162,17 +172,17 @@ def plan_pipeline(
             raise PlanError(f"pipeline {AUTO!r} finds the stages itself: leave out {' and '.join(wrong)}")
         names = None if schedule == AUTO else (schedule_kind(str(schedule)).name,)
         counts = None if micro_batches == 1 else (micro_batches,)
-        traced = traced_target(target, inputs)
+        traced = cuttable_target(target, inputs)
         return _found(traced, mesh, search or DEFAULT_SEARCH, hardware, passes, (counts, names, read_limit(memory)))
     groups = _groups(mesh, pipeline)
     if schedule == AUTO:
-        again = partial(plan_pipeline, traced_target(target, inputs), micro_batches=micro_batches, stages=stages)
+        again = partial(plan_pipeline, cuttable_target(target, inputs), micro_batches=micro_batches, stages=stages)
         again = partial(again, pipeline=groups, search=search, hardware=hardware, passes=passes)
         return _best_schedule(again, len(groups), micro_batches, chunks, read_limit(memory))
     order = _schedule(schedule, len(groups), micro_batches, chunks)
     if order.ranks != len(groups):
         raise ScheduleError(f"schedule {order.name} is for {order.ranks} groups of devices; there are {len(groups)}")
-    traced = traced_target(target, inputs)
+    traced = cuttable_target(target, inputs)
     known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     everywhere = known.for_ranks(sum(len(group.ranks) for group in groups))
     step = StepParts.of(traced.graph, order.micro_batches)
@@ -210,8 +220,51 @@ def _found(
         return planned_stages(traced, cut, order, groups, everywhere, mode, tuple(passes))
 
     counts, names, limit = chosen
+    layers = None if traced.annotations else RepeatedLayers.of(traced.graph)
+    if layers is not None and layers.count >= MANY_LAYERS and mode == DEFAULT_SEARCH:
+        wanted = LayeredRequest(traced.graph, devices, everywhere, counts, names, limit)
+        return _found_by_layers(traced, layers, wanted, tuple(passes))
     best, told = fastest(StageRequest(traced.graph, devices, everywhere, counts, names, limit), planned)
     return replace(best, searched=told)
+
+
+def _found_by_layers(
+    traced: Traced, layers: RepeatedLayers, wanted: LayeredRequest, passes: tuple[str, ...]
+) -> PlannedPipeline:
+    """The fastest pipeline of a model of many equal layers: searched by what one layer takes, and planned whole."""
+    best, told = layered_search(traced, layers, wanted, passes).run()
+    choice, graph = best.choice, traced.graph
+    if choice.recompute == FULL:
+        graph = made_again(layers)
+        layers = RepeatedLayers(graph, layers.stem, layers.count)
+    step = StepParts.of(graph, choice.micro_batches)
+    ends = [*accumulate(best.layers)]
+    nodes = {node: bisect_right(ends, layer) for node, layer in replace(layers, graph=step.graph).forward}
+    order = check(make_schedule(choice.schedule, choice.groups, choice.micro_batches, choice.chunks))
+    cut = cut_as_assigned(step, assign_nodes(step, nodes, order.stages))
+    groups = stacked([choice.mesh] * choice.groups)
+    own = replace(traced, graph=graph)
+    found = planned_stages(own, cut, order, groups, wanted.hardware, choice.plan, passes)
+    return replace(found, searched=told)
+
+
+def layered_search(
+    traced: Traced, layers: RepeatedLayers, wanted: LayeredRequest, passes: tuple[str, ...] = DEFAULT
+) -> LayeredSearch:
+    """The search over pipelines of a model of many equal layers, each stage planned by a named plan."""
+
+    def planned(
+        graph: Graph,
+        step: StepParts,
+        nodes: Mapping[Node, int],
+        order: Schedule,
+        groups: tuple[RankGroup, ...],
+        plan: str,
+    ) -> PlannedPipeline:
+        cut = cut_as_assigned(step, assign_nodes(step, nodes, order.stages))
+        return planned_stages(replace(traced, graph=graph), cut, order, groups, wanted.hardware, plan, passes)
+
+    return LayeredSearch(wanted, layers, planned)
 
 
 def planned_stages(
@@ -336,6 +389,12 @@ def _planned(
     traced: Traced, stage: StageGraph, group: RankGroup, mode: str, hardware: Hardware, passes: tuple[str, ...]
 ) -> Plan:
     graph, mesh = stage.graph, group.mesh
+    if is_named(mode):
+        # A plan known by name splits what comes of other stages as it splits data.
+        own = traced.graph.role_of
+        roles = (role if value in own else DATA for value, role in zip(graph.inputs, graph.roles, strict=True))
+        graph = replace(graph, roles=tuple(roles))
     asked = {value: one for value, one in asked_on(traced, mesh).values.items() if value in graph.role_of}
-    problem = Problem(graph, mesh, hardware, stage.annotations, asked=asked, passes=passes)
+    options = {REDUCED_ONCE: True} if is_named(mode) else {}
+    problem = Problem(graph, mesh, hardware, stage.annotations, asked=asked, options=options, passes=passes)
     return with_rings(find_mode(mode)(problem), hardware)

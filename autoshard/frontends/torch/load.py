@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autoshard.frontends.torch.export import exported, need_torch
@@ -69,6 +71,8 @@ def from_torch(
     from autoshard.frontends.torch.model import TorchModel
 
     check_loss(loss, optimizer, "from_torch")
+    settings = {"loss": loss, "optimizer": optimizer, "name": name, "capacity_factor": math.inf}
+    again = partial(from_torch, module, args, kwargs, **settings)
     wrapped = ""
     if callable(loss):
         module, wrapped, loss = _with_loss(module, loss), _WRAPPED, "loss"
@@ -78,6 +82,7 @@ def from_torch(
     model = TorchModel(program, name or _name(module, wrapped), loss, optimizer, wrapped)
     if hasattr(module, "training"):
         model.module, model.example = module, (tuple(args), dict(kwargs or {}))
+        model.imported_by_expert = again
     return model
 
 

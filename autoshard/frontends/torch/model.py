@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -22,10 +22,12 @@ from autoshard.frontends.torch.reference import outputs_in_torch, state_in_torch
 from autoshard.frontends.torch.table import lifted
 from autoshard.frontends.torch.tensors import array_of, tensor_of, type_of_tensor, values_of
 from autoshard.frontends.training import made_optimizer
+from autoshard.ir.graph import Node, Value
 from autoshard.trace.cell import Cell
-from autoshard.trace.function import Traced, trace
+from autoshard.trace.function import NodeAnnotation, Traced, trace
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter
+from autoshard.trace.specs import Specs
 from autoshard.transform.attention import joined_attention
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import GraphError, ShapeError, UnknownNameError
@@ -66,6 +68,7 @@ class TorchModel(Cell):
         # What it came from, to compare with: a torch module and the arguments of an example.
         self.module: Any = None
         self.example: tuple[tuple, dict[str, Any]] = program.example_inputs or ((), {})
+        self.imported_by_expert: Callable[[], TorchModel] | None = None
         self._read_signature()
         self.optimizer = None
         if optimizer is not None:
@@ -247,9 +250,36 @@ class TorchModel(Cell):
             vars(changed)["step"] = replace(self.step, traced=traced)
         return changed
 
+    @property
+    def by_tokens(self) -> Traced:
+        """Its trace in a form that can be cut into micro batches: where tokens of the whole batch are sorted by expert,
+        the model imported once more with room for each token at each expert; the same numbers."""
+        traced = self.traced
+        sorts = any(node.op.name == "GroupedMatMul" for node in traced.graph.nodes)
+        if not sorts or self.imported_by_expert is None:
+            return traced
+        other = self.imported_by_expert().traced
+        return replace(other, asked=_asked_by_name(traced, other), annotations=_annotated_by_name(traced, other))
+
     def state(self) -> dict[str, Any]:
         """The parameters' present values as torch tensors, by qualified name."""
         return {one.name: tensor_of(one.data) for one in self.get_parameters()}
+
+
+def _asked_by_name(one: Traced, other: Traced) -> Specs:
+    """What is asked of the inputs and outputs of one trace, of those of another with the same names."""
+    inputs = {value.name: value for value in other.graph.inputs}
+
+    def moved(of: Mapping[Any, Any]) -> dict[Any, Any]:
+        return {inputs[key.name] if isinstance(key, Value) else key: found for key, found in of.items()}
+
+    return Specs(moved(one.asked.values), one.asked.outputs, moved(one.asked.sources))
+
+
+def _annotated_by_name(one: Traced, other: Traced) -> dict[Node, NodeAnnotation]:
+    """What is fixed of nodes of one trace, for nodes of another with the same names."""
+    named = {node.name: found for node, found in one.annotations.items()}
+    return {node: named[node.name] for node in other.graph.nodes if node.name in named}
 
 
 def _unflattened(leaves: list[Any], spec: Any) -> Any:

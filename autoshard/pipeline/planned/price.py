@@ -18,7 +18,7 @@ from autoshard.cost.evaluate import program_seconds
 from autoshard.cost.program_memory import program_peak
 from autoshard.ir.graph import Value
 from autoshard.pipeline.planned.data import PipelineData
-from autoshard.pipeline.planned.programs import Place, Programs, Route
+from autoshard.pipeline.planned.programs import Place, Programs, Ready, Route
 from autoshard.pipeline.schedules.action import (
     BACKWARD,
     FORWARD,
@@ -39,7 +39,8 @@ class StageMemory:
         states: parameters, states of the optimizer, and data.
         accumulators: gradients that are added up.
         activations: the most of values of micro batches at once.
-        transient: what the largest program takes while it runs besides what goes in.
+        transient: what a program takes at most besides what goes in and stays; of those that run once in a step what
+            goes beyond the room of activations, as these are gone by then.
         largest: the largest of all these, by name.
     """
 
@@ -177,7 +178,7 @@ class PipelinePrice:
         step = self.planned.whole.pipeline.step
         given: dict[tuple, tuple[str, int]] = {}
         sums: dict[Value, int] = {}
-        transient = 0
+        transient = [0, 0]
         for ready in pieces:
             arriving = programs.arriving[ready.place]
             for value, register in zip(ready.inputs, ready.program.inputs, strict=True):
@@ -186,14 +187,22 @@ class PipelinePrice:
             for value, register in zip(ready.outputs, ready.program.outputs, strict=True):
                 if value in step.body.terms and runs_per_micro_batch(ready.piece.kind):
                     sums[value] = register.local.nbytes * max(1, 4 // value.type.dtype.itemsize)
-            taken = sum(register.local.nbytes for register in ready.program.inputs)
-            transient = max(transient, program_peak(ready.program) - taken)
+            each = runs_per_micro_batch(ready.piece.kind)
+            transient[each] = max(transient[each], transient_bytes(programs, ready))
         live, held = max(live_activations(self.planned, number), key=lambda one: one[0], default=(0, {}))
         named = [*given.values(), *((f"the gradient {value.name}", size) for value, size in sums.items())]
         named += [(f"{count} x {name}", size * count) for (name, size), count in _counted(held).items()]
         largest = tuple(sorted(named, key=lambda one: -one[1])[:5])
         states = sum(size for _, size in given.values())
-        return StageMemory(states, sum(sums.values()), live, max(0, transient), largest)
+        once, each = transient
+        return StageMemory(states, sum(sums.values()), live, max(0, each, once - live), largest)
+
+
+def transient_bytes(programs: Programs, ready: Ready) -> int:
+    """Bytes that a piece takes at its fullest, without what goes in and what it leaves for others of its stage."""
+    taken = sum(register.local.nbytes for register in ready.program.inputs)
+    leaving = {programs.held_as(one) for one in programs.leaving[ready.place] if one.stays and one.is_repeated}
+    return program_peak(ready.program) - taken - sum(size for _, size in leaving)
 
 
 def _counted(held: Mapping[tuple[int, int], tuple[str, int]]) -> Counter[tuple[str, int]]:

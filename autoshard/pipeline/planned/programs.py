@@ -120,6 +120,14 @@ class Programs:
             found[route.source] = (*found[route.source], route)
         return found
 
+    def held_as(self, route: Route) -> tuple[object, int]:
+        """What stands for a route in memory, and its bytes: values that a program leaves in one register are one."""
+        block = route.value.type.dtype.itemsize
+        for size in route.after.local:
+            block *= size
+        register = self.pieces[route.source].program.outputs[route.output]
+        return (register if route.stays else route.number), block
+
 
 class Maker:
     """Lowers the pieces of all stages."""

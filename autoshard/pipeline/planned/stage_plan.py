@@ -47,13 +47,14 @@ def stage_graph(whole: StagedStep, number: int, annotations: Mapping[Node, Any],
         found[kind] = replace(piece, graph=graph)
         said.update(given)
     nodes = tuple(node for piece in found.values() for node in piece.graph.nodes)
-    made = {value for node in nodes for value in node.results}
+    made = dict.fromkeys(value for node in nodes for value in node.results)
     used = dict.fromkeys(value for piece in found.values() for value in piece.graph.inputs)
     inputs = tuple(value for value in used if value not in made)
     outputs = tuple(dict.fromkeys(_leaving(whole, number, found)))
     roles = tuple(_role(whole, number, value) for value in inputs)
     name = f"{step.graph.name}.stage{number}"
-    graph = Graph(name, inputs, nodes, outputs, roles, _updates(whole, inputs, outputs), _cotangents(whole, made))
+    cotangents = _cotangents(whole, tuple(made))
+    graph = Graph(name, inputs, nodes, outputs, roles, _updates(whole, inputs, outputs), cotangents)
     return StageGraph(graph, found, said)
 
 
@@ -82,8 +83,9 @@ def _updates(whole: StagedStep, inputs: Sequence[Value], outputs: Sequence[Value
     return tied
 
 
-def _cotangents(whole: StagedStep, made: set[Value]) -> dict[Value, Value]:
-    """Which gradients of a micro batch are gradients of which of its values, as far as the stage makes both."""
+def _cotangents(whole: StagedStep, made: Sequence[Value]) -> dict[Value, Value]:
+    """Which gradients of a micro batch are gradients of which of its values, as far as the stage makes both, the
+    gradient later: not the first one, 1 of the loss."""
     step = whole.pipeline.step
     stands_for = {
         value: one
@@ -91,9 +93,8 @@ def _cotangents(whole: StagedStep, made: set[Value]) -> dict[Value, Value]:
         for one, value in zip(node.results, original.results, strict=True)
     }
     pairs = ((stands_for.get(grad, grad), stands_for.get(of, of)) for grad, of in step.graph.cotangents.items())
-    order = {value: i for i, value in enumerate(made)}
-    inputs = set(step.graph.inputs)
-    return {grad: of for grad, of in pairs if grad in order and (of in order or of in inputs) and grad.type == of.type}
+    order = {**dict.fromkeys(step.graph.inputs, -1), **{value: i for i, value in enumerate(made)}}
+    return {grad: of for grad, of in pairs if grad.type == of.type and order.get(of, len(order)) < order.get(grad, -1)}
 
 
 def piece_plan(plan: Plan, piece: StagePiece, held: Mapping[Value, Any], outputs: Sequence[tuple[Value, Any]]) -> Plan:

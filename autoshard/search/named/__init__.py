@@ -32,12 +32,17 @@ RECIPES = {
     )
 }
 
-__all__ = ["RECIPES", "Recipe", "named_plan", "named_plans"]
+__all__ = ["RECIPES", "Recipe", "is_named", "named_plan", "named_plans"]
 
 
 def named_plans() -> tuple[str, ...]:
     """The names of all named plans."""
     return tuple(RECIPES)
+
+
+def is_named(mode: str) -> bool:
+    """Whether a search mode is a plan known by name, or several of them (`zero3(dp) + megatron_sp(tp)`)."""
+    return mode in RECIPES or "(" in mode
 
 
 def _register(recipe: Recipe) -> None:

@@ -41,6 +41,8 @@ from autoshard.search.problem import Problem
 from autoshard.transform.recompute import regather
 from autoshard.util.errors import PlanError
 
+REDUCED_ONCE = "reduced_once"
+"""The option of a problem that stands for one of several micro batches: gradients are added up before a reduction."""
 _SHOWN = 6
 
 
@@ -200,8 +202,12 @@ class _Maker:
 
     def _pinned(self) -> dict[Value, Layout]:
         """Gradients that are not left as terms of a sum until the update: whole in stage 1, later in parts, already
-        where they are the gradient of another form of the parameter (cast, transposed)."""
+        where they are the gradient of another form of the parameter (cast, transposed). None where micro batches add
+        terms up that are reduced once: what parameters gathered for all of them, and ZeRO-1, stand for."""
         found: dict[Value, Layout] = {}
+        once = self.recipe.zero == 1 or self.recipe.zero == 3 and not self.recipe.again
+        if once and self.problem.options.get(REDUCED_ONCE):
+            return found
         for update in self.structure.updates:
             if self.recipe.zero and update.gradient is not None and update.parameter is not None:
                 base = self._base(update.parameter)

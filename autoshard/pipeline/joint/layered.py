@@ -1,0 +1,324 @@
+"""The fastest pipeline of a model of many equal layers, which are planned once for each mesh and micro batch.
+
+    choice = groups x their mesh (dp, tp) x rows of a micro batch x named plan x recomputation x schedule and chunks
+
+Best first, in three steps, each with a bound that none of its choices can beat: what layers take on one device, shared
+by the tensor axis; what they take there on the tensor axis alone; and the price on the whole mesh, simulated. A micro
+batch is no faster with more replicas of its stage, so the second bounds the third.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autoshard.core.enumerate import divisors
+from autoshard.ir.graph import DATA, Graph, Node
+from autoshard.pipeline.joint.layer_prices import LAYERS, LayerPrices, layer_prices
+from autoshard.pipeline.joint.layered_step import (
+    DATA_PARALLEL,
+    FULL,
+    NONE,
+    ZERO1,
+    LayeredChoice,
+    LayeredPrice,
+    LayeredStep,
+    dealt_to_ranks,
+    mesh_of,
+    plan_name,
+    rank_part,
+    schedule_exists,
+)
+from autoshard.pipeline.joint.search import StageSearch
+from autoshard.pipeline.planned.data import PipelineData
+from autoshard.pipeline.schedules import SCHEDULES, make_schedule
+from autoshard.pipeline.schedules.schedule import Schedule
+from autoshard.pipeline.transfers.group import RankGroup
+from autoshard.transform.layers import RepeatedLayers
+from autoshard.transform.micro.accumulate import StepParts
+from autoshard.transform.recompute import AGAIN, backward_begins, recompute
+from autoshard.util.errors import AutoshardError, MemoryLimitError, StageError
+from costmodel import Hardware, format_bytes
+
+DATA_PLANS, TENSOR_PLANS = (DATA_PARALLEL, ZERO1), ("megatron_sp",)
+MOST_ROWS, MOST_TENSOR, MOST_CHUNKS = 16, 16, 4
+"""Rows of a micro batch of one replica, parts of the tensor axis, and stages of a group, that are tried at most."""
+
+Planner = Callable[[Graph, StepParts, Mapping[Node, int], Schedule, tuple[RankGroup, ...], str], PipelineData]
+
+
+@dataclass(frozen=True)
+class LayeredRequest:
+    """What is left to the search, and what is not.
+
+    Attributes:
+        graph: the training step.
+        devices: how many there are.
+        micro_batches, schedules: those to choose from; None: all.
+        limit: bytes of a device; None: no limit.
+        recompute: what layers may make again.
+        most: meshes that are planned at most.
+    """
+
+    graph: Graph
+    devices: int
+    hardware: Hardware
+    micro_batches: tuple[int, ...] | None = None
+    schedules: tuple[str, ...] | None = None
+    limit: int | None = None
+    recompute: tuple[str, ...] = (NONE, FULL)
+    most: int = 200
+
+
+class LayeredSearch:
+    """A model of equal layers, the prices of its parts as far as they are known, and the search.
+
+    Args:
+        planned: plans a step in stages on groups by a mode.
+    """
+
+    def __init__(self, wanted: LayeredRequest, layers: RepeatedLayers, planned: Planner) -> None:
+        self.wanted, self.layers, self.planned = wanted, layers, planned
+        self._short = {NONE: layers.only(LAYERS)}
+        self._parts: dict[tuple[str, int], StepParts] = {}
+        self._prices: dict[tuple[int, int, int, str, str], LayerPrices | None] = {}
+        self.planned_meshes = 0
+        self.smallest = math.inf
+
+    @cached_property
+    def batch(self) -> int:
+        """Rows of the batch."""
+        graph = self.wanted.graph
+        return next(v.type.shape[0] for v in graph.inputs if graph.role_of[v] == DATA and v.type.shape)
+
+    @cached_property
+    def recomputes(self) -> tuple[str, ...]:
+        """What layers may make again; a step that makes something again is left as it is."""
+        own = any(value.name.endswith(AGAIN) for node in self._short[NONE].nodes for value in node.results)
+        return (NONE,) if own else self.wanted.recompute
+
+    # -- prices of parts
+
+    def prices(self, data: int, tensor: int, rows: int, plan: str, again: str) -> LayerPrices | None:
+        """Those of a mesh and micro batch; None where the plan does not fit."""
+        key = data, tensor, rows, plan, again
+        if key not in self._prices:
+            self._prices[key] = self._priced(*key)
+        return self._prices[key]
+
+    def _priced(self, data: int, tensor: int, rows: int, plan: str, again: str) -> LayerPrices | None:
+        count, left = divmod(self.batch, data * rows)
+        if left:
+            return None
+        self.planned_meshes += 1
+        step = self._step(again, count)
+        stages, mesh = self._stages(step), mesh_of(data, tensor)
+        spans = [span for span, _ in self.wanted.hardware.topology.levels if span is not None]
+        far = max([2 * mesh.devices, *(span for span in spans)])
+        starts = 0, mesh.devices, -(-far // mesh.devices) * mesh.devices
+        groups = tuple(RankGroup(mesh, tuple(range(start, start + mesh.devices))) for start in starts)
+        order = make_schedule("gpipe", len(groups), 1)
+        try:
+            return layer_prices(self.planned(self.short(again), step, stages, order, groups, plan))
+        except AutoshardError:
+            return None
+
+    def short(self, again: str) -> Graph:
+        """The step of few layers, with layers made again or not."""
+        if again not in self._short:
+            self._short[again] = made_again(replace(self.layers, graph=self._short[NONE]))
+        return self._short[again]
+
+    def _step(self, again: str, count: int) -> StepParts:
+        key = again, count
+        if key not in self._parts:
+            self._parts[key] = StepParts.of(self.short(again), count)
+        return self._parts[key]
+
+    def _stages(self, step: StepParts) -> dict[Node, int]:
+        last = self.layers.count - 1
+        nodes = replace(self.layers, graph=step.graph).forward
+        return {node: 0 if layer == 0 else 2 if layer == last else 1 for node, layer in nodes}
+
+    # -- prices of choices
+
+    def price(self, choice: LayeredChoice) -> LayeredPrice | None:
+        """What a choice takes; None where its plan or its schedule does not fit."""
+        parts = self.prices(choice.data, choice.tensor, choice.rows, choice.plan, choice.recompute)
+        fits = choice.groups * choice.chunks <= self.layers.count and schedule_exists(choice)
+        return None if parts is None or not fits else LayeredStep(choice, parts, self.layers.count, self._span).price
+
+    @property
+    def _span(self) -> Sequence[int]:
+        return [span for span, _ in self.wanted.hardware.topology.levels if span is not None]
+
+    def run(self) -> tuple[LayeredPrice, StageSearch]:
+        """The fastest choice that keeps to the limit, and how far the search came.
+
+        Raises:
+            MemoryLimitError: none does.
+            StageError: no named plan fits.
+        """
+        waiting: list[tuple[float, int, tuple]] = []
+        number = itertools.count()
+
+        def push(least: float, item: tuple) -> None:
+            if least < math.inf:
+                heapq.heappush(waiting, (least, next(number), item))
+
+        for item in self._space():
+            push(self._least_alone(item), item)
+        size, bound = len(waiting), waiting[0][0] if waiting else 0.0
+        best: LayeredPrice | None = None
+        left = math.inf
+        while waiting:
+            least, _, item = heapq.heappop(waiting)
+            if best is not None and least >= best.seconds or self.planned_meshes >= self.wanted.most:
+                left = least
+                break
+            if len(item) == 5:
+                for data_plan in DATA_PLANS if item[1] > 1 else DATA_PLANS[:1]:
+                    push(self._least_of_tensor(*item, data_plan), (*item, data_plan))
+                continue
+            groups, data, tensor, rows, (tensor_plan, again), data_plan = item
+            plan = plan_name(data_plan, tensor_plan, data, tensor)
+            for one in self._scheduled(groups, data, tensor, rows, plan, again, best):
+                self.smallest = min(self.smallest, max(one.nbytes))
+                fits = self.wanted.limit is None or max(one.nbytes) <= self.wanted.limit
+                if fits and (best is None or one.seconds < best.seconds):
+                    best = one
+        if best is None and math.isinf(self.smallest):
+            raise StageError(f"no named plan fits the stages of {self.wanted.graph.name!r} on any mesh that was tried")
+        if best is None:
+            self._refuse()
+        assert best is not None
+        return best, StageSearch(best.seconds, left, bound, self.planned_meshes, size)
+
+    def _refuse(self) -> None:
+        limit = self.wanted.limit or 0
+        raise MemoryLimitError(
+            f"no pipeline of {self.wanted.graph.name!r} on {self.wanted.devices} devices that was tried keeps to the "
+            f"memory limit of {format_bytes(limit)}: the least that one needs is {format_bytes(int(self.smallest))}",
+            needed=int(self.smallest),
+            limit=limit,
+        )
+
+    def _space(self) -> Iterator[tuple]:
+        """Groups, parts of their axes, rows of a micro batch, plan of the tensor axis and what is made again."""
+        for groups in divisors(self.wanted.devices):
+            each = self.wanted.devices // groups
+            if groups > self.layers.count:
+                continue
+            for tensor in divisors(each):
+                data = each // tensor
+                for rows in self._rows(data) if tensor <= MOST_TENSOR else ():
+                    count = self.batch // (data * rows)
+                    if self.wanted.micro_batches is None or count in self.wanted.micro_batches:
+                        plans = TENSOR_PLANS if tensor > 1 else TENSOR_PLANS[:1]
+                        for kind in itertools.product(plans, self.recomputes):
+                            yield groups, data, tensor, rows, kind
+
+    def _rows(self, data: int) -> Iterator[int]:
+        """Rows of a replica's micro batch: powers of 2 that divide its rows of the batch."""
+        rows = 1
+        while rows <= MOST_ROWS and self.batch % (data * rows) == 0:
+            yield rows
+            rows *= 2
+
+    def _least_alone(self, item: tuple) -> float:
+        """Seconds at least, by what parts take on one device; never, where memory cannot do."""
+        groups, data, tensor, rows, (_, again) = item
+        parts = self.prices(1, 1, rows, DATA_PLANS[0], again)
+        if parts is None or self._is_over(parts, DATA_PLANS[-1], groups, data, rows, tensor):
+            return math.inf
+        return self._least(parts, groups, data, rows, tensor)
+
+    def _least_of_tensor(
+        self, groups: int, data: int, tensor: int, rows: int, kind: tuple[str, str], data_plan: str
+    ) -> float:
+        """Seconds at least, by what parts take on the tensor axis alone; never, where memory cannot do."""
+        plan, again = plan_name(DATA_PLANS[0], kind[0], 1, tensor), kind[1]
+        parts = self.prices(1, tensor, rows, plan, again)
+        if parts is None or self._is_over(parts, data_plan, groups, data, rows):
+            return math.inf
+        return self._least(parts, groups, data, rows, 1)
+
+    def _is_over(self, parts: LayerPrices, data_plan: str, groups: int, data: int, rows: int, shared: int = 1) -> bool:
+        """Whether a device of the first group needs more than it has in any named schedule: parameters lie whole on
+        each replica, of ZeRO-1 states of the optimizer in parts, and as many micro batches wait as there are groups."""
+        if self.wanted.limit is None:
+            return False
+        dealt = dealt_to_ranks(parts, self.layers.count, groups, groups - 1)
+        stage = rank_part(parts, dealt, 0, groups, groups - 1)
+        split = 1 - 1 / data if data_plan == ZERO1 else 0.0
+        waiting = min(groups, self.batch // (data * rows)) * stage.kept
+        held = (stage.states - split * stage.optimizer + waiting) / shared
+        self.smallest = min(self.smallest, held if held > self.wanted.limit else self.smallest)
+        return held > self.wanted.limit
+
+    def _least(self, parts: LayerPrices, groups: int, data: int, rows: int, shared: int) -> float:
+        """Seconds that any schedule takes at least on so many groups: work of the slowest one, layers dealt out as well
+        as can be, and the way of the first micro batch to the last group."""
+        count = self.batch // (data * rows)
+        dealt = dealt_to_ranks(parts, self.layers.count, groups, groups - 1)
+        most = max(range(1, groups - 1), key=dealt.__getitem__, default=0)
+        work = max(rank_part(parts, dealt, rank, groups, groups - 1).seconds for rank in {0, most, groups - 1})
+        head = (groups - 1) * parts.layer.forward
+        last = rank_part(parts, dealt, groups - 1, groups, groups - 1).seconds
+        return max(count * work, head + count * min(last, work)) / shared
+
+    def _scheduled(
+        self, groups: int, data: int, tensor: int, rows: int, plan: str, again: str, best: LayeredPrice | None
+    ) -> Iterator[LayeredPrice]:
+        """The prices of all schedules that may be faster than the best one so far."""
+        parts = self.prices(data, tensor, rows, plan, again)
+        if parts is None:
+            return
+        count = self.batch // (data * rows)
+        tried = []
+        for name, chunks in self._schedules(groups):
+            choice = LayeredChoice(groups, data, tensor, rows, count, plan, again, name, chunks)
+            step = LayeredStep(choice, parts, self.layers.count, self._span)
+            if schedule_exists(choice):
+                tried.append((step.least, step))
+        for least, step in sorted(tried, key=lambda pair: pair[0]):
+            over = self.wanted.limit is not None and step.least_bytes > self.wanted.limit
+            if best is not None and least >= best.seconds or over:
+                continue
+            yield (one := step.price)
+            fits = self.wanted.limit is None or max(one.nbytes) <= self.wanted.limit
+            best = one if fits and (best is None or one.seconds < best.seconds) else best
+
+    def _schedules(self, groups: int) -> Iterator[tuple[str, int]]:
+        """Names and chunks; on one group they are all alike."""
+        for kind in SCHEDULES.values():
+            if self.wanted.schedules is not None and kind.name not in self.wanted.schedules:
+                continue
+            if groups == 1:
+                yield from [(kind.name, 1)] if kind.chunks == 1 else []
+                if kind.chunks == 1 and self.wanted.schedules is None:
+                    return
+                continue
+            most = min(MOST_CHUNKS, self.layers.count // groups)
+            several = range(kind.chunks, most + 1) if not kind.fixed and kind.chunks > 1 else [kind.chunks]
+            yield from ((kind.name, chunks) for chunks in several if chunks <= most)
+
+
+def made_again(layers: RepeatedLayers) -> Graph:
+    """The step in which each layer is made again from what enters it ("full" recomputation)."""
+    graph, own = layers.graph, dict(layers.forward)
+    forward = graph.nodes[: backward_begins(graph)]
+    fed = {value for value in graph.inputs if graph.role_of[value] == DATA}
+    home = {value: own.get(node) for node in forward for value in node.results}
+    leaving = {value for node in forward for value in node.uses if home.get(value) != own.get(node)}
+    chosen = []
+    for node in forward:
+        if any(value in fed for value in node.uses):
+            fed.update(node.results)
+            if node in own and not node.regions and not node.op.has_effects(node.attrs):
+                chosen += [node] if leaving.isdisjoint(node.results) else []
+    return recompute(graph, chosen)

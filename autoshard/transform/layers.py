@@ -1,0 +1,178 @@
+"""The same training step with fewer layers: what equal layers cost need be found once.
+
+    layers = RepeatedLayers.of(graph)      operators called `model.layers.7.attention.query` make up layer 7
+    layers.only(4)                         the step of layers 0 and 1 and the last two
+
+Layers are found by the names of operators and proven equal: the same operators in the same order on equal types, that
+read the same of the layer before, of the one after (in the backward pass), and of what lies outside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from autoshard.ir.graph import Graph, Node, Value
+from autoshard.transform.recompute import backward_begins
+from autoshard.transform.simplify import prune, with_nodes
+from autoshard.util.errors import GraphError
+
+_NUMBERED = re.compile(r"^(?P<stem>(?:[^.]*[^.\d][^.]*\.)+)(?P<number>\d+)\.")
+FEWEST = 3
+"""Layers that are kept at least: the first, and the last two, as the last but one reads gradients of what follows the
+last where a residual hands them on."""
+
+Place = tuple[str, str, int]
+"""Where in a layer a node stands: its name before and after the layer's number, and which of that name it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class RepeatedLayers:
+    """The layers of a step whose names begin alike; all but the first and the last two are equal.
+
+    Attributes:
+        stem: what stands before the number of a layer in names, such as `model.layers.`.
+        count: how many layers there are.
+    """
+
+    graph: Graph
+    stem: str
+    count: int
+
+    @classmethod
+    def of(cls, graph: Graph) -> RepeatedLayers | None:
+        """The longest chain of layers of a step, without operators that nothing needs; None where there is none of more
+        than `FEWEST`."""
+        graph = prune(graph)
+        numbers: dict[str, Counter[int]] = {}
+        for node in graph.nodes[: backward_begins(graph)]:
+            if found := _NUMBERED.match(node.label):
+                numbers.setdefault(found["stem"], Counter())[int(found["number"])] += 1
+        whole = {stem: layers for stem, layers in numbers.items() if set(layers) == set(range(len(layers)))}
+        if not whole:
+            return None
+        stem = max(whole, key=lambda one: sum(whole[one].values()))
+        found = RepeatedLayers(graph, stem, len(whole[stem]))
+        return found if found.count > FEWEST and found.are_equal else None
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(rf"(^|\.){re.escape(self.stem)}(?P<number>\d+)\.")
+
+    def layer_of(self, name: str) -> int | None:
+        """The number of the layer that a name belongs to, of an operator, a gradient, an update, or a parameter."""
+        found = self._pattern.search(name)
+        return int(found["number"]) if found else None
+
+    @property
+    def forward(self) -> Iterator[tuple[Node, int]]:
+        """The operators of the forward pass that are in a layer, each with its number."""
+        for node in self.graph.nodes[: backward_begins(self.graph)]:
+            if (layer := self.layer_of(node.label)) is not None:
+                yield node, layer
+
+    @cached_property
+    def places(self) -> Mapping[Node, tuple[int, Place]]:
+        """The layer of each node that is in one, and where it stands there."""
+        seen: Counter[tuple[int, str, str]] = Counter()
+        found = {}
+        for node in self.graph.nodes:
+            name = self._pattern.search(node.label)
+            if name is None:
+                continue
+            layer, before, after = int(name["number"]), node.label[: name.start("number")], node.label[name.end() :]
+            found[node] = layer, (before, after, seen[layer, before, after])
+            seen[layer, before, after] += 1
+        return found
+
+    @cached_property
+    def are_equal(self) -> bool:
+        """Whether all layers but the first and the last two are."""
+        shapes: list[list[tuple]] = [[] for _ in range(self.count)]
+        for node, (layer, place) in self.places.items():
+            if 0 < layer < self.count - 2:
+                read = tuple(self._read(value, layer) for value in node.operands)
+                shapes[layer].append((place, node.key, node.regions, read))
+        return all(one == shapes[1] for one in shapes[2 : self.count - 2])
+
+    def _read(self, value: Value, layer: int) -> tuple:
+        """What a value is to a layer that reads it, in words that equal layers share."""
+        made = self._made(value)
+        if made is not None:
+            other, place, number = made
+            return other - layer, place, number
+        name = self._pattern.search(value.name)
+        if value in self.graph.role_of and name is not None:
+            return int(name["number"]) - layer, value.name[: name.start("number")], value.name[name.end() :]
+        return (value,)
+
+    def _made(self, value: Value) -> tuple[int, Place, int] | None:
+        """The layer that makes a value, where in it, and which result it is; None if no layer does."""
+        found = self.graph.producers.get(value)
+        known = None if found is None else self.places.get(found[0])
+        return None if found is None or known is None else (*known, found[1])
+
+    def only(self, count: int) -> Graph:
+        """The step with so many layers: the first ones, and the last two.
+
+        Raises:
+            GraphError: fewer than `FEWEST` or more than there are; or what lies outside of layers reads one that is
+                left out, or a layer does that is not next to it.
+        """
+        if not FEWEST <= count <= self.count:
+            raise GraphError(f"{self.graph.name!r} has {self.count} layers; {FEWEST} to {self.count} can be kept")
+        gone, by = range(count - 2, self.count - 2), self.count - count
+        if not gone:
+            return self.graph
+        at = {of: node for node, of in self.places.items()}
+        nodes = [node for node in self.graph.nodes if node not in self.places or self.places[node][0] not in gone]
+        kept = tuple(self._joined(node, at, gone, by) for node in nodes)
+        made = {value for node in kept for value in node.results}
+        outputs = [i for i, value in enumerate(self.graph.outputs) if value in made or value in self.graph.role_of]
+        if any(i not in self.graph.updates for i in set(range(len(self.graph.outputs))) - set(outputs)):
+            raise GraphError(f"{self.graph.name!r} returns what a layer makes, and so needs all of them")
+        return self._of(kept, outputs)
+
+    def _joined(self, node: Node, at: Mapping[tuple[int, Place], Node], gone: range, by: int) -> Node:
+        """A node that is kept, reading what is kept: of the layer that is next to its own now."""
+
+        def kept(value: Value) -> Value:
+            made = self._made(value)
+            if made is None or made[0] not in gone:
+                return value
+            layer, place, number = made
+            own = self.places.get(node, (None, place))[0]
+            shifted = layer + by if own is None or own < layer else layer - by
+            other = at.get((shifted, place))
+            near = own is not None and abs(own - layer) == 1 and shifted not in gone
+            if not near or other is None or other.results[number].type != value.type:
+                name = self.graph.name
+                raise GraphError(f"{name!r} cannot do without layer {layer}: {node.label} reads {value.name}")
+            return other.results[number]
+
+        if any(self._is_gone(value, gone) for value in node.uses[len(node.operands) :]):
+            raise GraphError(f"{self.graph.name!r} cannot do without layers: {node.label} holds what reads one")
+        operands = tuple(map(kept, node.operands))
+        return node if operands == node.operands else replace(node, operands=operands)
+
+    def _is_gone(self, value: Value, gone: range) -> bool:
+        made = self._made(value)
+        return made is not None and made[0] in gone
+
+    def _of(self, nodes: tuple[Node, ...], outputs: list[int]) -> Graph:
+        """The graph of these nodes and these of its outputs, with the inputs that are still read."""
+        graph = self.graph
+        read = {value for node in nodes for value in node.uses} | {graph.outputs[i] for i in outputs}
+        inputs = [i for i, value in enumerate(graph.inputs) if value in read or self.layer_of(value.name) is None]
+        place_in, place_out = ({old: new for new, old in enumerate(some)} for some in (inputs, outputs))
+        short = replace(
+            graph,
+            inputs=tuple(graph.inputs[i] for i in inputs),
+            roles=tuple(graph.roles[i] for i in inputs),
+            outputs=tuple(graph.outputs[i] for i in outputs),
+            updates={place_out[i]: place_in[into] for i, into in graph.updates.items() if i in place_out},
+        )
+        return with_nodes(short, nodes)

@@ -1,0 +1,167 @@
+"""Pipelines of models of full size, found by `--pipeline auto`, beside what others published, at the same prices.
+
+    python -m benchmarks.stage_search              # Llama-3-405B on 1,024 H100, GPT-3 175B on 512 A100
+    python -m benchmarks.stage_search --rows autoshard/truth/data/megatron_tables.csv    # the models of a table
+
+Printed are the pipeline found, processor seconds in all (tracing included), how far it is from the fastest choice at
+most, and what the choices of Megatron-LM and Alpa, and plans without stages, take.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import process_time
+from typing import Literal
+
+from costmodel import format_seconds
+
+LIMIT = 80 * 2**30
+
+
+@dataclass(frozen=True)
+class FullStep:
+    """A decoder and what one step of it is trained on: `layers`, on `devices` of a preset, so many sequences."""
+
+    builder: str
+    hidden: int
+    layers: int
+    heads: int
+    vocabulary: int
+    sequence: int
+    batch: int
+    devices: int
+    hardware: str
+    precision: Literal["f16", "bf16", "f8"] = "bf16"
+    ffn: int | None = None
+    kv_heads: int | None = None
+
+
+STEPS = {
+    "llama405b": FullStep("llama", 16384, 126, 128, 128256, 8192, 2048, 1024, "h100", "bf16", 53248, 8),
+    "gpt3": FullStep("gpt", 12288, 96, 96, 51200, 2048, 1536, 512, "a100-4x200", "f16"),
+}
+
+# Plan of the tensor axis, groups, data, tensor, rows of a micro batch, chunks, recomputation. GPT-3: what SC21 says
+# (Narayanan et al. 2021, sections 5.2 to 5.4: t=8 in a node, then p), vTrain's fastest split on 512, Korthikanti
+# et al. 2022, table 3 (t=8, p=8, v=3, sequence parallel). Llama: The Llama 3 herd of models (2024), table 4 (tp=8,
+# pp=16). Alpa (Zheng et al. 2022, section 8.1): for GPT its solutions are equal stages, here those of a node of 8.
+PUBLISHED = {
+    "gpt3": {
+        "Megatron-LM SC21: t8 p8": ("megatron", 8, 8, 8, 1, 1, "full"),
+        "Megatron-LM SC21: t8 p16": ("megatron", 16, 4, 8, 1, 1, "full"),
+        "vTrain's best: t4 p32 mb2": ("megatron", 32, 4, 4, 2, 1, "full"),
+        "Korthikanti 2022: t8 p8 v3, sequence parallel": ("megatron_sp", 8, 8, 8, 1, 3, "none"),
+        "the same, made again": ("megatron_sp", 8, 8, 8, 1, 3, "full"),
+        "Alpa's form: stages of 8, t8": ("megatron", 64, 1, 8, 1, 1, "full"),
+        "Alpa's form: stages of 8, d2 t4": ("megatron", 64, 2, 4, 1, 1, "full"),
+    },
+    "llama405b": {
+        "Llama 3 paper: t8 p16 d8": ("megatron_sp", 16, 8, 8, 1, 1, "full"),
+        "the same, chunks of one layer's size: v7": ("megatron_sp", 16, 8, 8, 1, 7, "full"),
+        "torchtitan's form: t8 p8 d16": ("megatron_sp", 8, 16, 8, 1, 1, "full"),
+        "Alpa's form: stages of 8, t8": ("megatron", 128, 1, 8, 1, 1, "full"),
+    },
+}
+
+
+def main() -> None:
+    """Search, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(STEPS)}; by default all")
+    parser.add_argument("--rows", metavar="FILE", help="a table of measured steps: each model, and the row's choice")
+    given = parser.parse_args()
+    if given.rows is None:
+        for name in given.names or STEPS:
+            searched(name, STEPS[name], PUBLISHED[name])
+        return
+    for (name, step), published in of_table(given.rows).items():
+        if not given.names or any(one in name for one in given.names):
+            searched(name, step, published)
+
+
+def of_table(path: str) -> dict[tuple[str, FullStep], dict[str, tuple]]:
+    """The steps of a table of measured rows (`autoshard truth`), with the choices of the rows."""
+    from autoshard.truth.tables import load
+
+    found: dict[tuple[str, FullStep], dict[str, tuple]] = {}
+    for row in load(path).rows:
+        model, axes = row.model, row.axes
+        step = FullStep(
+            model.builder, model.hidden, model.layers, model.heads, model.vocabulary, row.sequence, row.global_batch,
+            axes.devices, row.hardware, row.precision, model.ffn, model.kv_heads,
+        )  # fmt: skip
+        plan = row.plan if "megatron" in row.plan else "megatron"
+        again = "full" if row.recompute == "full" else "none"
+        choice = plan, axes.pp, axes.dp, axes.tp, row.micro_batch, row.chunks, again
+        found.setdefault((row.table, step), {})[f"published: {axes} mb{row.micro_batch} v{row.chunks} {again}"] = choice
+    return found
+
+
+def searched(name: str, step: FullStep, published: dict[str, tuple]) -> None:
+    """Print what is found for a step, and the published choices."""
+    from autoshard.api import known_hardware
+    from autoshard.pipeline.joint.layered import LayeredRequest
+    from autoshard.pipeline.planning import layered_search
+    from autoshard.transform.layers import RepeatedLayers
+
+    begun = process_time()
+    traced = training_step(step).traced
+    hardware = known_hardware(step.hardware).for_ranks(step.devices)
+    layers = RepeatedLayers.of(traced.graph)
+    assert layers is not None, "a decoder has equal layers"
+    search = layered_search(traced, layers, LayeredRequest(traced.graph, step.devices, hardware, limit=LIMIT))
+    best, told = search.run()
+    print(f"{name}: {len(traced.graph.nodes)} operators on {step.devices} devices of {step.hardware}")
+    print(f"  found   {best}")
+    print(f"  search  {told}; gap {100 * told.gap:.2f} %; {process_time() - begun:.1f} processor seconds", flush=True)
+    for what, seconds, fits in others(search, step, published):
+        note = "" if fits else ", more memory than there is"
+        over = "" if seconds is None else f", {100 * (seconds / best.seconds - 1):+.1f} %"
+        shown = "refused" if seconds is None else format_seconds(seconds)
+        print(f"  {what:55} {shown}{over}{note}", flush=True)
+
+
+def others(search, step: FullStep, published: dict[str, tuple]) -> Iterator[tuple[str, float | None, bool]]:
+    """Seconds of published choices, and of plans without stages; whether they fit."""
+    from autoshard.pipeline.joint.layered_step import LayeredChoice, plan_name
+
+    rows = dict(published)
+    for tensor in (1, 8):
+        for again in ("none", "full"):
+            data = step.devices // tensor
+            rows[f"one stage, zero1 d{data} t{tensor}, made again: {again}"] = (
+                "megatron_sp", 1, data, tensor, 1, 1, again,
+            )  # fmt: skip
+    for label, (tensor_plan, groups, data, tensor, each, chunks, again) in rows.items():
+        if search.batch % (data * each):
+            continue
+        prices = []
+        for data_plan in ("data_parallel", "zero1"):
+            schedule = "interleaved_1f1b" if chunks > 1 else "1f1b"
+            plan = plan_name(data_plan, tensor_plan, data, tensor)
+            count = search.batch // (data * each)
+            choice = LayeredChoice(groups, data, tensor, each, count, plan, again, schedule, chunks)
+            if (price := search.price(choice)) is not None:
+                prices.append((max(price.nbytes) > LIMIT, price.seconds))
+        over, seconds = min(prices, default=(True, None))
+        yield label, seconds, not over
+
+
+def training_step(step: FullStep):
+    """The decoder's training step, parameters of f32 computed with in 16 bits, Adam; no numbers are made."""
+    from autoshard.truth.models import step_of
+    from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
+
+    sizes = {name: getattr(step, name) for name in ("builder", "hidden", "layers", "heads", "vocabulary", "ffn")}
+    model = DecoderModel(**sizes, kv_heads=step.kv_heads)
+    row = Row(
+        id="", table="", model=model, sequence=step.sequence, hardware=step.hardware, axes=ParallelDegrees(),
+        plan="", global_batch=step.batch, micro_batch=1, measured=Measurement(1.0), precision=step.precision,
+    )  # fmt: skip
+    return step_of(row, step.layers, step.batch)
+
+
+if __name__ == "__main__":
+    main()

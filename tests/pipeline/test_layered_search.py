@@ -1,0 +1,91 @@
+"""Pipelines of equal layers: parts that are priced once give the price of the whole; the search finds the best."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.api import known_hardware
+from autoshard.pipeline import plan_pipeline
+from autoshard.pipeline.joint.layered import DATA_PLANS, LayeredRequest
+from autoshard.pipeline.joint.layered_step import LayeredChoice, plan_name
+from autoshard.pipeline.planning import layered_search
+from autoshard.transform.layers import RepeatedLayers
+from autoshard.truth.models import step_of
+from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
+from autoshard.util.errors import MemoryLimitError
+
+LAYERS, BATCH, DEVICES = 8, 4, 2
+
+
+def decoder(layers=LAYERS, batch=BATCH):
+    model = DecoderModel("gpt", 256, layers, 8, 512)
+    row = Row(
+        id="", table="", model=model, sequence=128, hardware="a100", axes=ParallelDegrees(), plan="",
+        global_batch=batch, micro_batch=1, measured=Measurement(1.0),
+    )  # fmt: skip
+    return step_of(row, layers, batch).traced
+
+
+def search_of(traced, **settings):
+    hardware = known_hardware("a100").for_ranks(DEVICES)
+    layers = RepeatedLayers.of(traced.graph)
+    assert layers is not None
+    return layered_search(traced, layers, LayeredRequest(traced.graph, DEVICES, hardware, **settings))
+
+
+@pytest.fixture(scope="module")
+def search():
+    return search_of(decoder(), schedules=("1f1b", "zb_h1"))
+
+
+@pytest.mark.parametrize(
+    ("groups", "data", "tensor", "plan", "schedule", "chunks"),
+    [
+        (2, 2, 1, "zero1", "1f1b", 1),
+        (2, 1, 2, "megatron_sp", "interleaved_1f1b", 2),
+        (4, 1, 1, "data_parallel", "1f1b", 1),
+    ],
+)
+def test_parts_give_the_price_of_the_whole(search, groups, data, tensor, plan, schedule, chunks):
+    choice = LayeredChoice(groups, data, tensor, 1, BATCH // data, plan, "none", schedule, chunks)
+    price = search.price(choice)
+    starts = [sum(price.layers[:i]) for i in range(len(price.layers))]
+    stages = {f"layers.{{{at}..{at + n - 1}}}": i for i, (at, n) in enumerate(zip(starts, price.layers, strict=True))}
+    whole = plan_pipeline(
+        decoder(), pipeline="/".join([str(choice.mesh)] * groups), stages=stages, search=plan, hardware="a100",
+        micro_batches=choice.micro_batches, schedule=schedule, chunks=chunks if chunks > 1 else None,
+    )  # fmt: skip
+    assert price.seconds == pytest.approx(whole.price.seconds, rel=0.05)
+    assert max(price.nbytes) == pytest.approx(max(one.nbytes for one in whole.price.memory), rel=0.15)
+
+
+def test_the_fastest_of_all_choices_is_found(search):
+    best, told = search.run()
+    assert told.gap == 0
+    seconds = []
+    for groups, data, tensor, rows, (tensor_plan, again) in search._space():
+        for data_plan in DATA_PLANS:
+            plan = plan_name(data_plan, tensor_plan, data, tensor)
+            for name, chunks in search._schedules(groups):
+                count = BATCH // (data * rows)
+                one = search.price(LayeredChoice(groups, data, tensor, rows, count, plan, again, name, chunks))
+                seconds += [one.seconds] if one is not None else []
+    assert len(seconds) > 20
+    assert best.seconds == min(seconds)
+    assert told.bound <= best.seconds
+
+
+def test_a_limit_is_kept(search):
+    free, _ = search.run()
+    limit = int(max(free.nbytes)) + 1
+    best, _ = search_of(decoder(), schedules=("1f1b", "zb_h1"), limit=limit).run()
+    assert best == free
+    with pytest.raises(MemoryLimitError, match="keeps to the memory limit of 1000 B: the least that one needs is"):
+        search_of(decoder(), schedules=("1f1b",), limit=1000).run()
+
+
+def test_what_is_found_is_planned_whole():
+    found = plan_pipeline(decoder(), mesh="2", pipeline="auto", schedule="1f1b", hardware="a100")
+    assert found.searched is not None
+    assert found.price.seconds == pytest.approx(found.searched.seconds, rel=0.1)
+    assert "pipelines priced of" in found.report()

@@ -1,0 +1,93 @@
+"""Steps with fewer layers: what is left is the step of a model that was built with so few."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoshard import nn, ops
+from autoshard.ir.verify import verify
+from autoshard.trace import Cell, CellList, evaluate, set_seed, trace
+from autoshard.transform import train_step
+from autoshard.transform.layers import RepeatedLayers
+from autoshard.transform.recompute import backward_begins, recompute
+from autoshard.util.errors import GraphError
+
+X = np.random.default_rng(0).normal(size=(6, 10))
+
+
+class Block(Cell):
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Dense(10, inner, dtype="f64"), nn.Dense(inner, 10, dtype="f64")
+
+    def construct(self, x):
+        return x + self.down(ops.tanh(self.up(x)))
+
+
+class Deep(Cell):
+    def __init__(self, *inner: int, of_each: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Dense(10, 10, dtype="f64")
+        self.blocks = CellList(Block(size) for size in inner)
+        self.of_each = of_each
+
+    def construct(self, x):
+        x, found = self.first(x), []
+        for block in self.blocks:
+            x = block(x)
+            found.append(ops.reduce_mean(ops.square(x)))
+        return sum(found[1:], found[0]) if self.of_each else found[-1]
+
+
+def step_of(*inner, **settings):
+    set_seed(2)
+    net = Deep(*inner, **settings)
+    return train_step(net, nn.Adam(net.trainable_params(), 0.1), X)
+
+
+def names(graph, count, of):
+    """Names of operators, the last two layers by the numbers that they have of `of`."""
+    found = [node.label for node in graph.nodes if "square" not in node.label and "reduce_mean" not in node.label]
+    for ahead in (2, 1):
+        found = [name.replace(f"blocks.{count - ahead}.", f"blocks.{of - ahead}.") for name in found]
+    return found
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_what_is_left_is_the_step_of_so_few_layers(count):
+    whole, few = step_of(*[14] * 7), step_of(*[14] * count)
+    layers = RepeatedLayers.of(whole.graph)
+    assert layers is not None and (layers.stem, layers.count) == ("blocks.", 7)
+    short = layers.only(count)
+    verify(short)
+    assert names(short, 7, count) == names(few.graph, count, count)
+    for one, other in ((short, few.graph), (few.graph, short)):
+        assert [one.updates[i] for i in sorted(one.updates)] == [other.updates[i] for i in sorted(other.updates)]
+    given = few.traced.inputs(X)
+    for one, other in zip(evaluate(short, given), evaluate(few.graph, given), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_layers_made_again_are_layers():
+    graph = step_of(*[14] * 6).graph
+    again = [node for node in graph.nodes[: backward_begins(graph)] if node.op.name == "Tanh"]
+    layers = RepeatedLayers.of(recompute(graph, again))
+    assert layers is not None
+    verify(layers.only(3))
+
+
+def test_layers_that_are_not_equal_are_none():
+    assert RepeatedLayers.of(step_of(14, 14, 18, 14, 14).graph) is None
+    assert RepeatedLayers.of(step_of(14, 14, 14).graph) is None
+    assert RepeatedLayers.of(step_of(10, 14, 14, 18, 12).graph) is not None
+
+
+def test_layers_that_others_read_stay():
+    assert RepeatedLayers.of(step_of(*[14] * 6, of_each=True).graph) is None
+    layers = RepeatedLayers.of(trace(Deep(*[14] * 6, of_each=True), X).graph)
+    assert layers is not None
+    with pytest.raises(GraphError, match=r"cannot do without layer \d"):
+        layers.only(3)
+    with pytest.raises(GraphError, match="3 to 6 can be kept"):
+        layers.only(2)
