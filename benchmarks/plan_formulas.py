@@ -13,8 +13,8 @@ does not fit says why. The formulas know the model's sizes (parameters, layers, 
   2022, 2205.05198, section 4) as much is sent, and what is kept for the backward pass is in t parts, too.
 - Ulysses (Jacobs et al. 2023, 2309.14509, section 3.2): queries, keys, values and results of attention change from
   sequences to heads and back, forward and backward.
-- Ring attention (Liu et al. 2023, 2310.01889, section 3): keys and values go round once, backward their
-  gradients (or what they come from).
+- Ring attention (Liu et al. 2023, 2310.01889, section 3): keys and values go round forward, and backward again with
+  their gradients; or backward the queries and the results' gradients, which these come from, if that is less.
 - Experts (Lepikhin et al. 2020, 2006.16668): tokens go to their experts and back, forward and backward.
 
 Vectors (biases, norms) lie on all ranks; losses of a split vocabulary sum three numbers for each token.
@@ -198,7 +198,7 @@ def _context(heads: bool) -> Any:
             moved = sum(4 * query + 4 * key for query, key in of.attentions) / parts
             yield "sent by attention", moved * share, of.over("cp", "all_to_all")
         else:
-            ring = sum(4 * key for _, key in of.attentions)
+            ring = sum(2 * key + min(4 * key, 2 * query) for query, key in of.attentions)
             yield "sent by attention", ring * share, of.over("cp") - of.over("cp", "all_reduce")
         n = of.mesh.devices
         yield "sent for gradients", 2 * (n - 1) / n * of.parameters, of.all_sent - of.over("cp") + of.over(
