@@ -173,10 +173,13 @@ def _shifted(node: Node, count: int) -> dict[str, Any]:
     found = dict(node.attrs)
     for name in AXES:
         axes = found.get(name)
+        if axes == 0 and not node.op.name.startswith("Reduce"):  # others take one dim
+            continue
         if isinstance(axes, tuple) and all(isinstance(one, int) for one in axes):
             found[name] = tuple(place for one in axes for place in places(one))
-        elif isinstance(axes, int) and axes > 0:
-            (found[name],) = places(axes)
+        elif isinstance(axes, int) and not isinstance(axes, bool):
+            moved = places(axes)
+            found[name] = moved if len(moved) > 1 else moved[0]
     return found
 
 
