@@ -10,7 +10,9 @@ does not fit says why. The formulas know the model's sizes (parameters, layers, 
   more (but for tables of words, which the backward pass does not need).
 - Megatron (Shoeybi et al. 2019, 1909.08053, section 3): weights in t parts; in each layer two all-reduces of the
   tokens forward and two backward, one for the embedding and one for the head. With split sequences (Korthikanti et al.
-  2022, 2205.05198, section 4) as much is sent, and what is kept for the backward pass is in t parts, too.
+  2022, 2205.05198, section 4) as much is sent, and what is kept for the backward pass is in t parts, too. The paper
+  lays fused columns (queries, keys and values in one weight) out by heads; a model that has them one behind the other
+  sends what its ranks lack of them, forward and backward.
 - Ulysses (Jacobs et al. 2023, 2309.14509, section 3.2): queries, keys, values and results of attention change from
   sequences to heads and back, forward and backward.
 - Ring attention (Liu et al. 2023, 2310.01889, section 3): keys and values go round forward, and backward again with
@@ -119,6 +121,20 @@ class _Facts:
         """Bytes of the tokens that go to experts, by layer."""
         return [node.results[0].type.nbytes for node in self.structure.forward if node.op.name == "DispatchTokens"]
 
+    def misplaced(self, parts: int) -> float:
+        """Bytes of columns of fused products (queries, keys and values beside each other in one weight) that the mean
+        one of so many ranks lacks of its own: it has as many columns of all, but not its part of each."""
+        return sum(
+            _lacking([piece.type.shape[-1] for piece in node.results], parts) * node.operands[0].type.nbytes
+            for node in self.structure.forward
+            if node.op.name == "Split" and self._is_cut_behind(node)
+        )
+
+    @staticmethod
+    def _is_cut_behind(node: Any) -> bool:
+        whole = node.operands[0].type.shape
+        return all(piece.type.shape[:-1] == whole[:-1] for piece in node.results)
+
     # -- of the plan
 
     def local(self, value: Any, layout: Any = None) -> int:
@@ -160,6 +176,18 @@ class _Facts:
         return sum(self.sent.values())
 
 
+def _lacking(pieces: list[int], parts: int) -> float:
+    """Of columns in contiguous parts, the share of all that the mean rank has to get to have its part of each piece."""
+    total, start, lacking = sum(pieces), 0, 0.0
+    for size in pieces:
+        for rank in range(parts):
+            first, last = start + rank * size / parts, start + (rank + 1) * size / parts
+            has = min(last, (rank + 1) * total / parts) - max(first, rank * total / parts)
+            lacking += size / parts - max(has, 0.0)
+        start += size
+    return lacking / total / parts
+
+
 Says = Iterator[tuple[str, float, float]]
 
 
@@ -181,7 +209,8 @@ def _megatron(sequence: bool) -> Any:
         yield "parameters held", of.in_parts(tensor), of.held_parameters
         if of.is_vocabulary_model:
             sums = (4 * of.layers + 2) * of.stream + 3 * of.tokens
-            yield "sent over tp", 2 * (tensor - 1) / tensor * sums / data, of.over("tp")
+            moved = 2 * of.misplaced(tensor)
+            yield "sent over tp", (2 * (tensor - 1) / tensor * sums + moved) / data, of.over("tp")
         yield "sent over dp", 2 * (data - 1) / data * of.in_parts(tensor), of.over("dp")
         if sequence:
             whole, held = of.saved
