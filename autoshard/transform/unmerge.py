@@ -22,7 +22,7 @@ from autoshard.transform.simplify import live_nodes, with_nodes
 from autoshard.util.errors import AutoshardError
 
 Shape = tuple[int, ...]
-AXES = ("axis", "axes", "dim", "dims")
+AXES = ("axis", "axes", "dim", "dims", "begin_norm_axis", "begin_params_axis")
 """Attributes that number dims."""
 
 

@@ -49,6 +49,15 @@ def test_rows_go_on_into_heads() -> None:
     assert not any(shape[:1] == (24,) for shape in shapes(made(heads, X, W)))
 
 
+def test_normed_rows_and_what_is_added_behind() -> None:
+    def block(x, w, b):
+        rows = ops.reshape(x, (24, 10))
+        normed = ops.lookup("LayerNorm")(rows, w[:, 0], w[:, 1], begin_norm_axis=1, epsilon=1e-5)
+        return ops.reshape(rows + ops.matmul(ops.relu(ops.matmul(normed, w) + b), ops.transpose(w, (1, 0))), (4, 6, 10))
+
+    assert not any(shape[:1] == (24,) for shape in shapes(made(block, X, W, B)))
+
+
 def test_a_loss_of_flattened_words_is_one_of_words_as_they_were() -> None:
     def loss(x, w, labels):
         logits = ops.reshape(ops.matmul(x, w), (24, 14))
