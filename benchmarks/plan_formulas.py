@@ -19,7 +19,8 @@ does not fit says why. The formulas know the model's sizes (parameters, layers, 
   their gradients; or backward the queries and the results' gradients, which these come from, if that is less.
 - Experts (Lepikhin et al. 2020, 2006.16668): tokens go to their experts and back, forward and backward.
 
-Vectors (biases, norms) lie on all ranks; losses of a split vocabulary sum three numbers for each token.
+Vectors (biases, norms) and tables whose rows do not divide (the papers pad them) lie on all ranks; losses of a split
+vocabulary sum three numbers for each token.
 """
 
 from __future__ import annotations
@@ -105,10 +106,14 @@ class _Facts:
     def states(self) -> int:
         return sum(state.type.nbytes for one in self.trained for state in one.states)
 
-    def in_parts(self, parts: int) -> float:
-        """Bytes of parameters, matrices in so many parts, vectors whole."""
-        sizes = [(one.parameter.type.nbytes, one.parameter.type.rank) for one in self.trained]
-        return sum(size / parts if rank > 1 else size for size, rank in sizes)
+    def matrices(self, parts: int) -> tuple[float, float]:
+        """Bytes of parameters that are matrices, in so many parts; and of vectors and of tables of so many rows that
+        parts do not divide them, which lie whole."""
+        tables = {node.operands[0] for node, _ in self.structure.lookups}
+        known = [one.parameter for one in self.trained]
+        split = [one for one in known if one.type.rank > 1 and not (one in tables and one.type.shape[0] % parts)]
+        some = sum(one.type.nbytes for one in split)
+        return some / parts, self.parameters - some
 
     @property
     def attentions(self) -> list[tuple[int, int]]:
@@ -206,12 +211,15 @@ def _zero(stage: int) -> Any:
 def _megatron(sequence: bool) -> Any:
     def says(of: _Facts) -> Says:
         data, tensor = (size for _, size in of.mesh.axes)
-        yield "parameters held", of.in_parts(tensor), of.held_parameters
+        split, whole = of.matrices(tensor)
+        yield "parameters held", split + whole, of.held_parameters
         if of.is_vocabulary_model:
             sums = (4 * of.layers + 2) * of.stream + 3 * of.tokens
             moved = 2 * of.misplaced(tensor)
             yield "sent over tp", (2 * (tensor - 1) / tensor * sums + moved) / data, of.over("tp")
-        yield "sent over dp", 2 * (data - 1) / data * of.in_parts(tensor), of.over("dp")
+        every = data * tensor if sequence else data
+        sent = 2 * (data - 1) / data * split + 2 * (every - 1) / every * whole
+        yield "sent for gradients", sent, of.over("dp") + of.over("dp.tp")
         if sequence:
             whole, held = of.saved
             yield "kept for the backward pass", whole / (data * tensor), held
