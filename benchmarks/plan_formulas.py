@@ -89,13 +89,13 @@ class _Facts:
 
     @property
     def parameters(self) -> int:
-        return sum(one.parameter.type.nbytes for one in self.trained)
+        return sum(one.parameter.type.nbytes for one in self.trained if one.parameter is not None)
 
     @property
     def looked_up(self) -> int:
         """Bytes of tables that rows are looked up in, and no product uses: the backward pass does not need them."""
         tables = {node.operands[0] for node, _ in self.structure.lookups}
-        trained = [one.parameter for one in self.trained if one.parameter in tables]
+        trained = [one.parameter for one in self.trained if one.parameter is not None and one.parameter in tables]
         return sum(one.type.nbytes for one in trained if len(self._forward_users(one)) == 1)
 
     def _forward_users(self, value: Any) -> list[Any]:
@@ -110,7 +110,7 @@ class _Facts:
         """Bytes of parameters that are matrices, in so many parts; and of vectors and of tables of so many rows that
         parts do not divide them, which lie whole."""
         tables = {node.operands[0] for node, _ in self.structure.lookups}
-        known = [one.parameter for one in self.trained]
+        known = [one.parameter for one in self.trained if one.parameter is not None]
         split = [one for one in known if one.type.rank > 1 and not (one in tables and one.type.shape[0] % parts)]
         some = sum(one.type.nbytes for one in split)
         return some / parts, self.parameters - some

@@ -6,8 +6,8 @@
 Without `--every` each model of `model_zoo.py` is planned on one mesh for one hardware, in turn; with it on all for all.
 A row is the seconds of the default's plan (the price of its program), their ratio to those of `optimal` and to its
 bound, to the best of all other modes and which that is, and seconds of processor time for planning beside `factor`'s.
-Each plan is made in a process of its own that has traced the model and planned nothing, and is ended at the limit. Rows are added to `--found` as they come, and what is there is not planned again; `--table`
-writes the table of all that is there.
+Each plan is made in a process of its own that has traced the model and planned nothing, and is ended at the limit. Rows
+are added to `--found` as they come, and what is there is not planned again; `--table` writes the table of all.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def _shifted(node: Node, count: int) -> dict[str, Any]:
             found[name] = tuple(place for one in axes for place in places(one))
         elif isinstance(axes, int) and not isinstance(axes, bool):
             moved = places(axes)
-            found[name] = moved if len(moved) > 1 else moved[0]
+            found[name] = moved[0] if len(moved) == 1 else moved
     return found
 
 
@@ -187,7 +187,8 @@ def _spread(rule: Rule, flat: list[bool], lead: Shape) -> tuple | None:
     """The form of the rule with the rows' factor as several, where it is that of rows which each stand alone or are all
     summed: the first dim of what is flattened, of some results, and of nothing else."""
     firsts = {dims[0] for dims, is_flat in zip(rule.operands, flat, strict=True) if is_flat and dims}
-    if len(firsts) != 1 or len(row := firsts.pop()) != 1:
+    row = firsts.pop() if len(firsts) == 1 else ()
+    if len(row) != 1:
         return None
     (number,) = row
     factor = rule.factors[number]
