@@ -10,14 +10,17 @@ does not fit says why. The formulas know the model's sizes (parameters, layers, 
   more (but for tables of words, which the backward pass does not need).
 - Megatron (Shoeybi et al. 2019, 1909.08053, section 3): weights in t parts; in each layer two all-reduces of the
   tokens forward and two backward, one for the embedding and one for the head. With split sequences (Korthikanti et al.
-  2022, 2205.05198, section 4) as much is sent, and what is kept for the backward pass is in t parts, too.
+  2022, 2205.05198, section 4) as much is sent, and what is kept for the backward pass is in t parts, too. The paper
+  lays fused columns (queries, keys and values in one weight) out by heads; a model that has them one behind the other
+  sends what its ranks lack of them, forward and backward.
 - Ulysses (Jacobs et al. 2023, 2309.14509, section 3.2): queries, keys, values and results of attention change from
   sequences to heads and back, forward and backward.
-- Ring attention (Liu et al. 2023, 2310.01889, section 3): keys and values go round once, backward their
-  gradients (or what they come from).
+- Ring attention (Liu et al. 2023, 2310.01889, section 3): keys and values go round forward, and backward again with
+  their gradients; or backward the queries and the results' gradients, which these come from, if that is less.
 - Experts (Lepikhin et al. 2020, 2006.16668): tokens go to their experts and back, forward and backward.
 
-Vectors (biases, norms) lie on all ranks; losses of a split vocabulary sum three numbers for each token.
+Vectors (biases, norms) and tables whose rows do not divide (the papers pad them) lie on all ranks; losses of a split
+vocabulary sum three numbers for each token.
 """
 
 from __future__ import annotations
@@ -86,13 +89,13 @@ class _Facts:
 
     @property
     def parameters(self) -> int:
-        return sum(one.parameter.type.nbytes for one in self.trained)
+        return sum(one.parameter.type.nbytes for one in self.trained if one.parameter is not None)
 
     @property
     def looked_up(self) -> int:
         """Bytes of tables that rows are looked up in, and no product uses: the backward pass does not need them."""
         tables = {node.operands[0] for node, _ in self.structure.lookups}
-        trained = [one.parameter for one in self.trained if one.parameter in tables]
+        trained = [one.parameter for one in self.trained if one.parameter is not None and one.parameter in tables]
         return sum(one.type.nbytes for one in trained if len(self._forward_users(one)) == 1)
 
     def _forward_users(self, value: Any) -> list[Any]:
@@ -103,10 +106,14 @@ class _Facts:
     def states(self) -> int:
         return sum(state.type.nbytes for one in self.trained for state in one.states)
 
-    def in_parts(self, parts: int) -> float:
-        """Bytes of parameters, matrices in so many parts, vectors whole."""
-        sizes = [(one.parameter.type.nbytes, one.parameter.type.rank) for one in self.trained]
-        return sum(size / parts if rank > 1 else size for size, rank in sizes)
+    def matrices(self, parts: int) -> tuple[float, float]:
+        """Bytes of parameters that are matrices, in so many parts; and of vectors and of tables of so many rows that
+        parts do not divide them, which lie whole."""
+        tables = {node.operands[0] for node, _ in self.structure.lookups}
+        known = [one.parameter for one in self.trained if one.parameter is not None]
+        split = [one for one in known if one.type.rank > 1 and not (one in tables and one.type.shape[0] % parts)]
+        some = sum(one.type.nbytes for one in split)
+        return some / parts, self.parameters - some
 
     @property
     def attentions(self) -> list[tuple[int, int]]:
@@ -118,6 +125,20 @@ class _Facts:
     def rows(self) -> list[int]:
         """Bytes of the tokens that go to experts, by layer."""
         return [node.results[0].type.nbytes for node in self.structure.forward if node.op.name == "DispatchTokens"]
+
+    def misplaced(self, parts: int) -> float:
+        """Bytes of columns of fused products (queries, keys and values beside each other in one weight) that the mean
+        one of so many ranks lacks of its own: it has as many columns of all, but not its part of each."""
+        return sum(
+            _lacking([piece.type.shape[-1] for piece in node.results], parts) * node.operands[0].type.nbytes
+            for node in self.structure.forward
+            if node.op.name == "Split" and self._is_cut_behind(node)
+        )
+
+    @staticmethod
+    def _is_cut_behind(node: Any) -> bool:
+        whole = node.operands[0].type.shape
+        return all(piece.type.shape[:-1] == whole[:-1] for piece in node.results)
 
     # -- of the plan
 
@@ -160,6 +181,18 @@ class _Facts:
         return sum(self.sent.values())
 
 
+def _lacking(pieces: list[int], parts: int) -> float:
+    """Of columns in contiguous parts, the share of all that the mean rank has to get to have its part of each piece."""
+    total, start, lacking = sum(pieces), 0, 0.0
+    for size in pieces:
+        for rank in range(parts):
+            first, last = start + rank * size / parts, start + (rank + 1) * size / parts
+            has = min(last, (rank + 1) * total / parts) - max(first, rank * total / parts)
+            lacking += size / parts - max(has, 0.0)
+        start += size
+    return lacking / total / parts
+
+
 Says = Iterator[tuple[str, float, float]]
 
 
@@ -178,11 +211,15 @@ def _zero(stage: int) -> Any:
 def _megatron(sequence: bool) -> Any:
     def says(of: _Facts) -> Says:
         data, tensor = (size for _, size in of.mesh.axes)
-        yield "parameters held", of.in_parts(tensor), of.held_parameters
+        split, whole = of.matrices(tensor)
+        yield "parameters held", split + whole, of.held_parameters
         if of.is_vocabulary_model:
             sums = (4 * of.layers + 2) * of.stream + 3 * of.tokens
-            yield "sent over tp", 2 * (tensor - 1) / tensor * sums / data, of.over("tp")
-        yield "sent over dp", 2 * (data - 1) / data * of.in_parts(tensor), of.over("dp")
+            moved = 2 * of.misplaced(tensor)
+            yield "sent over tp", (2 * (tensor - 1) / tensor * sums + moved) / data, of.over("tp")
+        every = data * tensor if sequence else data
+        sent = 2 * (data - 1) / data * split + 2 * (every - 1) / every * whole
+        yield "sent for gradients", sent, of.over("dp") + of.over("dp.tp")
         if sequence:
             whole, held = of.saved
             yield "kept for the backward pass", whole / (data * tensor), held
@@ -198,7 +235,7 @@ def _context(heads: bool) -> Any:
             moved = sum(4 * query + 4 * key for query, key in of.attentions) / parts
             yield "sent by attention", moved * share, of.over("cp", "all_to_all")
         else:
-            ring = sum(4 * key for _, key in of.attentions)
+            ring = sum(2 * key + min(4 * key, 2 * query) for query, key in of.attentions)
             yield "sent by attention", ring * share, of.over("cp") - of.over("cp", "all_reduce")
         n = of.mesh.devices
         yield "sent for gradients", 2 * (n - 1) / n * of.parameters, of.all_sent - of.over("cp") + of.over(

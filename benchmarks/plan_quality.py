@@ -4,11 +4,10 @@
                                       [--modes factor bfs ...] [--limit 120] [--found FILE.jsonl] [--table FILE.md]
 
 Without `--every` each model of `model_zoo.py` is planned on one mesh for one hardware, in turn; with it on all for all.
-A row is the seconds of the default's plan (the price of its program), their ratio to those of `optimal` (where that
-proves its plan, else to its bound), to the best of all other modes and which that is, and seconds of processor time for
-planning beside `factor`'s. Each plan is made in a process of its own that has traced the model and planned nothing, and
-is ended at the limit. Rows are added to `--found` as they come, and what is there is not planned again; `--table`
-writes the table of all that is there.
+A row is the seconds of the default's plan (the price of its program), their ratio to those of `optimal` and to its
+bound, to the best of all other modes and which that is, and seconds of processor time for planning beside `factor`'s.
+Each plan is made in a process of its own that has traced the model and planned nothing, and is ended at the limit. Rows
+are added to `--found` as they come, and what is there is not planned again; `--table` writes the table of all.
 """
 
 from __future__ import annotations
@@ -127,18 +126,18 @@ def table(rows: list[Row]) -> str:
 
     lines = [*_summary(rows), ""]
     lines += [
-        "| model | mesh | hardware | default | / optimal | / best other mode | planning s | of factor |",
-        "| --- | --- | --- | ---: | ---: | --- | ---: | ---: |",
+        "| model | mesh | hardware | default | / optimal | / its bound | / best other mode | planning s | of factor |",
+        "| --- | --- | --- | ---: | ---: | ---: | --- | ---: | ---: |",
     ]
     for row in sorted(rows, key=lambda row: (row["model"], row["mesh"], row["hardware"])):
         default, known = row["modes"].get(DEFAULT, {}), judged(row)
         if "seconds" not in default:
             lines.append(f"| {row['model']} | {row['mesh']} | {row['hardware']} | {default.get('refused', '-')[:60]} |")
             continue
-        proven = "" if known.get("proven") else " (not proven)"
         cells = [
             row["model"], row["mesh"], row["hardware"], format_seconds(default["seconds"]),
-            f"{known['optimal']:.3f}{proven}" if "optimal" in known else "-",
+            f"{known['optimal']:.3f}{' proven' * known['proven']}" if "optimal" in known else "-",
+            f"{known['bound']:.3f}" if "bound" in known else "-",
             f"{known['other']:.3f} {known['best other']}" if "other" in known else "-",
             f"{default['planning']:.1f}", f"{known['times']:.0f} x" if "times" in known else "-",
         ]  # fmt: skip
@@ -149,6 +148,7 @@ def table(rows: list[Row]) -> str:
 def _summary(rows: list[Row]) -> Iterator[str]:
     known = [judged(row) for row in rows]
     proven = [one["optimal"] for one in known if one.get("proven")]
+    bounds = [one["bound"] for one in known if "bound" in one]
     others, times = [one["other"] for one in known if "other" in one], [one["times"] for one in known if "times" in one]
     yield f"{len(rows)} plans of {len({row['model'] for row in rows})} models."
     if proven:
@@ -157,6 +157,8 @@ def _summary(rows: list[Row]) -> Iterator[str]:
             f"Default / optimal where `optimal` proves ({len(proven)}): median {statistics.median(proven):.3f}, "
             f"worst {max(proven):.3f}, above {AIM}: {above}."
         )
+    if bounds:
+        yield f"Default / the bound of `optimal`: median {statistics.median(bounds):.3f}, worst {max(bounds):.3f}."
     if others:
         dearer = sum(one > 1 + 1e-9 for one in others)
         yield f"Default / best other mode: worst {max(others):.3f}; dearer than one: {dearer}."

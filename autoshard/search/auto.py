@@ -2,7 +2,8 @@
 
 Each shape, up to so many axes, sizes in every order (the last axis joins the nearest devices), is planned with another
 mode, and the cheapest plan under the evaluator is taken; of equal ones that with fewest axes. `plan.compared` has the
-seconds of every shape.
+seconds of every shape. Of devices in so many shapes that they take longer than ENOUGH, those with few axes of like
+sizes come first, and the plan tells how many were looked at.
 
 Options: `mode`, what plans each shape (default "sharding_propagation"); `axes`, how many at most (default 3).
 """
@@ -25,11 +26,14 @@ from autoshard.search.limit import MEMORY
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import retold
 from autoshard.search.registry import find_mode, search_mode
+from autoshard.util.clock import now
 from autoshard.util.errors import PlanError
 from costmodel import format_seconds
 
 NAME, MODE, AXES = "auto", "mode", "axes"
 MOST_AXES = 3
+ENOUGH = 15.0
+"""Seconds after which no other shape is planned."""
 _NAMES = "abcdefghijklmnop"
 
 
@@ -46,14 +50,18 @@ def auto(problem: Problem) -> Plan:
     search = find_mode(inner)
     found: dict[str, Plan] = {}
     seconds: dict[str, float] = {}
-    for mesh in shapes(problem.mesh.devices, axes):
+    every, end = list(shapes(problem.mesh.devices, axes)), now() + ENOUGH
+    for mesh in sorted(every, key=lambda mesh: (len(mesh.axes), max(mesh.sizes.values(), default=1))):
+        if found and now() > end:
+            break
         one = again(mesh)
         plan = search(replace(one, options=_passed(one.options)))
         found[str(mesh)], seconds[str(mesh)] = plan, plan_seconds(plan, chooser(mesh, problem.hardware).prices)
     best = min(_fitting(found, problem.options.get(MEMORY)), key=lambda shape: seconds[shape])
     told = ", ".join(f"{shape} {format_seconds(cost)}" for shape, cost in seconds.items())
     plan = found[best]
-    started = f"{inner} on the mesh {best}, of these: {told}; {plan.started_from}"
+    these = "these" if len(found) == len(every) else f"these {len(found)} of {len(every)}, for which there was time"
+    started = f"{inner} on the mesh {best}, of {these}: {told}; {plan.started_from}"
     return retold(plan, search=NAME, started_from=started, compared=seconds)
 
 

@@ -10,9 +10,9 @@
    (`joint.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
    "factor" or "bfs" alone: then prices decide it, too.
 4. On small graphs the plan of the least sum is another draft (`least_sum.py`). In the end the result is held against
-the plans of other modes and those known by name, and the one whose program takes least time is taken
-(`program_price.py`). So it never costs more than those of "factor" and "bfs", nor, where nobody configured operators,
-than named plans.
+the plans of other modes (on small graphs that of "dynamic_programming", too) and those known by name, and the one whose
+program takes least time is taken (`program_price.py`). So it never costs more than those of "factor" and "bfs", nor,
+where nobody configured operators, than named plans.
 5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`within.py`).
 """
 
@@ -35,12 +35,13 @@ from autoshard.search.batch import batch_parallel
 from autoshard.search.bfs import propagated, propagations
 from autoshard.search.choose import chooser
 from autoshard.search.draft import Choice, Draft, Pricing
+from autoshard.search.dynamic_programming import dynamic_programming
 from autoshard.search.factor import factor
 from autoshard.search.finish import SearchStart, finished
 from autoshard.search.followed import unfollowed
 from autoshard.search.improve import Improver
 from autoshard.search.joint import move_values
-from autoshard.search.least_sum import small_optimum
+from autoshard.search.least_sum import SMALL_NODES, small_optimum
 from autoshard.search.limit import MEMORY
 from autoshard.search.named import named_plans
 from autoshard.search.problem import Problem
@@ -112,7 +113,8 @@ def _plans(problem: Problem) -> Iterator[Plan]:
     if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
-    for mode in (cut_in_rounds, *map(find_mode, named_plans())):
+    small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None
+    for mode in (cut_in_rounds, *((dynamic_programming,) if small else ()), *map(find_mode, named_plans())):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
             plan = mode(problem)

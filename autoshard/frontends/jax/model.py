@@ -35,7 +35,7 @@ from autoshard.trace.function import Traced, trace
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter, active
 from autoshard.trace.tensor import TracedTensor
-from autoshard.transform.attention import joined_attention
+from autoshard.transform.rewrites import plainly_written
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import GraphError
 
@@ -210,7 +210,7 @@ class JaxModel(Cell):
         if self.gradients == "autoshard":
             return train_step(
                 self._named(self.construct), self.optimizer, *self._data.values(), name=self.name,
-                rewrite=joined_attention,
+                rewrite=plainly_written,
             )  # fmt: skip
         return self._step_by_jax()
 
@@ -238,7 +238,7 @@ class JaxModel(Cell):
         if self.optimizer is not None:
             return self.step.traced
         found = trace(self._named(self.construct), *self._data.values(), name=self.name)
-        return replace(found, graph=joined_attention(found.graph, found.annotations))
+        return replace(found, graph=plainly_written(found.graph, found.annotations))
 
     def _named(self, function: Callable) -> Callable:
         """The function with arguments called as the model's."""

@@ -28,7 +28,7 @@ from autoshard.trace.function import NodeAnnotation, Traced, trace
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter
 from autoshard.trace.specs import Specs
-from autoshard.transform.attention import joined_attention
+from autoshard.transform.rewrites import plainly_written
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import GraphError, ShapeError, UnknownNameError
 
@@ -183,7 +183,7 @@ class TorchModel(Cell):
             raise GraphError(f"{self.name} is not trained; give from_torch a loss and an optimizer")
         return train_step(
             self._objective(), self.optimizer, *self._data.values(), name=self.name, leave_unreached=True,
-            rewrite=joined_attention,
+            rewrite=plainly_written,
         )  # fmt: skip
 
     @cached_property
@@ -192,7 +192,7 @@ class TorchModel(Cell):
         if self.optimizer is not None:
             return self.step.traced
         found = trace(self._objective(), *self._data.values(), name=self.name)
-        return replace(found, graph=joined_attention(found.graph, found.annotations))
+        return replace(found, graph=plainly_written(found.graph, found.annotations))
 
     def _objective(self) -> Callable:
         """A function of the tensors that gives the loss, or the whole result; its arguments are called as theirs."""

@@ -221,17 +221,23 @@ def without(refs: Refs, taken: Iterable[AxisRef]) -> Refs:
     return merge_refs(refs)
 
 
-def forms_of(graph: Graph, value: Value, layout: Layout, fed: Container[Value]) -> dict[Value, Layout]:
-    """How a value lies, and all that it is another form of (cast, transposed, scaled by a number, a sum of several), so
-    that it then lies in that layout."""
-    found, ahead = {}, [(value, layout)]
-    for one, of in ahead:
-        found[one] = of
+def forms_of(
+    graph: Graph, value: Value, layout: Layout, fed: Container[Value]
+) -> tuple[dict[Value, Layout], dict[Value, Layout]]:
+    """How a value lies, and all that it is another form of (cast, transposed, scaled by a number), so that it then lies
+    in that layout; and how what it is a sum of would lie so, with all that this is a form of."""
+    found: dict[Value, Layout] = {}
+    summands: dict[Value, Layout] = {}
+    ahead = [(value, layout, found)]
+    for one, of, into in ahead:
+        into[one] = of
         node, i = graph.producers.get(one, (None, 0))
         if node is None or not node.op.has_rule or node.rule.summed or node.regions:
             continue
         strategy = Strategy(node.rule, of.mesh, project(node.rule, node.rule.results[i], of))
         if strategy.result_layouts[i] == of:
-            sides = zip(node.operands, strategy.operand_layouts, strict=True)
-            ahead += [(x, need) for x, need in sides if x in fed and x.type.elements == one.type.elements]
-    return found
+            sides = enumerate(zip(node.operands, strategy.operand_layouts, strict=True))
+            forms = {i: side for i, side in sides if side[0] in fed and side[0].type.elements == one.type.elements}
+            is_sum = len(forms) > 1 and any(not all_of or {*forms} <= {*all_of} for all_of in node.op.linear)
+            ahead += [(x, need, summands if is_sum else into) for x, need in forms.values()]
+    return found, summands

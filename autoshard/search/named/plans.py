@@ -73,6 +73,7 @@ class _Maker:
         self.parameters: dict[Value, Layout] = {}
         self.weights: dict[Value, Layout] = {}
         self.left: dict[Value, Layout] = {}
+        self.summands: dict[Value, Layout] = {}
         self.rows = 0
 
     def plan(self) -> Plan:
@@ -202,8 +203,9 @@ class _Maker:
 
     def _pinned(self) -> dict[Value, Layout]:
         """Gradients that are not left as terms of a sum until the update: whole in stage 1, later in parts, already
-        where they are the gradient of another form of the parameter (cast, transposed). None where micro batches add
-        terms up that are reduced once: what parameters gathered for all of them, and ZeRO-1, stand for."""
+        where they are the gradient of another form of the parameter (cast, transposed). What several uses of a
+        parameter add to its gradient is left as it comes, to be completed once, where they are one. None where micro
+        batches add terms up that are reduced once: what parameters gathered for all of them, and ZeRO-1, stand for."""
         found: dict[Value, Layout] = {}
         once = self.recipe.zero == 1 or self.recipe.zero == 3 and not self.recipe.again
         if once and self.problem.options.get(REDUCED_ONCE):
@@ -212,7 +214,9 @@ class _Maker:
             if self.recipe.zero and update.gradient is not None and update.parameter is not None:
                 base = self._base(update.parameter)
                 layout = base if self.recipe.zero == 1 else self._sharded(update.parameter)
-                found.update(forms_of(self.graph, update.gradient, layout, self.structure.fed))
+                same, summands = forms_of(self.graph, update.gradient, layout, self.structure.fed)
+                found.update(same)
+                self.summands.update(summands)
         return found
 
     # -- strategies of nodes
@@ -266,7 +270,19 @@ class _Maker:
     def _differentiated(self, value: Value) -> Layout | None:
         """How the parameter, or the other form of one, that a value is the gradient of is split."""
         of = self.graph.cotangents.get(value)
-        return None if of is None else self.parameters.get(of) or self._weight(of)
+        if of is None or (found := self.parameters.get(of) or self._weight(of)) is None:
+            return self._terms.get(value)
+        return found
+
+    @cached_property
+    def _terms(self) -> dict[Value, Layout]:
+        """What several uses of one parameter add to its gradient, as the second axis splits the parameter."""
+        found: dict[Value, Layout] = {}
+        for update in self.structure.updates:
+            base = self.parameters.get(update.parameter) if update.parameter is not None else None
+            if base is not None and update.gradient is not None:
+                found |= forms_of(self.graph, update.gradient, base, self.structure.fed)[1]
+        return found
 
     def _weight(self, value: Value) -> Layout | None:
         """How a parameter, or another form of one (cast, turned, made again), is split by the second axis."""
@@ -279,7 +295,10 @@ class _Maker:
         return self.weights.get(value)
 
     def _settle(self, value: Value, layout: Layout) -> Layout:
-        """How a sum over the tensor axis ends: on all ranks, or, with split sequences, in parts along the sequence."""
+        """How a sum ends: one that makes up a gradient as the gradient lies; one over the tensor axis on all ranks, or,
+        with split sequences, in parts along the sequence."""
+        if value in self.summands:
+            return self.summands[value]
         names = {ref.name for ref in self.axes.tensor}
         over = tuple(ref for ref in layout.partial if ref.name in names)
         if not self.recipe.sequence or not over:

@@ -1,0 +1,15 @@
+"""What is made of a model's graph before it is differentiated: `plainly_written(graph, annotated nodes)`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from autoshard.ir.graph import Graph, Node
+from autoshard.transform.attention import joined_attention
+from autoshard.transform.unmerge import unmerged
+
+
+def plainly_written(graph: Graph, keep: Collection[Node] = ()) -> Graph:
+    """The graph with one operator for each attention, and rows of several dims where people flattened them; nodes in
+    `keep` stay."""
+    return joined_attention(unmerged(graph, keep), keep)

@@ -1,0 +1,122 @@
+"""unmerged keeps what a graph computes, and works on rows of several dims where people flattened them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from autoshard import nn, ops
+from autoshard.core.tensortype import TensorType
+from autoshard.ir.graph import Graph
+from autoshard.ir.verify import verify
+from autoshard.trace import evaluate, trace
+from autoshard.transform.train import train_step
+from autoshard.transform.unmerge import unmerged
+
+RNG = np.random.default_rng(0)
+X, W, B = (RNG.normal(size=shape).astype(np.float32) for shape in ((4, 6, 10), (10, 14), (14,)))
+LABELS = RNG.integers(0, 14, size=(4, 6)).astype(np.int32)
+
+
+def made(function: Callable, *arrays: np.ndarray) -> Graph:
+    """The graph without flattened rows, which computes the same."""
+    graph = trace(function, *arrays).graph
+    found = unmerged(graph)
+    verify(found)
+    for got, want in zip(evaluate(found, arrays), evaluate(graph, arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+    return found
+
+
+def shapes(graph: Graph) -> set[tuple[int, ...]]:
+    return {value.type.shape for value in graph.values}
+
+
+def dense(x, w, b):
+    return ops.reshape(ops.matmul(ops.reshape(x, (24, 10)), w) + b, (4, 6, 14))
+
+
+def test_a_product_of_rows_and_its_bias_have_the_dims_of_the_rows() -> None:
+    assert not any(shape[:1] == (24,) for shape in shapes(made(dense, X, W, B)))
+
+
+def test_rows_go_on_into_heads() -> None:
+    def heads(x, w):
+        return ops.reshape(ops.matmul(ops.reshape(x, (24, 10)), w), (4, 6, 2, 7))
+
+    assert not any(shape[:1] == (24,) for shape in shapes(made(heads, X, W)))
+
+
+def test_normed_rows_and_what_is_added_behind() -> None:
+    def block(x, w, b):
+        rows = ops.reshape(x, (24, 10))
+        normed = ops.lookup("LayerNorm")(rows, w[:, 0], w[:, 1], begin_norm_axis=1, epsilon=1e-5)
+        return ops.reshape(rows + ops.matmul(ops.relu(ops.matmul(normed, w) + b), ops.transpose(w, (1, 0))), (4, 6, 10))
+
+    assert not any(shape[:1] == (24,) for shape in shapes(made(block, X, W, B)))
+
+
+def test_a_loss_of_flattened_words_is_one_of_words_as_they_were() -> None:
+    def loss(x, w, labels):
+        logits = ops.reshape(ops.matmul(x, w), (24, 14))
+        rows = ops.SparseSoftmaxCrossEntropyWithLogits()(logits, ops.reshape(labels, (24,)))
+        return ops.reduce_sum(rows), ops.reduce_sum(ops.softmax(logits, axis=1), axis=0)
+
+    assert not any(shape[:1] == (24,) for shape in shapes(made(loss, X, W, LABELS)))
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        lambda rows: rows,
+        lambda rows: ops.reshape(ops.cum_sum(rows, 0), (4, 6, 10)),
+        lambda rows: ops.reshape(ops.matmul(ops.transpose(rows, (1, 0)), rows), (100,)),
+        lambda rows: ops.reshape(rows[1:21], (4, 5, 10)),
+        lambda rows: ops.reshape(rows, (6, 4, 10)),
+    ],
+    ids=["an output", "a sum along rows", "turned rows", "some rows", "other dims"],
+)
+def test_rows_that_something_needs_flattened_stay(needs: Callable) -> None:
+    def function(x):
+        rows = ops.relu(ops.reshape(x, (24, 10)))
+        return needs(rows), ops.reshape(rows, (4, 6, 10))
+
+    graph = trace(function, X).graph
+    assert unmerged(graph) is graph
+    made(function, X)
+
+
+def test_rows_that_meet_rows_flattened_elsewhere_stay() -> None:
+    def function(x, y):
+        return ops.reshape(ops.reshape(x, (24, 10)) + ops.reshape(y, (24, 10)), (4, 6, 10))
+
+    graph = trace(function, X, RNG.normal(size=(3, 8, 10)).astype(np.float32)).graph
+    assert unmerged(graph) is graph
+
+
+def test_annotated_operators_stay_and_what_they_use() -> None:
+    product = ops.MatMul().shard(((2, 1), (1, 1)))
+    traced = trace(lambda x, w: ops.reshape(product(ops.reshape(x, (24, 10)), w), (4, 6, 14)), X, W)
+    assert unmerged(traced.graph, traced.annotations) is traced.graph
+
+
+def test_gradients_of_unmerged_rows_are_the_same() -> None:
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense, self.loss = nn.Dense(10, 14), nn.MSELoss()
+
+        def construct(self, x, y):
+            return self.loss(ops.reshape(self.dense(ops.reshape(x, (24, 10))), (4, 6, 14)), y)
+
+    of, to = TensorType.of((4, 6, 10), "f32"), TensorType.of((4, 6, 14), "f32")
+    network = Net()
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    plain = train_step(network, optimizer, of, to).traced.graph
+    rows = train_step(network, optimizer, of, to, rewrite=unmerged).traced.graph
+    assert not any(shape[:1] == (24,) for shape in shapes(rows))
+    arrays = [RNG.normal(size=value.type.shape).astype(np.float32) for value in plain.inputs]
+    for got, want in zip(evaluate(rows, arrays), evaluate(plain, arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
