@@ -1,8 +1,8 @@
 """What a host takes to start what its device does, by what makes the kernels: `hosted(device, "eager")`.
 
 A device works on what was started before while its host starts more, so a step takes no less than all starts together,
-and one that computes little waits for its host. Presets have none: a device that runs a captured graph (CUDA graphs), or
-a program that lies on it whole (TPUs), goes on by itself.
+and one that computes little waits for its host. Presets have none: a device that runs a captured graph (CUDA graphs),
+or a program that lies on it whole (TPUs), goes on by itself.
 
 >>> from costmodel import preset
 >>> hosted(preset("h100").device, "eager").host_seconds

@@ -55,8 +55,8 @@ class AxisCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """Predicted cost of one step on one device: computing, communication, what of it hides behind computing, and what is
-    waited for the host that starts all of it.
+    """Predicted cost of one step on one device: computing, communication, what of it hides behind computing, and how
+    long the device waits for the host that starts all of it.
 
     `axes` splits the communication by the mesh axes that it runs over, in mesh order. `memory` tells what lies in
     memory when; its peak is `peak_memory_bytes`.

@@ -104,7 +104,6 @@ class SlotWork:
     collectives: float
 
 
-
 @dataclass(frozen=True)
 class StageShare:
     """What a stage does in one micro batch and once in a step.
