@@ -32,6 +32,7 @@ from costmodel import Hardware, Task, grouped_seconds
 from costmodel import simulate as run
 
 EARLY, EACH, LATE, UPDATES = range(4)
+ATTENTION, PRODUCTS, REST, LOSS, UPDATE = "attention", "products", "rest", "loss", "update"
 SUMS, OUTSIDE, HOST, OVER, WAITING = "gradient sums", "outside", "host", "over ", "stages"
 FIRST, LAYERS, LAST, TIED = "first", "layers", "last", "tied"
 _LAYER = re.compile(r"(^|\.)layers\.\d+\.")
@@ -39,8 +40,8 @@ _OF_GRADIENTS = ("grad.", "update.")
 
 
 Ledger = Mapping[str, float]
-"""Seconds by part: those of `predict`, the names above, and "over dp" and the like for what collectives take beside no
-operator; "stages" is what waits for other stages and for their messages."""
+"""Seconds by part: the names above, and "over dp" and the like for what collectives take beside no operator; "stages"
+is what waits for other stages and for their messages."""
 
 
 class StepSlot(NamedTuple):
@@ -123,17 +124,16 @@ class StageShare:
 
 @dataclass(frozen=True)
 class RowRates:
-    """Seconds in which a host starts a kernel and a collective, and what is computed beside the graph to what is
-    computed of it."""
+    """Seconds in which a host starts a kernel and a collective, and what kernels move beside the graph to what its
+    attention, loss and the rest besides products take."""
 
     host_seconds: float
     collective_seconds: float
     outside_share: float
 
     def with_outside(self, ledger: Ledger) -> Ledger:
-        """A ledger with what is computed beside the graph."""
-        computing = sum(seconds for name, seconds in ledger.items() if not name.startswith(OVER))
-        return {**ledger, OUTSIDE: self.outside_share * computing}
+        """A ledger with what is moved beside the graph."""
+        return {**ledger, OUTSIDE: self.outside_share * sum(ledger.get(name, 0.0) for name in (ATTENTION, LOSS, REST))}
 
     def task(self, work: SlotWork) -> Task:
         """All of a slot, in equal pieces, for a device and its host."""
