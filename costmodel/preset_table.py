@@ -27,6 +27,7 @@ _ASCEND_LAUNCH = 7 * US  # planning
 _NVLINK3_ROUND, _NVLINK4_ROUND, _NVLINK5_ROUND = 11.5 * US, 10 * US, 27 * US
 _ETHERNET_STEP = 14 * US  # planning: NCCL's network step with the simple protocol
 _INFINIBAND_STEP = 14 * US  # NCCL's network ring step with the simple protocol, which large messages take
+_INFINIBAND_GATHER = 40 * US  # a gather among 2 x 8 H100 takes 70 us beside its bytes (NCCL 2.27.5), 30 within nodes
 _DCN_STEP = 20 * US  # planning
 
 
@@ -47,10 +48,10 @@ _A100_PRODUCTS, _H100_PRODUCTS, _B200_PRODUCTS = 0.775, 0.62, 0.51
 _A100_ATTENTION, _H100_ATTENTION, _B200_ATTENTION = 0.72, 0.42, 0.47
 
 
-def _infiniband(gbits: int) -> Link:
+def _infiniband(gbits: int, latency: float = _INFINIBAND_STEP) -> Link:
     return Link(
         f"infiniband {gbits} Gb/s",
-        _INFINIBAND_STEP,
+        latency,
         gbits / 8 * GB,
         source="planning: line rate of one adapter per GPU, one way; latency from NCCL's tuning tables",
     )
@@ -247,7 +248,7 @@ _B200 = Hardware(
         (
             # datasheet 1800 GB/s both ways; NVL72 racks have 72 in place of 8. planning
             (8, _nvlink(5, 606 * GB, "0.673 of 900 GB/s one way in gathers (SimuMax's measurements)", _NVLINK5_ROUND)),
-            (None, _infiniband(400)),
+            (None, _infiniband(400, _INFINIBAND_GATHER)),
         )
     ),
 )
