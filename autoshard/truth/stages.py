@@ -188,9 +188,9 @@ class StageLoad:
 
 def load(row: Row, stage: StageShare, rates: RowRates) -> StageLoad:
     """The work of a row's stage: before each message and each wait for others all that its host started is done."""
-    forward, backward, *once = (rates.done(works) for works in in_order(row, stage))
+    forward, backward, before, reduction, update = (rates.done(works) for works in in_order(row, stage))
     backward = StageWork({**backward.ledger, SUMS: stage.adding})
-    return StageLoad(forward, backward, *once, stage.states_bytes, stage.activation_bytes)
+    return StageLoad(forward, backward, before, reduction, update, stage.states_bytes, stage.activation_bytes)
 
 
 def in_order(row: Row, stage: StageShare) -> tuple[list[SlotWork], ...]:
