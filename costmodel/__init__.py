@@ -15,7 +15,7 @@
 
 >>> hardware = preset("h100")
 >>> format_seconds(seconds("all_reduce", 2**20, 8, hardware.topology.link(8)))
-'22 us'
+'39.1 us'
 """
 
 from __future__ import annotations

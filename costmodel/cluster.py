@@ -45,6 +45,7 @@ class DeviceFile(Record, frozen=True):
         memory_bandwidth: bytes per second read plus written, a number or text such as "3.35 TB/s".
         memory: bytes, a number or text such as "80 GB".
         launch: seconds to start an operator, a number or text such as "7 us".
+        host: seconds in which a host starts an operator or a collective while the device works, such as "10 us".
         compute_efficiency: the share of the peak that large operators reach; memory_efficiency that of the bandwidth.
     """
 
@@ -53,6 +54,7 @@ class DeviceFile(Record, frozen=True):
     memory_bandwidth: float | str | None = None
     memory: int | str | None = None
     launch: float | str | None = None
+    host: float | str | None = None
     compute_efficiency: float | None = None
     memory_efficiency: float | None = None
 
@@ -135,11 +137,14 @@ def _device(file: DeviceFile, name: str) -> Device:
         raise ValueError(f"[device] is like {file.like!r}, which is no preset; there are {', '.join(PRESETS)}")
     else:
         base = PRESETS[file.like].device
+    host = file.host if file.host is None else parse_seconds(file.host, "[device] host")
     given = {
         "peak_flops": file.peak_flops,
         "memory_bandwidth": file.memory_bandwidth and parse_rate(file.memory_bandwidth, "[device] memory_bandwidth"),
         "memory_bytes": file.memory and parse_bytes(file.memory),
         "launch_seconds": file.launch if file.launch is None else parse_seconds(file.launch, "[device] launch"),
+        "host_seconds": host,
+        "host_collective_seconds": host,
         "compute_efficiency": file.compute_efficiency,
         "memory_efficiency": file.memory_efficiency,
     }

@@ -32,6 +32,9 @@ class Device:
     `attention_efficiency` is the share of the peak that attention reaches, by the operations that its operators count.
     `memory_overlap` is the share of the lesser of computing and moving bytes that hides behind the other: 1 is the
     roofline, 0 their sum, as of products whose first operands come and last results go while nothing is multiplied.
+    `host_seconds` is what a host takes to start an operator, `host_collective_seconds` a collective, while the device
+    works on what was started before: a step takes no less than all of them. Both are 0 where a device goes on by
+    itself, as through a captured graph (`costmodel.host`).
     """
 
     name: str
@@ -46,6 +49,8 @@ class Device:
     fusion: str = "none"
     attention_efficiency: float | None = None
     memory_overlap: float = 1.0
+    host_seconds: float = 0.0
+    host_collective_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         pairs = self.peak_flops.items() if isinstance(self.peak_flops, Mapping) else self.peak_flops
@@ -56,7 +61,8 @@ class Device:
             _require_positive(f"device {self.name!r}: peak_flops of {dtype}", rate)
         _require_positive(f"device {self.name!r}: memory_bandwidth", self.memory_bandwidth)
         _require_positive(f"device {self.name!r}: memory_bytes", self.memory_bytes)
-        _require_not_negative(f"device {self.name!r}: launch_seconds", self.launch_seconds)
+        for field in ("launch_seconds", "host_seconds", "host_collective_seconds"):
+            _require_not_negative(f"device {self.name!r}: {field}", getattr(self, field))
         for field in ("compute_efficiency", "memory_efficiency"):
             share = getattr(self, field)
             if not 0 < share <= 1:

@@ -19,13 +19,15 @@ _GPU_LAUNCH = 1.5 * US
 _TPU_LAUNCH = 1 * US  # planning
 _ASCEND_LAUNCH = 7 * US  # planning
 
-# Seconds per message of a ring over NVLink: all-gathers among 2, 4 and 8 H100 have an intercept of 8, 17 and 30 us
-# (nccl-tests, as PyTorch's AutoParallel notes them), 4.3 us a step of eight.
-_NVLINK_STEP = 4.3 * US
-# The same of B200s: 22 to 25 us and 5.5 to 9 us a rank (MooreThreads/SimuMax, b200_bf16_ceperm.json), 9 us a step of 8.
-_NVLINK5_STEP = 9 * US
+# Seconds of a round over NVLink: a gather by doubling takes log2 (ranks) of them, an all-reduce twice as many.
+# A100: all-reduces of 4 to 67 MB among 8 take 53 to 99 us more than their bytes do at the 229 GB/s of a GiB (nccl-tests
+# on an NDm A100 v4, readme of AML_NCCL_Test), 11.5 us a round. H100: all-gathers among 2, 4 and 8 have an intercept of
+# 8, 17 and 30 us (nccl-tests, as PyTorch's AutoParallel notes them). B200: 22 to 25 us and 5.5 to 9 us a rank
+# (MooreThreads/SimuMax, b200_bf16_ceperm.json), 27 us a round of 8.
+_NVLINK3_ROUND, _NVLINK4_ROUND, _NVLINK5_ROUND = 11.5 * US, 10 * US, 27 * US
 _ETHERNET_STEP = 14 * US  # planning: NCCL's network step with the simple protocol
 _INFINIBAND_STEP = 14 * US  # NCCL's network ring step with the simple protocol, which large messages take
+_INFINIBAND_GATHER = 40 * US  # a gather among 2 x 8 H100 takes 70 us beside its bytes (NCCL 2.27.5), 30 within nodes
 _DCN_STEP = 20 * US  # planning
 
 
@@ -37,7 +39,7 @@ _HBM = 0.88
 # device (`python -m benchmarks.truth_halves`, docs/reference/measured.md). All of a kernel's traffic is taken to stand
 # beside its operations: measured products on A100 and B200 (SimuMax's tables, 697 shapes) lose as much with small
 # sides.
-_A100_PRODUCTS, _H100_PRODUCTS, _B200_PRODUCTS = 0.745, 0.62, 0.51
+_A100_PRODUCTS, _H100_PRODUCTS, _B200_PRODUCTS = 0.775, 0.62, 0.51
 
 # Shares that attention reaches, forward and backward together, by the operations that its operators count (a gradient
 # 3.5 times the forward pass, where kernels do 2.5). H100: FlashAttention-2 on heads of 128 at sequences of 8,192, 333
@@ -46,17 +48,17 @@ _A100_PRODUCTS, _H100_PRODUCTS, _B200_PRODUCTS = 0.745, 0.62, 0.51
 _A100_ATTENTION, _H100_ATTENTION, _B200_ATTENTION = 0.72, 0.42, 0.47
 
 
-def _infiniband(gbits: int) -> Link:
+def _infiniband(gbits: int, latency: float = _INFINIBAND_STEP) -> Link:
     return Link(
         f"infiniband {gbits} Gb/s",
-        _INFINIBAND_STEP,
+        latency,
         gbits / 8 * GB,
         source="planning: line rate of one adapter per GPU, one way; latency from NCCL's tuning tables",
     )
 
 
-def _nvlink(generation: int, bandwidth: float, source: str, step: float = _NVLINK_STEP) -> Link:
-    return Link(f"nvlink {generation}", step, bandwidth, source=source)
+def _nvlink(generation: int, bandwidth: float, source: str, latency: float) -> Link:
+    return Link(f"nvlink {generation}", latency, bandwidth, source=source)
 
 
 _CPU = Hardware(
@@ -121,8 +123,8 @@ _A100 = Hardware(
     ),
     Topology(
         (
-            # datasheet 600 GB/s both ways; 0.77 of one way is what large ring all-reduces reach. planning
-            (8, _nvlink(3, 230 * GB, "planning: 0.77 of the datasheet's 300 GB/s one way")),
+            # datasheet 600 GB/s both ways
+            (8, _nvlink(3, 230 * GB, "229 GB/s of all-reduces of a GiB among 8 (nccl-tests)", _NVLINK3_ROUND)),
             (None, _infiniband(200)),
         )
     ),
@@ -157,7 +159,12 @@ _H100 = Hardware(
             # datasheet 900 GB/s both ways; rings without in-switch reduction
             (
                 8,
-                _nvlink(4, 345 * GB, "394 GB/s of a gathered GiB among 8 (nccl-tests), 7/8 of which a rank receives"),
+                _nvlink(
+                    4,
+                    345 * GB,
+                    "394 GB/s of a gathered GiB among 8 (nccl-tests), 7/8 of which a rank receives",
+                    _NVLINK4_ROUND,
+                ),
             ),
             (None, _infiniband(400)),
         )
@@ -240,8 +247,8 @@ _B200 = Hardware(
     Topology(
         (
             # datasheet 1800 GB/s both ways; NVL72 racks have 72 in place of 8. planning
-            (8, _nvlink(5, 606 * GB, "0.673 of 900 GB/s one way in gathers (SimuMax's measurements)", _NVLINK5_STEP)),
-            (None, _infiniband(400)),
+            (8, _nvlink(5, 606 * GB, "0.673 of 900 GB/s one way in gathers (SimuMax's measurements)", _NVLINK5_ROUND)),
+            (None, _infiniband(400, _INFINIBAND_GATHER)),
         )
     ),
 )

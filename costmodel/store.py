@@ -115,6 +115,8 @@ class DeviceRecord(Record, frozen=True):
     fusion: Literal["none", "eager", "kernels", "xla"] = "none"
     attention_efficiency: float | None = None
     memory_overlap: float = 1.0
+    host_seconds: float = 0.0
+    host_collective_seconds: float = 0.0
 
 
 class LinkRecord(Record, frozen=True):

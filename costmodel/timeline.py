@@ -2,11 +2,14 @@
 
 A rank has an engine that computes and one that communicates for each stream: the levels of links, say, which work side
 by side. Each takes its tasks in the order of the list, and a task waits for those that it names. Without overlap a
-collective blocks the rank: all share one engine.
+collective blocks the rank: all share one engine. A host starts the tasks, one after the other and ahead of the engines:
+where it takes longer than these, they wait for it.
 
 >>> tasks = [Task(4.0), Task(3.0, communicates=True, after=(0,)), Task(2.0), Task(1.0, after=(1, 2))]
 >>> simulate(tasks).seconds, simulate(tasks, overlap=False).seconds
 (8.0, 10.0)
+>>> simulate([Task(1.0, host=3.0), Task(2.0, host=3.0)]).seconds
+8.0
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from costmodel.hierarchy import Level, grouped_seconds
 class Task:
     """A piece of work of `seconds` on one of the engines, `after` tasks earlier in the list (by their position).
 
-    `stream` says which of the engines that communicate.
+    `stream` says which of the engines that communicate. The host takes `host` seconds to start it. It may stand for
+    several equal `pieces`, each of which the host starts by itself.
     """
 
     seconds: float
@@ -30,10 +34,15 @@ class Task:
     after: tuple[int, ...] = ()
     name: str = ""
     stream: str = ""
+    host: float = 0.0
+    pieces: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seconds < float("inf"):
-            raise ValueError(f"task {self.name!r} takes {self.seconds} seconds; it is a finite number from 0 up")
+        for what, value in (("takes", self.seconds), ("is started in", self.host)):
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"task {self.name!r} {what} {value} seconds; it is a finite number from 0 up")
+        if self.pieces < 1:
+            raise ValueError(f"task {self.name!r} has {self.pieces} pieces; it has 1 or more")
 
     @staticmethod
     def collective(
@@ -92,13 +101,17 @@ class Timeline:
 
     @cached_property
     def critical(self) -> tuple[int, ...]:
-        """Tasks, first to last, that the end waited for: each starts when the one before it ends."""
+        """Tasks, first to last, that the end waited for: each starts when the one before it ends, and the first with
+        the step or as soon as the host gets to it."""
         if not self.tasks:
             return ()
         path = [max(range(len(self.tasks)), key=lambda i: (self.ends[i], -i))]
         while self.starts[path[-1]] > 0:
             at = path[-1]
-            path.append(next(i for i in range(at - 1, -1, -1) if self.ends[i] == self.starts[at]))
+            before = next((i for i in range(at - 1, -1, -1) if self.ends[i] == self.starts[at]), None)
+            if before is None:
+                break
+            path.append(before)
         return tuple(reversed(path))
 
     def _rows(self) -> zip[tuple[Task, float, float]]:
@@ -114,15 +127,17 @@ def simulate(tasks: Sequence[Task], overlap: bool = True) -> Timeline:
     starts: list[float] = []
     ends: list[float] = []
     free: dict[str, float] = {}
+    host = 0.0
     for i, task in enumerate(tasks):
         if not all(0 <= j < i for j in task.after):
             raise ValueError(
                 f"task {i} ({task.name!r}) waits for {task.after}; tasks wait for earlier ones, 0 .. {i - 1}"
             )
         engine = f"link {task.stream}" if task.communicates and overlap else "compute"
-        start = max((free.get(engine, 0.0), *(ends[j] for j in task.after)))
+        first, host = host + task.host / task.pieces, host + task.host
+        start = max((first, free.get(engine, 0.0), *(ends[j] for j in task.after)))
         starts.append(start)
-        ends.append(start + task.seconds)
+        ends.append(max(start + task.seconds, host + task.seconds / task.pieces))
         free[engine] = ends[-1]
     return Timeline(tuple(tasks), tuple(starts), tuple(ends))
 

@@ -252,6 +252,8 @@ def show_hardware(known: Hardware) -> None:
     typer.echo(f"  10^12 operations a second: {rates}")
     typer.echo(f"  memory {format_bytes(device.memory_bytes)}, {_rate(device.memory_bandwidth)}")
     typer.echo(f"  starting an operator takes {format_seconds(device.launch_seconds)}")
+    if device.host_seconds:
+        typer.echo(f"  its host starts one in {format_seconds(device.host_seconds)}")
     typer.echo(f"  source: {device.source}")
     for span, link in known.topology.levels:
         typer.echo(f"  {_reach(span)}: {_link(link)}")

@@ -20,7 +20,7 @@ from autoshard.cost.links import LinkPrices
 from autoshard.cost.memory import MemoryUse, memory_of
 from autoshard.cost.prices import Prices, prices_for
 from autoshard.cost.program_memory import program_memory
-from autoshard.cost.timeline import step_seconds
+from autoshard.cost.timeline import step_seconds, waiting_seconds
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Graph, Node, walk
 from autoshard.layout.layout import Layout
@@ -55,7 +55,8 @@ class AxisCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """Predicted cost of one step on one device: computing, communication, and what of it hides behind computing.
+    """Predicted cost of one step on one device: computing, communication, what of it hides behind computing, and how
+    long the device waits for the host that starts all of it.
 
     `axes` splits the communication by the mesh axes that it runs over, in mesh order. `memory` tells what lies in
     memory when; its peak is `peak_memory_bytes`.
@@ -68,10 +69,11 @@ class Cost:
     axes: tuple[AxisCost, ...] = ()
     memory: MemoryUse | None = field(default=None, compare=False, repr=False)
     hidden_seconds: float = 0.0
+    waiting_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.compute_seconds + self.communication_seconds - self.hidden_seconds
+        return self.compute_seconds + self.communication_seconds - self.hidden_seconds + self.waiting_seconds
 
 
 def evaluate_plan(plan: Plan, hardware: Hardware, prices: Prices | None = None) -> Cost:
@@ -141,9 +143,10 @@ def evaluate(program: Program, graph: Graph, hardware: Hardware) -> Cost:
     """
     costs = prices_for(hardware).instructions
     total = costs.total(program.instructions)
-    hidden = max(0.0, total.seconds - step_seconds(program, costs))
+    waiting = waiting_seconds(program, costs)
+    hidden = max(0.0, total.seconds + waiting - step_seconds(program, costs))
     memory, axes = program_memory(program, graph), _by_axes(_program_steps(program, costs), costs.links)
-    return Cost(total.computing, total.talking, bytes_sent(program), memory.peak, axes, memory, hidden)
+    return Cost(total.computing, total.talking, bytes_sent(program), memory.peak, axes, memory, hidden, waiting)
 
 
 def program_seconds(program: Program, hardware: Hardware) -> float:

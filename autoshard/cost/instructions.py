@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from autoshard.core.tensortype import TensorType
@@ -85,6 +86,26 @@ class Costs:
             found = self._known[one] = self._price(one)
         return found
 
+    @property
+    def has_host(self) -> bool:
+        """Whether a host starts what the device does, which may wait for it."""
+        return self.hardware.device.host_seconds > 0 or self.hardware.device.host_collective_seconds > 0
+
+    @cached_property
+    def without_host(self) -> Costs:
+        """The prices where nothing waits for a host."""
+        device = replace(self.hardware.device, host_seconds=0.0, host_collective_seconds=0.0)
+        return Costs(replace(self.hardware, device=device))
+
+    def host(self, one: Instruction) -> float:
+        """Seconds in which the host starts an instruction; what a loop or a branch starts counts inside of it."""
+        device = self.hardware.device
+        if not self.has_host or isinstance(one, Wait | Nest):
+            return 0.0
+        if isinstance(one, Compute):
+            return device.host_seconds if self.of(one).computing and starts_kernel(one) else 0.0
+        return device.host_collective_seconds if self.of(one).collectives else 0.0
+
     def total(self, instructions: Iterable[Instruction]) -> Price:
         """The price of all together, loops as often as they run."""
         nbytes = collectives = computing = talking = 0.0
@@ -157,10 +178,8 @@ class Costs:
         return known
 
     def _computing(self, one: Compute, results: tuple[TensorType, ...]) -> float:
-        traffic = one.node.traffic if _is_own(one) else None
-        nbytes = traffic_bytes(one)
-        starts, dtype = traffic is None or traffic.launches, results[0].dtype.name
-        return float(operator_seconds(flops(one), nbytes, self.hardware.device, dtype, one.op.name, starts))
+        nbytes, dtype = traffic_bytes(one), results[0].dtype.name
+        return float(operator_seconds(flops(one), nbytes, self.hardware.device, dtype, one.op.name, starts_kernel(one)))
 
     def size(self, one: Collective) -> BundleSize:
         """What a collective adds to a bundle."""
@@ -199,6 +218,12 @@ class Setting:
 def _is_own(one: Compute) -> bool:
     """Whether an instruction is its node's operator as it stands in the graph, no part of it and nothing added."""
     return one.composite is None and one.op is one.node.op and len(one.operands) == len(one.node.operands)
+
+
+def starts_kernel(one: Compute) -> bool:
+    """Whether an operator is a kernel of its own, or stands for one of several."""
+    traffic = one.node.traffic if _is_own(one) else None
+    return traffic is None or traffic.launches
 
 
 def traffic_bytes(one: Compute) -> int:

@@ -1,7 +1,8 @@
 """When the pieces of a program run on a rank: its operators, its collectives, and what overlaps of them.
 
 A collective that is not started apart holds the rank up until it is over. Each outermost level of links that groups
-reach is a stream of its own. A loop or a branch is one piece, as long as its own timeline.
+reach is a stream of its own. A loop or a branch is one piece, as long as its own timeline. Where the hardware has a
+host that starts the pieces (`Device.host_seconds`), they wait for it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,13 @@ _COMPUTE = ""
 def step_seconds(program: Program, costs: Costs) -> float:
     """The seconds of `timeline(program, costs)`."""
     return _seconds(program.instructions, costs, True)
+
+
+def waiting_seconds(program: Program, costs: Costs) -> float:
+    """Those of them in which the device has nothing to do because its host has started nothing."""
+    if not costs.has_host:
+        return 0.0
+    return step_seconds(program, costs) - step_seconds(program, costs.without_host)
 
 
 def timeline(program: Program, costs: Costs, overlap: bool = True) -> Timeline:
@@ -95,7 +103,7 @@ def _tasks(instructions: Sequence[Instruction], costs: Costs, overlap: bool) -> 
         seconds = _nested(one, costs, overlap) if isinstance(one, Nest) else costs.of(one).seconds
         stream = _stream(one, costs) if talks else _COMPUTE
         moments.append(moment)
-        tasks.append(Task(seconds, talks, tuple(sorted(over.values())), _name(one), stream))
+        tasks.append(Task(seconds, talks, tuple(sorted(over.values())), _name(one), stream, costs.host(one)))
         if isinstance(one, Start):
             started[one] = len(tasks) - 1
         else:
@@ -104,8 +112,9 @@ def _tasks(instructions: Sequence[Instruction], costs: Costs, overlap: bool) -> 
 
 
 def _seconds(instructions: Sequence[Instruction], costs: Costs, overlap: bool) -> float:
-    """The seconds of a timeline, which need none where no collective is started apart: one waits for the other."""
-    if any(isinstance(one, Start) for one in walk(instructions)):
+    """The seconds of a timeline, which need none where no collective is started apart and nothing waits for a host: one
+    follows the other."""
+    if costs.has_host or any(isinstance(one, Start) for one in walk(instructions)):
         return _timeline(instructions, costs, overlap).seconds
     return costs.total(instructions).seconds
 

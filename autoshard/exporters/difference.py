@@ -149,6 +149,7 @@ _FIGURES = (
     ("computing", "compute_seconds", "seconds"),
     ("communication", "communication_seconds", "seconds"),
     ("hidden behind computing", "hidden_seconds", "seconds"),
+    ("waiting for the host", "waiting_seconds", "seconds"),
     ("sent by a device", "bytes_per_device", "bytes"),
     ("peak memory", "peak_memory_bytes", "bytes"),
 )

@@ -154,6 +154,8 @@ def _cost(planned: PlannedData, everything: bool) -> dict[str, Any]:
         "peak_memory_bytes": cost.peak_memory_bytes,
         "device_memory_bytes": planned.hardware.device.memory_bytes,
     }
+    if cost.waiting_seconds:
+        found["waiting_seconds"] = cost.waiting_seconds
     return found if cost.memory is None else {**found, "memory": _memory(cost.memory, everything)}
 
 

@@ -34,14 +34,17 @@ from autoshard.truth.micro_memory import micro_batch_peak, started_by
 from autoshard.truth.models import step_of
 from autoshard.truth.rows import Row
 from autoshard.truth.stages import (
+    ATTENTION,
     FIRST,
-    HOST,
     LAST,
     LAYERS,
-    OUTSIDE,
+    LOSS,
     OVER,
+    PRODUCTS,
+    REST,
     SUMS,
     TIED,
+    UPDATE,
     Ledger,
     ModelHomes,
     RowRates,
@@ -50,18 +53,16 @@ from autoshard.truth.stages import (
     StageShare,
     StepSlot,
     dealt_out,
+    in_order,
     load,
 )
 from autoshard.util.errors import AutoshardError
 from costmodel import Hardware, operator_seconds, preset
+from costmodel.host import HOSTS
 
-ATTENTION, PRODUCTS, REST, LOSS, UPDATE = "attention", "products", "rest", "loss", "update"
-HOST_SECONDS = {"none": 0.0, "eager": 10e-6, "kernels": 32e-6, "xla": 2e-6}
-"""Seconds in which a host starts a kernel, by how these are made; a step takes no less than that for all of them.
-eager: 4 to 10 us of PyTorch; kernels: fitted to vTrain's rows of one node, whose Megatron-DeepSpeed of 2022 checkpoints
-in Python and starts more than the graph has; xla: 1 to 2 us of a compiled program."""
-OUTSIDE_SHARE = {"kernels": 0.1}
-"""What a step computes beside its graph to what it computes of it, by how kernels are made; fitted to vTrain's rows."""
+OUTSIDE_SHARE = {"kernels": 0.49}
+"""What is moved beside a step's graph (copies of heads, masks, counters, losses in several passes) to what attention in
+several kernels, the loss and the rest besides products take, by how kernels are made; fitted to rows of Megatron-LM."""
 OLDER = 0.55
 """The rate of the attention kernels of early 2023 to that of FlashAttention-2, which is "around 2x" (Dao 2023, section
 4); fitted to llm-foundry's rows of sequences from 8,192 on, on A100 and H100 alike."""
@@ -123,16 +124,24 @@ class Predictor:
         if row.axes.pp > 1:
             return self._staged(row, few, more)
         times = (row.model.layers - few.layers) / (more.layers - few.layers)
-        names = dict.fromkeys((*few.parts(row), *more.parts(row)))
-        parts = {name: _line(few.parts(row).get(name, 0.0), more.parts(row).get(name, 0.0), times) for name in names}
-        waiting = _line(few.starts(row), more.starts(row), times) * HOST_SECONDS[row.fusion]
-        parts[HOST] = max(0.0, waiting - sum(parts.values()))
-        return Prediction(row, parts, _line(few.peak(row), more.peak(row), times))
+        return Prediction(row, self._alone(row, few, more), _line(few.peak(row), more.peak(row), times))
+
+    def _alone(self, row: Row, few: _Measures, more: _Measures) -> Ledger:
+        """Seconds by part of a step that is in no stages: its host is never waited for by others, and starts the next
+        micro batch while the device works on this one."""
+        rates, share = rates_of(row), few.of_stage(row, more, row.model.layers)
+        forward, backward, *once = in_order(row, share)
+        each = rates.done([*forward, *backward], row.micro_batches)
+        found = {**each.ledger, SUMS: (row.micro_batches - 1) * share.adding}
+        for works in once:
+            for name, seconds in rates.done(works).ledger.items():
+                found[name] = found.get(name, 0.0) + seconds
+        return found
 
     def _staged(self, row: Row, few: _Measures, more: _Measures) -> Prediction:
         """The prediction of a row whose layers are dealt out to stages."""
-        rates = RowRates(HOST_SECONDS[row.fusion], OUTSIDE_SHARE.get(row.fusion, 0.0))
-        loads = tuple(load(row, few.of_stage(row, more, layers, homes), rates) for layers, homes in dealt_out(row))
+        shares = (few.of_stage(row, more, layers, homes) for layers, homes in dealt_out(row))
+        loads = tuple(load(row, share, rates_of(row)) for share in shares)
         step = StagedRow(row, loads, self.hardware(row.hardware))
         return Prediction(row, step.parts, step.peak_bytes(few.peak_bytes - sum(few.states.values())))
 
@@ -150,6 +159,12 @@ class Predictor:
                 self._steps[key] = _step_of(row, layers, hardware)
             self._known[key] = self._steps[key].measured(hardware)
         return self._known[key]
+
+
+def rates_of(row: Row) -> RowRates:
+    """How fast a row's host is, and what it computes beside its graph."""
+    host = HOSTS[row.fusion]
+    return RowRates(host.operator, host.collective, OUTSIDE_SHARE.get(row.fusion, 0.0))
 
 
 def _with_attention(hardware: Hardware, row: Row) -> Hardware:
@@ -177,12 +192,6 @@ def _alike(row: Row) -> tuple:
             row.precision, row.attention, row.fusion, row.overlap)  # fmt: skip
 
 
-def _often(row: Row) -> tuple[int, ...]:
-    """How often a step brings parameters to their users, computes gradients, reduces them, and updates."""
-    rarely = 1 if row.reduced == "step" else row.micro_batches
-    return rarely, row.micro_batches, rarely, 1
-
-
 @dataclass(frozen=True)
 class _Measures:
     """A program of few layers: seconds by part, and how many kernels and collectives are started, of all that a step
@@ -199,23 +208,6 @@ class _Measures:
     peak_bytes: int
     repeated: tuple[int, int]
 
-    def parts(self, row: Row) -> dict[str, float]:
-        """Seconds of a whole step by part."""
-        often = _often(row)
-        found: dict[str, float] = {}
-        for slot, one in self.dealt.items():
-            for name, seconds in one.ledger.items():
-                found[name] = found.get(name, 0.0) + often[slot.when] * seconds
-        found[SUMS] = (row.micro_batches - 1) * self.adding[row.reduced != "step"]
-        computing = sum(seconds for name, seconds in found.items() if not name.startswith(OVER))
-        found[OUTSIDE] = OUTSIDE_SHARE.get(row.fusion, 0.0) * computing
-        return found
-
-    def starts(self, row: Row) -> float:
-        """Kernels and collectives that a whole step starts."""
-        often = _often(row)
-        return sum(one.started * often[slot.when] for slot, one in self.dealt.items())
-
     def peak(self, row: Row) -> int:
         """Bytes at most: over several micro batches gradients are summed in 4 bytes, before their reduction or after,
         beside all that a micro batch holds before the last update."""
@@ -229,20 +221,22 @@ class _Measures:
         """Elements of all gradients before their reduction and after it."""
         return sum(before for before, _ in self.summed.values()), sum(after for _, after in self.summed.values())
 
-    def of_stage(self, row: Row, more: _Measures, layers: int, homes: Sequence[str]) -> StageShare:
-        """What a stage of so many layers does that has besides what belongs to these homes."""
+    def of_stage(self, row: Row, more: _Measures, layers: int, homes: Sequence[str] | None = None) -> StageShare:
+        """What a stage of so many layers does that has besides what belongs to these homes; all of the model, where
+        no homes are given."""
         times = (layers - self.layers) / (more.layers - self.layers)
         at = row.reduced != "step"
 
         def mixed(few: float, many: float, home: str) -> float:
-            return _line(few, many, times) if home == LAYERS else few * (home in homes)
+            return _line(few, many, times) if homes is None or home == LAYERS else few * (home in homes)
 
         dealt = {}
         for slot in dict.fromkeys((*self.dealt, *more.dealt)):
-            few, many = (one.dealt.get(slot, SlotWork({}, 0)) for one in (self, more))
+            few, many = (one.dealt.get(slot, SlotWork({}, 0, 0)) for one in (self, more))
             names = dict.fromkeys((*few.ledger, *many.ledger))
             ledger = {name: mixed(few.ledger.get(name, 0), many.ledger.get(name, 0), slot.home) for name in names}
-            dealt[slot] = SlotWork(ledger, mixed(few.started, many.started, slot.home))
+            counts = (mixed(getattr(few, of), getattr(many, of), slot.home) for of in ("kernels", "collectives"))
+            dealt[slot] = SlotWork(ledger, *counts)
         gradients = [{home: pair[at] for home, pair in one.summed.items()} for one in (self, more)]
         elements, states = (
             sum(mixed(few[home], many[home], home) for home in few)
@@ -411,19 +405,21 @@ class _Work:
             program: the same one, perhaps with collectives that run beside operators: what these hide is left out.
         """
         ledgers: dict[StepSlot, dict[str, float]] = {}
-        started: dict[StepSlot, int] = {}
+        kernels: dict[StepSlot, int] = {}
+        collectives: dict[StepSlot, int] = {}
         backward = False
         for one in scheduled(program, costs):
             what = started_by(one.instruction)
             backward = backward or isinstance(what, Compute) and what.node.label.startswith("grad.")
             at = 0 if what in self.early else 1 + (what in self.late) + (what in self.updates)
             slot = StepSlot(at, self.homes.of(what), backward)
+            started = collectives if one.communicates else kernels
             started[slot] = started.get(slot, 0) + (one.end > one.start and _starts(what))
             ledger = ledgers.setdefault(slot, {})
             if seconds := one.exposed if one.communicates else one.end - one.start:
                 name = self._part(what)
                 ledger[name] = ledger.get(name, 0.0) + seconds
-        return {slot: SlotWork(ledgers[slot], started[slot]) for slot in started}
+        return {slot: SlotWork(each, kernels.get(slot, 0), collectives.get(slot, 0)) for slot, each in ledgers.items()}
 
     def _part(self, one: Instruction) -> str:
         if isinstance(one, Compute):

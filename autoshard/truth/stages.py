@@ -11,7 +11,7 @@ other before the update: a step in mixed precision looks at all gradients first 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -28,9 +28,11 @@ from autoshard.pipeline.schedules.simulate import Durations, simulate
 from autoshard.pipeline.transfers.group import RankGroup
 from autoshard.pipeline.transfers.price import cheapest_way
 from autoshard.truth.rows import Row
-from costmodel import Hardware, grouped_seconds
+from costmodel import Hardware, Task, grouped_seconds
+from costmodel import simulate as run
 
 EARLY, EACH, LATE, UPDATES = range(4)
+ATTENTION, PRODUCTS, REST, LOSS, UPDATE = "attention", "products", "rest", "loss", "update"
 SUMS, OUTSIDE, HOST, OVER, WAITING = "gradient sums", "outside", "host", "over ", "stages"
 FIRST, LAYERS, LAST, TIED = "first", "layers", "last", "tied"
 _LAYER = re.compile(r"(^|\.)layers\.\d+\.")
@@ -38,8 +40,8 @@ _OF_GRADIENTS = ("grad.", "update.")
 
 
 Ledger = Mapping[str, float]
-"""Seconds by part: those of `predict`, the names above, and "over dp" and the like for what collectives take beside no
-operator; "stages" is what waits for other stages and for their messages."""
+"""Seconds by part: the names above, and "over dp" and the like for what collectives take beside no operator; "stages"
+is what waits for other stages and for their messages."""
 
 
 class StepSlot(NamedTuple):
@@ -99,7 +101,8 @@ class SlotWork:
     """Seconds by part of what belongs to one slot, and how many kernels and collectives it starts."""
 
     ledger: Ledger
-    started: float
+    kernels: float
+    collectives: float
 
 
 @dataclass(frozen=True)
@@ -121,10 +124,32 @@ class StageShare:
 
 @dataclass(frozen=True)
 class RowRates:
-    """Seconds in which a host starts a kernel, and what is computed beside the graph to what is computed of it."""
+    """Seconds in which a host starts a kernel and a collective, and what kernels move beside the graph to what its
+    attention, loss and the rest besides products take."""
 
     host_seconds: float
+    collective_seconds: float
     outside_share: float
+
+    def with_outside(self, ledger: Ledger) -> Ledger:
+        """A ledger with what is moved beside the graph."""
+        return {**ledger, OUTSIDE: self.outside_share * sum(ledger.get(name, 0.0) for name in (ATTENTION, LOSS, REST))}
+
+    def task(self, work: SlotWork) -> Task:
+        """All of a slot, in equal pieces, for a device and its host."""
+        host = work.kernels * self.host_seconds + work.collectives * self.collective_seconds
+        seconds = max(0.0, sum(self.with_outside(work.ledger).values()))
+        return Task(seconds, host=max(0.0, host), pieces=max(1, round(work.kernels + work.collectives)))
+
+    def done(self, works: Sequence[SlotWork], times: int = 1) -> StageWork:
+        """One after the other, so many times; what the device waits for its host is told apart."""
+        tasks = [self.task(one) for one in works]
+        ledger: dict[str, float] = {}
+        for one in works:
+            for name, seconds in self.with_outside(one.ledger).items():
+                ledger[name] = ledger.get(name, 0.0) + times * seconds
+        busy = times * sum(task.seconds for task in tasks)
+        return StageWork({**ledger, HOST: max(0.0, run(tasks * times).seconds - busy)})
 
 
 @dataclass(frozen=True)
@@ -162,35 +187,26 @@ class StageLoad:
 
 
 def load(row: Row, stage: StageShare, rates: RowRates) -> StageLoad:
-    """The work of a row's stage."""
-    each, once = _grouped(row, stage)
-    starts = sum(started for _, started in each)
-    seconds = sum(_with_outside(ledger, rates).seconds for ledger, _ in each)
-    late = max(0.0, starts * rates.host_seconds - seconds - stage.adding) / max(1.0, starts)
-    forward, backward = (
-        StageWork({**_with_outside(ledger, rates).ledger, HOST: late * started}) for ledger, started in each
-    )
+    """The work of a row's stage: before each message and each wait for others all that its host started is done."""
+    forward, backward, before, reduction, update = (rates.done(works) for works in in_order(row, stage))
     backward = StageWork({**backward.ledger, SUMS: stage.adding})
-    before, reduction, update = (_with_outside(ledger, rates) for ledger, _ in once)
     return StageLoad(forward, backward, before, reduction, update, stage.states_bytes, stage.activation_bytes)
 
 
-def _grouped(row: Row, stage: StageShare) -> tuple[list[tuple[Ledger, float]], list[tuple[Ledger, float]]]:
+def in_order(row: Row, stage: StageShare) -> tuple[list[SlotWork], ...]:
     """What is done forward and backward for each micro batch; and once in a step, before, behind and at the update."""
-    found: list[tuple[dict[str, float], float]] = [({}, 0.0) for _ in range(5)]
+    found: tuple[list[SlotWork], ...] = ([], [], [], [], [])
     often = row.reduced != "step"
-    for slot, one in stage.dealt.items():
+    for slot in sorted(stage.dealt, key=_moment):
         repeated = {EARLY: 0 if often else 2, EACH: int(slot.backward), LATE: 1 if often else 3, UPDATES: 4}
-        ledger, started = found[repeated[slot.when]]
-        for name, seconds in one.ledger.items():
-            ledger[name] = ledger.get(name, 0.0) + seconds
-        found[repeated[slot.when]] = ledger, started + one.started
-    return list(found[:2]), list(found[2:])
+        found[repeated[slot.when]].append(stage.dealt[slot])
+    return found
 
 
-def _with_outside(ledger: Ledger, rates: RowRates) -> StageWork:
-    computing = sum(seconds for name, seconds in ledger.items() if not name.startswith(OVER))
-    return StageWork({**ledger, OUTSIDE: rates.outside_share * computing})
+def _moment(slot: StepSlot) -> tuple[int, int]:
+    """Where it stands in a step: forward from the first part of the model to the last, backward the other way."""
+    place = (FIRST, LAYERS, LAST, TIED).index(slot.home)
+    return slot.when, -place if slot.backward else place - 4
 
 
 @dataclass(frozen=True)
