@@ -43,25 +43,24 @@ STEPS = {
     "gpt3": FullStep("gpt", 12288, 96, 96, 51200, 2048, 1536, 512, "a100-4x200", "f16"),
 }
 
-# Plan of the tensor axis, groups, data, tensor, rows of a micro batch, chunks, recomputation. GPT-3: what SC21 says
-# (Narayanan et al. 2021, sections 5.2 to 5.4: t=8 in a node, then p), vTrain's fastest split on 512, Korthikanti
-# et al. 2022, table 3 (t=8, p=8, v=3, sequence parallel). Llama: The Llama 3 herd of models (2024), table 4 (tp=8,
-# pp=16). Alpa (Zheng et al. 2022, section 8.1): for GPT its solutions are equal stages, here those of a node of 8.
-PUBLISHED = {
+# Plan of the tensor axis, groups, data, tensor, rows of a micro batch, chunks, recomputation. Those of Korthikanti et al.
+# (2205.05198) and of The Llama 3 herd of models (2407.21783) with fewer replicas than theirs; the others are of nobody.
+CHOICES = {
     "gpt3": {
-        "Megatron-LM SC21: t8 p8": ("megatron", 8, 8, 8, 1, 1, "full"),
-        "Megatron-LM SC21: t8 p16": ("megatron", 16, 4, 8, 1, 1, "full"),
-        "vTrain's best: t4 p32 mb2": ("megatron", 32, 4, 4, 2, 1, "full"),
-        "Korthikanti 2022: t8 p8 v3, sequence parallel": ("megatron_sp", 8, 8, 8, 1, 3, "none"),
-        "the same, made again": ("megatron_sp", 8, 8, 8, 1, 3, "full"),
-        "Alpa's form: stages of 8, t8": ("megatron", 64, 1, 8, 1, 1, "full"),
-        "Alpa's form: stages of 8, d2 t4": ("megatron", 64, 2, 4, 1, 1, "full"),
+        "Korthikanti 2022, table 5: t8 p8 v3": ("megatron", 8, 8, 8, 1, 3, "full"),
+        "the same, sequence parallel": ("megatron_sp", 8, 8, 8, 1, 3, "full"),
+        "the same, nothing made again": ("megatron_sp", 8, 8, 8, 1, 3, "none"),
+        "t8 p8": ("megatron", 8, 8, 8, 1, 1, "full"),
+        "t8 p16": ("megatron", 16, 4, 8, 1, 1, "full"),
+        "t4 p32, micro batches of 2": ("megatron", 32, 4, 4, 2, 1, "full"),
+        "stages of one node: t8": ("megatron", 64, 1, 8, 1, 1, "full"),
+        "stages of one node: d2 t4": ("megatron", 64, 2, 4, 1, 1, "full"),
     },
     "llama405b": {
-        "Llama 3 paper: t8 p16 d8": ("megatron_sp", 16, 8, 8, 1, 1, "full"),
+        "The Llama 3 herd of models, table 4: t8 p16": ("megatron_sp", 16, 8, 8, 1, 1, "full"),
         "the same, chunks of one layer's size: v7": ("megatron_sp", 16, 8, 8, 1, 7, "full"),
-        "torchtitan's form: t8 p8 d16": ("megatron_sp", 8, 16, 8, 1, 1, "full"),
-        "Alpa's form: stages of 8, t8": ("megatron", 128, 1, 8, 1, 1, "full"),
+        "t8 p8": ("megatron_sp", 8, 16, 8, 1, 1, "full"),
+        "stages of one node: t8": ("megatron", 128, 1, 8, 1, 1, "full"),
     },
 }
 
@@ -74,7 +73,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.rows is None:
         for name in given.names or STEPS:
-            searched(name, STEPS[name], PUBLISHED[name])
+            searched(name, STEPS[name], CHOICES[name])
         return
     for (name, step), published in of_table(given.rows).items():
         if not given.names or any(one in name for one in given.names):
