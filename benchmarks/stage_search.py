@@ -43,8 +43,8 @@ STEPS = {
     "gpt3": FullStep("gpt", 12288, 96, 96, 51200, 2048, 1536, 512, "a100-4x200", "f16"),
 }
 
-# Plan of the tensor axis, groups, data, tensor, rows of a micro batch, chunks, recomputation. Those of Korthikanti et al.
-# (2205.05198) and of The Llama 3 herd of models (2407.21783) with fewer replicas than theirs; the others are of nobody.
+# Plan of the tensor axis, groups, data, tensor, rows of a micro batch, chunks, recomputation. Those of Korthikanti et
+# al. (2205.05198) and The Llama 3 herd of models (2407.21783) with fewer replicas than theirs; the others are nobody's.
 CHOICES = {
     "gpt3": {
         "Korthikanti 2022, table 5: t8 p8 v3": ("megatron", 8, 8, 8, 1, 3, "full"),

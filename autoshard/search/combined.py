@@ -83,13 +83,21 @@ def combined(problem: Problem) -> Plan:
         PlanError: shardings on another mesh than the plan's.
         StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
     """
-    found, *others = plans_flat(_plans, problem)
+    began: list[_Combination] = []
+
+    def plans(flat: Problem) -> Iterator[Plan]:
+        began.append(_Combination(flat))
+        yield from _plans(began[-1])
+
+    found, *others = plans_flat(plans, problem)
     others = [plan for plan in others if _keeps(problem, plan)]
     pure = [plan for plan in others if plan.search in PURE]
     best = cheapest(problem, (found, *pure))
     # As everywhere in this mode what rules settle from the operators that people configured may cost a little.
     named = [plan for plan in others if plan.search not in PURE]
     best = cheapest(problem, (best, *named), CERTAINTY if problem.configured else 0.0)
+    if best.search != NAME and best.graph is began[-1].graph:
+        best = cheapest(problem, (best, *(one for one in (began[-1].improved(best),) if _keeps(problem, one))))
     if best.search == NAME:
         return best
     started = f"as mode {best.search} has it, which costs least; {best.started_from}"
@@ -106,9 +114,9 @@ def _with_runners_up(problem: Problem, plan: Plan) -> Mapping[Node, Decision]:
     return plan.decisions
 
 
-def _plans(problem: Problem) -> Iterator[Plan]:
+def _plans(own: _Combination) -> Iterator[Plan]:
     """This mode's own plan of a flat graph, then those of modes that it began with, and of others."""
-    own = _Combination(problem)
+    problem = own.problem
     yield own.run()
     if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
@@ -149,6 +157,13 @@ class _Combination:
             if peak_memory(best) <= limit:
                 return best
         return self._within(limit, draft, memory)
+
+    def improved(self, plan: Plan) -> Plan:
+        """Another mode's plan, after sweeps over all nodes that are not configured."""
+        fixed = self.problem.configured
+        draft = Draft(Pricing(self.problem, self.prices), {node: plan.strategy(node) for node in self.graph.nodes})
+        known = {node: (choice,) for node, choice in draft.chosen.items()}
+        return self._best(_Improvement(self.problem, known).best([draft], fixed).draft)
 
     def _limit(self) -> int | None:
         """The memory limit, where plans can be looked for that keep it."""
