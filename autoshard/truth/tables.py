@@ -16,7 +16,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from autoshard.truth.rows import (
     DecoderModel,
@@ -132,7 +132,7 @@ def _megatron_plan(axes: ParallelDegrees) -> str:
     return "megatron" if axes.tp > 1 else "data_parallel"
 
 
-def _vtrain(cells: Cells, recompute: str = "full", inferred: tuple[str, ...] = ()) -> Row:
+def _vtrain(cells: Cells, recompute: Literal["none", "full"] = "full", inferred: tuple[str, ...] = ()) -> Row:
     sizes = {name: _whole(cells, column) for name, column in _VTRAIN.items()}
     axes = ParallelDegrees(dp=sizes["d"], tp=sizes["t"], pp=sizes["p"])
     if axes.devices != sizes["gpus"]:
