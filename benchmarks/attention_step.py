@@ -58,6 +58,19 @@ def _by_heads(x: np.ndarray, heads: int, sequence: int) -> np.ndarray:
     return x.reshape(-1, sequence, heads, x.shape[1] // heads).transpose(0, 2, 1, 3)
 
 
+def attend(heads: Mapping[str, np.ndarray], weights: np.ndarray, ends: np.ndarray, later: np.ndarray) -> None:
+    """Causal attention of heads [sequences, heads, sequence, size] by hand: "context" of "query" (scaled), "key" and
+    "value", written over `weights`, `ends` (largest, then sum of a row) and the context."""
+    np.matmul(heads["query"], heads["key"].swapaxes(-1, -2), out=weights)
+    np.copyto(weights, HIDDEN, where=later)
+    weights.max(-1, keepdims=True, out=ends)
+    weights -= ends
+    np.exp(weights, out=weights)
+    weights.sum(-1, keepdims=True, out=ends)
+    weights /= ends
+    np.matmul(weights, heads["value"], out=heads["context"])
+
+
 class Block(nn.Cell):
     """Causal attention by heads between four dense layers; the query's product is annotated to split its columns."""
 
@@ -99,15 +112,7 @@ class ByHand(stepping.ByHand):
             np.matmul(x, self.held[f"{name}.weight"], out=self.tokens[name])
             self.tokens[name] += self.held[f"{name}.bias"]
         self.tokens["query"] *= self.scale
-        weights, ends = self.weights, self.ends
-        np.matmul(self.heads["query"], self.heads["key"].swapaxes(-1, -2), out=weights)
-        np.copyto(weights, HIDDEN, where=self.later)
-        weights.max(-1, keepdims=True, out=ends)
-        weights -= ends
-        np.exp(weights, out=weights)
-        weights.sum(-1, keepdims=True, out=ends)
-        weights /= ends
-        np.matmul(weights, self.heads["value"], out=self.heads["context"])
+        attend(self.heads, self.weights, self.ends, self.later)
         np.matmul(self.tokens["context"], self.held["output.weight"], out=self.whole)
 
     def _backward(self, x: np.ndarray) -> None:

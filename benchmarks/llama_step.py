@@ -15,7 +15,7 @@ import numpy as np
 
 from autoshard import Parameter, nn, ops
 from autoshard.ops.norm import rms_norm
-from benchmarks.attention_step import HIDDEN
+from benchmarks.attention_step import HIDDEN, attend
 from benchmarks.stepping import MOMENTUM, Stepwise, Task
 
 EPSILON = 1e-6
@@ -180,15 +180,7 @@ class LayerByHand:
         for name in ("query", "key", "value"):
             np.matmul(normed, self.held[name], out=self.tokens[name])
         self.tokens["query"] *= self.scale
-        weights, ends = self.weights, self.ends
-        np.matmul(self.heads["query"], self.heads["key"].swapaxes(-1, -2), out=weights)
-        np.copyto(weights, HIDDEN, where=self.later)
-        weights.max(-1, keepdims=True, out=ends)
-        weights -= ends
-        np.exp(weights, out=weights)
-        weights.sum(-1, keepdims=True, out=ends)
-        weights /= ends
-        np.matmul(weights, self.heads["value"], out=self.heads["context"])
+        attend(self.heads, self.weights, self.ends, self.later)
         np.matmul(self.tokens["context"], self.held["output"], out=self.spare)
         self._reduce(self.spare)
         np.add(x, self.spare, out=self.middle)

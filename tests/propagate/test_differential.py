@@ -17,6 +17,7 @@ from autoshard.frontends.stablehlo.reader import load_translators
 from autoshard.frontends.stablehlo.structures import STRUCTURES
 from autoshard.frontends.stablehlo.table import TABLE
 from autoshard.ops.hlo_custom import has_custom_call_rule
+from tests.conftest import RANDOM
 from tests.propagate.differential import GENERAL, compare, options
 from tests.propagate.faults import FAULTS, Fault, fault_of
 from tests.propagate.generate.coverage import counts, drawn
@@ -160,8 +161,9 @@ def assert_equal_on_random_modules(count: int, always: Sequence[str], others: Se
         faults.update(compare(random_module(Random(seed), features), chosen))
 
     check()
-    # Of 2,400 runs 1.4 % did, mostly where sizes are dynamic; of so few, with that feature drawn, up to 13 % did.
-    assert faults.total() <= max(runs // 4, 5), f"of {runs} runs, these end in faults of Shardy's: {faults}"
+    # Other examples each time draw other shares of dynamic sizes, at which Shardy fails: up to 13 % of so few runs.
+    share = 4 if RANDOM else 10
+    assert faults.total() <= max(runs // share, 5), f"of {runs} runs, these end in faults of Shardy's: {faults}"
 
 
 @pytest.mark.parametrize(

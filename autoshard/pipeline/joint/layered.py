@@ -33,7 +33,7 @@ from autoshard.pipeline.joint.layered_step import (
     rank_part,
     schedule_exists,
 )
-from autoshard.pipeline.joint.search import StageSearch
+from autoshard.pipeline.joint.search import StageRequest, StageSearch
 from autoshard.pipeline.planned.data import PipelineData
 from autoshard.pipeline.schedules import SCHEDULES, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
@@ -42,7 +42,7 @@ from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.transform.recompute import AGAIN, backward_begins, recompute
 from autoshard.util.errors import AutoshardError, MemoryLimitError, StageError
-from costmodel import Hardware, format_bytes
+from costmodel import format_bytes
 
 DATA_PLANS, TENSOR_PLANS = (DATA_PARALLEL, ZERO1), ("megatron_sp",)
 MOST_ROWS, MOST_TENSOR, MOST_CHUNKS = 16, 16, 4
@@ -52,26 +52,15 @@ Planner = Callable[[Graph, StepParts, Mapping[Node, int], Schedule, tuple[RankGr
 
 
 @dataclass(frozen=True)
-class LayeredRequest:
-    """What is left to the search, and what is not.
+class LayeredRequest(StageRequest):
+    """A `StageRequest` of a model of equal layers, where `most` counts meshes.
 
     Attributes:
-        graph: the training step.
-        devices: how many there are.
-        micro_batches, schedules: those to choose from; None: all.
-        limit: bytes of a device; None: no limit.
         recompute: what layers may make again.
-        most: meshes that are planned at most.
     """
 
-    graph: Graph
-    devices: int
-    hardware: Hardware
-    micro_batches: tuple[int, ...] | None = None
-    schedules: tuple[str, ...] | None = None
-    limit: int | None = None
-    recompute: tuple[str, ...] = (NONE, FULL)
     most: int = 200
+    recompute: tuple[str, ...] = (NONE, FULL)
 
 
 class LayeredSearch:
