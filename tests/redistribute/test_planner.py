@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autoshard.layout import AxisRef, Layout, Mesh
@@ -124,7 +124,11 @@ def test_exchanges_of_common_digits_move_as_little_as_the_bound(change):
         assert moved(steps, shape) == pytest.approx(fewest_elements(before, after, shape))
 
 
+CUT_UNLIKE = [Layout.parse(text, Mesh(a=2, b=6)) for text in ("a.b:(1)3 +b:(3)2", "a.b:(1)2 +b:(2)3")]
+
+
 @settings(max_examples=60, deadline=None)
+@example((*CUT_UNLIKE, (12,)))
 @given(changes())
 def test_no_plan_moves_less_than_the_bound(change):
     before, after, shape = change
