@@ -70,11 +70,14 @@ def test_steps_bring_every_block_home(change, seed):
 
 
 @settings(max_examples=80, deadline=None)
+@example((*(Layout.parse(text, Mesh(a=12)) for text in ("a:(1)4", "a:(1)3")), (12,)))
 @given(changes(partial=False))
 def test_only_gathers_make_blocks_larger(change):
     before, after, shape = change
     for step in plan_steps(before, after, shape):
-        if step.kind in ("slice", "all_to_all") or (step.kind == "permute" and step.rounds == 1):
+        # Boxes are fetched into blocks of whatever size is wanted: quarters make thirds.
+        equal = step.kind == "permute" and step.rounds == 1 and step.fetched is None
+        if step.kind in ("slice", "all_to_all") or equal:
             assert math.prod(step.after.local_shape(shape)) <= math.prod(step.before.local_shape(shape))
 
 
