@@ -58,8 +58,8 @@ def symbolic(before: Layout, after: Layout, size: Sequence[int], idle: int = 1) 
     same = before.reduction == after.reduction
     if not elements or not apart(before.partial, after.partial if same else ()):
         return 0.0
-    if any(one.overlaps(other) and not one.can_coexist(other) for one in before.partial for other in after.partial):
-        return 0.0  # terms that are cut unlike: a rank may hold several of those that it needs
+    if not all(one.can_coexist(other) for one in before.partial for other in after.partial):
+        return 0.0  # terms that are cut unlike: a group may hold more of those that it needs
     groups = devices // (sharing * after.split)
     held = terms // size_of(apart(before.partial, after.partial)) if sharing > 1 else 1
     wanted = elements / (after.split * sharing)

@@ -128,10 +128,12 @@ def test_exchanges_of_common_digits_move_as_little_as_the_bound(change):
 
 
 CUT_UNLIKE = [Layout.parse(text, Mesh(a=2, b=6)) for text in ("a.b:(1)3 +b:(3)2", "a.b:(1)2 +b:(2)3")]
+CUT_UNLIKE_APART = [Layout.parse(text, Mesh(a=12)) for text in ("- +a:(4)3", "a:(3)4 +a:(1)3")]
 
 
 @settings(max_examples=60, deadline=None)
 @example((*CUT_UNLIKE, (12,)))
+@example((*CUT_UNLIKE_APART, (4,)))
 @given(changes())
 def test_no_plan_moves_less_than_the_bound(change):
     before, after, shape = change
