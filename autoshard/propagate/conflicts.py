@@ -34,6 +34,7 @@ LATER = "later"  # the dim waits for its priority
 STRIDE = "stride"  # what splits the dim already does not divide it: more axes would pick every so-manieth element
 UNEVEN = "uneven"  # they do not divide the part of the dim
 PIECE = "piece"  # only whole axes may spread
+HIDDEN = "hidden"  # they went to another factor first, whose dim cannot show them: a window's place, not its start
 RESULT = "result"  # the result did not take them, so that operands of an elementwise operator gain nothing from it
 
 
@@ -162,6 +163,8 @@ class _Scene:
         if clash.other_factor is None:
             return self.kept_for(clash, sharding)
         if clash.other_factor != clash.factor:
+            if not clash.other_axes:
+                return HIDDEN
             return self.preferred(clash) if clash.decided else TAKEN
         if clash.other_axes and not _continues(clash.axes, clash.other_axes) and self.has(clash):
             return DISAGREE

@@ -57,7 +57,8 @@ class Clash:
         other_tensor: the tensor that took something else, or nothing.
         other_factor: the factor that has the axes there. The same factor: its dims disagree, or it is closed there or
             has no room. None: the axes are kept whole or unreduced there.
-        other_axes: what `other_tensor` has, of that factor or of the axes that it keeps.
+        other_axes: what `other_tensor` has, of that factor or of the axes that it keeps. Nothing: the other factor came
+            first, and its dim cannot show these axes.
         decided: the step itself gave the axes to the other side; otherwise both sides stay as they were.
     """
 
@@ -228,7 +229,19 @@ def _explain(rule: Rule, shardings: Shardings, flags: int) -> tuple[tuple[AddedA
 
     table = FactorTable(of_rule, rows, mesh[0], bool(flags & _CONSERVATIVE), note)
     changes = _changes(table, _spread(table, wanted, flags), shardings, *mesh)
-    return _placed(table, wanted, changes), tuple(dict.fromkeys(clashes))
+    told = [_as_said(table, dict(changes), shardings, clash) for clash in clashes]
+    return _placed(table, wanted, changes), tuple(dict.fromkeys(told))
+
+
+def _as_said(table: FactorTable, changes: dict[int, Sharding], shardings: Shardings, clash: Clash) -> Clash:
+    """A conflict that was decided for a factor that no dim can show so: nothing got the axes."""
+    tensor, other = clash.other_tensor, clash.other_factor
+    if not clash.decided or other is None:
+        return clash
+    row = to_factors(table.wiring.tensors[tensor], changes.get(tensor, shardings[tensor]))
+    if clear_of(clash.axes[0], row.axes[other] or ()) != clash.axes[0]:
+        return clash
+    return Clash(clash.factor, clash.axes, clash.tensor, other, tensor, (), False)
 
 
 def _placed(

@@ -245,6 +245,7 @@ _WHY = {
     conflicts.STRIDE: "what splits {where} already does not divide it, so more axes would pick single elements",
     conflicts.UNEVEN: "they do not divide the part of {where} that they would split",
     conflicts.PIECE: "only a piece of an axis would fit, and pieces do not spread",
+    conflicts.HIDDEN: "a part of {where} comes first that cannot be split alone",
     conflicts.RESULT: "the result does not take them either, so that nothing would be gained",
 }
 
