@@ -173,7 +173,7 @@ def _run(work: Work, which: str, options: Options, record: PropagationRecord) ->
         one(work)
     record.started(work)
     log = spread_work(work, options)
-    record.ended(work)
+    record.ended(work, log.groups)
     for one in after:
         one(work)
     return log

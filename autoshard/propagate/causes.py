@@ -205,7 +205,12 @@ class AxisHistory:
 
     def _later_origins(self, value: Val | Output, dim: int) -> Iterator[tuple[str, Place, int]]:
         if isinstance(value, Output):
-            yield CALL, self.record.place_of(value.function.blocks[0].terminator.operands[value.index]), dim
+            returned = value.function.blocks[0].terminator.operands[value.index]
+            yield CALL, self.record.place_of(returned), dim
+            while (maker := returned.defining) is not None and maker.name == "Reshard":
+                # It is moved to where the result of a call was kept, whose function gives it otherwise.
+                returned = maker.operands[0]
+                yield CALL, self.record.place_of(returned), dim
             return
         op = value.defining
         if op is None:
@@ -354,7 +359,7 @@ def _common(axis: AxisRef, other: AxisRef) -> AxisRef | None:
 
 def _overlaps(axes: Refs, pieces: list[AxisRef]) -> Iterator[AxisRef]:
     for piece in pieces:
-        for axis in axes:
+        for axis in dict.fromkeys(axes):  # a function called inside a manual computation may name its axes again
             common = _common(piece, axis)
             if common is not None:
                 yield common

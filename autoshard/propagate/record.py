@@ -6,12 +6,13 @@ are taken: as people asked, as spreading started, and as it ended.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from autoshard.ir.graph import Value
 from autoshard.layout.sharding import Sharding
-from autoshard.ops.control import Edge, data_flow_edge, function, sharding_constraint, sharding_group
+from autoshard.ops.control import Edge, data_flow_edge, function, sharding_constraint
 from autoshard.ops.registry import lookup
 from autoshard.propagate.edges import of_edge_op
 from autoshard.propagate.infos import Info
@@ -145,9 +146,9 @@ class PropagationRecord:
 
     # -- as spreading has ended
 
-    def ended(self, work: Work) -> None:
-        """Look at what spreading has left, before the passes that come after it."""
-        members: dict[int, list[Val]] = {}
+    def ended(self, work: Work, groups: Mapping[int, list[Val]]) -> None:
+        """Look at what spreading has left, before the passes that come after it, and at the sharding groups it saw."""
+        self.groups = {value: (number, members) for number, members in groups.items() for value in members}
         main = work.main
         if main is not None:
             operands = main.blocks[0].terminator.operands
@@ -157,10 +158,6 @@ class PropagationRecord:
                 self.end.update({Output(op, i): sharding for i, sharding in enumerate(op.attrs["outputs"])})
             elif op.info is not None and op.info.used is not None:
                 self.ops.append((op, op.info))
-            if op.operator is sharding_group:
-                group = members.setdefault(op.attrs["group"], [])
-                group.append(op.operands[0])
-                self.groups[op.operands[0]] = op.attrs["group"], group
             for value in _values(op):
                 held = self.kept[value] = holder(value) or value
                 self.end[value] = held.sharding

@@ -15,7 +15,7 @@ from autoshard.propagate.infos import Infos
 from autoshard.propagate.levels import ANY, ORDER, Level, Mode
 from autoshard.propagate.priorities import hold_back, release
 from autoshard.propagate.values import store
-from autoshard.propagate.work import Op, Work
+from autoshard.propagate.work import Op, Val, Work
 from autoshard.propagate.worklist import EvenSpreader
 from autoshard.util.errors import ContextError
 
@@ -63,11 +63,13 @@ class Log:
     Attributes:
         events: the steps that changed something, in order.
         without_rule: ops that shardings do not pass because nothing is known of them.
+        groups: the members of the sharding groups, by number; the values that stand for them where they disagreed.
         warnings: disagreements in sharding groups.
     """
 
     events: tuple[Event, ...]
     without_rule: tuple[Op, ...]
+    groups: dict[int, list[Val]]
     warnings: tuple[str, ...]
 
 
@@ -90,7 +92,8 @@ def propagate(work: Work, options: Options = Options()) -> Log:
     if not options.keep_rules:
         for op in spreader.ops:
             op.info = None
-    return Log(tuple(spreader.events), tuple(spreader.without_rule), tuple(spreader.groups.warnings))
+    groups = spreader.groups
+    return Log(tuple(spreader.events), tuple(spreader.without_rule), groups.members, tuple(groups.warnings))
 
 
 def _levels(spreader: Spreader, options: Options) -> None:

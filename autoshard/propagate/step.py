@@ -252,11 +252,25 @@ def _placed(
     for tensor, sharding in changes:
         row = to_factors(table.wiring.tensors[tensor], sharding)
         for factor, axes in wanted.items():
-            old, new = table.rows[tensor].axes[factor], row.axes[factor]
-            if old is not None and new is not None and is_strict_prefix(old, new):
+            old = table.rows[tensor].axes[factor]
+            more = _more(old, row.axes[factor], parts=True)
+            idle = _more(old, table.cells[tensor][factor], parts=False)
+            more += tuple(axis for axis in idle if any(axis in dim.axes for dim in sharding.dims))
+            if more:
                 source, _ = source_of(table, factor, axes)
-                placed.append(AddedAxes(tensor, factor, remainder(new, old), source))
+                placed.append(AddedAxes(tensor, factor, more, source))
     return tuple(placed)
+
+
+def _more(old: Refs | None, new: Refs | None, parts: bool) -> Refs:
+    """What a factor has more than before.
+
+    A sharding shows the axes that make `parts` of a factor. Axes of size 1 make none, and which of the factors of a dim
+    they are of is known only while they spread.
+    """
+    if old is None or new is None or not is_strict_prefix(old, new):
+        return ()
+    return tuple(axis for axis in remainder(new, old) if (axis.size > 1) == parts)
 
 
 def _disagreements(of_rule: Wiring, rows: list[TensorFactorShardings], flags: int) -> list[Clash]:

@@ -118,6 +118,7 @@ EDITS = st.tuples(st.integers(0, 79), st.sampled_from(["", *'<>@mesh[]{}"xyz:()1
 def test_text_with_slips_is_read_or_refused_as_mlir_does(text, edits):
     for place, letter, insert in edits:
         text = text[:place] + letter + text[place + (not insert) :]
+    assume(not text[:1].isspace())  # in MLIR `#sdy.sharding` and its `<` stand together; here is the rest alone
     try:
         expected = f"[#sdy.sharding{parse_sharding(text, MESHES)}]"
     except MeshError:
