@@ -197,11 +197,15 @@ class AxisHistory:
         own = self.at(value, dim, axis)
         if own:
             return own
+        causes: list[AxisCause] = []
+        left = [axis]
         for how, origin, of_dim in self._later_origins(value, dim):
-            causes = self.at(origin, of_dim, axis)
-            if causes:
-                return [AxisCause(how, value, dim, one.axis, origin, of_dim, before=one) for one in causes]
-        return []
+            found = [one for piece in left for one in self.at(origin, of_dim, piece)]
+            causes += [AxisCause(how, value, dim, one.axis, origin, of_dim, before=one) for one in found]
+            left = _rest(left, tuple(one.axis for one in found))
+            if not left:
+                break
+        return causes
 
     def _later_origins(self, value: Val | Output, dim: int) -> Iterator[tuple[str, Place, int]]:
         if isinstance(value, Output):
