@@ -65,8 +65,6 @@ def test_an_order_needs_op_priority(which):
 def test_wrong_calls():
     with pytest.raises(ContextError, match="unknown propagation pass 'all'; known are basic"):
         propagate(Net(), X, MESH, which="all")
-    with pytest.raises(ContextError, match="unknown propagation driver 'fast'"):
-        propagate(Net(), X, MESH, driver="fast")
     with pytest.raises(PlanError, match="'net' is a traced model; give the mesh"):
         propagate(Net(), X)
     with pytest.raises(PlanError, match="names its own meshes; leave mesh out"):

@@ -108,7 +108,6 @@ def propagate(
     *,
     which: str = "full",
     conservative: bool = False,
-    driver: str = "shardy",
     order: tuple[Level, ...] | None = None,
 ) -> Propagated:
     """Spread the shardings that are asked for over the whole program.
@@ -119,7 +118,6 @@ def propagate(
         mesh: the devices that a traced model's shardings refer to.
         which: one of PASSES: the Shardy pass of that name, or "full", Shardy's whole pipeline.
         conservative: never split unevenly or by parts of axes.
-        driver: "shardy" (Shardy's order of steps, hence its outcome) or "worklist".
         order: levels of operator priority instead of Shardy's.
 
     Raises:
@@ -137,7 +135,7 @@ def propagate(
     sharding_constraint <@mesh, [{"dp"}, {}]>
     matmul <@mesh, [{"dp"}, {}]>
     """
-    options = options_of(which, conservative=conservative, driver=driver, order=order)
+    options = options_of(which, conservative=conservative, order=order)
     read = _read(target, inputs, mesh)
     imported, traced = (None, read) if isinstance(read, Traced) else (read, None)
     record = PropagationRecord()
@@ -154,7 +152,7 @@ def options_of(which: str, *, order: tuple[Level, ...] | None = None, **settings
     """The options of a pass.
 
     Raises:
-        ContextError: no such pass or driver, or an order of operator priority for a pass that has none.
+        ContextError: no such pass, or an order of operator priority for a pass that has none.
     """
     if which not in PASSES:
         raise ContextError(f"unknown propagation pass {which!r}; known are {', '.join(PASSES)}")

@@ -48,9 +48,6 @@ Pass = Annotated[
     typer.Option("--pass", metavar="PASS", help="basic, aggressive, op-priority, user-priority, or full (pipeline)."),
 ]
 Conservative = Annotated[bool, typer.Option("--conservative", help="Never split unevenly or by parts of axes.")]
-Driver = Annotated[
-    str, typer.Option(metavar="WHICH", help="Order of steps: 'shardy', or 'worklist' (only what changed).")
-]
 _MODULES = (".mlir", ".mlirbc", ".bc")
 
 
@@ -63,7 +60,6 @@ def propagate(
         bool, typer.Option("--keep-rules", help="Write the sharding rule of each operation, too.")
     ] = False,
     conservative: Conservative = False,
-    driver: Driver = "shardy",
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the module with its shardings here.")
     ] = None,
@@ -84,7 +80,7 @@ def propagate(
     output, and conflicts and such to the standard error output. Of a script's model (which needs --mesh or -n) the
     report is printed.
     """
-    _check(target, devices, mesh, which, driver)
+    _check(target, devices, mesh, which)
     _check_peer(target, against)
     if not _is_module(target):
         _check_script(out, keep_rules)
@@ -93,7 +89,7 @@ def propagate(
     elif keep_rules and as_json:
         raise ContextError("--keep-rules is for the module that is written, but --json without -o FILE writes none")
     with doing("spreading shardings by rules"):
-        spread = _run(target, devices, mesh, which, conservative, driver)
+        spread = _run(target, devices, mesh, which, conservative)
     if out is not None:
         spread.save(out, keep_rules=keep_rules)
     found = None
@@ -161,7 +157,6 @@ def explain(
         typer.Option("--pass", metavar="PASS", help="Tell what this pass of rules does alone, and of no plan."),
     ] = None,
     conservative: Conservative = False,
-    driver: Driver = "shardy",
     hardware: HardwareName = HARDWARE,
     dataset_strategy: DatasetStrategy = DATASET,
     memory: Memory = None,
@@ -175,9 +170,9 @@ def explain(
     """
     from autoshard.report.explain_plan import wrapped
 
-    _check(target, devices, mesh, which or "full", driver)
+    _check(target, devices, mesh, which or "full")
     with doing("spreading shardings by rules"):
-        spread = _run(target, devices, mesh, which or "full", conservative, driver)
+        spread = _run(target, devices, mesh, which or "full", conservative)
     if which is not None:
         found = ExplainRecord(value, rules=tuple(spread.explain(value).splitlines()))
     else:
@@ -254,10 +249,10 @@ def _is_module(target: str) -> bool:
     return not target.rpartition(":")[0].endswith(".py")
 
 
-def _check(target: str, devices: int | None, mesh: str | None, which: str, driver: str) -> None:
+def _check(target: str, devices: int | None, mesh: str | None, which: str) -> None:
     from autoshard.api.propagate import options_of
 
-    options_of(which, driver=driver)
+    options_of(which)
     if not _is_module(target):
         read_mesh(devices, mesh)
         return
@@ -290,11 +285,11 @@ def _check_script(out: Path | None, keep_rules: bool) -> None:
             raise ContextError(f"{option} is for StableHLO modules; the model of a script cannot be written as one")
 
 
-def _run(target: str, devices: int | None, mesh: str | None, which: str, conservative: bool, driver: str) -> Propagated:
+def _run(target: str, devices: int | None, mesh: str | None, which: str, conservative: bool) -> Propagated:
     from autoshard.api.propagate import propagate as spread
 
     if _is_module(target):
-        return spread(Path(target), which=which, conservative=conservative, driver=driver)
+        return spread(Path(target), which=which, conservative=conservative)
     model, inputs = load_target(target)
     over = read_mesh(devices, mesh)
-    return spread(model, inputs, over, which=which, conservative=conservative, driver=driver)
+    return spread(model, inputs, over, which=which, conservative=conservative)

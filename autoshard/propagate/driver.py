@@ -71,12 +71,7 @@ class Spreader:
         events: what changed, in order.
         without_rule: ops that have operands and results, and no rule or edges.
         groups: the sharding groups.
-        into_bodies: whether a change of an operand brings in the edge that leads from it to an argument of a body.
-            Shardy means to do so, but takes the operand for the owner of the edge (getEdgeOwnerFromSource in
-            dialect.cc), and finds the edge changed only when it comes by in a later run.
     """
-
-    into_bodies = False
 
     def __init__(self, work: Work, infos: Infos) -> None:
         self.work = work
@@ -241,7 +236,7 @@ class Spreader:
                 _plain_near(value, owner) if type(owner) is Op and owner.info is not None and owner.info.plain else None
             )
             if near is None:
-                touched = dict.fromkeys(_touched(value, self.into_bodies))
+                touched = dict.fromkeys(_touched(value))
                 near = [op for op in touched if op.info is not None and op.info.used is not None]
             self._near[value] = near
         return near
@@ -292,18 +287,6 @@ class Spreader:
 
 def _leads_into_a_body(op: Op) -> bool:
     return op.operator is data_flow_edge and of_edge_op(op)[1].crosses == INTO
-
-
-def visit(op: Op) -> tuple[Found | tuple[()], Key]:
-    """What a step of the op would change at the present level, and the shardings that it finds."""
-    info = op.info
-    now = info.now
-    if now is not info.now_shared and _shares(op, info):
-        now = info.now_shared
-    if now is None:
-        return (), ()
-    before = tuple([value.sharding for value in op.held])  # type: ignore[union-attr]
-    return now[before], before
 
 
 def _shares(op: Op, info: Info) -> bool:
@@ -385,29 +368,33 @@ def _plain_near(value: Val, maker: Op) -> list[Op] | None:
     return near
 
 
-def _touched(value: Val, into_bodies: bool) -> Iterator[Op]:
+def _touched(value: Val) -> Iterator[Op]:
     owner = value.owner
     if isinstance(owner, Op):
         if owner.operator is data_flow_edge:
             for target in other_targets(owner):
-                yield from _users(target, into_bodies)
+                yield from _users(target)
         yield owner
     else:
         yield owner.owner
-    yield from _users(value, into_bodies)
+    yield from _users(value)
 
 
-def _users(value: Val, into_bodies: bool) -> Iterator[Op]:
+def _users(value: Val) -> Iterator[Op]:
     for use in value.users:
         operator = use[0].operator
         if operator is call or operator is return_:
             yield from users_across(use)
         else:
-            yield _touched_by_use(use, into_bodies)
+            yield _touched_by_use(use)
 
 
-def _touched_by_use(use: Use, into_bodies: bool) -> Op:
-    """The op that a use brings in: the edge that it is a source of, for terminators the parent, else the user."""
+def _touched_by_use(use: Use) -> Op:
+    """The op that a use brings in: the edge that it is a source of, for terminators the parent, else the user.
+
+    An edge into a body is not brought in. Shardy means to do so, but takes the operand for the owner of the edge
+    (getEdgeOwnerFromSource in dialect.cc), and finds the edge changed only when it comes by in a later run.
+    """
     user, index = use
     if user.info is not None and user.info.plain:
         return user
@@ -419,6 +406,6 @@ def _touched_by_use(use: Use, into_bodies: bool) -> Op:
     if parent.operator.edges is None:
         return parent
     edge = parent.links.sources.get(spot)
-    if edge is None or (edge.targets[0].kind == ARG and not into_bodies):
+    if edge is None or edge.targets[0].kind == ARG:
         return parent
     return edge_op(parent.at(edge.targets[0])) or parent

@@ -16,11 +16,9 @@ from autoshard.propagate.levels import ANY, ORDER, Level, Mode
 from autoshard.propagate.priorities import hold_back, release
 from autoshard.propagate.values import store
 from autoshard.propagate.work import Op, Val, Work
-from autoshard.propagate.worklist import EvenSpreader
 from autoshard.util.errors import ContextError
 
 STRATEGIES = {"basic": (False,), "aggressive": (True,), "basic-then-aggressive": (False, True)}
-DRIVERS = {"shardy": Spreader, "worklist": EvenSpreader}
 
 
 @dataclass(frozen=True)
@@ -33,27 +31,24 @@ class Options:
         op_priority: go through the levels of `order`, Shardy's if None.
         user_priority: go through the priorities that shardings give to dims; otherwise these are not looked at.
         conservative: never split unevenly or by parts of axes.
-        driver: 'shardy' (Shardy's order of steps, hence its outcome) or 'worklist' (visits only what changed).
         keep_rules: leave the rule of each op in `op.info.rule`.
         foreign: spread also through operators that Shardy has no rule for.
 
     Raises:
-        ContextError: no such strategy or driver.
+        ContextError: no such strategy.
     """
 
     strategy: str = "aggressive"
     op_priority: bool = True
     user_priority: bool = True
     conservative: bool = False
-    driver: str = "shardy"
     order: tuple[Level, ...] | None = None
     keep_rules: bool = False
     foreign: bool = False
 
     def __post_init__(self) -> None:
-        for what, given, known in (("strategy", self.strategy, STRATEGIES), ("driver", self.driver, DRIVERS)):
-            if given not in known:
-                raise ContextError(f"unknown propagation {what} {given!r}; known are {', '.join(known)}")
+        if self.strategy not in STRATEGIES:
+            raise ContextError(f"unknown propagation strategy {self.strategy!r}; known are {', '.join(STRATEGIES)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +75,7 @@ def propagate(work: Work, options: Options = Options()) -> Log:
     the attributes `sharding`, `in_shardings` and `out_shardings` have the new shardings afterwards.
     """
     infos = Infos(options.conservative, options.foreign)
-    spreader = DRIVERS[options.driver](work, infos)
+    spreader = Spreader(work, infos)
     waiting = hold_back(work) if options.user_priority else {}
     _levels(spreader, options)
     for priority, places in waiting.items():

@@ -15,8 +15,8 @@ MESH = ("--mesh", "dp=2,tp=4")
 @pytest.mark.parametrize(
     "command, options",
     [
-        ("propagate", ["--pass", "--keep-rules", "--conservative", "--driver", "--out", "--json", "--mesh", "-n"]),
-        ("explain", ["--pass", "--conservative", "--driver", "--mesh", "-n", "VALUE"]),
+        ("propagate", ["--pass", "--keep-rules", "--conservative", "--out", "--json", "--mesh", "-n"]),
+        ("explain", ["--pass", "--conservative", "--mesh", "-n", "VALUE"]),
     ],
 )
 def test_help_names_the_options(cli, command, options):
@@ -58,9 +58,8 @@ def test_json(cli):
 
 
 @pytest.mark.parametrize("which", ["basic", "aggressive", "op-priority", "user-priority", "full"])
-@pytest.mark.parametrize("driver", ["shardy", "worklist"])
-def test_each_pass_and_driver(cli, which, driver):
-    code, out, _ = cli("propagate", TARGET, *MESH, "--pass", which, "--driver", driver, "--conservative")
+def test_each_pass(cli, which):
+    code, out, _ = cli("propagate", TARGET, *MESH, "--pass", which, "--conservative")
     assert code == 0 and f"pass {which}:" in out
 
 
@@ -109,7 +108,6 @@ def test_explain_knows_arguments_by_name_and_position(cli, name):
         (("propagate", TARGET, *MESH, "-n", "8"), "both are given"),
         (("propagate", TARGET, "-n", "8"), "axis 'tp' is not in the mesh"),
         (("propagate", TARGET, *MESH, "--pass", "greedy"), "unknown propagation pass 'greedy'; known are basic, agg"),
-        (("propagate", TARGET, *MESH, "--driver", "both"), "unknown propagation driver 'both'; known are shardy, work"),
         (("propagate", TARGET, *MESH, "-o", "x.mlir"), "-o is for StableHLO modules"),
         (("propagate", TARGET, *MESH, "--keep-rules"), "--keep-rules is for StableHLO modules"),
         (("propagate", f"{TARGET}s", *MESH), "has no function 'nets'; its functions are"),

@@ -1,4 +1,4 @@
-"""The fixed point equals Shardy's, also where the order of steps decides; dead code; the log; the second driver."""
+"""The fixed point equals Shardy's, also where the order of steps decides; dead code; the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from random_modules import Features, random_module
 
 from autoshard.api.propagate import PASSES as PIPELINES
 from autoshard.api.propagate import propagate as spread_module
-from autoshard.propagate.edges import add_edges
 from autoshard.propagate.run import Options, propagate
 from autoshard.util.errors import ContextError
 
@@ -128,23 +127,6 @@ def test_model_with_scan():
     check(released(lowered_mlp(), *before), edges=False)
 
 
-def test_worklist_agrees_without_conflicts():
-    text = lowered_mlp()
-    ours = propagated(text, "sdy-user-priority-propagate", driver="worklist")[0]
-    assert facts(ours) == facts(propagated(text, "sdy-user-priority-propagate")[0])
-
-
-@settings(max_examples=15)
-@given(st.randoms(use_true_random=False))
-def test_worklist_reaches_a_fixed_point(rng: random.Random):
-    text = random_module(rng, Features(groups=False), rng.randint(3, 12))
-    work = work_of(text)
-    add_edges(work)
-    again = Options(op_priority=False, user_priority=False, driver="worklist")
-    propagate(work, again)
-    assert not propagate(work, again).events
-
-
 def test_log_tells_steps_and_walls():
     text = f"""{HEAD} func.func @main(%x: tensor<8x6xf32> {asked('[{"a"}, {}]')}) -> tensor<8x6xf32> {{
       %0 = stablehlo.sine %x : tensor<8x6xf32>
@@ -173,13 +155,10 @@ def test_rules_are_kept_on_request():
 def test_unknown_options():
     with pytest.raises(ContextError, match="unknown propagation strategy 'greedy'; known are basic, aggressive"):
         Options(strategy="greedy")
-    with pytest.raises(ContextError, match="unknown propagation driver 'mlir'; known are shardy, worklist"):
-        Options(driver="mlir")
 
 
 @pytest.mark.parametrize("which", PIPELINES)
-@pytest.mark.parametrize("driver", ["shardy", "worklist"])
-def test_what_a_border_takes_away_again_and_again_ends(which: str, driver: str):
+def test_what_a_border_takes_away_again_and_again_ends(which: str):
     """The manual axis stands behind a free one: the edge takes "x" away, the sum gives it back. Shardy never ends."""
     module = """
         sdy.mesh @mesh = <["x"=2, "y"=4]>
@@ -192,5 +171,5 @@ def test_what_a_border_takes_away_again_and_again_ends(which: str, driver: str):
           } : (tensor<1x8xf32>) -> tensor<1x32xf32>
           return %r : tensor<1x32xf32>
         }"""
-    spread = spread_module(module, which=which, driver=driver)
+    spread = spread_module(module, which=which)
     assert len(spread.log.events) < 20
