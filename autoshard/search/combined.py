@@ -49,6 +49,7 @@ from autoshard.search.program_price import cheapest, retold
 from autoshard.search.recursive import cut_in_rounds
 from autoshard.search.refining import splits_further
 from autoshard.search.registry import find_mode, plans_flat, search_mode
+from autoshard.search.ways import Ways
 from autoshard.search.within import SPARE, MemoryOf, held_as, keep_within
 from autoshard.util.doing import doing
 from autoshard.util.errors import PlanError, StrategyError
@@ -121,7 +122,8 @@ def _plans(own: _Combination) -> Iterator[Plan]:
     if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
-    small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None
+    # On a mesh that is used in several ways, dynamic programming takes ten times as long as all the rest.
+    small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None and Ways(problem).is_whole
     for mode in (cut_in_rounds, *((dynamic_programming,) if small else ()), *map(find_mode, named_plans())):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
