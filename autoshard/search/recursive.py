@@ -75,6 +75,7 @@ class _Cuts:
         self.cut: dict[Node, Strategy] = {node: whole(node.rule, self.mesh) for node in self.graph.nodes}
         self.decided: dict[Node, Strategy] = {}
         self.lying: dict[Value, Layout] = {}
+        self.known: dict[tuple, Sequence[Strategy]] = {}
 
     def cause(self, node: Node) -> Cause:
         if node not in self.fixed:
@@ -129,7 +130,24 @@ class _Cuts:
                 self.lying.setdefault(self.graph.tied[value], layout.final())
 
     def _best(self, unit: Unit, piece: AxisRef) -> Sequence[Strategy]:
-        """The way that takes least, of equal ones the first; those whose bound is above the best are not priced."""
+        """The way that takes least, of equal ones the first. Equal operators with the same around them, as layers have
+        them, are judged once."""
+        if len(unit) > 1:
+            return self._judged(unit, piece)
+        situation = self._situation(unit[0], piece)
+        if situation not in self.known:
+            self.known[situation] = self._judged(unit, piece)
+        return self.known[situation]
+
+    def _situation(self, node: Node, piece: AxisRef) -> tuple:
+        """All that a way to cut an operator is judged by."""
+        problem = self.problem
+        before = [(self._left(value, {}), problem.times(value), problem.share(value)) for value in node.operands]
+        behind = [(tuple(self._wanted(value)), problem.times(value), problem.share(value)) for value in node.results]
+        return piece, node.key, self.cut[node], self._times(node), tuple(before), tuple(behind)
+
+    def _judged(self, unit: Unit, piece: AxisRef) -> Sequence[Strategy]:
+        """The way that takes least; those whose bound is above the best are not priced."""
         ways = self._ways(unit, piece)
         bounds = [self._rank(unit, way, self.prices.surely)[0] if len(ways) > 1 else 0.0 for way in ways]
         best: tuple = (math.inf,)
