@@ -108,19 +108,34 @@ class _Facts:
         return sum(state.type.nbytes for one in self.trained for state in one.states)
 
     def matrices(self, parts: int) -> tuple[float, float]:
-        """Bytes of parameters that are matrices, in so many parts; and of vectors and of tables of so many rows that
-        parts do not divide them, which lie whole."""
-        tables = {node.operands[0] for node, _ in self.structure.lookups}
-        known = [one.parameter for one in self.trained if one.parameter is not None]
-        split = [one for one in known if one.type.rank > 1 and not (one in tables and one.type.shape[0] % parts)]
+        """Bytes of parameters that are matrices, in so many parts; and of what lies whole: vectors, kernels of
+        convolutions, and tables (also of positions, that are just added) whose rows so many parts do not divide."""
+        known = [one.parameter for one in self.trained if one.parameter is not None and one.parameter.type.rank > 1]
+        split = [one for one in known if self._is_factor(one) or not self._rows_of(one) % parts]
         some = sum(one.type.nbytes for one in split)
         return some / parts, self.parameters - some
 
+    def _is_factor(self, value: Any) -> bool:
+        """Whether a parameter, or another form of it (cast, turned), is a factor of a product."""
+        users = self._forward_users(value)
+        known = {use.node for use in self.structure.weight_uses}
+        forms = [node.results[0] for node in users if len(node.operands) == 1 and node.results]
+        return any(node in known and "Conv" not in node.op.name for node in users) or any(map(self._is_factor, forms))
+
+    def _rows_of(self, value: Any) -> int:
+        """The rows of a table; 1 of a kernel."""
+        if any("Conv" in node.op.name for node in self._forward_users(value)):
+            return 1
+        return next((size for size in value.type.shape if size > 1), 1)
+
     @property
     def attentions(self) -> list[tuple[int, int]]:
-        """Bytes of the queries (and results), and of the keys (and values), of each attention of the forward pass."""
-        found = [node.operands for node in self.structure.forward if node.op.name == "Attention"]
-        return [(query.type.nbytes, key.type.nbytes) for query, key, *_ in found]
+        """Bytes of the queries and results, and of the keys and values, of each attention of the forward pass."""
+        found = [(node.results[0], *node.operands) for node in self.structure.forward if node.op.name == "Attention"]
+        return [
+            (query.type.nbytes + made.type.nbytes, key.type.nbytes + value.type.nbytes)
+            for made, query, key, value, *_ in found
+        ]
 
     @property
     def rows(self) -> list[int]:
@@ -176,7 +191,7 @@ class _Facts:
     def _kept(self, value: Any) -> int:
         """Bytes of a value as it is left or, where that is less, as all take it that use it."""
         taken = {self.plan.strategy(user).operand_layouts[i] for user, i in self.graph.users[value]}
-        return min(self.local(value), *(map(self.local, [value] * len(taken), taken) if len(taken) == 1 else ()))
+        return min([self.local(value), *(self.local(value, one) for one in taken if len(taken) == 1)])
 
     def over(self, axes: str, *kinds: str) -> float:
         """Bytes that a device sends over mesh axes, by the collectives of these kinds (all by default)."""
@@ -247,10 +262,10 @@ def _context(heads: bool) -> Any:
         data, parts = (size for _, size in of.mesh.axes)
         share = (parts - 1) / parts / data
         if heads:
-            moved = sum(4 * query + 4 * key for query, key in of.attentions) / parts
+            moved = sum(2 * ends + 2 * keys for ends, keys in of.attentions) / parts
             yield "sent by attention", moved * share, of.over("cp", "all_to_all")
         else:
-            ring = sum(2 * key + min(4 * key, 2 * query) for query, key in of.attentions)
+            ring = sum(keys + min(2 * keys, ends) for ends, keys in of.attentions)
             yield "sent by attention", ring * share, of.over("cp") - of.over("cp", "all_reduce")
         n = of.mesh.devices
         yield "sent for gradients", 2 * (n - 1) / n * of.parameters, of.all_sent - of.over("cp") + of.over(
