@@ -12,7 +12,8 @@ does not fit says why. The formulas know the model's sizes (parameters, layers, 
   tokens forward and two backward, one for the embedding and one for the head. With split sequences (Korthikanti et al.
   2022, 2205.05198, section 4) as much is sent, and what is kept for the backward pass is in t parts, too. The paper
   lays fused columns (queries, keys and values in one weight) out by heads; a model that has them one behind the other
-  sends what its ranks lack of them, forward and backward.
+  sends what the rank that lacks most of them lacks, forward and backward. With split sequences each rank sends its own
+  tokens to experts: what is then gathered for their columns, and scattered behind, are tokens once for each expert.
 - Ulysses (Jacobs et al. 2023, 2309.14509, section 3.2): queries, keys, values and results of attention change from
   sequences to heads and back, forward and backward.
 - Ring attention (Liu et al. 2023, 2310.01889, section 3): keys and values go round forward, and backward again with
@@ -107,19 +108,34 @@ class _Facts:
         return sum(state.type.nbytes for one in self.trained for state in one.states)
 
     def matrices(self, parts: int) -> tuple[float, float]:
-        """Bytes of parameters that are matrices, in so many parts; and of vectors and of tables of so many rows that
-        parts do not divide them, which lie whole."""
-        tables = {node.operands[0] for node, _ in self.structure.lookups}
-        known = [one.parameter for one in self.trained if one.parameter is not None]
-        split = [one for one in known if one.type.rank > 1 and not (one in tables and one.type.shape[0] % parts)]
+        """Bytes of parameters that are matrices, in so many parts; and of what lies whole: vectors, kernels of
+        convolutions, and tables (also of positions, that are just added) whose rows so many parts do not divide."""
+        known = [one.parameter for one in self.trained if one.parameter is not None and one.parameter.type.rank > 1]
+        split = [one for one in known if self._is_factor(one) or not self._rows_of(one) % parts]
         some = sum(one.type.nbytes for one in split)
         return some / parts, self.parameters - some
 
+    def _is_factor(self, value: Any) -> bool:
+        """Whether a parameter, or another form of it (cast, turned), is a factor of a product."""
+        users = self._forward_users(value)
+        known = {use.node for use in self.structure.weight_uses}
+        forms = [node.results[0] for node in users if len(node.operands) == 1 and node.results]
+        return any(node in known and "Conv" not in node.op.name for node in users) or any(map(self._is_factor, forms))
+
+    def _rows_of(self, value: Any) -> int:
+        """The rows of a table; 1 of a kernel."""
+        if any("Conv" in node.op.name for node in self._forward_users(value)):
+            return 1
+        return next((size for size in value.type.shape if size > 1), 1)
+
     @property
     def attentions(self) -> list[tuple[int, int]]:
-        """Bytes of the queries (and results), and of the keys (and values), of each attention of the forward pass."""
-        found = [node.operands for node in self.structure.forward if node.op.name == "Attention"]
-        return [(query.type.nbytes, key.type.nbytes) for query, key, *_ in found]
+        """Bytes of the queries and results, and of the keys and values, of each attention of the forward pass."""
+        found = [(node.results[0], *node.operands) for node in self.structure.forward if node.op.name == "Attention"]
+        return [
+            (query.type.nbytes + made.type.nbytes, key.type.nbytes + value.type.nbytes)
+            for made, query, key, value, *_ in found
+        ]
 
     @property
     def rows(self) -> list[int]:
@@ -127,8 +143,8 @@ class _Facts:
         return [node.results[0].type.nbytes for node in self.structure.forward if node.op.name == "DispatchTokens"]
 
     def misplaced(self, parts: int) -> float:
-        """Bytes of columns of fused products (queries, keys and values beside each other in one weight) that the mean
-        one of so many ranks lacks of its own: it has as many columns of all, but not its part of each."""
+        """Bytes of columns of fused products (queries, keys and values beside each other in one weight) that ranks
+        lack of their own, forward and backward: they have as many columns of all, but not their part of each."""
         return sum(
             _lacking([piece.type.shape[-1] for piece in node.results], parts) * node.operands[0].type.nbytes
             for node in self.structure.forward
@@ -170,7 +186,12 @@ class _Facts:
             if value in self.structure.fed and not node.op.view
             and any(user not in forward for user, _ in self.graph.users[value])
         ]  # fmt: skip
-        return sum(value.type.nbytes for value in values), sum(map(self.local, values))
+        return sum(value.type.nbytes for value in values), sum(map(self._kept, values))
+
+    def _kept(self, value: Any) -> int:
+        """Bytes of a value as it is left or, where that is less, as all take it that use it."""
+        taken = {self.plan.strategy(user).operand_layouts[i] for user, i in self.graph.users[value]}
+        return min([self.local(value), *(self.local(value, one) for one in taken if len(taken) == 1)])
 
     def over(self, axes: str, *kinds: str) -> float:
         """Bytes that a device sends over mesh axes, by the collectives of these kinds (all by default)."""
@@ -182,15 +203,22 @@ class _Facts:
 
 
 def _lacking(pieces: list[int], parts: int) -> float:
-    """Of columns in contiguous parts, the share of all that the mean rank has to get to have its part of each piece."""
-    total, start, lacking = sum(pieces), 0, 0.0
+    """Of columns in contiguous parts, the share of all that a rank has to get to have its part of each piece (of each
+    the rank that lacks most), and then to have its part of all again (the rank that lacks most of that)."""
+    total, start, forward, backward = sum(pieces), 0, 0.0, [0.0] * parts
     for size in pieces:
+        mine = [(start + rank * size / parts, start + (rank + 1) * size / parts) for rank in range(parts)]
+        own = [(rank * total / parts, (rank + 1) * total / parts) for rank in range(parts)]
+        has = [_overlap(one, other) for one, other in zip(mine, own, strict=True)]
+        forward += max(size / parts - one for one in has)
         for rank in range(parts):
-            first, last = start + rank * size / parts, start + (rank + 1) * size / parts
-            has = min(last, (rank + 1) * total / parts) - max(first, rank * total / parts)
-            lacking += size / parts - max(has, 0.0)
+            backward[rank] += _overlap((start, start + size), own[rank]) - has[rank]
         start += size
-    return lacking / total / parts
+    return (forward + max(backward)) / total
+
+
+def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
+    return max(min(one[1], other[1]) - max(one[0], other[0]), 0.0)
 
 
 Says = Iterator[tuple[str, float, float]]
@@ -215,7 +243,9 @@ def _megatron(sequence: bool) -> Any:
         yield "parameters held", split + whole, of.held_parameters
         if of.is_vocabulary_model:
             sums = (4 * of.layers + 2) * of.stream + 3 * of.tokens
-            moved = 2 * of.misplaced(tensor)
+            if sequence:
+                sums += 2 * (sum(of.rows) - len(of.rows) * of.stream)
+            moved = of.misplaced(tensor)
             yield "sent over tp", (2 * (tensor - 1) / tensor * sums + moved) / data, of.over("tp")
         every = data * tensor if sequence else data
         sent = 2 * (data - 1) / data * split + 2 * (every - 1) / every * whole
@@ -232,10 +262,10 @@ def _context(heads: bool) -> Any:
         data, parts = (size for _, size in of.mesh.axes)
         share = (parts - 1) / parts / data
         if heads:
-            moved = sum(4 * query + 4 * key for query, key in of.attentions) / parts
+            moved = sum(2 * ends + 2 * keys for ends, keys in of.attentions) / parts
             yield "sent by attention", moved * share, of.over("cp", "all_to_all")
         else:
-            ring = sum(2 * key + min(4 * key, 2 * query) for query, key in of.attentions)
+            ring = sum(keys + min(2 * keys, ends) for ends, keys in of.attentions)
             yield "sent by attention", ring * share, of.over("cp") - of.over("cp", "all_reduce")
         n = of.mesh.devices
         yield "sent for gradients", 2 * (n - 1) / n * of.parameters, of.all_sent - of.over("cp") + of.over(

@@ -32,9 +32,10 @@ for ranks in 1 2 4 6; do
     "$PYTHON" -m autoshard run -n "$ranks" --timeout 300 tests/mpi/run_pytest.py -q tests/mpi "$@"
 done
 
-part "training, random programs and rings on 8 ranks" \
+part "training, random programs, rings and experts on 8 ranks" \
   "$PYTHON" -m autoshard run -n 8 --timeout 300 tests/mpi/run_pytest.py -q \
-  tests/mpi/test_transformer.py tests/mpi/test_random_programs.py tests/mpi/test_attention_rings.py "$@"
+  tests/mpi/test_transformer.py tests/mpi/test_random_programs.py tests/mpi/test_attention_rings.py \
+  tests/mpi/test_experts.py "$@"
 
 printf '\n'
 if [ ${#failed[@]} -gt 0 ]; then

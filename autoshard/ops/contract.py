@@ -66,11 +66,12 @@ def _(g, y, x, w, transpose_a, transpose_b):
     return dx, matmul(x, g, transpose_a=not transpose_a)
 
 
-def _weight_equation(lead: int, transpose_a: bool, transpose_b: bool) -> str:
-    """Gradient of the matrix of a product with `lead` leading dims, which are contracted with m."""
+def _weight_equation(lead: int, transpose_a: bool, transpose_b: bool, own: int = 0) -> str:
+    """Gradient of the matrix of a product with `lead` leading dims, which are contracted with m, but for the last ones
+    that the matrix has as its `own`."""
     batch = string.ascii_uppercase[:lead]
     left, weight = "km" if transpose_a else "mk", "nk" if transpose_b else "kn"
-    return f"{batch}{left},{batch}mn->{weight}"
+    return f"{batch}{left},{batch}mn->{batch[lead - own :]}{weight}"
 
 
 @operator(
@@ -85,11 +86,14 @@ def batch_matmul(x, w, *, transpose_a=False, transpose_b=False):
 
 @batch_matmul.gradient
 def _(g, y, x, w, transpose_a, transpose_b):
+    lead, shared = len(x.shape) - 2, len(x.shape) - len(w.shape)
     if transpose_a:
         dx = batch_matmul(w, g, transpose_a=transpose_b, transpose_b=True)
     else:
         dx = batch_matmul(g, w, transpose_b=not transpose_b)
-    if transpose_b:
+    if shared > 0 and tuple(x.shape[shared:-2]) == tuple(w.shape[:-2]):  # one matrix for all along the first dims
+        dw = einsum(x, g, equation=_weight_equation(lead, transpose_a, transpose_b, lead - shared))
+    elif transpose_b:
         dw = batch_matmul(g, x, transpose_a=True, transpose_b=transpose_a)
     else:
         dw = batch_matmul(x, g, transpose_a=not transpose_a)

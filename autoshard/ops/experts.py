@@ -6,10 +6,14 @@ either splits blocks, and each rank has rows for all experts, or experts, and ea
 its own: the redistribution from one to the other is the all-to-all of tokens. With blocks of a single token there is
 room for whatever is chosen (dropless). Else an expert that more tokens of a block choose than it has room for is an
 error: nothing is dropped in silence.
+
+Tokens may have dims before theirs (the batch, and then the sequence), which rows then have before that of the experts:
+blocks are of the tokens of one sample.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,13 +44,18 @@ def _like(gradient: Any, of: Any) -> Any:
     return gradient if dtype(gradient.dtype) == to else cast(gradient, dtype=to.name)
 
 
-def _tokens(tokens: int, blocks: int, room: int, what: str) -> tuple[str, str, dict[str, int]]:
-    """How a dim of tokens and one of an expert's rows are written in a rule, and what their factors come to."""
+def _tokens(of: Shape, blocks: int, room: int, what: str) -> tuple[str, str, dict[str, int]]:
+    """How the dims of tokens and those of experts' rows are written in a rule, and what their factors come to."""
+    tokens = of[-2]
     if blocks < 1 or tokens % blocks or room < 1:
         raise ShapeError(f"{what}: {blocks} blocks with room for {room} do not divide {tokens} tokens")
     size = tokens // blocks
     token, row = "(b [r])" if size > 1 else "b", "(b [s])" if room > 1 else "b"
-    return token, row, {"b": blocks, **({"r": size} if size > 1 else {}), **({"s": room} if room > 1 else {})}
+    return (
+        f"... {token}",
+        f"... e {row}",
+        {"b": blocks, **({"r": size} if size > 1 else {}), **({"s": room} if room > 1 else {})},
+    )
 
 
 def _work(tokens: Shape, other: Shape, of: Shape, *, room: int, experts: int = 0, **_: object) -> float:
@@ -55,8 +64,8 @@ def _work(tokens: Shape, other: Shape, of: Shape, *, room: int, experts: int = 0
 
 
 def _dispatch_rule(x: Shape, chosen: Shape, gates: Shape, *, experts: int, blocks: int, room: int, **_: object) -> Any:
-    token, row, sizes = _tokens(x[0], blocks, room, "DispatchTokens")
-    return f"{token} d, {token} [k], {token} [k] -> e {row} d", {**sizes, "e": experts}
+    token, row, sizes = _tokens(x, blocks, room, "DispatchTokens")
+    return f"{token} d, {token} [k], {token} [k] -> {row} d", {**sizes, "e": experts}
 
 
 @operator(
@@ -71,12 +80,12 @@ def _dispatch_rule(x: Shape, chosen: Shape, gates: Shape, *, experts: int, block
 def dispatch_tokens(x, chosen, gates, *, experts, blocks, room, first=0):
     """rows[e, c] = gates[t, j] x[t] for each token t that chooses expert e as its j-th; other rows are zero.
 
-    x is [t, d], chosen and gates [t, k], the result [e, blocks * room, d]. Of a block's tokens those that choose an
-    expert come in order. Where the experts are a block themselves, `first` is the number of the first of them.
+    x is [..., t, d], chosen and gates [..., t, k], the result [..., e, blocks * room, d]. Of a block's tokens those
+    that choose an expert come in order. Where the experts are a block themselves, `first` is the number of the first.
     """
     mask = _weights(chosen, gates, first, experts, blocks, room)
-    found = np.matmul(mask, np.reshape(x, (1, blocks, x.shape[0] // blocks, x.shape[1])))
-    return np.reshape(found, (experts, blocks * room, x.shape[1]))
+    found = np.matmul(mask, _by_block(x, 1, blocks))
+    return np.reshape(found, (*x.shape[:-2], experts, blocks * room, x.shape[-1]))
 
 
 @dispatch_tokens.gradient
@@ -87,13 +96,17 @@ def _(g, y, x, chosen, gates, *, experts, blocks, room, **_):
 
 @dispatch_tokens.localize
 def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    blocks = _local_blocks(place.local_operand(0)[0], place.operands[0].shape[0], attrs)
-    return {"experts": place.local_result()[0], "blocks": blocks, "first": place.result_offset(0)}
+    dim = len(place.local_result()) - 3
+    return {
+        "experts": place.local_result()[dim],
+        "blocks": _local_blocks(attrs, place, 0),
+        "first": place.result_offset(dim),
+    }
 
 
 def _combine_rule(rows: Shape, chosen: Shape, gates: Shape, *, blocks: int, room: int, **_: object) -> Any:
-    token, row, sizes = _tokens(chosen[0], blocks, room, "CombineTokens")
-    return f"e {row} d, {token} [k], {token} [k] -> {token} d", sizes
+    token, row, sizes = _tokens(chosen, blocks, room, "CombineTokens")
+    return f"{row} d, {token} [k], {token} [k] -> {token} d", sizes
 
 
 @operator(
@@ -101,24 +114,24 @@ def _combine_rule(rows: Shape, chosen: Shape, gates: Shape, *, blocks: int, room
     rule=_combine_rule,
     dtype=_type,
     linear=((0,), (2,)),
-    flops=lambda rows, chosen, gates, **attrs: _work(rows, chosen, gates, experts=rows[0], **attrs),
+    flops=lambda rows, chosen, gates, **attrs: _work(rows, chosen, gates, experts=rows[-3], **attrs),
     filling=Filling(fills={1: _ABSENT}),
     storage=Storage(scratch=0),
 )
 def combine_tokens(rows, chosen, gates, *, blocks, room, first=0):
     """y[t] = the sum over j of gates[t, j] times the row of token t for its j-th expert, as DispatchTokens lays rows.
 
-    rows is [e, blocks * room, d], chosen and gates are [t, k], the result is [t, d].
+    rows is [..., e, blocks * room, d], chosen and gates are [..., t, k], the result is [..., t, d].
     """
-    experts, _, width = rows.shape
-    mask = np.swapaxes(_weights(chosen, gates, first, experts, blocks, room), 2, 3)
-    found = np.sum(np.matmul(mask, np.reshape(rows, (experts, blocks, room, width))), axis=0)
-    return np.reshape(found, (chosen.shape[0], width))
+    experts, width = rows.shape[-3], rows.shape[-1]
+    mask = np.swapaxes(_weights(chosen, gates, first, experts, blocks, room), -1, -2)
+    found = np.sum(np.matmul(mask, _by_block(rows, experts, blocks)), axis=1)
+    return np.reshape(found, (*chosen.shape[:-1], width))
 
 
 @combine_tokens.gradient
 def _(g, y, rows, chosen, gates, *, blocks, room, **_):
-    sent = dispatch_tokens(g, chosen, gates, experts=rows.shape[0], blocks=blocks, room=room)
+    sent = dispatch_tokens(g, chosen, gates, experts=rows.shape[-3], blocks=blocks, room=room)
     return _like(sent, rows), None, _like(gate_products(g, rows, chosen, blocks=blocks, room=room), gates)
 
 
@@ -128,8 +141,8 @@ def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
 
 
 def _products_rule(x: Shape, rows: Shape, chosen: Shape, *, blocks: int, room: int, **_: object) -> Any:
-    token, row, sizes = _tokens(x[0], blocks, room, "GateProducts")
-    return f"{token} d, e {row} d, {token} [k] -> {token} [k]", sizes
+    token, row, sizes = _tokens(x, blocks, room, "GateProducts")
+    return f"{token} d, {row} d, {token} [k] -> {token} [k]", sizes
 
 
 @operator(
@@ -137,26 +150,25 @@ def _products_rule(x: Shape, rows: Shape, chosen: Shape, *, blocks: int, room: i
     rule=_products_rule,
     dtype=_type,
     linear=((0,), (1,)),
-    flops=lambda x, rows, chosen, **attrs: _work(x, rows, chosen, experts=rows[0], **attrs),
+    flops=lambda x, rows, chosen, **attrs: _work(x, rows, chosen, experts=rows[-3], **attrs),
     filling=Filling(fills={2: _ABSENT}),
     storage=Storage(scratch=0),
 )
 def gate_products(x, rows, chosen, *, blocks, room, first=0):
     """p[t, j] = the product of x[t] and the row of token t for its j-th expert: the gradient of gates.
 
-    x is [t, d], rows [e, blocks * room, d], chosen [t, k], the result [t, k].
+    x is [..., t, d], rows [..., e, blocks * room, d], chosen [..., t, k], the result [..., t, k].
     """
-    experts, _, width = rows.shape
-    tokens = np.reshape(x, (1, blocks, x.shape[0] // blocks, width))
-    products = np.matmul(tokens, np.swapaxes(np.reshape(rows, (experts, blocks, room, width)), 2, 3))
+    experts = rows.shape[-3]
+    products = np.matmul(_by_block(x, 1, blocks), np.swapaxes(_by_block(rows, experts, blocks), -1, -2))
     hit = _rows_of(chosen, first, experts, blocks, room)
-    found = np.sum(np.where(hit, products[:, :, :, None, :], np.zeros((), products.dtype)), axis=(0, 4))
+    found = np.sum(np.where(hit, products[..., None, :], np.zeros((), products.dtype)), axis=(1, 5))
     return np.reshape(found, chosen.shape)
 
 
 @gate_products.gradient
 def _(g, y, x, rows, chosen, *, blocks, room, **_):
-    sent = dispatch_tokens(x, chosen, g, experts=rows.shape[0], blocks=blocks, room=room)
+    sent = dispatch_tokens(x, chosen, g, experts=rows.shape[-3], blocks=blocks, room=room)
     back = combine_tokens(rows, chosen, g, blocks=blocks, room=room)
     return _like(back, x), _like(sent, rows), None
 
@@ -167,40 +179,47 @@ def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
 
 
 def _local_rows(attrs: Mapping[str, Any], place: Place, rows: int, tokens: int) -> dict[str, Any]:
-    blocks = _local_blocks(place.local_operand(tokens)[0], place.operands[tokens].shape[0], attrs)
-    return {"blocks": blocks, "first": place.operand_offset(rows, 0)}
+    first = place.operand_offset(rows, len(place.local_operand(rows)) - 3)
+    return {"blocks": _local_blocks(attrs, place, tokens), "first": first}
 
 
-def _local_blocks(local: int, tokens: int, attrs: Mapping[str, Any]) -> int:
-    return local // (tokens // attrs["blocks"])
+def _local_blocks(attrs: Mapping[str, Any], place: Place, tokens: int) -> int:
+    return place.local_operand(tokens)[-2] // (place.operands[tokens].shape[-2] // attrs["blocks"])
+
+
+def _by_block(x: Any, experts: int, blocks: int) -> Any:
+    """Tokens (of one "expert") or rows as [sample, expert, block, token or row, d]."""
+    count = math.prod(x.shape[:-2]) // experts
+    return np.reshape(x, (count, experts, blocks, x.shape[-2] // blocks, x.shape[-1]))
 
 
 def _rows_of(chosen: Any, first: int, experts: int, blocks: int, room: int) -> Any:
-    """Whether a token's j-th choice is a row of an expert, as [expert, block, token, j, row].
+    """Whether a token's j-th choice is a row of an expert, as [sample, expert, block, token, j, row].
 
     Raises:
         ShapeError: more tokens of a block choose an expert than it has room for.
     """
-    count, size = chosen.shape[0] // blocks, chosen.shape[0] // blocks * chosen.shape[1]
-    of = np.reshape(first + np.arange(experts), (experts, 1, 1))
-    hit = np.reshape(chosen, (1, blocks, size)) == of
+    samples, count = math.prod(chosen.shape[:-2]), chosen.shape[-2] // blocks
+    size = count * chosen.shape[-1]
+    of = np.reshape(first + np.arange(experts), (1, experts, 1, 1))
+    hit = np.reshape(chosen, (samples, 1, blocks, size)) == of
     if count == 1 and room == 1:  # a token's own row, also if it chooses an expert twice
-        return np.reshape(hit, (experts, blocks, count, chosen.shape[1], 1))
-    place = np.add.accumulate(np.where(hit, 1, 0), axis=2) - 1
+        return np.reshape(hit, (samples, experts, blocks, count, chosen.shape[-1], 1))
+    place = np.add.accumulate(np.where(hit, 1, 0), axis=3) - 1
     if np.any(hit & (place >= room)):
-        most = int(np.max(np.sum(hit, axis=2)))
+        most = int(np.max(np.sum(hit, axis=3)))
         raise ShapeError(
             f"tokens to experts: {most} of {size} choices in a block are of one expert, which has room for {room}; "
             "import the model with a larger capacity_factor (inf: room for all)"
         )
-    rows = np.reshape(np.arange(room), (1, 1, 1, room))
-    found = hit[:, :, :, None] & (place[:, :, :, None] == rows)
-    return np.reshape(found, (experts, blocks, count, chosen.shape[1], room))
+    rows = np.reshape(np.arange(room), (1, 1, 1, 1, room))
+    found = hit[..., None] & (place[..., None] == rows)
+    return np.reshape(found, (samples, experts, blocks, count, chosen.shape[-1], room))
 
 
 def _weights(chosen: Any, gates: Any, first: int, experts: int, blocks: int, room: int) -> Any:
-    """The gate with which a token goes to a row of an expert, as [expert, block, row, token]."""
+    """The gate with which a token goes to a row of an expert, as [sample, expert, block, row, token]."""
     hit = _rows_of(chosen, first, experts, blocks, room)
-    gates = np.reshape(gates, (1, blocks, chosen.shape[0] // blocks, chosen.shape[1], 1))
-    found = np.sum(np.where(hit, gates, np.zeros((), gates.dtype)), axis=3)
-    return np.swapaxes(found, 2, 3)
+    gates = np.reshape(gates, (hit.shape[0], 1, blocks, chosen.shape[-2] // blocks, chosen.shape[-1], 1))
+    found = np.sum(np.where(hit, gates, np.zeros((), gates.dtype)), axis=4)
+    return np.swapaxes(found, -1, -2)

@@ -32,8 +32,8 @@ from costmodel import format_seconds
 
 NAME, MODE, AXES = "auto", "mode", "axes"
 MOST_AXES = 3
-ENOUGH = 15.0
-"""Seconds after which no other shape is planned."""
+ENOUGH = 20.0
+"""Seconds for all shapes together: one that would take longer than is left, as the slowest so far, is not planned."""
 _NAMES = "abcdefghijklmnop"
 
 
@@ -50,13 +50,15 @@ def auto(problem: Problem) -> Plan:
     search = find_mode(inner)
     found: dict[str, Plan] = {}
     seconds: dict[str, float] = {}
-    every, end = list(shapes(problem.mesh.devices, axes)), now() + ENOUGH
+    every, end, slowest = list(shapes(problem.mesh.devices, axes)), now() + ENOUGH, 0.0
     for mesh in sorted(every, key=lambda mesh: (len(mesh.axes), max(mesh.sizes.values(), default=1))):
-        if found and now() > end:
+        began = now()
+        if began + slowest > end:
             break
         one = again(mesh)
         plan = search(replace(one, options=_passed(one.options)))
         found[str(mesh)], seconds[str(mesh)] = plan, plan_seconds(plan, chooser(mesh, problem.hardware).prices)
+        slowest = max(slowest, now() - began)
     best = min(_fitting(found, problem.options.get(MEMORY)), key=lambda shape: seconds[shape])
     told = ", ".join(f"{shape} {format_seconds(cost)}" for shape, cost in seconds.items())
     plan = found[best]

@@ -23,6 +23,7 @@ from autoshard.search.choose import chooser
 from autoshard.search.draft import Draft, Pricing
 from autoshard.search.eliminate import CostGraph
 from autoshard.search.finish import plan_of
+from autoshard.search.least_sum import tables_of
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
 from autoshard.search.strategies import Menu
@@ -56,7 +57,7 @@ def dynamic_programming(problem: Problem) -> Plan:
     pricing = Pricing(problem, prices)
     best: tuple[Draft, CostGraph] | None = None
     for atoms in ways:
-        tables = Tables(problem, prices, atoms, candidates=Candidates(algorithm, prices))
+        tables = tables_of(problem, atoms, None if algorithm == PLAIN else Candidates(algorithm, prices))
         costs = cost_graph(tables, algorithm)
         choice = costs.solve()
         draft = Draft(pricing, {node: tables.strategy(node, choice) for node in problem.graph.nodes})
@@ -74,8 +75,6 @@ class Candidates:
         self.algorithm, self.prices = algorithm, prices
 
     def __call__(self, node: Node, menu: Menu) -> list[int]:
-        if self.algorithm == PLAIN:
-            return list(range(len(menu)))
         rows = [row for row in range(len(menu)) if self.algorithm.admits(node, menu.strategy(row))]
         most = self.algorithm.most
         if most is None or len(rows) <= most:

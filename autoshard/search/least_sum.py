@@ -17,7 +17,7 @@ from autoshard.search.choose import ALTERNATIVES
 from autoshard.search.problem import Problem
 from autoshard.search.settle import Settled, settle_below
 from autoshard.search.strategies import Atoms
-from autoshard.search.tables import Tables, needs_detours
+from autoshard.search.tables import Candidates, Tables, needs_detours
 from autoshard.search.transfers import Transfers
 from autoshard.search.ways import Ways
 from autoshard.util.clock import now
@@ -104,9 +104,19 @@ def _transfers(hardware: Hardware, atoms: Atoms, detours: bool) -> Transfers:
     return Transfers(prices_for(hardware), atoms, detours)
 
 
-def tables_of(problem: Problem, atoms: Atoms) -> Tables:
+def tables_of(problem: Problem, atoms: Atoms, candidates: Candidates | None = None) -> Tables:
+    """The tables of a problem on these pieces of its mesh, with all strategies unless `candidates` chooses some.
+
+    Of a mesh that is used in one way alone they are made once, whichever search asks.
+    """
+    key = Tables, atoms
+    if key in problem.remembered and candidates is None:
+        return problem.remembered[key]
     transfers = _transfers(problem.hardware, atoms, needs_detours(problem, atoms))
-    return Tables(problem, prices_for(problem.hardware), atoms, transfers)
+    tables = Tables(problem, prices_for(problem.hardware), atoms, transfers, candidates)
+    if candidates is None and not atoms.bundled:
+        problem.remembered[key] = tables
+    return tables
 
 
 def plan_of_choice(tables: Tables, settled: Settled) -> Plan:

@@ -89,6 +89,11 @@ class Problem:
     passes: tuple[str, ...] = DEFAULT
 
     @cached_property
+    def remembered(self) -> dict[Any, Any]:
+        """What searches of this very problem worked out and others need again, by what it is."""
+        return {}
+
+    @cached_property
     def latency_shares(self) -> Mapping[Value, float]:
         """Values whose collectives can share a buffer with others, and what of the latency each counts."""
         return latency_shares(self.graph, self.inside)

@@ -4,7 +4,11 @@
 
 Blocks of batch and sequence together are no blocks of their merged dim, so that a mesh that splits both would have to
 gather what is flattened. Operators that work on each row alone, or sum over all rows, do the same on rows of several
-dims. Rows stay flattened where something else needs them so: the tokens that are sorted for experts, outputs.
+dims. Tokens that go to experts and back do so sample by sample, and what works on experts' rows does on those of each:
+
+    rows of experts [e, (b c), d] -> product -> [e, (b c), n]    ->    [b, e, c, d] -> product -> [b, e, c, n]
+
+Rows stay flattened where something else needs them so: the tokens that are sorted, outputs.
 """
 
 from __future__ import annotations
@@ -22,8 +26,14 @@ from autoshard.transform.simplify import live_nodes, with_nodes
 from autoshard.util.errors import AutoshardError
 
 Shape = tuple[int, ...]
+ROWS = -2
+"""The dim of experts' rows: behind the experts', before the columns."""
 AXES = ("axis", "axes", "dim", "dims", "begin_norm_axis", "begin_params_axis")
 """Attributes that number dims."""
+WHOLE = {"begin": None, "end": None, "strides": 1}
+"""Attributes that say something of each dim, and what they say where all of it is taken."""
+EXPERTS = ("DispatchTokens", "CombineTokens")
+"""The operators that send tokens to experts, and back."""
 
 
 def unmerged(graph: Graph, keep: Collection[Node] = ()) -> Graph:
@@ -47,12 +57,14 @@ def unmerged(graph: Graph, keep: Collection[Node] = ()) -> Graph:
 
 class _Rows:
     """One look at a graph. `rows` has, for each value with flattened rows, the one with rows of several dims;
-    `needed` the reshapes that flatten what something needs flattened, `instead` values that are others now."""
+    `dims` the leading dims of these; `sent` are values with rows of experts. `needed` are the reshapes that flatten
+    what something needs flattened, `instead` values that are others now."""
 
     def __init__(self, graph: Graph, stays: Collection[Node]) -> None:
         self.graph, self.stays = graph, stays
         self.rows: dict[Value, Value] = {}
         self.dims: dict[Value, Shape] = {}
+        self.sent: set[Value] = set()
         self.makers: dict[Value, frozenset[Node]] = {}
         self.needed: set[Node] = set()
         self.instead: dict[Value, Value] = {}
@@ -115,13 +127,35 @@ class _Rows:
         if len(leads) != 1 or node.op.has_effects(node.attrs):
             return None
         (lead,) = leads
-        operands = tuple(self.rows.get(value, self.instead.get(value, value)) for value in node.operands)
         makers = frozenset[Node]().union(*(self.makers[value] for value in flat))
         if node.op.name == "Reshape":
-            return self._reshaped(node, operands[0], lead, makers)
-        attrs = self._attributes(node, operands, lead)
-        if attrs is None:
-            return None
+            return None if self.sent.issuperset(flat) else self._reshaped(node, self.rows[flat[0]], lead, makers)
+        for fills in (self._fills(node, lead), {}):
+            made = {value: one.results[0] for value, one in fills.items()}
+            operands = tuple(made.get(one) or self.rows.get(one, self.instead.get(one, one)) for one in node.operands)
+            attrs = self._attributes(node, operands, [one in self.rows or one in made for one in node.operands], lead)
+            if attrs is not None:
+                return (*fills.values(), self._made(node, operands, attrs, lead, makers))
+        return None
+
+    def _fills(self, node: Node, lead: Shape) -> dict[Value, Node]:
+        """Operands that are one number for each flattened row, as what makes it for each of the rows as they were."""
+        found = {}
+        for value in node.operands:
+            maker = self.graph.producers.get(value, (None, 0))[0]
+            if maker is not None and maker.op.name == "Fill" and value.type.shape[:1] == (math.prod(lead),):
+                of = TensorType.of((*lead, *value.type.shape[1:]), value.type.dtype)
+                attrs = maker.op.check_attributes({**maker.attrs, "shape": of.shape})
+                found[value] = Node(maker.op, (), attrs, (Value(of, value.name),), maker.name, maker.source)
+        return found
+
+    def _made(
+        self, node: Node, operands: tuple[Value, ...], attrs: dict[str, Any], lead: Shape, makers: frozenset[Node]
+    ) -> Node:
+        """The operator on rows of several dims. Its results are rows of experts if that is what it sends tokens to, or
+        if it works on such."""
+        sends = node.op.name == EXPERTS[0] or node.op.name not in EXPERTS and any(
+            value in self.sent for value in node.operands)  # fmt: skip
         results = []
         for value, of in zip(node.results, node.op.result_types(_types(operands), attrs), strict=True):
             results.append(Value(of, value.name))
@@ -129,7 +163,8 @@ class _Rows:
                 self.instead[value] = results[-1]
             else:
                 self._note(value, results[-1], lead, makers)
-        return (Node(node.op, operands, attrs, tuple(results), node.name, node.source, is_custom=node.is_custom),)
+                self.sent.update([value] if sends else [])
+        return Node(node.op, tuple(operands), attrs, tuple(results), node.name, node.source, is_custom=node.is_custom)
 
     def _reshaped(self, node: Node, rows: Value, lead: Shape, makers: frozenset[Node]) -> tuple[Node, ...] | None:
         """A reshape of rows: back to what they were, or of what lies behind them."""
@@ -149,11 +184,22 @@ class _Rows:
         attrs = node.op.check_attributes({**node.attrs, "shape": made.type.shape})
         return (Node(node.op, (rows,), attrs, (made,), node.name, node.source),)
 
-    def _attributes(self, node: Node, operands: tuple[Value, ...], lead: Shape) -> dict[str, Any] | None:
+    def _attributes(
+        self, node: Node, operands: tuple[Value, ...], flat: list[bool], lead: Shape
+    ) -> dict[str, Any] | None:
         """The attributes with which the operator does to rows of several dims what it did to flattened ones."""
-        flat = [value in self.rows for value in node.operands]
-        wanted = _spread(node.rule, flat, lead)
-        for attrs in (dict(node.attrs), _shifted(node, len(lead))) if wanted else ():
+        sent = [value in self.sent for value in node.operands]
+        if node.op.name in EXPERTS:
+            return _of_samples(node, lead) if all(flat) and sent == [node.op.name != EXPERTS[0], False, False] else None
+        if any(sent):
+            wanted = _spread_sent(node.rule, sent, lead) if sent == flat else None
+        else:
+            wanted = _spread(node.rule, flat, lead)
+        shifted = _behind(node, len(lead) - 1) if any(sent) else _shifted(node, len(lead))
+        if isinstance(shape := shifted.get("shape"), tuple) and len(shape) > 1:
+            rows = (*shape[:ROWS], shape[ROWS] // math.prod(lead[:-1]), *shape[ROWS + 1 :])
+            shifted["shape"] = (*lead[:-1], *rows) if any(sent) else (*lead, *shape[1:])
+        for attrs in (dict(node.attrs), shifted) if wanted else ():
             with suppress(AutoshardError):
                 if _form(node.op.rule(_types(operands), attrs)) == wanted:
                     return attrs
@@ -180,7 +226,32 @@ def _shifted(node: Node, count: int) -> dict[str, Any]:
         elif isinstance(axes, int) and not isinstance(axes, bool):
             moved = places(axes)
             found[name] = moved[0] if len(moved) == 1 else moved
-    return found
+    return _widened(found, count - 1)
+
+
+def _behind(node: Node, count: int) -> dict[str, Any]:
+    """The attributes where so many dims have come before the first."""
+
+    def moved(axis: Any) -> Any:
+        if isinstance(axis, tuple):
+            return tuple(map(moved, axis))
+        return axis + count if isinstance(axis, int) and not isinstance(axis, bool) and axis >= 0 else axis
+
+    return _widened({name: moved(of) if name in AXES else of for name, of in node.attrs.items()}, count)
+
+
+def _widened(attrs: dict[str, Any], count: int) -> dict[str, Any]:
+    """The attributes with what they say of each dim also for so many before the first, of which all is taken."""
+    return {name: (WHOLE[name],) * count + of if name in WHOLE and isinstance(of, tuple) else of
+            for name, of in attrs.items()}  # fmt: skip
+
+
+def _of_samples(node: Node, lead: Shape) -> dict[str, Any] | None:
+    """The attributes with which tokens go to experts, or back, sample by sample; None where blocks are of several."""
+    samples, blocks = math.prod(lead[:-1]), node.attrs["blocks"]
+    if blocks % samples or lead[-1] % (blocks // samples):
+        return None
+    return {**node.attrs, "blocks": blocks // samples}
 
 
 def _spread(rule: Rule, flat: list[bool], lead: Shape) -> tuple | None:
@@ -191,10 +262,7 @@ def _spread(rule: Rule, flat: list[bool], lead: Shape) -> tuple | None:
     if len(row) != 1:
         return None
     (number,) = row
-    factor = rule.factors[number]
-    if factor.kind not in (PASS, REDUCTION) or factor.whole or factor.exchange or factor.blocked:
-        return None
-    if any(one.follows == factor.name or one.joins for one in rule.factors) or factor.follows:
+    if not _is_plain(rule, number):
         return None
     sides = [*zip(rule.operands, flat, strict=True), *((dims, number in sum(dims, ())) for dims in rule.results)]
     for dims, is_flat in sides:
@@ -204,8 +272,33 @@ def _spread(rule: Rule, flat: list[bool], lead: Shape) -> tuple | None:
     return _form(rule, {number: lead})
 
 
-def _form(rule: Rule, spread: Mapping[int, Shape] | None = None) -> tuple:
-    """What a rule says, whatever its letters are; with the factors of `spread` in several dims instead of one."""
+def _spread_sent(rule: Rule, sent: list[bool], lead: Shape) -> tuple | None:
+    """The same for rows of experts, whose samples come before all other dims."""
+    found = {dims[ROWS] for dims, is_sent in zip(rule.operands, sent, strict=True) if is_sent}
+    row = found.pop() if len(found) == 1 else ()
+    samples = math.prod(lead[:-1])
+    if len(row) != 1 or not _is_plain(rule, row[0]) or rule.factors[row[0]].size % samples:
+        return None
+    (number,) = row
+    sides = [*zip(rule.operands, sent, strict=True), *((dims, True) for dims in rule.results)]
+    for dims, is_sent in sides:
+        places = [i for i, dim in enumerate(dims) if number in dim]
+        if places != ([len(dims) + ROWS] if is_sent else []) or is_sent and dims[ROWS] != row:
+            return None
+    return _form(rule, {number: (*lead[:-1], rule.factors[number].size // samples)}, before=True)
+
+
+def _is_plain(rule: Rule, number: int) -> bool:
+    """Whether a factor is that of rows which each stand alone or are all summed."""
+    factor = rule.factors[number]
+    if factor.kind not in (PASS, REDUCTION) or factor.whole or factor.exchange or factor.blocked or factor.follows:
+        return False
+    return not any(one.follows == factor.name or one.joins for one in rule.factors)
+
+
+def _form(rule: Rule, spread: Mapping[int, Shape] | None = None, before: bool = False) -> tuple:
+    """What a rule says, whatever its letters are; with the factors of `spread` in several dims instead of one, in its
+    place or, all but the last of them, `before` all other dims."""
     spread = spread or {}
     known: dict[tuple[int, int], int] = {}
     kinds: list[tuple] = []
@@ -220,9 +313,13 @@ def _form(rule: Rule, spread: Mapping[int, Shape] | None = None) -> tuple:
 
     def side(dims: tuple[tuple[int, ...], ...]) -> tuple:
         found: list[tuple[int, ...]] = []
+        if before:
+            spreads = [dim[0] for dim in dims if len(dim) == 1 and dim[0] in spread]
+            found += [(number(i, part),) for i in spreads for part in range(len(spread[i]) - 1)]
         for dim in dims:
             if len(dim) == 1 and dim[0] in spread:
-                found += [(number(dim[0], part),) for part in range(len(spread[dim[0]]))]
+                parts = range(len(spread[dim[0]]))
+                found += [(number(dim[0], part),) for part in (parts[-1:] if before else parts)]
             else:
                 found.append(tuple(number(i, 0) for i in dim))
         return tuple(found)

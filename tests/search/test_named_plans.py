@@ -222,3 +222,50 @@ def test_structure_is_found_by_roles_and_rules(step):
         nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1), array(24, 12), array(24, 8)
     )
     assert [one.states for one in Structure(sgd.graph).updates] == [()] * 4
+
+
+class PostNorm(nn.Cell):
+    """A network whose norms come behind the sums: gradients of three products meet that of the stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weights = (Parameter(array(16, 24, seed=i) / 4, name=f"in{i}") for i in range(3))
+        self.first, self.second, self.third = weights
+        self.out, self.scale = Parameter(array(24, 16, seed=4) / 4, name="out"), Parameter(array(16), name="scale")
+
+    def construct(self, x):
+        x = ops.relu(x * self.scale)
+        made = ops.matmul(x, self.first) * ops.relu(ops.matmul(x, self.second)) * ops.matmul(x, self.third)
+        return ops.reduce_sum(ops.square(ops.relu(x + ops.matmul(made, self.out))))
+
+
+def test_terms_that_meet_are_summed_once():
+    network = PostNorm()
+    made = train_step(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), array(8, 16))
+    found = planned(made, "megatron", "tp=4")
+    sums = [str(one.of) for one in found.program.collectives if one.step.kind == "all_reduce"]
+    assert sums == ["f32[8, 16]", "f32[16]"], "behind the products forward; backward where all four terms have met"
+    assert_runs_as_whole(found, (array(8, 16),))
+
+
+class NormedColumns(nn.Cell):
+    """A network that norms the columns of a product: their squares are summed over all ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Parameter(array(16, 24) / 4, name="first")
+        self.second = Parameter(array(24, 16) / 4, name="second")
+
+    def construct(self, x):
+        wide = ops.matmul(x, self.first)
+        normed = wide * ops.rsqrt(ops.reduce_mean(ops.square(wide), axis=(1,), keep_dims=True) + 1.0)
+        return ops.reduce_sum(ops.square(x + ops.matmul(normed, self.second)))
+
+
+def test_terms_are_summed_before_they_are_spread():
+    network = NormedColumns()
+    made = train_step(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), array(8, 16))
+    found = planned(made, "megatron", "tp=4")
+    sums = Counter(str(one.of) for one in found.program.collectives)
+    assert set(sums) <= {"f32[8, 1]", "f32[8, 16]"} and sums["f32[8, 1]"] == 2, sums
+    assert_runs_as_whole(found, (array(8, 16),))

@@ -120,3 +120,23 @@ def test_gradients_of_unmerged_rows_are_the_same() -> None:
     arrays = [RNG.normal(size=value.type.shape).astype(np.float32) for value in plain.inputs]
     for got, want in zip(evaluate(rows, arrays), evaluate(plain, arrays), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("blocks", "room"), [(24, 1), (8, 3), (4, 12)])
+def test_tokens_go_to_experts_sample_by_sample(blocks: int, room: int) -> None:
+    def experts(x, router, w, b):
+        rows = ops.reshape(x, (24, 10))
+        scores = ops.reshape(ops.softmax(ops.matmul(rows, router)), (24, 2, 3))
+        some = ops.broadcast_to(ops.reduce_sum(scores, axis=2, keep_dims=True), (24, 2, 3))
+        gates, chosen = ops.top_k(ops.reshape(scores * some, (24, 6)), 2)
+        ones = ops.fill(shape=(24, 2), value=1, dtype="f32")
+        sent = ops.dispatch_tokens(rows, chosen, ones, experts=6, blocks=blocks, room=room)
+        wide, narrow = ops.split(ops.batch_matmul(sent, w) + b, axis=2, output_num=2)
+        some = ops.concat((wide[:, :, 0:5:2], narrow[:, :, 1:3]), axis=2)
+        made = ops.batch_matmul(ops.relu(some) * wide, w[:, :, :5], transpose_b=True)
+        back = ops.combine_tokens(made, chosen, gates, blocks=blocks, room=room)
+        return ops.reshape(back, (4, 6, 10))
+
+    arrays = X, RNG.normal(size=(10, 6)), RNG.normal(size=(6, 10, 10)), RNG.normal(size=(6, 1, 10))
+    found = shapes(made(experts, *(one.astype(np.float32) / 8 for one in arrays)))
+    assert not any(shape[:1] == (24,) for shape in found) and (4, 6, blocks * room // 4, 10) in found

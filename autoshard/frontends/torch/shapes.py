@@ -109,8 +109,25 @@ def emptied(x: Any, dim: int) -> Any:
     return np.zeros((*x.shape[:dim], 0, *x.shape[dim + 1 :]), of.numpy)
 
 
+ZEROS = (
+    "aten.zeros.default",
+    "aten.zeros_like.default",
+    "aten.new_zeros.default",
+    # What torch leaves as it finds it may as well be zeros.
+    "aten.empty.memory_format",
+    "aten.empty_like.default",
+    "aten.empty_permuted.default",
+    "aten.new_empty.default",
+    "aten.empty_strided.default",
+    "aten.new_empty_strided.default",
+)
+"""Overloads that make zeros."""
+
+
 @translates("aten.slice.Tensor")
 def _(call: Call, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    if str(getattr(call.node.args[0], "target", "")) in ZEROS:  # what is then written into may be large
+        return filled(call, 0)
     return cut(x, axis(dim, len(x.shape)), start, end, step)
 
 
@@ -240,18 +257,7 @@ def _(call: Call, x: Any, value: Any) -> Any:
     return filled(call, value)
 
 
-@translates(
-    "aten.zeros.default",
-    "aten.zeros_like.default",
-    "aten.new_zeros.default",
-    # What torch leaves as it finds it may as well be zeros.
-    "aten.empty.memory_format",
-    "aten.empty_like.default",
-    "aten.empty_permuted.default",
-    "aten.new_empty.default",
-    "aten.empty_strided.default",
-    "aten.new_empty_strided.default",
-)
+@translates(*ZEROS)
 def _(call: Call, *args: Any, **options: Any) -> Any:
     return filled(call, 0)
 

@@ -141,7 +141,8 @@ class Completion:
         return self.settle(value, layout)
 
     def _carried(self, node: Node) -> tuple[Refs, tuple[int, ...]]:
-        """The axes along which operands are terms of a sum that may pass, and these operands."""
+        """The axes along which operands are terms of a sum that may pass, and these operands. Several terms of a sum
+        that pass together take others with them, which lie whole there: these count on one rank."""
         if node.rule.reduction != "sum":
             return (), ()
         open_sums = [layout.partial if layout.reduction == "sum" else () for layout in map(self._of, node.operands)]
@@ -150,20 +151,23 @@ class Completion:
             members = carriers or tuple(range(len(node.operands)))
             if any(refs for i, refs in enumerate(open_sums) if i not in members):
                 continue
-            first = open_sums[members[0]]
-            if not all(self._passes(node.operands[i]) for i in members):
+            first, *others = [i for i in members if open_sums[i]] or (members[0],)
+            along = open_sums[first]
+            if not all(self._passes(node.operands[i]) for i in (first, *others)):
                 continue
-            if first and all(open_sums[i] == first for i in members) and not any(ref.name in used for ref in first):
-                return first, members
+            if not others and len(members) > 1 or any(open_sums[i] != along for i in others):
+                continue
+            if along and not any(ref.name in used for ref in along):
+                return along, members
         return (), ()
 
     def _passes(self, value: Value) -> bool:
-        """Whether all that use a value are linear in it and, if they are several, make no more of it than it is itself;
-        else its sum is completed once, for all of them."""
+        """Whether all that use a value are linear in it and make no more of it than it is itself; else its sum is
+        completed once, for all of them."""
         if value not in self._passing:
             users = self.graph.users[value]
             made = sum(result.type.elements for node, _ in users for result in node.results)
-            near = len(users) < 2 or made <= value.type.elements
+            near = made <= value.type.elements
             self._passing[value] = near and all(_is_linear(node, i) for node, i in users)
         return self._passing[value]
 

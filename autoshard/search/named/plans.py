@@ -127,13 +127,17 @@ class _Maker:
 
     def _check_sequences(self) -> None:
         parts = size_of(self.axes.context)
-        if not any(node.op.name == "Attention" for node in self.structure.forward):
+        attentions = [node for node in self.structure.forward if node.op.name == "Attention"]
+        if not attentions:
             raise self._refuse("it has no operator Attention, between whose queries and keys a sequence could be split")
         if not self._sequences:
             raise self._refuse("no data input has a dim behind the batch that becomes the sequence of an attention")
         if not any(self._sequence(value) for value in self._sequences):
             shown = ", ".join(f"{value.name} {value.type}" for value in self._sequences)
             raise self._refuse(f"{parts} parts divide the sequence of none of {shown}")
+        if all(node.operands[0].type.shape[-2] % parts for node in attentions):
+            shown = ", ".join(str(one) for one in sorted({node.operands[0].type.shape[-2] for node in attentions}))
+            raise self._refuse(f"{parts} parts divide the sequence of no attention; these have {shown} queries")
 
     @cached_property
     def _sequences(self) -> dict[Value, int]:
