@@ -95,8 +95,8 @@ class _Groups:
         self.levels.update(dict.fromkeys(node.results, level))
 
     def _after(self, value: Value, made: Node | None) -> int:
-        """The level of what reads a value: one more where it is of a kernel that ends there."""
-        ends = made is not None and (not _is_light(made) or made in self.columns)
+        """The level of what reads a value: one more where it is of a kernel that ends there; a constant ends none."""
+        ends = made is not None and bool(made.operands) and (not _is_light(made) or made in self.columns)
         return self.levels.get(value, 0) + ends
 
     def _joins(self, made: Node, node: Node, value: Value, level: int) -> bool:
