@@ -43,9 +43,9 @@ HOSTS = {
     ),
     "eager": HostTimes(10e-6, 10e-6, 10e-6, "4 to 10 us of PyTorch for an operator"),
     "kernels": HostTimes(
-        116e-6,
-        32e-6,
-        92e-6,
+        118e-6,
+        28e-6,
+        80e-6,
         "fitted to vTrain's steps of small models: Megatron-LM of 2020 to 2022 calls the forward pass from Python and "
         "the backward pass from autograd's own thread; its timers of both passes call torch.cuda.synchronize "
         "(megatron/global_vars.py), Apex updates lists of tensors, and gradients lie in one buffer",
