@@ -18,28 +18,47 @@ from costmodel.hardware import FUSIONS, Device
 
 
 class HostTimes(NamedTuple):
-    """Seconds in which a host starts an operator, and a collective."""
+    """What a host does to start the kernels of a training step.
 
-    operator: float
+    Attributes:
+        forward: seconds in which it starts an operator of the forward pass.
+        backward: of the backward pass.
+        collective: a collective.
+        source: where these are from.
+        waits: whether it waits for the device at both ends of each pass, and so is never ahead by more than a pass.
+        joins: whether one kernel updates all parameters, and one buffer holds all gradients that are reduced.
+    """
+
+    forward: float
+    backward: float
     collective: float
     source: str
+    waits: bool = False
+    joins: bool = False
 
 
 HOSTS = {
-    "none": HostTimes(0.0, 0.0, "numpy: an operator ends before the next one starts, and its call is a part of it"),
-    "eager": HostTimes(10e-6, 10e-6, "4 to 10 us of PyTorch for an operator"),
-    "kernels": HostTimes(
-        56e-6,
-        56e-6,
-        "fitted to vTrain's steps of small models, whose Megatron-DeepSpeed of 2022 starts more than its graph has",
+    "none": HostTimes(
+        0.0, 0.0, 0.0, "numpy: an operator ends before the next one starts, and its call is a part of it"
     ),
-    "xla": HostTimes(2e-6, 2e-6, "1 to 2 us for a kernel of a compiled program"),
+    "eager": HostTimes(10e-6, 10e-6, 10e-6, "4 to 10 us of PyTorch for an operator"),
+    "kernels": HostTimes(
+        118e-6,
+        28e-6,
+        80e-6,
+        "fitted to vTrain's steps of small models: Megatron-LM of 2020 to 2022 calls the forward pass from Python and "
+        "the backward pass from autograd's own thread; its timers of both passes call torch.cuda.synchronize "
+        "(megatron/global_vars.py), Apex updates lists of tensors, and gradients lie in one buffer",
+        waits=True,
+        joins=True,
+    ),
+    "xla": HostTimes(2e-6, 2e-6, 2e-6, "1 to 2 us for a kernel of a compiled program"),
 }
 """By `Device.fusion`."""
 
 
 def hosted(device: Device, how: str) -> Device:
-    """The device behind a host that starts kernels made in this way.
+    """The device behind a host that starts kernels made in this way, of which two in three are of a backward pass.
 
     Args:
         how: as `Device.fusion`.
@@ -50,4 +69,5 @@ def hosted(device: Device, how: str) -> Device:
     if how not in HOSTS:
         raise ValueError(f"kernels are made by {how!r}; it is one of {', '.join(FUSIONS)}")
     times = HOSTS[how]
-    return replace(device, host_seconds=times.operator, host_collective_seconds=times.collective)
+    operator = (times.forward + 2 * times.backward) / 3
+    return replace(device, host_seconds=operator, host_collective_seconds=times.collective)

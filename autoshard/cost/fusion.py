@@ -26,8 +26,8 @@ def fused(graph: Graph, how: str = "xla") -> tuple[Graph, dict[Node, Node]]:
 
     Args:
         how: `Device.fusion`: "xla" fuses all of that, "kernels" what people write kernels for: element-wise chains, and
-            a softmax with what leads to it (Narayanan et al. 2021, section 4.2); "eager" runs each operator by itself,
-            where views cost nothing.
+            a softmax of scores in 16 bits with what leads to it (Narayanan et al. 2021, section 4.2); "eager" runs each
+            operator by itself, where views cost nothing.
     """
     traffic = _alone if how == "eager" else _Groups(graph, _is_written if how == "kernels" else _is_any).traffic
     became = {node: replace(node, traffic=traffic(node)) for node in graph.nodes if not node.regions}
@@ -39,21 +39,28 @@ def _is_any(made: Node, node: Node) -> bool:
 
 
 def _is_written(made: Node, node: Node) -> bool:
-    """Whether people write kernels that do one after the other."""
-    first, second = (one.op.spread == "pointwise" or one.op.name in _SOFTMAX for one in (made, node))
+    """Whether people write kernels that do one after the other; those of attention take scores of 2 bytes alone."""
+    if any(of.rank == 4 and of.shape[-1] == of.shape[-2] and of.dtype.itemsize > 2 for of in made.result_types):
+        return False
+    first, second = (one.op.spread == "pointwise" or one.op.name in _WRITTEN for one in (made, node))
     return first and second and not (made.op.name == "Softmax" or node.op.name == "SoftmaxGrad")
 
 
-_SOFTMAX = ("Softmax", "SoftmaxGrad")
+_WRITTEN = ("Softmax", "SoftmaxGrad", "Dropout")
 
 
 def _alone(node: Node) -> KernelTraffic:
     """What a node moves that is a kernel by itself; a table of which few rows are looked up is not read whole."""
-    if node.op.view and node.operands:
+    if node.op.view and node.operands or _is_counter(node):
         return _nothing(node)
     looked_up = node.op.name in _LOOKUPS
     reads = tuple(not (looked_up and place == 0) for place in range(len(node.operands)))
     return KernelTraffic(reads, (bool(node.operands),) * len(node.results), bool(node.operands))
+
+
+def _is_counter(node: Node) -> bool:
+    """Whether it counts, as of random numbers: hosts do that where they start kernels."""
+    return all(of.rank == 0 and not of.dtype.is_float for of in (*node.operand_types, *node.result_types))
 
 
 def _nothing(node: Node) -> KernelTraffic:
@@ -88,8 +95,8 @@ class _Groups:
         self.levels.update(dict.fromkeys(node.results, level))
 
     def _after(self, value: Value, made: Node | None) -> int:
-        """The level of what reads a value: one more where it is of a kernel that ends there."""
-        ends = made is not None and (not _is_light(made) or made in self.columns)
+        """The level of what reads a value: one more where it is of a kernel that ends there; a constant ends none."""
+        ends = made is not None and bool(made.operands) and (not _is_light(made) or made in self.columns)
         return self.levels.get(value, 0) + ends
 
     def _joins(self, made: Node, node: Node, value: Value, level: int) -> bool:
@@ -155,7 +162,7 @@ class _Groups:
 
     def traffic(self, node: Node) -> KernelTraffic:
         """What of a node's operands and results goes through memory, and whether it stands for its group's start."""
-        if node.op.view and node.operands:
+        if node.op.view and node.operands or _is_counter(node):
             return _nothing(node)
         writes = (
             tuple(value in self.stored for value in node.results) if node.operands else (False,) * len(node.results)

@@ -6,7 +6,7 @@ Operators are priced by the blocks that they really run on, which passes may hav
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -178,7 +178,7 @@ class Costs:
         return known
 
     def _computing(self, one: Compute, results: tuple[TensorType, ...]) -> float:
-        nbytes, dtype = traffic_bytes(one), results[0].dtype.name
+        nbytes, dtype = traffic_bytes(one), computed_in(one.op.name, tuple(of.local for of in one.operands), results)
         return float(operator_seconds(flops(one), nbytes, self.hardware.device, dtype, one.op.name, starts_kernel(one)))
 
     def size(self, one: Collective) -> BundleSize:
@@ -218,6 +218,17 @@ class Setting:
 def _is_own(one: Compute) -> bool:
     """Whether an instruction is its node's operator as it stands in the graph, no part of it and nothing added."""
     return one.composite is None and one.op is one.node.op and len(one.operands) == len(one.node.operands)
+
+
+def computed_in(name: str, operands: Sequence[TensorType], results: Sequence[TensorType]) -> str:
+    """The type whose rate an operator has: of products and attention that of what is multiplied, whatever sums are in;
+    of others that of the first result."""
+    if name.startswith(_MULTIPLYING) and len(operands) > 1:
+        return max(operands[:2], key=lambda of: of.dtype.itemsize).dtype.name
+    return results[0].dtype.name
+
+
+_MULTIPLYING = ("Attention", "MatMul", "BatchMatMul", "DotGeneral", "Einsum", "Conv")
 
 
 def starts_kernel(one: Compute) -> bool:

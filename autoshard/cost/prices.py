@@ -12,7 +12,7 @@ from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.alone import price_alone
 from autoshard.cost.blocks import divides, local_nbytes, local_operands, moved_bytes
-from autoshard.cost.instructions import Costs, Price
+from autoshard.cost.instructions import Costs, Price, computed_in
 from autoshard.cost.links import LinkPrices, copied_share
 from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node
@@ -109,7 +109,7 @@ class Prices(LinkPrices):
         return self._seconds(node, node.op.flops(node.operand_types, node.attrs) / split, nbytes)
 
     def _seconds(self, node: Node, flops: float | np.ndarray, nbytes: int | np.ndarray) -> float | np.ndarray:
-        dtype = node.result_types[0].dtype.name
+        dtype = computed_in(node.op.name, node.operand_types, node.result_types)
         starts = node.traffic is None or node.traffic.launches
         return operator_seconds(flops, nbytes, self.hardware.device, dtype, node.op.name, starts)
 

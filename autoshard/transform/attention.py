@@ -20,7 +20,7 @@ from autoshard.transform.attention_masks import Known, SpreadMask, parts_of, ran
 from autoshard.transform.attention_scores import ScoreChains, ScoreMask, ScoreSteps
 from autoshard.transform.dim_atoms import Dim, DimAtom, Dims, Letters, leaves_of, product_letters, size_of
 from autoshard.transform.elements import ConstantElements
-from autoshard.transform.shared_keys import SharedKeys, before_copies
+from autoshard.transform.shared_keys import SharedKeys, before_copies, with_copies
 from autoshard.transform.simplify import live_nodes, with_nodes
 
 _PRODUCTS = ("MatMul", "BatchMatMul", "DotGeneral", "Einsum")
@@ -32,8 +32,19 @@ def joined_attention(graph: Graph, keep: Collection[Node] = ()) -> Graph:
     The new operators make the same values, under the names and source lines of the last ones. Nodes in `keep` stay:
     annotated ones.
     """
-    nodes = _AttentionJoiner(graph, keep).run()
-    return graph if nodes == graph.nodes else with_nodes(graph, nodes)
+    copied, before = with_copies(graph, keep)
+    nodes = _AttentionJoiner(copied, keep).run()
+    if nodes == copied.nodes:
+        return graph
+    if before:
+        ends = (
+            replace(node, operands=tuple(before.get(one, one) for one in node.operands))
+            if node.op.name in _PRODUCTS
+            else node
+            for node in nodes
+        )
+        nodes = live_nodes(tuple(ends), graph.outputs)
+    return with_nodes(graph, nodes)
 
 
 class _AttentionJoiner:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import NamedTuple
 
-from autoshard.ir.graph import Node, Value
+from autoshard.ir.graph import Graph, Node, Value
+from autoshard.ops.registry import lookup
+from autoshard.transform.simplify import with_nodes
 
 
 class CopiedKeys(NamedTuple):
@@ -52,6 +55,39 @@ def before_copies(value: Value, maker: Callable[[Value], Node | None]) -> Copied
                 order = [j for i in perm for j in ((i, i + 1) if i == at else (i + (i > at),))]
                 return CopiedKeys(copied.operands[0], shape, tuple(order), perm.index(at), after[at + 1])
     return None
+
+
+def with_copies(graph: Graph, keep: Collection[Node] = ()) -> tuple[Graph, dict[Value, Value]]:
+    """The graph in which products copy an operand that has one head for all of the other's first, and of each copy what
+    it was before; nodes in `keep` stay as they are."""
+    nodes: list[Node] = []
+    before: dict[Value, Value] = {}
+
+    def add(near: Node, op: str, operand: Value, shape: tuple[int, ...]) -> Value:
+        operator = lookup(op)
+        attrs = operator.check_attributes({"shape": shape})
+        (of,) = operator.result_types((operand.type,), attrs)
+        result = Value(of, f"{near.results[0].name}.copied.{len(nodes)}")
+        nodes.append(Node(operator, (operand,), attrs, (result,), "", near.source))
+        return result
+
+    for node in graph.nodes:
+        if node.op.name == "BatchMatMul" and node not in keep and node.given_rule is None:
+            first, second = (one.type.shape[:-2] for one in node.operands)
+            apart = [i for i, sizes in enumerate(zip(first, second, strict=False)) if len({*sizes}) > 1]
+            if len(first) == len(second) and len(apart) == 1 and 1 in (first[apart[0]], second[apart[0]]):
+                (at,), i = apart, int(second[apart[0]] == 1)
+                narrow, copies = node.operands[i], (first, second)[1 - i][at]
+                shape = narrow.type.shape
+                lead, rest = shape[: at + 1], shape[at + 1 :]
+                spread = add(
+                    node, "BroadcastTo", add(node, "Reshape", narrow, (*lead, 1, *rest)), (*lead, copies, *rest)
+                )
+                whole = add(node, "Reshape", spread, (*shape[:at], copies, *rest))
+                before[whole] = narrow
+                node = replace(node, operands=(whole, node.operands[1]) if i == 0 else (node.operands[0], whole))
+        nodes.append(node)
+    return (with_nodes(graph, tuple(nodes)), before) if before else (graph, before)
 
 
 def _copies(node: Node, shape: tuple[int, ...], new: int) -> bool:

@@ -20,14 +20,17 @@ from autoshard.trace.parameter import computed_in
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.truth.rows import DecoderModel, Row
 
+FUSED, APART, WIDE = "fused", "apart", "wide"
+"""Attention as one operator, taken apart, or taken apart with scores in f32 around the softmax."""
+
 
 class Attention(nn.Cell):
-    """Causal attention by heads, of which groups share keys and values; as one operator, or taken apart."""
+    """Causal attention by heads, of which groups share keys and values: FUSED, APART or WIDE."""
 
-    def __init__(self, model: DecoderModel, fused: bool) -> None:
+    def __init__(self, model: DecoderModel, how: str) -> None:
         super().__init__()
         self.heads, self.width = model.heads, model.hidden // model.heads
-        self.fused, self.rotary = fused, model.builder == "llama"
+        self.how, self.rotary = how, model.builder == "llama"
         narrow, bias = (model.kv_heads or model.heads) * self.width, model.builder == "gpt"
         self.query = nn.Dense(model.hidden, model.hidden, has_bias=bias)
         self.key, self.value = (nn.Dense(model.hidden, narrow, has_bias=bias) for _ in range(2))
@@ -38,7 +41,7 @@ class Attention(nn.Cell):
         query, key, value = (self._by_heads(one) for one in (self.query(x), self.key(x), self.value(x)))
         if self.rotary:
             query, key = _rotated(query), _rotated(key)
-        found = (_attention if self.fused else self._apart)(query, key, value)
+        found = (_attention if self.how == FUSED else self._apart)(query, key, value)
         return self.output(ops.reshape(ops.transpose(found, perm=(0, 2, 1, 3)), shape=x.shape))
 
     def _by_heads(self, x: Any) -> Any:
@@ -49,11 +52,16 @@ class Attention(nn.Cell):
 
     def _apart(self, query: Any, key: Any, value: Any) -> Any:
         key, value = _repeated(key, self.heads), _repeated(value, self.heads)
-        scores = ops.scalar_mul(ops.batch_matmul(query, key, transpose_b=True), factor=1 / math.sqrt(self.width))
+        scores, kind = ops.batch_matmul(query, key, transpose_b=True), dtype(query.dtype).name
+        if self.how == WIDE:
+            scores = ops.cast(scores, dtype="f32")
+        scores = ops.scalar_mul(scores, factor=1 / math.sqrt(self.width))
         size = scores.shape[-1]
         places = ops.reshape(np.arange(size, dtype=np.int32), shape=(size, 1))
         later = ops.less(places, np.arange(size, dtype=np.int32))
         weights = ops.softmax(ops.masked_fill(scores, later, value=-1e4), axis=-1)
+        if self.how == WIDE:
+            weights = ops.cast(weights, dtype=kind)
         return ops.batch_matmul(self.dropout(weights), value)
 
 
@@ -103,10 +111,10 @@ class Gated(nn.Cell):
 class Layer(nn.Cell):
     """Attention and feed-forward part, each behind a norm, with dropout and a residual."""
 
-    def __init__(self, model: DecoderModel, fused: bool) -> None:
+    def __init__(self, model: DecoderModel, how: str) -> None:
         super().__init__()
         self.before, self.between = _norm(model), _norm(model)
-        self.attention = Attention(model, fused)
+        self.attention = Attention(model, how)
         gated = model.builder == "llama"
         self.inner = Gated(model.hidden, model.inner) if gated else nn.FeedForward(
             model.hidden, model.inner, has_bias=model.builder == "gpt"
@@ -121,7 +129,7 @@ class Layer(nn.Cell):
 class Decoder(nn.Cell):
     """Embedding, layers, norm, logits; returns the mean loss of the next tokens."""
 
-    def __init__(self, model: DecoderModel, sequence: int, fused: bool, kind: DType) -> None:
+    def __init__(self, model: DecoderModel, sequence: int, how: str, kind: DType) -> None:
         super().__init__()
         self.kind = kind
         self.tied = model.builder != "llama"
@@ -130,7 +138,7 @@ class Decoder(nn.Cell):
             self.positions = nn.Embedding(sequence, model.hidden)
         else:
             self.head = nn.Dense(model.hidden, model.vocabulary, has_bias=False)
-        self.layers = nn.CellList([Layer(model, fused) for _ in range(model.layers)])
+        self.layers = nn.CellList([Layer(model, how) for _ in range(model.layers)])
         self.norm = _norm(model)
         self.loss = nn.TokenLoss()
 
@@ -195,12 +203,24 @@ def _every_second(node: Node, seen: list[Node]) -> bool:
     return _within_layer(node) != "add_1"
 
 
+def attention_of(row: Row) -> str:
+    """How a row's attention is made. Megatron-LM's kernel of scale, mask and softmax (megatron/model/fused_softmax.py,
+    2021) takes up to 2,048 keys, and heads of all sequences on a device that are a multiple of 4; else its softmax is
+    several operators in f32."""
+    if row.attention != "apart":
+        return FUSED
+    heads = row.micro_batch * row.model.heads // row.axes.tp
+    takes = 16 < row.sequence <= 2048 and row.sequence % 4 == heads % 4 == 0
+    return APART if takes or row.fusion != "kernels" else WIDE
+
+
 def step_of(row: Row, layers: int, samples: int) -> TrainStep:
     """The training step of a row's model with so many layers, on so many sequences in all."""
     model = row.model
     sized = DecoderModel(**{**{name: getattr(model, name) for name in model.__struct_fields__}, "layers": layers})
     kind = dtype("f16" if row.precision == "f16" else "bf16")
-    network = Decoder(sized, row.sequence, row.attention != "apart", kind)
+    network = Decoder(sized, row.sequence, attention_of(row), kind)
+    network.set_train()
     words = TensorType((samples, row.sequence), dtype("i32"))
     optimizer = optim.Adam(network.trainable_params(), 1e-4)
     return train_step(network, optimizer, words, words, recompute=_made_again(row.recompute, row.fusion))

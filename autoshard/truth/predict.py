@@ -29,12 +29,15 @@ from autoshard.partition.program import (
     Register,
     Together,
 )
+from autoshard.partition.verify_bundles import bundle_key
 from autoshard.transform.recompute import AGAIN
 from autoshard.truth.micro_memory import micro_batch_peak, started_by
 from autoshard.truth.models import step_of
 from autoshard.truth.rows import Row
 from autoshard.truth.stages import (
     ATTENTION,
+    EACH,
+    EARLY,
     FIRST,
     LAST,
     LAYERS,
@@ -60,9 +63,10 @@ from autoshard.util.errors import AutoshardError
 from costmodel import Hardware, operator_seconds, preset
 from costmodel.host import HOSTS
 
-OUTSIDE_SHARE = {"kernels": 0.49}
-"""What is moved beside a step's graph (copies of heads, masks, counters, losses in several passes) to what attention in
-several kernels, the loss and the rest besides products take, by how kernels are made; fitted to rows of Megatron-LM."""
+OUTSIDE_SHARE = {"kernels": 0.30}
+"""What kernels written by hand take longer than the bandwidth of copies allows (a softmax of scores, dropout with its
+mask, norms, losses in several passes: 0.68 of the peak and not 0.88), to what attention in several kernels, the loss
+and the rest besides products take; fitted to rows of Megatron-LM."""
 OLDER = 0.55
 """The rate of the attention kernels of early 2023 to that of FlashAttention-2, which is "around 2x" (Dao 2023, section
 4); fitted to llm-foundry's rows of sequences from 8,192 on, on A100 and H100 alike."""
@@ -127,11 +131,11 @@ class Predictor:
         return Prediction(row, self._alone(row, few, more), _line(few.peak(row), more.peak(row), times))
 
     def _alone(self, row: Row, few: _Measures, more: _Measures) -> Ledger:
-        """Seconds by part of a step that is in no stages: its host is never waited for by others, and starts the next
-        micro batch while the device works on this one."""
+        """Seconds by part of a step that is in no stages: its host is never waited for by others, and may start the
+        next micro batch while the device works on this one."""
         rates, share = rates_of(row), few.of_stage(row, more, row.model.layers)
         forward, backward, *once = in_order(row, share)
-        each = rates.done([*forward, *backward], row.micro_batches)
+        each = rates.done(forward, backward, row.micro_batches)
         found = {**each.ledger, SUMS: (row.micro_batches - 1) * share.adding}
         for works in once:
             for name, seconds in rates.done(works).ledger.items():
@@ -157,14 +161,13 @@ class Predictor:
             hardware = _with_attention(self.hardware(row.hardware), row)
             if key not in self._steps:
                 self._steps[key] = _step_of(row, layers, hardware)
-            self._known[key] = self._steps[key].measured(hardware)
+            self._known[key] = self._steps[key].measured(hardware, HOSTS[row.fusion].joins)
         return self._known[key]
 
 
 def rates_of(row: Row) -> RowRates:
     """How fast a row's host is, and what it computes beside its graph."""
-    host = HOSTS[row.fusion]
-    return RowRates(host.operator, host.collective, OUTSIDE_SHARE.get(row.fusion, 0.0))
+    return RowRates(HOSTS[row.fusion], OUTSIDE_SHARE.get(row.fusion, 0.0))
 
 
 def _with_attention(hardware: Hardware, row: Row) -> Hardware:
@@ -261,9 +264,9 @@ class _ShortStep:
     work: _Work
     beside: Program
 
-    def measured(self, hardware: Hardware) -> _Measures:
+    def measured(self, hardware: Hardware, joins: bool = False) -> _Measures:
         known, work = hardware.for_ranks(self.ranks), self.work
-        dealt = work.dealt(self.beside, prices_for(known).instructions)
+        dealt = work.dealt(self.beside, prices_for(known).instructions, joins)
         before, after = (work.summed(late) for late in (work.late, work.updates))
         summed = {home: (before.get(home, 0), after.get(home, 0)) for home in (FIRST, LAYERS, LAST, TIED)}
         adding = _adding(sum(before.values()), known), _adding(sum(after.values()), known)
@@ -398,28 +401,56 @@ class _Work:
         stays = {register for one in self.early if once for register in one.results}
         return micro_batch_peak(program, self.early, late, {*self.entering(late)}, stays)
 
-    def dealt(self, program: Program, costs: Costs) -> dict[StepSlot, SlotWork]:
+    def dealt(self, program: Program, costs: Costs, joins: bool) -> dict[StepSlot, SlotWork]:
         """Seconds by part, and how many kernels and collectives are started, by where instructions belong.
 
         Args:
             program: the same one, perhaps with collectives that run beside operators: what these hide is left out.
+            joins: one kernel updates all parameters, and one buffer holds all gradients that are reduced.
         """
         ledgers: dict[StepSlot, dict[str, float]] = {}
         kernels: dict[StepSlot, int] = {}
         collectives: dict[StepSlot, int] = {}
+        together = self._joined(program, costs) if joins else {}
         backward = False
         for one in scheduled(program, costs):
             what = started_by(one.instruction)
             backward = backward or isinstance(what, Compute) and what.node.label.startswith("grad.")
-            at = 0 if what in self.early else 1 + (what in self.late) + (what in self.updates)
-            slot = StepSlot(at, self.homes.of(what), backward)
-            started = collectives if one.communicates else kernels
-            started[slot] = started.get(slot, 0) + (one.end > one.start and _starts(what))
+            slot = StepSlot(self._moment(what), self.homes.of(what), backward)
+            joined = joins and slot.when != EACH
+            starts, started = one.end > one.start and _starts(what), collectives if one.communicates else kernels
+            started[slot] = max(started.get(slot, 0), 1) if joined else started.get(slot, 0) + starts
             ledger = ledgers.setdefault(slot, {})
-            if seconds := one.exposed if one.communicates else one.end - one.start:
+            seconds = one.exposed if one.communicates else one.end - one.start
+            if what in together:
+                seconds *= together[what] / (one.end - one.start)
+            elif joined and starts and not one.communicates:
+                seconds -= costs.hardware.device.launch_seconds
+            if seconds:
                 name = self._part(what)
                 ledger[name] = ledger.get(name, 0.0) + seconds
         return {slot: SlotWork(each, kernels.get(slot, 0), collectives.get(slot, 0)) for slot, each in ledgers.items()}
+
+    def _moment(self, one: Instruction) -> int:
+        """When an instruction is done: EARLY, in EACH micro batch, LATE, or among the UPDATES."""
+        return EARLY if one in self.early else EACH + (one in self.late) + (one in self.updates)
+
+    def _joined(self, program: Program, costs: Costs) -> dict[Instruction, float]:
+        """Of what is communicated once in a step the seconds of each, as a part of a buffer with all of its kind."""
+        kinds: dict[tuple, list[tuple[Instruction, Collective, float]]] = {}
+        for what in map(started_by, program.instructions):
+            parts = what.parts if isinstance(what, Bundle) else (what,)
+            first = parts[0]
+            if self._moment(what) == EACH or not isinstance(first, Collective) or (key := bundle_key(first)) is None:
+                continue
+            sent = sum(costs.size(one).sent for one in parts if isinstance(one, Collective))
+            kinds.setdefault(key, []).append((what, first, sent))
+        found = {}
+        for rows in kinds.values():
+            total = sum(sent for *_, sent in rows)
+            whole = costs.links.sized_step(rows[0][1].step, total)
+            found.update({what: whole * sent / total for what, _, sent in rows})
+        return found
 
     def _part(self, one: Instruction) -> str:
         if isinstance(one, Compute):

@@ -30,6 +30,7 @@ from autoshard.pipeline.transfers.price import cheapest_way
 from autoshard.truth.rows import Row
 from costmodel import Hardware, Task, grouped_seconds
 from costmodel import simulate as run
+from costmodel.host import HostTimes
 
 EARLY, EACH, LATE, UPDATES = range(4)
 ATTENTION, PRODUCTS, REST, LOSS, UPDATE = "attention", "products", "rest", "loss", "update"
@@ -124,32 +125,36 @@ class StageShare:
 
 @dataclass(frozen=True)
 class RowRates:
-    """Seconds in which a host starts a kernel and a collective, and what kernels move beside the graph to what its
-    attention, loss and the rest besides products take."""
+    """A row's host, and what kernels move beside the graph to what its attention, loss and the rest besides products
+    take."""
 
-    host_seconds: float
-    collective_seconds: float
+    host: HostTimes
     outside_share: float
 
     def with_outside(self, ledger: Ledger) -> Ledger:
         """A ledger with what is moved beside the graph."""
         return {**ledger, OUTSIDE: self.outside_share * sum(ledger.get(name, 0.0) for name in (ATTENTION, LOSS, REST))}
 
-    def task(self, work: SlotWork) -> Task:
+    def task(self, work: SlotWork, backward: bool) -> Task:
         """All of a slot, in equal pieces, for a device and its host."""
-        host = work.kernels * self.host_seconds + work.collectives * self.collective_seconds
+        each = self.host.backward if backward else self.host.forward
+        host = work.kernels * each + work.collectives * self.host.collective
         seconds = max(0.0, sum(self.with_outside(work.ledger).values()))
         return Task(seconds, host=max(0.0, host), pieces=max(1, round(work.kernels + work.collectives)))
 
-    def done(self, works: Sequence[SlotWork], times: int = 1) -> StageWork:
-        """One after the other, so many times; what the device waits for its host is told apart."""
-        tasks = [self.task(one) for one in works]
+    def done(self, forward: Sequence[SlotWork], backward: Sequence[SlotWork] = (), times: int = 1) -> StageWork:
+        """Both passes one after the other, so many times; what the device waits for its host is told apart."""
+        tasks = [self.task(one, False) for one in forward], [self.task(one, True) for one in backward]
         ledger: dict[str, float] = {}
-        for one in works:
+        for one in (*forward, *backward):
             for name, seconds in self.with_outside(one.ledger).items():
                 ledger[name] = ledger.get(name, 0.0) + times * seconds
-        busy = times * sum(task.seconds for task in tasks)
-        return StageWork({**ledger, HOST: max(0.0, run(tasks * times).seconds - busy)})
+        busy = times * sum(task.seconds for some in tasks for task in some)
+        if self.host.waits:
+            taken = times * sum(run(some).seconds for some in tasks)
+        else:
+            taken = run([*tasks[0], *tasks[1]] * times).seconds
+        return StageWork({**ledger, HOST: max(0.0, taken - busy)})
 
 
 @dataclass(frozen=True)
@@ -188,9 +193,11 @@ class StageLoad:
 
 def load(row: Row, stage: StageShare, rates: RowRates) -> StageLoad:
     """The work of a row's stage: before each message and each wait for others all that its host started is done."""
-    forward, backward, before, reduction, update = (rates.done(works) for works in in_order(row, stage))
-    backward = StageWork({**backward.ledger, SUMS: stage.adding})
-    return StageLoad(forward, backward, before, reduction, update, stage.states_bytes, stage.activation_bytes)
+    forward, backward, *once = in_order(row, stage)
+    slopes = StageWork({**rates.done((), backward).ledger, SUMS: stage.adding})
+    return StageLoad(
+        rates.done(forward), slopes, *(rates.done(works) for works in once), stage.states_bytes, stage.activation_bytes
+    )
 
 
 def in_order(row: Row, stage: StageShare) -> tuple[list[SlotWork], ...]:

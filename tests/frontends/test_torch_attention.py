@@ -92,6 +92,7 @@ ONE: dict[str, Callable] = {
     "by hand, filled": lambda q, k, v: by_hand(q, repeated(k), repeated(v), add=False),
     "by hand, all keys": lambda q, k, v: by_hand(q, repeated(k), repeated(v), causal=False),
     "by hand, divided": lambda q, k, v: torch.softmax(q @ repeated(k).transpose(-1, -2) / 1.7, -1) @ repeated(v),
+    "by hand, one head of keys": lambda q, k, v: torch.softmax(q @ k[:, :1].transpose(-1, -2) / 1.7, -1) @ v[:, :1],
     "sdpa, window": lambda q, k, v: F.scaled_dot_product_attention(
         q, repeated(k), repeated(v), torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril().triu(-3)
     ),

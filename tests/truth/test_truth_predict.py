@@ -11,9 +11,9 @@ from autoshard.truth.models import step_of
 from autoshard.truth.predict import Prediction, Predictor, _step_of
 from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
 from autoshard.truth.score import rankings, refusals, score
-from autoshard.truth.stages import EACH, HOST, OUTSIDE, SUMS, UPDATES, RowRates, dealt_out, load
+from autoshard.truth.stages import EACH, HOST, OUTSIDE, SUMS, UPDATES, RowRates, SlotWork, dealt_out, load
 from costmodel import preset
-from costmodel.host import HOSTS
+from costmodel.host import HOSTS, HostTimes
 
 GPT = DecoderModel("gpt", 64, 4, 4, 96, dropout=0.1)
 LLAMA = DecoderModel("llama", 64, 4, 4, 96, ffn=160, kv_heads=2)
@@ -53,7 +53,8 @@ def test_layers_folded_are_the_whole_program(name):
     assert parts_of(whole, one) == pytest.approx({**found.parts, HOST: 0.0, OUTSIDE: 0.0}, rel=0.01, abs=2e-6)
     assert found.peak_bytes == pytest.approx(whole.peak_bytes, rel=0.05)
     host, started = HOSTS[one.fusion], whole.dealt.values()
-    seconds = sum(each.kernels * host.operator + each.collectives * host.collective for each in started)
+    assert host.forward == host.backward
+    seconds = sum(each.kernels * host.forward + each.collectives * host.collective for each in started)
     assert seconds * 0.999 <= found.seconds <= 1.001 * seconds + sum(found.parts.values()) - found.parts[HOST]
 
 
@@ -79,6 +80,25 @@ def test_kernels_and_hosts_are_those_of_the_row():
     older = Predictor()(row("a", LLAMA, "zero3", ParallelDegrees(dp=2), sequence=4096, attention="older"))
     newer = Predictor()(row("a", LLAMA, "zero3", ParallelDegrees(dp=2), sequence=4096))
     assert older.parts["attention"] > newer.parts["attention"]
+
+
+def test_hand_written_kernels_update_all_parameters_at_once_and_wait_behind_each_pass():
+    one = row("a", GPT, "data_parallel", ParallelDegrees(dp=2), fusion="kernels", attention="apart", global_batch=12)
+    measures = _step_of(one, 2, preset("a100"))
+    apart, joined = (measures.measured(preset("a100"), joins).dealt for joins in (False, True))
+    for slot, each in apart.items():
+        if slot.when == EACH:
+            assert joined[slot] == each
+            continue
+        assert each.kernels >= joined[slot].kernels <= 1 >= joined[slot].collectives
+        for part, seconds in each.ledger.items():
+            assert joined[slot].ledger.get(part, 0.0) <= seconds
+    whole = sum(each.ledger.get("over dp", 0.0) for each in joined.values())
+    assert 0 < whole < 0.5 * sum(each.ledger.get("over dp", 0.0) for each in apart.values())
+    slow, ahead = HostTimes(3e-5, 1e-5, 0.0, "", waits=True), HostTimes(3e-5, 1e-5, 0.0, "")
+    passes = [SlotWork({"products": 1e-3}, 100, 0)], [SlotWork({"products": 2e-3}, 100, 0)]
+    assert RowRates(slow, 0.0).done(*passes, times=2).seconds == pytest.approx(2 * (3e-3 + 2e-3), rel=0.02)
+    assert RowRates(ahead, 0.0).done(*passes, times=2).seconds == pytest.approx(2 * (3e-3 + 1e-3), rel=0.2)
 
 
 def test_micro_batches_update_and_reduce_once():
@@ -110,7 +130,7 @@ def test_stages_have_all_that_the_step_has(name):
     one = STAGES[name]
     predictor = Predictor()
     few, more = (predictor._measures(one, layers) for layers in (1, 2))
-    loads = [load(one, few.of_stage(one, more, *each), RowRates(0.0, 0.0, 0.0)) for each in dealt_out(one)]
+    loads = [load(one, few.of_stage(one, more, *each), RowRates(HOSTS["none"], 0.0)) for each in dealt_out(one)]
     once, twice = parts_of(few, one), parts_of(more, one)
     for part in ("attention", "products", "loss", "over dp", "over tp"):
         found = sum(each.parts(one.micro_batches).get(part, 0.0) for each in loads)
