@@ -61,7 +61,7 @@ def test_models_equal_themselves_on_four_ranks() -> None:
     for told in ranks:
         for case, one in zip(CASES, told, strict=True):
             assert one["output"] <= 1e-4 * max(1.0, one["size"]), (case, one)
-            assert one["gradient"] <= 1e-3 and one["compared"] >= 3, (case, one)
+            assert max(one["gradient"], one["buffers"]) <= 1e-3 and one["compared"] >= 3, (case, one)
             gathered, split = EXPECTED.get(case.partition("/")[0], ([], 4))
             assert one["split"] >= split and not one["astray"], (case, one)
             assert list(one["gathered"]) == gathered, (case, one)
