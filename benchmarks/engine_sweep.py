@@ -153,7 +153,9 @@ def is_done(path: Path, ranks: int) -> bool:
 def _start(engine: str, paths: Sequence[Path], ranks: int, limit: float) -> None:
     arguments = [str(Path(__file__)), "--prepared", str(ranks), str(limit), *map(str, paths)]
     if engine == "torch":
-        launch(arguments, ranks)
+        code = launch(arguments, ranks)
+        if code in (130, 143):
+            sys.exit(code)  # somebody ended it
     else:
         subprocess.run([sys.executable, *arguments], check=False)
 

@@ -251,6 +251,58 @@ def _multi_head(func: Callable, mesh: DeviceMesh, *args: Any, **kwargs: Any) -> 
         return func(*args, **kwargs)
 
 
+def _grouped(
+    func: Callable, mesh: DeviceMesh, input: Any, weight: Any, offs: Any = None, bias: Any = None, **kwargs: Any
+) -> Any:
+    """Products of groups of rows, each with its own matrix, with each mesh axis along the rows, the groups (which
+    leaves terms of a sum), the columns, what is summed (likewise), or nothing.
+
+    Shapes: input (rows, width), weight (groups, width, columns); `offs` says where each group of rows ends.
+    """
+    if offs is None or bias is not None or input.ndim != 2 or weight.ndim != 3:
+        raise NotImplementedError("only groups of rows")
+    x, w = _distributed(input, mesh), _distributed(weight, mesh)
+    whole, term, rows, inner = Replicate(), Partial(), Shard(0), Shard(1)
+    places = {  # the input, the weight, what comes out; their gradients
+        "rows": (rows, whole, rows, rows, term),
+        "groups": (whole, Shard(0), term, term, Shard(0)),
+        "columns": (whole, Shard(2), inner, term, Shard(2)),
+        "inner": (inner, inner, term, inner, inner),
+        "": (whole,) * 5,
+    }
+    left = {"rows": x.shape[0], "groups": w.shape[0], "columns": w.shape[2], "inner": w.shape[1]}
+    ways, row, group = [], 0, 0
+    for axis in range(mesh.ndim):
+        place, count = mesh.get_local_rank(axis), mesh.size(axis)
+        way = _group_way(x, w, axis)
+        way = "" if way and left[way] % count else way
+        if way:
+            left[way] //= count
+        row += place * left["rows"] if way == "rows" else 0
+        group += place * left["groups"] if way == "groups" else 0
+        ways.append(way)
+    xs, ws, outs, x_grads, w_grads = zip(*(places[way] for way in ways), strict=True)
+    own, matrices = _block(x, mesh, xs, x_grads), _block(w, mesh, ws, w_grads)
+    ends = _distributed(offs, mesh).full_tensor()
+    ends = torch.cat([ends.new_zeros(1), ends]).sub(row).clamp(0, len(own))[group : group + left["groups"] + 1]
+    first, last = int(ends[0]), int(ends[-1])
+    inside = own[first:last]
+    made = func(inside, matrices, offs=(ends[1:] - first).to(torch.int32), **kwargs) if last > first else None
+    made = inside @ matrices[0] if made is None else made
+    made = torch.nn.functional.pad(made, (0, 0, first, len(own) - last))
+    return DTensor.from_local(made, mesh, outs, run_check=False)
+
+
+def _group_way(x: DTensor, w: DTensor, axis: int) -> str:
+    """What a mesh axis does to products of groups; where rows and matrices are split by it, the larger stays."""
+    of_rows, of_matrices = x.placements[axis], w.placements[axis]
+    if of_rows == Shard(0) and (not isinstance(of_matrices, Shard) or x.numel() > w.numel()):
+        return "rows"
+    if of_matrices in (Shard(0), Shard(2)):
+        return "groups" if of_matrices == Shard(0) else "columns"
+    return "inner" if Shard(1) in (of_rows, of_matrices) else ""
+
+
 def _drawn(func: Callable, mesh: DeviceMesh, *args: Any, **kwargs: Any) -> Any:
     return gathered_call(func, mesh, args, kwargs)
 
@@ -294,6 +346,8 @@ LOCAL: Mapping[str, Callable] = {
     "scaled_dot_product_attention": _attention,
     "multi_head_attention_forward": _multi_head,
     "dropout": _dropout,
+    "_grouped_mm": _grouped,
+    "grouped_mm": _grouped,
     **dict.fromkeys(
         (
             "alpha_dropout",

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from autoshard.core.tensortype import DType, type_of
+from autoshard.core.tensortype import DType, dtype, type_of
 from autoshard.engines.kernels import Kernels, kernels_of
+from autoshard.ops.registry import lookup
 from tests.oracle.samples import SAMPLES
 from tests.oracle.samples.sample import Sample
 
@@ -95,3 +96,17 @@ def _all(kernels: Kernels, group: Sequence[tuple[Sample, list[np.ndarray]]]) -> 
 def test_what_torch_lacks() -> None:
     pytest.importorskip("torch")
     assert _lacking("torch") == {"CholeskyInfo", "Lu", "Geqrf", "CustomCall", "ScatterSlices"}
+
+
+@pytest.mark.jax
+def test_a_pad_that_is_cut_away_still_reads_its_operand() -> None:
+    """JAX would leave out what was received for it."""
+    jax = pytest.importorskip("jax")
+    kernels, one = kernels_of("xla"), np.zeros((1, 2), np.float32)
+    for name, attrs in (
+        ("HloPad", {"low": (-1, 0), "high": (2, 0), "interior": (0, 0)}),
+        ("Pad", {"paddings": ((0, 2), (0, 0)), "dropped": ((1, 0), (0, 0))}),
+    ):
+        op, operands = lookup(name), [one, np.float32(7)][: 2 if name == "HloPad" else 1]
+        made = jax.make_jaxpr(lambda *raws, op=op, attrs=attrs: kernels.run(op, raws, attrs, [dtype("f32")]))(*operands)
+        assert any(made.jaxpr.invars[0] in equation.invars for equation in made.jaxpr.eqns), name

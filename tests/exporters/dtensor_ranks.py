@@ -187,8 +187,8 @@ def adam(parameters: list) -> optim.AdamW:
     return optim.AdamW(parameters, 1e-2)
 
 
-def stepped(whole: torch.nn.Module, split: torch.nn.Module, planned: Any) -> tuple[float, float]:
-    """The largest difference of parameters after AdamW, and the share of its states that this rank has."""
+def stepped(whole: torch.nn.Module, split: torch.nn.Module, planned: Any, names: list[str]) -> tuple[float, float]:
+    """The largest difference of parameters after AdamW, and the share of the planned states that this rank has."""
     torch.optim.AdamW(whole.parameters(), 1e-2, eps=1e-3).step()
     optimizer = torch.optim.AdamW(split.parameters(), 1e-2, eps=1e-3)
     distribute_states(optimizer, split, planned)
@@ -196,8 +196,9 @@ def stepped(whole: torch.nn.Module, split: torch.nn.Module, planned: Any) -> tup
     wanted = dict(whole.named_parameters())
     apart = [(one.detach().full_tensor() - wanted[name].detach()).abs().max() for name, one in split.named_parameters()]
     states = [one for row in optimizer.state.values() for one in row.values() if one.ndim]
-    held = sum(one.to_local().numel() for one in states) / sum(one.numel() for one in states)
-    return float(max(apart)), held
+    layouts = {one: planned.plan.layouts[one] for one in planned.graph.inputs if one.name in names}
+    share = sum(layout.local_size(one.type.shape) for one, layout in layouts.items())
+    return float(max(apart)), sum(one.to_local().numel() for one in states) / share
 
 
 def compared(module: torch.nn.Module, kwargs: dict[str, Any], planned: Any) -> dict[str, Any]:
@@ -222,8 +223,8 @@ def compared(module: torch.nn.Module, kwargs: dict[str, Any], planned: Any) -> d
         for name, one in split.named_parameters()
         if name in layouts and not torch.equal(one.to_local(), block_of(whole, name, layouts[name], rank))
     ]
-    has_states = any(isinstance(one, State) for one in planned.traced.parameters.values())
-    moved, held = stepped(whole, split, planned) if has_states else (0.0, 0.0)
+    names = [one.name for one in planned.traced.parameters.values() if isinstance(one, State)]
+    moved, held = stepped(whole, split, planned, names) if names else (0.0, 1.0)
     return {
         "moved": moved,
         "held": held,

@@ -36,6 +36,8 @@ CASES = (
     "table_norm/dp=2,tp=2/megatron",
     "table/dp=2,tp=2/optimal",
     "dropped/dp=4/zero1(dp)/adamw",
+    "bert/dp=2,tp=2/megatron/adamw",
+    "mixtral/dp=2,tp=2/megatron/adamw",
 )
 EXPECTED = {
     "odd": (["cdist"], 4),
@@ -65,7 +67,7 @@ def test_models_equal_themselves_on_four_ranks() -> None:
             gathered, split = EXPECTED.get(case.partition("/")[0], ([], 4))
             assert one["split"] >= split and not one["astray"], (case, one)
             assert list(one["gathered"]) == gathered, (case, one)
-            assert one["moved"] <= 1e-4 and one["held"] < 0.5, (case, one)
+            assert one["moved"] <= 1e-4 and one["held"] == 1, (case, one)
 
 
 MESH = Mesh(a=2, b=3, c=2)
