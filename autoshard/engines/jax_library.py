@@ -164,7 +164,7 @@ def grouped_outer(x: jax.Array, g: jax.Array, sizes: jax.Array) -> jax.Array:
 
 def padded(raw: jax.Array, value: jax.Array, ends: tuple[tuple[int, int, int], ...]) -> jax.Array:
     """With a value before, after and between the elements of each dim: `ends` are how often, negative takes away."""
-    return lax.pad(raw, value, [tuple(map(int, one)) for one in ends])
+    return lax.pad(raw, value, [(int(low), int(high), int(inner)) for low, high, inner in ends])
 
 
 def _unique(raw: jax.Array, return_inverse: bool = False) -> Any:

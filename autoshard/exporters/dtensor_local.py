@@ -199,7 +199,7 @@ def _attention(func: Callable, mesh: DeviceMesh, query: Any, key: Any, value: An
     if drops:
         kwargs |= dict(zip(("dropout_p", "is_causal"), args[1:], strict=False))
         kept = _drawn_like(q, (*q.shape[:-1], k.shape[-2]), places, 1 - drops).to_local()
-        found = _dropping_attention(*blocks, mask, kept / (1 - drops), **kwargs)
+        found = _dropping_attention(blocks[0], blocks[1], blocks[2], mask, kept / (1 - drops), **kwargs)
     else:
         found = func(*blocks, mask, *args[1:], **kwargs)
     return DTensor.from_local(found, mesh, places, run_check=False)
@@ -225,7 +225,7 @@ def _dropping_attention(
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    return torch._safe_softmax(scores, -1) * kept @ value
+    return torch.ops.aten._safe_softmax(scores, -1) * kept @ value
 
 
 def _is_one(mask: torch.Tensor, placement: Placement) -> bool:
