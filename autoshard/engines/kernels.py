@@ -57,8 +57,9 @@ class Kernels:
         """Why the engine does not run the operator; None if it does."""
         if op.takes_regions:
             return "it holds bodies"
-        if op.name == "ScatterSlices" and not scatters(attrs["body"], attrs["body"].name in ("and", "or")):
-            return "its function is no sum, product, largest or least"
+        if op.name == "ScatterSlices":
+            fits = scatters(attrs["body"], attrs["body"].name in ("and", "or"))
+            return None if fits else "its function is no sum, product, largest or least"
         bodies = (unsaid(value) for value in attrs.values() if isinstance(value, Body))
         return _LACKING[self.engine].get(op.name) or next(filter(None, bodies), None)
 
