@@ -46,6 +46,7 @@ from autoshard.partition.program import (
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
 from autoshard.runtime.comm import accumulator
+from autoshard.transform.recompute import AGAIN
 from autoshard.util.errors import PlanError, at
 
 _COMMENT_AT = 100
@@ -63,7 +64,7 @@ class Text:
     axes: tuple[Axes, ...] = ()
     """All axes, or groups, over which ranks talk to each other, in the order in which they are first named."""
     repeats: bool = False
-    """Whether ranks exchange a value more than once, rather than keep what came."""
+    """Whether something is made or sent more than once, rather than kept."""
 
     @cached_property
     def step(self) -> Any:
@@ -225,9 +226,16 @@ class Writer:
     def compute(self, one: Compute) -> str:
         kinds = tuple(register.whole.dtype.name for register in one.results)
         attrs = [f"{name}={self.value(value)}" for name, value in one.attrs.items()]
-        operands = [self.names[register] for register in one.operands]
+        operands = self.operands(one)
         of = f"of={(kinds[0] if len(kinds) == 1 else kinds)!r}"
         return f"k.{one.op.name}({', '.join((*operands, *attrs, of))})"
+
+    def operands(self, one: Compute) -> list[str]:
+        """What an operator takes: of one that makes a value again what was kept of the forward pass, anew."""
+        names = [self.names[register] for register in one.operands]
+        if not one.node.results or not one.node.results[0].name.endswith(AGAIN):
+            return names
+        return [name if AGAIN in of.name else self.anew(name) for name, of in zip(names, one.operands, strict=True)]
 
     def value(self, value: Any) -> str:
         """An attribute's value as Python says it."""
@@ -294,16 +302,20 @@ class Writer:
         return f"c.boxes({name}, {shape!r}, {self.table(boxes(one), 'BOXES')}{wide})"
 
     def operand(self, one: Collective) -> str:
-        """What a collective takes. Where the same was sent before, as parameters are that are gathered again for the
-        gradient, it takes it anew behind what was made last: a compiler would otherwise keep what came first.
+        """What a collective takes, anew where the same was sent before."""
+        key = (one.operand, one.step)
+        if key in self._sent:
+            return self.anew(self.names[one.operand])
+        self._sent.add(key)
+        return self.names[one.operand]
+
+    def anew(self, name: str) -> str:
+        """A value behind what was made last: a compiler would otherwise keep what it has made or sent of it before, as
+        of parameters that are gathered again for the gradient.
         """
-        name, key = self.names[one.operand], (one.operand, one.step)
         after = next((last for last in reversed(self._alive) if last != name), "")
-        if key not in self._sent or not after:
-            self._sent.add(key)
-            return name
-        self.repeats = True
-        return f"c.again({name}, {after})"
+        self.repeats = self.repeats or bool(after)
+        return f"c.again({name}, {after})" if after else name
 
     def grown(self, one: Collective) -> str:
         """The operand, padded to what the step works on."""
