@@ -12,6 +12,7 @@ before it runs: such programs are counted beside the others.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import pickle
@@ -63,6 +64,8 @@ MODES = (
 )  # fmt: skip
 _CARRIES = 0.2
 _MOST = 8
+_LIMIT = 300.0
+"""Seconds that a program may take on an engine."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +145,12 @@ def run_all(folder: Path, engine: str, seeds: Iterable[int], rank: int) -> None:
     A rank of torch that fails ends its job, as others may wait for it.
     """
     for seed in seeds:
+        faulthandler.dump_traceback_later(_LIMIT, exit=True)
         one: Prepared = pickle.loads((folder / f"{seed}.pickle").read_bytes())
         told, raised = outcome(one, engine)
         (folder / f"{seed}.{engine}.{rank}.json").write_text(json.dumps(told), encoding="utf-8")
         if raised and engine == "torch":
+            _ended(folder, seed).touch()
             sys.exit(f"{seed}: {told}")
 
 
@@ -154,7 +159,11 @@ def sweep(seeds: Sequence[int], engines: Sequence[str], folder: Path) -> dict[tu
     found: dict[tuple[int, str], str] = {}
     ready: dict[tuple[str, int], list[int]] = {}
     for seed in seeds:
-        one = prepared(seed)
+        try:
+            one = prepared(seed)
+        except Exception as error:  # of any kind: the others go on
+            found |= dict.fromkeys(((seed, engine) for engine in engines), f"{type(error).__name__}: {error}"[:300])
+            continue
         (folder / f"{seed}.pickle").write_bytes(pickle.dumps(one))
         for engine in engines:
             lacking = _lacking(one.program, engine)
@@ -166,10 +175,10 @@ def sweep(seeds: Sequence[int], engines: Sequence[str], folder: Path) -> dict[tu
         processes = ranks if engine == "torch" else 1
         while those:
             _start(folder, engine, ranks, those)
-            # Where a job ended in the middle, the first that has nothing of some rank is the one that ended it.
-            done = next(
-                (i for i, seed in enumerate(those) if not _is_done(folder, seed, engine, processes)), len(those)
-            )
+            # Where a job ended in the middle, the first that has nothing of some rank is the one that ended it, or the
+            # one that says so.
+            ended = (_ended(folder, seed).is_file() or not _is_done(folder, seed, engine, processes) for seed in those)
+            done = next((i for i, one in enumerate(ended) if one), len(those))
             for seed in those[: done + 1]:
                 found[seed, engine] = _first(folder, seed, engine, processes)
             those = those[done + 1 :]
@@ -196,6 +205,11 @@ def _start(folder: Path, engine: str, ranks: int, seeds: list[int]) -> None:
 
 def _files(folder: Path, seed: int, engine: str, ranks: int) -> list[Path]:
     return [folder / f"{seed}.{engine}.{rank}.json" for rank in range(ranks)]
+
+
+def _ended(folder: Path, seed: int) -> Path:
+    """Is there if a rank of torch raised, by which the job ended."""
+    return folder / f"{seed}.ended"
 
 
 def _is_done(folder: Path, seed: int, engine: str, ranks: int) -> bool:

@@ -48,7 +48,7 @@ class _CodeWriter(Writer):
         """By what they compute: their names and texts."""
 
     def compute(self, one: Compute) -> str:
-        operands = [self.names[register] for register in one.operands]
+        operands = self.operands(one)
         ways: dict[str, int] = {}
         numbers, functions = [], []
         for rank in range(self.program.mesh.devices):

@@ -34,8 +34,8 @@ _TYPE = re.compile(r"([a-z]+[0-9]*[a-z0-9]*)\[([0-9,]*)\]")
 _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[0-9,{} ]*\})\}")
 _IOTA = re.compile(r"replica_groups=\[([0-9,]+)\]<=\[([0-9,]+)\](?:T\(([0-9,]+)\))?")
 _BITS = re.compile(r"[0-9]+")
-ONE_BY_ONE = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner", "xla_backend_optimization_level": "0"}
-"""XLA's options by which it leaves reductions apart on CPUs, and is done sooner."""
+ONE_BY_ONE = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner,cse", "xla_backend_optimization_level": "0"}
+"""XLA's options by which it leaves reductions apart on CPUs, sends again what it has sent, and is done sooner."""
 
 
 def differences(lowered: Any, program: Program, grid: Grid) -> str:

@@ -162,6 +162,11 @@ def grouped_outer(x: jax.Array, g: jax.Array, sizes: jax.Array) -> jax.Array:
     return lax.ragged_dot_general(x, g, sizes, _ALONG_ROWS, precision=lax.Precision.HIGHEST)[1:]
 
 
+def padded(raw: jax.Array, value: jax.Array, ends: tuple[tuple[int, int, int], ...]) -> jax.Array:
+    """With a value before, after and between the elements of each dim: `ends` are how often, negative takes away."""
+    return lax.pad(raw, value, [(int(low), int(high), int(inner)) for low, high, inner in ends])
+
+
 def _unique(raw: jax.Array, return_inverse: bool = False) -> Any:
     """As many as there are elements, of which the last may be repeated: how many differ is known in the run only."""
     return jnp.unique(raw, return_inverse=return_inverse, size=raw.size)

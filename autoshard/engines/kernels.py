@@ -19,8 +19,9 @@ from autoshard.core.tensortype import TOKEN, DType
 from autoshard.engines.namespace import Namespace
 from autoshard.engines.numpy_library import Known
 from autoshard.engines.overrides import HELPERS, override, scatters
-from autoshard.engines.retarget import Retarget
+from autoshard.engines.retarget import Retarget, unsaid
 from autoshard.engines.scipy_names import modules, of_jax, of_torch
+from autoshard.ops.body import Body
 from autoshard.ops.registry import Operator
 from autoshard.util.errors import UnknownNameError
 
@@ -56,9 +57,11 @@ class Kernels:
         """Why the engine does not run the operator; None if it does."""
         if op.takes_regions:
             return "it holds bodies"
-        if op.name == "ScatterSlices" and not scatters(attrs["body"], attrs["body"].name in ("and", "or")):
-            return "its function is no sum, product, largest or least"
-        return _LACKING[self.engine].get(op.name)
+        if op.name == "ScatterSlices":
+            fits = scatters(attrs["body"], attrs["body"].name in ("and", "or"))
+            return None if fits else "its function is no sum, product, largest or least"
+        bodies = (unsaid(value) for value in attrs.values() if isinstance(value, Body))
+        return _LACKING[self.engine].get(op.name) or next(filter(None, bodies), None)
 
     def meaning(self, op: Operator) -> Callable:
         """What the operator computes, as a function of Arrays."""

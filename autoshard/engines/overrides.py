@@ -106,6 +106,21 @@ def _group_sizes(space: Any, ends: Array, rows: int, row: int, group: int, count
     return space.concatenate([bounds[:1], space.maximum(bounds[1:] - bounds[:-1], 0)]).astype(np.int32)
 
 
+def hlo_pad(space: Any, x, value, *, low, high, interior):
+    """The library's own: it keeps an operand of which nothing is left, and with it what was received for it."""
+    ends = tuple(zip(low, high, interior, strict=True))
+    raws = (space.library.final(space.raw(one, x.dtype)) for one in (x, value))
+    return Array(space, space.library.library.padded(*raws, ends))
+
+
+def pad(space: Any, x, *, paddings, value=0, dropped=()):
+    """The same; a block has elements left out only at ends where none are added."""
+    gone = dropped or [(0, 0)] * x.ndim
+    low = [one[0] - two[0] for one, two in zip(paddings, gone, strict=True)]
+    high = [one[1] - two[1] for one, two in zip(paddings, gone, strict=True)]
+    return hlo_pad(space, x, value, low=low, high=high, interior=(0,) * x.ndim)
+
+
 OPERATORS: dict[str, Callable] = {
     "GatherGrad": gather_grad,
     "DynamicSlice": dynamic_slice,
@@ -113,9 +128,10 @@ OPERATORS: dict[str, Callable] = {
 }
 """By the operator's name: `function(space, *operands, **attrs)`."""
 OF_LIBRARY: dict[str, dict[str, Callable]] = {
-    "jax": {"GroupedMatMul": grouped_matmul, "GroupedOuter": grouped_outer},
+    "jax": {"GroupedMatMul": grouped_matmul, "GroupedOuter": grouped_outer, "HloPad": hlo_pad, "Pad": pad},
 }
-"""The same where one library alone needs it: its arrays have sizes that are known before the run."""
+"""The same where one library alone needs it: its arrays have sizes that are known before the run, and what nothing
+reads is not run."""
 
 
 def _key(own: Callable, to: Any) -> Callable:

@@ -20,10 +20,14 @@ class PerRank:
 
 
 class MeshQueries:
-    """What the text of a program asks of a mesh: `c.index`, `c.valid`, `c.pick`."""
+    """What the text of a program asks of a mesh: `c.index`, `c.valid`, `c.pick`; and what of no ranks: `c.again`."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
+
+    def again(self, x: Any, after: Any) -> Any:
+        """x, once more to be sent behind what makes `after`."""
+        return x
 
     def index(self, axes: Axes) -> PerRank:
         """Where each rank stands along the axes."""

@@ -8,7 +8,7 @@ imports of scipy comes from the engine. So an operator's meaning is said once.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from autoshard.engines.array import Array
 from autoshard.engines.namespace import Namespace
 from autoshard.ir.graph import Graph
+from autoshard.ir.run import CALLS, is_elementwise
 from autoshard.ir.text import parse
 from autoshard.ops.attributes import Literal
 from autoshard.ops.body import KNOWN, Body
@@ -92,23 +93,28 @@ class Retarget:
         return Body(body.name, body.text, self.value(KNOWN[body.name]) if body.name in KNOWN else self._scalar(body))
 
     def _scalar(self, body: Body) -> Callable:
-        """What the text of a body computes, elementwise.
-
-        Raises:
-            NotImplementedError: on the call, the text is no graph of elementwise operators.
-        """
+        """What the text of a body computes, elementwise; its call raises NotImplementedError where `unsaid` has why."""
 
         def run(*arrays: Any) -> tuple:
-            graph = _graph_of(body)
-            held = dict(zip(graph.inputs, map(self.space.asarray, arrays), strict=True))
-            for node in graph.nodes:
-                made = self.value(node.op.run)(*(held[one] for one in node.operands), **node.attrs)
-                parts = made if isinstance(made, tuple) else (made,)
-                pairs = zip(node.results, parts, strict=True)
-                held.update((one, self.space.asarray(part, one.type.dtype.numpy)) for one, part in pairs)
-            return tuple(held[one] for one in graph.outputs)
+            if unsaid(body):
+                raise NotImplementedError(unsaid(body))
+            graph = parse(body.text)
+            return self._applied(graph, graph.functions, arrays)
 
         return run
+
+    def _applied(self, graph: Graph, functions: Mapping[str, Graph], arrays: Sequence[Any]) -> tuple:
+        held = dict(zip(graph.inputs, map(self.space.asarray, arrays), strict=True))
+        for node in graph.nodes:
+            operands = [held[one] for one in node.operands]
+            if node.op.name in CALLS:
+                made = self._applied(functions[node.attrs["callee"]], functions, operands)
+            else:
+                made = self.value(node.op.run)(*operands, **node.attrs)
+            parts = made if isinstance(made, tuple) else (made,)
+            pairs = zip(node.results, parts, strict=True)
+            held.update((one, self.space.asarray(part, one.type.dtype.numpy)) for one, part in pairs)
+        return tuple(held[one] for one in graph.outputs)
 
     def function(self, of: FunctionType) -> FunctionType:
         """The function with all names in it found for this namespace."""
@@ -150,14 +156,17 @@ class Retarget:
         return builtins.__import__(name, *args, **kwargs)
 
 
-def _graph_of(body: Body) -> Graph:
+def unsaid(body: Body) -> str:
+    """Why the text of a function inside of an operator does not say what it computes elementwise; '' if it does."""
+    if body.name in KNOWN:
+        return ""
     try:
         graph = parse(body.text)
     except AutoshardError:
-        raise NotImplementedError("a function inside of an operator of which there is no text") from None
-    if graph.functions or not all(node.op.spread == "pointwise" for node in graph.nodes):
-        raise NotImplementedError("a function inside of an operator that is not elementwise")
-    return graph
+        return "there is no text of a function inside of it"
+    every = (*graph.nodes, *(node for function in graph.functions.values() for node in function.nodes))
+    fits = all(is_elementwise(node.op) or node.op.name in CALLS for node in every)
+    return "" if fits else "a function inside of it is not elementwise"
 
 
 def _methods(of: type) -> dict[str, FunctionType]:

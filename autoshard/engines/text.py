@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from autoshard.core.tensortype import TOKEN
 from autoshard.engines.grid import Axes, Grid
 from autoshard.engines.groups import AxisPieces
 from autoshard.engines.tables import boxes, is_whole_permute
@@ -45,6 +46,7 @@ from autoshard.partition.program import (
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
 from autoshard.runtime.comm import accumulator
+from autoshard.transform.recompute import AGAIN
 from autoshard.util.errors import PlanError, at
 
 _COMMENT_AT = 100
@@ -61,6 +63,8 @@ class Text:
     constants: Mapping[str, Any]
     axes: tuple[Axes, ...] = ()
     """All axes, or groups, over which ranks talk to each other, in the order in which they are first named."""
+    repeats: bool = False
+    """Whether something is made or sent more than once, rather than kept."""
 
     @cached_property
     def step(self) -> Any:
@@ -136,12 +140,15 @@ class Writer:
         self.constants: dict[str, Any] = {}
         self.tables: dict[Any, str] = {}
         self.over: dict[Axes, None] = {}
+        self.repeats = False
         self._known: dict[Any, str] = {}
+        self._alive: dict[str, None] = {}
+        self._sent: set[tuple[Register, Any]] = set()
 
     def text(self) -> Text:
         """The text, once."""
         source = "\n".join(self.whole()) + "\n"
-        return Text(source, self.cuts.grid, self.constants, tuple(self.over))
+        return Text(source, self.cuts.grid, self.constants, tuple(self.over), self.repeats)
 
     def whole(self) -> Lines:
         inputs = [self.names[one] for one in self.program.inputs]
@@ -165,6 +172,7 @@ class Writer:
         depth: int,
     ) -> Lines:
         pad, node = "    " * depth, None
+        around, self._alive, self._sent = (self._alive, self._sent), {}, set()
         for one, ending in zip(instructions, last_uses, strict=True):
             served = _node_of(one)
             if served is not None and served is not node:
@@ -174,6 +182,9 @@ class Writer:
             gone = [self.names[register] for register in ending if register in self.names.of]
             if gone:
                 yield f"{pad}del {', '.join(dict.fromkeys(gone))}"
+            for name in gone:
+                self._alive.pop(name, None)
+        self._alive, self._sent = around
         yield f"{pad}return {self._tuple(self.names[one] for one in outputs)}"
 
     def instruction(self, one: Instruction, depth: int) -> Lines:
@@ -200,6 +211,8 @@ class Writer:
     def made(self, results: Sequence[Register], value: str, of: Any, pad: str) -> Lines:
         """`results = value`, and what of them is kept where a step worked on padded blocks."""
         names = [self.names[one] for one in results]
+        pairs = zip(names, results, strict=True)
+        self._alive |= {name: None for name, one in pairs if one.whole.dtype is not TOKEN}
         target = names[0] if len(names) == 1 and not isinstance(of, Bundle) else f"({', '.join(names)},)"
         yield _commented(f"{pad}{target} = {value}", ", ".join(f"{one.local} [{one.layout}]" for one in results))
         parts = of.parts if isinstance(of, Bundle) else (of,) if isinstance(of, Collective) else ()
@@ -213,9 +226,16 @@ class Writer:
     def compute(self, one: Compute) -> str:
         kinds = tuple(register.whole.dtype.name for register in one.results)
         attrs = [f"{name}={self.value(value)}" for name, value in one.attrs.items()]
-        operands = [self.names[register] for register in one.operands]
+        operands = self.operands(one)
         of = f"of={(kinds[0] if len(kinds) == 1 else kinds)!r}"
         return f"k.{one.op.name}({', '.join((*operands, *attrs, of))})"
+
+    def operands(self, one: Compute) -> list[str]:
+        """What an operator takes: of one that makes a value again what was kept of the forward pass, anew."""
+        names = [self.names[register] for register in one.operands]
+        if not one.node.results or not one.node.results[0].name.endswith(AGAIN):
+            return names
+        return [name if AGAIN in of.name else self.anew(name) for name, of in zip(names, one.operands, strict=True)]
 
     def value(self, value: Any) -> str:
         """An attribute's value as Python says it."""
@@ -260,9 +280,9 @@ class Writer:
         return self.tables[value]
 
     def moved(self, one: Collective) -> str:
-        step, name = one.step, self.names[one.operand]
+        step = one.step
         if isinstance(step, WindowStep):
-            return self._boxes(one, name)
+            return self._boxes(one, self.operand(one))
         if step.kind == "slice":
             return f"c.slice({self.grown(one)}, {self.axes(step.groups)}, {step.dim})"
         if is_whole_permute(step):
@@ -281,9 +301,25 @@ class Writer:
             wide = f", {step.before.reduction!r}, {kind.name!r}"
         return f"c.boxes({name}, {shape!r}, {self.table(boxes(one), 'BOXES')}{wide})"
 
+    def operand(self, one: Collective) -> str:
+        """What a collective takes, anew where the same was sent before."""
+        key = (one.operand, one.step)
+        if key in self._sent:
+            return self.anew(self.names[one.operand])
+        self._sent.add(key)
+        return self.names[one.operand]
+
+    def anew(self, name: str) -> str:
+        """A value behind what was made last: a compiler would otherwise keep what it has made or sent of it before, as
+        of parameters that are gathered again for the gradient.
+        """
+        after = next((last for last in reversed(self._alive) if last != name), "")
+        self.repeats = self.repeats or bool(after)
+        return f"c.again({name}, {after})" if after else name
+
     def grown(self, one: Collective) -> str:
         """The operand, padded to what the step works on."""
-        name, shape = self.names[one.operand], one.step.before.local_shape(one.of.shape)
+        name, shape = self.operand(one), one.step.before.local_shape(one.of.shape)
         return name if one.operand.local.shape == shape else f"c.fit({name}, {shape!r})"
 
     def begun(self, one: Collective | Bundle) -> str:

@@ -15,6 +15,8 @@ from autoshard.engines.torch_library import to_numpy, torch_dtype
 _SAME = ("aten.detach.default", "aten.lift_fresh_copy.default", "aten.alias.default")
 """Operators that give their operand."""
 _SHAPES = ("aten.view.default", "aten.expand.default", "aten.reshape.default", "aten._unsafe_view.default")
+_AS_CALLED = {"aten.view.default": "aten.reshape", "aten._unsafe_view.default": "aten.reshape"}
+"""Shapes of what was traced may be views where those of what comes at run time, of other strides, are none."""
 _DEFAULTS = ("device", "pin_memory", "layout", "memory_format")
 
 
@@ -60,7 +62,7 @@ class _TorchText:
             return
         if not target.startswith("aten."):
             raise NotImplementedError(f"{target} is none of torch's own operators")
-        called = target.removesuffix(".default") if target.count(".") > 1 else target
+        called = _AS_CALLED.get(target) or (target.removesuffix(".default") if target.count(".") > 1 else target)
         args = [self.value(one) for one in node.args]
         args += [f"{key}={self.value(one)}" for key, one in node.kwargs.items() if key not in _DEFAULTS]
         self.lines.append(f"{self.names[node]} = {called}({', '.join(args)})")

@@ -39,12 +39,24 @@ class XlaControl:
         return lax.switch(jnp.where((number < 0) | (number > last), last, number), branches)
 
 
+def _moved(x: Any, move: Callable) -> Any:
+    """What is only moved, as its bits where it is a narrow float, which XLA would send as a wider one on CPUs."""
+    if not (jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize <= 2):
+        return move(x)
+    bits = lax.bitcast_convert_type(x, np.dtype(f"u{x.dtype.itemsize}"))
+    return lax.bitcast_convert_type(move(bits), x.dtype)
+
+
 class XlaCollectives(MeshQueries):
     """`c` of a text while JAX traces it."""
 
     def each(self, ways: Sequence[int], functions: Sequence[Callable], *operands: Any) -> Any:
         """On each rank the function whose number stands at its place in `ways`."""
         return each(self.grid, ways, functions, operands)
+
+    def again(self, x: Any, after: Any) -> Any:
+        """x behind a barrier, so that XLA sends it once more."""
+        return lax.optimization_barrier((x, after))[0]
 
     def _over(self, axes: Axes) -> dict[str, Any]:
         """A group as JAX's collectives take it: axes by name, or lists of positions along the one axis there is."""
@@ -60,7 +72,7 @@ class XlaCollectives(MeshQueries):
         return {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[op](x, **self._over(axes))
 
     def all_gather(self, x: Any, axes: Axes, dim: int) -> Any:
-        return lax.all_gather(x, axis=dim, tiled=True, **self._over(axes))
+        return _moved(x, partial(lax.all_gather, axis=dim, tiled=True, **self._over(axes)))
 
     def reduce_scatter(self, x: Any, axes: Axes, dim: int, op: str) -> Any:
         if op != "sum":
@@ -68,7 +80,8 @@ class XlaCollectives(MeshQueries):
         return lax.psum_scatter(x, scatter_dimension=dim, tiled=True, **self._over(axes))
 
     def all_to_all(self, x: Any, axes: Axes, split: int, concat: int) -> Any:
-        return lax.all_to_all(x, split_axis=split, concat_axis=concat, tiled=True, **self._over(axes))
+        places = {"split_axis": split, "concat_axis": concat, "tiled": True}
+        return _moved(x, partial(lax.all_to_all, **places, **self._over(axes)))
 
     def bundle(self, kind: str, xs: tuple, axes: Axes, dims: tuple, op: str = "sum") -> tuple:
         """One collective for each: XLA puts them together itself."""
@@ -89,7 +102,7 @@ class XlaCollectives(MeshQueries):
     def permute(self, x: Any, sources: tuple[int | None, ...]) -> Any:
         place = self.grid.positions
         pairs = [(place[source], place[rank]) for rank, source in enumerate(sources) if source is not None]
-        return lax.ppermute(x, self.grid.names, pairs)
+        return _moved(x, partial(lax.ppermute, axis_name=self.grid.names, perm=pairs))
 
     def boxes(self, x: Any, shape: tuple[int, ...], table: Table, op: str = "sum", wide: str = "") -> Any:
         """Messages of one round have one length: the longest, as XLA permutes equal blocks."""
@@ -128,7 +141,8 @@ class XlaCollectives(MeshQueries):
 
         place = self.grid.positions
         pairs = [(place[source], place[target]) for source, target, _ in messages]
-        return lax.ppermute(self._apart(packed, (x,)), self.grid.names, pairs)
+        move = partial(lax.ppermute, axis_name=self.grid.names, perm=pairs)
+        return _moved(self._apart(packed, (x,)), move)
 
     def _apart(self, run: Callable, operands: tuple) -> Any:
         """A branch for each rank."""

@@ -19,7 +19,7 @@ from autoshard.engines.kernels import kernels_of
 from autoshard.engines.text import Text, write
 from autoshard.engines.xla_collectives import XlaCollectives
 from autoshard.engines.xla_kernels import XlaKernels
-from autoshard.partition.program import Program
+from autoshard.partition.program import Program, walk
 from autoshard.runtime.array import array_dtype
 from autoshard.util.errors import RuntimeSetupError
 
@@ -46,6 +46,18 @@ def need_devices(count: int) -> None:
             f"the engine xla needs {count} devices for {count} ranks, but JAX has {have} of platform "
             f"{jax.default_backend()!r}; on a host set XLA_FLAGS={HOST_DEVICES}={count} before the first use of JAX"
         )
+
+
+def compiler_options(program: Program, text: Text, platform: str) -> dict[str, Any] | None:
+    """How XLA does on CPUs what a text says: it drops barriers there before it looks for what is computed twice, and
+    leaves out roundings to narrow floats between operators.
+    """
+    if platform != "cpu":
+        return None
+    made = (one for step in walk(program.instructions) for one in step.results)
+    narrow = any(one.whole.dtype.is_float and one.whole.dtype.bits < 32 for one in made)
+    options = {"xla_disable_hlo_passes": "cse"} if text.repeats else {}
+    return options | ({"xla_allow_excess_precision": False} if narrow else {})
 
 
 class XlaRun:
@@ -80,7 +92,9 @@ class XlaRun:
     @cached_property
     def compiled(self) -> Any:
         """What `lower` and `compile` of JAX give: the program as XLA runs it, with its text and its memory."""
-        return self.lowered().compile()
+        import jax
+
+        return self.lowered().compile(compiler_options(self.program, self.text, jax.default_backend()))
 
     @cached_property
     def step(self) -> Any:
@@ -127,4 +141,4 @@ class XlaRun:
         return [[one[place] for place in self.text.grid.positions] for one in made]
 
 
-__all__ = ["Text", "XlaRun", "need_devices"]
+__all__ = ["Text", "XlaRun", "compiler_options", "need_devices"]

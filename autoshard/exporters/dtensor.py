@@ -43,7 +43,8 @@ def parallelize(
         logits = net(input_ids=ids).logits      # plain tensors in, the whole batch on every rank; plain tensors out
 
     The module itself is changed: its parameters are DTensors afterwards, and so are their gradients. Each rank keeps
-    only its blocks. `module.gathered` counts the functions for which DTensor has no rule, by name: what they take was
+    only its blocks. What it draws, as dropout does, is of the whole tensor: seed torch alike on all ranks.
+    `module.gathered` counts the functions for which DTensor has no rule, by name: what they take was
     gathered first.
 
     Args:

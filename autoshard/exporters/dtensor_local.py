@@ -1,7 +1,9 @@
 """Functions of torch that run on the blocks of DTensors, as DTensor has no rule for them or one that ignores splits.
 
 DTensor's rule for convolutions ignores how the weight is split, that for group norms mistakes a rank's part of the
-batch for all of it, and attention on CPUs and the gradients of some poolings have none.
+batch for all of it, and attention on CPUs and the gradients of some poolings have none. Random numbers are drawn for
+whole tensors, which are the same on all ranks as long as their generators are, and those of one process: DTensor on
+CPUs draws for each block by itself, other numbers on each rank of what should be whole.
 """
 
 from __future__ import annotations
@@ -173,6 +175,7 @@ def _attention(func: Callable, mesh: DeviceMesh, query: Any, key: Any, value: An
 
     Shapes: query (batch, heads, length, width); a mask goes along where its dims are not of size 1.
     """
+    drops = kwargs.get("dropout_p", args[1] if len(args) > 1 else 0.0)
     q, k, v = (_distributed(one, mesh) for one in (query, key, value))
     mask = kwargs.pop("attn_mask", args[0] if args else None)
     places: list[Placement] = []
@@ -193,8 +196,36 @@ def _attention(func: Callable, mesh: DeviceMesh, query: Any, key: Any, value: An
             for was, now in zip(places, along, strict=True)
         ]
         mask = _block(_distributed(mask, mesh), mesh, along, grads)
-    found = func(*blocks, mask, *args[1:], **kwargs)
+    if drops:
+        kwargs |= dict(zip(("dropout_p", "is_causal"), args[1:], strict=False))
+        kept = _drawn_like(q, (*q.shape[:-1], k.shape[-2]), places, 1 - drops).to_local()
+        found = _dropping_attention(blocks[0], blocks[1], blocks[2], mask, kept / (1 - drops), **kwargs)
+    else:
+        found = func(*blocks, mask, *args[1:], **kwargs)
     return DTensor.from_local(found, mesh, places, run_check=False)
+
+
+def _dropping_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    kept: torch.Tensor,
+    *,
+    dropout_p: float,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Attention with its weights multiplied by `kept`, as torch itself computes it where it drops."""
+    if enable_gqa:
+        key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    return torch.ops.aten._safe_softmax(scores, -1) * kept @ value
 
 
 def _is_one(mask: torch.Tensor, placement: Placement) -> bool:
@@ -210,13 +241,92 @@ def _of_mask(mask: torch.Tensor, placement: Placement) -> Placement:
 
 
 def _multi_head(func: Callable, mesh: DeviceMesh, *args: Any, **kwargs: Any) -> Any:
-    """The function behind torch.nn.MultiheadAttention. No mode sees what it calls inside, so that the attention there
-    is put in its place for this call.
+    """The function behind torch.nn.MultiheadAttention. No mode sees what it calls inside, so that attention and dropout
+    there are put in their places for this call.
     """
     functional = torch.nn.functional
-    local = functools.partial(_attention, functional.scaled_dot_product_attention, mesh)
-    with mock.patch.object(functional, "scaled_dot_product_attention", local):
+    attention = functools.partial(_attention, functional.scaled_dot_product_attention, mesh)
+    dropout = functools.partial(_dropout, functional.dropout, mesh)
+    with mock.patch.multiple(functional, scaled_dot_product_attention=attention, dropout=dropout):
         return func(*args, **kwargs)
+
+
+def _grouped(
+    func: Callable, mesh: DeviceMesh, input: Any, weight: Any, offs: Any = None, bias: Any = None, **kwargs: Any
+) -> Any:
+    """Products of groups of rows, each with its own matrix, with each mesh axis along the rows, the groups (which
+    leaves terms of a sum), the columns, what is summed (likewise), or nothing.
+
+    Shapes: input (rows, width), weight (groups, width, columns); `offs` says where each group of rows ends.
+    """
+    if offs is None or bias is not None or input.ndim != 2 or weight.ndim != 3:
+        raise NotImplementedError("only groups of rows")
+    x, w = _distributed(input, mesh), _distributed(weight, mesh)
+    whole, term, rows, inner = Replicate(), Partial(), Shard(0), Shard(1)
+    places = {  # the input, the weight, what comes out; their gradients
+        "rows": (rows, whole, rows, rows, term),
+        "groups": (whole, Shard(0), term, term, Shard(0)),
+        "columns": (whole, Shard(2), inner, term, Shard(2)),
+        "inner": (inner, inner, term, inner, inner),
+        "": (whole,) * 5,
+    }
+    left = {"rows": x.shape[0], "groups": w.shape[0], "columns": w.shape[2], "inner": w.shape[1]}
+    ways, row, group = [], 0, 0
+    for axis in range(mesh.ndim):
+        place, count = mesh.get_local_rank(axis), mesh.size(axis)
+        way = _group_way(x, w, axis)
+        way = "" if way and left[way] % count else way
+        if way:
+            left[way] //= count
+        row += place * left["rows"] if way == "rows" else 0
+        group += place * left["groups"] if way == "groups" else 0
+        ways.append(way)
+    xs, ws, outs, x_grads, w_grads = zip(*(places[way] for way in ways), strict=True)
+    own, matrices = _block(x, mesh, xs, x_grads), _block(w, mesh, ws, w_grads)
+    ends = _distributed(offs, mesh).full_tensor()
+    ends = torch.cat([ends.new_zeros(1), ends]).sub(row).clamp(0, len(own))[group : group + left["groups"] + 1]
+    first, last = int(ends[0]), int(ends[-1])
+    inside = own[first:last]
+    made = func(inside, matrices, offs=(ends[1:] - first).to(torch.int32), **kwargs) if last > first else None
+    made = inside @ matrices[0] if made is None else made
+    made = torch.nn.functional.pad(made, (0, 0, first, len(own) - last))
+    return DTensor.from_local(made, mesh, outs, run_check=False)
+
+
+def _group_way(x: DTensor, w: DTensor, axis: int) -> str:
+    """What a mesh axis does to products of groups; where rows and matrices are split by it, the larger stays."""
+    of_rows, of_matrices = x.placements[axis], w.placements[axis]
+    if of_rows == Shard(0) and (not isinstance(of_matrices, Shard) or x.numel() > w.numel()):
+        return "rows"
+    if of_matrices in (Shard(0), Shard(2)):
+        return "groups" if of_matrices == Shard(0) else "columns"
+    return "inner" if Shard(1) in (of_rows, of_matrices) else ""
+
+
+def _drawn(func: Callable, mesh: DeviceMesh, *args: Any, **kwargs: Any) -> Any:
+    return gathered_call(func, mesh, args, kwargs)
+
+
+def _drawn_like(
+    x: DTensor, shape: Sequence[int], places: Sequence[Placement], chance: float, strides: Sequence[int] = ()
+) -> DTensor:
+    """Ones with a chance, else zeros, drawn for a whole tensor, of which each rank keeps its block."""
+    form = torch.empty(shape, device="meta") if not strides else torch.empty_strided(shape, strides, device="meta")
+    local = x.to_local()
+    whole = torch.empty_like(form, dtype=local.dtype, device=local.device).bernoulli_(chance)
+    return _distributed(whole, x.device_mesh).redistribute(x.device_mesh, places)
+
+
+def _dropout(
+    func: Callable, mesh: DeviceMesh, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Any:
+    """Dropout of the same elements as of the whole tensor."""
+    if not training or p in (0.0, 1.0):
+        return func(input, p, training, inplace)
+    x = _distributed(input, mesh)
+    places = [one if type(one) is Shard else Replicate() for one in x.placements]
+    kept = _drawn_like(x, x.shape, places, 1 - p, x.stride()).div_(1 - p)
+    return input.mul_(kept) if inplace else x.redistribute(mesh, places) * kept
 
 
 LOCAL: Mapping[str, Callable] = {
@@ -235,4 +345,26 @@ LOCAL: Mapping[str, Callable] = {
     },
     "scaled_dot_product_attention": _attention,
     "multi_head_attention_forward": _multi_head,
+    "dropout": _dropout,
+    "_grouped_mm": _grouped,
+    "grouped_mm": _grouped,
+    **dict.fromkeys(
+        (
+            "alpha_dropout",
+            "bernoulli",
+            "dropout1d",
+            "dropout2d",
+            "dropout3d",
+            "feature_alpha_dropout",
+            "gumbel_softmax",
+            "multinomial",
+            "normal",
+            "poisson",
+            "rand_like",
+            "randint_like",
+            "randn_like",
+            "rrelu",
+        ),
+        _drawn,
+    ),
 }

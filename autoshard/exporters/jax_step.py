@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from autoshard.engines.xla_engine import compiler_options
 from autoshard.engines.xla_whole import XlaStep
 from autoshard.frontends.jax.trees import named_leaves
 from autoshard.ir.graph import DATA
@@ -152,7 +153,8 @@ class JaxStep:
             new = {names[into]: made[out] for out, into in updates.items()}
             return {i: made[i] for i in self._returned}, {**state, **new}
 
-        return jax.jit(run, donate_argnums=0)
+        options = compiler_options(self._whole.program, self._whole.text, self.mesh.devices.flat[0].platform)
+        return jax.jit(run, donate_argnums=0, compiler_options=options)
 
     def __call__(self, state: State, *data: Any) -> tuple[Any, State]:
         """What the model returns for its arguments, and the state after it. The state that goes in is used up."""

@@ -1,12 +1,13 @@
 """Running nodes with numpy: regions, calls, and letting go of values after their last use.
 
-`Runner` runs blocks of nodes on whole tensors. `elementwise` makes the scalar function inside an operator (a reducer,
+`Runner` runs blocks of nodes on whole tensors. `Elementwise` makes the scalar function inside an operator (a reducer,
 a comparator) run on whole arrays at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -101,21 +102,40 @@ def last_uses(nodes: Sequence[Node], outputs: Sequence[Value]) -> list[list[Valu
 # -- scalar functions on whole arrays
 
 
-def elementwise(graph: Graph) -> Callable[..., tuple]:
-    """A graph of scalars as a function of arrays, which it is applied to elementwise, all at once where it can be."""
-    every = [*graph.nodes, *(node for function in graph.functions.values() for node in function.nodes)]
-    runner: Runner = _Elementwise(graph.functions)
-    if all(_is_elementwise(node.op) for node in every):
-        return lambda *arrays: runner.graph(graph, arrays)
-    runner = Runner(graph.functions)
-    return lambda *arrays: _one_by_one(runner, graph, arrays)
+class Elementwise:
+    """A graph of scalars as a function of arrays, which it is applied to elementwise, all at once where it can be.
+
+    What runs it is made on the first call, and not written down with it.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def __reduce__(self) -> tuple:
+        return Elementwise, (self.graph,)
+
+    def __call__(self, *arrays: Any) -> tuple:
+        return self._function(*arrays)
+
+    @cached_property
+    def _function(self) -> Callable[..., tuple]:
+        graph = self.graph
+        every = [*graph.nodes, *(node for function in graph.functions.values() for node in function.nodes)]
+        if all(is_elementwise(node.op) or node.op.name in CALLS for node in every):
+            return partial(_at_once, _WholeArrays(graph.functions), graph)
+        return partial(_one_by_one, Runner(graph.functions), graph)
 
 
-def _is_elementwise(op: Operator) -> bool:
-    return op.spread == "pointwise" or op.constant == "source" or op.name in (*CALLS, *_ALSO_ELEMENTWISE)
+def _at_once(runner: Runner, graph: Graph, *arrays: Any) -> tuple:
+    return runner.graph(graph, arrays)
 
 
-class _Elementwise(Runner):
+def is_elementwise(op: Operator) -> bool:
+    """Whether a scalar function can run it on whole arrays."""
+    return op.spread == "pointwise" or op.constant == "source" or op.name in _ALSO_ELEMENTWISE
+
+
+class _WholeArrays(Runner):
     """Gives whole arrays to operators whose operands have rank 0 in the graph."""
 
     def node(self, node: Node, held: Held) -> tuple:
@@ -124,9 +144,9 @@ class _Elementwise(Runner):
         return cast(node.op.run(*operands, **node.attrs, **extra), node.result_types)
 
 
-def _one_by_one(runner: Runner, graph: Graph, arrays: tuple) -> tuple:
+def _one_by_one(runner: Runner, graph: Graph, *operands: Any) -> tuple:
     """The graph for each element in turn: what holds for any graph, loops and branches included."""
-    arrays = np.broadcast_arrays(*arrays)
+    arrays = np.broadcast_arrays(*operands)
     shape = arrays[0].shape
     results = [np.empty(shape, value.type.dtype.numpy) for value in graph.outputs]
     for place in np.ndindex(shape):

@@ -35,7 +35,7 @@ from typing import Any
 from autoshard.core.rule import Rule
 from autoshard.core.rule_sdy import parse_sdy_rule, show_sdy
 from autoshard.ir.graph import ROLES, Graph, Node, Region, Source, Value, given
-from autoshard.ir.run import elementwise
+from autoshard.ir.run import Elementwise
 from autoshard.ir.scan import Scanner, quote
 from autoshard.ir.text_values import SMALL_LITERAL, WORD, read_name, read_type, read_value, show_name, show_value
 from autoshard.ir.verify import check_node, verify
@@ -152,7 +152,7 @@ def body(text: str) -> Body:
 
 
 def _function(text: str) -> Callable:
-    return elementwise(parse(text))
+    return Elementwise(parse(text))
 
 
 class _GraphReader:

@@ -94,6 +94,29 @@ def test_stablehlo_holds_the_planned_collectives() -> None:
     assert "sdy.manual_computation" in lowered.as_text() and planned.program.collectives
 
 
+@pytest.mark.jax
+def test_what_is_gathered_again_stays_behind_a_barrier() -> None:
+    """XLA would keep the first, and with it the memory that the plan gives back."""
+    pytest.importorskip("jax")
+    from autoshard.engines.xla_engine import compiler_options
+    from autoshard.engines.xla_whole import XlaStep
+
+    class Deep(Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.mid, self.down = Dense(6, 8), Dense(8, 8), Dense(8, 4)
+
+        def construct(self, x):
+            return ops.reduce_mean(ops.square(self.down(ops.tanh(self.mid(ops.tanh(self.up(x)))))))
+
+    network, x = Deep(), np.ones((8, 6), np.float32)
+    planned = plan(train_step(network, Adam(network.trainable_params(), 0.1), x), (), "dp=2", search="zero3")
+    step = XlaStep(planned.program)
+    assert step.text.repeats and step.text.source.count("c.again(") == step.lowered().as_text().count("_barrier")
+    assert compiler_options(planned.program, step.text, "cpu") == {"xla_disable_hlo_passes": "cse"}
+    assert compiler_options(planned.program, step.text, "gpu") is None
+
+
 def test_carried_files_share_no_name_and_need_no_others() -> None:
     for files in CARRIED.values():
         names = [name for one in files for name in defined_in(one)]

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from autoshard.core.tensortype import DType, type_of
+from autoshard.core.tensortype import DType, dtype, type_of
 from autoshard.engines.kernels import Kernels, kernels_of
+from autoshard.ir.text import body
+from autoshard.ops.body import Body
+from autoshard.ops.registry import lookup
 from tests.oracle.samples import SAMPLES
 from tests.oracle.samples.sample import Sample
 
@@ -95,3 +98,40 @@ def _all(kernels: Kernels, group: Sequence[tuple[Sample, list[np.ndarray]]]) -> 
 def test_what_torch_lacks() -> None:
     pytest.importorskip("torch")
     assert _lacking("torch") == {"CholeskyInfo", "Lu", "Geqrf", "CustomCall", "ScatterSlices"}
+
+
+@pytest.mark.jax
+def test_a_pad_that_is_cut_away_still_reads_its_operand() -> None:
+    """JAX would leave out what was received for it."""
+    jax = pytest.importorskip("jax")
+    kernels, one = kernels_of("xla"), np.zeros((1, 2), np.float32)
+    for name, attrs in (
+        ("HloPad", {"low": (-1, 0), "high": (2, 0), "interior": (0, 0)}),
+        ("Pad", {"paddings": ((0, 2), (0, 0)), "dropped": ((1, 0), (0, 0))}),
+    ):
+        op, operands = lookup(name), [one, np.float32(7)][: 2 if name == "HloPad" else 1]
+        made = jax.make_jaxpr(lambda *raws, op=op, attrs=attrs: kernels.run(op, raws, attrs, [dtype("f32")]))(*operands)
+        assert any(made.jaxpr.invars[0] in equation.invars for equation in made.jaxpr.eqns), name
+
+
+SCALAR = """\
+graph body(a: f32[] data, b: f32[] data)
+  p: bool[] = Less(a, b)
+  two: f32[] = Fill() {shape=(), value=2.0, dtype="f32"}
+  c: f32[] = Mul(a, two)
+  d: f32[] = Select(p, c, b)
+  return d
+"""
+
+
+@pytest.mark.jax
+@pytest.mark.torch
+@pytest.mark.parametrize("engine", ["torch", "xla"])
+def test_functions_of_numbers_inside_of_operators(engine: str) -> None:
+    pytest.importorskip({"xla": "jax"}.get(engine, engine))
+    kernels, op, function = kernels_of(engine), lookup("Map"), body(SCALAR)
+    one, two = np.random.default_rng(0).normal(size=(2, 4, 6)).astype(np.float32)
+    raws = [kernels.library.array(each) for each in (one, two)]
+    (made,) = kernels.run(op, raws, {"body": function, "dtype": "f32"}, [dtype("f32")])
+    np.testing.assert_allclose(np.asarray(made), np.where(one < two, one * 2, two))
+    assert kernels.lacking(op, {"body": Body("", "one of its own")}) == "there is no text of a function inside of it"

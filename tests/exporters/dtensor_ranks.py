@@ -23,12 +23,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 import autoshard as ash
 from autoshard import optim
 from autoshard.annotate import annotate
 from autoshard.exporters.dtensor import parallelize
 from autoshard.exporters.dtensor_states import distribute_states
+from autoshard.trace.optim import State
 
 SAMPLES = Path(ash.__file__).parents[1] / "sample_code" / "07_torch_models" / "samples.py"
 RANKS = 4
@@ -85,11 +87,11 @@ class Table(torch.nn.Module):
 
 
 class Dropped(torch.nn.Module):
-    """A tied table, batch norm that counts, and dropout, which drops nothing so that two runs are equal."""
+    """A tied table, batch norm that counts, and dropout."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.norm, self.drop = torch.nn.Embedding(12, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.0)
+        self.embed, self.norm, self.drop = torch.nn.Embedding(12, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.3)
         self.head = torch.nn.Linear(8, 12, bias=False)
         self.head.weight = self.embed.weight
 
@@ -113,11 +115,11 @@ class Masked(torch.nn.Module):
 
 
 class Rows(torch.nn.Module):
-    """Torch's own module of attention, whose gradient DTensor has no rule for."""
+    """Torch's own module of attention, whose gradient DTensor has no rule for; it drops products."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.up, self.attend = torch.nn.Linear(6, 8), torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        self.up, self.attend = torch.nn.Linear(6, 8), torch.nn.MultiheadAttention(8, 2, 0.3, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> Any:
         rows = self.up(x)
@@ -185,8 +187,8 @@ def adam(parameters: list) -> optim.AdamW:
     return optim.AdamW(parameters, 1e-2)
 
 
-def stepped(whole: torch.nn.Module, split: torch.nn.Module, planned: Any) -> tuple[float, float]:
-    """The largest difference of parameters after AdamW, and the share of its states that this rank has."""
+def stepped(whole: torch.nn.Module, split: torch.nn.Module, planned: Any, names: list[str]) -> tuple[float, float]:
+    """The largest difference of parameters after AdamW, and the share of the planned states that this rank has."""
     torch.optim.AdamW(whole.parameters(), 1e-2, eps=1e-3).step()
     optimizer = torch.optim.AdamW(split.parameters(), 1e-2, eps=1e-3)
     distribute_states(optimizer, split, planned)
@@ -194,40 +196,52 @@ def stepped(whole: torch.nn.Module, split: torch.nn.Module, planned: Any) -> tup
     wanted = dict(whole.named_parameters())
     apart = [(one.detach().full_tensor() - wanted[name].detach()).abs().max() for name, one in split.named_parameters()]
     states = [one for row in optimizer.state.values() for one in row.values() if one.ndim]
-    held = sum(one.to_local().numel() for one in states) / sum(one.numel() for one in states)
-    return float(max(apart)), held
+    layouts = {one: planned.plan.layouts[one] for one in planned.graph.inputs if one.name in names}
+    share = sum(layout.local_size(one.type.shape) for one, layout in layouts.items())
+    return float(max(apart)), sum(one.to_local().numel() for one in states) / share
 
 
 def compared(module: torch.nn.Module, kwargs: dict[str, Any], planned: Any) -> dict[str, Any]:
     """The largest differences of outputs and gradients between a module and itself parallelized, and the blocks."""
     whole = copy.deepcopy(module)
+    torch.manual_seed(4)
     wanted = logits(whole(**kwargs))
     wanted.square().mean().backward()
     split = parallelize(copy.deepcopy(module), planned)
+    torch.manual_seed(4)
     found = logits(split(**kwargs))
     found.square().mean().backward()
     gradients = {name: one.grad for name, one in whole.named_parameters()}
     own = dict(split.named_parameters())
     apart = [(own[name].grad.full_tensor() - one).abs().max() for name, one in gradients.items() if one is not None]
     layouts = {value.name: planned.plan.layouts[value] for value in planned.graph.inputs}
+    counts = dict(whole.named_buffers())
+    kept = [(own_of(one) - counts[name]).abs().max() for name, one in split.named_buffers() if one.numel()]
     rank = dist.get_rank()
     astray = [
         name
         for name, one in split.named_parameters()
         if name in layouts and not torch.equal(one.to_local(), block_of(whole, name, layouts[name], rank))
     ]
-    moved, held = stepped(whole, split, planned) if planned.graph.updates else (0.0, 0.0)
+    names = [one.name for one in planned.traced.parameters.values() if isinstance(one, State)]
+    moved, held = stepped(whole, split, planned, names) if names else (0.0, 1.0)
     return {
         "moved": moved,
         "held": held,
         "output": float((found - wanted).detach().abs().max()),
         "gradient": float(max(apart)),
+        "buffers": float(max(kept, default=0.0)),
         "size": float(wanted.detach().abs().max()),
         "compared": len(apart),
         "gathered": dict(split.gathered),
         "astray": astray,
         "split": sum(layout.split > 1 for name, layout in layouts.items() if name in own),
     }
+
+
+def own_of(one: Any) -> torch.Tensor:
+    """A tensor whole."""
+    return one.full_tensor() if isinstance(one, DTensor) else one
 
 
 def block_of(whole: torch.nn.Module, name: str, layout: Any, rank: int) -> torch.Tensor:

@@ -36,6 +36,8 @@ CASES = (
     "table_norm/dp=2,tp=2/megatron",
     "table/dp=2,tp=2/optimal",
     "dropped/dp=4/zero1(dp)/adamw",
+    "bert/dp=2,tp=2/megatron/adamw",
+    "mixtral/dp=2,tp=2/megatron/adamw",
 )
 EXPECTED = {
     "odd": (["cdist"], 4),
@@ -61,11 +63,11 @@ def test_models_equal_themselves_on_four_ranks() -> None:
     for told in ranks:
         for case, one in zip(CASES, told, strict=True):
             assert one["output"] <= 1e-4 * max(1.0, one["size"]), (case, one)
-            assert one["gradient"] <= 1e-3 and one["compared"] >= 3, (case, one)
+            assert max(one["gradient"], one["buffers"]) <= 1e-3 and one["compared"] >= 3, (case, one)
             gathered, split = EXPECTED.get(case.partition("/")[0], ([], 4))
             assert one["split"] >= split and not one["astray"], (case, one)
             assert list(one["gathered"]) == gathered, (case, one)
-            assert one["moved"] <= 1e-4 and one["held"] < 0.5, (case, one)
+            assert one["moved"] <= 1e-4 and one["held"] == 1, (case, one)
 
 
 MESH = Mesh(a=2, b=3, c=2)

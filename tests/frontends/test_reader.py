@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -330,6 +331,7 @@ def test_functions_inside_operations(text: str, name: str) -> None:
     meanings |= {"return %a": a, "subtract": a - b, "call": np.minimum(a, b)}
     (wanted,) = (value for words, value in meanings.items() if words in text)
     np.testing.assert_array_equal(body(a, b)[0], wanted)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(body))(a, b)[0], wanted)
 
 
 def test_a_function_inside_an_operation_that_uses_more_than_its_arguments_is_refused() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import DATA, Graph, Node, Region, Value, walk
-from autoshard.ir.run import elementwise
+from autoshard.ir.run import Elementwise
 from autoshard.ir.scan import Scanner
 from autoshard.ir.text import body, parse, read_value, show, show_value
 from autoshard.ir.verify import verify
@@ -222,7 +222,7 @@ graph body(a: f32[] data, b: f32[] data)
 
 def test_a_scalar_function_applies_to_whole_arrays() -> None:
     a, b = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
-    found = elementwise(parse(SCALAR))(a, b)
+    found = Elementwise(parse(SCALAR))(a, b)
     np.testing.assert_array_equal(found[0], np.where(a < b, a * 2, b))
     np.testing.assert_array_equal(found[1], a < b)
     assert found[0].dtype == np.float32
@@ -230,13 +230,13 @@ def test_a_scalar_function_applies_to_whole_arrays() -> None:
 
 def test_a_loop_in_a_scalar_function_runs_for_each_element() -> None:
     a = np.array([[1, 3, 5], [2, 100, 7]], np.float32)
-    (found,) = elementwise(parse(LOOPED))(a, np.float32(8))
+    (found,) = Elementwise(parse(LOOPED))(a, np.float32(8))
     np.testing.assert_array_equal(found, [[8, 12, 10], [8, 100, 14]])
 
 
 def test_a_body_reads_back_with_its_function() -> None:
     made = body(SCALAR)
-    again = read_value(Scanner(show_value(made), 1, lambda text: elementwise(parse(text))))
+    again = read_value(Scanner(show_value(made), 1, lambda text: Elementwise(parse(text))))
     assert again == made
     np.testing.assert_array_equal(again(np.float32(1), np.float32(3))[0], 2)
 

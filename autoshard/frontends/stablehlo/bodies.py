@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoshard.frontends.stablehlo.attributes import CONSTRAINT
-from autoshard.ir.run import elementwise
+from autoshard.ir.run import Elementwise
 from autoshard.ir.text import show
 from autoshard.ops.body import Body
 
@@ -49,4 +49,4 @@ def _unknown(region: Any) -> Body:
     from autoshard.frontends.stablehlo.reader import read_scalar_function
 
     graph = read_scalar_function(region)
-    return Body("", show(graph), elementwise(graph))
+    return Body("", show(graph), Elementwise(graph))
