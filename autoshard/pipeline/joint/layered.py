@@ -17,7 +17,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autoshard.core.enumerate import divisors
-from autoshard.ir.graph import DATA, Graph, Node
+from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import prices_for
+from autoshard.ir.graph import DATA, PARAMETER, Graph, Node
+from autoshard.layout.layout import Layout
 from autoshard.pipeline.joint.layer_prices import LAYERS, LayerPrices, layer_prices
 from autoshard.pipeline.joint.layered_step import (
     DATA_PARALLEL,
@@ -177,8 +180,8 @@ class LayeredSearch:
                 continue
             data_plan = item[-1]
             best, over = self._scheduled(item, best)
-            if data_plan == ZERO1:
-                push(over, (*item[:-1], ZERO3))
+            if data_plan == ZERO1 and over < math.inf:
+                push(max(over, self._least_of_tensor(*item[:-1], ZERO3)), (*item[:-1], ZERO3))
         if best is None and math.isinf(self.smallest):
             raise StageError(f"no named plan fits the stages of {self.wanted.graph.name!r} on any mesh that was tried")
         if best is None:
@@ -233,7 +236,28 @@ class LayeredSearch:
         parts = self.prices(1, tensor, rows, plan, again)
         if parts is None or self._is_over(parts, data_plan, groups, data, rows):
             return math.inf
-        return self._least(parts, groups, data, rows, 1)
+        least = self._least(parts, groups, data, rows, 1)
+        if data_plan != ZERO3:
+            return least
+        # A group of the most layers gathers their weights forward and, but for its first layer, backward.
+        passes = 2 * -(-self.layers.count // groups) - 1
+        return max(least, self.batch // (data * rows) * passes * self._gathering(data, tensor, rows))
+
+    def _gathering(self, data: int, tensor: int, rows: int) -> float:
+        """Seconds for which ZeRO-3 moves at least for a pass of a micro batch through a layer: the layer's weights, or
+        where that is less what they multiply."""
+        graph = self.wanted.graph
+        shape = next(v.type.shape for v in graph.inputs if graph.role_of[v] == DATA and v.type.shape)
+        tokens = data * rows * math.prod(shape[1:2])
+        own = (
+            v.type.shape for v in graph.inputs if graph.role_of[v] == PARAMETER and self.layers.layer_of(v.name) == 1
+        )
+        weights = sum(min(math.prod(one), tokens * min(one)) for one in own if len(one) > 1)
+        narrow = min(v.type.dtype.itemsize for n in graph.nodes for v in n.results if v.type.dtype.is_float)
+        mesh = mesh_of(data, tensor)
+        of = TensorType.of((weights * narrow // (2 * tensor * data) * data,), "bf16")
+        split, whole = Layout(mesh, ((mesh.axis("dp"),),)), Layout.whole(mesh, 1)
+        return prices_for(self.wanted.hardware).redistribution(split, whole, of)
 
     def _is_over(self, parts: LayerPrices, data_plan: str, groups: int, data: int, rows: int, shared: int = 1) -> bool:
         """Whether a device of the first group needs more than it has in any named schedule: parameters lie whole on
