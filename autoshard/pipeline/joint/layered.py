@@ -178,10 +178,11 @@ class LayeredSearch:
             if len(item) == 5:
                 self._push_data_plans(item, push)
                 continue
-            data_plan = item[-1]
+            groups, data, tensor, rows, kind, data_plan = item
             best, over = self._scheduled(item, best)
             if data_plan == ZERO1 and over < math.inf:
-                push(max(over, self._least_of_tensor(*item[:-1], ZERO3)), (*item[:-1], ZERO3))
+                least = self._least_of_tensor(groups, data, tensor, rows, kind, ZERO3)
+                push(max(over, least), (groups, data, tensor, rows, kind, ZERO3))
         if best is None and math.isinf(self.smallest):
             raise StageError(f"no named plan fits the stages of {self.wanted.graph.name!r} on any mesh that was tried")
         if best is None:
