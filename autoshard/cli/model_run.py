@@ -100,18 +100,36 @@ def prepare(
     else:
         known = {name: settings[name] for name in ("hardware", "micro_batches")}
         planned = plan_pipeline(model, inputs, mesh, search=search, **stages, **known)
-    inputs = _inputs(planned, model, inputs)
+    inputs = inputs_of(planned, model, inputs)
+    wanted = wanted_of(planned, model, inputs) if check else None
+    path = folder / f"{target.rpartition(':')[2]}.pickle"
+    write(Prepared(planned, inputs, wanted, trace, engine, silent), path)
+    return path
+
+
+def wanted_of(planned: AnyPlanned, model: Any, inputs: tuple) -> Wanted:
+    """What a run of a model has to lead to: its framework's result, or that of its own unsplit run."""
+    _make_parameters(planned)
+    with doing("running it unsplit, to compare with"):
+        return _wanted(planned, model, inputs)
+
+
+def write(prepared: Prepared, path: Path) -> None:
+    """Write to a file what ranks are to run.
+
+    Raises:
+        AutoshardError: what the engine finds wrong.
+    """
+    _make_parameters(prepared.planned)
+    prepared.planned.check_engine(prepared.engine)
+    path.write_bytes(pickle.dumps(prepared))
+
+
+def _make_parameters(planned: AnyPlanned) -> None:
+    """Make them now: what makes them may be the script's own, which ranks do not load."""
     for parameter in planned.traced.parameters.values():
         if not isinstance(parameter.pending, Stored):
-            _ = parameter.data  # made now: what makes it may be the script's own, which ranks do not load
-    wanted = None
-    if check:
-        with doing("running it unsplit, to compare with"):
-            wanted = _wanted(planned, model, inputs)
-    planned.check_engine(engine)
-    path = folder / f"{target.rpartition(':')[2]}.pickle"
-    path.write_bytes(pickle.dumps(Prepared(planned, inputs, wanted, trace, engine, silent)))
-    return path
+            _ = parameter.data
 
 
 def _wanted(planned: AnyPlanned, model: Any, inputs: tuple) -> Wanted:
@@ -222,7 +240,7 @@ def _values(planned: AnyPlanned, wanted: Wanted | None) -> dict[str, np.ndarray]
     return {value.name: np.array(one.data) for value, one in _updated(planned).items() if value.name in names}
 
 
-def _inputs(planned: AnyPlanned, model: Any, inputs: tuple) -> tuple:
+def inputs_of(planned: AnyPlanned, model: Any, inputs: tuple) -> tuple:
     """The example inputs, those that come with the model, or random ones."""
     if inputs:
         return inputs

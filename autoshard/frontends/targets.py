@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from autoshard.frontends.retraced import annotated_like
 from autoshard.ir.graph import DATA, Graph
 from autoshard.trace.evaluate import evaluate as evaluate_graph
 from autoshard.trace.function import Traced, known_trace, trace
 from autoshard.trace.structure import flatten, unflatten
+from autoshard.transform.unroll import unrolled
 from autoshard.util.errors import PlanError
 
 
@@ -52,14 +55,17 @@ def traced_target(target: Any, inputs: Any = (), what: str = "plan") -> Traced:
 
 
 def cuttable_target(target: Any, inputs: Any = ()) -> Traced:
-    """`traced_target` in a form whose batch can be cut into micro batches, if the target has one of its own for that.
+    """`traced_target` in a form whose batch can be cut into micro batches, if the target has one of its own for that;
+    loops over layers are written out.
 
     Raises:
         AutoshardError: as `traced_target`.
     """
     traced = traced_target(target, inputs)
-    found = getattr(target, "by_tokens", None) if known_trace(target) is not None else None
-    return found if isinstance(found, Traced) else traced
+    found = getattr(target, "cuttable", None) if known_trace(target) is not None else None
+    traced = found if isinstance(found, Traced) else traced
+    graph = unrolled(traced.graph)
+    return traced if graph is traced.graph else annotated_like(replace(traced, graph=graph), traced)
 
 
 def evaluate(target: Any, inputs: Any = ()) -> Any:

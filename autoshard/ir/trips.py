@@ -47,11 +47,12 @@ def trips(node: Node, makers: Makers) -> int:
     Args:
         makers: the node that makes each value, as far as one does.
     """
-    known = _counted(node, makers)
+    known = known_trips(node, makers)
     return ASSUMED_TRIPS if known is None else known
 
 
-def _counted(node: Node, makers: Makers) -> int | None:
+def known_trips(node: Node, makers: Makers) -> int | None:
+    """How often the body of a loop runs; None where that is not known."""
     cond, body = node.regions
     test = _maker(cond.outputs[0], makers)
     if test is None or test.op.name not in (*_UP, *_DOWN):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
@@ -291,31 +291,39 @@ def _best_schedule(
 ) -> PlannedPipeline:
     """The pipeline of the named schedule that takes the fewest seconds; of equal ones that which needs less memory.
 
-    Schedules that place stages alike share their plans.
-
     Raises:
         MemoryLimitError: none keeps to the limit.
     """
-    found: dict[tuple[int, ...], PlannedPipeline] = {}
-    tried: list[PlannedPipeline] = []
-    refused: StageError | ScheduleError | None = None
-    for kind in SCHEDULES.values():
-        try:
-            order = check(make_schedule(kind.name, groups, micro_batches, chunks))
-            known = found.get(order.ranks_of_stages)
-            tried.append(plan(schedule=order) if known is None else known.with_schedule(order))
-        except (StageError, ScheduleError) as error:
-            refused = refused or error
-            continue
-        found.setdefault(order.ranks_of_stages, tried[-1])
+    found = dict(each_schedule(plan, groups, micro_batches, chunks))
+    tried = [one for one in found.values() if isinstance(one, PlannedPipeline)]
     if not tried:
-        assert refused is not None, "there are schedules"
-        raise refused
+        raise next(one for one in found.values() if isinstance(one, StageError | ScheduleError))
     fitting = [one for one in tried if limit is None or _most(one) <= limit]
     if not fitting:
         assert limit is not None
         check_memory(min(tried, key=_most), limit)
     return min(fitting, key=lambda one: (one.price.seconds, _most(one)))
+
+
+def each_schedule(
+    plan: Callable[..., PlannedPipeline], groups: int, micro_batches: int, chunks: int | None = None
+) -> Iterator[tuple[str, PlannedPipeline | StageError | ScheduleError]]:
+    """A pipeline by each named schedule, or why there is none; schedules that place stages alike share their plans.
+
+    Args:
+        plan: makes one, of a `schedule`.
+    """
+    found: dict[tuple[int, ...], PlannedPipeline] = {}
+    for kind in SCHEDULES.values():
+        try:
+            order = check(make_schedule(kind.name, groups, micro_batches, chunks))
+            known = found.get(order.ranks_of_stages)
+            one = plan(schedule=order) if known is None else known.with_schedule(order)
+        except (StageError, ScheduleError) as error:
+            yield kind.name, error
+            continue
+        found.setdefault(order.ranks_of_stages, one)
+        yield kind.name, one
 
 
 def _most(planned: PlannedPipeline) -> int:
@@ -370,7 +378,7 @@ def _schedule(schedule: str | Schedule, groups: int, micro_batches: int, chunks:
             )
         return found
     kind = schedule_kind(schedule)
-    return check(make_schedule(kind.name, groups, micro_batches, kind.chunks if chunks is None else chunks))
+    return check(make_schedule(kind.name, groups, micro_batches, chunks))
 
 
 def _assigned(

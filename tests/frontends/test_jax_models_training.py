@@ -180,13 +180,21 @@ def looped(params: Any, x: jax.Array) -> jax.Array:
     return (jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, params["stack"])[0] ** 2).sum()
 
 
-def test_loops_are_differentiated_by_jax() -> None:
+@pytest.mark.parametrize("gradients", ["autoshard", "jax"])
+def test_loops_over_layers_are_differentiated(gradients: str) -> None:
     options = {"params": {"stack": floats(1, 3, 8, 8)}, "loss": "output", "optimizer": optax.sgd(0.01)}
-    with pytest.raises(GraphError, match="While has no gradient, but .* lies between the loss"):
-        _ = ash.from_jax(looped, X, **options).traced
-    model = ash.from_jax(looped, X, gradients="jax", **options)
+    model = ash.from_jax(looped, X, gradients=gradients, **options)
     ash.plan(model, mesh="dp=2 tp=2", search="factor").run(X)
     same_state(model)
+
+
+def test_a_loop_that_data_end_is_not_differentiated() -> None:
+    def until(params: Any, x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda x: (x**2).sum() < 99, lambda x: 2 * x @ params["w"], x).sum()
+
+    options = {"params": {"w": floats(1, 8, 8)}, "loss": "output", "optimizer": optax.sgd(0.01)}
+    with pytest.raises(GraphError, match="While has no gradient, but .* lies between the loss"):
+        _ = ash.from_jax(until, X, **options).traced
 
 
 def test_only_some_are_trained() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autoshard.api import known_hardware
@@ -42,6 +44,7 @@ def search():
     ("groups", "data", "tensor", "plan", "schedule", "chunks"),
     [
         (2, 2, 1, "zero1", "1f1b", 1),
+        (2, 2, 1, "zero3", "1f1b", 1),
         (2, 1, 2, "megatron_sp", "interleaved_1f1b", 2),
         (4, 1, 1, "data_parallel", "1f1b", 1),
     ],
@@ -59,27 +62,41 @@ def test_parts_give_the_price_of_the_whole(search, groups, data, tensor, plan, s
     assert max(price.nbytes) == pytest.approx(max(one.nbytes for one in whole.price.memory), rel=0.15)
 
 
-def test_the_fastest_of_all_choices_is_found(search):
-    best, told = search.run()
-    assert told.gap == 0
-    seconds = []
+@pytest.fixture(scope="module")
+def priced(search):
+    """All choices, priced."""
+    found = []
     for groups, data, tensor, rows, (tensor_plan, again) in search._space():
         for data_plan in DATA_PLANS:
             plan = plan_name(data_plan, tensor_plan, data, tensor)
             for name, chunks in search._schedules(groups):
                 count = BATCH // (data * rows)
                 one = search.price(LayeredChoice(groups, data, tensor, rows, count, plan, again, name, chunks))
-                seconds += [one.seconds] if one is not None else []
-    assert len(seconds) > 20
-    assert best.seconds == min(seconds)
+                found += [one] if one is not None else []
+    return found
+
+
+def test_the_fastest_of_all_choices_is_found(search, priced):
+    best, told = search.run()
+    assert told.gap == 0
+    assert len(priced) > 20
+    assert best.seconds == min(one.seconds for one in priced)
     assert told.bound <= best.seconds
 
 
-def test_a_limit_is_kept(search):
-    free, _ = search.run()
-    limit = int(max(free.nbytes)) + 1
-    best, _ = search_of(decoder(), schedules=("1f1b", "zb_h1"), limit=limit).run()
-    assert best == free
+def test_the_fastest_that_fits_is_found(search, priced):
+    sizes, before = sorted({max(one.nbytes) for one in priced}), search.wanted
+    try:
+        for limit in sizes[:-1]:
+            search.wanted = replace(before, limit=int(limit) + 1)
+            best, told = search.run()
+            assert best.seconds == min(one.seconds for one in priced if max(one.nbytes) <= limit + 1)
+            assert told.gap == 0
+    finally:
+        search.wanted = before
+
+
+def test_a_limit_is_refused():
     with pytest.raises(MemoryLimitError, match="keeps to the memory limit of 1000 B: the least that one needs is"):
         search_of(decoder(), schedules=("1f1b",), limit=1000).run()
 

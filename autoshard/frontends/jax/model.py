@@ -28,6 +28,7 @@ from autoshard.frontends.jax.replay import Replay
 from autoshard.frontends.jax.sources import JaxSource, argument_names, subtree
 from autoshard.frontends.jax.trees import array_of, bare, clad, is_array, named_leaves, plain, type_of_leaf, values_of
 from autoshard.frontends.results import check_count, picked
+from autoshard.frontends.retraced import annotated_like
 from autoshard.frontends.training import made_optimizer
 from autoshard.ir.graph import Value
 from autoshard.trace.cell import Cell
@@ -37,6 +38,7 @@ from autoshard.trace.parameter import Parameter, active
 from autoshard.trace.tensor import TracedTensor
 from autoshard.transform.rewrites import plainly_written
 from autoshard.transform.train import TrainStep, train_step
+from autoshard.transform.unroll import unrolled
 from autoshard.util.errors import GraphError
 
 GRADIENTS = ("autoshard", "jax")
@@ -202,15 +204,15 @@ class JaxModel(Cell):
         """One step of training: loss, gradient and update.
 
         Raises:
-            GraphError: it has no optimizer, or its function has loops or a derivative of its own and gradients are
-                to be autoshard's.
+            GraphError: it has no optimizer, or its function has loops that data end, or a derivative of its own, and
+                gradients are to be autoshard's.
         """
         if self.optimizer is None:
             raise GraphError(f"{self.name} is not trained; give from_jax a loss and an optimizer")
         if self.gradients == "autoshard":
             return train_step(
                 self._named(self.construct), self.optimizer, *self._data.values(), name=self.name,
-                rewrite=plainly_written,
+                rewrite=lambda graph, keep: plainly_written(unrolled(graph), keep),
             )  # fmt: skip
         return self._step_by_jax()
 
@@ -239,6 +241,24 @@ class JaxModel(Cell):
             return self.step.traced
         found = trace(self._named(self.construct), *self._data.values(), name=self.name)
         return replace(found, graph=plainly_written(found.graph, found.annotations))
+
+    @cached_property
+    def cuttable(self) -> Traced:
+        """Its trace in a form that can be cut into micro batches and stages: a step whose loops JAX has differentiated,
+        with these written out and differentiated by autoshard, if it has no other derivative that only JAX knows.
+        """
+        traced = self.traced
+        loops = any(node.op.name == "While" for node in traced.graph.nodes)
+        if not loops or self.optimizer is None or self.gradients == "autoshard":
+            return traced
+        other = copy.copy(self)
+        for name in ("captured", "_replay", "_forward", "step", "traced"):
+            vars(other).pop(name, None)
+        other.gradients = "autoshard"
+        try:
+            return annotated_like(other.step.traced, traced)
+        except GraphError:
+            return traced
 
     def _named(self, function: Callable) -> Callable:
         """The function with arguments called as the model's."""

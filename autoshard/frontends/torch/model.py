@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,17 +17,16 @@ import numpy as np
 
 from autoshard.core.tensortype import TensorType
 from autoshard.frontends.results import check_count, picked, plain
+from autoshard.frontends.retraced import annotated_like
 from autoshard.frontends.torch.importer import Importer
 from autoshard.frontends.torch.reference import outputs_in_torch, state_in_torch
 from autoshard.frontends.torch.table import lifted
 from autoshard.frontends.torch.tensors import array_of, tensor_of, type_of_tensor, values_of
 from autoshard.frontends.training import made_optimizer
-from autoshard.ir.graph import Node, Value
 from autoshard.trace.cell import Cell
-from autoshard.trace.function import NodeAnnotation, Traced, trace
+from autoshard.trace.function import Traced, trace
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter
-from autoshard.trace.specs import Specs
 from autoshard.transform.rewrites import plainly_written
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.util.errors import GraphError, ShapeError, UnknownNameError
@@ -251,35 +250,18 @@ class TorchModel(Cell):
         return changed
 
     @property
-    def by_tokens(self) -> Traced:
+    def cuttable(self) -> Traced:
         """Its trace in a form that can be cut into micro batches: where tokens of the whole batch are sorted by expert,
         the model imported once more with room for each token at each expert; the same numbers."""
         traced = self.traced
         sorts = any(node.op.name == "GroupedMatMul" for node in traced.graph.nodes)
         if not sorts or self.imported_by_expert is None:
             return traced
-        other = self.imported_by_expert().traced
-        return replace(other, asked=_asked_by_name(traced, other), annotations=_annotated_by_name(traced, other))
+        return annotated_like(self.imported_by_expert().traced, traced)
 
     def state(self) -> dict[str, Any]:
         """The parameters' present values as torch tensors, by qualified name."""
         return {one.name: tensor_of(one.data) for one in self.get_parameters()}
-
-
-def _asked_by_name(one: Traced, other: Traced) -> Specs:
-    """What is asked of the inputs and outputs of one trace, of those of another with the same names."""
-    inputs = {value.name: value for value in other.graph.inputs}
-
-    def moved(of: Mapping[Any, Any]) -> dict[Any, Any]:
-        return {inputs[key.name] if isinstance(key, Value) else key: found for key, found in of.items()}
-
-    return Specs(moved(one.asked.values), one.asked.outputs, moved(one.asked.sources))
-
-
-def _annotated_by_name(one: Traced, other: Traced) -> dict[Node, NodeAnnotation]:
-    """What is fixed of nodes of one trace, for nodes of another with the same names."""
-    named = {node.name: found for node, found in one.annotations.items()}
-    return {node: named[node.name] for node in other.graph.nodes if node.name in named}
 
 
 def _unflattened(leaves: list[Any], spec: Any) -> Any:

@@ -17,13 +17,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autoshard.core.enumerate import divisors
-from autoshard.ir.graph import DATA, Graph, Node
+from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import prices_for
+from autoshard.ir.graph import DATA, PARAMETER, Graph, Node
+from autoshard.layout.layout import Layout
 from autoshard.pipeline.joint.layer_prices import LAYERS, LayerPrices, layer_prices
 from autoshard.pipeline.joint.layered_step import (
     DATA_PARALLEL,
     FULL,
     NONE,
     ZERO1,
+    ZERO3,
     LayeredChoice,
     LayeredPrice,
     LayeredStep,
@@ -44,7 +48,9 @@ from autoshard.transform.recompute import AGAIN, backward_begins, recompute
 from autoshard.util.errors import AutoshardError, MemoryLimitError, StageError
 from costmodel import format_bytes
 
-DATA_PLANS, TENSOR_PLANS = (DATA_PARALLEL, ZERO1), ("megatron_sp",)
+DATA_PLANS, TENSOR_PLANS = (DATA_PARALLEL, ZERO1, ZERO3), ("megatron_sp",)
+"""Each needs less memory than the one before it. ZeRO-3 is tried where ZeRO-1 does not fit: it gathers for each micro
+batch twice what that gathers once in a step."""
 MOST_ROWS, MOST_TENSOR, MOST_CHUNKS = 16, 16, 4
 """Rows of a micro batch of one replica, parts of the tensor axis, and stages of a group, that are tried at most."""
 
@@ -170,16 +176,13 @@ class LayeredSearch:
                 left = least
                 break
             if len(item) == 5:
-                for data_plan in DATA_PLANS if item[1] > 1 else DATA_PLANS[:1]:
-                    push(self._least_of_tensor(*item, data_plan), (*item, data_plan))
+                self._push_data_plans(item, push)
                 continue
-            groups, data, tensor, rows, (tensor_plan, again), data_plan = item
-            plan = plan_name(data_plan, tensor_plan, data, tensor)
-            for one in self._scheduled(groups, data, tensor, rows, plan, again, best):
-                self.smallest = min(self.smallest, max(one.nbytes))
-                fits = self.wanted.limit is None or max(one.nbytes) <= self.wanted.limit
-                if fits and (best is None or one.seconds < best.seconds):
-                    best = one
+            groups, data, tensor, rows, kind, data_plan = item
+            best, over = self._scheduled(item, best)
+            if data_plan == ZERO1 and over < math.inf:
+                least = self._least_of_tensor(groups, data, tensor, rows, kind, ZERO3)
+                push(max(over, least), (groups, data, tensor, rows, kind, ZERO3))
         if best is None and math.isinf(self.smallest):
             raise StageError(f"no named plan fits the stages of {self.wanted.graph.name!r} on any mesh that was tried")
         if best is None:
@@ -234,18 +237,40 @@ class LayeredSearch:
         parts = self.prices(1, tensor, rows, plan, again)
         if parts is None or self._is_over(parts, data_plan, groups, data, rows):
             return math.inf
-        return self._least(parts, groups, data, rows, 1)
+        least = self._least(parts, groups, data, rows, 1)
+        if data_plan != ZERO3:
+            return least
+        # A group of the most layers gathers their weights forward and, but for its first layer, backward.
+        passes = 2 * -(-self.layers.count // groups) - 1
+        return max(least, self.batch // (data * rows) * passes * self._gathering(data, tensor, rows))
+
+    def _gathering(self, data: int, tensor: int, rows: int) -> float:
+        """Seconds for which ZeRO-3 moves at least for a pass of a micro batch through a layer: the layer's weights, or
+        where that is less what they multiply."""
+        graph = self.wanted.graph
+        shape = next(v.type.shape for v in graph.inputs if graph.role_of[v] == DATA and v.type.shape)
+        tokens = data * rows * math.prod(shape[1:2])
+        own = (
+            v.type.shape for v in graph.inputs if graph.role_of[v] == PARAMETER and self.layers.layer_of(v.name) == 1
+        )
+        weights = sum(min(math.prod(one), tokens * min(one)) for one in own if len(one) > 1)
+        narrow = min(v.type.dtype.itemsize for n in graph.nodes for v in n.results if v.type.dtype.is_float)
+        mesh = mesh_of(data, tensor)
+        of = TensorType.of((weights * narrow // (2 * tensor * data) * data,), "bf16")
+        split, whole = Layout(mesh, ((mesh.axis("dp"),),)), Layout.whole(mesh, 1)
+        return prices_for(self.wanted.hardware).redistribution(split, whole, of)
 
     def _is_over(self, parts: LayerPrices, data_plan: str, groups: int, data: int, rows: int, shared: int = 1) -> bool:
         """Whether a device of the first group needs more than it has in any named schedule: parameters lie whole on
-        each replica, of ZeRO-1 states of the optimizer in parts, and as many micro batches wait as there are groups."""
+        each replica, of ZeRO-1 states of the optimizer in parts, of ZeRO-3 all that is held, and as many micro batches
+        wait as there are groups."""
         if self.wanted.limit is None:
             return False
         dealt = dealt_to_ranks(parts, self.layers.count, groups, groups - 1)
         stage = rank_part(parts, dealt, 0, groups, groups - 1)
-        split = 1 - 1 / data if data_plan == ZERO1 else 0.0
+        parted = {ZERO1: stage.optimizer, ZERO3: stage.states}.get(data_plan, 0.0) * (1 - 1 / data)
         waiting = min(groups, self.batch // (data * rows)) * stage.kept
-        held = (stage.states - split * stage.optimizer + waiting) / shared
+        held = (stage.states - parted + waiting) / shared
         self.smallest = min(self.smallest, held if held > self.wanted.limit else self.smallest)
         return held > self.wanted.limit
 
@@ -260,27 +285,44 @@ class LayeredSearch:
         last = rank_part(parts, dealt, groups - 1, groups, groups - 1).seconds
         return max(count * work, head + count * min(last, work)) / shared
 
-    def _scheduled(
-        self, groups: int, data: int, tensor: int, rows: int, plan: str, again: str, best: LayeredPrice | None
-    ) -> Iterator[LayeredPrice]:
-        """The prices of all schedules that may be faster than the best one so far."""
+    def _push_data_plans(
+        self, item: tuple[int, int, int, int, tuple[str, str]], push: Callable[[float, tuple], None]
+    ) -> None:
+        for data_plan in DATA_PLANS if item[1] > 1 else DATA_PLANS[:1]:
+            least = self._least_of_tensor(*item, data_plan)
+            push(least, (*item, data_plan))
+            if data_plan == ZERO1 and least < math.inf:
+                return
+
+    def _scheduled(self, item: tuple, best: LayeredPrice | None) -> tuple[LayeredPrice | None, float]:
+        """The fastest of the schedules and of the best one so far, and the least seconds of what has no room."""
+        groups, data, tensor, rows, (tensor_plan, again), data_plan = item
+        plan = plan_name(data_plan, tensor_plan, data, tensor)
         parts = self.prices(data, tensor, rows, plan, again)
         if parts is None:
-            return
-        count = self.batch // (data * rows)
-        tried = []
-        for name, chunks in self._schedules(groups):
-            choice = LayeredChoice(groups, data, tensor, rows, count, plan, again, name, chunks)
-            step = LayeredStep(choice, parts, self.layers.count, self._span)
-            if schedule_exists(choice):
-                tried.append((step.least, step))
-        for least, step in sorted(tried, key=lambda pair: pair[0]):
-            over = self.wanted.limit is not None and step.least_bytes > self.wanted.limit
-            if best is not None and least >= best.seconds or over:
+            return best, math.inf
+        count, without_room = self.batch // (data * rows), math.inf
+        choices = (
+            LayeredChoice(groups, data, tensor, rows, count, plan, again, name, chunks)
+            for name, chunks in self._schedules(groups)
+        )
+        steps = [LayeredStep(one, parts, self.layers.count, self._span) for one in choices if schedule_exists(one)]
+        for step in sorted(steps, key=lambda step: step.least):
+            if best is not None and step.least >= best.seconds:
+                break
+            if not self._fits([step.least_bytes]):
+                without_room = min(without_room, step.least)
                 continue
-            yield (one := step.price)
-            fits = self.wanted.limit is None or max(one.nbytes) <= self.wanted.limit
-            best = one if fits and (best is None or one.seconds < best.seconds) else best
+            one = step.price
+            self.smallest = min(self.smallest, max(one.nbytes))
+            if not self._fits(one.nbytes):
+                without_room = min(without_room, one.seconds)
+            elif best is None or one.seconds < best.seconds:
+                best = one
+        return best, without_room
+
+    def _fits(self, nbytes: Sequence[float]) -> bool:
+        return self.wanted.limit is None or max(nbytes) <= self.wanted.limit
 
     def _schedules(self, groups: int) -> Iterator[tuple[str, int]]:
         """Names and chunks; on one group they are all alike."""

@@ -18,7 +18,7 @@ from autoshard.util.errors import ScheduleError
 from costmodel import format_bytes, format_seconds
 
 NONE, FULL = "none", "full"
-DATA_PARALLEL, ZERO1 = "data_parallel", "zero1"
+DATA_PARALLEL, ZERO1, ZERO3 = "data_parallel", "zero1", "zero3"
 WARM = 2
 """Micro batches for each group that are simulated at most, and as many again as there are groups: from there on a
 schedule goes on at one pace."""

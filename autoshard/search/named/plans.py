@@ -42,7 +42,8 @@ from autoshard.transform.recompute import regather
 from autoshard.util.errors import PlanError
 
 REDUCED_ONCE = "reduced_once"
-"""The option of a problem that stands for one of several micro batches: gradients are added up before a reduction."""
+"""The option of a problem that stands for one of several micro batches of a stage: gradients are added up before a
+reduction, and each pass is a program of its own, which lets go of what it has gathered."""
 _SHOWN = 6
 
 
@@ -57,7 +58,7 @@ def named_plan(problem: Problem, recipe: Recipe, axes: Mapping[str, str] | None 
     """
     maker = _Maker(problem, recipe, Axes.of(recipe, problem.mesh, axes))
     maker.check_experts()
-    if recipe.again:
+    if recipe.again and not problem.options.get(REDUCED_ONCE):
         graph = regather(problem.graph)
         if (how := problem.hardware.device.fusion) != "none":
             graph, _ = fused(graph, how)

@@ -17,6 +17,7 @@ from autoshard.transform.micro.body import MicroBody, ancestors, write_body
 from autoshard.transform.micro.classify import Forms, apart_at_barriers, classify
 from autoshard.transform.micro.forms import MicroPartial, MicroRows, cut
 from autoshard.transform.simplify import live_nodes, with_nodes
+from autoshard.transform.unroll import unrolled
 from autoshard.util.checks import positive
 from autoshard.util.errors import GraphError
 
@@ -59,7 +60,9 @@ class Accumulated:
         if positive(count) is None:
             raise GraphError(f"{graph.name!r} cannot be cut into {count!r} micro batches: give a number from 1 on")
         return (
-            Accumulated(graph, {}) if count == 1 else _Loop(classify(apart_at_barriers(inline(graph)), count)).written()
+            Accumulated(graph, {})
+            if count == 1
+            else _Loop(classify(apart_at_barriers(unrolled(inline(graph))), count)).written()
         )
 
 
@@ -86,7 +89,7 @@ class StepParts:
         """
         if positive(count) is None:
             raise GraphError(f"{graph.name!r} cannot be cut into {count!r} micro batches: give a number from 1 on")
-        return _Loop(classify(apart_at_barriers(inline(graph)), count)).apart()
+        return _Loop.of(graph, count).apart()
 
 
 class _Loop:
@@ -96,6 +99,10 @@ class _Loop:
         self.forms, self.graph, self.parts = forms, forms.graph, forms.parts
         self.builder = Builder.after(forms.graph, forms.graph.name)
         self.nodes: list[Node] = []
+
+    @classmethod
+    def of(cls, graph: Graph, count: int) -> _Loop:
+        return cls(classify(apart_at_barriers(unrolled(inline(graph))), count))
 
     def apart(self) -> StepParts:
         graph = self.graph
