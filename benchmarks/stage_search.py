@@ -145,14 +145,19 @@ def searched(name: str, step: FullStep, published: dict[str, tuple]) -> None:
     from autoshard.pipeline.joint.layered import LayeredRequest
     from autoshard.pipeline.planning import layered_search
     from autoshard.transform.layers import RepeatedLayers
+    from autoshard.util.errors import MemoryLimitError
 
     begun = process_time()
     traced = training_step(step).traced
     layers = RepeatedLayers.of(traced.graph)
     assert layers is not None, "a decoder has equal layers"
     search = layered_search(traced, layers, LayeredRequest(traced.graph, step.devices, step.on, limit=step.limit))
-    best, told = search.run()
     print(f"{name}: {len(traced.graph.nodes)} operators on {step.devices} devices of {step.hardware}")
+    try:
+        best, told = search.run()
+    except MemoryLimitError as error:
+        print(f"  refused: {error}", flush=True)
+        return
     print(f"  found   {best}")
     print(f"  search  {told}; gap {100 * told.gap:.2f} %; {process_time() - begun:.1f} processor seconds", flush=True)
     for what, seconds, fits in others(search, step, published):
