@@ -132,7 +132,7 @@ class _Cuts:
     def _best(self, unit: Unit, piece: AxisRef) -> Sequence[Strategy]:
         """The way that takes least, of equal ones the first. Equal operators with the same around them, as layers have
         them, are judged once."""
-        if len(unit) > 1:
+        if len(unit) != 1:
             return self._judged(unit, piece)
         situation = self._situation(unit[0], piece)
         if situation not in self.known:
