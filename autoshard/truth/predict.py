@@ -30,6 +30,7 @@ from autoshard.partition.program import (
     Together,
 )
 from autoshard.partition.verify_bundles import bundle_key
+from autoshard.redistribute.step import Step
 from autoshard.transform.recompute import AGAIN
 from autoshard.truth.micro_memory import micro_batch_peak, started_by
 from autoshard.truth.models import step_of
@@ -437,18 +438,19 @@ class _Work:
 
     def _joined(self, program: Program, costs: Costs) -> dict[Instruction, float]:
         """Of what is communicated once in a step the seconds of each, as a part of a buffer with all of its kind."""
-        kinds: dict[tuple, list[tuple[Instruction, Collective, float]]] = {}
+        kinds: dict[tuple, list[tuple[Instruction, Step, float]]] = {}
         for what in map(started_by, program.instructions):
             parts = what.parts if isinstance(what, Bundle) else (what,)
             first = parts[0]
             if self._moment(what) == EACH or not isinstance(first, Collective) or (key := bundle_key(first)) is None:
                 continue
+            assert isinstance(first.step, Step)
             sent = sum(costs.size(one).sent for one in parts if isinstance(one, Collective))
-            kinds.setdefault(key, []).append((what, first, sent))
+            kinds.setdefault(key, []).append((what, first.step, sent))
         found = {}
         for rows in kinds.values():
             total = sum(sent for *_, sent in rows)
-            whole = costs.links.sized_step(rows[0][1].step, total)
+            whole = costs.links.sized_step(rows[0][1], total)
             found.update({what: whole * sent / total for what, _, sent in rows})
         return found
 

@@ -194,10 +194,10 @@ class StageLoad:
 def load(row: Row, stage: StageShare, rates: RowRates) -> StageLoad:
     """The work of a row's stage: before each message and each wait for others all that its host started is done."""
     forward, backward, *once = in_order(row, stage)
+    before, reduction, update = (rates.done(works) for works in once)
     slopes = StageWork({**rates.done((), backward).ledger, SUMS: stage.adding})
-    return StageLoad(
-        rates.done(forward), slopes, *(rates.done(works) for works in once), stage.states_bytes, stage.activation_bytes
-    )
+    ahead = rates.done(forward)
+    return StageLoad(ahead, slopes, before, reduction, update, stage.states_bytes, stage.activation_bytes)
 
 
 def in_order(row: Row, stage: StageShare) -> tuple[list[SlotWork], ...]:
