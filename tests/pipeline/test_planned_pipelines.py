@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from autoshard import nn, ops
+from autoshard.cost.program_memory import program_peak
 from autoshard.pipeline import plan_pipeline
 from autoshard.pipeline.planned.price import live_activations
 from autoshard.pipeline.schedules import SCHEDULES, make_schedule
@@ -101,6 +104,19 @@ def test_a_tied_gradient_goes_once_in_a_step(step):
 def test_groups_along_an_inner_axis(step):
     planned, _ = check_equal(step, mesh="dp=2,pp=2", micro_batches=2)
     assert [group.ranks for group in planned.groups] == [(0, 2), (1, 3)]
+
+
+def test_what_is_updated_lies_once_in_memory(step):
+    planned = plan_pipeline(step, mesh="pp=2,dp=2", micro_batches=4)
+    count, tied = 0, step.graph.tied
+    for ready in planned.programs.pieces.values():
+        updates = ready.program.updates
+        assert set(updates) == {i for i, one in enumerate(ready.outputs) if tied.get(one) in ready.inputs}
+        count += len(updates)
+        updated = sum(ready.program.inputs[into].local.nbytes for into in updates.values())
+        saved = program_peak(replace(ready.program, updates={})) - program_peak(ready.program)
+        assert saved >= updated / 2
+    assert count > len(tied) / 2
 
 
 def test_models_without_a_gradient_go_forward_alone():

@@ -122,7 +122,11 @@ class GroupRun:
                     yield letters
                 self._hold(route, key, state.receivers[route.number].take(key[1]))
         begun = perf_counter()
-        made = self.executors[place].consume(self._inputs(ready, micro, state))
+        inputs = self._inputs(ready, micro, state)
+        for into in ready.program.updates.values():  # the blocks that are replaced are the program's alone from here on
+            register = ready.program.inputs[into]
+            state.cuts.pop((ready.inputs[into], register.layout, register.whole.shape), None)
+        made = self.executors[place].consume(inputs)
         self._leave(ready, made, micro, state)
         state.measured.busy += perf_counter() - begun
         self._let_go(ready, micro, state)

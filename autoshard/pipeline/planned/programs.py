@@ -187,7 +187,7 @@ class Maker:
             for piece in graph.pieces.values():
                 outputs = tuple(dict.fromkeys(self._leaving(piece)))
                 held = {value: self._lies(stage, value) for value in piece.graph.inputs}
-                plan = piece_plan(self.plans[stage], piece, held, outputs)
+                plan = piece_plan(self.plans[stage], piece, held, outputs, self.whole.pipeline.step.graph.tied)
                 yield Ready(piece, program_of(plan, self.hardware[stage], self.passes)[0], plan)
 
     def _lies(self, stage: int, value: Value) -> Layout:

@@ -12,6 +12,7 @@ from typing import Any
 
 from autoshard.cost.fusion import fused
 from autoshard.ir.graph import DATA, STATE, Graph, Node, Value, region_values, walk
+from autoshard.layout.layout import Layout
 from autoshard.pipeline.stages.cut import StagePiece
 from autoshard.pipeline.stages.whole import StagedStep
 from autoshard.plan.plan import Plan
@@ -97,16 +98,28 @@ def _cotangents(whole: StagedStep, made: Sequence[Value]) -> dict[Value, Value]:
     return {grad: of for grad, of in pairs if grad.type == of.type and order.get(of, len(order)) < order.get(grad, -1)}
 
 
-def piece_plan(plan: Plan, piece: StagePiece, held: Mapping[Value, Any], outputs: Sequence[tuple[Value, Any]]) -> Plan:
+def piece_plan(
+    plan: Plan,
+    piece: StagePiece,
+    held: Mapping[Value, Layout],
+    outputs: Sequence[tuple[Value, Layout]],
+    tied: Mapping[Value, Value],
+) -> Plan:
     """What a stage's plan says of one piece.
 
     Args:
         held: layouts of inputs that lie otherwise than the stage's plan says.
         outputs: values and the layouts in which they leave.
+        tied: results of the step and the inputs that they replace, each in its memory where they lie alike.
     """
     graph = replace(piece.graph, outputs=tuple(value for value, _ in outputs))
     layouts = {value: plan.layouts[value] for node in graph.nodes for value in _values(node)}
-    layouts.update({value: held.get(value, plan.layouts.get(value)) for value in graph.inputs})
+    layouts.update({value: held[value] if value in held else plan.layouts[value] for value in graph.inputs})
+    places = {value: i for i, value in enumerate(graph.inputs)}
+    replaced = ((i, tied.get(value), layout) for i, (value, layout) in enumerate(outputs))
+    updates = {i: places[of] for i, of, layout in replaced if of in places and layouts[of] is layout}
+    roles = tuple(STATE if i in updates.values() else role for i, role in enumerate(graph.roles))
+    graph = replace(graph, roles=roles, updates=updates)
     decisions = {node: plan.decisions[node] for node in walk(graph.nodes)}
     return Plan(graph, plan.mesh, decisions, layouts, tuple(layout for _, layout in outputs), search=plan.search)
 
