@@ -96,6 +96,18 @@ def test_the_fastest_that_fits_is_found(search, priced):
         search.wanted = before
 
 
+def test_one_group_holds_one_micro_batch():
+    """All schedules take equally long there; what GPipe holds of all micro batches is no reason against one group."""
+    search = search_of(decoder(batch=64))
+    assert list(search._schedules(1)) == [("1f1b", 1)]
+    prices = {
+        name: search.price(LayeredChoice(1, 2, 1, 1, 32, "data_parallel", "none", name, 1))
+        for name in ("1f1b", "gpipe")
+    }
+    assert prices["1f1b"].seconds == pytest.approx(prices["gpipe"].seconds)
+    assert max(prices["1f1b"].nbytes) < max(prices["gpipe"].nbytes)
+
+
 def test_a_limit_is_refused():
     with pytest.raises(MemoryLimitError, match="keeps to the memory limit of 1000 B: the least that one needs is"):
         search_of(decoder(), schedules=("1f1b",), limit=1000).run()

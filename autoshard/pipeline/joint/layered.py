@@ -325,14 +325,13 @@ class LayeredSearch:
         return self.wanted.limit is None or max(nbytes) <= self.wanted.limit
 
     def _schedules(self, groups: int) -> Iterator[tuple[str, int]]:
-        """Names and chunks; on one group they are all alike."""
+        """Names and chunks. On one group all take equally long; 1F1B holds one micro batch there, and GPipe all."""
+        if groups == 1:
+            names = self.wanted.schedules or ("1f1b",)
+            yield from ((name, 1) for name in names if SCHEDULES[name].chunks == 1)
+            return
         for kind in SCHEDULES.values():
             if self.wanted.schedules is not None and kind.name not in self.wanted.schedules:
-                continue
-            if groups == 1:
-                yield from [(kind.name, 1)] if kind.chunks == 1 else []
-                if kind.chunks == 1 and self.wanted.schedules is None:
-                    return
                 continue
             most = min(MOST_CHUNKS, self.layers.count // groups)
             several = range(kind.chunks, most + 1) if not kind.fixed and kind.chunks > 1 else [kind.chunks]
