@@ -178,7 +178,7 @@ class Costs:
         return known
 
     def _computing(self, one: Compute, results: tuple[TensorType, ...]) -> float:
-        nbytes, dtype = traffic_bytes(one), computed_in(one.op.name, tuple(of.local for of in one.operands), results)
+        nbytes, dtype = traffic_bytes(one), computed_in(one.node, tuple(of.local for of in one.operands), results)
         return float(operator_seconds(flops(one), nbytes, self.hardware.device, dtype, one.op.name, starts_kernel(one)))
 
     def size(self, one: Collective) -> BundleSize:
@@ -220,15 +220,21 @@ def _is_own(one: Compute) -> bool:
     return one.composite is None and one.op is one.node.op and len(one.operands) == len(one.node.operands)
 
 
-def computed_in(name: str, operands: Sequence[TensorType], results: Sequence[TensorType]) -> str:
-    """The type whose rate an operator has: of products and attention that of what is multiplied, whatever sums are in;
-    of others that of the first result."""
-    if name.startswith(_MULTIPLYING) and len(operands) > 1:
-        return max(operands[:2], key=lambda of: of.dtype.itemsize).dtype.name
-    return results[0].dtype.name
+def computed_in(node: Node, operands: Sequence[TensorType], results: Sequence[TensorType]) -> str:
+    """The type whose rate an operator has: of products that of what is multiplied, the wider of the two largest
+    operands that hold what is summed over, whatever sums are in; of others that of the first result."""
+    multiplied = [of for i, of in enumerate(operands) if of.dtype.is_inexact and _is_summed(node, i)]
+    if len(multiplied) < 2:
+        return results[0].dtype.name
+    largest = sorted(multiplied, key=lambda of: of.elements, reverse=True)[:2]
+    return max(largest, key=lambda of: of.dtype.itemsize).dtype.name
 
 
-_MULTIPLYING = ("Attention", "MatMul", "BatchMatMul", "DotGeneral", "Einsum", "Conv")
+def _is_summed(node: Node, operand: int) -> bool:
+    """Whether a product sums over dims of an operand; what a pass has added to the node's own operands is no factor."""
+    if not node.is_product or operand >= len(node.operands):
+        return False
+    return any(i in node.rule.contracted for dim in node.rule.operands[operand] for i in dim)
 
 
 def starts_kernel(one: Compute) -> bool:

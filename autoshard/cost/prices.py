@@ -109,7 +109,7 @@ class Prices(LinkPrices):
         return self._seconds(node, node.op.flops(node.operand_types, node.attrs) / split, nbytes)
 
     def _seconds(self, node: Node, flops: float | np.ndarray, nbytes: int | np.ndarray) -> float | np.ndarray:
-        dtype = computed_in(node.op.name, node.operand_types, node.result_types)
+        dtype = computed_in(node, node.operand_types, node.result_types)
         starts = node.traffic is None or node.traffic.launches
         return operator_seconds(flops, nbytes, self.hardware.device, dtype, node.op.name, starts)
 

@@ -142,6 +142,11 @@ class Node:
             return apart(self.operand_types, self.result_types)
         return self.given_rule or self.op.rule(self.operand_types, self.attrs)
 
+    @cached_property
+    def is_product(self) -> bool:
+        """Whether it multiplies tensors and sums up: its rule reduces a factor of several operands."""
+        return len(self.operands) > 1 and self.op.has_rule and bool(self.rule.contracted)
+
 
 def given(rule: Rule) -> Rule:
     """A rule that a user gives a node. It says how shardings spread, not that the operator can run on blocks: no factor

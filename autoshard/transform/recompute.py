@@ -36,11 +36,7 @@ def kept(graph: Graph) -> tuple[Node, ...]:
 
 def cheap(graph: Graph) -> tuple[Node, ...]:
     """Those of `kept` that no product of tensors is needed for: making them again costs little beside their memory."""
-    return tuple(node for node in kept(graph) if not node.regions and not _is_product(node) and node.operands)
-
-
-def _is_product(node: Node) -> bool:
-    return len(node.operands) > 1 and node.op.has_rule and bool(node.rule.contracted)
+    return tuple(node for node in kept(graph) if not node.regions and not node.is_product and node.operands)
 
 
 def recompute(graph: Graph, nodes: Collection[Node]) -> Graph:

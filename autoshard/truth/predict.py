@@ -486,8 +486,7 @@ def _part_of(node: Node) -> str:
         return ATTENTION
     if "loss" in node.label.split(".")[0] or "CrossEntropy" in node.op.name:
         return LOSS
-    is_product = node.op.has_rule and len(node.operands) > 1 and bool(node.rule.contracted)
-    return PRODUCTS if is_product and node.op.name in _PRODUCTS else REST
+    return PRODUCTS if node.is_product and node.op.name in _PRODUCTS else REST
 
 
 _PRODUCTS = ("MatMul", "BatchMatMul", "Einsum")
