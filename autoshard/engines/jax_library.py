@@ -133,6 +133,11 @@ def at(ufunc: str, raw: jax.Array, index: Any, part: jax.Array) -> jax.Array:
     return getattr(raw.at[index], method)(part)
 
 
+def repeated(count: int, step: Callable[[Any, tuple], tuple], raws: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """`raws` after that many steps, each of its number and what the one before it has left."""
+    return lax.fori_loop(0, count, step, raws)
+
+
 def ufunc(name: str) -> Callable:
     return _UFUNCS.get(name) or getattr(jnp, name)
 

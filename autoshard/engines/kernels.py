@@ -18,7 +18,7 @@ import numpy as np
 from autoshard.core.tensortype import TOKEN, DType
 from autoshard.engines.namespace import Namespace
 from autoshard.engines.numpy_library import Known
-from autoshard.engines.overrides import HELPERS, override, scatters
+from autoshard.engines.overrides import HELPERS, override
 from autoshard.engines.retarget import Retarget, unsaid
 from autoshard.engines.scipy_names import modules, of_jax, of_torch
 from autoshard.ops.body import Body
@@ -57,9 +57,6 @@ class Kernels:
         """Why the engine does not run the operator; None if it does."""
         if op.takes_regions:
             return "it holds bodies"
-        if op.name == "ScatterSlices":
-            fits = scatters(attrs["body"], attrs["body"].name in ("and", "or"))
-            return None if fits else "its function is no sum, product, largest or least"
         bodies = (unsaid(value) for value in attrs.values() if isinstance(value, Body))
         return _LACKING[self.engine].get(op.name) or next(filter(None, bodies), None)
 

@@ -172,7 +172,7 @@ def _places(own: type, to: Any) -> type:
 
 
 def _combined(own: Callable, to: Any) -> Callable:
-    """Slices combined into rows, each in turn by the library; of those that replace the last one wins."""
+    """Slices combined into rows, each in turn; of those that replace the last one wins."""
     space = to.space
 
     def combined(olds: list, news: list, rows: Any, body: Body) -> list:
@@ -181,11 +181,28 @@ def _combined(own: Callable, to: Any) -> Callable:
             space.maximum.at(last, rows, np.arange(1, len(rows) + 1))
             picked = [space.take(new, last - 1, 0, mode="clip") for new in news]
             return [space.where((last > 0)[:, None], new, old) for old, new in zip(olds, picked, strict=True)]
+        ufunc = _UFUNCS.get((body.name, olds[0].dtype.kind == "b"))
+        if ufunc is None:
+            return _in_turn(space, olds, news, rows, body)
         for old, new in zip(olds, news, strict=True):
-            getattr(space, _UFUNCS[body.name, old.dtype.kind == "b"]).at(old, rows, new)
+            getattr(space, ufunc).at(old, rows, new)
         return olds
 
     return combined
+
+
+def _in_turn(space: Any, olds: list, news: list, rows: Any, body: Body) -> list:
+    """Each slice combined with what those before it have left, by a function that the library has no name for."""
+
+    def step(turn: Any, raws: tuple) -> tuple:
+        held, turn = [space.asarray(raw) for raw in raws], space.asarray(turn)
+        row = rows[turn]
+        made = body(*(old[row] for old in held), *(new[turn] for new in news))
+        for old, result in zip(held, made, strict=True):
+            old[row] = result
+        return tuple(map(space.raw, held))
+
+    return list(map(space.asarray, space.library.repeated(len(rows), step, tuple(map(space.raw, olds)))))
 
 
 _UFUNCS = {
@@ -193,11 +210,6 @@ _UFUNCS = {
     ("max", True): "maximum", ("min", True): "minimum", ("or", True): "maximum", ("and", True): "minimum",
     ("add", True): "maximum", ("mul", True): "minimum",
 }  # fmt: skip
-
-
-def scatters(body: Body, is_bool: bool) -> bool:
-    """Whether slices can be combined by this function on an engine."""
-    return body == REPLACE or (body.name, is_bool) in _UFUNCS
 
 
 HELPERS: dict[str, Callable] = {

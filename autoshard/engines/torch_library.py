@@ -159,6 +159,13 @@ def at(ufunc: str, raw: torch.Tensor, index: Any, part: torch.Tensor) -> torch.T
     return flat.scatter_reduce(0, places.reshape(-1), values, by, include_self=True).reshape(raw.shape)
 
 
+def repeated(count: int, step: Callable[[Any, tuple], tuple], raws: tuple[torch.Tensor, ...]) -> tuple:
+    """`raws` after that many steps, each of its number and what the one before it has left."""
+    for turn in range(count):
+        raws = step(torch.tensor(turn), raws)
+    return raws
+
+
 def _has_backward(index: Any) -> bool:
     items = index if isinstance(index, tuple) else (index,)
     return any(isinstance(one, slice) and (one.step or 1) < 0 for one in items)

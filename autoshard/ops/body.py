@@ -21,6 +21,7 @@ KNOWN: dict[str, Callable] = {
     "xor": lambda a, b: a ^ b,
     "ge": np.greater_equal,
     "le": np.less_equal,
+    "replace": lambda a, b: b,
 }
 # What partial results of a split reduction combine by, as layouts name it.
 REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}

@@ -97,7 +97,7 @@ def _all(kernels: Kernels, group: Sequence[tuple[Sample, list[np.ndarray]]]) -> 
 @pytest.mark.torch
 def test_what_torch_lacks() -> None:
     pytest.importorskip("torch")
-    assert _lacking("torch") == {"CholeskyInfo", "Lu", "Geqrf", "CustomCall", "ScatterSlices"}
+    assert _lacking("torch") == {"CholeskyInfo", "Lu", "Geqrf", "CustomCall"}
 
 
 @pytest.mark.jax
