@@ -1,5 +1,5 @@
-"""What every test starts with: the default settings, whatever the one before it set; how properties are tested, and how
-tests are spread over processes.
+"""What every test starts with: the default settings and random numbers, whatever the one before it set and drew; how
+properties are tested, and how tests are spread over processes.
 
 The same examples are tried in every run, in the same order, so that a change is judged by what it changes;
 AUTOSHARD_RANDOM_TESTS=1 tries others each time, in another order.
@@ -50,9 +50,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return LoadFileScheduling(config, log)
 
 
+def _reset_random_numbers() -> None:
+    """The next initial values are those of a fresh process; what no test has imported is as it was."""
+    initializer, torch = sys.modules.get("autoshard.trace.initializer"), sys.modules.get("torch")
+    if initializer is not None:
+        initializer.set_seed(None)
+    if torch is not None:
+        torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: Any) -> None:
+    """What several tests share holds the same numbers, whichever of them comes first."""
+    if fixturedef.scope != "function":
+        _reset_random_numbers()
+
+
 @pytest.fixture(autouse=True)
 def default_settings():
-    """Settings are those of a fresh process; where no test has imported them there is nothing to reset."""
+    """Settings and random numbers are those of a fresh process, whatever the test before it has drawn."""
+    _reset_random_numbers()
     yield
     context = sys.modules.get("autoshard.mindspore.context")
     if context is not None:

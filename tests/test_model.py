@@ -101,7 +101,7 @@ def test_ranks_equal_one_device(settings):
     [
         lambda net: nn.SGD(net.trainable_params(), 0.1),
         lambda net: nn.Momentum(net.trainable_params(), [0.1, 0.05, 0.01], 0.9, use_nesterov=True),
-        lambda net: nn.AdamW(net.trainable_params(), 0.01),
+        lambda net: nn.AdamW(net.trainable_params(), 0.01, eps=1e-4),
     ],
 )
 def test_optimizers(optimizer):

@@ -50,7 +50,7 @@ def model(seed: int, mesh: str = "dp=2 tp=2", rule: str = "adam", net: type = Ne
     network.dense1.matmul.shard(((over.devices // last, 1), (last, 1)))
     params = network.trainable_params()
     rates = np.linspace(0.05, 0.01, 12).tolist()
-    optimizer = nn.Adam(params, 0.01) if rule == "adam" else nn.Momentum(params, rates, 0.9)
+    optimizer = nn.Adam(params, 0.01, eps=1e-4) if rule == "adam" else nn.Momentum(params, rates, 0.9)
     return Model(network, nn.SoftmaxCrossEntropyWithLogits(reduction="mean"), optimizer)
 
 

@@ -28,11 +28,11 @@ def get_seed() -> int | None:
     return _SEED[0]
 
 
-def set_seed(seed: int) -> None:
-    """Start the stream of random initial values, and the numbering of dropout cells, anew."""
+def set_seed(seed: int | None) -> None:
+    """Start the stream of random initial values, and the numbering of dropout cells, anew; None: as at first."""
     _SEED[0] = seed
-    _STREAM[0] = np.random.default_rng(seed)
-    _SEEDS[0] = itertools.count(seed * 1_000_003 + 1)
+    _STREAM[0] = np.random.default_rng(seed or 0)
+    _SEEDS[0] = itertools.count((seed or 0) * 1_000_003 + 1)
 
 
 def next_seed() -> int:

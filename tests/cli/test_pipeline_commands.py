@@ -18,7 +18,8 @@ x, y = (np.random.default_rng(i).normal(size=(12, 6)).astype(np.float32) for i i
 def train():
     set_seed(1)
     net = nn.SequentialCell(nn.Dense(6, 10), nn.Tanh(), nn.Dense(10, 8), nn.Tanh(), nn.Dense(8, 6))
-    return train_step(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), nn.Adam(net.trainable_params(), 0.1), x, y)
+    adam = nn.Adam(net.trainable_params(), 0.1, eps=1e-4)
+    return train_step(lambda x, y: ops.reduce_mean(ops.square(net(x) - y)), adam, x, y)
 """
 
 

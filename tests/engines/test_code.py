@@ -40,7 +40,7 @@ def trained() -> tuple[Planned, dict[str, np.ndarray], dict[str, np.ndarray]]:
     set_seed(3)
     network = Net()
     x = np.random.default_rng(2).normal(size=(8, 6)).astype(np.float32)
-    step = train_step(network, Adam(network.trainable_params(), 0.1), x)
+    step = train_step(network, Adam(network.trainable_params(), 0.1, eps=1e-4), x)
     planned = plan(step, (), "dp=2", search="zero1")
     arrays = [np.array(one) for one in planned.traced.inputs(x)]
     inputs = dict(zip([one.name for one in planned.program.inputs], arrays, strict=True))
@@ -110,7 +110,7 @@ def test_what_is_gathered_again_stays_behind_a_barrier() -> None:
             return ops.reduce_mean(ops.square(self.down(ops.tanh(self.mid(ops.tanh(self.up(x)))))))
 
     network, x = Deep(), np.ones((8, 6), np.float32)
-    planned = plan(train_step(network, Adam(network.trainable_params(), 0.1), x), (), "dp=2", search="zero3")
+    planned = plan(train_step(network, Adam(network.trainable_params(), 0.1, eps=1e-4), x), (), "dp=2", search="zero3")
     step = XlaStep(planned.program)
     assert step.text.repeats and step.text.source.count("c.again(") == step.lowered().as_text().count("_barrier")
     assert compiler_options(planned.program, step.text, "cpu") == {"xla_disable_hlo_passes": "cse"}

@@ -87,7 +87,7 @@ def test_training_resumes_with_the_same_numbers(optimizer, folder):
         ash.set_auto_parallel_context(parallel_mode="auto_parallel", search_mode="factor", full_batch=True)
         net = FFN(seed)
         params = net.trainable_params()
-        rule = nn.Adam(params, 0.01) if optimizer == "Adam" else nn.Momentum(params, 0.1, 0.9)
+        rule = nn.Adam(params, 0.01, eps=1e-4) if optimizer == "Adam" else nn.Momentum(params, 0.1, 0.9)
         return Model(net, nn.SoftmaxCrossEntropyWithLogits(reduction="mean"), rule)
 
     first, again, history = model(0), model(1), ash.History()

@@ -79,7 +79,7 @@ def test_device_count_is_that_of_the_ranks():
 
 def test_adam():
     def adam(net):
-        return nn.Adam(net.trainable_params(), 0.01)
+        return nn.Adam(net.trainable_params(), 0.01, eps=1e-4)
 
     net = FFN()
     assert_alike(net, train(net, rows(), adam(net), **AUTO), adam)
@@ -176,7 +176,7 @@ def test_scalar_parameter_and_state():
             return super().construct(x) * self.scale
 
     net, alone = Scaled(), Scaled()
-    losses = train(net, rows(), nn.AdamW(net.trainable_params(), 0.01), **AUTO)
-    expected = train(alone, rows(), nn.AdamW(alone.trainable_params(), 0.01), parallel_mode="stand_alone")
+    losses = train(net, rows(), nn.AdamW(net.trainable_params(), 0.01, eps=1e-4), **AUTO)
+    expected = train(alone, rows(), nn.AdamW(alone.trainable_params(), 0.01, eps=1e-4), parallel_mode="stand_alone")
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     assert net.scale.shape == ()

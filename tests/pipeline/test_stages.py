@@ -23,7 +23,7 @@ FOUR["network.head.**"] = 3
 
 def step_of(network: Cell, loss=squared, data=(X, Y), shown=None) -> TrainStep:
     cell = Loss(network, loss, shown)
-    return train_step(cell, nn.Adam(cell.trainable_params(), 0.1), *data)
+    return train_step(cell, nn.Adam(cell.trainable_params(), 0.1, eps=1e-4), *data)
 
 
 @pytest.fixture(scope="module")

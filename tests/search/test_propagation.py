@@ -249,7 +249,7 @@ def test_without_any_annotation():
 def test_updates_keep_the_layout_of_what_they_replace():
     net = FFN(((2, 1), (1, 4)), sizes=(96, 192, 80))
     x, label = array(192, 96), array(192, 80)
-    step = train_step(nn.WithLossCell(net, nn.MSELoss()), nn.Adam(net.trainable_params(), 0.01), x, label)
+    step = train_step(nn.WithLossCell(net, nn.MSELoss()), nn.Adam(net.trainable_params(), 0.01, eps=1e-4), x, label)
     planned = checked(step, (x, label))
     assert len(planned.graph.tied) >= 12, "four parameters with two moments each"
     for new, old in planned.graph.tied.items():
@@ -374,7 +374,7 @@ from autoshard.transform import train_step
 from tests.search.plans import FFN, array
 net = FFN(((2, 1), (1, 4)), sizes=(96, 192, 80))
 x, label = array(192, 96), array(192, 80)
-step = train_step(nn.WithLossCell(net, nn.MSELoss()), nn.Adam(net.trainable_params(), 0.01), x, label)
+step = train_step(nn.WithLossCell(net, nn.MSELoss()), nn.Adam(net.trainable_params(), 0.01, eps=1e-4), x, label)
 planned = plan(step, (), "{mesh}")
 for node in planned.graph.nodes:
     decision = planned.plan.decisions[node]

@@ -25,7 +25,7 @@ X, LABEL = array(24, 12), array(24, 10)
 
 def training(first=((2, 1), (1, 4)), hidden=24):
     net = FFN(first, sizes=(12, hidden, 10))
-    return train_step(nn.WithLossCell(net, nn.MSELoss()), nn.Adam(net.trainable_params(), 0.01), X, LABEL)
+    return train_step(nn.WithLossCell(net, nn.MSELoss()), nn.Adam(net.trainable_params(), 0.01, eps=1e-4), X, LABEL)
 
 
 CASES = {

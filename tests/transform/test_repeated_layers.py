@@ -43,7 +43,7 @@ class Deep(Cell):
 def step_of(*inner, **settings):
     set_seed(2)
     net = Deep(*inner, **settings)
-    return train_step(net, nn.Adam(net.trainable_params(), 0.1), X)
+    return train_step(net, nn.Adam(net.trainable_params(), 0.1, eps=1e-4), X)
 
 
 def names(graph, count, of):
