@@ -198,8 +198,9 @@ class JaxStep:
             on_devices[id(stand_in)] = one
             return stand_in
 
-        given = jax.tree.map(standing_for, data)
-        arrays = self.planned.traced.data(*given)
+        if any(isinstance(one, jax.Array) for one in jax.tree.leaves(data)):
+            data = jax.tree.map(standing_for, data)
+        arrays = self.planned.traced.data(*data)
         return tuple(self._put(on_devices.get(id(one), one), i) for one, i in zip(arrays, self._data, strict=True))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,11 @@ class Traced:
     results: Any
     asked: Specs = field(default_factory=Specs)
 
+    @cached_property
+    def _data(self) -> tuple[Value, ...]:
+        """The inputs that arguments stand for."""
+        return tuple(value for value in self.graph.inputs if value not in self.parameters)
+
     @property
     def updated(self) -> dict[int, Parameter]:
         """Position of an output -> the parameter whose new value it is."""
@@ -77,7 +83,7 @@ class Traced:
             RuntimeSetupError: arguments of another structure or type than those of the trace.
         """
         leaves, structure = flatten(args, _is_tensor)
-        values = [value for value in self.graph.inputs if value not in self.parameters]
+        values = self._data
         if structure != self.arguments:
             wanted = shown(self.arguments, [f"{value.name}: {value.type}" for value in values])
             raise RuntimeSetupError(
