@@ -2,7 +2,7 @@
 properties are tested, and how tests are spread over processes.
 
 The same examples are tried in every run, in the same order, so that a change is judged by what it changes;
-AUTOSHARD_RANDOM_TESTS=1 tries others each time, in another order.
+AUTOSHARD_RANDOM_TESTS=order runs the tests in another order each time, and =1 tries other examples, too.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any
 import hypothesis
 import pytest
 
-RANDOM = os.environ.get("AUTOSHARD_RANDOM_TESTS") == "1"
-hypothesis.settings.register_profile("autoshard", derandomize=not RANDOM, deadline=None)
+RANDOM = os.environ.get("AUTOSHARD_RANDOM_TESTS", "")
+if RANDOM not in ("", "0", "1", "order"):
+    raise pytest.UsageError(f"AUTOSHARD_RANDOM_TESTS is {RANDOM!r}; it can be 1 (examples and order) or order")
+hypothesis.settings.register_profile("autoshard", derandomize=RANDOM != "1", deadline=None)
 hypothesis.settings.load_profile("autoshard")
 
 # Each of the many small functions that are compared with JAX is compiled, and run once: what XLA's optimizations take
@@ -29,7 +31,7 @@ gc.disable()
 
 def pytest_configure(config: pytest.Config) -> None:
     """pytest-randomly shuffles only where it is asked to."""
-    if not RANDOM and hasattr(config.option, "randomly_reorganize"):
+    if RANDOM not in ("1", "order") and hasattr(config.option, "randomly_reorganize"):
         config.option.randomly_reorganize = config.option.randomly_reset_seed = False
 
 

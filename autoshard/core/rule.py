@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -129,6 +130,13 @@ class Rule:
     def contracted(self) -> tuple[int, ...]:
         """The factors that are reduced away: a split of one leaves the results partial."""
         return tuple(i for i, factor in enumerate(self.factors) if factor.kind == REDUCTION)
+
+    @cached_property
+    def multiplied(self) -> tuple[int, ...]:
+        """The factors of several operands that no result has, whether or not they can be split: those of products."""
+        counts = Counter(i for dims in self.operands for i in {i for dim in dims for i in dim})
+        made = {i for dims in self.results for dim in dims for i in dim}
+        return tuple(sorted(i for i, count in counts.items() if count > 1 and i not in made))
 
     @cached_property
     def summed(self) -> tuple[int, ...]:

@@ -178,8 +178,15 @@ class Costs:
         return known
 
     def _computing(self, one: Compute, results: tuple[TensorType, ...]) -> float:
-        nbytes, dtype = traffic_bytes(one), computed_in(one.node, tuple(of.local for of in one.operands), results)
+        nbytes, dtype = traffic_bytes(one), self._computed_in(one, results)
         return float(operator_seconds(flops(one), nbytes, self.hardware.device, dtype, one.op.name, starts_kernel(one)))
+
+    @staticmethod
+    def _computed_in(one: Compute, results: tuple[TensorType, ...]) -> str:
+        """`computed_in` of an instruction; a turn of a ring, which has no rule, computes as the whole operator does."""
+        if one.composite is not None and not one.node.op.has_rule:
+            return computed_in(one.composite, one.composite.operand_types, results)
+        return computed_in(one.node, tuple(of.local for of in one.operands), results)
 
     def size(self, one: Collective) -> BundleSize:
         """What a collective adds to a bundle."""
@@ -234,7 +241,7 @@ def _is_summed(node: Node, operand: int) -> bool:
     """Whether a product sums over dims of an operand; what a pass has added to the node's own operands is no factor."""
     if not node.is_product or operand >= len(node.operands):
         return False
-    return any(i in node.rule.contracted for dim in node.rule.operands[operand] for i in dim)
+    return any(i in node.rule.multiplied for dim in node.rule.operands[operand] for i in dim)
 
 
 def starts_kernel(one: Compute) -> bool:

@@ -144,8 +144,8 @@ class Node:
 
     @cached_property
     def is_product(self) -> bool:
-        """Whether it multiplies tensors and sums up: its rule reduces a factor of several operands."""
-        return len(self.operands) > 1 and self.op.has_rule and bool(self.rule.contracted)
+        """Whether it multiplies tensors and sums up: several operands have a factor that no result has."""
+        return bool(self.op.has_rule and self.rule.multiplied)
 
 
 def given(rule: Rule) -> Rule:

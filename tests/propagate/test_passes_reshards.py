@@ -115,6 +115,21 @@ def test_a_tensor_counts_for_a_part_of_the_axis_that_splits_it() -> None:
     check(text, insert_reshards, [PASS])
 
 
+def test_what_another_factor_gets_makes_a_longer_list_count_whole_again() -> None:
+    """After "y", "x" adds as much to either dim; with "z" given to a third dim in between, "y" counts once more."""
+    args = (
+        argument("a", tensor(4, 2, 4), '<@mesh, [{"y"}, {}, {"x"}]>'),
+        argument("b", tensor(4, 2, 4), '<@mesh, [{"y", "x"}, {}, {}]>'),
+    )
+    types = f"({tensor(4, 2, 4)}, {tensor(4, 2, 4)}) -> {tensor(4, 4, 4)}"
+    for asked in ('<@mesh, [{}, {"z"}, {}]>', "<@mesh, [{}, {}, {}]>"):
+        text = f"""{MESH}func.func @main({", ".join(args)}) -> {tensor(4, 4, 4)} {{
+  %0 = stablehlo.concatenate %a, %b, dim = 1{result(asked)} : {types}
+  return %0 : {tensor(4, 4, 4)}
+}}"""
+        check(text, insert_reshards, [PASS])
+
+
 def test_a_concatenation_whose_tensors_agree_is_left_alone() -> None:
     same = '<@mesh, [{"x"}, {}]>'
     args = argument("a", tensor(8, 4), same), argument("b", tensor(4, 4), same)

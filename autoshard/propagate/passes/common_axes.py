@@ -97,7 +97,8 @@ def _clear(axes: Refs, taken: Sequence[AxisRef]) -> Refs:
 class _Candidate:
     """A factor split by some axes, which at least one tensor has it split by, or by more.
 
-    `elements` are those of all such tensors; `size` is how many parts it adds to those the factor is split into.
+    `elements` are those of all such tensors; `size` is how many parts it has, and right after the factor itself got
+    axes how many it adds to these (Shardy forgets about them with the next choice of another factor's).
     """
 
     factor: int
@@ -142,14 +143,11 @@ class _Choice:
     def stays(self, one: _Candidate, factor: int, axes: Refs) -> bool:
         """Whether a candidate still has something to add; what now splits another factor is cut off."""
         if one.factor == factor:
-            if not _extends(one.axes, axes):
-                return False
-        else:
-            one.axes = _clear(one.axes, axes)
-            if one.axes == self.chosen[one.factor]:
-                return False
-        one.size = size_of(one.axes) // size_of(self.chosen[one.factor])
-        return True
+            one.size = size_of(one.axes) // size_of(axes)
+            return _extends(one.axes, axes)
+        one.axes = _clear(one.axes, axes)
+        one.size = size_of(one.axes)
+        return one.axes != self.chosen[one.factor]
 
 
 def _candidates(rule: Rule, rows: Sequence[TensorFactorShardings], sizes: Sequence[int]) -> list[_Candidate]:
