@@ -123,3 +123,23 @@ def test_torch_is_missed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_importing_autoshard_imports_no_torch() -> None:
     code = "import autoshard, autoshard.frontends, sys; autoshard.from_torch; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_asks_for_values_is_told_with_its_line_and_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    class Branch(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum() if (x > 0).all() else x
+
+    class Aligned(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            lengths = torch.full((4,), 3)
+            return torch.nn.functional.ctc_loss(
+                x.log_softmax(-1), torch.ones(4, 2, dtype=torch.int64), lengths, lengths
+            )
+
+    told = message(ParseError, Branch(), (torch.randn(4, 4),))
+    assert re.search(r"cannot capture Branch .* at tests/frontends/test_torch_errors.py:\d+", told)
+    assert told.endswith("say it by torch.where or torch.cond, with fixed sizes")
+    told = message(ParseError, Aligned(), (torch.randn(3, 4, 5),))
+    assert "how large the results of aten._ctc_loss.Tensor are depends on the data; say it with other functions" in told
+    assert capfd.readouterr() == ("", "")

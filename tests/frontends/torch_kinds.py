@@ -206,6 +206,18 @@ class Contrast(tnn.Module):
         return {"loss": both / 2 - F.cosine_similarity(left, target).mean()}
 
 
+class Masked(tnn.Module):
+    """torch's own encoder and decoder under a causal mask, which it would look into for a faster kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = tnn.Transformer(12, 3, 1, 1, 20, 0.0, batch_first=True)
+
+    def forward(self, x: Tensor, y: Tensor) -> Loss:
+        mask = tnn.Transformer.generate_square_subsequent_mask(y.shape[1])
+        return {"loss": self.both(x, y, tgt_mask=mask).square().mean()}
+
+
 def _ids(most: int, *shape: int) -> Tensor:
     return torch.randint(1, most, shape)
 
@@ -229,4 +241,5 @@ KINDS = {
     "actor critic": (Actor, lambda: {"seen": torch.randn(4, 5), "noise": torch.randn(4, 1)}),
     "labels": (Labels, lambda: {"x": torch.randn(3, 6, 5), "labels": _ids(4, 3, 6)}),
     "contrast": (Contrast, lambda: {"x": torch.randn(5, 6), "y": torch.randn(5, 6)}),
+    "masked": (Masked, lambda: {"x": torch.randn(4, 7, 12), "y": torch.randn(4, 5, 12)}),
 }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
@@ -19,8 +20,9 @@ from autoshard.frontends.torch.flex import plain_flex_attention
 from autoshard.frontends.torch.functional import node_ready, nodes_at_any_depth
 from autoshard.frontends.torch.functions import functions_with_gradients
 from autoshard.frontends.torch.locations import user_line
+from autoshard.frontends.torch.masks import masks_as_given
 from autoshard.frontends.torch.quick import quick_capture, with_code
-from autoshard.frontends.torch.quiet import quiet
+from autoshard.frontends.torch.quiet import quiet, without_partial_graphs
 from autoshard.frontends.torch.stops import with_stops
 from autoshard.frontends.torch.table import load_translators
 from autoshard.util.errors import ParseError, RuntimeSetupError, ShapeError, at
@@ -51,6 +53,9 @@ def seed_torch(seed: int) -> None:
         torch.manual_seed(seed)
 
 
+_WHILE_CAPTURING = (
+    quiet, without_partial_graphs, quick_capture, functions_with_gradients, plain_flex_attention, masks_as_given,
+)  # fmt: skip
 _CAPTURING = RLock()
 """torch.export keeps its state in globals: one thread captures at a time."""
 
@@ -98,7 +103,9 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
             f"from_torch takes a torch.nn.Module, an ExportedProgram or a .pt2 file, not {type(target).__name__}"
         )
     try:
-        with quiet(), quick_capture(), functions_with_gradients(), plain_flex_attention():
+        with ExitStack() as stack:
+            for one in _WHILE_CAPTURING:
+                stack.enter_context(one())
             found = torch.export.export(target, tuple(args), dict(kwargs))
         return with_code(found)
     except Exception as error:  # torch raises errors of many kinds for what it cannot capture
@@ -110,17 +117,27 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
 
 
 def _advice(error: Exception) -> str:
-    """What to do about outputs that torch.export does not know, the first that transformers' language models meet."""
-    if "in output, which is not a known type" not in str(error):
-        return ""
-    return (
-        "\n    The module has to return tensors, or tuples, lists and dicts of them; a model of transformers returns "
-        "its cache unless `config.use_cache = False` or kwargs={'use_cache': False}"
-    )
+    """What to do about what torch.export's users meet first."""
+    told = str(error)
+    return next((f"\n    {advice}" for words, advice in _ADVICE.items() if words in told), "")
+
+
+_ADVICE = {
+    "in output, which is not a known type": (
+        "The module has to return tensors, or tuples, lists and dicts of them; a model of transformers returns its "
+        "cache unless `config.use_cache = False` or kwargs={'use_cache': False}"
+    ),
+    "data-dependent": (
+        "The module asks for a tensor's values (if, bool(), item(), a size): say it by torch.where or torch.cond, with "
+        "fixed sizes"
+    ),
+}
 
 
 def _told(error: Exception) -> str:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    if type(error).__name__ == "DynamicOutputShapeException":
+        return f"how large the results of {lines[0]} are depends on the data; say it with other functions of torch"
     return "\n    ".join(lines[:12]) or type(error).__name__
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 # They log the traceback of an error that they raise as well.
 _LOGGERS = (
@@ -35,3 +37,20 @@ def quiet() -> Iterator[None]:
     finally:
         for one, was in zip(loggers, before, strict=True):
             one.disabled = was
+
+
+@contextmanager
+def without_partial_graphs() -> Iterator[None]:
+    """Keep torch.export from printing what it has captured before an error; one thread at a time."""
+    from torch.export import _trace
+
+    def print_others(*values: Any, file: Any = None, **options: Any) -> None:
+        if file is not sys.stderr:
+            print(*values, file=file, **options)
+
+    name = "print"  # the builtin, which the module has no name of its own for
+    setattr(_trace, name, print_others)
+    try:
+        yield
+    finally:
+        delattr(_trace, name)
