@@ -187,6 +187,8 @@ class Recorder:
         array = np.asarray(data)
         if array.dtype.kind == "V" and array.dtype.names is None and dtype(array.dtype).extended:
             return self._of_extended(array)
+        if array.dtype.kind == "c":
+            return self.apply(lookup("Complex"), (self.constant(np.real(array)), self.constant(np.imag(array))), {})
         if array.dtype.kind not in "fiub":
             raise ShapeError(f"an operand is {data!r} ({type(data).__name__}), which is no tensor{at(caller())}")
         if array.size and (array == array.flat[0]).all():

@@ -16,7 +16,7 @@ from autoshard.ops.registry import Operator, lookup
 from autoshard.trace.tensor import Recorder, TracedTensor, snake
 from autoshard.transform.custom_gradient import CustomRule, copy_nodes, is_custom, without_custom_gradients
 from autoshard.transform.simplify import live_nodes, with_nodes
-from autoshard.util.errors import GraphError, at
+from autoshard.util.errors import GraphError, NoGradientError, at
 from autoshard.util.source import Source
 
 
@@ -223,7 +223,7 @@ def _spreads(small: Sequence[int], large: Sequence[int]) -> bool:
 
 
 def _refuse(node: Node) -> NoReturn:
-    raise GraphError(
+    raise NoGradientError(
         f"{node.op.name} has no gradient, but {node.label}{at(node.source)} lies between the loss "
         f"and what it is differentiated for; use ops.stop_gradient if no gradient should pass here"
     )

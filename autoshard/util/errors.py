@@ -63,6 +63,10 @@ class GraphError(AutoshardError):
     """A graph that breaks a law of the representation."""
 
 
+class NoGradientError(GraphError):
+    """An operator without a gradient lies between a loss and what it is differentiated for."""
+
+
 class ParseError(AutoshardError):
     """Text that is no graph, layout, plan or dump."""
 

@@ -176,6 +176,29 @@ def test_derivatives_that_only_jax_knows() -> None:
     same_state(model)
 
 
+def filtered(params: Any, x: jax.Array) -> jax.Array:
+    """A spectrum of another length than the signal's, so that its gradient is padded with complex zeros."""
+    return (jnp.fft.irfft(jnp.fft.rfft(x @ params["w"]) * jnp.fft.rfft(params["w"][0], 6), 6) ** 2).sum()
+
+
+def test_spectra_are_differentiated() -> None:
+    model = ash.from_jax(filtered, X, params={"w": floats(1, 8, 6)}, loss="output", optimizer=optax.sgd(0.01))
+    ash.plan(model, mesh="dp=2 tp=2", search="factor").run(X)
+    same_state(model, 1e-4)
+
+
+def test_what_has_no_gradient_here_is_said_to_have_one_of_jax() -> None:
+    def ordered(params: Any, x: jax.Array) -> jax.Array:
+        return jnp.sort(x @ params["w"])[:, :2].sum()
+
+    options = {"params": {"w": floats(1, 8, 6)}, "loss": "output", "optimizer": optax.sgd(0.01)}
+    with pytest.raises(GraphError, match=r"Sort has no gradient.* or give from_jax gradients='jax'"):
+        _ = ash.from_jax(ordered, X, **options).traced
+    model = ash.from_jax(ordered, X, gradients="jax", **options)
+    ash.plan(model, mesh="dp=2 tp=2", search="factor").run(X)
+    same_state(model)
+
+
 def looped(params: Any, x: jax.Array) -> jax.Array:
     return (jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, params["stack"])[0] ** 2).sum()
 

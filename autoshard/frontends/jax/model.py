@@ -39,7 +39,7 @@ from autoshard.trace.tensor import TracedTensor
 from autoshard.transform.rewrites import plainly_written
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.transform.unroll import unrolled
-from autoshard.util.errors import GraphError
+from autoshard.util.errors import GraphError, NoGradientError
 
 GRADIENTS = ("autoshard", "jax")
 
@@ -209,12 +209,15 @@ class JaxModel(Cell):
         """
         if self.optimizer is None:
             raise GraphError(f"{self.name} is not trained; give from_jax a loss and an optimizer")
-        if self.gradients == "autoshard":
+        if self.gradients == "jax":
+            return self._step_by_jax()
+        try:
             return train_step(
                 self._named(self.construct), self.optimizer, *self._data.values(), name=self.name,
                 rewrite=lambda graph, keep: plainly_written(unrolled(graph), keep),
             )  # fmt: skip
-        return self._step_by_jax()
+        except NoGradientError as error:
+            raise NoGradientError(f"{error}; or give from_jax gradients='jax'") from None
 
     def _step_by_jax(self) -> TrainStep:
         made: dict[Value, Value] = {}

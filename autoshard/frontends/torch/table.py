@@ -132,32 +132,18 @@ def do(op: Operator, *operands: Any, **attrs: Any) -> Any:
     """Apply an operator: to arrays at once if the result is small, else as a node of the trace under way."""
     recorder = active()
     if recorder is None or any(isinstance(one, TracedTensor | Parameter) for one in operands):
-        return op(*map(_given, operands), **attrs)
+        return op(*operands, **attrs)
     full = op.check_attributes(attrs)
     arrays = [np.asarray(one) for one in operands]
     types = op.result_types(tuple(map(type_of, arrays)), full)
     if sum(math.prod(one.shape) for one in types) <= FOLDED:
         return op(*arrays, **attrs)
-    return recorder.apply(op, [_given(array) for array in arrays], full)
-
-
-def _given(operand: Any) -> Any:
-    """An array of a type that numpy lacks reaches a graph as f32 and is cast there, one of complex numbers in parts."""
-    recorder = active()
-    if recorder is None or not isinstance(operand, np.ndarray):
-        return operand
-    kind = dtype(operand.dtype)
-    if operand.dtype.kind == "c":
-        parts = (np.array(one, order="C") for one in (operand.real, operand.imag))
-        return lookup("Complex")(*map(recorder.constant, parts))
-    if not kind.extended:
-        return operand
-    return lookup("Cast")(recorder.constant(operand.astype(np.float32)), dtype=kind.name)
+    return recorder.apply(op, arrays, full)
 
 
 def lifted(value: Any) -> Any:
     """A value as something that a trace takes for an output."""
-    recorder, value = active(), _given(value)
+    recorder = active()
     return recorder.constant(value) if recorder is not None and isinstance(value, np.ndarray) else value
 
 
