@@ -6,8 +6,9 @@ This file needs numpy and torch, and files that need no more: exported code carr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -35,10 +36,9 @@ class TorchControl:
         return branches[number if 0 <= number <= last else last]()
 
 
-@lru_cache(maxsize=8)
-def _groups_of(world: Any) -> dict[tuple[int, ...], Any]:
-    """The groups that were made of torch's group of all ranks, by their members: each takes connections."""
-    return {}
+_GROUPS: WeakKeyDictionary[Any, dict[tuple[int, ...], Any]] = WeakKeyDictionary()
+"""By torch's group of all ranks the groups that were made of it, by their members: each takes connections. They go with
+it: threads of a group that outlives `destroy_process_group` may end the process when Python ends."""
 
 
 class TorchCollectives(MeshQueries):
@@ -46,8 +46,12 @@ class TorchCollectives(MeshQueries):
 
     def __init__(self, grid: Grid, rank: int) -> None:
         super().__init__(grid)
-        self._rank, self._groups, self.done = rank, _groups_of(dist.group.WORLD), []
+        self._rank, self.done = rank, []
         """`done`: what was done, as (kind, ranks of the group, elements), for checks."""
+
+    @property
+    def _groups(self) -> dict[tuple[int, ...], Any]:
+        return _GROUPS.setdefault(dist.group.WORLD, {})
 
     def prepare(self, over: Sequence[Axes]) -> None:
         """Make torch's groups for all axes of a text, on all ranks in one order; groups serve all texts."""
@@ -57,7 +61,7 @@ class TorchCollectives(MeshQueries):
                 if members not in self._groups:
                     self._groups[members] = dist.new_group(list(members))
 
-    def _group(self, axes: Axes) -> tuple[Any, tuple[int, ...]]:
+    def group_of(self, axes: Axes) -> tuple[Any, tuple[int, ...]]:
         """Torch's group that this rank is in, and its members in the order of the axes (torch sorts them)."""
         row = next(row for row in self.grid.rows(axes) if self._rank in row)
         return self._groups[tuple(sorted(row))], row
@@ -92,7 +96,7 @@ class TorchCollectives(MeshQueries):
     # -- begun
 
     def _all_reduce(self, x: Any, axes: Axes, op: str) -> Finish:
-        group, row = self._group(axes)
+        group, row = self.group_of(axes)
         self._log("all_reduce", row, x)
         if op in ("max", "min") and x.dtype.is_floating_point:
             return self._gathered(x, axes, op)
@@ -108,7 +112,7 @@ class TorchCollectives(MeshQueries):
 
     def _rows(self, x: Any, axes: Axes) -> Finish:
         """The blocks of a group stacked, in the order of the axes."""
-        group, row = self._group(axes)
+        group, row = self.group_of(axes)
         sent = _bytes(x.contiguous())
         got = torch.empty((len(row) * sent.numel(),), dtype=sent.dtype)
         work = dist.all_gather_single(got, sent.reshape(-1), group=group, async_op=True)
@@ -120,12 +124,12 @@ class TorchCollectives(MeshQueries):
         return lambda: _finished(work, stacked)
 
     def _all_gather(self, x: Any, axes: Axes, dim: int) -> Finish:
-        self._log("all_gather", self._group(axes)[1], x)
+        self._log("all_gather", self.group_of(axes)[1], x)
         finish = self._rows(x, axes)
         return lambda: torch.cat(list(finish()), dim)
 
     def _reduce_scatter(self, x: Any, axes: Axes, dim: int, op: str) -> Finish:
-        group, row = self._group(axes)
+        group, row = self.group_of(axes)
         self._log("reduce_scatter", row, x)
         pieces = torch.stack(_widened(x).chunk(len(row), dim))
         if op in ("max", "min") and x.dtype.is_floating_point:
@@ -138,7 +142,7 @@ class TorchCollectives(MeshQueries):
 
     def _exchanged(self, pieces: Any, axes: Axes) -> Finish:
         """Piece j of dim 0 to member j; what arrives is stacked in the order of the axes."""
-        group, row = self._group(axes)
+        group, row = self.group_of(axes)
         sent = _bytes(pieces.index_select(0, torch.tensor(_inverse(row))).contiguous()).reshape(len(row), -1)
         got = torch.empty_like(sent)
         work = dist.all_to_all_single(got, sent, group=group, async_op=True)
@@ -149,14 +153,14 @@ class TorchCollectives(MeshQueries):
         return lambda: _finished(work, stacked)
 
     def _all_to_all(self, x: Any, axes: Axes, split: int, concat: int) -> Finish:
-        row = self._group(axes)[1]
+        row = self.group_of(axes)[1]
         self._log("all_to_all", row, x)
         finish = self._exchanged(torch.stack(x.chunk(len(row), split)), axes)
         return lambda: torch.cat(list(finish()), concat)
 
     def _bundle(self, kind: str, xs: tuple, axes: Axes, dims: tuple, op: str = "sum") -> Finish:
         """One collective on a common buffer: a row for each piece that goes to another rank."""
-        count = len(self._group(axes)[1])
+        count = len(self.group_of(axes)[1])
         parts = 1 if kind in ("all_reduce", "all_gather") else count
         cut = [x.reshape(1, -1) if parts == 1 else _pieces(x, count, dim) for x, (dim, _) in zip(xs, dims, strict=True)]
         buffer = torch.cat(cut, 1)

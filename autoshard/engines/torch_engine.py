@@ -58,6 +58,22 @@ def join_world(comm: Comm, timeout: timedelta = TIMEOUT) -> None:
         return
     store = _file_store(comm) if _on_one_host(comm) else _open_store(comm, timeout)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=comm.world, timeout=timeout)
+    leave_at_exit()
+
+
+def leave_at_exit() -> None:
+    """Leave torch's group when this process ends: threads of a group that is still there then may abort the process.
+
+    After an error the group is left alone, for other ranks may never answer.
+    """
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized() and not hasattr(sys, "last_value"):
+        dist.destroy_process_group()
 
 
 def check_backend() -> None:

@@ -15,7 +15,7 @@ from autoshard.engines.check import check_runs
 from autoshard.engines.kernels import kernels_of
 from autoshard.engines.text import Lines, Writer
 from autoshard.engines.torch_collectives import TorchCollectives
-from autoshard.engines.torch_engine import TorchKernels, check_backend, join_world
+from autoshard.engines.torch_engine import TorchKernels, check_backend, join_world, leave_at_exit
 from autoshard.ir.graph import Node
 from autoshard.partition.program import Compute, Instruction, Program, Register
 from autoshard.runtime.mpi import default_comm
@@ -34,6 +34,7 @@ def rank_of(world: int) -> int:
         check_backend()
     elif dist.is_torchelastic_launched():
         dist.init_process_group("gloo")
+        leave_at_exit()
     else:
         comm = default_comm(world)
         if len(comm.ranks) < world or world == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,23 @@ def test_programs_on_four_ranks() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=360, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert all(done.stdout.count(f"{case} equal") == 4 for case in CASES)
+
+
+@pytest.mark.torch
+def test_groups_go_with_the_one_of_all_ranks() -> None:
+    """Threads of a group that is still there when Python ends may abort the process."""
+    pytest.importorskip("torch")
+    import torch.distributed as dist
+
+    from autoshard.engines.grid import Grid
+    from autoshard.engines.torch_collectives import TorchCollectives
+
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        collectives = TorchCollectives(Grid((("x", 1),), (0,)), 0)
+        collectives.prepare([("x",)])
+        made = [weakref.ref(dist.group.WORLD), weakref.ref(collectives.group_of(("x",))[0])]
+    finally:
+        dist.destroy_process_group()
+    assert [one() for one in made] == [None, None]
