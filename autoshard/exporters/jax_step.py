@@ -94,7 +94,8 @@ class JaxStep:
             other = sorted(set(arrays) ^ set(self._held))
             raise RuntimeSetupError(f"missing of the state's {len(self._held)} entries, or unknown: {', '.join(other)}")
         with jax.enable_x64(True):
-            return {name: self._put(np.asarray(arrays[name]), i) for name, i in self._held.items()}
+            given = {name: self._fitted(np.asarray(arrays[name]), i) for name, i in self._held.items()}
+            return {name: jax.device_put(one, self.shardings[name]) for name, one in given.items()}
 
     def whole(self, state: State) -> dict[str, np.ndarray]:
         """The state as whole arrays of numpy, without padding."""
@@ -119,8 +120,8 @@ class JaxStep:
             found.append(state[full] if state[full].shape == size else state[full][tuple(map(slice, size))])
         return jax.tree.unflatten(jax.tree.structure(like), found)
 
-    def _put(self, array: np.ndarray | jax.Array, i: int) -> jax.Array:
-        """An array as the plan splits it; one that lies so already is not moved."""
+    def _fitted(self, array: np.ndarray | jax.Array, i: int) -> np.ndarray | jax.Array:
+        """An array of the input's type, padded; one of JAX as the plan splits it, where it does not lie so already."""
         register, sharding = self.planned.program.inputs[i], self._input_shardings[i]
         if array.shape != register.true.shape:
             raise RuntimeSetupError(f"{register.name} has shape {list(register.true.shape)}, not {list(array.shape)}")
@@ -130,7 +131,7 @@ class JaxStep:
             if kept.shape != shape:
                 kept = jnp.pad(kept, [(0, new - old) for old, new in zip(kept.shape, shape, strict=True)])
             return kept if kept.sharding == sharding else jax.device_put(kept, sharding)
-        return jax.device_put(fit(np.asarray(array, kind), shape), sharding)
+        return fit(np.asarray(array, kind), shape)
 
     @cached_property
     def _input_shardings(self) -> tuple[NamedSharding, ...]:
@@ -154,7 +155,9 @@ class JaxStep:
             return {i: made[i] for i in self._returned}, {**state, **new}
 
         options = compiler_options(self._whole.program, self._whole.text, self.mesh.devices.flat[0].platform)
-        return jax.jit(run, donate_argnums=0, compiler_options=options)
+        # Arrays of numpy go to the devices in the call itself, which takes less time than `device_put` before it.
+        shardings = self.shardings, tuple(self._input_shardings[i] for i in self._data)
+        return jax.jit(run, in_shardings=shardings, donate_argnums=0, compiler_options=options)
 
     def __call__(self, state: State, *data: Any) -> tuple[Any, State]:
         """What the model returns for its arguments, and the state after it. The state that goes in is used up."""
@@ -187,8 +190,8 @@ class JaxStep:
         with jax.enable_x64(True):
             return self.jitted.lower(state, self._arrays(data))
 
-    def _arrays(self, data: tuple) -> tuple[jax.Array, ...]:
-        """The tensors among the arguments, as the plan splits them; arrays of JAX stay on their devices."""
+    def _arrays(self, data: tuple) -> tuple[np.ndarray | jax.Array, ...]:
+        """The tensors among the arguments, as the step takes them; arrays of JAX stay on their devices."""
         on_devices: dict[int, jax.Array] = {}
 
         def standing_for(one: Any) -> Any:
@@ -201,7 +204,7 @@ class JaxStep:
         if any(isinstance(one, jax.Array) for one in jax.tree.leaves(data)):
             data = jax.tree.map(standing_for, data)
         arrays = self.planned.traced.data(*data)
-        return tuple(self._put(on_devices.get(id(one), one), i) for one, i in zip(arrays, self._data, strict=True))
+        return tuple(self._fitted(on_devices.get(id(one), one), i) for one, i in zip(arrays, self._data, strict=True))
 
 
 def _cut(one: jax.Array, register: Register) -> jax.Array:
