@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 from autoshard.layout.layout import Layout
@@ -45,16 +46,24 @@ class GroupLayout:
 
     def box(self, rank: int) -> Box:
         """What a rank of the mesh holds of the value: (start, stop) of each dim, in which there may be nothing."""
-        spans = []
-        for size, refs, local in zip(self.shape, self.layout.dims, self.local, strict=True):
-            start = self.layout.mesh.index(rank, refs) * local
-            spans.append((min(size, start), min(size, start + local)))
-        return tuple(spans)
+        return self.box_at(self.start(rank))
+
+    def box_at(self, start: Shape) -> Box:
+        """What lies in the block that begins there."""
+        triples = zip(self.shape, start, self.local, strict=True)
+        return tuple((min(size, at), min(size, at + local)) for size, at, local in triples)
 
     def start(self, rank: int) -> Shape:
         """Where a rank's block begins."""
         pairs = zip(self.layout.dims, self.local, strict=True)
         return tuple(self.layout.mesh.index(rank, refs) * local for refs, local in pairs)
+
+    def starts_within(self, box: Box) -> Iterator[Shape]:
+        """Where the blocks begin that hold some of a box."""
+        pairs = zip(box, self.local, strict=True)
+        if any(low == high for low, high in box):
+            return iter(())
+        return product(*(range(low - low % local, high, local) for (low, high), local in pairs))
 
 
 class Parcel(NamedTuple):
@@ -85,26 +94,27 @@ def deal(before: GroupLayout, after: GroupLayout) -> tuple[Parcel, ...]:
         )
     if before.shape != after.shape:
         raise RedistributeError(f"a value of {before.shape} cannot go where one of {after.shape} lies")
-    holders: dict[Box, list[int]] = {}
+    holders: dict[Shape, list[int]] = {}
     for rank in range(before.group.mesh.devices):
-        holders.setdefault(before.box(rank), []).append(rank)
+        holders.setdefault(before.start(rank), []).append(rank)
     return tuple(_dealt(before, after, holders))
 
 
-def _dealt(before: GroupLayout, after: GroupLayout, holders: dict[Box, list[int]]) -> Iterator[Parcel]:
+def _dealt(before: GroupLayout, after: GroupLayout, holders: dict[Shape, list[int]]) -> Iterator[Parcel]:
+    """The parcels; `holders` are the ranks by where their blocks begin."""
     sent = [0] * before.group.mesh.devices
     for target in range(after.group.mesh.devices):
-        wanted, world = after.box(target), after.group.ranks[target]
-        for box, ranks in holders.items():
-            common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, wanted, strict=True))
-            size = math.prod(stop - start if stop > start else 0 for start, stop in common)
-            if not size:
-                continue
-            source = min(ranks, key=lambda rank: _rating(before.group.ranks[rank], world, sent[rank]))
+        begin, world = after.start(target), after.group.ranks[target]
+        wanted = after.box_at(begin)
+        # In the order of the first rank that holds each.
+        for start in sorted(before.starts_within(wanted), key=lambda start: holders[start][0]):
+            pairs = zip(before.box_at(start), wanted, strict=True)
+            common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in pairs)
+            size = math.prod(stop - first for first, stop in common)
+            source = min(holders[start], key=lambda rank: _rating(before.group.ranks[rank], world, sent[rank]))
             if before.group.ranks[source] != world:
                 sent[source] += size
-            taken, placed = _within(common, before.start(source)), _within(common, after.start(target))
-            yield Parcel(source, target, taken, placed, size)
+            yield Parcel(source, target, _within(common, start), _within(common, begin), size)
 
 
 def _rating(source: int, target: int, sent: int) -> tuple[bool, int, int]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 
 from autoshard.core.tensortype import TensorType
-from autoshard.cost.prices import Prices, prices_for
+from autoshard.cost.prices import prices_for
 from autoshard.layout.layout import Layout
 from autoshard.pipeline.transfers.deal import GroupLayout, bytes_between, deal
 from autoshard.pipeline.transfers.group import RankGroup
@@ -37,23 +38,17 @@ def cheapest_way(
     of: TensorType, made: Layout, wanted: Layout, groups: tuple[RankGroup, RankGroup], hardware: Hardware
 ) -> TransferPath:
     """The way that takes the fewest seconds; of equal ones the first: direct before all others."""
-    prices = prices_for(hardware)
-    ways = (
-        _way(of, (made, sent, received, wanted), groups, hardware, prices)
-        for sent in _finer(made.final(), of)
-        for received in _finer(wanted.final(), of)
-    )
-    return min(ways, key=lambda way: way.seconds)
-
-
-def _way(
-    of: TensorType, layouts: tuple[Layout, ...], groups: tuple[RankGroup, RankGroup], hardware: Hardware, prices: Prices
-) -> TransferPath:
-    made, sent, received, wanted = layouts
-    ends = GroupLayout.of(groups[0], sent, of.shape), GroupLayout.of(groups[1], received, of.shape)
-    moving = moving_seconds(*ends, of.dtype.itemsize, hardware)
-    around = prices.redistribution(made, sent, of) + prices.redistribution(received, wanted, of)
-    return TransferPath(*ends, moving + around, moving)
+    prices, best = prices_for(hardware), None
+    for sent, received in product(_finer(made.final(), of), _finer(wanted.final(), of)):
+        around = prices.redistribution(made, sent, of) + prices.redistribution(received, wanted, of)
+        if best is not None and around >= best.seconds:
+            continue
+        ends = GroupLayout.of(groups[0], sent, of.shape), GroupLayout.of(groups[1], received, of.shape)
+        moving = moving_seconds(*ends, of.dtype.itemsize, hardware)
+        if best is None or moving + around < best.seconds:
+            best = TransferPath(*ends, moving + around, moving)
+    assert best is not None, "a value can always go directly"
+    return best
 
 
 def _finer(layout: Layout, of: TensorType) -> Iterator[Layout]:
