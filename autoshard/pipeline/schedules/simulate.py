@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
@@ -120,7 +120,10 @@ def simulate(schedule: Schedule, durations: Durations | None = None) -> Schedule
         ScheduleError: the durations are of another number of stages, or the schedule deadlocks.
     """
     durations = durations or Durations.equal(schedule.stages)
-    return ScheduleTimeline(schedule, durations, *_run(_rows(schedule, durations), [0] * schedule.ranks))
+    order = _ordered(schedule)
+    starts, ends = order.run(order.seconds(durations), [0] * schedule.ranks)
+    pairs = (dict(zip(order.actions, one, strict=True)) for one in (starts, ends))
+    return ScheduleTimeline(schedule, durations, *pairs)
 
 
 def period(schedule: Schedule, durations: Durations | None = None) -> Seconds:
@@ -131,53 +134,74 @@ def period(schedule: Schedule, durations: Durations | None = None) -> Seconds:
     Raises:
         ScheduleError: as for `simulate`.
     """
-    rows = _rows(schedule, durations)
+    order = _ordered(schedule)
+    seconds = order.seconds(durations or Durations.equal(schedule.stages))
     free: list[Seconds] = [0] * schedule.ranks
     for _ in range(_STEPS):
-        begun, (_, ends) = free, _run(rows, free)
-        free = [max(ends[action] for action in order) for order in schedule.orders]
+        begun, (_, ends) = free, order.run(seconds, free)
+        free = [0] * schedule.ranks
+        for rank, end in zip(order.ranks, ends, strict=True):
+            free[rank] = max(free[rank], end)
         took = [end - begin for end, begin in zip(free, begun, strict=True)]
         if math.isclose(min(took), max(took), rel_tol=1e-12):
             break
     return max(took)
 
 
-class _Row(NamedTuple):
-    action: Action
-    rank: int
-    seconds: Seconds
-    waits: tuple[tuple[Action, Seconds], ...]
+class _Seconds(NamedTuple):
+    """Of all actions of an order: what each takes, and the message with what it makes."""
+
+    actions: tuple[Seconds, ...]
+    messages: tuple[Seconds, ...]
 
 
-def _rows(schedule: Schedule, durations: Durations | None) -> list[_Row]:
-    """All actions, each after those that it waits for, with the seconds that a message takes."""
-    durations = durations or Durations.equal(schedule.stages)
-    if len(durations.forward) != schedule.stages:
-        raise ScheduleError(f"durations of {len(durations.forward)} stages for a schedule of {schedule.stages}")
+@dataclass(frozen=True, eq=False)
+class _Order:
+    """All actions of a schedule, each after those that it waits for.
+
+    `waits` are, for each, the places of these, and whether a message brings what they made.
+    """
+
+    stages: int
+    actions: tuple[Action, ...]
+    ranks: tuple[int, ...]
+    waits: tuple[tuple[tuple[int, bool], ...], ...]
+
+    def seconds(self, durations: Durations) -> _Seconds:
+        """What actions and messages take."""
+        if len(durations.forward) != self.stages:
+            raise ScheduleError(f"durations of {len(durations.forward)} stages for a schedule of {self.stages}")
+        alike = {(kind, stage): Action(kind, stage, micro) for kind, stage, micro in self.actions}
+        took = {key: (durations.of(action), durations.message(action)) for key, action in alike.items()}
+        return _Seconds(*zip(*(took[kind, stage] for kind, stage, _ in self.actions), strict=True))
+
+    def run(self, seconds: _Seconds, free: Sequence[Seconds]) -> tuple[list[Seconds], list[Seconds]]:
+        """Begin and end of each action, if each rank begins no earlier than it is `free`."""
+        starts: list[Seconds] = []
+        ends: list[Seconds] = []
+        messages = seconds.messages
+        for rank, took, waits in zip(self.ranks, seconds.actions, self.waits, strict=True):
+            begin = free[rank]
+            for before, crosses in waits:
+                ready = ends[before] + messages[before] if crosses else ends[before]
+                begin = max(begin, ready)
+            starts.append(begin)
+            ends.append(begin + took)
+        return starts, ends
+
+
+@lru_cache(maxsize=32)
+def _ordered(schedule: Schedule) -> _Order:
     graph = dependences(schedule)
     try:
-        order = list(nx.topological_sort(graph))
+        actions = tuple(nx.topological_sort(graph))
     except nx.NetworkXUnfeasible:
         raise ScheduleError("the schedule deadlocks; check() tells where") from None
-    return [
-        _Row(
-            action,
-            schedule.rank_of(action),
-            durations.of(action),
-            tuple(
-                (before, durations.message(before) if crosses else 0)
-                for before, _, crosses in graph.in_edges(action, data="crosses")
-            ),
-        )
-        for action in order
-    ]
-
-
-def _run(rows: Sequence[_Row], free: Sequence[Seconds]) -> tuple[dict[Action, Seconds], dict[Action, Seconds]]:
-    """Begin and end of each action, if each rank begins no earlier than it is `free`."""
-    starts: dict[Action, Seconds] = {}
-    ends: dict[Action, Seconds] = {}
-    for action, rank, seconds, waits in rows:
-        starts[action] = max(free[rank], *(ends[before] + lag for before, lag in waits)) if waits else free[rank]
-        ends[action] = starts[action] + seconds
-    return starts, ends
+    place = {action: i for i, action in enumerate(actions)}
+    waits = (graph.in_edges(action, data="crosses") for action in actions)
+    return _Order(
+        schedule.stages,
+        actions,
+        tuple(map(schedule.rank_of, actions)),
+        tuple(tuple((place[before], bool(crosses)) for before, _, crosses in some) for some in waits),
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -39,18 +39,14 @@ class GroupLayout:
         padded = tuple(size * parts for size, parts in zip(local, layout.parts, strict=True))
         return cls(group, layout, tuple(shape), padded)
 
-    @property
+    @cached_property
     def local(self) -> Shape:
         """The shape of a rank's block, padding included."""
         return self.layout.local_shape(self.padded)
 
     def box(self, rank: int) -> Box:
         """What a rank of the mesh holds of the value: (start, stop) of each dim, in which there may be nothing."""
-        return self.box_at(self.start(rank))
-
-    def box_at(self, start: Shape) -> Box:
-        """What lies in the block that begins there."""
-        triples = zip(self.shape, start, self.local, strict=True)
+        triples = zip(self.shape, self.start(rank), self.local, strict=True)
         return tuple((min(size, at), min(size, at + local)) for size, at, local in triples)
 
     def start(self, rank: int) -> Shape:
@@ -103,13 +99,12 @@ def deal(before: GroupLayout, after: GroupLayout) -> tuple[Parcel, ...]:
 def _dealt(before: GroupLayout, after: GroupLayout, holders: dict[Shape, list[int]]) -> Iterator[Parcel]:
     """The parcels; `holders` are the ranks by where their blocks begin."""
     sent = [0] * before.group.mesh.devices
-    for target in range(after.group.mesh.devices):
-        begin, world = after.start(target), after.group.ranks[target]
-        wanted = after.box_at(begin)
+    for target, world in enumerate(after.group.ranks):
+        begin, wanted = after.start(target), after.box(target)
         # In the order of the first rank that holds each.
         for start in sorted(before.starts_within(wanted), key=lambda start: holders[start][0]):
-            pairs = zip(before.box_at(start), wanted, strict=True)
-            common = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in pairs)
+            parts = zip(start, before.local, wanted, strict=True)
+            common = tuple((max(at, low), min(at + local, high)) for at, local, (low, high) in parts)
             size = math.prod(stop - first for first, stop in common)
             source = min(holders[start], key=lambda rank: _rating(before.group.ranks[rank], world, sent[rank]))
             if before.group.ranks[source] != world:
