@@ -180,6 +180,19 @@ class Sizes:
         return sum(one.type.nbytes for one in {self._summed(node.results[0]) for node in made})
 
     @cached_property
+    def returning(self) -> int:
+        """Bytes of the gradients that come back to these sums; one for results that are added to a stream one after
+        another."""
+        made = [node for node, kind in self._kinds.items() if kind == ROWS] + self._split_lookups
+        return sum(one.type.nbytes for one in {self._joins(self._summed(node.results[0])) for node in made})
+
+    def _joins(self, value: Value) -> Value:
+        """The last of sums that a value goes through with nothing else on the way."""
+        while len(users := self._users(value)) == 1 and users[0].op.name == "Add":
+            value = users[0].results[0]
+        return value
+
+    @cached_property
     def beginnings(self) -> set[Value]:
         """Streams that begin with no sum: taken apart by tokens with nothing to send, but gathered for the gradient of
         what they are made of."""

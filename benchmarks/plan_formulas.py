@@ -159,7 +159,7 @@ def _megatron(sequence: bool) -> Any:
         if sequence:
             routed = sum(rows - tokens for tokens, rows in size.dispatched)
             begun = sum(one.type.nbytes for one in size.beginnings)
-            sums += (size.entering + begun) / 2 + 2.5 * routed
+            sums += (size.returning - size.leaving + size.entering + begun) / 2 + 2.5 * routed
         yield "sent over tp", (2 * (tensor - 1) / tensor * sums + size.misplaced) / data, of.over("tp")
         every = data * tensor if sequence else data
         split = sum(map(size.gradient, inside)) / tensor

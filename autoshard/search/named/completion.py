@@ -178,9 +178,9 @@ class Completion:
     def _takes_along(self, node: Node, members: Sequence[int], term: int) -> bool:
         """Whether a term alone takes with it what is made of parameters (a bias): where that is one sum less, as the
         result of another product is added to it next, or fewer bytes, as less is made of it."""
-        if any(node.operands[i] in self.structure.fed for i in members if i != term) or len(node.results) > 1:
+        value, *further = node.results
+        if further or any(node.operands[i] in self.structure.fed for i in members if i != term):
             return False
-        value = node.results[0]
         users = self.graph.users[value]
         if self._passes(value) and self._made_of(value) < value.type.elements:
             return True
