@@ -48,10 +48,19 @@ class Sizes:
         return sum(one.type.nbytes for one in self.trained)
 
     @property
-    def looked_up(self) -> int:
-        """Bytes of tables that rows are looked up in, and no product uses: the backward pass does not need them."""
-        tables = {node.operands[0] for node, _ in self.structure.lookups}
-        return sum(one.type.nbytes for one in self.trained if one in tables and len(self._users(one)) == 1)
+    def used_back(self) -> int:
+        """Bytes of the parameters that the backward pass needs: not of tables that rows are looked up in, of biases, of
+        what multiplies data that no gradient is taken of."""
+        return sum(one.type.nbytes for one in self.trained if self._is_used_back(one))
+
+    def _is_used_back(self, value: Value) -> bool:
+        for user, _ in self.graph.users[value]:
+            is_form = len(user.operands) == 1 and user in self.forward
+            if is_form and any(map(self._is_used_back, user.results)):
+                return True
+            if user not in self.forward and not any(one in self.graph.tied for one in user.results):
+                return True
+        return False
 
     @property
     def gradients(self) -> int:
@@ -198,7 +207,9 @@ class Sizes:
         what they are made of."""
         open_nodes = {node for node, kind in self._kinds.items() if kind == ROWS} | set(self._split_lookups)
         streams = Pairs(self.structure, self._divides).streams
-        return {one for one in streams if open_nodes.isdisjoint(self._made_by(one))}
+        open_nodes = [node for node in open_nodes if any(one in self.structure.fed for one in node.operands)]
+        made = {value for node in open_nodes for value in node.results}
+        return {one for one in streams if made.isdisjoint(self._ancestors({one}))}
 
     @cached_property
     def _shared(self) -> set[Value]:
@@ -353,22 +364,37 @@ class Sizes:
     @property
     def before(self) -> set[Value]:
         """What streams that begin with no sum are made of."""
-        found, ahead = set(self.beginnings), list(self.beginnings)
+        return self._ancestors(self.beginnings) - self.beginnings
+
+    def _ancestors(self, values: set[Value]) -> set[Value]:
+        """The values, and all that they are made of."""
+        found, ahead = set(values), list(values)
         for one in ahead:
             made = self.graph.producers.get(one)
             more = [value for value in made[0].operands if value not in found] if made is not None else []
             found.update(more)
             ahead += more
-        return found - self.beginnings
+        return found
 
     @property
-    def saved(self) -> list[Value]:
-        """What the forward pass leaves for the backward one, but for what is made of parameters or of nothing."""
-        return [
-            value for node in self.structure.forward for value in node.results
-            if value in self.structure.fed and not node.op.view
-            and any(user not in self.forward for user, _ in self.graph.users[value])
-        ]  # fmt: skip
+    def masks(self) -> int:
+        """Bytes of what is saved and all heads of an attention share: masks, slopes by distance."""
+        nodes = [node for node in self.structure.forward if node.op.name == "Attention"]
+        extra = {value for node in nodes for value in node.operands[3:] if (1, *value.type.shape)[-3] == 1}
+        return sum(one.type.nbytes for one in set(map(self._base, extra)) & self.saved)
+
+    @property
+    def saved(self) -> set[Value]:
+        """What the forward pass leaves for the backward one, but for what is made of parameters or of nothing; of views
+        what they are views of."""
+        fed = (value for node in self.structure.forward for value in node.results if value in self.structure.fed)
+        left = (value for value in fed if any(user not in self.forward for user, _ in self.graph.users[value]))
+        return {value for value in map(self._base, left) if value in self.graph.producers}
+
+    def _base(self, value: Value) -> Value:
+        while (made := self.graph.producers.get(value)) is not None and made[0].op.view and made[0].operands:
+            value = made[0].operands[0]
+        return value
 
 
 def _types(values: tuple[Value, ...]) -> Iterator:

@@ -7,21 +7,26 @@ does not fit says why. The formulas know the model's sizes (parameters, layers, 
 
 - ZeRO (Rajbhandari et al. 2019, arXiv 1910.02054, sections 5 and 7), P bytes of parameters over n devices: parameters,
   gradients and optimizer states in n parts from the stage on that splits them; 2 (n - 1)/n P sent, in stage 3 half
-  more (but for tables of words, which the backward pass does not need).
+  more (but for what the backward pass does not need: tables of words, biases, weights of the first layer). Statistics
+  over the batch inside of a model are summed, and their gradients.
 - Megatron (Shoeybi et al. 2019, 1909.08053, section 3): weights in t parts; in each layer two all-reduces of the
   tokens forward and two backward, one for the embedding and one for the head. With split sequences (Korthikanti et al.
-  2022, 2205.05198, section 4) as much is sent, and what is kept for the backward pass is in t parts, too. The paper
-  lays fused columns (queries, keys and values in one weight) out by heads; a model that has them one behind the other
-  sends what the rank that lacks most of them lacks, forward and backward. With split sequences each rank sends its own
-  tokens to experts: what is then gathered for their columns, and scattered behind, are tokens once for each expert.
+  2022, 2205.05198, section 4.2) as much is sent, and what products by columns take is gathered once more for the
+  backward pass, for which all is kept in t parts, too; not so what comes before the first layer (convolutions). What
+  the paper's model has not is read as `paper_sizes.py` says. The paper lays fused columns (queries, keys and values in
+  one weight) out by heads; a model that has them one behind the other sends what the rank that lacks most of them
+  lacks, forward and backward. With split sequences each rank sends its own tokens to experts: what is then gathered for
+  their columns, and scattered behind, are tokens once for each expert.
 - Ulysses (Jacobs et al. 2023, 2309.14509, section 3.2): queries, keys, values and results of attention change from
   sequences to heads and back, forward and backward.
 - Ring attention (Liu et al. 2023, 2310.01889, section 3): keys and values go round forward, and backward again with
   their gradients; or backward the queries and the results' gradients, which these come from, if that is less.
 - Experts (Lepikhin et al. 2020, 2006.16668): tokens go to their experts and back, forward and backward.
 
-Vectors (biases, norms) and tables whose rows do not divide (the papers pad them) lie on all ranks; losses of a split
-vocabulary sum three numbers for each token.
+Norms, biases behind rows and tables whose rows do not divide (the papers pad them) lie on all ranks; losses of a split
+vocabulary sum three numbers for each token; of tables of positions the rows that are looked up have gradients, unless
+positions are in parts. Masks that all heads share lie with all of them. What is kept is counted in the plan's program:
+the blocks that are there when the backward pass begins, with copies in another layout.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 MESHES = {
@@ -62,7 +67,7 @@ def measure(name: str, plans: list[str]) -> list[Row]:
             rows.append({"model": name, "plan": plan, "refused": str(error)})
             continue
         facts = _Facts(planned)
-        for what, formula, figure in FORMULAS[plan](facts):
+        for what, formula, figure in FORMULAS[plan](facts) if facts.updates else ():
             rows.append({"model": name, "plan": plan, "what": what, "formula": formula, "figure": figure})
     return rows
 
@@ -72,12 +77,13 @@ class _Facts:
 
     def __init__(self, planned: Any) -> None:
         from autoshard.search.named.structure import Structure
+        from autoshard.transform.simplify import merge_equal, prune
         from benchmarks.paper_sizes import Sizes
 
         self.plan, self.program, self.mesh = planned.plan, planned.program, planned.plan.mesh
         structure = Structure(planned.graph)
         self.forward = set(structure.forward)
-        self.size = Sizes(planned.traced.graph, self.mesh.axes[-1][1])
+        self.size = Sizes(merge_equal(prune(planned.traced.graph)), self.mesh.axes[-1][1])
         self.sent: Counter[tuple[str, str]] = Counter()
         for one in self.program.collectives:
             self.sent[one.step.kind, str(one.step.groups)] += one.nbytes_moved
@@ -110,12 +116,9 @@ class _Facts:
         first = next(i for i, node in enumerate(nodes) if node is not None and node not in self.forward)
         made = {block: step for step in steps[:first] for block in step.results}
         needed = {block for step in steps[first:] for block in step.operands}
-        fed = {value.name: self.size.graph.producers.get(value) for value in self.size.structure.fed}
-        own = {name for name, by in fed.items() if by is not None and not by[0].op.view}
-        return sum(
-            block.local.nbytes for block, step in made.items()
-            if block in needed and _stem(block.name) in (fed if hasattr(step, "step") else own)
-        )  # fmt: skip
+        fed = {value.name for value in self.size.structure.fed}
+        kept = {_base(block, made) for block in made if block in needed and _stem(block.name) in fed}
+        return sum(block.local.nbytes for block in kept if block in made)
 
     def over(self, axes: str, *kinds: str) -> float:
         """Bytes that a device sends over mesh axes, by the collectives of these kinds (all by default)."""
@@ -124,6 +127,13 @@ class _Facts:
     @property
     def all_sent(self) -> float:
         return sum(self.sent.values())
+
+
+def _base(block: Any, made: Mapping[Any, Any]) -> Any:
+    """The block that a block is a view of."""
+    while (node := getattr(made.get(block), "node", None)) is not None and node.op.view and made[block].operands:
+        block = made[block].operands[0]
+    return block
 
 
 def _stem(name: str) -> str:
@@ -141,7 +151,7 @@ def _zero(stage: int) -> Any:
         yield "gradients held", size.parameters / (n if stage >= 2 else 1), of.held_gradients
         yield "states held", size.states / (n if stage else 1), of.held_states
         gathered = {0: size.gradients, 1: size.parameters, 2: size.parameters}.get(
-            stage, 2 * size.parameters - size.looked_up
+            stage, size.parameters + size.used_back
         )
         yield "sent", (n - 1) / n * (size.gradients + gathered + 4 * size.statistics), of.all_sent
 
@@ -168,7 +178,7 @@ def _megatron(sequence: bool) -> Any:
         yield "sent for gradients", sent, of.over("dp") + of.over("dp.tp")
         if sequence:
             outside = sum(one.type.nbytes for one in size.saved if one in size.before)
-            kept = _kept(of) + (tensor - 1) / tensor * outside / data
+            kept = _kept(of) + (tensor - 1) / tensor * (outside + size.masks) / data
             yield "kept for the backward pass", kept, of.kept
 
     return says
@@ -185,9 +195,10 @@ def _context(heads: bool) -> Any:
             ring = sum(keys + min(2 * keys, ends) for ends, keys in size.attentions)
             yield "sent by attention", ring * share, of.over("cp") - of.over("cp", "all_reduce")
         n = of.mesh.devices
-        yield "sent for gradients", 2 * (n - 1) / n * size.gradients, of.all_sent - of.over("cp") + of.over(
+        yield "sent for gradients", 2 * (n - 1) / n * size.parameters, of.all_sent - of.over("cp") + of.over(
             "cp", "all_reduce")  # fmt: skip
-        yield "kept for the backward pass", _kept(of), of.kept
+        kept = _kept(of) + (share * size.masks if heads else 0)
+        yield "kept for the backward pass", kept, of.kept
 
     return says
 

@@ -36,7 +36,7 @@ class Completion:
         pinned: layouts that computed values are left in whatever their operator does, by value; `adjust` may add those
             of its node's results.
         settle: `settle(value, layout)`, where a sum cannot stay open: the layout in which it is completed.
-        gathered: axes over which what is made of parameters alone lies in parts, but is gathered where data meet it.
+        gathered: axes over which what is made of parameters alone lies in parts, but is gathered where it meets others.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Completion:
     def _follow(self, node: Node) -> Strategy:
         fed, last = self.structure.fed, _LAST.get(node.op.name)
         order = sorted(range(len(node.operands)), key=lambda i: (i == last, i))
-        meets_data = any(value in fed for value in node.operands)
+        meets_others = len(node.operands) > 1
         carried, carriers = self._carried(node)
         taken = list(carried)
         axes: Axes = ((),) * len(node.rule.factors)
@@ -132,7 +132,7 @@ class Completion:
                 if (node.operands[i] in fed) is not from_data:
                     continue
                 layout = self.layouts[node.operands[i]]
-                if self.gathered and meets_data and not from_data:
+                if self.gathered and meets_others and not from_data:
                     layout = layout.with_dims(without(refs, self.gathered) for refs in layout.dims)
                 if layout.partial and not (carried and i in carriers):
                     layout = self._completed(node, i, axes)

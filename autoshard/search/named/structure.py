@@ -122,7 +122,7 @@ class Structure:
     def _sums_whole_dims(node: Node, data: int, contracted: tuple[int, ...]) -> bool:
         """Whether data is summed along dims of its own; not so windows and groups of channels, which are no experts."""
         dims = [set(dim) for dim in node.rule.operands[data]]
-        return all({factor} in dims for factor in contracted)
+        return all({i} in dims and not node.rule.factors[i].exchange for i in contracted)
 
     def parameter_of(self, value: Value) -> Value | None:
         """The parameter that a value is, or is another form of (cast, transposed)."""
