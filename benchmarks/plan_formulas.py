@@ -7,29 +7,35 @@ does not fit says why. The formulas know the model's sizes (parameters, layers, 
 
 - ZeRO (Rajbhandari et al. 2019, arXiv 1910.02054, sections 5 and 7), P bytes of parameters over n devices: parameters,
   gradients and optimizer states in n parts from the stage on that splits them; 2 (n - 1)/n P sent, in stage 3 half
-  more (but for tables of words, which the backward pass does not need).
+  more (but for what the backward pass does not need: tables of words, biases, weights of the first layer). Statistics
+  over the batch inside of a model are summed, and their gradients.
 - Megatron (Shoeybi et al. 2019, 1909.08053, section 3): weights in t parts; in each layer two all-reduces of the
   tokens forward and two backward, one for the embedding and one for the head. With split sequences (Korthikanti et al.
-  2022, 2205.05198, section 4) as much is sent, and what is kept for the backward pass is in t parts, too. The paper
-  lays fused columns (queries, keys and values in one weight) out by heads; a model that has them one behind the other
-  sends what the rank that lacks most of them lacks, forward and backward. With split sequences each rank sends its own
-  tokens to experts: what is then gathered for their columns, and scattered behind, are tokens once for each expert.
+  2022, 2205.05198, section 4.2) as much is sent, and what products by columns take is gathered once more for the
+  backward pass, for which all is kept in t parts, too; not so what comes before the first layer (convolutions). What
+  the paper's model has not is read as `paper_sizes.py` says. The paper lays fused columns (queries, keys and values in
+  one weight) out by heads; a model that has them one behind the other sends what the rank that lacks most of them
+  lacks, forward and backward. With split sequences each rank sends its own tokens to experts: what is then gathered for
+  their columns, and scattered behind, are tokens once for each expert.
 - Ulysses (Jacobs et al. 2023, 2309.14509, section 3.2): queries, keys, values and results of attention change from
   sequences to heads and back, forward and backward.
 - Ring attention (Liu et al. 2023, 2310.01889, section 3): keys and values go round forward, and backward again with
   their gradients; or backward the queries and the results' gradients, which these come from, if that is less.
 - Experts (Lepikhin et al. 2020, 2006.16668): tokens go to their experts and back, forward and backward.
 
-Vectors (biases, norms) and tables whose rows do not divide (the papers pad them) lie on all ranks; losses of a split
-vocabulary sum three numbers for each token.
+Norms, biases behind rows and tables whose rows do not divide (the papers pad them) lie on all ranks; losses of a split
+vocabulary sum three numbers for each token; of tables of positions the rows that are looked up have gradients, unless
+positions are in parts. Masks that all heads share lie with all of them. What is kept is counted in the plan's program:
+the blocks that are there when the backward pass begins, with copies in another layout.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 MESHES = {
@@ -60,138 +66,59 @@ def measure(name: str, plans: list[str]) -> list[Row]:
         except AutoshardError as error:
             rows.append({"model": name, "plan": plan, "refused": str(error)})
             continue
-        facts = _Facts(planned, name)
-        for what, formula, figure in FORMULAS[plan](facts):
+        facts = _Facts(planned)
+        for what, formula, figure in FORMULAS[plan](facts) if facts.updates else ():
             rows.append({"model": name, "plan": plan, "what": what, "formula": formula, "figure": figure})
     return rows
 
 
 class _Facts:
-    """Sizes of a model, and what a plan of it holds and sends."""
+    """What a plan of a model holds and sends, beside the model's sizes."""
 
-    def __init__(self, planned: Any, name: str) -> None:
+    def __init__(self, planned: Any) -> None:
         from autoshard.search.named.structure import Structure
-        from benchmarks import model_zoo
+        from autoshard.transform.simplify import merge_equal, prune
+        from benchmarks.paper_sizes import Sizes
 
-        self.plan, self.graph, self.mesh = planned.plan, planned.graph, planned.plan.mesh
-        self.structure = Structure(self.graph)
+        self.plan, self.program, self.mesh = planned.plan, planned.program, planned.plan.mesh
+        structure = Structure(planned.graph)
+        self.forward = set(structure.forward)
+        self.size = Sizes(merge_equal(prune(planned.traced.graph)), self.mesh.axes[-1][1])
         self.sent: Counter[tuple[str, str]] = Counter()
-        for one in planned.program.collectives:
+        for one in self.program.collectives:
             self.sent[one.step.kind, str(one.step.groups)] += one.nbytes_moved
-        self.trained = [update for update in self.structure.updates if update.parameter is not None]
-        kinds = (*model_zoo.DECODERS, *model_zoo.ENCODERS)
-        self.layers = 2 if name in kinds else 0
-        self.is_vocabulary_model = bool(self.layers)
-        width, tokens = model_zoo.WIDTH, model_zoo.BATCH * model_zoo.LENGTH
-        self.stream = 4 * tokens * width
-        self.tokens = 4 * tokens
+        self.updates = [one for one in structure.updates if one.parameter is not None]
 
-    # -- of the model alone
-
-    @property
-    def parameters(self) -> int:
-        return sum(one.parameter.type.nbytes for one in self.trained if one.parameter is not None)
-
-    @property
-    def looked_up(self) -> int:
-        """Bytes of tables that rows are looked up in, and no product uses: the backward pass does not need them."""
-        tables = {node.operands[0] for node, _ in self.structure.lookups}
-        trained = [one.parameter for one in self.trained if one.parameter is not None and one.parameter in tables]
-        return sum(one.type.nbytes for one in trained if len(self._forward_users(one)) == 1)
-
-    def _forward_users(self, value: Any) -> list[Any]:
-        forward = set(self.structure.forward)
-        return [user for user, _ in self.graph.users[value] if user in forward]
-
-    @property
-    def states(self) -> int:
-        return sum(state.type.nbytes for one in self.trained for state in one.states)
-
-    def matrices(self, parts: int) -> tuple[float, float]:
-        """Bytes of parameters that are matrices, in so many parts; and of what lies whole: vectors, kernels of
-        convolutions, and tables (also of positions, that are just added) whose rows so many parts do not divide."""
-        known = [one.parameter for one in self.trained if one.parameter is not None and one.parameter.type.rank > 1]
-        split = [one for one in known if self._is_factor(one) or not self._rows_of(one) % parts]
-        some = sum(one.type.nbytes for one in split)
-        return some / parts, self.parameters - some
-
-    def _is_factor(self, value: Any) -> bool:
-        """Whether a parameter, or another form of it (cast, turned), is a factor of a product."""
-        users = self._forward_users(value)
-        known = {use.node for use in self.structure.weight_uses}
-        forms = [node.results[0] for node in users if len(node.operands) == 1 and node.results]
-        return any(node in known and "Conv" not in node.op.name for node in users) or any(map(self._is_factor, forms))
-
-    def _rows_of(self, value: Any) -> int:
-        """The rows of a table; 1 of a kernel."""
-        if any("Conv" in node.op.name for node in self._forward_users(value)):
-            return 1
-        return next((size for size in value.type.shape if size > 1), 1)
-
-    @property
-    def attentions(self) -> list[tuple[int, int]]:
-        """Bytes of the queries and results, and of the keys and values, of each attention of the forward pass."""
-        found = [(node.results[0], *node.operands) for node in self.structure.forward if node.op.name == "Attention"]
-        return [
-            (query.type.nbytes + made.type.nbytes, key.type.nbytes + value.type.nbytes)
-            for made, query, key, value, *_ in found
-        ]
-
-    @property
-    def rows(self) -> list[int]:
-        """Bytes of the tokens that go to experts, by layer."""
-        return [node.results[0].type.nbytes for node in self.structure.forward if node.op.name == "DispatchTokens"]
-
-    def misplaced(self, parts: int) -> float:
-        """Bytes of columns of fused products (queries, keys and values beside each other in one weight) that ranks
-        lack of their own, forward and backward: they have as many columns of all, but not their part of each."""
-        return sum(
-            _lacking([piece.type.shape[-1] for piece in node.results], parts) * node.operands[0].type.nbytes
-            for node in self.structure.forward
-            if node.op.name == "Split" and self._is_cut_behind(node)
-        )
-
-    @staticmethod
-    def _is_cut_behind(node: Any) -> bool:
-        whole = node.operands[0].type.shape
-        return all(piece.type.shape[:-1] == whole[:-1] for piece in node.results)
-
-    # -- of the plan
-
-    def local(self, value: Any, layout: Any = None) -> int:
+    def local(self, value: Any) -> int:
         from autoshard.cost.blocks import local_nbytes
 
-        return local_nbytes(value.type, layout or self.plan.layouts[value])
+        return local_nbytes(value.type, self.plan.layouts[value])
 
     @property
     def held_parameters(self) -> int:
-        return sum(self.local(one.parameter) for one in self.trained)
+        return sum(self.local(one.parameter) for one in self.updates)
 
     @property
     def held_states(self) -> int:
-        return sum(self.local(state) for one in self.trained for state in one.states)
+        return sum(self.local(state) for one in self.updates for state in one.states)
 
     @property
     def held_gradients(self) -> int:
         """As they wait for the update."""
-        return sum(self.local(one.gradient) for one in self.trained if one.gradient is not None)
+        return sum(self.local(one.gradient) for one in self.updates if one.gradient is not None)
 
     @property
-    def saved(self) -> tuple[int, int]:
-        """Bytes that the forward pass leaves for the backward one, but for what is made of parameters or of nothing:
-        of all devices, and of one."""
-        forward = set(self.structure.forward)
-        values = [
-            value for node in self.structure.forward for value in node.results
-            if value in self.structure.fed and not node.op.view
-            and any(user not in forward for user, _ in self.graph.users[value])
-        ]  # fmt: skip
-        return sum(value.type.nbytes for value in values), sum(map(self._kept, values))
-
-    def _kept(self, value: Any) -> int:
-        """Bytes of a value as it is left or, where that is less, as all take it that use it."""
-        taken = {self.plan.strategy(user).operand_layouts[i] for user, i in self.graph.users[value]}
-        return min([self.local(value), *(self.local(value, one) for one in taken if len(taken) == 1)])
+    def kept(self) -> int:
+        """Bytes of the blocks that are there when the backward pass begins, for what the forward pass leaves to it:
+        with copies in another layout, if they are kept."""
+        steps = self.program.instructions
+        nodes = [getattr(step, "node", None) for step in steps]
+        first = next(i for i, node in enumerate(nodes) if node is not None and node not in self.forward)
+        made = {block: step for step in steps[:first] for block in step.results}
+        needed = {block for step in steps[first:] for block in step.operands}
+        fed = {value.name for value in self.size.structure.fed}
+        kept = {_base(block, made) for block in made if block in needed and _stem(block.name) in fed}
+        return sum(block.local.nbytes for block in kept if block in made)
 
     def over(self, axes: str, *kinds: str) -> float:
         """Bytes that a device sends over mesh axes, by the collectives of these kinds (all by default)."""
@@ -202,23 +129,16 @@ class _Facts:
         return sum(self.sent.values())
 
 
-def _lacking(pieces: list[int], parts: int) -> float:
-    """Of columns in contiguous parts, the share of all that a rank has to get to have its part of each piece (of each
-    the rank that lacks most), and then to have its part of all again (the rank that lacks most of that)."""
-    total, start, forward, backward = sum(pieces), 0, 0.0, [0.0] * parts
-    for size in pieces:
-        mine = [(start + rank * size / parts, start + (rank + 1) * size / parts) for rank in range(parts)]
-        own = [(rank * total / parts, (rank + 1) * total / parts) for rank in range(parts)]
-        has = [_overlap(one, other) for one, other in zip(mine, own, strict=True)]
-        forward += max(size / parts - one for one in has)
-        for rank in range(parts):
-            backward[rank] += _overlap((start, start + size), own[rank]) - has[rank]
-        start += size
-    return (forward + max(backward)) / total
+def _base(block: Any, made: Mapping[Any, Any]) -> Any:
+    """The block that a block is a view of."""
+    while (node := getattr(made.get(block), "node", None)) is not None and node.op.view and made[block].operands:
+        block = made[block].operands[0]
+    return block
 
 
-def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
-    return max(min(one[1], other[1]) - max(one[0], other[0]), 0.0)
+def _stem(name: str) -> str:
+    """The name of the value that a block is of."""
+    return re.sub(r"(\.\d+)+$", "", name)
 
 
 Says = Iterator[tuple[str, float, float]]
@@ -226,59 +146,70 @@ Says = Iterator[tuple[str, float, float]]
 
 def _zero(stage: int) -> Any:
     def says(of: _Facts) -> Says:
-        n = of.mesh.devices
-        yield "parameters held", of.parameters / (n if stage == 3 else 1), of.held_parameters
-        yield "gradients held", of.parameters / (n if stage >= 2 else 1), of.held_gradients
-        yield "states held", of.states / (n if stage else 1), of.held_states
-        again = of.parameters - of.looked_up if stage == 3 else 0
-        yield "sent", (n - 1) / n * (2 * of.parameters + again), of.all_sent
+        n, size = of.mesh.devices, of.size
+        yield "parameters held", size.parameters / (n if stage == 3 else 1), of.held_parameters
+        yield "gradients held", size.parameters / (n if stage >= 2 else 1), of.held_gradients
+        yield "states held", size.states / (n if stage else 1), of.held_states
+        gathered = {0: size.gradients, 1: size.parameters, 2: size.parameters}.get(
+            stage, size.parameters + size.used_back
+        )
+        yield "sent", (n - 1) / n * (size.gradients + gathered + 4 * size.statistics), of.all_sent
 
     return says
 
 
 def _megatron(sequence: bool) -> Any:
     def says(of: _Facts) -> Says:
-        data, tensor = (size for _, size in of.mesh.axes)
-        split, whole = of.matrices(tensor)
+        (data, tensor), size = (parts for _, parts in of.mesh.axes), of.size
+        inside = [one for one in size.trained if size.in_parts(one)]
+        split = sum(one.type.nbytes for one in inside) / tensor
+        whole = size.parameters - tensor * split
         yield "parameters held", split + whole, of.held_parameters
-        if of.is_vocabulary_model:
-            sums = (4 * of.layers + 2) * of.stream + 3 * of.tokens
-            if sequence:
-                sums += 2 * (sum(of.rows) - len(of.rows) * of.stream)
-            moved = of.misplaced(tensor)
-            yield "sent over tp", (2 * (tensor - 1) / tensor * sums + moved) / data, of.over("tp")
+        sums = size.leaving + size.entering + size.scores
+        if sequence:
+            routed = sum(rows - tokens for tokens, rows in size.dispatched)
+            begun = sum(one.type.nbytes for one in size.beginnings)
+            sums += (size.returning - size.leaving + size.entering + begun) / 2 + 2.5 * routed
+        yield "sent over tp", (2 * (tensor - 1) / tensor * sums + size.misplaced) / data, of.over("tp")
         every = data * tensor if sequence else data
-        sent = 2 * (data - 1) / data * split + 2 * (every - 1) / every * whole
+        split = sum(map(size.gradient, inside)) / tensor
+        whole = size.gradients - tensor * split
+        sent = 2 * (data - 1) / data * (split + 2 * size.statistics) + 2 * (every - 1) / every * whole
         yield "sent for gradients", sent, of.over("dp") + of.over("dp.tp")
         if sequence:
-            whole, held = of.saved
-            yield "kept for the backward pass", whole / (data * tensor), held
+            outside = sum(one.type.nbytes for one in size.saved if one in size.before)
+            kept = _kept(of) + (tensor - 1) / tensor * (outside + size.masks) / data
+            yield "kept for the backward pass", kept, of.kept
 
     return says
 
 
 def _context(heads: bool) -> Any:
     def says(of: _Facts) -> Says:
-        data, parts = (size for _, size in of.mesh.axes)
+        (data, parts), size = (parts for _, parts in of.mesh.axes), of.size
         share = (parts - 1) / parts / data
         if heads:
-            moved = sum(2 * ends + 2 * keys for ends, keys in of.attentions) / parts
+            moved = sum(2 * ends + 2 * keys for ends, keys in size.attentions) / parts
             yield "sent by attention", moved * share, of.over("cp", "all_to_all")
         else:
-            ring = sum(keys + min(2 * keys, ends) for ends, keys in of.attentions)
+            ring = sum(keys + min(2 * keys, ends) for ends, keys in size.attentions)
             yield "sent by attention", ring * share, of.over("cp") - of.over("cp", "all_reduce")
         n = of.mesh.devices
-        yield "sent for gradients", 2 * (n - 1) / n * of.parameters, of.all_sent - of.over("cp") + of.over(
+        yield "sent for gradients", 2 * (n - 1) / n * size.parameters, of.all_sent - of.over("cp") + of.over(
             "cp", "all_reduce")  # fmt: skip
-        whole, held = of.saved
-        yield "kept for the backward pass", whole / n, held
+        kept = _kept(of) + (share * size.masks if heads else 0)
+        yield "kept for the backward pass", kept, of.kept
 
     return says
 
 
+def _kept(of: _Facts) -> float:
+    return sum(value.type.nbytes for value in of.size.saved) / of.mesh.devices
+
+
 def _experts(of: _Facts) -> Says:
     parts = dict(of.mesh.axes)["ep"]
-    moved = 4 * sum(of.rows) / of.mesh.devices * (parts - 1) / parts
+    moved = 4 * sum(rows for _, rows in of.size.dispatched) / of.mesh.devices * (parts - 1) / parts
     yield "tokens sent to experts", moved, of.over("ep", "all_to_all")
 
 

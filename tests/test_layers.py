@@ -26,6 +26,7 @@ LAYERS = [
     ["autoshard.core"],
     ["autoshard.ops"],
     ["autoshard.ir"],
+    ["autoshard.transform.sums"],
     ["autoshard.transform.recompute"],
     ["autoshard.propagate"],
     ["autoshard.redistribute"],

@@ -46,7 +46,7 @@ from autoshard.partition.program import (
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
 from autoshard.runtime.comm import accumulator
-from autoshard.transform.recompute import AGAIN
+from autoshard.transform.recompute import AGAIN, GATHERED
 from autoshard.util.errors import PlanError, at
 
 _COMMENT_AT = 100
@@ -231,9 +231,9 @@ class Writer:
         return f"k.{one.op.name}({', '.join((*operands, *attrs, of))})"
 
     def operands(self, one: Compute) -> list[str]:
-        """What an operator takes: of one that makes a value again what was kept of the forward pass, anew."""
+        """What an operator takes: what is kept of the forward pass anew, if it is made or gathered again."""
         names = [self.names[register] for register in one.operands]
-        if not one.node.results or not one.node.results[0].name.endswith(AGAIN):
+        if not one.node.results or not one.node.results[0].name.endswith((AGAIN, GATHERED)):
             return names
         return [name if AGAIN in of.name else self.anew(name) for name, of in zip(names, one.operands, strict=True)]
 

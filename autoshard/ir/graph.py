@@ -279,13 +279,14 @@ class Graph:
 
 
 class Builder:
-    """Collects nodes into a graph and keeps value names unique."""
+    """Collects nodes into a graph and keeps value names unique; `makers` has the node that made a value."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.inputs: list[Value] = []
         self.roles: list[str] = []
         self.nodes: list[Node] = []
+        self.makers: dict[Value, Node] = {}
         self.cotangents: dict[Value, Value] = {}
         self._taken: dict[str, int] = {}
 
@@ -335,6 +336,7 @@ class Builder:
         results = tuple(Value(of, self.unique(stem)) for of in types)
         node = Node(op, tuple(operands), attrs, results, name, source, regions)
         self.nodes.append(node)
+        self.makers.update((value, node) for value in results)
         return node
 
     def build(self, outputs: Sequence[Value], updates: Mapping[int, int] | None = None) -> Graph:

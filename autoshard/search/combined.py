@@ -71,7 +71,7 @@ HOPE = 1.05
 PURE = ("factor", "bfs")
 """Modes whose plans are taken where their programs cost less; others where they do by more than CERTAINTY, if people
 configured operators."""
-BY_HAND = ("zero3_keep", "megatron", "megatron_sp", "zero1_ep")
+BY_HAND = ("zero3_keep", "megatron", "megatron_sp_keep", "zero1_ep")
 """Named plans that are looked at, too, where memory is short."""
 
 

@@ -2,7 +2,9 @@
 
 `recompute(graph, nodes)` re-emits the nodes before their first user in the backward pass (Chen et al. 2016, "Training
 Deep Nets with Sublinear Memory Cost"). `regather(graph)` does the same for parameters that lie in parts on the ranks:
-what was gathered for the forward pass is let go and gathered again (Rajbhandari et al. 2020, "ZeRO", section 5.3).
+what was gathered for the forward pass is let go and gathered again (Rajbhandari et al. 2020, "ZeRO", section 5.3); and
+`regather_values(graph, values)` for activations (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
+Transformer Models", section 4.2.2).
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from dataclasses import replace
 
 from autoshard.ir.graph import PARAMETER, Graph, Node, Value
 from autoshard.ops.registry import lookup
+from autoshard.transform.sums import summed_as
 from autoshard.util.errors import GraphError
 
-AGAIN = ".again"
-"""What the names of values end in that are made again."""
+AGAIN, GATHERED = ".again", ".gathered"
+"""What the names of values end in that are made again, and that are only gathered again."""
 
 
 def backward_begins(graph: Graph) -> int:
@@ -84,7 +87,10 @@ def recomputed(graph: Graph, nodes: Collection[Node]) -> tuple[Graph, dict[Node,
 def made_as(graph: Graph, names: Collection[str]) -> Graph:
     """The graph with those nodes made again of which `names` have results that the graph lacks: values that a plan
     was made for."""
+    graph = summed_as(graph, names)
     own = {value.name for value in graph.values}
+    gathered = {name.removesuffix(GATHERED) for name in names if name.endswith(GATHERED) and name not in own}
+    graph = regather_values(graph, [value for value in graph.values if value.name in gathered]) if gathered else graph
     wanted = {name.removesuffix(AGAIN) for name in names if name.endswith(AGAIN) and name not in own}
     if any(value.name in wanted for value in graph.inputs):
         graph = regather(graph)
@@ -103,20 +109,32 @@ def regather(graph: Graph) -> Graph:
     made again."""
     forms = _forms(graph)
     graph = recompute(graph, [node for node in kept(graph) if node in forms]) if forms else graph
-    begin = backward_begins(graph)
-    names = {value.name for value in graph.values}
     updates = {node for node in graph.nodes if any(value in graph.tied for value in node.results)}
+    parameters = [value for value in graph.inputs if graph.role_of[value] == PARAMETER]
+    return _renamed(graph, parameters, AGAIN, updates)
+
+
+def regather_values(graph: Graph, values: Collection[Value]) -> Graph:
+    """The graph in which the backward pass uses these values of the forward pass by another name, so that a copy in
+    another layout is made for each pass on its own."""
+    return _renamed(graph, values, GATHERED)
+
+
+def _renamed(graph: Graph, values: Collection[Value], ending: str, but: Collection[Node] = ()) -> Graph:
+    """The graph whose backward pass, but for some nodes, uses values that the forward pass uses by another name."""
+    begin, wanted = backward_begins(graph), set(values)
+    names = {value.name for value in graph.values}
     before = {value for node in graph.nodes[:begin] for value in node.operands}
     made: dict[Value, Value] = {}
     new = list(graph.nodes[:begin])
     for node in graph.nodes[begin:]:
-        if node in updates:
+        if node in but:
             new.append(node)
             continue
         for value in dict.fromkeys(node.operands):
-            if graph.role_of.get(value) == PARAMETER and value in before and value not in made:
-                made[value] = Value(value.type, _unique(f"{value.name}.again", names))
-                new.append(Node(lookup("Identity"), (value,), {}, (made[value],), f"{value.name}.again"))
+            if value in wanted and value in before and value not in made:
+                made[value] = Value(value.type, _unique(value.name + ending, names))
+                new.append(Node(lookup("Identity"), (value,), {}, (made[value],), value.name + ending))
         operands = _mapped(node.operands, made)
         new.append(node if operands == node.operands else replace(node, operands=operands))
     return replace(graph, nodes=tuple(new))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import autoshard as ash
 from autoshard import nn
+from autoshard.transform.simplify import prune
 from autoshard.util.errors import ShapeError
 from tests.frontends.torch_functions import check, check_gradients
 
@@ -399,3 +400,20 @@ def test_averages_of_whole_numbers_are_refused() -> None:
     model = ash.from_torch(torch.nn.AvgPool2d(2), (torch.ones(1, 1, 4, 4, dtype=torch.long),))
     with pytest.raises(ShapeError, match="averages of whole numbers, which torch rounds"):
         ash.plan(model, mesh="dp=2", search="factor")
+
+
+def test_what_is_written_in_parts_is_nowhere_whole() -> None:
+    def joined(x, w):
+        made = x.new_empty(*x.shape[:-1], 40 * 1024)
+        made[..., : 24 * 1024].copy_(x.repeat(1, 1024))
+        made[..., 24 * 1024 :].copy_(w[:, None].expand(4, 16 * 1024))
+        return made[..., 8 : 24 * 1024 : 2] * made[..., -16:].sum()
+
+    class Joined(torch.nn.Module):
+        def forward(self, x, w):
+            return joined(x, w)
+
+    values = normal(4, 24), normal(4, seed=1)
+    names = [node.op.name for node in prune(ash.plan(Joined(), values, mesh="dp=2").graph).nodes]
+    assert "Concat" not in names and "Fill" not in names
+    check_gradients({"buffer": joined}, *values)

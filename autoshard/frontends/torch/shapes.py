@@ -11,6 +11,7 @@ import numpy as np
 from autoshard import ops
 from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.table import FOLDED, Call, axis, cast, do, number, translates
+from autoshard.trace.tensor import TracedTensor
 
 
 def reshaped(x: Any, shape: Sequence[int]) -> Any:
@@ -86,13 +87,22 @@ def _(call: Call, x: Any, repeats: Sequence[int]) -> Any:
 
 
 def cut(x: Any, dim: int, start: int | None, end: int | None, step: int = 1) -> Any:
-    """x[start:end:step] along one dim."""
+    """x[start:end:step] along one dim; of what was put together, or is the same everywhere, only what it needs."""
     size = x.shape[dim]
     found = range(*slice(start, end, step).indices(size))
     if len(found) == size:
         return x
     if not len(found):
         return emptied(x, dim)
+    node = x.recorder.builder.makers.get(x.value) if isinstance(x, TracedTensor) else None
+    if node is not None and node.op.name == "Fill":
+        return do(ops.fill, **{**node.attrs, "shape": (*x.shape[:dim], len(found), *x.shape[dim + 1 :])})
+    if node is not None and node.op.name == "Concat" and node.attrs["axis"] == dim and not node.attrs["places"]:
+        before = 0
+        for piece in node.operands:
+            if before <= found.start and found[-1] < (behind := before + piece.type.shape[dim]):
+                return cut(x.recorder.tensor(piece), dim, found.start - before, min(found.stop, behind) - before, step)
+            before += piece.type.shape[dim]
     begin, stop, strides = ([fill] * dim for fill in (None, None, 1))
     return do(
         ops.strided_slice,
@@ -109,25 +119,8 @@ def emptied(x: Any, dim: int) -> Any:
     return np.zeros((*x.shape[:dim], 0, *x.shape[dim + 1 :]), of.numpy)
 
 
-ZEROS = (
-    "aten.zeros.default",
-    "aten.zeros_like.default",
-    "aten.new_zeros.default",
-    # What torch leaves as it finds it may as well be zeros.
-    "aten.empty.memory_format",
-    "aten.empty_like.default",
-    "aten.empty_permuted.default",
-    "aten.new_empty.default",
-    "aten.empty_strided.default",
-    "aten.new_empty_strided.default",
-)
-"""Overloads that make zeros."""
-
-
 @translates("aten.slice.Tensor")
 def _(call: Call, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    if str(getattr(call.node.args[0], "target", "")) in ZEROS:  # what is then written into may be large
-        return filled(call, 0)
     return cut(x, axis(dim, len(x.shape)), start, end, step)
 
 
@@ -257,7 +250,18 @@ def _(call: Call, x: Any, value: Any) -> Any:
     return filled(call, value)
 
 
-@translates(*ZEROS)
+@translates(
+    "aten.zeros.default",
+    "aten.zeros_like.default",
+    "aten.new_zeros.default",
+    # What torch leaves as it finds it may as well be zeros.
+    "aten.empty.memory_format",
+    "aten.empty_like.default",
+    "aten.empty_permuted.default",
+    "aten.new_empty.default",
+    "aten.empty_strided.default",
+    "aten.new_empty_strided.default",
+)
 def _(call: Call, *args: Any, **options: Any) -> Any:
     return filled(call, 0)
 

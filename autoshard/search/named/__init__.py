@@ -19,9 +19,24 @@ RECIPES = {
         ),
         Recipe("zero3_keep", "all that zero3 splits, gathered once a step", zero=3),
         Recipe("megatron", "columns and rows of weights", tensor=True),
-        Recipe("megatron_sp", "columns and rows of weights, the sequence between them", tensor=True, sequence=True),
         Recipe(
-            "fsdp_tp", "all that zero3 splits, and columns and rows of weights", 3, True, tensor=True, sequence=True
+            "megatron_sp",
+            "columns and rows of weights, the sequence between them",
+            tensor=True,
+            sequence=True,
+            tokens_again=True,
+        ),
+        Recipe(
+            "megatron_sp_keep", "all that megatron_sp splits, tokens gathered once a step", tensor=True, sequence=True
+        ),
+        Recipe(
+            "fsdp_tp",
+            "all that zero3 splits, and columns and rows of weights",
+            3,
+            True,
+            tensor=True,
+            sequence=True,
+            tokens_again=True,
         ),
         Recipe("hsdp", "all that zero3 splits, in several copies", 3, True, hybrid=True),
         Recipe("expert_parallel", "the batch, and the weights by experts", experts=True),

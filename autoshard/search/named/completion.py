@@ -7,7 +7,8 @@ they pass are linear, up to where several make more of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from autoshard.core.strategy import Strategy, is_legal, project
 from autoshard.cost.prices import prices_for
@@ -35,6 +36,7 @@ class Completion:
         pinned: layouts that computed values are left in whatever their operator does, by value; `adjust` may add those
             of its node's results.
         settle: `settle(value, layout)`, where a sum cannot stay open: the layout in which it is completed.
+        gathered: axes over which what is made of parameters alone lies in parts, but is gathered where it meets others.
     """
 
     def __init__(
@@ -45,10 +47,12 @@ class Completion:
         adjust: Callable[[Node, Strategy], Strategy | None],
         pinned: Mapping[Value, Layout] | None = None,
         settle: Callable[[Value, Layout], Layout] = lambda value, layout: layout.final(),
+        gathered: Refs = (),
     ) -> None:
         self.problem, self.structure = problem, structure
         self.graph: Graph = problem.graph
         self.adjust, self.pinned, self.settle = adjust, {} if pinned is None else pinned, settle
+        self.gathered = gathered
         whole = {value: Layout.whole(problem.mesh, value.type.rank) for value in self.graph.inputs}
         self.layouts: dict[Value, Layout] = {**whole, **inputs, **problem.given}
         self.decisions: dict[Node, Decision] = {}
@@ -117,18 +121,23 @@ class Completion:
 
     def _follow(self, node: Node) -> Strategy:
         fed, last = self.structure.fed, _LAST.get(node.op.name)
-        order = sorted(range(len(node.operands)), key=lambda i: (node.operands[i] not in fed, i == last, i))
+        order = sorted(range(len(node.operands)), key=lambda i: (i == last, i))
+        meets_others = len(node.operands) > 1
         carried, carriers = self._carried(node)
         taken = list(carried)
         axes: Axes = ((),) * len(node.rule.factors)
         summed = set(node.rule.summed)
-        for wanted in (lambda factor: factor not in summed, lambda factor: factor in summed):
+        for from_data, is_summed in itertools.product((True, False), (False, True)):
             for i in order:
+                if (node.operands[i] in fed) is not from_data:
+                    continue
                 layout = self.layouts[node.operands[i]]
+                if self.gathered and meets_others and not from_data:
+                    layout = layout.with_dims(without(refs, self.gathered) for refs in layout.dims)
                 if layout.partial and not (carried and i in carriers):
                     layout = self._completed(node, i, axes)
                 more = project(node.rule, node.rule.operands[i], layout)
-                more = tuple(refs if wanted(factor) else () for factor, refs in enumerate(more))
+                more = tuple(refs if (factor in summed) is is_summed else () for factor, refs in enumerate(more))
                 axes = joined(node, axes, more, taken)
         return Strategy(node.rule, self.problem.mesh, axes, carried, carriers if carried else ())
 
@@ -141,8 +150,11 @@ class Completion:
         return self.settle(value, layout)
 
     def _carried(self, node: Node) -> tuple[Refs, tuple[int, ...]]:
-        """The axes along which operands are terms of a sum that may pass, and these operands. Several terms of a sum
-        that pass together take others with them, which lie whole there: these count on one rank."""
+        """The axes along which operands are terms of a sum that may pass, and these operands.
+
+        Several terms of a sum that pass together take others with them, which lie whole there: these count on one
+        rank. A term that is completed for another user besides may pass with one that is not.
+        """
         if node.rule.reduction != "sum":
             return (), ()
         open_sums = [layout.partial if layout.reduction == "sum" else () for layout in map(self._of, node.operands)]
@@ -153,23 +165,51 @@ class Completion:
                 continue
             first, *others = [i for i in members if open_sums[i]] or (members[0],)
             along = open_sums[first]
-            if not all(self._passes(node.operands[i]) for i in (first, *others)):
+            if not any(self._passes(node.operands[i]) for i in (first, *others)):
                 continue
-            if not others and len(members) > 1 or any(open_sums[i] != along for i in others):
+            if any(open_sums[i] != along for i in others):
+                continue
+            if not others and len(members) > 1 and not self._takes_along(node, members, first):
                 continue
             if along and not any(ref.name in used for ref in along):
                 return along, members
         return (), ()
 
+    def _takes_along(self, node: Node, members: Sequence[int], term: int) -> bool:
+        """Whether a term alone takes with it what is made of parameters (a bias): where that is one sum less, as the
+        result of another product is added to it next, or fewer bytes, as less is made of it."""
+        value, *further = node.results
+        if further or any(node.operands[i] in self.structure.fed for i in members if i != term):
+            return False
+        users = self.graph.users[value]
+        if self._passes(value) and self._made_of(value) < value.type.elements:
+            return True
+        if len(users) != 1:
+            return False
+        others = [other for other in users[0][0].operands if other is not value]
+        return users[0][0].op.name == "Add" and any(map(self._is_of_product, others))
+
+    def _is_of_product(self, value: Value) -> bool:
+        """Whether a value is a product of data by a weight, but for what is made of parameters and added."""
+        products = {use.node for use in self.structure.weight_uses}
+        while (node := self.graph.producers.get(value, (None, 0))[0]) is not None and node not in products:
+            fed = [one for one in node.operands if one in self.structure.fed]
+            if len(fed) != 1 or node.op.name != "Add":
+                return False
+            (value,) = fed
+        return node is not None
+
     def _passes(self, value: Value) -> bool:
         """Whether all that use a value are linear in it and make no more of it than it is itself; else its sum is
         completed once, for all of them."""
         if value not in self._passing:
-            users = self.graph.users[value]
-            made = sum(result.type.elements for node, _ in users for result in node.results)
-            near = made <= value.type.elements
-            self._passing[value] = near and all(_is_linear(node, i) for node, i in users)
+            near = self._made_of(value) <= value.type.elements
+            self._passing[value] = near and all(_is_linear(node, i) for node, i in self.graph.users[value])
         return self._passing[value]
+
+    def _made_of(self, value: Value) -> int:
+        """How many elements all that use a value make."""
+        return sum(result.type.elements for node, _ in self.graph.users[value] for result in node.results)
 
     def _of(self, value: Value) -> Layout:
         return self.layouts[value]
@@ -180,11 +220,16 @@ def _is_linear(node: Node, operand: int) -> bool:
 
 
 def joined(node: Node, axes: Axes, more: Axes, taken: list[AxisRef]) -> Axes:
-    """The axes with those of another operand, where factors and mesh axes are free and the operator can run so."""
+    """The axes with those of another operand, where factors and mesh axes are free and the operator can run so; a
+    factor that is split already may be cut further, which costs nothing."""
     new = list(axes)
     for i, refs in enumerate(more):
-        used = [ref for one in new for ref in one] + taken
-        if not refs or new[i] or any(_clash(ref, other) for ref in refs for other in used):
+        used = [ref for j, one in enumerate(new) for ref in one if j != i] + taken
+        if (
+            len(refs) <= len(new[i])
+            or refs[: len(new[i])] != new[i]
+            or any(_clash(ref, other) for ref in refs for other in used)
+        ):
             continue
         tried = [*new[:i], merge_refs(refs), *new[i + 1 :]]
         if is_legal(node.rule, [size_of(one) for one in tried]):

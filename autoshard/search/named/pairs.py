@@ -67,14 +67,20 @@ class Pairs:
     @cached_property
     def _returning(self) -> frozenset[Node]:
         """Products whose columns are added to what they depend on."""
-        return frozenset(node for node, (_, returns) in self._reached.items() if returns)
+        return frozenset(node for node, (_, stream) in self._reached.items() if stream is not None)
 
     @cached_property
-    def _reached(self) -> dict[Node, tuple[tuple[Node, ...], bool]]:
-        """For each product those that contract its columns, and whether these are added to a value it depends on."""
+    def streams(self) -> frozenset[Value]:
+        """Values that columns of products are added to which depend on them."""
+        return frozenset(stream for _, stream in self._reached.values() if stream is not None)
+
+    @cached_property
+    def _reached(self) -> dict[Node, tuple[tuple[Node, ...], Value | None]]:
+        """For each product those that contract its columns; or the value that these are added to, if it depends on
+        that."""
         return {node: self._follow(use) for node, use in self.uses.items()}
 
-    def _follow(self, use: WeightUse) -> tuple[tuple[Node, ...], bool]:
+    def _follow(self, use: WeightUse) -> tuple[tuple[Node, ...], Value | None]:
         ahead, reached = list(kept_dims(use)), []
         seen = set(ahead)
         for value, dim in ahead:
@@ -84,7 +90,7 @@ class Pairs:
                 if self.number[node] >= self.last_forward:
                     continue
                 if self._is_sum_with_stream(node, operand, use.node):
-                    return (), True
+                    return (), node.operands[1 - operand]
                 other = self.uses.get(node)
                 if other is not None:
                     reached += [node] if set(node.rule.operands[operand][dim]) & set(other.contracted) else []
@@ -92,13 +98,22 @@ class Pairs:
                     more = [one for one in _dims_of(node, set(node.rule.operands[operand][dim])) if one not in seen]
                     seen.update(more)
                     ahead += more
-        return tuple(reached), False
+        return tuple(reached), None
 
     def _is_sum_with_stream(self, node: Node, operand: int, product: Node) -> bool:
         if node.op.name != "Add" or len(set(node.operands)) < 2:
             return False
-        other = node.operands[1 - operand]
-        return other in self.structure.fed and self._depends(product, other)
+        return any(self._depends(product, term) for term in self._terms(node.operands[1 - operand]))
+
+    def _terms(self, value: Value) -> Iterator[Value]:
+        """A value and what it is a sum of, as far as it comes from data: a stream may have got the columns of another
+        block before that are made of it just as these are (attention beside a feed-forward net)."""
+        ahead = [value]
+        for one in ahead:
+            made = self.graph.producers.get(one)
+            if one in self.structure.fed:
+                yield one
+                ahead += made[0].operands if made is not None and made[0].op.name == "Add" else ()
 
     def _depends(self, node: Node, value: Value) -> bool:
         """Whether a node depends on a value."""

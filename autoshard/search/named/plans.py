@@ -8,7 +8,8 @@
 | zero3 | and parameters in parts, gathered for each pass where they are used, and let go behind (FSDP) | |
 | zero3_keep | the same, gathered once and kept for the backward pass (FSDP without resharding after forward) | |
 | megatron | batch | columns, then rows of weights; vocabulary (Shoeybi et al. 2019, section 3) |
-| megatron_sp | batch | the same, and the sequence between (Korthikanti et al. 2022, section 4) |
+| megatron_sp | batch | the same; between, the sequence, gathered for each pass (Korthikanti et al. 2022, section 4) |
+| megatron_sp_keep | batch | the same, gathered once and kept for the backward pass |
 | fsdp_tp | as zero3 | as megatron_sp |
 | hsdp | as zero3 over one axis, repeated over another that splits the batch, too | |
 | expert_parallel | batch | batch; experts, tokens exchanged all-to-all (Lepikhin et al. 2020, "GShard") |
@@ -21,13 +22,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from autoshard.core.strategy import Strategy, project, whole
 from autoshard.cost.fusion import fused
-from autoshard.ir.graph import DATA, PARAMETER, Node, Value
+from autoshard.ir.graph import DATA, PARAMETER, Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs, size_of
 from autoshard.plan.plan import Plan
@@ -38,7 +39,8 @@ from autoshard.search.named.recipe import Axes, Recipe
 from autoshard.search.named.sequences import by_heads, by_sequence, is_attention, sequence_dims
 from autoshard.search.named.structure import Structure, WeightUse
 from autoshard.search.problem import Problem
-from autoshard.transform.recompute import regather
+from autoshard.transform.recompute import regather, regather_values
+from autoshard.transform.sums import summed_first
 from autoshard.util.errors import PlanError
 
 REDUCED_ONCE = "reduced_once"
@@ -58,8 +60,8 @@ def named_plan(problem: Problem, recipe: Recipe, axes: Mapping[str, str] | None 
     """
     maker = _Maker(problem, recipe, Axes.of(recipe, problem.mesh, axes))
     maker.check_experts()
-    if recipe.again and not problem.options.get(REDUCED_ONCE):
-        graph = regather(problem.graph)
+    graph = problem.graph if problem.options.get(REDUCED_ONCE) else maker.gathered_again()
+    if graph is not problem.graph:
         if (how := problem.hardware.device.fusion) != "none":
             graph, _ = fused(graph, how)
         maker = _Maker(replace(problem, graph=graph), recipe, maker.axes)
@@ -87,6 +89,35 @@ class _Maker:
     @property
     def second(self) -> Refs:
         return self.axes.tensor + self.axes.expert
+
+    def gathered_again(self) -> Graph:
+        """The graph in which what is gathered for the forward pass is let go, and gathered again for the backward
+        one: parameters, tokens that products by columns take."""
+        graph = self.graph
+        if self.recipe.tokens_again and self.axes.tensor:
+            columns = [use for use in self.structure.weight_uses if self._pairs.kinds.get(use.node) == COLUMNS]
+            taken = [use.node.operands[use.data] for use in columns]
+            weights = {self.structure.parameter_of(use.node.operands[use.weight]) for use in columns}
+            graph = regather_values(summed_first(graph, dict(self._open_terms(weights))), taken)
+        return regather(graph) if self.recipe.again else graph
+
+    def _open_terms(self, weights: Collection[Value | None]) -> Iterator[tuple[Value, list[int]]]:
+        """Which terms of a gradient come from products with these weights, where several do, and others do not."""
+        for node in self.graph.nodes:
+            if node.op.name != "AddN":
+                continue
+            places = [i for i, value in enumerate(node.operands) if self._is_product_with(value, weights)]
+            if 1 < len(places) < len(node.operands):
+                yield node.results[0], places
+
+    def _is_product_with(self, value: Value, weights: Collection[Value | None]) -> bool:
+        """Whether a value is a product of data with one of these weights, or another form of such a one."""
+        while (made := self.graph.producers.get(value)) is not None and len(made[0].operands) == 1:
+            value = made[0].operands[0]
+        if made is None or not made[0].op.has_rule or not made[0].rule.contracted:
+            return False
+        plain = (one for one in made[0].operands if one not in self.structure.fed)
+        return any(self.structure.parameter_of(one) in weights for one in plain)
 
     def _words(self) -> str:
         parts = {
@@ -155,7 +186,8 @@ class _Maker:
         adjust: Callable[[Node, Strategy], Strategy | None],
         pinned: Mapping[Value, Layout] | None = None,
     ) -> Completion:
-        return Completion(self.problem, self.structure, inputs, adjust, pinned, self._settle)
+        gathered = self.axes.shard if self.recipe.zero == 3 else ()
+        return Completion(self.problem, self.structure, inputs, adjust, pinned, self._settle, gathered)
 
     # -- layouts of inputs
 
@@ -219,10 +251,30 @@ class _Maker:
             if self.recipe.zero and update.gradient is not None and update.parameter is not None:
                 base = self._base(update.parameter)
                 layout = base if self.recipe.zero == 1 else self._sharded(update.parameter)
-                same, summands = forms_of(self.graph, update.gradient, layout, self.structure.fed)
-                found.update(same)
+                same, summands = forms_of(self.graph, update.gradient, layout, self._made_backward)
+                found.update((value, layout) for value, layout in same.items() if not self._is_spread(value))
                 self.summands.update(summands)
         return found
+
+    @cached_property
+    def _made_backward(self) -> frozenset[Value]:
+        """Values of the backward pass that come from data: gradients, and what these are forms of."""
+        forward = set(self.structure.forward)
+        made = (value for node in self.graph.nodes if node not in forward for value in node.results)
+        return frozenset(value for value in made if value in self.structure.fed)
+
+    def _is_spread(self, value: Value) -> bool:
+        """Whether a gradient is also spread over tokens, as those of a norm over the batch are: these want all of it,
+        and would follow it if it lay in parts."""
+        ahead, seen = [value], {value}
+        for one in ahead:
+            for result in (result for user, _ in self.graph.users[one] for result in user.results):
+                if result.type.elements > one.type.elements:
+                    return True
+                if result.type.elements == one.type.elements and result not in seen and result not in self.graph.tied:
+                    seen.add(result)
+                    ahead.append(result)
+        return False
 
     # -- strategies of nodes
 
@@ -231,6 +283,15 @@ class _Maker:
         return {one.node: one.parameter for one in self.structure.updates if one.parameter is not None}
 
     def _adjust(self, node: Node, strategy: Strategy) -> Strategy | None:
+        """A node's own strategy; with split sequences a stream that begins whole is left in parts."""
+        made = self._own(node, strategy)
+        if self.recipe.sequence:
+            for value, layout in zip(node.results, (made or strategy).result_layouts, strict=True):
+                if value in self._pairs.streams and not layout.partial:
+                    self.left.setdefault(value, self._spread(value, layout, without(self.axes.tensor, layout.used)))
+        return made
+
+    def _own(self, node: Node, strategy: Strategy) -> Strategy | None:
         """Updates run as the states lie; products and gradients of weights keep these as they are split."""
         if node in self._updates:
             return self._updating(node, self._updates[node])
@@ -286,7 +347,7 @@ class _Maker:
         for update in self.structure.updates:
             base = self.parameters.get(update.parameter) if update.parameter is not None else None
             if base is not None and update.gradient is not None:
-                found |= forms_of(self.graph, update.gradient, base, self.structure.fed)[1]
+                found |= forms_of(self.graph, update.gradient, base, self._made_backward)[1]
         return found
 
     def _weight(self, value: Value) -> Layout | None:
@@ -306,9 +367,11 @@ class _Maker:
             return self.summands[value]
         names = {ref.name for ref in self.axes.tensor}
         over = tuple(ref for ref in layout.partial if ref.name in names)
-        if not self.recipe.sequence or not over:
-            return layout.final()
-        shape = value.type.shape
+        return self._spread(value, layout, over) if self.recipe.sequence else layout.final()
+
+    def _spread(self, value: Value, layout: Layout, over: Refs) -> Layout:
+        """A layout with tokens in parts over further axes, where these divide them; complete, if it was a sum."""
+        shape = value.type.shape if over else ()
         for dim in self._token_dims if len(shape) > 2 else (0,):
             if len(shape) > 1 and shape[dim] % (layout.parts[dim] * size_of(over)) == 0:
                 dims = [merge_refs((*refs, *over)) if i == dim else refs for i, refs in enumerate(layout.dims)]
@@ -320,7 +383,8 @@ class _Maker:
         """The dims along which tokens are split, the first choice first: the sequence; the batch where some products
         have both in one dim, of which only the batch can be cut further."""
         ranks = {use.node.results[0].type.rank for use in self.structure.weight_uses if not use.batch}
-        ranks |= {node.results[0].type.rank for node, _ in self.structure.lookups}
+        looked_up = [node.results[0].type for node, _ in self.structure.lookups]
+        ranks |= {one.rank for one in looked_up if one.dtype.is_float}
         return (0, 1) if {2, 3} <= ranks else (1, 0)
 
     # -- which weights are split, and how

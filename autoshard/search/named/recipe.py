@@ -32,7 +32,8 @@ _PART = re.compile(r"(\w+)\s*\(([^()]*)\)")
 @dataclass(frozen=True)
 class Recipe:
     """What a named plan splits: `zero` is ZeRO's stage, whose third gathers parameters for the backward pass `again`;
-    `tensor` and `experts` say what further axes are for. With `hybrid` ZeRO splits over its own axis of two for the
+    `tensor` and `experts` say what further axes are for. With `sequence` tokens lie in parts between products, which
+    gather them for the backward pass with `tokens_again`. With `hybrid` ZeRO splits over its own axis of two for the
     batch. With `context` sequences are split, and attention takes all keys, or with `heads` runs by heads. `axes` has
     the mesh axes by what they are for, where they are settled."""
 
@@ -42,6 +43,7 @@ class Recipe:
     again: bool = False
     tensor: bool = False
     sequence: bool = False
+    tokens_again: bool = False
     experts: bool = False
     hybrid: bool = False
     context: bool = False
@@ -153,6 +155,7 @@ def composed(text: str, recipes: Mapping[str, Recipe]) -> Recipe:
         words="; ".join(part.words for part in chosen),
         tensor=any(part.tensor for part in chosen),
         sequence=any(part.sequence for part in chosen),
+        tokens_again=any(part.tokens_again for part in chosen),
         experts=any(part.experts for part in chosen),
         hybrid="shard" in axes,
         context=any(part.context for part in chosen),

@@ -27,7 +27,7 @@ class WeightUse:
     """A forward node that contracts data with a parameter, or looks rows of one up.
 
     Factors of the node's rule by number: `contracted` are in data and weight and not in the result, `kept` in weight
-    and result alone, `batch` in all three.
+    and result alone, `batch` in all three (experts; the groups of a convolution do not count).
     """
 
     node: Node
@@ -89,7 +89,7 @@ class Structure:
         """Forward nodes that look rows of a parameter up by indices, and the factor of these rows."""
         found = []
         for node in self.forward:
-            if len(node.operands) != 2 or self._parameter(node.operands[0]) is None:
+            if len(node.operands) != 2 or self.parameter_of(node.operands[0]) is None:
                 continue
             table, indices = node.operands
             if indices.type.dtype.is_float or table.type.rank < 2:
@@ -103,7 +103,7 @@ class Structure:
     def _weight_use(self, node: Node) -> WeightUse | None:
         if len(node.operands) != 2 or not node.op.has_rule or not node.rule.contracted:
             return None
-        sides = [self._parameter(value) is not None for value in node.operands]
+        sides = [self.parameter_of(value) is not None for value in node.operands]
         if sides[0] == sides[1]:
             return None
         weight = sides.index(True)
@@ -115,11 +115,16 @@ class Structure:
         contracted = tuple(sorted((own & data) - made))
         if not contracted:
             return None
-        return WeightUse(
-            node, 1 - weight, weight, contracted, tuple(sorted((own & made) - data)), tuple(sorted(own & data & made))
-        )
+        batch = tuple(sorted(own & data & made)) if self._sums_whole_dims(node, 1 - weight, contracted) else ()
+        return WeightUse(node, 1 - weight, weight, contracted, tuple(sorted((own & made) - data)), batch)
 
-    def _parameter(self, value: Value) -> Value | None:
+    @staticmethod
+    def _sums_whole_dims(node: Node, data: int, contracted: tuple[int, ...]) -> bool:
+        """Whether data is summed along dims of its own; not so windows and groups of channels, which are no experts."""
+        dims = [set(dim) for dim in node.rule.operands[data]]
+        return all({i} in dims and not node.rule.factors[i].exchange for i in contracted)
+
+    def parameter_of(self, value: Value) -> Value | None:
         """The parameter that a value is, or is another form of (cast, transposed)."""
         while value not in self.graph.role_of:
             node, _ = self.graph.producers[value]

@@ -1,0 +1,435 @@
+"""Sizes of a model that the formulas of papers on named plans need, from its graph alone: no plan goes in.
+
+Which products are split by columns and which by rows, and what goes into the first and comes out of the second, is as
+in Shoeybi et al. 2019 (arXiv 1909.08053), section 3: before a product by columns their f sums the gradient of its data,
+and behind one by rows their g sums its result. What their model lacks is read in the same way:
+
+- Blocks beside each other (a feed-forward net beside attention) share f where they share data, and g where their
+  results are added to each other before anything else.
+- Columns that are normalised and then multiplied again, such as a latent of keys (DeepSeek-AI 2024, arXiv 2405.04434,
+  section 2.1), lie whole, and f is behind them; so it is where columns are shared by all heads (their rotated keys).
+- Results of experts are summed where they have come back to their tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
+
+from autoshard.core.rule import REDUCTION, REPLICATE
+from autoshard.ir.graph import Graph, Node, Value
+from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs, kept_dims
+from autoshard.search.named.structure import Structure, WeightUse
+
+Spot = tuple[Value, int]
+
+
+class Sizes:
+    """Sizes of a training step.
+
+    Args:
+        parts: into how many parts weights are split.
+    """
+
+    def __init__(self, graph: Graph, parts: int) -> None:
+        self.graph, self.parts = graph, parts
+        self.structure = Structure(graph)
+        self.forward = set(self.structure.forward)
+        self.uses = {use.node: use for use in self.structure.weight_uses}
+        self.trained = [one.parameter for one in self.structure.updates if one.parameter is not None]
+        self.states = sum(one.nbytes for update in self.structure.updates for one in _types(update.states))
+
+    # -- parameters
+
+    @property
+    def parameters(self) -> int:
+        """Bytes of all parameters."""
+        return sum(one.type.nbytes for one in self.trained)
+
+    @property
+    def used_back(self) -> int:
+        """Bytes of the parameters that the backward pass needs: not of tables that rows are looked up in, of biases, of
+        what multiplies data that no gradient is taken of."""
+        return sum(one.type.nbytes for one in self.trained if self._is_used_back(one))
+
+    def _is_used_back(self, value: Value) -> bool:
+        for user, _ in self.graph.users[value]:
+            is_form = len(user.operands) == 1 and user in self.forward
+            if is_form and any(map(self._is_used_back, user.results)):
+                return True
+            if user not in self.forward and not any(one in self.graph.tied for one in user.results):
+                return True
+        return False
+
+    @property
+    def gradients(self) -> int:
+        """Bytes of the gradients of all parameters that are not zero whatever the data."""
+        return sum(map(self.gradient, self.trained))
+
+    def gradient(self, parameter: Value) -> int:
+        """Bytes of a parameter's gradient; of a table of positions alone the rows that some position looks up."""
+        rows = [
+            node.results[0].type.nbytes
+            for node, _ in self.structure.lookups
+            if node.operands[0] is parameter and node.operands[1] not in self.structure.fed
+        ]
+        lies = len(rows) == len(self._users(parameter))
+        return min(parameter.type.nbytes, sum(rows)) if lies else parameter.type.nbytes
+
+    def in_parts(self, parameter: Value) -> bool:
+        """Whether a parameter is in parts: the weight of a product by columns or rows, the bias of its columns, a table
+        of words whose rows divide."""
+        if any(parameter in self._sources(use.node.operands[use.weight]) for use in self._split):
+            return True
+        if any(parameter in self._sources(node.operands[0]) for node in self._split_lookups):
+            return True
+        return any(parameter in self._sources(other) for other in self._added_to_columns)
+
+    @cached_property
+    def _split(self) -> list[WeightUse]:
+        """The products that the paper splits."""
+        return [use for node, use in self.uses.items() if node in self._kinds or node in self._joined]
+
+    @cached_property
+    def _kinds(self) -> dict[Node, str]:
+        return Pairs(self.structure, self._divides).kinds
+
+    def _divides(self, use: WeightUse) -> bool:
+        return any(use.node.rule.factors[i].even % self.parts == 0 for i in use.kept)
+
+    @cached_property
+    def _joined(self) -> set[Node]:
+        """Products one of which contracts the other's columns, with nothing between that needs all of them at once, and
+        whose own are added to something: whoever splits weights at all splits these."""
+        found: set[Node] = set()
+        for use in self.uses.values():
+            reached, _, whole = self._followed(use)
+            ends = [node for node in reached if self._is_added(node.results[0])]
+            if ends and not whole and self._divides(use):
+                found.update((use.node, *ends))
+        return found
+
+    def _is_added(self, value: Value) -> bool:
+        """Whether a result is added to other data at once, but for what is made of parameters, and its forms."""
+        while len(users := self._users(value)) == 1 and value in self.structure.fed:
+            others = [one for one in users[0].operands if one is not value and one in self.structure.fed]
+            if others:
+                return users[0].op.name == "Add"
+            value = users[0].results[0]
+        return False
+
+    @cached_property
+    def _split_lookups(self) -> list[Node]:
+        """Look-ups in tables that are in parts: those whose rows divide."""
+        found = [one for one in self.structure.lookups if one[0].results[0].type.dtype.is_float]
+        return [node for node, i in found if node.rule.factors[i].even % self.parts == 0]
+
+    @cached_property
+    def _added_to_columns(self) -> set[Value]:
+        """What of parameters alone is combined with columns that are in parts: biases, scales."""
+        found: set[Value] = set()
+        for node, kind in self._kinds.items():
+            if kind == COLUMNS:
+                found |= self._followed(self.uses[node])[1]
+        return found
+
+    def _followed(self, use: WeightUse) -> tuple[set[Node], set[Value], bool]:
+        """What happens to a product's columns up to the next products: those that contract them, what is made of
+        parameters alone and meets them, and whether something between needs all of them at once."""
+        ahead, reached, met, whole = list(kept_dims(use)), set(), set(), False
+        seen = set(ahead)
+        for value, dim in ahead:
+            for node, operand in self.graph.users[value]:
+                if node not in self.forward or not node.op.has_rule:
+                    continue
+                factors = set(node.rule.operands[operand][dim])
+                if node in self.uses:
+                    reached |= {node} if factors & set(self.uses[node].contracted) else set()
+                    continue
+                inside = node.op.name == "Attention"
+                whole |= not inside and any(node.rule.factors[i].kind in (REDUCTION, REPLICATE) for i in factors)
+                others = zip(node.operands, node.rule.operands, strict=True)
+                met |= {one for one, dims in others if one not in self.structure.fed and _in(dims, factors)}
+                spots = [spot for spot in _dims_of(node, factors) if spot not in seen]
+                seen.update(spots)
+                ahead += spots
+        return reached, met, whole
+
+    def _sources(self, value: Value) -> set[Value]:
+        """The inputs that a value which no data goes into is made of."""
+        found, ahead = set(), [value]
+        for one in ahead:
+            made = self.graph.producers.get(one)
+            if made is None:
+                found.add(one)
+            elif one not in self.structure.fed:
+                ahead += made[0].operands
+        return found
+
+    def _users(self, value: Value) -> list[Node]:
+        return [user for user, _ in self.graph.users[value] if user in self.forward]
+
+    # -- sums over the ranks that split weights
+
+    @cached_property
+    def entering(self) -> int:
+        """Bytes of what goes into products by columns, once for each value: f."""
+        taken = {
+            self._origin(use.node.operands[use.data])
+            for node, use in self.uses.items()
+            if self._kinds.get(node) == COLUMNS
+        }
+        return sum(one.type.nbytes for one in (*taken, *self._shared) if self._needs_gradient(one))
+
+    @cached_property
+    def leaving(self) -> int:
+        """Bytes of what comes out of products by rows and of tables in parts, where it is summed: g."""
+        made = [node for node, kind in self._kinds.items() if kind == ROWS] + self._split_lookups
+        return sum(one.type.nbytes for one in {self._summed(node.results[0]) for node in made})
+
+    @cached_property
+    def returning(self) -> int:
+        """Bytes of the gradients that come back to these sums; one for results that are added to a stream one after
+        another."""
+        made = [node for node, kind in self._kinds.items() if kind == ROWS] + self._split_lookups
+        return sum(one.type.nbytes for one in {self._joins(self._summed(node.results[0])) for node in made})
+
+    def _joins(self, value: Value) -> Value:
+        """The last of sums that a value goes through with nothing else on the way."""
+        while len(users := self._users(value)) == 1 and users[0].op.name == "Add":
+            value = users[0].results[0]
+        return value
+
+    @cached_property
+    def beginnings(self) -> set[Value]:
+        """Streams that begin with no sum: taken apart by tokens with nothing to send, but gathered for the gradient of
+        what they are made of."""
+        open_nodes = {node for node, kind in self._kinds.items() if kind == ROWS} | set(self._split_lookups)
+        streams = Pairs(self.structure, self._divides).streams
+        open_nodes = [node for node in open_nodes if any(one in self.structure.fed for one in node.operands)]
+        made = {value for node in open_nodes for value in node.results}
+        return {one for one in streams if made.isdisjoint(self._ancestors({one}))}
+
+    @cached_property
+    def _shared(self) -> set[Value]:
+        """What is spread over all heads: columns of a product that lies whole, which go into attention."""
+        found: set[Value] = set()
+        for node in self.structure.forward:
+            if node.op.name == "BroadcastTo" and node.results[0].type.elements > node.operands[0].type.elements:
+                found |= {node.operands[0]} if self._is_of_whole(node.operands[0]) else set()
+        return found
+
+    def _is_of_whole(self, value: Value) -> bool:
+        """Whether a value comes, with no other product between, from one that lies whole, and from no other."""
+        found = self._made_by(value)
+        return bool(found) and not any(node in self._kinds for node in found)
+
+    def _made_by(self, value: Value) -> list[Node]:
+        """The products and look-ups that a value comes from, with no other between."""
+        ends = {*self.uses, *(node for node, _ in self.structure.lookups)}
+        ahead, seen, found = [value], {value}, []
+        for one in ahead:
+            node = self.graph.producers.get(one, (None, 0))[0]
+            if node is None or one not in self.structure.fed:
+                continue
+            if node in ends:
+                found.append(node)
+                continue
+            more = [operand for operand in node.operands if operand not in seen]
+            seen.update(more)
+            ahead += more
+        return found
+
+    def _origin(self, value: Value) -> Value:
+        """What a value is another form of (cast, turned), or the tokens that go to experts."""
+        while (made := self.graph.producers.get(value)) is not None:
+            if made[0].op.name != "DispatchTokens" and (len(made[0].operands) != 1 or not _is_form(made[0])):
+                return value
+            value = made[0].operands[0]
+        return value
+
+    def _needs_gradient(self, value: Value) -> bool:
+        return value in self._differentiated
+
+    @cached_property
+    def _differentiated(self) -> set[Value]:
+        return set(self.graph.cotangents.values())
+
+    def _summed(self, value: Value) -> Value:
+        """Where a result is summed: behind biases, other forms, the way back from experts, and the sum with the result
+        of another product."""
+        while True:
+            users = self._users(value)
+            if len(users) != 1:
+                return value
+            others = [one for one in users[0].operands if one is not value]
+            passes = _is_form(users[0]) and not others or users[0].op.name == "CombineTokens"
+            if users[0].op.name == "Add":
+                passes = all(one not in self.structure.fed or self._is_open(one) for one in others)
+            if not passes:
+                return value
+            value = users[0].results[0]
+
+    def _is_open(self, value: Value) -> bool:
+        """Whether a value is the result of a product by rows or of a look-up in parts, but for biases and its form."""
+        while (made := self.graph.producers.get(value)) is not None:
+            node = made[0]
+            if self._kinds.get(node) == ROWS or node in self._split_lookups:
+                return True
+            fed = [one for one in node.operands if one in self.structure.fed]
+            fed = fed[:1] if node.op.name == "CombineTokens" else fed
+            if len(fed) != 1 or node.op.name not in ("Add", "CombineTokens") and not _is_form(node):
+                return node.op.name == "Add" and len(fed) == 2 and all(map(self._is_open, fed))
+            (value,) = fed
+        return False
+
+    @property
+    def scores(self) -> int:
+        """Bytes of three numbers for each row of what the last product by columns makes: a loss over a vocabulary in
+        parts needs their largest, their sum and the one that is asked for."""
+        last = [
+            node for node, kind in self._kinds.items() if kind == COLUMNS and not self._followed(self.uses[node])[0]
+        ]
+        return sum(3 * node.results[0].type.nbytes // node.results[0].type.shape[-1] for node in last)
+
+    @property
+    def misplaced(self) -> float:
+        """Bytes of columns of fused products (queries, keys and values beside each other in one weight) that ranks
+        lack of their own, forward and backward: they have as many columns of all, but not their part of each."""
+        return sum(_lacking(pieces, self.parts) * value.type.nbytes for value, pieces in self._fused)
+
+    @cached_property
+    def _fused(self) -> list[tuple[Value, list[int]]]:
+        """Results of products by columns that are cut into pieces one behind the other, and the pieces."""
+        found: list[tuple[Value, list[int]]] = []
+        for node, kind in self._kinds.items():
+            value = node.results[0]
+            while kind == COLUMNS:
+                pieces = self._pieces(value)
+                if len(pieces) > 1:
+                    found.append((value, pieces))
+                users = self._users(value)
+                if len(users) != 1 or users[0].results[0].type.shape != value.type.shape:
+                    break
+                value = users[0].results[0]
+        return found
+
+    def _pieces(self, value: Value) -> list[int]:
+        """The sizes of the pieces along the last dim that a value is cut into."""
+        sizes = []
+        for node in self._users(value):
+            if node.op.name not in ("Split", "StridedSlice") or node.attrs.get("strides", (1,))[-1] != 1:
+                return []
+            if any(one.type.shape[:-1] != value.type.shape[:-1] for one in node.results):
+                return []
+            sizes += [one.type.shape[-1] for one in node.results]
+        return sizes if sum(sizes) == value.type.shape[-1] and max(Counter(sizes)) < sum(sizes) else []
+
+    @property
+    def statistics(self) -> int:
+        """Bytes of what is taken over the batch inside of the model (means, variances), summed over ranks; their
+        gradients are, too."""
+        found = 0
+        for node in self.structure.forward:
+            reduces = node.op.has_rule and len(node.operands) == 1 and node.operands[0].type.rank > 1
+            if reduces and node.results[0].type.elements > 1 and node.operands[0] in self.structure.fed:
+                batch = set(node.rule.operands[0][0])
+                found += node.results[0].type.nbytes if batch and batch <= set(node.rule.summed) else 0
+        return found
+
+    # -- attention and experts
+
+    @property
+    def attentions(self) -> list[tuple[int, int]]:
+        """Bytes of the queries and results, and of the keys and values, of each attention of the forward pass."""
+        found = [(node.results[0], *node.operands) for node in self.structure.forward if node.op.name == "Attention"]
+        return [
+            (query.type.nbytes + made.type.nbytes, key.type.nbytes + value.type.nbytes)
+            for made, query, key, value, *_ in found
+        ]
+
+    @property
+    def dispatched(self) -> list[tuple[int, int]]:
+        """Bytes of the tokens that go to experts alone, not to products that all tokens take besides, and of the rows
+        that experts get, by layer."""
+        found = [node for node in self.structure.forward if node.op.name == "DispatchTokens"]
+        columns = [use for node, use in self.uses.items() if self._kinds.get(node) == COLUMNS]
+        shared = {use.node.operands[use.data] for use in columns}
+        return [
+            (0 if node.operands[0] in shared else node.operands[0].type.nbytes, node.results[0].type.nbytes)
+            for node in found
+        ]
+
+    @property
+    def before(self) -> set[Value]:
+        """What streams that begin with no sum are made of."""
+        return self._ancestors(self.beginnings) - self.beginnings
+
+    def _ancestors(self, values: set[Value]) -> set[Value]:
+        """The values, and all that they are made of."""
+        found, ahead = set(values), list(values)
+        for one in ahead:
+            made = self.graph.producers.get(one)
+            more = [value for value in made[0].operands if value not in found] if made is not None else []
+            found.update(more)
+            ahead += more
+        return found
+
+    @property
+    def masks(self) -> int:
+        """Bytes of what is saved and all heads of an attention share: masks, slopes by distance."""
+        nodes = [node for node in self.structure.forward if node.op.name == "Attention"]
+        extra = {value for node in nodes for value in node.operands[3:] if (1, *value.type.shape)[-3] == 1}
+        return sum(one.type.nbytes for one in set(map(self._base, extra)) & self.saved)
+
+    @property
+    def saved(self) -> set[Value]:
+        """What the forward pass leaves for the backward one, but for what is made of parameters or of nothing; of views
+        what they are views of."""
+        fed = (value for node in self.structure.forward for value in node.results if value in self.structure.fed)
+        left = (value for value in fed if any(user not in self.forward for user, _ in self.graph.users[value]))
+        return {value for value in map(self._base, left) if value in self.graph.producers}
+
+    def _base(self, value: Value) -> Value:
+        while (made := self.graph.producers.get(value)) is not None and made[0].op.view and made[0].operands:
+            value = made[0].operands[0]
+        return value
+
+
+def _types(values: tuple[Value, ...]) -> Iterator:
+    return (value.type for value in values)
+
+
+def _in(dims: tuple[tuple[int, ...], ...], factors: set[int]) -> bool:
+    return any(factors & set(dim) for dim in dims)
+
+
+def _dims_of(node: Node, factors: set[int]) -> Iterator[Spot]:
+    for value, dims in zip(node.results, node.rule.results, strict=True):
+        yield from ((value, i) for i, dim in enumerate(dims) if factors & set(dim))
+
+
+def _is_form(node: Node) -> bool:
+    """Whether a node makes another form of what it takes: of as many elements, and linear in it."""
+    same = len(node.results) == 1 and node.results[0].type.elements == node.operands[0].type.elements
+    return same and any(not of or of == (0,) for of in node.op.linear)
+
+
+def _lacking(pieces: list[int], parts: int) -> float:
+    """Of columns in contiguous parts, the share of all that a rank has to get to have its part of each piece (of each
+    the rank that lacks most), and then to have its part of all again (the rank that lacks most of that)."""
+    total, start, forward, backward = sum(pieces), 0, 0.0, [0.0] * parts
+    for size in pieces:
+        mine = [(start + rank * size / parts, start + (rank + 1) * size / parts) for rank in range(parts)]
+        own = [(rank * total / parts, (rank + 1) * total / parts) for rank in range(parts)]
+        has = [_overlap(one, other) for one, other in zip(mine, own, strict=True)]
+        forward += max(size / parts - one for one in has)
+        for rank in range(parts):
+            backward[rank] += _overlap((start, start + size), own[rank]) - has[rank]
+        start += size
+    return (forward + max(backward)) / total
+
+
+def _overlap(one: tuple[float, float], other: tuple[float, float]) -> float:
+    return max(min(one[1], other[1]) - max(one[0], other[0]), 0.0)
