@@ -276,14 +276,14 @@ def reduce_prod_grad(g, x, *, axis=(), keep_dims=False):
     last = tuple(range(x.ndim - len(axes), x.ndim))
     moved = np.moveaxis(x, axes, last)
     flat = moved.reshape(*moved.shape[: x.ndim - len(axes)], -1)
-    others = _exclusive(np.cumprod, flat) * _exclusive(np.cumprod, flat[..., ::-1])[..., ::-1]
+    others = _exclusive(flat) * _exclusive(flat[..., ::-1])[..., ::-1]
     return np.moveaxis(others.reshape(moved.shape), last, axes) * _beside(g, x.ndim, axis, keep_dims)
 
 
-def _exclusive(cumulate: Callable, x: np.ndarray) -> np.ndarray:
+def _exclusive(x: np.ndarray) -> np.ndarray:
     """Cumulative products along the last dim that leave out the element itself."""
     result = np.ones_like(x)
-    cumulate(x[..., :-1], axis=-1, out=result[..., 1:])
+    np.cumprod(x[..., :-1], axis=-1, out=result[..., 1:])
     return result
 
 
