@@ -59,7 +59,7 @@ Laid = Mapping[int, Refs]
 def _choices(rule: Rule, mesh: Mesh) -> list[tuple[Laid, ...]]:
     """Per mesh axis all ways to lay the factors over it."""
     free = [i for i, factor in enumerate(rule.factors) if factor.splittable]
-    return [tuple(_axis_choices(mesh, name, size, rule, free)) for name, size in mesh.axes if size > 1]
+    return [tuple(_axis_choices(mesh.axis(name), rule, free)) for name, size in mesh.axes if size > 1]
 
 
 def _whole_choices(rule: Rule, groups: Sequence[Sequence[AxisRef]]) -> list[tuple[Laid, ...]]:
@@ -81,9 +81,8 @@ def _combined(rule: Rule, mesh: Mesh, choices: Sequence[Sequence[Laid]]) -> tupl
     return tuple(found)
 
 
-def _axis_choices(mesh: Mesh, name: str, size: int, rule: Rule, free: list[int]) -> Iterator[dict[int, Refs]]:
+def _axis_choices(whole_axis: AxisRef, rule: Rule, free: list[int]) -> Iterator[dict[int, Refs]]:
     """Ways to lay the factors over one axis, in factor order, larger leading splits first, rest unused."""
-    whole_axis = mesh.axis(name)
 
     def lay(place: int, rest: tuple, chosen: dict[int, Refs]) -> Iterator[dict[int, Refs]]:
         if place == len(free) or rest[0] is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +127,7 @@ def _with_rule(node: Node) -> tuple[Node]:
         rule = apart(node.operand_types, node.result_types)
     if (op, rule) == (node.op, node.given_rule):
         return (node,)
-    return (Node(op, node.operands, attrs, node.results, node.name, node.source, node.regions, rule),)
+    return (replace(node, op=op, attrs=attrs, given_rule=rule),)
 
 
 def _runs_alone(node: Node) -> bool:

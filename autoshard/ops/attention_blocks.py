@@ -252,7 +252,7 @@ def most_seen(q: Shape, k: Shape, queries: int, causal: bool, window: int = 0) -
 # -- what else makes scores: masks, and a sink
 
 
-def mask_marks(q: Shape, k: Shape, mask: Shape, rows: str = "q", columns: str = "[k]") -> str:
+def mask_marks(q: Shape, k: Shape, mask: Shape, columns: str = "[k]") -> str:
     """The dims of a mask in a rule: those of scores, or 1.
 
     Raises:
@@ -261,7 +261,7 @@ def mask_marks(q: Shape, k: Shape, mask: Shape, rows: str = "q", columns: str = 
     scores = (*q[:-1], k[-2])
     if len(mask) != len(scores) or any(own not in (1, of) for own, of in zip(mask, scores, strict=True)):
         raise ShapeError(f"Attention: what is added to scores {scores}, or hides them, has these dims or 1, not {mask}")
-    names = (*(f"h{i}" for i in range(len(q) - 2)), rows, columns)
+    names = (*(f"h{i}" for i in range(len(q) - 2)), "q", columns)
     return " ".join("1" if own == 1 else name for own, name in zip(mask, names, strict=True))
 
 

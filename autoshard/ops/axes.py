@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from autoshard.core.rule import Rule
 from autoshard.util.errors import ShapeError
@@ -19,6 +19,29 @@ def letters(count: int, skip: int = 0) -> list[str]:
 def words(names: Iterable[str]) -> str:
     """One tensor of a rule text; a scalar is `()`."""
     return " ".join(names) or "()"
+
+
+def unsplit_words(names: Iterable[str], dims: Container[int], mark: str = "") -> str:
+    """One tensor of a rule text, the whole of whose `dims` a rank needs; `mark` stands behind their names.
+
+    >>> unsplit_words("abc", (1,), "^8")
+    'a [b]^8 c'
+    """
+    return words(f"[{name}]{mark}" if dim in dims else name for dim, name in enumerate(names))
+
+
+def along_words(rank: int, dim: int, what: str) -> tuple[list[str], list[str], int]:
+    """Factor names of two tensors that differ in `dim` alone, and that dim counted from the front.
+
+    Raises:
+        ShapeError: a tensor of `rank` dims has no such dim.
+
+    >>> along_words(3, -1, "GatherD")
+    (['a', 'b', 'c'], ['a', 'b', 'd'], 2)
+    """
+    *names, other = letters(rank + 1)
+    dim = axis_index(dim, rank, what)
+    return names, [*names[:dim], other, *names[dim + 1 :]], dim
 
 
 def sized(text: str, names: Sequence[str], sizes: Sequence[int]) -> Rule:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import DType
-from autoshard.ops.axes import axis_index, letters, words
+from autoshard.ops.axes import axis_index, letters, unsplit_words, words
 from autoshard.ops.registry import operator
 from autoshard.ops.unary import native, real, wants
 
@@ -20,7 +20,7 @@ def along_rule(what: str, operands: int = 1) -> Callable[..., str]:
 
     def rule(x: Shape, *_: Shape, axis: int, **__: object) -> str:
         at = axis_index(axis, len(x), what)
-        dims = words(f"[{name}]" if i == at else name for i, name in enumerate(letters(len(x))))
+        dims = unsplit_words(letters(len(x)), (at,))
         return f"{', '.join([dims] * operands)} -> {dims}"
 
     return rule
@@ -116,7 +116,7 @@ def log_cum_sum_exp_grad(g, y, x, *, axis=-1):
 def _gone_rule(x: Shape, *, axis: int) -> str:
     at = axis_index(axis, len(x), "ModePosition")
     names = letters(len(x))
-    whole = words(f"[{name}]" if i == at else name for i, name in enumerate(names))
+    whole = unsplit_words(names, (at,))
     return f"{whole} -> {words(name if i != at else '1' for i, name in enumerate(names))}"
 
 

@@ -17,19 +17,8 @@ from autoshard.ops.best import best_exchange
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.options import Spreading
 from autoshard.ops.registry import Operator, operator
-from autoshard.ops.unary import BOOL, native
+from autoshard.ops.unary import BOOL, native, scipy_special
 from autoshard.util.errors import ShapeError
-
-
-def _special(name: str) -> Callable:
-    """A function of scipy.special by name, imported when it is first called: that takes long."""
-
-    def run(*xs: np.ndarray) -> np.ndarray:
-        from scipy import special
-
-        return getattr(special, name)(*map(native, xs))
-
-    return run
 
 
 def _one(name: str, run: Callable, meaning: str, of: Callable | None = None, flops: float = 10.0) -> Operator:
@@ -49,13 +38,6 @@ def _two(name: str, run: Callable, meaning: str, flops: float = 10.0) -> Operato
 
     two.__doc__ = meaning
     return two
-
-
-def _erf_inv(x: np.ndarray) -> np.ndarray:
-    """The inverse of erf: infinite at 1 and -1, NaN beyond."""
-    from scipy.special import erfinv
-
-    return erfinv(native(x))
 
 
 def _polygamma(n: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -87,14 +69,14 @@ chlo_tan = _one("ChloTan", np.tan, "The tangent.")
 
 # -- special functions
 
-chlo_erf = _one("ChloErf", _special("erf"), "The error function.")
-erfc = _one("ChloErfc", _special("erfc"), "1 minus the error function.")
-erf_inv = _one("ChloErfInv", _erf_inv, "The inverse of the error function.")
-lgamma = _one("ChloLgamma", _special("gammaln"), "The logarithm of the size of the gamma function.")
-digamma = _one("ChloDigamma", _special("psi"), "The derivative of lgamma.")
-bessel_i1e = _one("ChloBesselI1e", _special("i1e"), "The modified Bessel function I1, scaled by exp(-|x|).")
+chlo_erf = _one("ChloErf", scipy_special("erf"), "The error function.")
+erfc = _one("ChloErfc", scipy_special("erfc"), "1 minus the error function.")
+erf_inv = _one("ChloErfInv", scipy_special("erfinv"), "The inverse of erf: infinite at 1 and -1, NaN beyond.")
+lgamma = _one("ChloLgamma", scipy_special("gammaln"), "The logarithm of the size of the gamma function.")
+digamma = _one("ChloDigamma", scipy_special("psi"), "The derivative of lgamma.")
+bessel_i1e = _one("ChloBesselI1e", scipy_special("i1e"), "The modified Bessel function I1, scaled by exp(-|x|).")
 polygamma = _two("ChloPolygamma", _polygamma, "The derivative of digamma of the order that the first operand tells.")
-zeta = _two("ChloZeta", _special("zeta"), "The Hurwitz zeta function.")
+zeta = _two("ChloZeta", scipy_special("zeta"), "The Hurwitz zeta function.")
 
 # -- arithmetic
 

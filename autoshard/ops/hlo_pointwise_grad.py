@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from autoshard.core.tensortype import dtype
@@ -38,30 +37,20 @@ from autoshard.ops.hlo_pointwise import (
     round_away,
     tan,
 )
-from autoshard.ops.pointwise import add, div, greater, less, mul, select
+from autoshard.ops.pointwise import add, div, greater, less, mul, select, slope
 from autoshard.ops.reduce import sum_to
-from autoshard.ops.registry import Operator
 from autoshard.ops.source import fill, ones_like
 from autoshard.ops.unary import abs as absolute
 from autoshard.ops.unary import exp, floor, neg, reciprocal, rsqrt, scalar_add, scalar_mul, sign, square
 
-
-def _slope(op: Operator, slope: Callable) -> None:
-    """`slope(y, x)` times what comes from above."""
-
-    @op.gradient
-    def _(g, y, x):
-        return mul(g, slope(y, x))
-
-
-_slope(expm1, lambda y, x: scalar_add(y, addend=1.0))
-_slope(tan, lambda y, x: scalar_add(square(y), addend=1.0))
-_slope(sinh, lambda y, x: cosh(x))
-_slope(cosh, lambda y, x: sinh(x))
-_slope(asin, lambda y, x: rsqrt(scalar_add(neg(square(x)), addend=1.0)))
-_slope(acos, lambda y, x: neg(rsqrt(scalar_add(neg(square(x)), addend=1.0))))
-_slope(asinh, lambda y, x: rsqrt(scalar_add(square(x), addend=1.0)))
-_slope(acosh, lambda y, x: rsqrt(scalar_add(square(x), addend=-1.0)))
+slope(expm1, lambda y, x: scalar_add(y, addend=1.0))
+slope(tan, lambda y, x: scalar_add(square(y), addend=1.0))
+slope(sinh, lambda y, x: cosh(x))
+slope(cosh, lambda y, x: sinh(x))
+slope(asin, lambda y, x: rsqrt(scalar_add(neg(square(x)), addend=1.0)))
+slope(acos, lambda y, x: neg(rsqrt(scalar_add(neg(square(x)), addend=1.0))))
+slope(asinh, lambda y, x: rsqrt(scalar_add(square(x), addend=1.0)))
+slope(acosh, lambda y, x: rsqrt(scalar_add(square(x), addend=-1.0)))
 
 
 @atan.gradient
@@ -76,14 +65,14 @@ def _(g, y, x):
 
 # -- special functions
 
-_slope(chlo_square, lambda y, x: scalar_mul(x, factor=2.0))
-_slope(chlo_tan, lambda y, x: scalar_add(square(y), addend=1.0))
-_slope(cbrt, lambda y, x: reciprocal(scalar_mul(square(y), factor=3.0)))
-_slope(chlo_erf, lambda y, x: scalar_mul(exp(neg(square(x))), factor=2 / math.sqrt(math.pi)))
-_slope(erfc, lambda y, x: scalar_mul(exp(neg(square(x))), factor=-2 / math.sqrt(math.pi)))
-_slope(erf_inv, lambda y, x: scalar_mul(exp(square(y)), factor=math.sqrt(math.pi) / 2))
-_slope(lgamma, lambda y, x: digamma(x))
-_slope(digamma, lambda y, x: polygamma(ones_like(x), x))
+slope(chlo_square, lambda y, x: scalar_mul(x, factor=2.0))
+slope(chlo_tan, lambda y, x: scalar_add(square(y), addend=1.0))
+slope(cbrt, lambda y, x: reciprocal(scalar_mul(square(y), factor=3.0)))
+slope(chlo_erf, lambda y, x: scalar_mul(exp(neg(square(x))), factor=2 / math.sqrt(math.pi)))
+slope(erfc, lambda y, x: scalar_mul(exp(neg(square(x))), factor=-2 / math.sqrt(math.pi)))
+slope(erf_inv, lambda y, x: scalar_mul(exp(square(y)), factor=math.sqrt(math.pi) / 2))
+slope(lgamma, lambda y, x: digamma(x))
+slope(digamma, lambda y, x: polygamma(ones_like(x), x))
 
 
 @round_away.gradient

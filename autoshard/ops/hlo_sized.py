@@ -12,7 +12,7 @@ import numpy as np
 
 from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
-from autoshard.ops.axes import axis_index, letters, words
+from autoshard.ops.axes import axis_index, letters, unsplit_words, words
 from autoshard.ops.hlo_dynamic import start_index
 from autoshard.ops.hlo_gather import gather_slices
 from autoshard.ops.options import Spreading
@@ -134,8 +134,7 @@ def _select_rule(x: Shape, index: Shape, dim: int, batch_dims: int) -> str:
     rows = letters(len(x))
     picks = rows[:batch_dims] + letters(len(index) - batch_dims, skip=len(x))
     result = rows[:axis] + picks[batch_dims:] + rows[axis + 1 :]
-    held = [f"[{name}]" if i == axis else name for i, name in enumerate(rows)]
-    return f"{words(held)}, {words(picks)} -> {words(result)}"
+    return f"{unsplit_words(rows, (axis,))}, {words(picks)} -> {words(result)}"
 
 
 @operator("TorchIndexSelect", rule=_select_rule, dtype=_first, linear=((0,),), flops=0, spread=Spreading(foreign=True))

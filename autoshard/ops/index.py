@@ -8,14 +8,15 @@ as MindSpore has it, and one that lies outside is an error instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
-from autoshard.ops.axes import axis_index, letters, words
+from autoshard.ops.attributes import Place
+from autoshard.ops.axes import along_words, axis_index, letters, words
 from autoshard.ops.best import best_exchange
 from autoshard.ops.known import surely
 from autoshard.ops.options import Filling, Storage
@@ -23,6 +24,7 @@ from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
 Bound = tuple[str, dict[str, int]]
+Localize = Callable[[Mapping[str, Any], Place], dict[str, Any]]
 
 
 def _local(index: np.ndarray, size: int, offset: int, bound: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -40,19 +42,38 @@ def _local(index: np.ndarray, size: int, offset: int, bound: int = 0) -> tuple[n
     return local, (local >= 0) & (local < size)
 
 
-def _check_index(index: DType, what: str) -> None:
+def check_index(index: DType, what: str) -> None:
+    """Raise ShapeError unless the element type is one of whole numbers."""
     if index.numpy.kind not in "iu":
         raise ShapeError(f"{what}: indices must be whole numbers, not {index}")
 
 
-def _type_of_first(what: str):
+def type_of_first(what: str):
     """The dtype of the first operand; the last one must hold indices."""
 
     def element(*dtypes: DType, **attrs: object) -> DType:
-        _check_index(dtypes[-1], what)
+        check_index(dtypes[-1], what)
         return dtypes[0]
 
     return element
+
+
+# -- blocks of the looked-up dim on a rank
+
+
+def operand_block(along: str) -> Localize:
+    """A rank looks up in its block of the first operand along the dim that the attribute `along` names."""
+    return lambda attrs, place: {"offset": place.operand_offset(0, attrs[along] % place.operands[0].rank)}
+
+
+def result_block(along: str, size: str = "size") -> Localize:
+    """A rank makes its block of the result, `size` places along the dim that the attribute `along` names."""
+
+    def localize(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
+        dim = attrs[along] % place.results[0].rank
+        return {size: place.local_result()[dim], "offset": place.result_offset(dim)}
+
+    return localize
 
 
 # -- gather rows
@@ -78,7 +99,7 @@ def _gather_rule(params: Sequence[int], indices: Sequence[int], axis: int, **_: 
 @operator(
     "Gather",
     rule=_gather_rule,
-    dtype=_type_of_first("Gather"),
+    dtype=type_of_first("Gather"),
     linear=((0,),),
     flops=0,
     call=("axis",),
@@ -105,9 +126,7 @@ def _(g, y, params, indices, axis, offset, bound):
     return gather_grad(g, indices, size=params.shape[axis], axis=axis, offset=offset, bound=bound), None
 
 
-@gather.localize
-def _(attrs, place):
-    return {"offset": place.operand_offset(0, attrs["axis"] % place.operands[0].rank)}
+gather.localize(operand_block("axis"))
 
 
 def _scatter_axis(g: int, indices: int, axis: int) -> int:
@@ -126,7 +145,7 @@ def _gather_grad_rule(g: Sequence[int], indices: Sequence[int], size: int, axis:
 @operator(
     "GatherGrad",
     rule=_gather_grad_rule,
-    dtype=_type_of_first("GatherGrad"),
+    dtype=type_of_first("GatherGrad"),
     linear=((0,),),
     flops=0,
     filling=Filling(fills=_bounded),
@@ -157,10 +176,7 @@ def _(g, y, x, indices, size, axis, offset, bound):
     return gather(g, indices, axis=axis, offset=offset, bound=bound), None
 
 
-@gather_grad.localize
-def _(attrs, place):
-    axis = attrs["axis"] % place.results[0].rank
-    return {"size": place.local_result()[axis], "offset": place.result_offset(axis)}
+gather_grad.localize(result_block("axis"))
 
 
 # -- one-hot
@@ -176,7 +192,7 @@ def _one_hot_rule(indices: Sequence[int], depth: int, axis: int, **_: object) ->
 
 
 def _one_hot_type(indices: DType, dtype: str, **_: object) -> str:
-    _check_index(indices, "OneHot")
+    check_index(indices, "OneHot")
     return dtype
 
 
@@ -199,31 +215,21 @@ def _(g, y, indices, **attrs):
     return None
 
 
-@one_hot.localize
-def _(attrs, place):
-    axis = attrs["axis"] % place.results[0].rank
-    return {"depth": place.local_result()[axis], "offset": place.result_offset(axis)}
+one_hot.localize(result_block("axis", size="depth"))
 
 
 # -- gather along an axis
 
 
-def _along_words(rank: int, dim: int, what: str) -> tuple[list[str], list[str], int]:
-    """Factor names of the looked-up tensor and of the index; they differ in `dim` alone."""
-    *rows, pick = letters(rank + 1)
-    dim = axis_index(dim, rank, what)
-    return rows, [*rows[:dim], pick, *rows[dim + 1 :]], dim
-
-
 def _gather_d_rule(x: Sequence[int], index: Sequence[int], dim: int, **_: object) -> str:
-    rows, picks = _along_words(len(x), dim, "GatherD")[:2]
+    rows, picks = along_words(len(x), dim, "GatherD")[:2]
     return f"{words(rows)}, {words(picks)} -> {words(picks)}"
 
 
 @operator(
     "GatherD",
     rule=_gather_d_rule,
-    dtype=_type_of_first("GatherD"),
+    dtype=type_of_first("GatherD"),
     linear=((0,),),
     flops=0,
     call=("x", "dim", "index"),
@@ -248,20 +254,18 @@ def _(g, y, x, index, dim, offset, bound):
     return gather_d_grad(g, index, size=x.shape[dim], dim=dim, offset=offset, bound=bound), None
 
 
-@gather_d.localize
-def _(attrs, place):
-    return {"offset": place.operand_offset(0, attrs["dim"] % place.operands[0].rank)}
+gather_d.localize(operand_block("dim"))
 
 
 def _gather_d_grad_rule(g: Sequence[int], index: Sequence[int], size: int, dim: int, **_: object) -> Bound:
-    rows, picks, dim = _along_words(len(g), dim, "GatherDGrad")
+    rows, picks, dim = along_words(len(g), dim, "GatherDGrad")
     return f"{words(picks)}, {words(picks)} -> {words(rows)}", {rows[dim]: size}
 
 
 @operator(
     "GatherDGrad",
     rule=_gather_d_grad_rule,
-    dtype=_type_of_first("GatherDGrad"),
+    dtype=type_of_first("GatherDGrad"),
     linear=((0,),),
     flops=0,
     filling=Filling(fills=_bounded),
@@ -281,10 +285,7 @@ def _(g, y, x, index, size, dim, offset, bound):
     return gather_d(g, index, dim=dim, offset=offset, bound=bound), None
 
 
-@gather_d_grad.localize
-def _(attrs, place):
-    dim = attrs["dim"] % place.results[0].rank
-    return {"size": place.local_result()[dim], "offset": place.result_offset(dim)}
+gather_d_grad.localize(result_block("dim"))
 
 
 # -- top-k

@@ -6,14 +6,12 @@ Ranks that hold parts of the elements end with a partial maximum, minimum or pro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
-from autoshard.ops.axes import axis_index, letters, words
-from autoshard.ops.index import gather_d
+from autoshard.ops.axes import along_words, axis_index, letters, unsplit_words, words
+from autoshard.ops.index import gather_d, result_block, type_of_first
 from autoshard.ops.options import Filling
 from autoshard.ops.padding import neutral_element
 from autoshard.ops.pointwise import mul
@@ -25,27 +23,20 @@ Shape = Sequence[int]
 _UFUNCS = {"max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
-def _words(rank: int, dim: int) -> tuple[str, str, str]:
-    """Dims of the elements, of the places, and the factor of the places."""
-    *names, place = letters(rank + 1)
-    dim = axis_index(dim, rank, "IndexReduce")
-    return words(names), words([*names[:dim], place, *names[dim + 1 :]]), place
-
-
 def _rule(x: Shape, index: Shape, *, size: int, dim: int, by: str, **_: object) -> tuple[str, dict[str, int]]:
     if by not in _UFUNCS:
         raise ShapeError(f"IndexReduce by {by!r}; known are {', '.join(_UFUNCS)}")
-    names, places, place = _words(len(x), dim)
-    return f"{names}, {names} -> {places} by {by}", {place: size}
+    names, places, dim = along_words(len(x), dim, "IndexReduce")
+    return f"{words(names)}, {words(names)} -> {words(places)} by {by}", {places[dim]: size}
 
 
-def _type(x: DType, index: DType, **_: object) -> DType:
-    if index.numpy.kind not in "iu":
-        raise ShapeError(f"IndexReduce: indices must be whole numbers, not {index}")
-    return x
-
-
-@operator("IndexReduce", rule=_rule, dtype=_type, flops=1, filling=Filling(neutral="own", fills={1: -1}))
+@operator(
+    "IndexReduce",
+    rule=_rule,
+    dtype=type_of_first("IndexReduce"),
+    flops=1,
+    filling=Filling(neutral="own", fills={1: -1}),
+)
 def index_reduce(x, index, *, size, dim=-1, by="max", offset=0):
     """For each of `size` places along `dim` the elements of x whose index names it, put together `by` max, min or prod.
 
@@ -59,10 +50,7 @@ def index_reduce(x, index, *, size, dim=-1, by="max", offset=0):
     return np.moveaxis(out, -1, dim)
 
 
-@index_reduce.localize
-def _(attrs: dict[str, Any], place: Any) -> dict[str, Any]:
-    dim = attrs["dim"] % place.results[0].rank
-    return {"size": place.local_result()[dim], "offset": place.result_offset(dim)}
+index_reduce.localize(result_block("dim"))
 
 
 @index_reduce.gradient
@@ -77,11 +65,11 @@ def _(g, y, x, index, size, dim, by, offset):
 
 def _others_rule(x: Shape, index: Shape, *, dim: int) -> str:
     at = axis_index(dim, len(x), "OthersProduct")
-    names = words(f"[{name}]" if i == at else name for i, name in enumerate(letters(len(x))))
+    names = unsplit_words(letters(len(x)), (at,))
     return f"{names}, {names} -> {names}"
 
 
-@operator("OthersProduct", rule=_others_rule, dtype=_type, flops=4)
+@operator("OthersProduct", rule=_others_rule, dtype=type_of_first("IndexReduce"), flops=4)
 def others_product(x, index, *, dim=-1):
     """For each element the product of the other elements along `dim` with the same index; exact where some are 0."""
     values, rows = np.moveaxis(x, dim, -1), np.moveaxis(index, dim, -1)
@@ -121,8 +109,6 @@ def extreme_shares(g, y, x, index, *, dim=-1, offset=0):
 
 
 def _shares_rule(rank: int, dim: int) -> str:
-    *names, place = letters(rank + 1)
-    at = axis_index(dim, rank, "ExtremeShares")
-    picks = words(f"[{name}]" if i == at else name for i, name in enumerate(names))
-    places = words(f"[{place}]" if i == at else name for i, name in enumerate(names))
+    names, others, at = along_words(rank, dim, "ExtremeShares")
+    picks, places = (unsplit_words(one, (at,)) for one in (names, others))
     return f"{places}, {places}, {picks}, {picks} -> {picks}"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoshard.core.tensortype import DType
-from autoshard.ops.axes import axis_index, letters, words
-from autoshard.ops.index import gather, gather_d
+from autoshard.ops.axes import along_words, letters, words
+from autoshard.ops.index import gather, gather_d, operand_block
 from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
@@ -49,10 +49,8 @@ def _(attrs, place):
 
 
 def _elements_rule(x: Shape, last: Shape, index: Shape, *, dim: int, **_: object) -> str:
-    *names, place = letters(len(x) + 1)
-    at = axis_index(dim, len(x), "LastElements")
-    places = words([*names[:at], place, *names[at + 1 :]])
-    return f"{words(names)}, {places}, {words(names)} -> {places}"
+    names, places = along_words(len(x), dim, "LastElements")[:2]
+    return f"{words(names)}, {words(places)}, {words(names)} -> {words(places)}"
 
 
 @operator("LastElements", rule=_elements_rule, dtype=_type, linear=((0,),), flops=0)
@@ -66,6 +64,4 @@ def _(g, y, x, last, index, dim, offset):
     return gather_d(g, index, dim=dim), None, None
 
 
-@last_elements.localize
-def _(attrs, place):
-    return {"offset": place.operand_offset(0, attrs["dim"] % place.operands[0].rank)}
+last_elements.localize(operand_block("dim"))

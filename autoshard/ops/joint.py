@@ -14,7 +14,7 @@ import numpy as np
 
 from autoshard.core.rule import Rule
 from autoshard.ops.attributes import Place
-from autoshard.ops.axes import axis_index, letters, sized, whole_numbers, words
+from autoshard.ops.axes import axis_index, letters, sized, unsplit_words, whole_numbers, words
 from autoshard.ops.laid import Laid, box
 from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
@@ -38,7 +38,7 @@ def _joined_rule(shape: Sequence[int], axis: int, parts: Sequence[int], operands
     names, total = letters(len(shape)), sum(parts)
     common = common_parts(*parts, total)
     mark = f"^{common}" if common else ""
-    dims = words(f"[{name}]{mark}" if i == axis else name for i, name in enumerate(names))
+    dims = unsplit_words(names, (axis,), mark)
     sizes = [total if i == axis else size for i, size in enumerate(shape)]
     return sized(f"{', '.join([dims] * operands)} -> {', '.join([dims] * results)}", names, sizes)
 

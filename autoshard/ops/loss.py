@@ -249,11 +249,11 @@ def _real_pair(*operands: DType, **_: object) -> DType:
     return max(floats, key=lambda one: one.itemsize) if floats else element_type("f32")
 
 
-def _elementwise_loss(name: str, value: Callable, slope: Callable, total: Callable | None, flops: float, text: str):
+def _elementwise_loss(name: str, value: Callable, slope: Callable, total: Callable | None, text: str):
     """A loss of the difference x - y and its gradient, from kernels; `total` is a faster sum of `value`, `slope` gets
     the difference, whose memory it may use."""
 
-    @operator(name, rule=_elementwise_rule(name), dtype=_real_pair, flops=flops, filling=Filling(neutral="yes"))
+    @operator(name, rule=_elementwise_rule(name), dtype=_real_pair, flops=3, filling=Filling(neutral="yes"))
     def loss(x, y, *, reduction="mean", count=0):
         if not _reduction(reduction, name):
             return value(x, y)
@@ -265,7 +265,7 @@ def _elementwise_loss(name: str, value: Callable, slope: Callable, total: Callab
         rule=_grad_rule(name),
         dtype=_real_pair,
         linear=((0,),),
-        flops=flops,
+        flops=3,
         filling=Filling(over=((1, 2),)),
     )
     def grad(g, x, y, *, reduction="mean", count=0, out=None):
@@ -308,6 +308,6 @@ def _signs(difference: np.ndarray) -> np.ndarray:
 
 
 mse_loss, mse_loss_grad = _elementwise_loss(
-    "MSELoss", lambda x, y: np.square(x - y), _twice, _squares, 3, "Squared differences"
+    "MSELoss", lambda x, y: np.square(x - y), _twice, _squares, "Squared differences"
 )
-l1_loss, l1_loss_grad = _elementwise_loss("L1Loss", lambda x, y: np.abs(x - y), _signs, None, 3, "Absolute differences")
+l1_loss, l1_loss_grad = _elementwise_loss("L1Loss", lambda x, y: np.abs(x - y), _signs, None, "Absolute differences")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.ops.axes import axis_index, letters, words
+from autoshard.ops.axes import axis_index, letters, unsplit_words, words
 from autoshard.ops.folding import widened
 from autoshard.ops.options import Filling, Storage
 from autoshard.ops.pointwise import add, div, mul, sub
@@ -22,16 +22,12 @@ from autoshard.util.errors import ShapeError
 Shape = tuple[int, ...]
 
 
-def _marked(names: list[str], whole: range) -> str:
-    return words(f"[{name}]" if i in whole else name for i, name in enumerate(names))
-
-
 def _axis_rule(name: str, operands: int):
     """All operands and the result alike, `axis` whole."""
 
     def rule(*shapes: Shape, axis: int) -> str:
         at = axis_index(axis, len(shapes[0]), name)
-        text = _marked(letters(len(shapes[0])), range(at, at + 1))
+        text = unsplit_words(letters(len(shapes[0])), range(at, at + 1))
         return f"{', '.join([text] * operands)} -> {text}"
 
     return rule
@@ -151,8 +147,8 @@ def _norm_rule(name: str):
                     f"not {tuple(shape)}"
                 )
         names = letters(len(x))
-        text = _marked(names, range(first, len(x)))
-        small = _marked(names[first:], range(len(x)))
+        text = unsplit_words(names, range(first, len(x)))
+        small = unsplit_words(names[first:], range(len(x)))
         return f"{', '.join([text] + [small] * len(params))} -> {text}"
 
     return rule
@@ -225,7 +221,7 @@ def _(x, gamma, begin_norm_axis, epsilon):
 
 def _standardize_rule(x: Shape, *, begin_norm_axis: int, **_: object) -> str:
     first, names = _first(begin_norm_axis, x, "Standardize"), letters(len(x))
-    text = _marked(names, range(first, len(x)))
+    text = unsplit_words(names, range(first, len(x)))
     return f"{text} -> {text}, {words(names[:first] + ['1'] * (len(x) - first))}"
 
 
@@ -245,9 +241,9 @@ def _(x, begin_norm_axis, epsilon, center):
 
 def _norm_grad_rule(g: Shape, unit: Shape, rstd: Shape, gamma: Shape, *, begin_norm_axis: int, **_: object) -> str:
     first, names = _first(begin_norm_axis, g, "NormGrad"), letters(len(g))
-    text = _marked(names, range(first, len(g)))
+    text = unsplit_words(names, range(first, len(g)))
     small = words(names[:first] + ["1"] * (len(g) - first))
-    return f"{text}, {text}, {small}, {_marked(names[first:], range(len(g)))} -> {text}"
+    return f"{text}, {text}, {small}, {unsplit_words(names[first:], range(len(g)))} -> {text}"
 
 
 @operator(

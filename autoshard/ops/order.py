@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import DType
-from autoshard.ops.axes import axis_index, letters, words
+from autoshard.ops.axes import along_words, axis_index, letters, unsplit_words, words
+from autoshard.ops.index import check_index, result_block
 from autoshard.ops.options import Filling
 from autoshard.ops.registry import operator
-from autoshard.util.errors import ShapeError
 
 Shape = Sequence[int]
+_block = result_block("dim")
 
 
 def _sorted_rule(x: Shape, *, axis: int, **_: object) -> str:
     at = axis_index(axis, len(x), "ArgSort")
-    dims = words(f"[{name}]" if i == at else name for i, name in enumerate(letters(len(x))))
+    dims = unsplit_words(letters(len(x)), (at,))
     return f"{dims} -> {dims}"
 
 
@@ -37,21 +38,13 @@ def _(g, y, x, **_):
     return None
 
 
-def _last_words(index: Shape, dim: int) -> tuple[list[str], list[str], int]:
-    """Factor names of the index and of the places; they differ in `dim` alone."""
-    *names, place = letters(len(index) + 1)
-    dim = axis_index(dim, len(index), "LastAlong")
-    return names, [*names[:dim], place, *names[dim + 1 :]], dim
-
-
 def _last_rule(index: Shape, *, size: int, dim: int, **_: object) -> tuple[str, dict[str, int]]:
-    names, places, dim = _last_words(index, dim)
+    names, places, dim = along_words(len(index), dim, "LastAlong")
     return f"{words(names)} -> {words(places)} by max", {places[dim]: size}
 
 
 def _whole_type(index: DType, **_: object) -> str:
-    if index.numpy.kind not in "iu":
-        raise ShapeError(f"LastAlong: indices must be whole numbers, not {index}")
+    check_index(index, "LastAlong")
     return "i32"
 
 
@@ -79,9 +72,4 @@ def _(g, y, index, **_):
 
 @last_along.localize
 def _(attrs: dict[str, Any], place: Any) -> dict[str, Any]:
-    dim = attrs["dim"] % place.results[0].rank
-    return {
-        "size": place.local_result()[dim],
-        "offset": place.result_offset(dim),
-        "start": place.operand_offset(0, dim),
-    }
+    return {**_block(attrs, place), "start": place.operand_offset(0, attrs["dim"] % place.results[0].rank)}

@@ -43,6 +43,14 @@ def _slopes(op: Operator, left: Callable, right: Callable) -> None:
         )
 
 
+def slope(op: Operator, by: Callable) -> None:
+    """Make `by(y, x)` times what comes from above the gradient of an operator of one operand."""
+
+    @op.gradient
+    def _(g, y, x):
+        return mul(g, by(y, x))
+
+
 def _comparison(name: str, run: np.ufunc) -> Operator:
     return _binary(name, run, of=lambda x, y: BOOL)
 

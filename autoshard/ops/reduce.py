@@ -14,7 +14,7 @@ import numpy as np
 
 from autoshard.core.tensortype import DType, dtype
 from autoshard.ops.attributes import Place
-from autoshard.ops.axes import axis_index, axis_indices, letters, words
+from autoshard.ops.axes import axis_index, axis_indices, letters, unsplit_words, words
 from autoshard.ops.best import best_exchange
 from autoshard.ops.folding import widened
 from autoshard.ops.options import Filling, Storage
@@ -56,7 +56,7 @@ def _mean_type(x: DType, **_: object) -> DType:
 def _way_back(name: str, x: Shape, axis: Any, keep_dims: bool) -> str:
     """The rule from a reduced tensor and the x that it came from to one like x, which needs all of the reduced dims."""
     names, axes = letters(len(x)), _axes(axis, len(x), name)
-    whole = words(f"[{one}]" if i in axes else one for i, one in enumerate(names))
+    whole = unsplit_words(names, axes)
     return f"{words(_kept(names, axes, keep_dims))}, {whole} -> {whole}"
 
 
@@ -276,14 +276,14 @@ def reduce_prod_grad(g, x, *, axis=(), keep_dims=False):
     last = tuple(range(x.ndim - len(axes), x.ndim))
     moved = np.moveaxis(x, axes, last)
     flat = moved.reshape(*moved.shape[: x.ndim - len(axes)], -1)
-    others = _exclusive(np.cumprod, flat) * _exclusive(np.cumprod, flat[..., ::-1])[..., ::-1]
+    others = _exclusive(flat) * _exclusive(flat[..., ::-1])[..., ::-1]
     return np.moveaxis(others.reshape(moved.shape), last, axes) * _beside(g, x.ndim, axis, keep_dims)
 
 
-def _exclusive(cumulate: Callable, x: np.ndarray) -> np.ndarray:
+def _exclusive(x: np.ndarray) -> np.ndarray:
     """Cumulative products along the last dim that leave out the element itself."""
     result = np.ones_like(x)
-    cumulate(x[..., :-1], axis=-1, out=result[..., 1:])
+    np.cumprod(x[..., :-1], axis=-1, out=result[..., 1:])
     return result
 
 
@@ -311,7 +311,7 @@ def _position(name: str, run: Callable) -> Operator:
         at = axis_index(axis, len(x), name)
         names = letters(len(x))
         mark = f"^{x[at]}" if x[at] > 1 else ""
-        whole = words(f"[{letter}]{mark}" if i == at else letter for i, letter in enumerate(names))
+        whole = unsplit_words(names, (at,), mark)
         return f"{whole} -> {words(_kept(names, (at,), keep_dims))}"
 
     @operator(name, rule=rule, dtype="i32")
@@ -334,7 +334,7 @@ arg_min = _position("ArgMin", np.argmin)
 def _cumulative_rule(x: Shape, *, axis: int, **_: object) -> str:
     at = axis_index(axis, len(x), "CumSum")
     mark = f"^{x[at]}" if x[at] > 1 else ""
-    names = words(f"[{name}]{mark}" if i == at else name for i, name in enumerate(letters(len(x))))
+    names = unsplit_words(letters(len(x)), (at,), mark)
     return f"{names} -> {names}"
 
 

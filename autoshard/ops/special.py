@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from autoshard.core.tensortype import dtype
 from autoshard.ops.hlo_chlo import bessel_i1e, polygamma
-from autoshard.ops.pointwise import add, div, equal, mul, select, sub
+from autoshard.ops.pointwise import add, div, equal, mul, select, slope, sub
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.source import fill
-from autoshard.ops.unary import exp, fit, native, real, reciprocal, scalar_add, scalar_mul, sign, square, wants
-
-
-def _special(name: str) -> Callable[..., np.ndarray]:
-    """A function of scipy.special by name, imported when it is first called: that takes long."""
-
-    def run(*xs: np.ndarray) -> np.ndarray:
-        from scipy import special
-
-        return getattr(special, name)(*map(native, xs))
-
-    return run
+from autoshard.ops.unary import (
+    exp,
+    fit,
+    native,
+    real,
+    reciprocal,
+    scalar_add,
+    scalar_mul,
+    scipy_special,
+    sign,
+    square,
+    wants,
+)
 
 
 def _one(name: str, function: str, meaning: str) -> Operator:
-    run = _special(function)
+    run = scipy_special(function)
 
     @operator(name, rule="... -> ...", dtype=real, flops=20)
     def one(x):
@@ -38,7 +38,7 @@ def _one(name: str, function: str, meaning: str) -> Operator:
 
 
 def _two(name: str, function: str, meaning: str) -> Operator:
-    run = _special(function)
+    run = scipy_special(function)
 
     @operator(name, rule="..., ... -> ...", dtype=real, flops=40)
     def two(x, y):
@@ -73,7 +73,7 @@ def spherical_bessel_j0(x):
 @operator("AiryAi", rule="... -> ...", dtype=real, flops=40)
 def airy_ai(x):
     """The Airy function Ai."""
-    return _special("airy")(x)[0]
+    return scipy_special("airy")(x)[0]
 
 
 # -- error functions
@@ -88,14 +88,6 @@ igamma = _two("Igamma", "gammainc", "The lower incomplete gamma function, regula
 igammac = _two("Igammac", "gammaincc", "The upper incomplete gamma function, regularized, of order x.")
 
 # -- gradients
-
-
-def _slope(op: Operator, slope: Callable) -> None:
-    """`slope(y, x)` times what comes from above."""
-
-    @op.gradient
-    def _(g, y, x):
-        return mul(g, slope(y, x))
 
 
 def _i1_slope(y, x):
@@ -123,13 +115,13 @@ def _name(x):
     return dtype(x.dtype).name
 
 
-_slope(bessel_i0, lambda y, x: bessel_i1(x))
-_slope(bessel_i0e, lambda y, x: sub(bessel_i1e(x), mul(sign(x), y)))
-_slope(bessel_i1, _i1_slope)
-_slope(bessel_i1e, _i1e_slope)
-_slope(erfcx, lambda y, x: scalar_add(scalar_mul(mul(x, y), factor=2.0), addend=-2 / math.sqrt(math.pi)))
-_slope(ndtri, lambda y, x: scalar_mul(exp(scalar_mul(square(y), factor=0.5)), factor=math.sqrt(2 * math.pi)))
-_slope(
+slope(bessel_i0, lambda y, x: bessel_i1(x))
+slope(bessel_i0e, lambda y, x: sub(bessel_i1e(x), mul(sign(x), y)))
+slope(bessel_i1, _i1_slope)
+slope(bessel_i1e, _i1e_slope)
+slope(erfcx, lambda y, x: scalar_add(scalar_mul(mul(x, y), factor=2.0), addend=-2 / math.sqrt(math.pi)))
+slope(ndtri, lambda y, x: scalar_mul(exp(scalar_mul(square(y), factor=0.5)), factor=math.sqrt(2 * math.pi)))
+slope(
     log_ndtr,
     lambda y, x: scalar_mul(reciprocal(erfcx(scalar_mul(x, factor=-math.sqrt(0.5)))), factor=math.sqrt(2 / math.pi)),
 )

@@ -152,17 +152,19 @@ def flat(op: Operator) -> Operator:
     return op
 
 
-def _erf(x: np.ndarray) -> np.ndarray:
-    # Imported where it is used, here and below: scipy takes longer to import than all else together.
-    from scipy.special import erf
+def scipy_special(name: str) -> Callable[..., Any]:
+    """A function of scipy.special by name."""
 
-    return erf(native(x))
+    def run(*xs: np.ndarray) -> Any:
+        # Imported when it is first called: scipy takes longer to import than all else together.
+        from scipy import special
+
+        return getattr(special, name)(*map(native, xs))
+
+    return run
 
 
-def _expit(x: np.ndarray) -> np.ndarray:
-    from scipy.special import expit
-
-    return expit(native(x))
+_erf, _expit = scipy_special("erf"), scipy_special("expit")
 
 
 def native(x: np.ndarray) -> np.ndarray:

@@ -19,19 +19,17 @@ LOOPS = ("While",)
 
 def wanted_outside(plan: Plan, node: Node, region: Region) -> Iterator[tuple[Value, Layout, Node]]:
     """What a region uses from outside, at any depth: the value, the layout that it is wanted in, and who wants it."""
-    captured = set(region.captured)
-    place = node.regions.index(region)
-    yield from _uses(plan, region, captured)
-    ends = zip(region.outputs, borders(node, plan.strategy(node), place).yields, strict=True)
-    yield from ((value, layout, node) for value, layout in ends if value in captured)
+    return _uses(plan, node, node.regions.index(region), set(region.captured))
 
 
-def _uses(plan: Plan, region: Region, captured: set[Value]) -> Iterator[tuple[Value, Layout, Node]]:
+def _uses(plan: Plan, node: Node, index: int, captured: set[Value]) -> Iterator[tuple[Value, Layout, Node]]:
+    """Those of the captured values that the region of that index wants."""
+    region = node.regions[index]
     for user in region.nodes:
         for value, layout in zip(user.operands, plan.strategy(user).operand_layouts, strict=True):
             if value in captured:
                 yield value, layout, user
-        for i, inner in enumerate(user.regions):
-            yield from _uses(plan, inner, captured)
-            ends = zip(inner.outputs, borders(user, plan.strategy(user), i).yields, strict=True)
-            yield from ((value, layout, user) for value, layout in ends if value in captured)
+        for inner in range(len(user.regions)):
+            yield from _uses(plan, user, inner, captured)
+    ends = zip(region.outputs, borders(node, plan.strategy(node), index).yields, strict=True)
+    yield from ((value, layout, node) for value, layout in ends if value in captured)

@@ -63,6 +63,7 @@ def agreed(first: Iterable[Refs | None], second: Iterable[Refs | None], both: bo
     """
     result: Refs = ()
     grow = True
+    # Written twice: one loop over both lists takes half as long again, and this runs for each factor of each visit.
     for axes in first:
         if axes and axes != result:
             if result:

@@ -225,7 +225,7 @@ class AxisHistory:
                 yield CALL, source, dim
         if op.held is None:
             return
-        same, others = _meeting(op, self._rule_of(op), op.held.index(value) if value in op.held else None, dim)
+        same, others = _meeting(self._rule_of(op), op.held.index(value) if value in op.held else None, dim)
         for tensor, of_dim in (*same, *others):
             yield RESHARD, op.held[tensor], of_dim
 
@@ -246,7 +246,7 @@ class AxisHistory:
             has = now.dims[dim].axes if now is not None else ()
             axes = tuple(rest for axis in had.axes for rest in _without(axis, has))
             if axes:
-                lost.append(Lost(dim, axes, _why_lost(value, dim, before, axes)))
+                lost.append(Lost(dim, axes, _why_lost(value, dim, before)))
         return lost
 
     # -- reading the log
@@ -337,9 +337,7 @@ def _given(number: int, event: Event, placed: AddedAxes, places: list[Place], of
     return _Given(number, how, into, placed.axes, places[placed.source], out_of, number - 1, tensors, placed.factor)
 
 
-def _meeting(
-    op: Op, rule: Rule | None, tensor: int | None, dim: int
-) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def _meeting(rule: Rule | None, tensor: int | None, dim: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """The (tensor, dim) that share a factor with a dim of an operator's tensor, and all others."""
     if rule is None or tensor is None:
         return [], []
@@ -393,7 +391,7 @@ def _ends(piece: AxisRef, other: AxisRef) -> list[AxisRef]:
 UNEVEN, PIECES, MOVED = "uneven", "pieces", "moved"
 
 
-def _why_lost(value: Val | Output, dim: int, before: Sharding, axes: Refs) -> str:
+def _why_lost(value: Val | Output, dim: int, before: Sharding) -> str:
     """UNEVEN parts at a boundary, PIECES of axes at main's inputs and outputs, or MOVED to fit an operator."""
     maker = value.defining if isinstance(value, Val) else None
     if maker is not None and maker.name not in ("Call", "ManualComputation"):

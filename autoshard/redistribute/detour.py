@@ -16,13 +16,13 @@ from autoshard.redistribute.digits import Cuts
 def meeting_points(before: Layout, after: Layout, shape: tuple[int, ...]) -> Iterator[Layout]:
     """Layouts between the two, other than themselves, each once."""
     known = {before, after}
-    for point in _points(before, after, shape):
+    for point in _points(before, after):
         if point not in known and point.divides(shape):
             known.add(point)
             yield point
 
 
-def _points(before: Layout, after: Layout, shape: tuple[int, ...]) -> Iterator[Layout]:
+def _points(before: Layout, after: Layout) -> Iterator[Layout]:
     unfit = [dim for dim in range(before.rank) if _unfit(before.parts[dim], after.parts[dim])]
     for layout, other in ((before, after), (after, before)):
         for dim in unfit:

@@ -147,7 +147,7 @@ class Momentum(Optimizer):
         weight_decay: float = 0.0,
         use_nesterov: bool = False,
     ) -> None:
-        _in_range("Momentum", "momentum", momentum, 0.0, 1.0)
+        _check_share("Momentum", "momentum", momentum)
         super().__init__(params, learning_rate, weight_decay, momentum=momentum, nesterov=use_nesterov)
 
 
@@ -162,7 +162,7 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        _in_range("SGD", "momentum", momentum, 0.0, 1.0)
+        _check_share("SGD", "momentum", momentum)
         if nesterov and not momentum:
             raise ContextError("SGD: nesterov needs a momentum above 0")
         self.operator = "ApplyMomentum" if momentum else "SGD"
@@ -187,8 +187,8 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         name = type(self).__name__
-        _in_range(name, "beta1", beta1, 0.0, 1.0)
-        _in_range(name, "beta2", beta2, 0.0, 1.0)
+        _check_share(name, "beta1", beta1)
+        _check_share(name, "beta2", beta2)
         super().__init__(
             params, learning_rate, weight_decay, beta1=beta1, beta2=beta2, eps=eps, decoupled=self.decoupled,
             form=self.form,
@@ -257,6 +257,6 @@ def _is_rate(rate: Any) -> bool:
     return all(isinstance(one, int | float | np.number) and one >= 0 for one in numbers)
 
 
-def _in_range(what: str, name: str, value: float, low: float, high: float) -> None:
-    if not low <= value < high:
-        raise ContextError(f"{what}: {name} is {value}; it is at least {low} and below {high}")
+def _check_share(what: str, name: str, value: float) -> None:
+    if not 0.0 <= value < 1.0:
+        raise ContextError(f"{what}: {name} is {value}; it is at least 0.0 and below 1.0")

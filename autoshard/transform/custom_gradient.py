@@ -79,7 +79,7 @@ def _inside(node: Node, rules: dict[Node, CustomRule]) -> Node:
     if not any(is_custom(one) for region in node.regions for one in walk(region.nodes)):
         return node
     regions = tuple(Region(one.args, _without(one.nodes, one.outputs, rules), one.outputs) for one in node.regions)
-    return Node(node.op, node.operands, node.attrs, node.results, node.name, node.source, regions, node.given_rule)
+    return replace(node, regions=regions)
 
 
 def is_custom(node: Node) -> bool:

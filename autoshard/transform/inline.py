@@ -89,7 +89,7 @@ class _Inliner:
             return node
         results = tuple(self.result(value, known, prefix, path) for value in node.results)
         name = f"{prefix}{node.name}" if node.name else ""
-        return Node(node.op, operands, node.attrs, results, name, node.source, regions, node.given_rule)
+        return replace(node, operands=operands, results=results, name=name, regions=regions)
 
     def result(self, value: Value, known: Known, prefix: str, path: Path) -> Value:
         if prefix and value not in known:

@@ -39,7 +39,7 @@ def _node(node: Node, instead: Instead) -> Node:
     regions = tuple(_region(region, instead) for region in node.regions)
     if (operands, regions) == (node.operands, node.regions):
         return node
-    return Node(node.op, operands, node.attrs, node.results, node.name, node.source, regions, node.given_rule)
+    return replace(node, operands=operands, regions=regions)
 
 
 def _loop(node: Node, operands: tuple[Value, ...], instead: Instead) -> Node:
@@ -58,16 +58,7 @@ def _loop(node: Node, operands: tuple[Value, ...], instead: Instead) -> Node:
         )
     if (operands, regions) == (node.operands, node.regions):
         return node
-    return Node(
-        node.op,
-        _at(operands, kept),
-        node.attrs,
-        _at(node.results, kept),
-        node.name,
-        node.source,
-        regions,
-        node.given_rule,
-    )
+    return replace(node, operands=_at(operands, kept), results=_at(node.results, kept), regions=regions)
 
 
 def _carrying(region: Region, kept: list[int], outputs: tuple[Value, ...], instead: Instead) -> Region:

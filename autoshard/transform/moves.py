@@ -51,9 +51,7 @@ class _MoveMerger:
 
     def inside(self, node: Node) -> Node:
         regions = tuple(self.region(region) for region in node.regions)
-        if regions == node.regions:
-            return node
-        return Node(node.op, node.operands, node.attrs, node.results, node.name, node.source, regions, node.given_rule)
+        return node if regions == node.regions else replace(node, regions=regions)
 
     def region(self, region: Region) -> Region:
         nodes = _MoveMerger(region.nodes, region.outputs, self.keep, self.asked).run()

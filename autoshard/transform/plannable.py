@@ -50,7 +50,7 @@ def _inside_rewritten(node: Node, rewrite: Rewrite) -> Node:
     regions = tuple(
         Region(region.args, body, region.outputs) for region, body in zip(node.regions, bodies, strict=True)
     )
-    return Node(node.op, node.operands, node.attrs, node.results, node.name, node.source, regions, node.given_rule)
+    return replace(node, regions=regions)
 
 
 def _plain(node: Node, graph: Graph) -> tuple[Node, ...]:

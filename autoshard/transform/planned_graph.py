@@ -6,36 +6,33 @@ one, and those that only move elements are joined (`moves.py`). So a plan pays o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from autoshard.ir.graph import Graph, Node, Value
+from autoshard.ir.graph import Graph, Node
 from autoshard.transform.moves import merge_moves
 from autoshard.transform.plannable import plannable
 from autoshard.transform.recompute import AGAIN
 from autoshard.transform.simplify import merged
 
 
-def planned_graph(
-    graph: Graph, annotations: Mapping[Node, Any], asked: Iterable[Value] = ()
-) -> tuple[Graph, dict[Node, Any]]:
+def planned_graph(graph: Graph, annotations: Mapping[Node, Any]) -> tuple[Graph, dict[Node, Any]]:
     """The graph to be planned, and the annotations of its nodes.
 
-    Annotated operators stay, and so do those that make outputs or values of `asked`, and those that are made again on
-    purpose to save memory.
+    Annotated operators stay, and so do those that make outputs, and those that are made again on purpose to save
+    memory.
 
     Raises:
         PlanError: a node that has neither a rule nor regions that are known.
     """
     graph = plannable(graph)
-    asked = tuple(asked)
-    made, became = merged(graph, _kept(graph, annotations, asked), inside=True)
+    made, became = merged(graph, _kept(graph, annotations), inside=True)
     said = {became.get(node, node): one for node, one in annotations.items()}
-    return merge_moves(made, said, asked), said
+    return merge_moves(made, said), said
 
 
-def _kept(graph: Graph, annotations: Mapping[Node, Any], asked: Iterable[Value]) -> Iterator[Node]:
-    wanted = {*graph.outputs, *asked}
+def _kept(graph: Graph, annotations: Mapping[Node, Any]) -> Iterator[Node]:
+    wanted = {*graph.outputs}
     yield from annotations
     for node in graph.nodes:
         if not wanted.isdisjoint(node.results) or any(value.name.endswith(AGAIN) for value in node.results):

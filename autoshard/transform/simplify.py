@@ -91,9 +91,7 @@ class _Merging:
 
     def within(self, node: Node) -> Node:
         regions = tuple(self.region(region) for region in node.regions)
-        if regions == node.regions:
-            return node
-        return Node(node.op, node.operands, node.attrs, node.results, node.name, node.source, regions, node.given_rule)
+        return node if regions == node.regions else replace(node, regions=regions)
 
     def region(self, region: Region) -> Region:
         handed = {one for one in region.nodes if not {*region.outputs}.isdisjoint(one.results)}
@@ -107,7 +105,7 @@ def reading(node: Node, instead: Mapping[Value, Value]) -> Node:
         return node
     operands = tuple(instead.get(value, value) for value in node.operands)
     regions = tuple(_with_captured(region, instead) for region in node.regions)
-    return Node(node.op, operands, node.attrs, node.results, node.name, node.source, regions, node.given_rule)
+    return replace(node, operands=operands, regions=regions)
 
 
 def _with_captured(region: Region, instead: Mapping[Value, Value]) -> Region:

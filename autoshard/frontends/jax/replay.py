@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from autoshard.frontends.jax.capture import STOPPED
@@ -88,10 +89,7 @@ class _Replaying:
             made = self.recorder.add(op, operands, attrs, regions)
         if node.given_rule is not None:
             last = self.recorder.builder.nodes.pop()
-            own = Node(
-                last.op, last.operands, last.attrs, last.results, last.name, last.source, regions, node.given_rule
-            )
-            self.recorder.builder.nodes.append(own)
+            self.recorder.builder.nodes.append(replace(last, regions=regions, given_rule=node.given_rule))
         return made
 
     def region(self, region: Any, held: Known, path: str, source: Any) -> Any:

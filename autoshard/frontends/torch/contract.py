@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,40 +17,36 @@ from autoshard.frontends.torch.table import Call, cast, do, number, translates
 from autoshard.transform.attention_masks import SeenRange, range_of_matrices
 from autoshard.transform.attention_scores import HIDDEN
 
-
-@translates("aten.mm.default")
-def _(call: Call, x: Any, w: Any) -> Any:
-    return do(ops.matmul, x, w)
-
-
-@translates("aten.bmm.default")
-def _(call: Call, x: Any, w: Any) -> Any:
-    return do(ops.batch_matmul, x, w)
-
-
-@translates("aten.addmm.default")
-def _(call: Call, bias: Any, x: Any, w: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    return do(ops.add, scaled(do(ops.matmul, x, w), alpha), scaled(bias, beta))
+_PRODUCTS = {
+    "mm": partial(do, ops.matmul),
+    "bmm": partial(do, ops.batch_matmul),
+    "mv": partial(do, ops.einsum, equation="mk,k->m"),
+    "dot": partial(do, ops.einsum, equation="k,k->"),
+}
+_ADDED_PRODUCTS = {
+    "addmm": _PRODUCTS["mm"],
+    "addmv": _PRODUCTS["mv"],
+    "baddbmm": _PRODUCTS["bmm"],
+    "addbmm": partial(do, ops.einsum, equation="bmk,bkn->mn"),
+}
 
 
-@translates("aten.addmv.default")
-def _(call: Call, bias: Any, x: Any, w: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    return do(ops.add, scaled(do(ops.einsum, x, w, equation="mk,k->m"), alpha), scaled(bias, beta))
+def _product(name: str, product: Callable) -> None:
+    @translates(f"aten.{name}.default")
+    def _(call: Call, x: Any, w: Any) -> Any:
+        return product(x, w)
 
 
-@translates("aten.baddbmm.default")
-def _(call: Call, bias: Any, x: Any, w: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    return do(ops.add, scaled(do(ops.batch_matmul, x, w), alpha), scaled(bias, beta))
+def _added_product(name: str, product: Callable) -> None:
+    @translates(f"aten.{name}.default")
+    def _(call: Call, bias: Any, x: Any, w: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+        return do(ops.add, scaled(product(x, w), alpha), scaled(bias, beta))
 
 
-@translates("aten.mv.default")
-def _(call: Call, x: Any, w: Any) -> Any:
-    return do(ops.einsum, x, w, equation="mk,k->m")
-
-
-@translates("aten.dot.default")
-def _(call: Call, x: Any, w: Any) -> Any:
-    return do(ops.einsum, x, w, equation="k,k->")
+for _name, _op in _PRODUCTS.items():
+    _product(_name, _op)
+for _name, _op in _ADDED_PRODUCTS.items():
+    _added_product(_name, _op)
 
 
 @translates("aten.linear.default")
@@ -232,11 +229,6 @@ def _added(call: Call, mask: Any) -> tuple[Any, Any]:
         else:
             call.memo[key] = mask, (do(ops.masked_fill, mask, do(ops.logical_not, sees), value=0.0), sees)
     return call.memo[key][1]
-
-
-@translates("aten.addbmm.default")
-def _(call: Call, bias: Any, x: Any, w: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    return do(ops.add, scaled(do(ops.einsum, x, w, equation="bmk,bkn->mn"), alpha), scaled(bias, beta))
 
 
 @translates("aten._trilinear.default")

@@ -10,7 +10,7 @@ import numpy as np
 
 from autoshard import ops
 from autoshard.frontends.torch.reduce import total
-from autoshard.frontends.torch.shapes import cut, filled_as, numbers, spread, swapped
+from autoshard.frontends.torch.shapes import cut, numbers, spread, swapped, zeros_as
 from autoshard.frontends.torch.table import Call, do, number, translates
 
 
@@ -77,7 +77,7 @@ def _factors(call: Call, x: Any, result: int) -> tuple[Any, Any]:
     if call.used(result) or call.used(result + 1):
         factors, rows, _ = do(ops.lu, x)
         return factors, _pivots(rows)
-    return filled_as(call, result, 0), filled_as(call, result + 1, 0)
+    return zeros_as(call, result), zeros_as(call, result + 1)
 
 
 def _pivots(rows: Any) -> Any:
@@ -255,7 +255,7 @@ def _(call: Call, x: Any, mode: str = "reduced") -> Any:
     if mode == "r":
         if call.training:
             call.refuse("the gradient of qr in mode 'r', which torch has not either; use mode 'reduced'")
-        return filled_as(call, 0, 0), do(ops.qr, x)[1]
+        return zeros_as(call, 0), do(ops.qr, x)[1]
     return do(ops.qr, x, full=mode == "complete")
 
 
@@ -289,7 +289,7 @@ def _(call: Call, vectors: Any, taus: Any, x: Any, left: bool = True, transpose:
 @translates("aten._linalg_svd.default")
 def _(call: Call, x: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: Any = None) -> Any:
     if not compute_uv:
-        return filled_as(call, 0, 0), do(ops.svd, x)[1], filled_as(call, 2, 0)
+        return zeros_as(call, 0), do(ops.svd, x)[1], zeros_as(call, 2)
     return do(ops.svd, x, full=full_matrices)
 
 
@@ -306,7 +306,7 @@ def _(call: Call, x: Any, *, driver: Any = None) -> Any:
 @translates("aten._linalg_eigh.default")
 def _(call: Call, x: Any, UPLO: str = "L", compute_v: bool = True) -> Any:
     values, vectors = do(ops.self_adjoint_eig, x, lower=UPLO.upper() == "L")
-    return values, vectors if compute_v else filled_as(call, 1, 0)
+    return values, vectors if compute_v else zeros_as(call, 1)
 
 
 @translates("aten.linalg_eigh.default")
@@ -327,7 +327,7 @@ def _(call: Call, x: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool
     """Singular values of at most max(atol, rtol times the largest) count as 0; see torch.linalg.pinv."""
     count, columns = x.shape[-2:]
     if not count or not columns:
-        return filled_as(call, 0, 0)
+        return zeros_as(call, 0)
     if rtol is None:
         none_given = atol is None or isinstance(atol, np.ndarray) and not atol.any()
         relative = number(max(count, columns) * float(np.finfo(np.float32).eps), call.dtype)

@@ -99,9 +99,9 @@ def _(call: Call, x: Any, shape: Sequence[int], weight: Any, eps: float | None) 
     return do(ops.rms_norm, x, _parameter(x, weight, shape, 1), begin_norm_axis=begin, epsilon=epsilon), None
 
 
-def _along_channels(x: Any, values: Any, dim: int = 1) -> Any:
-    """One number per channel, shaped to meet x."""
-    return reshaped(values, tuple(size if i == dim else 1 for i, size in enumerate(x.shape)))
+def _along_channels(x: Any, values: Any) -> Any:
+    """One number per channel, dim 1, shaped to meet x."""
+    return reshaped(values, tuple(size if i == 1 else 1 for i, size in enumerate(x.shape)))
 
 
 @translates("aten.native_group_norm.default")

@@ -278,17 +278,11 @@ def _(call: Call, x: Any, y: Any, *, rounding_mode: str | None = "floor") -> Any
         return binary(call, ops.floor_div, x, y)
     if rounding_mode is None:
         return binary(call, ops.div, x, y)
-    return binary(call, ops.quotient, x, y) if not call.dtype.is_float else _trunc(call, x, y)
-
-
-def _trunc(call: Call, x: Any, y: Any) -> Any:
-    ratio = binary(call, ops.div, x, y)
-    below = do(ops.less, ratio, number(0, call.dtype))
-    return do(ops.select, below, do(ops.ceil, ratio), do(ops.floor, ratio))
+    return _trunc(call, binary(call, ops.div, x, y)) if call.dtype.is_float else binary(call, ops.quotient, x, y)
 
 
 @translates("aten.trunc.default")
-def _(call: Call, x: Any) -> Any:
+def _trunc(call: Call, x: Any) -> Any:
     below = do(ops.less, x, number(0, call.dtype))
     return do(ops.select, below, do(ops.ceil, x), do(ops.floor, x))
 

@@ -228,11 +228,11 @@ def filled(call: Call, value: Any) -> Any:
     return do(ops.fill, shape=call.shape, value=kind(value), dtype=call.dtype.name)
 
 
-def filled_as(call: Call, result: int, value: Any) -> Any:
-    """An array like one of the results, with one value everywhere."""
+def zeros_as(call: Call, result: int) -> Any:
+    """An array of zeros like one of the results."""
     of = call.results[result]
     assert of is not None
-    return np.full(of.shape, value, of.dtype.numpy)
+    return np.zeros(of.shape, of.dtype.numpy)
 
 
 @translates("aten.full.default", "aten.full_like.default", "aten.new_full.default")
