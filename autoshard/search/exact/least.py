@@ -113,7 +113,7 @@ class _Least:
             self.lower = self.upper
             return True
         if network.choices:
-            return self._program(limits)
+            return self._program()
         search = LabelSearch(network, self.moments, limits, weights / scale.unit, WIDTH)
         found = search.run(ceiling - network.base, lambda: now() > self.deadline, minimax=True)
         before = self.upper
@@ -123,9 +123,9 @@ class _Least:
             self.lower = self.upper
             return True
         self.lower = min(self.upper, max(self.lower, _whole(scale.bound(network.base + found.least) + fixed)))
-        return self.upper < before or self._program(self.upper - 1 - self.moments.constants)
+        return self.upper < before or self._program()
 
-    def _program(self, limits: np.ndarray) -> bool:
+    def _program(self) -> bool:
         """HiGHS asked for a choice half way between the bounds; what it says is checked in whole numbers."""
         middle = (self.lower + self.upper) // 2 if self.upper - self.lower > 1 else self.lower
         kept = [np.arange(size) for size in self.problem.sizes]
