@@ -16,9 +16,9 @@ from autoshard.search.exact import milp
 from autoshard.search.exact.dual import Plane, climb
 from autoshard.search.exact.labels import LabelSearch
 from autoshard.search.exact.minimum import CELLS, Search, minimum
-from autoshard.search.exact.moments import Moments, Priced, cut_limits, merged
+from autoshard.search.exact.moments import Moments, cut_limits, merged
 from autoshard.search.exact.network import product
-from autoshard.search.exact.problem import CostProblem
+from autoshard.search.exact.problem import CostProblem, Term
 from autoshard.search.exact.scale import scaled
 from autoshard.util.clock import now
 from autoshard.util.errors import PlanError
@@ -154,7 +154,7 @@ def _whole(bound: float) -> int:
     return math.ceil(bound - 1e-4 - 1e-13 * abs(bound))
 
 
-def _forbidden(problem: CostProblem) -> list[Priced]:
+def _forbidden(problem: CostProblem) -> list[Term]:
     """The tables' infs alone."""
     made: dict[int, np.ndarray | None] = {}
     found = []
