@@ -37,7 +37,7 @@ from autoshard.util.errors import PlanError
 
 THROUGH = "regions"
 """The cause of a strategy that follows from the layouts at the border of its regions."""
-Mode = Callable[[Problem], Plan]
+Search = Callable[[Problem], Plan]
 Modes = Callable[[Problem], Iterator[Plan]]
 
 
@@ -208,7 +208,7 @@ class _Flattening:
 # -- planning with it
 
 
-def plans_flat(modes: Modes, problem: Problem, by_rules: Mode) -> Iterator[Plan]:
+def plans_flat(modes: Modes, problem: Problem, by_rules: Search) -> Iterator[Plan]:
     """The plans that searches find, for a graph with regions by way of its flat form; made as they are asked for.
 
     Manual computations run as people wrote them, which the mode `by_rules` plans.

@@ -47,7 +47,7 @@ def settle_within(tables: Tables, limit: int, time_limit: float, known: float = 
         found = _settle_written(tables, rows, limit, time_limit / 2)
         if found is not None:
             return found
-    return _settle_large(tables, rows, limit, end - now(), known)
+    return _settle_large(rows, limit, end - now(), known)
 
 
 def _cells(tables: Tables, model: MemoryModel) -> int:
@@ -77,7 +77,7 @@ def _settle_written(tables: Tables, rows: MemoryRows, limit: int, time_limit: fl
     return Settled(found.choice, value, min(found.bound, value), stats)
 
 
-def _settle_large(tables: Tables, rows: MemoryRows, limit: int, time_limit: float, known: float) -> Settled:
+def _settle_large(rows: MemoryRows, limit: int, time_limit: float, known: float) -> Settled:
     """As far as time allows: a third of it for whether anything is possible, if that is not plain."""
     end = now() + time_limit
     unit = max(limit, rows.largest)

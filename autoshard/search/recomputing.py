@@ -8,7 +8,7 @@ plan needs to fit. The fastest plan that keeps the limit is taken, with or witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,6 +18,7 @@ from autoshard.cost.memory import peak_memory
 from autoshard.cost.prices import prices_for
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.plan.plan import Plan
+from autoshard.search.flat import Search
 from autoshard.search.limit import MEMORY
 from autoshard.search.problem import Problem
 from autoshard.transform.recompute import backward_begins, kept, recomputed
@@ -30,8 +31,6 @@ AUTO = "auto"
 WORTH = 1e-3
 """A plan that takes longer by less, relatively, than the fastest without a limit is not improved on."""
 SHOWN = 4
-
-Search = Callable[[Problem], Plan]
 
 
 def recomputing(mode: Search, problem: Problem) -> Plan:

@@ -16,10 +16,10 @@ from functools import partial, update_wrapper
 
 from autoshard.plan.plan import Plan
 from autoshard.search import flat
+from autoshard.search.flat import Search
 from autoshard.search.problem import Problem
 from autoshard.util.errors import PlanError, UnknownNameError
 
-Search = Callable[[Problem], Plan]
 _MODES: dict[str, Search] = {}
 _OPTIONS: dict[str, tuple[str, ...]] = {}
 _KEEPS_LIMIT: set[str] = set()

@@ -129,17 +129,16 @@ class Transfers:
         """[pairs], the class of each; the digits of the two layouts alternate."""
         if not len(pairs):
             return np.zeros(0, np.int64)
-        rank = of.rank
         # Parts are products of pieces of the mesh: a size counts only by what it has in common with the devices.
         sizes = np.gcd(np.array(of.shape, dtype=np.int64), self.atoms.mesh.devices)
         named, kept = _renamed(pairs, sizes)
         keys = np.concatenate([named, kept], axis=1)
         order = _row_numbers(keys)
         _, one, which = np.unique(order, return_index=True, return_inverse=True)
-        known = np.array([self._class(tuple(keys[i].tolist()), rank) for i in one], dtype=np.int64)
+        known = np.array([self._class(tuple(keys[i].tolist())) for i in one], dtype=np.int64)
         return known[which.reshape(-1)]
 
-    def _class(self, key: tuple[int, ...], rank: int) -> int:
+    def _class(self, key: tuple[int, ...]) -> int:
         if key not in self._classes:
             atoms = len(self.atoms)
             self._classes[key] = self._class_of_terms(self._plan(key[: 2 * atoms], key[2 * atoms :]))

@@ -10,18 +10,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoshard.search.exact.problem import Scope
-
-Priced = tuple[Scope, np.ndarray]
+from autoshard.search.exact.problem import Term
 
 
 class Descent:
     """Prices of single changes under a sum of tables."""
 
-    def __init__(self, sizes: Sequence[int], priced: Sequence[Priced]):
+    def __init__(self, sizes: Sequence[int], priced: Sequence[Term]):
         self.sizes = tuple(sizes)
         self.priced = list(priced)
-        self.at: list[list[tuple[Scope, np.ndarray]]] = [[] for _ in sizes]
+        self.at: list[list[Term]] = [[] for _ in sizes]
         for scope, array in self.priced:
             for v in scope:
                 self.at[v].append((scope, array))
@@ -70,7 +68,7 @@ class Descent:
 
 
 def first_choice(
-    sizes: Sequence[int], priced: Sequence[Priced], start: Sequence[int] | None = None
+    sizes: Sequence[int], priced: Sequence[Term], start: Sequence[int] | None = None
 ) -> tuple[list[int] | None, float]:
     """A good choice and its value, from `start` where that is allowed; None and inf where nothing allowed is found."""
     descent = Descent(sizes, priced)

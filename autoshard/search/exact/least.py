@@ -16,9 +16,9 @@ from autoshard.search.exact import milp
 from autoshard.search.exact.dual import Plane, climb
 from autoshard.search.exact.labels import LabelSearch
 from autoshard.search.exact.minimum import CELLS, Search, minimum
-from autoshard.search.exact.moments import Moments, Priced, cut_limits, merged
+from autoshard.search.exact.moments import Moments, cut_limits, merged
 from autoshard.search.exact.network import product
-from autoshard.search.exact.problem import CostProblem
+from autoshard.search.exact.problem import CostProblem, Term
 from autoshard.search.exact.scale import scaled
 from autoshard.util.clock import now
 from autoshard.util.errors import PlanError
@@ -113,7 +113,7 @@ class _Least:
             self.lower = self.upper
             return True
         if network.choices:
-            return self._program(limits)
+            return self._program()
         search = LabelSearch(network, self.moments, limits, weights / scale.unit, WIDTH)
         found = search.run(ceiling - network.base, lambda: now() > self.deadline, minimax=True)
         before = self.upper
@@ -123,9 +123,9 @@ class _Least:
             self.lower = self.upper
             return True
         self.lower = min(self.upper, max(self.lower, _whole(scale.bound(network.base + found.least) + fixed)))
-        return self.upper < before or self._program(self.upper - 1 - self.moments.constants)
+        return self.upper < before or self._program()
 
-    def _program(self, limits: np.ndarray) -> bool:
+    def _program(self) -> bool:
         """HiGHS asked for a choice half way between the bounds; what it says is checked in whole numbers."""
         middle = (self.lower + self.upper) // 2 if self.upper - self.lower > 1 else self.lower
         kept = [np.arange(size) for size in self.problem.sizes]
@@ -154,7 +154,7 @@ def _whole(bound: float) -> int:
     return math.ceil(bound - 1e-4 - 1e-13 * abs(bound))
 
 
-def _forbidden(problem: CostProblem) -> list[Priced]:
+def _forbidden(problem: CostProblem) -> list[Term]:
     """The tables' infs alone."""
     made: dict[int, np.ndarray | None] = {}
     found = []

@@ -19,9 +19,9 @@ from autoshard.search.exact.labels import LabelSearch
 from autoshard.search.exact.least import least_memory
 from autoshard.search.exact.messages import strike, tighten
 from autoshard.search.exact.minimum import EQUAL, SWEEPS, Progress, Search, minimum
-from autoshard.search.exact.moments import Moments, Priced, cut_limits, merged
+from autoshard.search.exact.moments import Moments, cut_limits, merged
 from autoshard.search.exact.network import Network, product
-from autoshard.search.exact.problem import CostProblem, Solution
+from autoshard.search.exact.problem import CostProblem, Solution, Term
 from autoshard.search.exact.scale import Scale, scaled
 from autoshard.util.clock import now
 
@@ -45,7 +45,7 @@ class Limited:
         self.progress = progress or (lambda low, high: None)
         self.moments = Moments(problem.rows, problem.limit)
         self.limits = problem.limit - self.moments.constants
-        self.priced: list[Priced] = [(tuple(factor.scope), factor.cost) for factor in problem.factors]
+        self.priced: list[Term] = [(tuple(factor.scope), factor.cost) for factor in problem.factors]
         self.descent = Descent(problem.sizes, self.priced)
         self.bound = free.bound
         self.free = free.choice
@@ -86,7 +86,7 @@ class Limited:
             return False
         return self.value - bound <= EQUAL * abs(self.value)
 
-    def _forbidden(self) -> list[Priced]:
+    def _forbidden(self) -> list[Term]:
         """Tables that forbid what alone is over a row's limit."""
         made: dict[tuple[int, int], np.ndarray] = {}
         found = []

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.search.exact import highs
-from autoshard.search.exact.problem import Scope
+from autoshard.search.exact.problem import Scope, Term
 
-Priced = tuple[Scope, np.ndarray]
 # Columns that HiGHS is given at most.
 COLUMNS = 3_000_000
 
@@ -25,7 +24,7 @@ COLUMNS = 3_000_000
 class Limit:
     """Sum of the terms <= most; numbers of any scale (they are brought to about 1 here)."""
 
-    terms: Sequence[Priced]
+    terms: Sequence[Term]
     most: float
 
 
@@ -86,7 +85,7 @@ class MilpBuilder:
         start, flat = self._tables[scope]
         return np.arange(start, start + len(flat)), flat
 
-    def limit(self, terms: Sequence[Priced], most: float) -> None:
+    def limit(self, terms: Sequence[Term], most: float) -> None:
         """Add the row that a sum of terms is at most `most`."""
         scale = max([abs(most), *(float(np.abs(array).max()) for _, array in terms)]) or 1.0
         columns, numbers = [], []
@@ -122,14 +121,14 @@ class MilpBuilder:
         return Answer(choice, bound, False)
 
 
-def cells(priced: Sequence[Priced]) -> int:
+def cells(priced: Sequence[Term]) -> int:
     """How many columns the tables would make."""
     return sum(int(np.isfinite(array).sum()) for scope, array in priced if len(scope) > 1)
 
 
 def minimize(
     sizes: Sequence[int],
-    priced: Sequence[Priced],
+    priced: Sequence[Term],
     time_limit: float,
     limits: Sequence[Limit] = (),
     excluded: Sequence[dict[int, int]] = (),

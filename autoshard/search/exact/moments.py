@@ -10,9 +10,7 @@ import numpy as np
 
 from autoshard.search.exact import milp
 from autoshard.search.exact.network import ascending
-from autoshard.search.exact.problem import MemoryRow, Scope
-
-Priced = tuple[Scope, np.ndarray]
+from autoshard.search.exact.problem import MemoryRow, Scope, Term
 
 
 class Moments:
@@ -29,7 +27,7 @@ class Moments:
         self.rows = [r for place, r in enumerate(kept) if not _covered(place, kept, read)]
         self.constants = np.array([read[r][0] for r in self.rows], np.int64)
         numbers: dict[tuple, int] = {}
-        self.terms: list[Priced] = []
+        self.terms: list[Term] = []
         places, columns = [], []
         for place, r in enumerate(self.rows):
             for scope, array in read[r][2].items():
@@ -50,7 +48,7 @@ class Moments:
         values = [int(array[tuple(choice[v] for v in scope)]) for scope, array in self.terms]
         return self.constants + self.share @ np.array(values, np.int64)
 
-    def priced(self, prices: np.ndarray) -> list[Priced]:
+    def priced(self, prices: np.ndarray) -> list[Term]:
         """The terms priced: prices (per byte) of the rows, summed over the rows that share a term."""
         weights = self.share.T @ prices
         found = []
@@ -134,7 +132,7 @@ def _below(terms: dict[Scope, np.ndarray], theirs: dict[Scope, np.ndarray]) -> b
 # Tables and rows at the choices that are left, as HiGHS is given them.
 
 
-def merged(priced: Sequence[Priced], kept: Sequence[np.ndarray]) -> list[Priced]:
+def merged(priced: Sequence[Term], kept: Sequence[np.ndarray]) -> list[Term]:
     """One table per scope, at the kept choices."""
     tables: dict[tuple[int, ...], np.ndarray] = {}
     for scope, array in priced:

@@ -14,9 +14,7 @@ import numpy as np
 
 from autoshard.search.exact.network import Network, ascending
 from autoshard.search.exact.pool import InternedTable, Pool
-from autoshard.search.exact.problem import Scope
-
-Priced = tuple[Scope, np.ndarray]
+from autoshard.search.exact.problem import Term
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Scale:
         return self.seconds(units) - self.error
 
 
-def scaled(sizes: Sequence[int], priced: Sequence[Priced], upper: float) -> tuple[Network, Scale]:
+def scaled(sizes: Sequence[int], priced: Sequence[Term], upper: float) -> tuple[Network, Scale]:
     """The network of the priced scopes, given a value that some choice has (inf where none is known)."""
     arrays = {id(array): array for _, array in priced}
     least = {key: float(array.min()) if array.size else math.inf for key, array in arrays.items()}
@@ -64,7 +62,7 @@ def scaled(sizes: Sequence[int], priced: Sequence[Priced], upper: float) -> tupl
     return network, Scale(floor, unit, float(error))
 
 
-def _spread(priced: Sequence[Priced], arrays: dict[int, np.ndarray], least: dict[int, float]) -> float:
+def _spread(priced: Sequence[Term], arrays: dict[int, np.ndarray], least: dict[int, float]) -> float:
     """The sum over all tables of the largest finite entry less the smallest."""
     most = {key: float(array[np.isfinite(array)].max()) - least[key] for key, array in arrays.items()}
     return math.fsum(most[id(array)] for _, array in priced)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.search.exact.listing import Listing, alone, consistent
+from autoshard.search.exact.problem import Scope
 
 # Tables as rows: joined where they agree on the variables in common, and minimized over one of these.
 #
@@ -23,7 +24,6 @@ from autoshard.search.exact.listing import Listing, alone, consistent
 # is never made.
 
 
-Scope = tuple[int, ...]
 KEYS = 1 << 62
 
 

@@ -223,9 +223,9 @@ class _Maker:
         """A parameter as the tensor or expert axis splits it."""
         return self.parameters.get(value) or Layout.whole(self.mesh, value.type.rank)
 
-    def _sharded(self, value: Value, base: Layout | None = None) -> Layout:
+    def _sharded(self, value: Value) -> Layout:
         """The base split further over ZeRO's axes, along the first dim that it divides; else as it is."""
-        base = base or self._base(value)
+        base = self._base(value)
         over = without(self.axes.shard, base.used)
         for dim, (size, parts) in enumerate(zip(value.type.shape, base.parts, strict=True)):
             if over and size % (parts * size_of(over)) == 0:
