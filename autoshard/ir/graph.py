@@ -92,8 +92,8 @@ class Node:
     """One operator applied to values. `name` is the instance name (`dense1.matmul`), '' where the user gave none.
 
     Nodes inside `regions` may also use values from outside. `given_rule` is a rule that the user gave this very node,
-    which holds instead of the operator's; it stays the user's to the end: no pass reshards the node by it. `traffic` is
-    what it moves as part of a kernel; None: all its operands and results, by itself.
+    which holds instead of the operator's; `is_custom` says that it stays the user's to the end: no pass reshards the
+    node by it. `traffic` is what it moves as part of a kernel; None: all its operands and results, by itself.
     """
 
     op: Operator
@@ -104,6 +104,7 @@ class Node:
     source: Source | None = None
     regions: tuple[Region, ...] = ()
     given_rule: Rule | None = None
+    is_custom: bool = True
     traffic: KernelTraffic | None = None
 
     def __repr__(self) -> str:

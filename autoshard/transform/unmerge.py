@@ -164,7 +164,7 @@ class _Rows:
             else:
                 self._note(value, results[-1], lead, makers)
                 self.sent.update([value] if sends else [])
-        return Node(node.op, tuple(operands), attrs, tuple(results), node.name, node.source)
+        return Node(node.op, tuple(operands), attrs, tuple(results), node.name, node.source, is_custom=node.is_custom)
 
     def _reshaped(self, node: Node, rows: Value, lead: Shape, makers: frozenset[Node]) -> tuple[Node, ...] | None:
         """A reshape of rows: back to what they were, or of what lies behind them."""

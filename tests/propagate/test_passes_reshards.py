@@ -11,7 +11,7 @@ from autoshard.propagate.passes.reshards import insert_reshards
 from autoshard.propagate.passes.unreduced import cancel_sums
 from autoshard.propagate.work import Work
 from autoshard.util.errors import ShardingError
-from tests.propagate.compare import check, load, module_text
+from tests.propagate.compare import check, load, module_text, run_shardy
 
 pytestmark = pytest.mark.jax
 PASS = "func.func(sdy-insert-explicit-reshards{enable-full-version=false})"
@@ -128,6 +128,25 @@ def test_what_another_factor_gets_makes_a_longer_list_count_whole_again() -> Non
   return %0 : {tensor(4, 4, 4)}
 }}"""
         check(text, insert_reshards, [PASS])
+
+
+@pytest.mark.parametrize("custom", ["", ", custom"])
+def test_an_operator_is_moved_by_a_rule_of_its_own_unless_a_user_gave_it(custom: str) -> None:
+    args = (
+        argument("a", tensor(4, 4), '<@mesh, [{"y"}, {}]>'),
+        argument("b", tensor(4, 4), '<@mesh, [{}, {"x"}]>'),
+    )
+    attributes = (
+        '{sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"x"}, {}]>]>, sdy.sharding_rule = '
+        f"#sdy.op_sharding_rule<([i, j], [i, k])->([i, l]) {{i=4, j=4, k=4, l=8}}{custom}>}}"
+    )
+    types = f"({tensor(4, 4)}, {tensor(4, 4)}) -> {tensor(4, 8)}"
+    text = f"""{MESH}func.func @main({", ".join(args)}) -> {tensor(4, 8)} {{
+  %0 = stablehlo.concatenate %a, %b, dim = 1 {attributes} : {types}
+  return %0 : {tensor(4, 8)}
+}}"""
+    check(text, insert_reshards, [PASS])
+    assert ("reshard" in run_shardy(text, [PASS])) == (not custom)
 
 
 def test_a_concatenation_whose_tensors_agree_is_left_alone() -> None:

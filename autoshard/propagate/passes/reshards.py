@@ -92,7 +92,7 @@ def _settle_results(op: Op, infos: Infos, fitted: bool) -> None:
 
 def _is_custom(op: Op) -> bool:
     """Whether the op has a rule of the user's, which only says how shardings spread."""
-    return op.origin is not None and op.origin.given_rule is not None
+    return op.origin is not None and op.origin.given_rule is not None and op.origin.is_custom
 
 
 # -- calls
