@@ -27,9 +27,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from autoshard.engines.executors import check_engine_runs
-from autoshard.engines.hlo import traced_differences
 from autoshard.engines.local_run import LocalRun
-from autoshard.engines.recorded import difference
 from autoshard.engines.text import write
 from autoshard.engines.torch_engine import TorchRun
 from autoshard.engines.xla_engine import XlaRun, need_devices
@@ -51,6 +49,8 @@ from autoshard.trace.evaluate import evaluate
 from autoshard.trace.function import Traced
 from autoshard.util.errors import AutoshardError
 from costmodel import preset
+from tests.engines.compiled_collectives import traced_differences
+from tests.engines.recorded import difference
 from tests.oracle.grown import grown
 from tests.oracle.many import ROUNDED, assert_equal
 from tests.partition.uneven_plans import random_plan

@@ -31,14 +31,14 @@ from rich.table import Table
 from autoshard.api import Planned
 from autoshard.cli import model_run
 from autoshard.engines.executors import check_engine_runs
-from autoshard.engines.hlo import differences
-from autoshard.engines.recorded import difference
 from autoshard.engines.torch_engine import TorchRun
 from autoshard.engines.xla_engine import XlaRun, need_devices
 from autoshard.layout.mesh import Mesh
 from autoshard.mindspore.communication import get_rank
 from autoshard.runtime.launch import launch
 from autoshard.util.errors import AutoshardError
+from tests.engines.compiled_collectives import differences
+from tests.engines.recorded import difference
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = ROOT / "sample_code"

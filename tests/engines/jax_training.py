@@ -20,7 +20,7 @@ def main(folder: Path) -> None:
     import jax
     import optax
 
-    from autoshard.engines.hlo import traced_differences
+    from tests.engines.compiled_collectives import traced_differences
 
     spec = importlib.util.spec_from_file_location("train_jax", SAMPLE)
     assert spec is not None and spec.loader is not None

@@ -84,8 +84,8 @@ def test_jax_code_runs_alone(tmp_path: Path) -> None:
 @pytest.mark.jax
 def test_stablehlo_holds_the_planned_collectives() -> None:
     pytest.importorskip("jax")
-    from autoshard.engines.hlo import traced_differences
     from autoshard.engines.xla_whole import XlaStep
+    from tests.engines.compiled_collectives import traced_differences
 
     planned, *_ = trained()
     step = XlaStep(planned.program)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autoshard.engines.grid import Grid
-from autoshard.engines.hlo import counted
+from tests.engines.compiled_collectives import counted
 
 SCRIPT = Path(__file__).with_name("xla_devices.py")
 ROOT = Path(__file__).parents[2]

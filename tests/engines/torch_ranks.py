@@ -9,12 +9,12 @@ import sys
 
 import numpy as np
 
-from autoshard.engines.recorded import difference
 from autoshard.engines.torch_engine import TorchRun
 from autoshard.partition.program import Program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.mpi import default_comm
 from tests.engines.programs import forward, program_of, step
+from tests.engines.recorded import difference
 from tests.oracle.many import case
 
 

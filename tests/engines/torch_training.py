@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from autoshard.engines.recorded import difference
 from autoshard.util.errors import AutoshardError
+from tests.engines.recorded import difference
 
 SAMPLE = Path(__file__).parents[2] / "sample_code/09_engines/train_torch.py"
 RANKS = 2

@@ -11,11 +11,11 @@ import numpy as np
 
 from autoshard.api import Planned
 from autoshard.engines.executors import Runs
-from autoshard.engines.hlo import differences
 from autoshard.engines.xla_engine import XlaRun, need_devices
 from autoshard.partition.program import Program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
+from tests.engines.compiled_collectives import differences
 from tests.engines.programs import forward, program_of, step
 from tests.oracle.many import case
 

@@ -27,10 +27,10 @@ from autoshard.pipeline.schedules import (
     simulate,
     with_transfers,
 )
-from autoshard.pipeline.schedules.closed_forms import closed_form
 from autoshard.pipeline.schedules.dependences import dependences
 from autoshard.pipeline.schedules.grid import grid
 from autoshard.util.errors import ScheduleError, UnknownNameError
+from tests.pipeline.closed_forms import closed_form
 
 RANKS, MICRO_BATCHES = (2, 3, 4, 7, 16), (1, 2, 3, 5, 8, 11, 32)
 TIMES = [(1, 1, 1), (3, 4, 2), (2, 2, 2), (5, 3, 7)]

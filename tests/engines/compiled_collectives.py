@@ -17,10 +17,10 @@ import numpy as np
 
 from autoshard.engines.grid import Grid, Rows
 from autoshard.engines.rounds import rounds_of
-from autoshard.engines.stablehlo import Found, asked
 from autoshard.engines.tables import boxes, is_whole_permute
 from autoshard.partition.program import Collective, Program, Together
 from autoshard.redistribute.step import Step
+from tests.engines.traced_collectives import Found, asked
 
 _KINDS = {
     "all-reduce": "all_reduce",
