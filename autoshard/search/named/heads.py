@@ -6,9 +6,12 @@ have to move them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from autoshard.ir.graph import Graph, Node, Value
+from autoshard.layout.layout import Refs
+from autoshard.layout.mesh import size_of
 
 _MOST_NODES = 32
 """So far behind a product its columns are followed: a bias, casts, a norm lie between it and the heads."""
@@ -52,3 +55,21 @@ def _same_dim(node: Node, operand: int, dim: int) -> Iterator[tuple[Value, int]]
     factors = node.rule.operands[operand][dim]
     for value, dims in zip(node.results, node.rule.results, strict=True):
         yield from ((value, i) for i, of in enumerate(dims) if of == factors and len(factors) == 1)
+
+
+def whole_heads(graph: Graph, node: Node, factor: int, axes: Refs) -> Refs:
+    """The major part of the axes over which whole heads of a product's columns (`factor`) can lie.
+
+    Keys and values of grouped queries may have fewer heads than there are tensor ranks: each is then on several.
+    Columns of which no heads can be made are split as they are, and redistributed behind.
+    """
+    heads = heads_of(graph, node, factor)
+    over: Refs = ()
+    if heads is None or heads > 1 and math.gcd(heads, size_of(axes)) == 1:
+        return axes
+    for ref in axes:
+        common = math.gcd(heads // size_of(over), ref.size)
+        over += (ref,) if common == ref.size else ref.split(common)[:1] if common > 1 else ()
+        if common < ref.size:
+            break
+    return over

@@ -33,7 +33,7 @@ from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs, size_of
 from autoshard.plan.plan import Plan
 from autoshard.search.named.completion import Completion, forms_of, split, without
-from autoshard.search.named.heads import heads_of
+from autoshard.search.named.heads import whole_heads
 from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs
 from autoshard.search.named.recipe import Axes, Recipe
 from autoshard.search.named.sequences import by_heads, by_sequence, is_attention, sequence_dims
@@ -447,7 +447,7 @@ class _Maker:
         if kind == COLUMNS:
             factor = self._dividing(use.node, use.kept)
             assert factor is not None, "pairs begin with what the axis divides"
-            over = self._whole_heads(use.node, factor)
+            over = whole_heads(self.graph, use.node, factor, self.axes.tensor)
             return split(use.node, {factor: over}, strategy) if over else None
         if kind != ROWS:
             return None
@@ -457,23 +457,6 @@ class _Maker:
             return None
         factor = self._dividing(use.node, use.contracted)
         return None if factor is None else split(use.node, {factor: self.axes.tensor}, strategy)
-
-    def _whole_heads(self, node: Node, factor: int) -> Refs:
-        """The major part of the tensor axes over which whole heads of a product's columns can lie.
-
-        Keys and values of grouped queries may have fewer heads than there are tensor ranks: each is then on several.
-        Columns of which no heads can be made are split as they are, and redistributed behind.
-        """
-        heads = heads_of(self.graph, node, factor)
-        over: Refs = ()
-        if heads is None or heads > 1 and math.gcd(heads, size_of(self.axes.tensor)) == 1:
-            return self.axes.tensor
-        for ref in self.axes.tensor:
-            common = math.gcd(heads // size_of(over), ref.size)
-            over += (ref,) if common == ref.size else ref.split(common)[:1] if common > 1 else ()
-            if common < ref.size:
-                break
-        return over
 
     def _experts(self, use: WeightUse, strategy: Strategy) -> Strategy | None:
         for i in use.batch:
