@@ -62,7 +62,8 @@ def run(plan: StandalonePlan, step: Callable, given: Mapping[str, np.ndarray], s
         ]
         made: tuple = ()
         for _ in range(steps):
-            made = function(*arrays)
+            # On devices of the host, steps that begin before this one is done may leave its collectives no thread.
+            made = jax.block_until_ready(function(*arrays))
             for out, into in plan.updates.items():
                 arrays[into] = made[out]
     pairs = zip(plan.outputs, made, strict=True)

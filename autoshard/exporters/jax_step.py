@@ -56,6 +56,7 @@ class JaxStep:
         self._data = tuple(i for i, role in enumerate(planned.graph.roles) if role == DATA)
         self._held = {value.name: i for i, value in enumerate(values) if i not in self._data}
         self._registers = {name: registers[i] for name, i in self._held.items()}
+        self._last: dict[int, jax.Array] = {}
 
     @cached_property
     def shardings(self) -> dict[str, NamedSharding]:
@@ -162,11 +163,23 @@ class JaxStep:
     def __call__(self, state: State, *data: Any) -> tuple[Any, State]:
         """What the model returns for its arguments, and the state after it. The state that goes in is used up."""
         self._check(state)
+        self._wait(state)
         with jax.enable_x64(True):
             made, new = self.jitted(state, self._arrays(data))
+            self._last = made
         registers = self.planned.program.outputs
         outputs = [_cut(made[i], register) if i in made else None for i, register in enumerate(registers)]
         return self.planned.traced.unpack(outputs), new
+
+    def _wait(self, state: State) -> None:
+        """Until the step before is done, on devices of the host: their collectives wait in threads of one pool, and
+        steps that begin meanwhile may take all of these, so that none goes on."""
+        if self._on_host:
+            jax.block_until_ready((state, [one for one in self._last.values() if not one.is_deleted()]))
+
+    @cached_property
+    def _on_host(self) -> bool:
+        return self.mesh.devices.flat[0].platform == "cpu"
 
     def _check(self, state: State) -> None:
         """That a state lies on this mesh as planned.

@@ -48,6 +48,9 @@ def main(folder: Path) -> None:
     tree = step.tree(state, states, "optimizer")
     assert jax.tree.structure(tree) == jax.tree.structure(states)
     np.testing.assert_array_equal(step.tree(state, params)["down"], sample.first_params()["down"])
+    for _ in range(300):  # without a look at what they return, steps do not take each other's threads
+        loss, state = step(state, *sample.batch(0))
+    assert np.isfinite(float(loss))
     other = sample.planned("dp=4")
     try:
         step(other.state(), *sample.batch(0))
