@@ -21,6 +21,7 @@ from autoshard.trace.evaluate import check_known
 from autoshard.trace.function import Traced
 from autoshard.trace.manual import RANK_NUMBERS
 from autoshard.trace.structure import Leaf
+from autoshard.transform.along_batches import along_batches
 from autoshard.transform.inline import Places, inline_placed
 from autoshard.transform.invariant import capture_invariants
 from autoshard.transform.moves import merge_moves
@@ -100,6 +101,7 @@ def planning(target: Any, mesh: Mesh | None = None, devices: int | None = None) 
     graph = prune(_with_rules(written))
     _check_nodes(graph.nodes)
     graph = prune(capture_invariants(plannable(graph)))  # what only groups needed is not needed any more
+    graph = along_batches(graph)
     asked = imported.asked.values
     copies = (copy for copy, (_, value) in places.items() if value in asked)
     graph = merge_moves(graph, asked=[*asked, *copies])

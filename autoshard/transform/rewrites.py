@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from autoshard.ir.graph import Graph, Node
+from autoshard.transform.along_batches import along_batches
 from autoshard.transform.attention import joined_attention
 from autoshard.transform.unmerge import unmerged
 
 
 def plainly_written(graph: Graph, keep: Collection[Node] = ()) -> Graph:
-    """The graph with one operator for each attention, and rows of several dims where people flattened them; nodes in
-    `keep` stay."""
-    return joined_attention(unmerged(graph, keep), keep)
+    """The graph with one operator for each attention, rows of several dims where people flattened them, and samples
+    that are looked up in themselves; nodes in `keep` stay."""
+    return joined_attention(unmerged(along_batches(graph, keep), keep), keep)

@@ -36,6 +36,7 @@ from autoshard.trace.function import Traced, trace
 from autoshard.trace.initializer import Deferred
 from autoshard.trace.parameter import Parameter, active
 from autoshard.trace.tensor import TracedTensor
+from autoshard.transform.along_batches import along_batches
 from autoshard.transform.rewrites import plainly_written
 from autoshard.transform.train import TrainStep, train_step
 from autoshard.transform.unroll import unrolled
@@ -235,6 +236,7 @@ class JaxModel(Cell):
             return loss
 
         traced = trace(self._named(step), *self._data.values(), name=self.name)
+        traced = replace(traced, graph=along_batches(traced.graph, traced.annotations))
         return TrainStep(traced, first[0], made, ())
 
     @cached_property

@@ -162,13 +162,19 @@ def _(call: Call, x: Any, indices: Sequence[Any]) -> Any:
     dims, found = _split(call, x, indices)
     if len(dims) == 1:
         return do(ops.gather, x, found[0], axis=dims[0])
-    index, count = _linear(x, dims, found), math.prod(x.shape[dim] for dim in dims)
     # Dims that stand side by side are replaced where they stand, others by dims in front (as in numpy).
-    if dims == list(range(dims[0], dims[-1] + 1)):
-        first = dims[0]
-        return do(ops.gather, reshaped(x, (*x.shape[:first], count, *x.shape[dims[-1] + 1 :])), index, axis=first)
-    front, _ = _in_front(x, dims)
-    return do(ops.gather, reshaped(front, (count, *front.shape[len(dims) :])), index, axis=0)
+    first = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
+    rank, kind = len(found[0].shape), dtype(found[0].dtype)
+    return do(
+        ops.gather_slices,
+        x,
+        do(ops.concat, *(do(ops.expand_dims, cast(one, kind), axis=-1) for one in found), axis=-1),
+        offset_dims=tuple(i if i < first else i + rank for i in range(len(x.shape) - len(dims))),
+        collapsed_slice_dims=tuple(dims),
+        start_index_map=tuple(dims),
+        index_vector_dim=rank,
+        slice_sizes=tuple(1 if dim in dims else size for dim, size in enumerate(x.shape)),
+    )
 
 
 @translates("aten.index_put.default")
