@@ -1,6 +1,6 @@
 """Mixtures of experts of full size: plans with split experts beside plans that gather all experts.
 
-    python -m benchmarks.expert_plans [--models qwen3-30b-a3b ...] [--devices 64 512] [--plans zero3 ...] [--json]
+    python -m benchmarks.expert_plans [--models qwen3-30b-a3b ...] [--devices 64 512] [--plans sharding_propagation auto ...] [--json]
 
 A step of training (forward, gradient, Adam; mixed precision, layers made again for the backward pass) of models of
 `full_models.py` on torch's meta device, a sequence of 4,096 words for each device of a cluster of H100s. Printed are
@@ -19,7 +19,9 @@ from typing import Any
 
 MODELS = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v3")
 MESHES = {64: "dp=8 ep=8", 512: "dp=8 ep=64"}
-PLANS = ("fsdp_ep", "zero1_ep", "zero3")
+PLANS = ("fsdp_ep", "zero1_ep", "zero3", "sharding_propagation")
+AUTO = "auto"
+"""The mode that chooses the mesh, too."""
 DATA_ALONE = ("data_parallel", "zero1", "zero2", "zero3", "zero3_keep")
 """Plans that split over one axis, here with all devices."""
 Row = dict[str, Any]
@@ -43,16 +45,17 @@ def measure(name: str, devices: int, searches: list[str], layers: int | None = N
     row = {"model": name, "devices": devices, "operators": len(step.graph.nodes), "traced": traced}
     for search in searches:
         mesh = f"dp={devices}" if search in DATA_ALONE else MESHES[devices]
-        yield {**row, "mesh": mesh, "plan": search, **_planned(step, mesh, search, traced)}
+        cluster = {"devices": devices} if search == AUTO else {"mesh": mesh}
+        yield {**row, "mesh": mesh, "plan": search, **_planned(step, cluster, search, traced)}
 
 
-def _planned(step: Any, mesh: str, search: str, traced: float) -> Row:
+def _planned(step: Any, cluster: dict[str, Any], search: str, traced: float) -> Row:
     import autoshard as ash
     from autoshard.util.errors import AutoshardError
 
     started = time.process_time()
     try:
-        planned = ash.plan(step, mesh=mesh, search=search, hardware="h100")
+        planned = ash.plan(step, **cluster, search=search, hardware="h100")
         kinds: Counter[str] = Counter()
         for one in planned.program.collectives:
             kinds[one.step.kind] += one.nbytes_moved
@@ -60,7 +63,7 @@ def _planned(step: Any, mesh: str, search: str, traced: float) -> Row:
     except AutoshardError as error:
         return {"refused": str(error)}
     return {
-        "seconds": cost.seconds, "memory": cost.peak_memory_bytes, "sent": sum(kinds.values()),
+        "mesh": str(planned.program.mesh), "seconds": cost.seconds, "memory": cost.peak_memory_bytes, "sent": sum(kinds.values()),
         "tokens": kinds["all_to_all"], "gathered": kinds["all_gather"], "experts": _experts(planned),
         "cpu": traced + time.process_time() - started, "started_from": planned.plan.started_from,
     }  # fmt: skip

@@ -107,13 +107,13 @@ class Array:
         return (self[i] for i in range(len(self)))
 
     def __bool__(self) -> bool:
-        return bool(self.raw)
+        return bool(self.space.library.looked_at(self.raw))
 
     def __int__(self) -> int:
-        return int(self.raw)
+        return int(self.space.library.looked_at(self.raw))
 
     def __float__(self) -> float:
-        return float(self.raw)
+        return float(self.space.library.looked_at(self.raw))
 
     def __index__(self) -> int:
         return operator.index(self.space.library.number(self.raw))
@@ -123,7 +123,7 @@ class Array:
         return self.space.library.number(self.raw)
 
     def tolist(self) -> Any:
-        return self.raw.tolist()
+        return self.space.library.looked_at(self.raw).tolist()
 
     # -- shapes
 

@@ -29,6 +29,10 @@ def is_known(raw: Any) -> bool:
     return not isinstance(raw, Tracer | Masked)
 
 
+def kind(raw: Any) -> None:
+    """No tapes are played: JAX traces a program itself."""
+
+
 def array(value: np.ndarray) -> jax.Array:
     """The tensor; one that is the same number all over is no constant of its size in a compiled program."""
     if value.ndim and value.size > 1 and not any(value.strides):

@@ -21,6 +21,7 @@ from autoshard.engines.numpy_library import Known
 from autoshard.engines.overrides import HELPERS, override
 from autoshard.engines.retarget import Retarget, unsaid
 from autoshard.engines.scipy_names import modules, of_jax, of_torch
+from autoshard.engines.tape import Tapes, told_apart
 from autoshard.ops.body import Body
 from autoshard.ops.registry import Operator
 from autoshard.util.errors import UnknownNameError
@@ -52,6 +53,7 @@ class Kernels:
         self.space = Namespace(Known(library))
         self._retarget = Retarget(self.space, modules(self.space, functions), HELPERS)
         self._meanings: dict[str, Callable] = {}
+        self._tapes = Tapes(self.space.library.noting, library.owns)
 
     def lacking(self, op: Operator, attrs: Mapping[str, Any]) -> str | None:
         """Why the engine does not run the operator; None if it does."""
@@ -69,15 +71,36 @@ class Kernels:
     def run(
         self, op: Operator, raws: Sequence[Any], attrs: Mapping[str, Any], kinds: Sequence[DType]
     ) -> tuple[Any, ...]:
-        """The operator on the library's tensors; results have exactly these element types."""
-        given = {name: self._retarget.value(value) for name, value in attrs.items()}
-        made = self.meaning(op)(*map(self.space.asarray, raws), **given)
-        parts = made if isinstance(made, tuple) else (made,)
-        return tuple(self._final(part, of) for part, of in zip(parts, kinds, strict=True))
+        """The operator on the library's tensors; results have exactly these element types.
+
+        What calls torch was asked for operands, attributes and types like these is noted once, and played then.
+        """
+
+        def meaning() -> tuple[Any, ...]:
+            given = {name: self._retarget.value(value) for name, value in attrs.items()}
+            made = self.meaning(op)(*map(self.space.asarray, raws), **given)
+            parts = made if isinstance(made, tuple) else (made,)
+            return tuple(self._final(part, of) for part, of in zip(parts, kinds, strict=True))
+
+        key = self._key(op, raws, attrs, kinds)
+        return meaning() if key is None else self._tapes.run(key, raws, meaning)
+
+    def _key(self, op: Operator, raws: Sequence[Any], attrs: Mapping[str, Any], kinds: Sequence[DType]) -> Any:
+        """What a tape is for; None: the library has none, or what it is asked cannot be told from all else."""
+        of = tuple(map(self.library.kind, raws))
+        if None in of:
+            return None
+        key = op.name, of, tuple(kinds), tuple(attrs), told_apart(tuple(attrs.values()))
+        try:
+            hash(key)
+        except TypeError:
+            return None
+        return key
 
     def _final(self, part: Any, of: DType) -> Any:
         kind = np.dtype(bool) if of is TOKEN else of.numpy
-        return self.library.cast(self.space.library.final(self.space.raw(part)), kind)
+        known = self.space.library
+        return known.cast(known.final(self.space.raw(part)), kind)
 
 
 @cache

@@ -8,8 +8,9 @@ This file needs numpy alone: exported code carries it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -107,8 +108,12 @@ class Known:
 
     def __init__(self, library: Any) -> None:
         self.library, self.name = library, library.name
+        self.noting = Noting()
+        self.get: Callable
+        self._ufuncs: dict[str, Callable] = {}
         for one in _SAME:
-            setattr(self, one, self._choosing(one))
+            setattr(self, one, self._either(globals()[one], partial(getattr, self.library, one)))
+        self.get = self._indexing(self.get)
 
     def owns(self, value: Any) -> bool:
         """Whether it is a tensor of numpy's or of the library's."""
@@ -121,45 +126,104 @@ class Known:
         """Whether its elements can be looked at now."""
         return owns(raw) or self.library.is_known(raw)
 
+    def looked_at(self, raw: Any) -> Any:
+        """The tensor, whose numbers now decide what is done."""
+        if not owns(raw):
+            self.noting.looks()
+        return raw
+
+    def number(self, raw: Any) -> Any:
+        """The one element as a number of Python's."""
+        return number(raw) if owns(raw) else self.library.number(self.looked_at(raw))
+
     def final(self, raw: Any) -> Any:
         """The library's own tensor."""
-        return raw if self.library.owns(raw) else self.library.array(np.asarray(raw))
+        return raw if self.library.owns(raw) else self._constant(np.asarray(raw))
 
     def dtype(self, raw: Any) -> np.dtype:
         return raw.dtype if owns(raw) else self.library.dtype(raw)
 
     def ufunc(self, name: str) -> Callable:
-        return self._either(getattr(np, name), lambda: self.library.ufunc(name))
+        if name not in self._ufuncs:
+            self._ufuncs[name] = self._either(getattr(np, name), lambda: self.library.ufunc(name))
+        return self._ufuncs[name]
 
     def function(self, name: str) -> Callable:
-        return self._either(function(name), lambda: self.library.function(name))
+        def find() -> Callable:
+            of = self.library.function(name)
+            return self._sized_by_numbers(of) if name in _SIZED_BY_NUMBERS else of
 
-    def _choosing(self, name: str) -> Callable:
-        return self._either(globals()[name], lambda: getattr(self.library, name))
+        return self._either(function(name), find)
 
-    def _either(self, known: Callable, running: Callable[[], Callable]) -> Callable:
+    def do(self, of: Callable, *args: Any, **kwargs: Any) -> Any:
+        """What a function of the library makes of its own tensors."""
+        made, tape = of(*args, **kwargs), self.noting.tape
+        if tape is not None:
+            tape.note(of, args, kwargs, made)
+        return made
+
+    def _either(self, known: Callable, find: Callable[[], Callable]) -> Callable:
+        found: list[Callable] = []
+
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not self._runs((args, tuple(kwargs.values()))):
+            if not (self._runs(args) or (kwargs and self._runs(tuple(kwargs.values())))):
                 with np.errstate(all="ignore"):
                     return known(*args, **kwargs)
-            of = running()
-            return of(*map(self._own, args), **{key: self._own(value) for key, value in kwargs.items()})
+            if not found:
+                found.append(find())
+            return self.do(found[0], *map(self._own, args), **{key: self._own(value) for key, value in kwargs.items()})
 
         return call
 
-    def _runs(self, value: Any) -> bool:
+    def _indexing(self, get: Callable) -> Callable:
+        """`get`, of which as much is found as an index of truth values says."""
+
+        def call(raw: Any, index: Any) -> Any:
+            items = index if isinstance(index, tuple) else (index,)
+            if any(self.library.owns(one) and self.dtype(one) == np.bool_ for one in items):
+                self.noting.looks()
+            return get(raw, index)
+
+        return call
+
+    def _sized_by_numbers(self, of: Callable) -> Callable:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.noting.looks()
+            return of(*args, **kwargs)
+
+        return call
+
+    def _runs(self, value: tuple | list) -> bool:
         """Whether a tensor of the library is in it."""
-        if isinstance(value, tuple | list):
-            return any(map(self._runs, value))
-        return self.library.owns(value)
+        owns = self.library.owns
+        return any(owns(one) or (isinstance(one, tuple | list) and self._runs(one)) for one in value)
 
     def _own(self, value: Any) -> Any:
         if isinstance(value, np.ndarray | np.generic):
-            return self.library.array(np.asarray(value))
+            return self._constant(np.asarray(value))
         return type(value)(map(self._own, value)) if isinstance(value, tuple | list) else value
+
+    def _constant(self, value: np.ndarray) -> Any:
+        made, tape = self.library.array(value), self.noting.tape
+        if tape is not None:
+            tape.constant(made)
+        return made
+
+
+class Noting(threading.local):
+    """What a thread's calls of a library are noted on, while an operator's meaning runs (`autoshard.engines.tape`)."""
+
+    tape: Any = None
+
+    def looks(self) -> None:
+        """The meaning looks at numbers of a tensor: next time it may go another way."""
+        if self.tape is not None:
+            self.tape.breaks("it looks at the numbers of a tensor")
 
 
 _SAME = (
-    "number", "cast", "bitcast", "reshape", "transpose", "broadcast", "complexed", "where", "concatenate", "folded",
-    "get", "set", "at",
+    "cast", "bitcast", "reshape", "transpose", "broadcast", "complexed", "where", "concatenate", "folded", "get", "set",
+    "at",
 )  # fmt: skip
+_SIZED_BY_NUMBERS = {"nonzero", "flatnonzero", "argwhere", "unique", "extract", "compress", "bincount", "repeat"}
+"""Functions of numpy's whose results are as large as the numbers of their operands say."""

@@ -30,7 +30,7 @@ class ScipyModule:
             arrays = [self._space.asarray(one) for one in operands]
             common = np.result_type(np.float32, *(one.dtype for one in arrays))
             raws = [self._space.library.final(self._space.raw(one, common)) for one in arrays]
-            return self._space.wrapped(of(*raws))
+            return self._space.wrapped(self._space.library.do(of, *raws))
 
         return call
 

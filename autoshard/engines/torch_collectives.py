@@ -47,6 +47,7 @@ class TorchCollectives(MeshQueries):
     def __init__(self, grid: Grid, rank: int) -> None:
         super().__init__(grid)
         self._rank, self.done = rank, []
+        self._rows_of: dict[Axes, tuple[int, ...]] = {}
         """`done`: what was done, as (kind, ranks of the group, elements), for checks."""
 
     @property
@@ -63,7 +64,7 @@ class TorchCollectives(MeshQueries):
 
     def group_of(self, axes: Axes) -> tuple[Any, tuple[int, ...]]:
         """Torch's group that this rank is in, and its members in the order of the axes (torch sorts them)."""
-        row = next(row for row in self.grid.rows(axes) if self._rank in row)
+        row = self._row(axes)
         return self._groups[tuple(sorted(row))], row
 
     def _log(self, kind: str, row: Sequence[int], raw: Any) -> None:
@@ -118,7 +119,7 @@ class TorchCollectives(MeshQueries):
         work = dist.all_gather_single(got, sent.reshape(-1), group=group, async_op=True)
 
         def stacked() -> Any:
-            rows = got.reshape(len(row), -1).index_select(0, torch.tensor(_order(row)))
+            rows = _in_order(got.reshape(len(row), -1), _order(row))
             return rows.view(x.dtype).reshape(len(row), *x.shape)
 
         return lambda: _finished(work, stacked)
@@ -126,7 +127,7 @@ class TorchCollectives(MeshQueries):
     def _all_gather(self, x: Any, axes: Axes, dim: int) -> Finish:
         self._log("all_gather", self.group_of(axes)[1], x)
         finish = self._rows(x, axes)
-        return lambda: torch.cat(list(finish()), dim)
+        return lambda: finish().flatten(0, 1) if dim == 0 else torch.cat(finish().unbind(), dim)
 
     def _reduce_scatter(self, x: Any, axes: Axes, dim: int, op: str) -> Finish:
         group, row = self.group_of(axes)
@@ -135,7 +136,7 @@ class TorchCollectives(MeshQueries):
         if op in ("max", "min") and x.dtype.is_floating_point:
             finish = self._exchanged(pieces, axes)
             return lambda: _narrowed((torch.amax if op == "max" else torch.amin)(finish(), 0), x.dtype)
-        sent = pieces.index_select(0, torch.tensor(_inverse(row))).contiguous()
+        sent = _in_order(pieces, _inverse(row))
         got = torch.empty_like(sent[0])
         work = dist.reduce_scatter_single(got.view(-1), sent.view(-1), _op(op), group=group, async_op=True)
         return lambda: _finished(work, lambda: _narrowed(got, x.dtype))
@@ -143,12 +144,12 @@ class TorchCollectives(MeshQueries):
     def _exchanged(self, pieces: Any, axes: Axes) -> Finish:
         """Piece j of dim 0 to member j; what arrives is stacked in the order of the axes."""
         group, row = self.group_of(axes)
-        sent = _bytes(pieces.index_select(0, torch.tensor(_inverse(row))).contiguous()).reshape(len(row), -1)
+        sent = _bytes(_in_order(pieces, _inverse(row))).reshape(len(row), -1)
         got = torch.empty_like(sent)
         work = dist.all_to_all_single(got, sent, group=group, async_op=True)
 
         def stacked() -> Any:
-            return got.index_select(0, torch.tensor(_order(row))).view(pieces.dtype).reshape(pieces.shape)
+            return _in_order(got, _order(row)).view(pieces.dtype).reshape(pieces.shape)
 
         return lambda: _finished(work, stacked)
 
@@ -182,7 +183,9 @@ class TorchCollectives(MeshQueries):
         return x.narrow(dim, self._row(axes).index(self._rank) * size, size).clone()
 
     def _row(self, axes: Axes) -> tuple[int, ...]:
-        return next(row for row in self.grid.rows(axes) if self._rank in row)
+        if axes not in self._rows_of:
+            self._rows_of[axes] = next(row for row in self.grid.rows(axes) if self._rank in row)
+        return self._rows_of[axes]
 
     def permute(self, x: Any, sources: tuple[int | None, ...]) -> Any:
         self._log("permute", range(self.grid.size), x)
@@ -266,6 +269,11 @@ def _order(row: Sequence[int]) -> list[int]:
 def _inverse(row: Sequence[int]) -> list[int]:
     """For each member of torch's group its place in the order of the axes."""
     return np.argsort(_order(row)).tolist()
+
+
+def _in_order(rows: Any, order: list[int]) -> Any:
+    """The rows of a tensor in that order; the tensor itself where they lie so."""
+    return rows if order == [*range(len(order))] else rows.index_select(0, torch.tensor(order))
 
 
 def _pieces(x: Any, count: int, dim: int) -> Any:

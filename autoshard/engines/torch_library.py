@@ -60,6 +60,11 @@ def is_known(raw: torch.Tensor) -> bool:
     return not isinstance(raw, FakeTensor)
 
 
+def kind(raw: Any) -> Any:
+    """Shape and type of a tensor of torch's own, on which tapes are played; None for what torch traces with."""
+    return (raw.shape, raw.dtype) if type(raw) is torch.Tensor else None
+
+
 def array(value: np.ndarray) -> torch.Tensor:
     """A tensor of the same bits."""
     value = np.ascontiguousarray(value).reshape(value.shape)

@@ -38,7 +38,8 @@ def check_says(register: Register) -> None:
         )
 
 
-def placements_of(layout: Layout) -> tuple[DeviceMesh, list[Any]]:
+@lru_cache(maxsize=1 << 8)
+def placements_of(layout: Layout) -> tuple[DeviceMesh, tuple[Any, ...]]:
     """The DeviceMesh of a layout, and placements on it."""
     split = [dim for dim, parts in enumerate(layout.parts) if parts > 1]
     rest = layout.mesh.devices // layout.split
@@ -51,7 +52,7 @@ def placements_of(layout: Layout) -> tuple[DeviceMesh, list[Any]]:
         counted[place] = copy + 1
         ranks[(*place, copy)[: len(sizes)]] = rank
     mesh = _mesh(tuple(sizes), tuple(ranks.reshape(-1).tolist()))
-    return mesh, [*(Shard(dim) for dim in split), *[Replicate()] * (len(sizes) - len(split))]
+    return mesh, (*(Shard(dim) for dim in split), *[Replicate()] * (len(sizes) - len(split)))
 
 
 @lru_cache(maxsize=1 << 8)
@@ -61,12 +62,15 @@ def _mesh(sizes: tuple[int, ...], ranks: tuple[int, ...]) -> DeviceMesh:
 
 def dtensor(block: torch.Tensor, register: Register, rank: int) -> DTensor:
     """A rank's block, with its padding, as a DTensor, which shares its memory where nothing is padded."""
-    shape = register.true.shape
-    sizes = tuple(one.stop - one.start for one in register.layout.block(rank, shape))
-    inside = block[tuple(map(slice, sizes))].contiguous()
+    shape, inside = register.true.shape, _inside(block, register, rank)
     mesh, placements = placements_of(register.layout)
     strides = tuple(int(np.prod(shape[dim + 1 :])) for dim in range(len(shape)))
     return DTensor.from_local(inside, mesh, placements, run_check=False, shape=torch.Size(shape), stride=strides)
+
+
+def whole_of(block: torch.Tensor, register: Register, rank: int) -> torch.Tensor:
+    """The whole tensor that the ranks' blocks are of; they all call it together."""
+    return block if register.layout.split == 1 else dtensor(block, register, rank).full_tensor()
 
 
 def block_of(tensor: Any, register: Register, rank: int) -> torch.Tensor:
@@ -80,23 +84,29 @@ def block_of(tensor: Any, register: Register, rank: int) -> torch.Tensor:
         raise RuntimeSetupError(f"{register.name} has shape {list(shape)}, not {list(tensor.shape)}")
     if isinstance(tensor, DTensor):
         mesh, placements = placements_of(register.layout)
-        if tensor.device_mesh != mesh or list(tensor.placements) != placements:
+        if tensor.device_mesh != mesh or tensor.placements != placements:
             raise RuntimeSetupError(
-                f"{register.name} is a DTensor {tuple(tensor.placements)} on {tensor.device_mesh}, but lies as "
-                f"{tuple(placements)} on {mesh}"
+                f"{register.name} is a DTensor {tensor.placements} on {tensor.device_mesh}, but lies as "
+                f"{placements} on {mesh}"
             )
-        inside = tensor.to_local()
+        inside = tensor._local_tensor  # `to_local` goes through autograd, for every parameter of every step
     else:
         inside = tensor[register.layout.block(rank, register.whole.shape)]
     inside = inside.detach().to(torch_dtype(array_dtype(register.whole.dtype)))
     return _padded(inside, register.local.shape)
 
 
-def replace_block(tensor: Any, new: DTensor | None) -> None:
+def replace_block(tensor: Any, block: torch.Tensor | None, register: Register, rank: int) -> None:
     """Put another block where a DTensor's own lies; None: let that go, until there is another."""
     local = tensor._local_tensor  # to_local gives views of parameters, which do not let its memory go
-    with torch.no_grad():
-        local.data = local.new_empty(0) if new is None else new.to_local()
+    local.data = local.new_empty(0) if block is None else _inside(block, register, rank)
+
+
+def _inside(block: torch.Tensor, register: Register, rank: int) -> torch.Tensor:
+    """A rank's block without its padding."""
+    sizes = tuple(one.stop - one.start for one in register.layout.block(rank, register.true.shape))
+    inside = block if tuple(block.shape) == sizes else block[tuple(map(slice, sizes))]
+    return inside.contiguous()
 
 
 def _padded(block: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from autoshard.engines.torch_library import array
 from autoshard.engines.torch_steps import StepRun, TorchSteps
-from autoshard.exporters.torch_blocks import block_of, check_says, dtensor, replace_block
+from autoshard.exporters.torch_blocks import block_of, check_says, dtensor, replace_block, whole_of
 from autoshard.exporters.torch_optimizer import TorchOptimizer
 from autoshard.ir.graph import DATA
 from autoshard.partition.program import Register
@@ -113,7 +113,7 @@ class TorchModule(Shards):
         run = self.steps.begin(self._blocks(args, kwargs))
         registers = self.program.outputs[: self._returned]
         whole = [
-            dtensor(block, register, self.rank).full_tensor()
+            whole_of(block, register, self.rank)
             for block, register in zip(run.forward(), registers, strict=True)
         ]
         if not self.trained:
@@ -134,13 +134,13 @@ class TorchModule(Shards):
         if run is None or run.done != "backward":
             raise RuntimeSetupError("there is no gradient to step by: call loss = model(...) and loss.backward() first")
         for into in self.planned.graph.updates.values():
-            replace_block(self.held[into], None)
+            replace_block(self.held[into], None, self.program.inputs[into], self.rank)
         self._keep(run.finish())
 
     def _keep(self, made: tuple[torch.Tensor, ...]) -> None:
         """Take new values up."""
         for out, into in self.planned.graph.updates.items():
-            replace_block(self.held[into], dtensor(made[out], self.program.inputs[into], self.rank))
+            replace_block(self.held[into], made[out], self.program.inputs[into], self.rank)
 
     def _blocks(self, args: tuple, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
         given = {**self.held, **self._given(args, kwargs)}

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from autoshard.exporters.torch_blocks import block_of, dtensor, replace_block
+from autoshard.exporters.torch_blocks import block_of, replace_block
 from autoshard.partition.program import Program
 from autoshard.search.planned import PlannedData
 from autoshard.trace.optim import State, StepCount
@@ -87,7 +87,7 @@ class TorchOptimizer(torch.optim.Optimizer):
         for (i, name), at in self._places.items():
             register, rank = self._model.program.inputs[at], self._model.rank
             given = self.state[self._model.held[i]][name]
-            replace_block(self._model.held[at], dtensor(block_of(given, register, rank), register, rank))
+            replace_block(self._model.held[at], block_of(given, register, rank), register, rank)
         self._show()
 
     def _check_settings(self) -> None:
