@@ -1,6 +1,6 @@
 """Mixtures of experts of full size: plans with split experts beside plans that gather all experts.
 
-    python -m benchmarks.expert_plans [--models qwen3-30b-a3b ...] [--devices 64 512] [--plans sharding_propagation auto ...] [--json]
+    python -m benchmarks.expert_plans [--models qwen3-30b-a3b ...] [--devices 64 512] [--plans auto ...] [--json]
 
 A step of training (forward, gradient, Adam; mixed precision, layers made again for the backward pass) of models of
 `full_models.py` on torch's meta device, a sequence of 4,096 words for each device of a cluster of H100s. Printed are
@@ -63,8 +63,9 @@ def _planned(step: Any, cluster: dict[str, Any], search: str, traced: float) -> 
     except AutoshardError as error:
         return {"refused": str(error)}
     return {
-        "mesh": str(planned.program.mesh), "seconds": cost.seconds, "memory": cost.peak_memory_bytes, "sent": sum(kinds.values()),
-        "tokens": kinds["all_to_all"], "gathered": kinds["all_gather"], "experts": _experts(planned),
+        "mesh": str(planned.program.mesh), "seconds": cost.seconds, "memory": cost.peak_memory_bytes,
+        "sent": sum(kinds.values()), "tokens": kinds["all_to_all"], "gathered": kinds["all_gather"],
+        "experts": _experts(planned),
         "cpu": traced + time.process_time() - started, "started_from": planned.plan.started_from,
     }  # fmt: skip
 

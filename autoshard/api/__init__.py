@@ -369,8 +369,9 @@ class Planned(PlannedData):
 
         Args:
             engine: what computes and communicates: "numpy" (over MPI), "torch" (`torch.distributed` with gloo, where
-                each rank is a process; else all ranks here) or "xla" (one program for all of JAX's devices, which
-                are the ranks).
+                each rank is a process; else all ranks here), "torch-compiled" (the same on ranks that are processes,
+                with operators between collectives compiled by `torch.compile`) or "xla" (one program for all of
+                JAX's devices, which are the ranks).
 
         Raises:
             PlanError: the engine lacks an operator of the program; named with its line.
@@ -398,11 +399,12 @@ class Planned(PlannedData):
 
         return JaxStep(self, devices)
 
-    def to_torch(self, module: Any = None) -> TorchModule:
+    def to_torch(self, module: Any = None, *, compiled: bool = False) -> TorchModule:
         """The program as a module of torch on this rank of torch.distributed; see `autoshard.exporters.torch_module`.
 
         Args:
             module: the torch module that was imported, whose names `state_dict` then has; tied tensors have several.
+            compiled: whether operators between two collectives are compiled together, by `torch.compile`.
 
         Raises:
             PlanError: the engine torch lacks an operator, DTensors cannot say a layout, or it is another module.
@@ -411,7 +413,7 @@ class Planned(PlannedData):
         need("torch", "to_torch")
         from autoshard.exporters.torch_module import TorchModule
 
-        return TorchModule(self, module)
+        return TorchModule(self, module, compiled)
 
     def dump(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
         """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""

@@ -121,8 +121,9 @@ def run(
         str,
         typer.Option(
             metavar="ENGINE",
-            help="Of a model or module: what computes: numpy over MPI, torch (torch.distributed with gloo) or xla (one "
-            "process, one host device of JAX for each rank).",
+            help="Of a model or module: what computes: numpy over MPI, torch (torch.distributed with gloo), "
+            "torch-compiled (with torch.compile between collectives) or xla (one process, one host device of JAX for "
+            "each rank).",
         ),
     ] = NUMPY,
     search: Search = None,

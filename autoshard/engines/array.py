@@ -107,7 +107,7 @@ class Array:
         return (self[i] for i in range(len(self)))
 
     def __bool__(self) -> bool:
-        return bool(self.space.library.looked_at(self.raw))
+        return self.space.library.truth(self.raw)
 
     def __int__(self) -> int:
         return int(self.space.library.looked_at(self.raw))

@@ -9,7 +9,7 @@ import numpy as np
 
 from autoshard.engines.check import check_runs
 from autoshard.engines.extras import need
-from autoshard.engines.kernels import ENGINES, kernels_of
+from autoshard.engines.kernels import COMPILED, ENGINES, kernels_of
 from autoshard.engines.text import write
 from autoshard.partition.program import Program
 from autoshard.runtime.comm import Comm
@@ -49,8 +49,9 @@ def check_engine_runs(program: Program, engine: str) -> None:
     """
     check_engine(engine)
     if engine != "numpy":
-        need({"xla": "jax"}.get(engine, engine), f"the engine {engine}")
-        check_runs(program, kernels_of(engine))
+        library = "xla" if engine == "xla" else "torch"
+        need({"xla": "jax"}.get(library, library), f"the engine {engine}")
+        check_runs(program, kernels_of(library))
         write(program)
 
 
@@ -65,8 +66,8 @@ def executor_of(program: Program, comm: Comm, engine: str) -> Runs:
     check_engine(engine)
     if engine == "numpy":
         return Executor(program, comm)
-    if engine == "torch":
-        return _torch(program, comm)
+    if engine in ("torch", COMPILED):
+        return _torch(program, comm, engine == COMPILED)
     need("jax", "the engine xla")
     if len(comm.ranks) < comm.world:
         raise RuntimeSetupError(
@@ -78,12 +79,17 @@ def executor_of(program: Program, comm: Comm, engine: str) -> Runs:
     return XlaRun(program)
 
 
-def _torch(program: Program, comm: Comm) -> Runs:
+def _torch(program: Program, comm: Comm, compiled: bool) -> Runs:
     need("torch", "the engine torch")
-    if len(comm.ranks) < comm.world:
+    if len(comm.ranks) < comm.world or (compiled and comm.world == 1):
         from autoshard.engines.torch_engine import TorchRun
 
-        return TorchRun(program, comm)
+        return TorchRun(program, comm, compiled)
+    if compiled:
+        raise RuntimeSetupError(
+            f"the engine {COMPILED} compiles what one rank runs in a process of its own, but all {comm.world} ranks "
+            f"are in this one; start it by `autoshard run -n {comm.world} --engine {COMPILED}`, or take torch"
+        )
     from autoshard.engines.local_run import LocalRun
 
     return LocalRun(program, kernels_of("torch"))

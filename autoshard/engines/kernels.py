@@ -21,13 +21,14 @@ from autoshard.engines.numpy_library import Known
 from autoshard.engines.overrides import HELPERS, override
 from autoshard.engines.retarget import Retarget, unsaid
 from autoshard.engines.scipy_names import modules, of_jax, of_torch
-from autoshard.engines.tape import Tapes, told_apart
+from autoshard.engines.tape import Tape, Tapes, told_apart
 from autoshard.ops.body import Body
 from autoshard.ops.registry import Operator
 from autoshard.util.errors import UnknownNameError
 
-ENGINES = ("numpy", "torch", "xla")
-"""What can run a program; numpy is the one of `autoshard.runtime`."""
+COMPILED = "torch-compiled"
+ENGINES = ("numpy", "torch", COMPILED, "xla")
+"""What can run a program; numpy is the one of `autoshard.runtime`, COMPILED the one of torch with `torch.compile`."""
 
 _LAPACK = "it calls LAPACK's routines by name"
 _BESSEL = "JAX has no such function"
@@ -82,8 +83,14 @@ class Kernels:
             parts = made if isinstance(made, tuple) else (made,)
             return tuple(self._final(part, of) for part, of in zip(parts, kinds, strict=True))
 
+        if self._tapes.is_noting:
+            return meaning()
         key = self._key(op, raws, attrs, kinds)
         return meaning() if key is None else self._tapes.run(key, raws, meaning)
+
+    def noted(self, run: Callable[[], tuple], operands: Sequence[Any], **options: Any) -> tuple[tuple, Tape]:
+        """What a function makes of the operands by these kernels, and the tape of it, which has the options."""
+        return self._tapes.noted(run, operands, **options)
 
     def _key(self, op: Operator, raws: Sequence[Any], attrs: Mapping[str, Any], kinds: Sequence[DType]) -> Any:
         """What a tape is for; None: the library has none, or what it is asked cannot be told from all else."""

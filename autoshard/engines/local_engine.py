@@ -53,6 +53,10 @@ class LocalKernels:
         made = self._kernels.run(op, [library.array(one) for one in arrays], attrs, kinds)
         return tuple(library.to_numpy(one) for one in made)
 
+    def stretch(self, name: str, run: Callable, *operands: Parts) -> tuple[Parts, ...]:
+        """A stretch is what stands in it: nothing is compiled here."""
+        return run(*operands)
+
     def while_loop(self, holds: Callable, turn: Callable, carried: tuple[Parts, ...]) -> tuple[Parts, ...]:
         """Turns as long as the condition holds; a rank on which it ends first keeps what it has."""
         while True:

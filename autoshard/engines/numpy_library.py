@@ -124,7 +124,14 @@ class Known:
 
     def is_known(self, raw: Any) -> bool:
         """Whether its elements can be looked at now."""
-        return owns(raw) or self.library.is_known(raw)
+        return owns(raw) or (not self.noting.is_blind and self.library.is_known(raw))
+
+    def truth(self, raw: Any) -> bool:
+        """The one element as a truth value, which decides what is done."""
+        found, tape = bool(raw), self.noting.tape
+        if tape is not None and not owns(raw):
+            tape.assume(raw, found)
+        return found
 
     def looked_at(self, raw: Any) -> Any:
         """The tensor, whose numbers now decide what is done."""
@@ -206,7 +213,7 @@ class Known:
     def _constant(self, value: np.ndarray) -> Any:
         made, tape = self.library.array(value), self.noting.tape
         if tape is not None:
-            tape.constant(made)
+            tape.constant(value, made)
         return made
 
 
@@ -214,6 +221,11 @@ class Noting(threading.local):
     """What a thread's calls of a library are noted on, while an operator's meaning runs (`autoshard.engines.tape`)."""
 
     tape: Any = None
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether numbers of tensors are not to be looked at."""
+        return self.tape is not None and self.tape.is_blind
 
     def looks(self) -> None:
         """The meaning looks at numbers of a tensor: next time it may go another way."""

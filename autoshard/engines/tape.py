@@ -9,8 +9,10 @@ the operands that makes the same calls again: what is called twice alike is call
     tape.note(torch.add, (z, 1), {}, w)
     tape.played([w])                          # lambda x, y: (torch.add(torch.mul(x, y), 1),)
 
-A meaning that looks at the numbers of a tensor may go another way next time: such a tape breaks, as does one on which a
-tensor turns up that nobody has noted.
+A meaning that asks whether something holds for its tensors (that all indices are inside, say) is played as long as the
+answer is the same: else what is played gives None. One that looks at other numbers may go another way next time: such
+a tape breaks, as does one on which a tensor turns up that nobody has noted. Of a blind tape meanings ask nothing: they
+go the way that they go where a framework traces.
 """
 
 from __future__ import annotations
@@ -42,10 +44,18 @@ class Tape:
     Args:
         operands: the tensors that the meaning takes; each other one comes of a call, or is a constant.
         is_tensor: whether a value is a tensor of the library.
+        largest: bytes of constants that it holds at most.
+        is_blind: whether meanings shall not look at numbers of tensors.
     """
 
-    def __init__(self, operands: Sequence[Any], is_tensor: Callable[[Any], bool]) -> None:
-        self._is_tensor = is_tensor
+    def __init__(
+        self,
+        operands: Sequence[Any],
+        is_tensor: Callable[[Any], bool],
+        largest: int = LARGEST,
+        is_blind: bool = False,
+    ) -> None:
+        self._is_tensor, self._largest, self.is_blind = is_tensor, largest, is_blind
         self._names: dict[int, str] = {}
         self._kept: list[Any] = []
         """All that has a name: as long as it is kept, no other object has its id."""
@@ -56,6 +66,10 @@ class Tape:
         self._bytes = 0
         self.broken = ""
         """Why it cannot be played; '' as long as it can."""
+        self.says: Hashable = None
+        """What is played, once it is: equal for tapes that do the same."""
+        self._keys: dict[str, Hashable] = {}
+        """What tells constants from others, by name."""
         self._operands = [self._name(one, f"x{i}") for i, one in enumerate(operands)]
 
     def _name(self, value: Any, name: str) -> str:
@@ -68,12 +82,20 @@ class Tape:
         """It cannot be played, for that reason; the first one stays."""
         self.broken = self.broken or why
 
-    def constant(self, raw: Any) -> None:
-        """Note a tensor that no operand goes into."""
+    def constant(self, value: np.ndarray, raw: Any) -> None:
+        """Note a tensor that no operand goes into, and the array that it was made of."""
         self._bytes += raw.nbytes
-        if self._bytes > LARGEST:
-            self.breaks(f"it holds more than {LARGEST} bytes of constants")
-        self._object(raw)
+        if self._bytes > self._largest:
+            self.breaks(f"it holds more than {self._largest} bytes of constants")
+        self._keys[self._object(raw)] = value.dtype.str, value.shape, value.tobytes()
+
+    def assume(self, raw: Any, value: bool) -> None:
+        """Note that a tensor of one truth value had this one."""
+        name = self._names.get(id(raw))
+        if name is None:
+            self.breaks("a tensor comes from nowhere")
+        else:
+            self._calls.setdefault(f"if bool({name}) is not {value}: return None", ("", {name}))
 
     def note(self, of: Callable, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> None:
         """Note a call and what it has made."""
@@ -130,8 +152,9 @@ class Tape:
         uses.add(name)
         return name
 
-    def played(self, outputs: Sequence[Any]) -> Callable[..., tuple] | None:
-        """A function of the operands that makes the outputs; None: the tape is broken."""
+    def played(self, outputs: Sequence[Any]) -> Callable[..., tuple | None] | None:
+        """A function of the operands that makes the outputs, or None where something no longer holds; None: the tape is
+        broken."""
         uses: set[str] = set()
         try:
             made = self._told(tuple(outputs), uses)
@@ -139,18 +162,19 @@ class Tape:
             self.breaks(str(error))
         return None if self.broken else self._function(made, uses)
 
-    def _function(self, made: str, live: set[str]) -> Callable[..., tuple]:
+    def _function(self, made: str, live: set[str]) -> Callable[..., tuple | None]:
         """The calls that what is made needs; each result is let go after its last use."""
         lines = [f"    return {made}"]
         for text, (name, uses) in reversed(self._calls.items()):
-            if name not in live:
+            if name and name not in live:
                 continue
             ending = sorted(one for one in uses - live if one.startswith("y"))
             lines += [f"    del {', '.join(ending)}"] if ending else []
-            lines.append(f"    {name} = {text}")
+            lines.append(f"    {name} = {text}" if name else f"    {text}")
             live |= uses
         source = "\n".join((f"def played({', '.join(self._operands)}):", *reversed(lines)))
-        names = dict(self._objects)
+        names = {name: one for name, one in self._objects.items() if name in source}
+        self.says = source, tuple(self._keys.get(name, id(one)) for name, one in names.items())
         exec(compile(source, "<tape of an operator>", "exec"), names)
         return names["played"]
 
@@ -165,7 +189,7 @@ class Tapes:
 
     def __init__(self, noting: Any, is_tensor: Callable[[Any], bool]) -> None:
         self._noting, self._is_tensor = noting, is_tensor
-        self._known: Memo[Hashable, Callable[..., tuple] | str] = Memo(MOST)
+        self._known: Memo[Hashable, Callable[..., tuple | None] | str] = Memo(MOST)
 
     def run(self, key: Hashable, operands: Sequence[Any], meaning: Callable[[], tuple]) -> tuple:
         """What the meaning makes of the operands; equal keys say that it makes the same calls."""
@@ -174,17 +198,24 @@ class Tapes:
             self._known[key] = _ONCE
             return meaning()
         if found == _ONCE:
-            return self._noted(key, operands, meaning)
-        return meaning() if isinstance(found, str) else found(*operands)
+            made, tape = self.noted(meaning, operands)
+            self._known[key] = tape.played(made) or tape.broken
+            return made
+        made = None if isinstance(found, str) else found(*operands)
+        return meaning() if made is None else made
 
-    def _noted(self, key: Hashable, operands: Sequence[Any], meaning: Callable[[], tuple]) -> tuple:
-        tape = self._noting.tape = Tape(operands, self._is_tensor)
+    @property
+    def is_noting(self) -> bool:
+        """Whether calls are noted now."""
+        return self._noting.tape is not None
+
+    def noted(self, run: Callable[[], tuple], operands: Sequence[Any], **options: Any) -> tuple[tuple, Tape]:
+        """What the function makes of the operands, and the tape of it, which has the options."""
+        tape = self._noting.tape = Tape(operands, self._is_tensor, **options)
         try:
-            made = meaning()
+            return run(), tape
         finally:
             self._noting.tape = None
-        self._known[key] = tape.played(made) or tape.broken
-        return made
 
 
 def told_apart(value: Any) -> Hashable:

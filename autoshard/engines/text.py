@@ -52,6 +52,8 @@ from autoshard.util.errors import PlanError, at
 _COMMENT_AT = 100
 _PLAIN = (bool, int, str, type(None))
 Lines = Iterator[str]
+Ending = tuple[Instruction, Iterable[Register]]
+"""An instruction, and what it uses last."""
 
 
 @dataclass(frozen=True)
@@ -171,21 +173,28 @@ class Writer:
         outputs: Sequence[Register],
         depth: int,
     ) -> Lines:
-        pad, node = "    " * depth, None
         around, self._alive, self._sent = (self._alive, self._sent), {}, set()
-        for one, ending in zip(instructions, last_uses, strict=True):
+        yield from self.run_of(list(zip(instructions, last_uses, strict=True)), depth)
+        self._alive, self._sent = around
+        yield f"{'    ' * depth}return {self._tuple(self.names[one] for one in outputs)}"
+
+    def run_of(self, pairs: Sequence[Ending], depth: int) -> Lines:
+        """Instructions that follow each other, each with what it uses last."""
+        node = None
+        for one, ending in pairs:
             served = _node_of(one)
             if served is not None and served is not node:
                 node = served
-                yield _commented(f"{pad}# {_one_line(node.label)}", str(node.source) if node.source else "")
+                yield _commented(f"{'    ' * depth}# {_one_line(node.label)}", str(node.source) if node.source else "")
             yield from self.instruction(one, depth)
-            gone = [self.names[register] for register in ending if register in self.names.of]
-            if gone:
-                yield f"{pad}del {', '.join(dict.fromkeys(gone))}"
-            for name in gone:
-                self._alive.pop(name, None)
-        self._alive, self._sent = around
-        yield f"{pad}return {self._tuple(self.names[one] for one in outputs)}"
+            yield from self.let_go(ending, depth)
+
+    def let_go(self, ending: Iterable[Register], depth: int) -> Lines:
+        gone = [self.names[register] for register in ending if register in self.names.of]
+        if gone:
+            yield f"{'    ' * depth}del {', '.join(dict.fromkeys(gone))}"
+        for name in gone:
+            self._alive.pop(name, None)
 
     def instruction(self, one: Instruction, depth: int) -> Lines:
         pad = "    " * depth

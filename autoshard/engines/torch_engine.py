@@ -10,7 +10,6 @@ import atexit
 import os
 import socket
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -18,16 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.core.tensortype import dtype
 from autoshard.engines import torch_library as library
 from autoshard.engines.check import check_runs
 from autoshard.engines.extras import need
-from autoshard.engines.kernels import Kernels, kernels_of
-from autoshard.engines.per_rank import on_rank
+from autoshard.engines.kernels import kernels_of
+from autoshard.engines.stretches import Stretched
 from autoshard.engines.text import write
-from autoshard.engines.torch_collectives import TorchCollectives, TorchControl
+from autoshard.engines.torch_collectives import TorchCollectives
+from autoshard.engines.torch_kernels import kernels_on
 from autoshard.layout.mesh import Mesh
-from autoshard.ops.registry import lookup
 from autoshard.partition.program import Program
 from autoshard.runtime.comm import Comm
 from autoshard.util.errors import RuntimeSetupError
@@ -136,51 +134,35 @@ def _on_one_host(comm: Comm) -> bool:
     return bool((names == names[0]).all())
 
 
-class TorchKernels(TorchControl):
-    """`k` of a text on one rank."""
-
-    def __init__(self, rank: int, kernels: Kernels) -> None:
-        self._rank, self._kernels = rank, kernels
-
-    def __getattr__(self, name: str) -> Callable:
-        op = lookup(name)
-
-        def call(*operands: Any, of: str | tuple[str, ...], **attrs: Any) -> Any:
-            kinds = [dtype(one) for one in ((of,) if isinstance(of, str) else of)]
-            own = {n: on_rank(v, self._rank) for n, v in attrs.items()}
-            made = self._kernels.run(op, operands, own, kinds)
-            return made[0] if isinstance(of, str) else made
-
-        return call
-
-
 class TorchRun:
     """A program on the rank that this process is.
+
+    Args:
+        compiled: whether operators between two collectives are compiled together, by `torch.compile`.
 
     Raises:
         PlanError: an operator that the engine lacks.
         RuntimeSetupError: torch is not there, or has another group already.
     """
 
-    def __init__(self, program: Program, comm: Comm) -> None:
+    def __init__(self, program: Program, comm: Comm, compiled: bool = False) -> None:
         need("torch", "the engine torch")
         import torch
 
-        kernels = kernels_of("torch")
-        check_runs(program, kernels)
+        check_runs(program, kernels_of("torch"))
         torch.set_num_threads(1)
         join_world(comm)
         (rank,) = comm.ranks
-        self.program, self.text = program, write(program)
+        self.program, self.text = program, Stretched(program).text() if compiled else write(program)
         self.collectives = TorchCollectives(self.text.grid, rank)
         self.collectives.prepare(self.text.axes)
-        self._kernels = TorchKernels(rank, kernels)
+        self._kernels = kernels_on(rank, compiled)
 
     def consume(self, inputs: list[Parts]) -> list[Parts]:
         """Blocks in, blocks out: for each input, and output, the array of this rank. Empties the list."""
         import torch
 
-        blocks = [library.array(part) for (part,) in inputs]
+        blocks = [library.tensor(part) for (part,) in inputs]
         inputs.clear()
         with torch.no_grad():
             made = self.text.step(self._kernels, self.collectives, self.text.constants, *blocks)

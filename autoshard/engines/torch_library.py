@@ -67,12 +67,20 @@ def kind(raw: Any) -> Any:
 
 def array(value: np.ndarray) -> torch.Tensor:
     """A tensor of the same bits."""
-    value = np.ascontiguousarray(value).reshape(value.shape)
+    # C has two types of 64 bits, of which torch knows one.
+    kind = np.dtype(value.dtype.name) if value.dtype.kind in "iu" else value.dtype
+    value = np.ascontiguousarray(value, kind).reshape(value.shape)
     of = torch_dtype(value.dtype)
     if value.dtype.name in _NARROW:
         bits = np.int16 if value.dtype.itemsize == 2 else np.uint8
         return torch.from_numpy(value.view(bits).copy()).view(of)
     return torch.from_numpy(value.copy())
+
+
+def tensor(value: np.ndarray) -> torch.Tensor:
+    """The same in the memory of the array, where that may be written."""
+    plain = value.flags.c_contiguous and value.flags.writeable and value.dtype.name not in _NARROW
+    return torch.from_numpy(value) if plain else array(value)
 
 
 def to_numpy(raw: torch.Tensor) -> np.ndarray:

@@ -5,7 +5,7 @@ The text of the program is a generator then; all else is as in `torch_engine`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,9 +13,10 @@ import torch.distributed as dist
 
 from autoshard.engines.check import check_runs
 from autoshard.engines.kernels import kernels_of
-from autoshard.engines.text import Lines, Writer
+from autoshard.engines.pausing import PausingStretched, PausingWriter
 from autoshard.engines.torch_collectives import TorchCollectives
-from autoshard.engines.torch_engine import TorchKernels, check_backend, join_world, leave_at_exit
+from autoshard.engines.torch_engine import check_backend, join_world, leave_at_exit
+from autoshard.engines.torch_kernels import kernels_on
 from autoshard.ir.graph import Node
 from autoshard.partition.program import Compute, Instruction, Program, Register
 from autoshard.runtime.mpi import default_comm
@@ -49,36 +50,6 @@ def rank_of(world: int) -> int:
     return dist.get_rank()
 
 
-class PausingWriter(Writer):
-    """Writes a program as a generator that yields registers before instructions.
-
-    Args:
-        pauses: for each pause the number of the instruction before which it is, and what it yields.
-    """
-
-    def __init__(self, program: Program, pauses: Iterable[tuple[int, Sequence[Register]]]) -> None:
-        super().__init__(program)
-        self._before: dict[int, list[Sequence[Register]]] = {}
-        for at, registers in pauses:
-            self._before.setdefault(at, []).append(registers)
-        self._numbers = {one: i for i, one in enumerate(program.instructions)}
-
-    def instruction(self, one: Instruction, depth: int) -> Lines:
-        yield from self._pauses(self._numbers.get(one), depth)
-        yield from super().instruction(one, depth)
-
-    def block(self, instructions: Sequence[Instruction], last_uses: Any, outputs: Any, depth: int) -> Lines:
-        *lines, last = super().block(instructions, last_uses, outputs, depth)
-        yield from lines
-        if instructions is self.program.instructions:
-            yield from self._pauses(len(instructions), depth)
-        yield last
-
-    def _pauses(self, at: int | None, depth: int) -> Lines:
-        for registers in self._before.get(-1 if at is None else at, ()):
-            yield f"{'    ' * depth}yield {self._tuple(self.names[one] for one in registers)}"
-
-
 def pauses_of(program: Program, returned: Sequence[Register], updates: Collection[Node]) -> tuple[int, int]:
     """Before which instructions a step pauses: the one after those that make what it returns, and the first update.
 
@@ -98,24 +69,24 @@ def _updates(one: Instruction, nodes: Collection[Node]) -> bool:
 
 
 class TorchSteps:
-    """A program on the rank that this process is, run in parts.
+    """A program on the rank that this process is, run in parts; `compiled` as in `torch_engine.TorchRun`.
 
     Raises:
         PlanError: an operator that the engine lacks.
         RuntimeSetupError: another number of ranks than the plan is for.
     """
 
-    def __init__(self, program: Program, returned: int, updates: Collection[Node]) -> None:
-        kernels = kernels_of("torch")
-        check_runs(program, kernels)
+    def __init__(self, program: Program, returned: int, updates: Collection[Node], compiled: bool = False) -> None:
+        check_runs(program, kernels_of("torch"))
         self.rank = rank_of(program.mesh.devices)
         torch.set_num_threads(1)
         results = program.outputs[:returned]
         made, first = pauses_of(program, results, updates)
-        self.text = PausingWriter(program, [(made, results), (first, ())]).text()
+        writer = PausingStretched if compiled else PausingWriter
+        self.text = writer(program, [(made, results), (first, ())]).text()
         self.collectives = TorchCollectives(self.text.grid, self.rank)
         self.collectives.prepare(self.text.axes)
-        self._kernels = TorchKernels(self.rank, kernels)
+        self._kernels = kernels_on(self.rank, compiled)
 
     def begin(self, blocks: Sequence[torch.Tensor]) -> StepRun:
         """A run of the step; nothing is done until its parts are."""
@@ -155,4 +126,4 @@ class StepRun:
         return found
 
 
-__all__ = ["PausingWriter", "StepRun", "TorchSteps", "pauses_of", "rank_of"]
+__all__ = ["StepRun", "TorchSteps", "pauses_of", "rank_of"]

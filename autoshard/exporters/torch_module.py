@@ -55,13 +55,15 @@ class TorchModule(Shards):
     Args:
         planned: what `autoshard.plan` returned.
         module: the torch module that was imported: `state_dict` then has the names that its own has.
+        compiled: whether operators between two collectives are compiled together, by `torch.compile`, when they are
+            first run.
 
     Raises:
         PlanError: an operator that the engine torch lacks, layouts that DTensors cannot say, or another module.
         RuntimeSetupError: another number of ranks than planned.
     """
 
-    def __init__(self, planned: PlannedData, module: torch.nn.Module | None = None) -> None:
+    def __init__(self, planned: PlannedData, module: torch.nn.Module | None = None, compiled: bool = False) -> None:
         super().__init__()
         graph, known = planned.graph, planned.traced.parameters
         self.planned, self.program = planned, planned.program
@@ -74,7 +76,7 @@ class TorchModule(Shards):
         for register in (*self.program.inputs, *self.program.outputs[: self._returned]):
             check_says(register)
         makers = {graph.producers[graph.outputs[out]][0] for out in self.trained.values()}
-        self.steps = TorchSteps(self.program, self._returned, makers)
+        self.steps = TorchSteps(self.program, self._returned, makers, compiled)
         self.held: dict[int, Any] = {i: self._tensor(i, one) for i, one in self.sources.items()}
         """The DTensors of these inputs."""
         own = {one.name: i for i, one in self.sources.items() if not isinstance(one, State | StepCount)}
@@ -112,10 +114,7 @@ class TorchModule(Shards):
         """What the model returns for whole tensors, whole; of a step of training the loss, which has a gradient."""
         run = self.steps.begin(self._blocks(args, kwargs))
         registers = self.program.outputs[: self._returned]
-        whole = [
-            whole_of(block, register, self.rank)
-            for block, register in zip(run.forward(), registers, strict=True)
-        ]
+        whole = [whole_of(block, register, self.rank) for block, register in zip(run.forward(), registers, strict=True)]
         if not self.trained:
             run.backward()
             self._keep(run.finish())

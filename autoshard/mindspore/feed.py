@@ -6,6 +6,7 @@ the layout that the dataset strategy gives (so the whole row for "full_batch").
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import sys
 import zlib
@@ -250,3 +251,12 @@ def signature(inputs: Any) -> tuple:
     """The types of the arrays among nested arguments, hashable."""
     leaves, structure = flatten(inputs, lambda part: hasattr(part, "dtype"))
     return repr(structure), tuple(str(type_of(np.asarray(one))) for _, one in leaves)
+
+
+def named_columns(function: Callable, network: Any, names: Sequence[str]) -> Callable:
+    """The function of columns under the network's name, its arguments under those of the columns."""
+    function.__name__ = type(network).__name__.lower()
+    if all(name.isidentifier() for name in names) and len(set(names)) == len(names):
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        function.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    return function

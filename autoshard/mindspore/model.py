@@ -10,7 +10,6 @@ then has.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autoshard.api import Planned
+from autoshard.engines.executors import check_engine
 from autoshard.engines.session import Session
 from autoshard.layout.mesh import Mesh
 from autoshard.mindspore.algo_parameters import algorithm
@@ -36,7 +36,7 @@ from autoshard.mindspore.context import (
     settings,
 )
 from autoshard.mindspore.dataset import Row
-from autoshard.mindspore.feed import Feed, signature
+from autoshard.mindspore.feed import Feed, named_columns, signature
 from autoshard.mindspore.gradient_scale import gradient_scale
 from autoshard.mindspore.metrics import Loss, metrics_of
 from autoshard.mindspore.ops.primitive import as_tensors
@@ -90,6 +90,7 @@ class Model:
         self._active: Session | None = None
         self._latest: tuple[tuple, Session] | None = None
         self._position = Position()
+        self._engine = "numpy"
 
     def train(
         self,
@@ -101,6 +102,7 @@ class Model:
         initial_epoch: int = 0,
         *,
         resume: bool = False,
+        engine: str = "numpy",
     ) -> None:
         """Run through the dataset `epoch` times, a step per row; then the cells hold the trained parameters.
 
@@ -113,12 +115,16 @@ class Model:
             initial_epoch: how many epochs count as done.
             resume: go on where the loaded checkpoint was saved: epochs and steps that it has behind it count, and
                 their rows are skipped.
+            engine: what runs the steps, as of `Planned.run`.
 
         Raises:
             TrainingError: no optimizer, or arguments of the wrong kind.
+            UnknownNameError: there is no such engine.
             DataError: rows that do not fit the program, or differ between ranks where they must not.
         """
         self._check_training(epoch, dataset_sink_mode, resume)
+        check_engine(engine)
+        self._engine = engine
         listeners = as_callbacks(callbacks)
         self.network.set_train(True)
         if not 0 <= initial_epoch < epoch:
@@ -379,7 +385,7 @@ class Model:
     # -- from rows to programs
 
     def _session(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session[Planned]:
-        now = (kind, settings(), self._parallel, feed.names, feed.types)
+        now = (kind, settings(), self._parallel, feed.names, feed.types, self._engine)
         if self._latest is not None and all(one is other for one, other in zip(now, self._latest[0], strict=True)):
             return self._latest[1]  # as in the step before: nothing was set anew, and the row is of the same kind
         session = self._found(kind, feed, tracing)
@@ -387,10 +393,11 @@ class Model:
         return session
 
     def _found(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session[Planned]:
-        key = (kind, *self._settings_key(), feed.signature)
+        engine = self._engine if kind == "train" else "numpy"
+        key = (kind, *self._settings_key(), feed.signature, engine)
         if key not in self._sessions:
             planned = self._plan(tracing(feed))
-            self._sessions[key] = Session(planned, feed.comm)
+            self._sessions[key] = Session(planned, feed.comm, engine)
             if kind == "train":
                 self._dump(planned, feed.comm)
         return self._sessions[key]
@@ -430,7 +437,7 @@ class Model:
             found = network(*inputs)
             return loss_fn(found, label), found, label
 
-        return trace(self._named(results, feed.names), *feed.types)
+        return trace(named_columns(results, self.network, feed.names), *feed.types)
 
     def _trace_loss(self, feed: Feed) -> Traced:
         return trace(self._objective(feed.names), *feed.types)
@@ -446,15 +453,7 @@ class Model:
             check_count(self.network, len(inputs), f"a row of the dataset has {columns_told}, the last is the label")
             return self.loss_fn(self.network(*inputs), label)
 
-        return self._named(objective, names)
-
-    def _named(self, function: Callable, names: Sequence[str]) -> Callable:
-        """The function of columns under the network's name, its arguments under those of the columns."""
-        function.__name__ = type(self.network).__name__.lower()
-        if all(name.isidentifier() for name in names) and len(set(names)) == len(names):
-            kind = inspect.Parameter.POSITIONAL_ONLY
-            function.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
-        return function
+        return named_columns(objective, self.network, names)
 
     def _plan(self, traced: Traced, full_batch: bool = False) -> Planned:
         strategy = FULL_BATCH if full_batch else self._data_strategy()

@@ -155,11 +155,10 @@ def _adam(
     out: tuple[np.ndarray | None, ...],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     beta1, beta2, decay = attrs["beta1"], attrs["beta2"], attrs["weight_decay"]
-    count = int(step)
     if attrs["form"] not in ADAM_FORMS:
         raise ShapeError(f"Adam: form is {attrs['form']!r}; it is one of {', '.join(ADAM_FORMS)}")
-    if surely(count < 1):
-        raise ShapeError(f"Adam: step is {count}; steps count from 1, as the bias correction divides by 1 - beta**step")
+    if surely(step < 1):
+        raise ShapeError(f"Adam: step is {step}; steps count from 1, as the bias correction divides by 1 - beta**step")
     if not attrs["decoupled"]:
         grad = _with_decay(grad, param, decay)
     m = np.multiply(m, beta1, out=out[1])
@@ -171,20 +170,20 @@ def _adam(
     v += change
     np.sqrt(v, out=change)
     if attrs["form"] == "paper":
-        change *= (1 - beta2**count) ** -0.5
+        change *= np.asarray((1 - beta2**step) ** -0.5, change.dtype)
     change += attrs["eps"]
     np.divide(m, change, out=change)
-    change *= rate / _correction(attrs["form"], beta1, beta2, count)
+    change *= np.asarray(rate / _correction(attrs["form"], beta1, beta2, step), change.dtype)
     if attrs["decoupled"] and decay:
         change += param * (rate * decay)
     return _minus(param, change), m, v
 
 
-def _correction(form: str, beta1: float, beta2: float, count: int) -> float:
+def _correction(form: str, beta1: float, beta2: float, step: Any) -> float:
     """What the rate is divided by because moments begin at 0; 'paper' has corrected the second one already."""
     if form == "uncorrected":
         return 1.0
-    return (1 - beta1**count) / ((1 - beta2**count) ** 0.5 if form == "efficient" else 1.0)
+    return (1 - beta1**step) / ((1 - beta2**step) ** 0.5 if form == "efficient" else 1.0)
 
 
 _ADAM: dict[str, Any] = dict(

@@ -130,18 +130,11 @@ class Geometry(NamedTuple):
     alike: bool
 
     @staticmethod
-    def of(
-        before: Layout, after: Layout, shape: Sequence[int], size: Sequence[int], places: np.ndarray | None = None
-    ) -> Geometry | None:
-        """None where there are too many to count.
-
-        Args:
-            places: grid positions of the ranks that are looked at, whole groups of them; None for all.
-        """
+    def of(before: Layout, after: Layout, shape: Sequence[int], size: Sequence[int]) -> Geometry | None:
+        """None where there are too many to count."""
         mesh = before.mesh
         marks = [cell_marks(before, after, dim, shape[dim], size[dim]) for dim in range(len(shape))]
-        places = positions(mesh) if places is None else places
-        count = len(places)
+        places, count = positions(mesh), mesh.devices
         if count * math.prod(max(1, len(one) - 1) for one in marks) > CELLS:
             return None
         holds, wants = np.ones((count, 1), bool), np.ones((count, 1), bool)
@@ -158,8 +151,6 @@ class Geometry(NamedTuple):
             sizes = (sizes[:, None] * lengths).reshape(-1)
         sharing = size_of(after.partial)
         group = along(mesh, places, free_refs(mesh, after.partial))
-        if count < mesh.devices:
-            group = np.unique(group, return_inverse=True)[1].reshape(-1)
         wanted = np.zeros((count // sharing, wants.shape[1]), bool)
         wanted[group] = wants
         alike = not (before.partial and after.partial) or before.reduction == after.reduction
@@ -181,32 +172,23 @@ class Geometry(NamedTuple):
         sent = (~held).any(axis=0, where=incomplete[:, None]).sum(axis=0)
         return np.where(count > 0, np.maximum(fewest + count - 1, np.where(count > 1, sent + count - 2, 0)), 0)
 
-    def _lacking(self, useful: np.ndarray | None = None) -> np.ndarray:
+    def _lacking(self) -> np.ndarray:
         """[groups, cells], how many terms a group lacks of what it wants.
 
         Where terms of one reduction become terms of another, a rank of the group has to join them all.
         """
-        held = self._held(useful)
+        held = self._held()
         lacking = self.terms - (held.sum(axis=1) if self.alike else held.any(axis=1))
         return lacking * self.wants
 
-    def lacked(self, useful: np.ndarray) -> float:
-        """Elements that a rank receives where each group gets all the terms that it lacks, shared out in it.
-
-        Args:
-            useful: [ranks], whether what a rank holds is of use to its group.
-        """
-        return float((self._lacking(useful) * self.sizes).sum(axis=1).max(initial=0)) / self.sharing
-
-    def _held(self, useful: np.ndarray | None = None) -> np.ndarray:
+    def _held(self) -> np.ndarray:
         """[groups, terms, cells]: whether a rank of the group holds it."""
-        chosen = np.arange(len(self.holds)) if useful is None else np.flatnonzero(useful)
-        slots = self.group[chosen] * self.terms + self.term[chosen]
+        slots = self.group * self.terms + self.term
         order = np.argsort(slots, kind="stable")
         slots, first = np.unique(slots[order], return_index=True)
         held = np.zeros((len(self.wants) * self.terms, len(self.sizes)), bool)
         if len(first):
-            held[slots] = np.logical_or.reduceat(self.holds[chosen[order]], first, axis=0)
+            held[slots] = np.logical_or.reduceat(self.holds[order], first, axis=0)
         return held.reshape(len(self.wants), self.terms, len(self.sizes))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,7 +20,7 @@ import numpy as np
 
 from autoshard.layout.layout import Layout, Refs, free_refs
 from autoshard.layout.mesh import merge_refs, size_of
-from autoshard.redistribute.bound import Geometry, along, cell_marks, overlaps, positions
+from autoshard.redistribute.bound import along, cell_marks, overlaps, positions
 from autoshard.redistribute.digits import apart, cutter
 
 Shape = tuple[int, ...]
@@ -176,12 +177,20 @@ def _moved(one: Fetch, shape: Shape) -> float:
         return float((needed * size_of(one.ended) - held).max())
     ends = Layout(mesh, one.before.dims, one.ended), Layout(mesh, one.after.dims, one.begun)
     places = _different(*ends, one.size is None)
-    found = Geometry.of(*ends, shape, one.size or shape, places)
-    assert found is not None, f"{mesh.devices} ranks can be told box by box"
+    wanted, held = overlaps(*ends, shape, one.size or shape, places)
+    _, group = np.unique(along(mesh, places, free_refs(mesh, one.begun)), return_inverse=True)
     replicas, first = _replicas(one, places), along(mesh, places, one.begun) == 0
-    chosen = np.empty(len(found.wants), dtype=replicas.dtype)
-    chosen[found.group[first]] = replicas[first]  # of a group, that of its first rank
-    return found.lacked(replicas == chosen[found.group])
+    chosen = np.empty(group.max() + 1, dtype=replicas.dtype)
+    chosen[group[first]] = replicas[first]  # of a group, that of its first rank
+    # A block and a term that several ranks of a group hold count once.
+    useful = np.flatnonzero((replicas == chosen[group]) & (held > 0))
+    refs = tuple(itertools.chain(*one.before.dims, one.ended))
+    units = group * size_of(refs) + along(mesh, places, refs)
+    useful = useful[np.unique(units[useful], return_index=True)[1]]
+    kept = np.bincount(group[useful], weights=held[useful], minlength=len(chosen))
+    lacked = np.zeros(len(chosen))
+    lacked[group] = wanted * size_of(one.ended)
+    return float((lacked - kept).max()) / size_of(one.begun)
 
 
 def _different(before: Layout, after: Layout, even: bool) -> np.ndarray:
@@ -282,30 +291,57 @@ class _Scheduler:
         """
         if not self.one.begun:
             return max(map(self._blocks_needed, range(len(self.new))))
+        if self.one.size is None and all(len(ranks) == 1 for ranks in self.holders.values()):
+            counts = [self._units_heard(members) for members in self._groups()]
+            known = [count for count in counts if count is not None]
+            if len(known) == len(counts):
+                return max(known)
         for _ in self._dealings():
             pass
         return max(map(len, self.heard))
+
+    def _units_heard(self, members: list[int]) -> int | None:
+        """How many units, or slabs of units, a member of a group gets at most as `_dealt` deals them out; None where
+        they differ in size. Where a unit has one holder, a member hears of as many ranks."""
+        spans = [self._spans(dim, place) for dim, place in enumerate(self.new[members[0]])]
+        if any(len({stop - start for (start, stop), _ in one}) > 1 for one in spans):
+            return None
+        needed = [{index for _, index in one} for one in spans]
+        kept = {
+            held
+            for held in map(self.held.__getitem__, members)
+            if held[2] == self.replica[members[0]] and all(map(operator.contains, needed, held[0]))
+        }
+        lacked, count = math.prod(map(len, spans)) * self.terms - len(kept), len(members)
+        whole, left = divmod(lacked, count)
+        each_gets_one = not spans or (left and count % left == 0)
+        return whole + (min(left, 1) if each_gets_one else left)
 
     def _blocks_needed(self, rank: int) -> int:
         found = [{index for _, index in self._spans(dim, place)} for dim, place in enumerate(self.new[rank])]
         own = all(index in one for index, one in zip(self.old[rank], found, strict=True))
         return self.terms * math.prod(map(len, found)) - own
 
-    def _dealings(self) -> Iterator[Dealing]:
+    def _groups(self) -> Iterator[list[int]]:
+        """The ranks that share a block."""
         groups = self.one.before.mesh.groups(self.one.begun)
         for rank in range(len(self.old)):
             members = groups.members(rank).tolist()
             if members[0] == rank:
-                yield from self._group(members)
+                yield members
+
+    def _dealings(self) -> Iterator[Dealing]:
+        for members in self._groups():
+            yield from self._group(members)
 
     def _group(self, members: list[int]) -> Iterator[Dealing]:
         """What each member of a group that shares a block gets of it; the terms of a box one after the other."""
         lacked: list[Unit] = []
         replica, alone = self.replica[members[0]], len(members) == 1
-        for spans, term in itertools.product(self._cells(self.new[members[0]]), range(self.terms)):
-            cell, index = tuple([span for span, _ in spans]), tuple([place for _, place in spans])
+        keepers = {self.held[i]: i for i in reversed(members)}
+        for (cell, index), term in itertools.product(self._cells(self.new[members[0]]), range(self.terms)):
             held = (index, term, replica)
-            keeper = next((i for i in members if self.held[i] == held), None)
+            keeper = keepers.get(held)
             if keeper is not None:
                 yield keeper, keeper, cell, not alone or term > 0
             elif alone:
@@ -322,9 +358,11 @@ class _Scheduler:
         heard.add(source)
         return source
 
-    def _cells(self, index: Shape) -> Iterator[tuple[tuple[tuple[int, int], int], ...]]:
+    def _cells(self, index: Shape) -> Iterator[tuple[Cell, Shape]]:
         """The cells of a block: per dim (start, stop), and which block of the layout before that lies in."""
-        return itertools.product(*[self._spans(dim, place) for dim, place in enumerate(index)])
+        spans = [self._spans(dim, place) for dim, place in enumerate(index)]
+        cells = itertools.product(*([span for span, _ in one] for one in spans))
+        return zip(cells, itertools.product(*([place for _, place in one] for one in spans)), strict=True)
 
     def _spans(self, dim: int, place: int) -> list[tuple[tuple[int, int], int]]:
         found = self.spans.get((dim, place))

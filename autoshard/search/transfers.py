@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -216,15 +217,25 @@ class _Planned:
 
         The shape may have fewer dims, for dims that both layouts leave whole stand last.
         """
-        if len(shape) > len(self.shape) or any(own % size for own, size in zip(self.shape, shape, strict=False)):
+        if not self._least <= len(shape) <= len(self.shape):
             return False
-        return all(_divides(end, shape) for step in self.steps or () for end in (step.before, step.after))
+        pairs = zip(shape, self.shape, self._needed, strict=False)
+        return all(own % size == 0 == size % needed for size, own, needed in pairs)
 
+    @cached_property
+    def _ends(self) -> tuple[Layout, ...]:
+        return tuple(end for step in self.steps or () for end in (step.before, step.after))
 
-def _divides(layout: Layout, shape: tuple[int, ...]) -> bool:
-    if any(layout.dims[len(shape) :]):
-        return False
-    return all(size % parts == 0 for size, parts in zip(shape, layout.parts, strict=False))
+    @cached_property
+    def _needed(self) -> tuple[int, ...]:
+        """What all sizes have to be a multiple of."""
+        of_ends = [end.parts for end in self._ends] or [(1,) * len(self.shape)]
+        return tuple(math.lcm(*parts) for parts in zip(*of_ends, strict=True))
+
+    @cached_property
+    def _least(self) -> int:
+        """As many dims, at least, has a shape that allows them: no later one is split."""
+        return max((i + 1 for end in self._ends for i, refs in enumerate(end.dims) if refs), default=0)
 
 
 def _share(step: Step) -> float:

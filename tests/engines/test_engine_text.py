@@ -10,6 +10,7 @@ from autoshard.engines.groups import AxisPieces
 from autoshard.engines.kernels import kernels_of
 from autoshard.engines.local_run import LocalRun
 from autoshard.engines.rounds import rounds_of
+from autoshard.engines.stretches import Stretched
 from autoshard.engines.text import write
 from autoshard.layout.mesh import Mesh
 from autoshard.runtime.interpret import Executor
@@ -30,6 +31,22 @@ def test_text_equals_interpreter_bit_for_bit(seed: int) -> None:
     for got, want in zip(found, executor.gather(executor.run(blocks)), strict=True):
         assert got.dtype == want.dtype
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_stretches_change_nothing(seed: int) -> None:
+    one = case(seed)
+    program = program_of(one)
+    comm = LocalComm(program.mesh.devices)
+    run = LocalRun(program)
+    blocks = Executor(program, comm).scatter(one.made.feeds)
+    wanted = run.consume([list(parts) for parts in blocks])
+    run.text = Stretched(program).text()
+    found = run.consume([list(parts) for parts in blocks])
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+    inside = run.text.source.count("\n    def stretch")
+    assert inside == run.text.source.count("k.stretch(") > 0
 
 
 @pytest.mark.torch

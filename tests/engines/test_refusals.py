@@ -34,6 +34,13 @@ def test_an_engine_that_has_it_runs_all_ranks_in_this_process() -> None:
 
 
 @pytest.mark.torch
+def test_ranks_of_one_process_are_not_compiled() -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(RuntimeSetupError, match="autoshard run -n 2 --engine torch-compiled"):
+        _waves().run(np.ones((8, 3), np.float32), engine="torch-compiled")
+
+
+@pytest.mark.torch
 def test_another_number_of_ranks_and_backends_that_move_nothing_of_cpus() -> None:
     dist = pytest.importorskip("torch.distributed")
     from torch.testing._internal.distributed.fake_pg import FakeStore

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -20,11 +21,24 @@ CASES = ("step/dp=2,tp=2/megatron", "step/4/factor")
 @pytest.mark.torch
 def test_programs_on_four_ranks() -> None:
     pytest.importorskip("torch")
+    _run(4, CASES)
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.skipif(which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_compiled_programs_on_two_ranks() -> None:
+    pytest.importorskip("torch")
+    _run(2, ("compiled/2/megatron",))
+
+
+def _run(ranks: int, cases: tuple[str, ...]) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
-    command = [sys.executable, "-m", "autoshard", "run", "-n", "4", "--timeout", "300", str(SCRIPT), *CASES]
+    command = [sys.executable, "-m", "autoshard", "run", "-n", str(ranks), "--timeout", "300", str(SCRIPT), *cases]
     done = subprocess.run(command, capture_output=True, text=True, timeout=360, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    assert all(done.stdout.count(f"{case} equal") == 4 for case in CASES)
+    assert all(done.stdout.count(f"{case} equal") == ranks for case in cases)
 
 
 @pytest.mark.torch

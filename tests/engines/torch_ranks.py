@@ -1,6 +1,6 @@
 """Programs on ranks of torch.distributed, checked on each: started by `test_torch.py` with `autoshard run`.
 
-Each argument is a case: forward/MESH/MODE, step/MESH/MODE, or random/SEED.
+Each argument is a case: forward/MESH/MODE, step/MESH/MODE, compiled/MESH/MODE (a step, compiled), or random/SEED.
 """
 
 from __future__ import annotations
@@ -33,14 +33,18 @@ def check(name: str) -> None:
     model, given = (forward if kind == "forward" else step)(*rest)
     parameters = list(model.traced.parameters.values())
     before = [np.array(one.data) for one in parameters]
-    found = [np.asarray(model.run(*given, engine="torch")) for _ in range(2)]
+    engine = "torch-compiled" if kind == "compiled" else "torch"
+    found = [np.asarray(model.run(*given, engine=engine)) for _ in range(2)]
     found += [np.array(one.data) for one in parameters]
     for one, value in zip(parameters, before, strict=True):
         one.set_data(value)
     wanted = [np.asarray(model.run(*given)) for _ in range(2)] + [np.array(one.data) for one in parameters]
     _assert_same(found, wanted)
-    run = model.session_on("torch").executor
+    run = model.session_on(engine).executor
     assert isinstance(run, TorchRun)
+    if kind == "compiled":
+        assert run.text.source.count("k.stretch(") == len(run._kernels._of) > 1  # type: ignore[attr-defined]
+        assert run._kernels._compiled  # type: ignore[attr-defined]
     _check_collectives(model.program, run, 2)
 
 
