@@ -93,7 +93,8 @@ def plan(
         options: what the mode is asked besides, by name: "auto" has mode and axes; with any mode placement="search"
             looks for the order of devices in which the mesh's axes lie best on the links.
         memory: what a device has, as bytes or as text such as "80 GiB"; "optimal" and the default mode look for a plan
-            that keeps to it, and a plan that needs more is refused.
+            that keeps to it, and a plan that needs more is refused. If nobody says so, the default mode keeps to what
+            a device of the hardware has, where it finds such a plan.
         passes: what is done to the program that the plan leads to, so that it moves less: True (`DEFAULT` of
             autoshard.optimize), False (nothing), or names of `PASSES`.
         micro_batches: into how many parts the batch (dim 0 of data inputs) is cut, which are done one after the other:

@@ -19,13 +19,14 @@ where nobody configured operators, than named plans.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
 from autoshard.core.strategy import Strategy
 from autoshard.cost.evaluate import plan_seconds
 from autoshard.cost.memory import peak_memory
+from autoshard.cost.prices import prices_for
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Decision, Plan
@@ -52,7 +53,7 @@ from autoshard.search.registry import find_mode, plans_flat, search_mode
 from autoshard.search.ways import Ways
 from autoshard.search.within import SPARE, MemoryOf, held_as, keep_within
 from autoshard.util.doing import doing
-from autoshard.util.errors import PlanError, StrategyError
+from autoshard.util.errors import MemoryLimitError, PlanError, StrategyError
 from autoshard.util.gc_paused import gc_paused
 
 NAME = "sharding_propagation"
@@ -80,25 +81,54 @@ BY_HAND = ("zero3_keep", "megatron", "megatron_sp_keep", "zero1_ep")
 def combined(problem: Problem) -> Plan:
     """Rules first, prices where they leave a choice, then local improvement.
 
+    Where nobody gave a memory limit, a plan that needs more than a device of the hardware has gives way to one that
+    keeps to that, if one is found.
+
     Raises:
         PlanError: shardings on another mesh than the plan's.
         StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
     """
+    room = problem.hardware.device.memory_bytes
+    if room is None or MEMORY in problem.options or _surely_fits(problem, room):
+        return _combined(problem)
+    # Large graphs are searched in one way, with a limit or without: most often once is enough.
+    free = _combined(problem) if len(problem.graph.nodes) <= SMALL_NODES else None
+    if free is not None and peak_memory(free) <= room:
+        return free
+    with suppress(MemoryLimitError):
+        found = _combined(replace(problem, options={**problem.options, MEMORY: room}))
+        if peak_memory(found) <= room:
+            return found
+    return _combined(problem) if free is None else free
+
+
+def _surely_fits(problem: Problem, room: int) -> bool:
+    """Whether a device had room for all values at once, whole, and as much again for what operators need beside."""
+    values = (value for node in problem.graph.nodes for value in node.results)
+    return 2 * sum(value.type.nbytes for value in (*problem.graph.inputs, *values)) <= room
+
+
+def _combined(problem: Problem) -> Plan:
+    """The best plan, under a memory limit only if the problem has one."""
     began: list[_Combination] = []
 
     def plans(flat: Problem) -> Iterator[Plan]:
         began.append(_Combination(flat))
         yield from _plans(began[-1])
 
+    def keeps(plan: Plan) -> bool:
+        return _keeps(problem, plan)
+
     found, *others = plans_flat(plans, problem)
-    others = [plan for plan in others if _keeps(problem, plan)]
+    if (limit := problem.options.get(MEMORY)) is not None and peak_memory(found) > limit:
+        found = next(filter(keeps, sorted(others, key=_seconds(problem))), found)
     pure = [plan for plan in others if plan.search in PURE]
-    best = cheapest(problem, (found, *pure))
+    best = cheapest(problem, (found, *pure), keeps=keeps)
     # As everywhere in this mode what rules settle from the operators that people configured may cost a little.
     named = [plan for plan in others if plan.search not in PURE]
-    best = cheapest(problem, (best, *named), CERTAINTY if problem.configured else 0.0)
+    best = cheapest(problem, (best, *named), CERTAINTY if problem.configured else 0.0, keeps=keeps)
     if best.search != NAME and best.graph is began[-1].graph:
-        best = cheapest(problem, (best, *(one for one in (began[-1].improved(best),) if _keeps(problem, one))))
+        best = cheapest(problem, (best, began[-1].improved(best)), keeps=keeps)
     if best.search == NAME:
         return best
     started = f"as mode {best.search} has it, which costs least; {best.started_from}"
@@ -130,6 +160,11 @@ def _plans(own: _Combination) -> Iterator[Plan]:
             plan = mode(problem)
         if plan is not None and (plan.graph is problem.graph or not problem.inside):
             yield plan
+
+
+def _seconds(problem: Problem) -> Callable[[Plan], float]:
+    prices = prices_for(problem.hardware)
+    return lambda plan: plan_seconds(plan, prices)
 
 
 def _keeps(problem: Problem, plan: Plan) -> bool:

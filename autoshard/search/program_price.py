@@ -6,7 +6,7 @@ is what modes end with: searches go by `plan_seconds`, which lowers nothing, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -70,7 +70,13 @@ WIDE = Slack(0.5, 1.0)
 """The same where it is promised that a plan costs no more than another."""
 
 
-def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0, slack: Slack = SLACK) -> Plan:
+def cheapest(
+    problem: Problem,
+    plans: Iterable[Plan],
+    by: float = 0.0,
+    slack: Slack = SLACK,
+    keeps: Callable[[Plan], bool] | None = None,
+) -> Plan:
     """The plan whose program takes least time; of equal ones the first.
 
     The first is priced, and of the others those whose program could take less by what `plan_seconds` says of them;
@@ -79,6 +85,7 @@ def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0, slack: Sl
     Args:
         by: how much less, relatively, another has to cost to be taken instead of the first.
         slack: by how much a program may cost less than `plan_seconds` says.
+        keeps: whether one of the others may be taken at all; asked of those alone that could cost less.
     """
     first, *others = [with_rings(plan, problem.hardware) for plan in plans]
     best, least = first, price_of(problem, first) * (1 - by)
@@ -88,7 +95,7 @@ def cheapest(problem: Problem, plans: Iterable[Plan], by: float = 0.0, slack: Sl
         if bound >= least:
             break
         what = _what(others[i])
-        if what in known:
+        if what in known or (keeps is not None and not keeps(others[i])):
             continue
         known.add(what)
         price = price_of(problem, others[i])

@@ -24,7 +24,7 @@ from autoshard.search.program_price import program_of
 from autoshard.search.within import MemoryOf, keep_within, worst_moments
 from autoshard.util.errors import MemoryLimitError
 from benchmarks.models import transformer_step
-from costmodel import preset
+from costmodel import Hardware, preset
 
 HARDWARE, MESH = preset("h100"), Mesh.parse("dp=2 tp=4")
 PRICE = 2.0**-30
@@ -152,3 +152,21 @@ def test_what_is_configured_stays():
     fixed = {node: batch().strategy(node)}
     found = keep_within(problem(), prices_for(HARDWARE), [strategies()], [], 1, fixed)
     assert found.strategies[node] == fixed[node]
+
+
+def _with_memory(nbytes: int) -> Hardware:
+    return replace(HARDWARE, device=replace(HARDWARE.device, memory_bytes=nbytes))
+
+
+def test_what_a_device_has_is_kept_to_where_it_can_be():
+    """Without a limit of the user's: a plan that the devices hold, or the cheapest of all where none does."""
+    peak = peak_memory(free())
+    roomy, tight, hopeless = (
+        plan(step(), mesh=MESH, hardware=_with_memory(int(share * peak))).plan for share in (1.01, 0.8, 0.01)
+    )
+    assert peak_memory(roomy) == peak_memory(hopeless) == peak
+    assert peak_memory(tight) <= 0.8 * peak
+    limited = plan(step(), mesh=MESH, hardware=HARDWARE, memory=int(0.8 * peak)).plan
+    assert {node: tight.strategy(node) for node in tight.graph.nodes} == {
+        node: limited.strategy(node) for node in limited.graph.nodes
+    }
