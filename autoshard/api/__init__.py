@@ -40,6 +40,7 @@ from autoshard.search.planned import PlannedData
 from autoshard.search.problem import Problem
 from autoshard.search.registry import check_options
 from autoshard.search.rings import with_rings
+from autoshard.search.room import with_room
 from autoshard.trace.function import Traced
 from autoshard.transform.planned_graph import planned_graph
 from autoshard.transform.train import accumulated
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from autoshard.exporters.torch_module import TorchModule
     from autoshard.view.page import View
 
-DEFAULT_SEARCH = "sharding_propagation"
+DEFAULT_SEARCH, AUTO = "sharding_propagation", "auto"
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -92,9 +93,9 @@ def plan(
             lie as its shardings ask.
         options: what the mode is asked besides, by name: "auto" has mode and axes; with any mode placement="search"
             looks for the order of devices in which the mesh's axes lie best on the links.
-        memory: what a device has, as bytes or as text such as "80 GiB"; "optimal" and the default mode look for a plan
-            that keeps to it, and a plan that needs more is refused. If nobody says so, the default mode keeps to what
-            a device of the hardware has, where it finds such a plan.
+        memory: what a device has, as bytes or as text such as "80 GiB"; "optimal", "auto" and the default mode look for
+            a plan that keeps to it, and a plan that needs more is refused. Where it is not given, the last two keep to
+            what a device of the hardware has, if they find such a plan.
         passes: what is done to the program that the plan leads to, so that it moves less: True (`DEFAULT` of
             autoshard.optimize), False (nothing), or names of `PASSES`.
         micro_batches: into how many parts the batch (dim 0 of data inputs) is cut, which are done one after the other:
@@ -165,8 +166,8 @@ def plan_traced(
             passes=passes,
         )
 
-    found, ignored = _searched(search, problem_on(mesh), memory)
-    return Planned(traced, found, hardware, passes, ignored=ignored, memory=memory)
+    found, ignored, limit = _searched(search, problem_on(mesh), memory)
+    return Planned(traced, found, hardware, passes, ignored=ignored, memory=limit)
 
 
 def _plan_module(
@@ -200,17 +201,17 @@ def _plan_module(
             passes=passes,
         )
 
-    found, ignored = _searched(search, problem_on(ready.mesh), memory)
-    return Planned(ready.traced, found, hardware, passes, module=ready.imported, ignored=ignored, memory=memory)
+    found, ignored, limit = _searched(search, problem_on(ready.mesh), memory)
+    return Planned(ready.traced, found, hardware, passes, module=ready.imported, ignored=ignored, memory=limit)
 
 
 def _options(memory: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, **({} if memory is None else {MEMORY: memory})}
 
 
-def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, tuple[str, ...]]:
-    """The plan that a mode finds, or that lies in a file, and what was asked and is not followed by it; refused if it
-    needs more memory than there is."""
+def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, tuple[str, ...], int | None]:
+    """The plan that a mode finds, or that lies in a file, what was asked and is not followed by it, and the limit that it
+    was searched under; refused if it needs more memory than somebody said there is."""
     from autoshard.exporters.plan_file import load_plan
 
     check_options(search, [name for name in problem.options if name not in (MEMORY, PLACEMENT)])
@@ -219,11 +220,13 @@ def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, 
             found = load_plan(search, problem.graph, problem.mesh)
         elif PLACEMENT in problem.options:
             found = placed(find_mode(search), problem)
+        elif memory is None and search in (DEFAULT_SEARCH, AUTO):
+            found, memory = with_room(find_mode(search), problem)
         else:
             found = find_mode(search)(problem)
         found = with_rings(found, problem.hardware)
-    check_limit(found, memory)
-    return found, unfollowed(problem, found)
+    check_limit(found, problem.options.get(MEMORY))
+    return found, unfollowed(problem, found), memory
 
 
 def _check_module(inputs: Any, strategy: DatasetStrategy, micro_batches: int) -> None:

@@ -53,7 +53,7 @@ from autoshard.search.registry import find_mode, plans_flat, search_mode
 from autoshard.search.ways import Ways
 from autoshard.search.within import SPARE, MemoryOf, held_as, keep_within
 from autoshard.util.doing import doing
-from autoshard.util.errors import MemoryLimitError, PlanError, StrategyError
+from autoshard.util.errors import PlanError, StrategyError
 from autoshard.util.gc_paused import gc_paused
 
 NAME = "sharding_propagation"
@@ -81,35 +81,10 @@ BY_HAND = ("zero3_keep", "megatron", "megatron_sp_keep", "zero1_ep")
 def combined(problem: Problem) -> Plan:
     """Rules first, prices where they leave a choice, then local improvement.
 
-    Where nobody gave a memory limit, a plan that needs more than a device of the hardware has gives way to one that
-    keeps to that, if one is found.
-
     Raises:
         PlanError: shardings on another mesh than the plan's.
         StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
     """
-    room = problem.hardware.device.memory_bytes
-    if room is None or MEMORY in problem.options or _surely_fits(problem, room):
-        return _combined(problem)
-    # Large graphs are searched in one way, with a limit or without: most often once is enough.
-    free = _combined(problem) if len(problem.graph.nodes) <= SMALL_NODES else None
-    if free is not None and peak_memory(free) <= room:
-        return free
-    with suppress(MemoryLimitError):
-        found = _combined(replace(problem, options={**problem.options, MEMORY: room}))
-        if peak_memory(found) <= room:
-            return found
-    return _combined(problem) if free is None else free
-
-
-def _surely_fits(problem: Problem, room: int) -> bool:
-    """Whether a device had room for all values at once, whole, and as much again for what operators need beside."""
-    values = (value for node in problem.graph.nodes for value in node.results)
-    return 2 * sum(value.type.nbytes for value in (*problem.graph.inputs, *values)) <= room
-
-
-def _combined(problem: Problem) -> Plan:
-    """The best plan, under a memory limit only if the problem has one."""
     began: list[_Combination] = []
 
     def plans(flat: Problem) -> Iterator[Plan]:

@@ -33,7 +33,7 @@ class PlannedData:
     uncut: Traced | None = None
     """What was traced, if `traced` does it in micro batches."""
     memory: int | None = None
-    """The limit of a device's memory in bytes, if one was given."""
+    """The limit of a device's memory in bytes, if one was given, or kept to as the hardware says."""
 
     @property
     def graph(self) -> Graph:
