@@ -210,7 +210,7 @@ def _options(memory: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, tuple[str, ...], int | None]:
-    """The plan that a mode finds, or that lies in a file, what was asked and is not followed by it, and the limit that it
+    """The plan that a mode finds, or that lies in a file, what was asked and is not followed by it, and the limit it
     was searched under; refused if it needs more memory than somebody said there is."""
     from autoshard.exporters.plan_file import load_plan
 

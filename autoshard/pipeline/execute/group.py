@@ -43,6 +43,7 @@ class _GroupStep:
     held: dict[Key, Parts] = field(default_factory=dict)
     readers: Counter[Key] = field(default_factory=Counter)
     sums: dict[tuple[Place, int], Parts] = field(default_factory=dict)
+    own_sums: set[tuple[Place, int]] = field(default_factory=set)
     rows: dict[Value, dict[int, Parts]] = field(default_factory=dict)
     made: dict[Value, tuple[Parts, Register]] = field(default_factory=dict)
     cuts: dict[tuple, Parts] = field(default_factory=dict)
@@ -194,11 +195,15 @@ class GroupRun:
     def _add(self, key: tuple[Place, int], parts: Parts, reduction: str, state: _GroupStep) -> None:
         """Add a micro batch's terms, narrow floats in f32."""
         terms = [part.astype(np.float32) if _is_narrow(part) else part for part in parts]
-        known = state.sums.get(key)
-        combine = REDUCTIONS[reduction]
-        state.sums[key] = (
-            terms if known is None else [np.asarray(combine(*pair)) for pair in zip(known, terms, strict=True)]
-        )
+        known, combine = state.sums.get(key), REDUCTIONS[reduction]
+        if known is None:
+            state.sums[key] = terms
+        elif key in state.own_sums:
+            for total, term in zip(known, terms, strict=True):
+                combine(total, term, out=total)
+        else:  # the first terms may lie in memory that others read, too
+            state.sums[key] = [np.asarray(combine(*pair)) for pair in zip(known, terms, strict=True)]
+            state.own_sums.add(key)
 
     def _send_sums(self, state: _GroupStep) -> None:
         for route in self.programs.routes:
