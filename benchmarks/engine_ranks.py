@@ -1,4 +1,4 @@
-"""What `benchmarks.engines` runs on MPI ranks: engines numpy and torch, a step by hand, and DTensor by a plan."""
+"""What `benchmarks.engines` runs on MPI ranks: engines numpy, torch and torch-compiled, a step by hand, DTensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import autoshard as ash
 from autoshard.exporters.dtensor import parallelize
 from autoshard.trace.optim import State
-from benchmarks.engines import BY_HAND, DTENSOR, LLAMA, NUMPY, TORCH, Run
+from benchmarks.engines import BY_HAND, COMPILED, DTENSOR, LLAMA, NUMPY, TORCH, Run
 from benchmarks.llama_step import COLUMNS, EPSILON, NORMS, ROWS
 from benchmarks.stepping import MOMENTUM, ByAutoshard, Stepwise, Task
 
@@ -25,6 +25,7 @@ def contestants(task: Task, given: argparse.Namespace) -> tuple[int, dict[str, R
     ours, hand = ByAutoshard(comm, task), task.by_hand(comm, task)
     runs: dict[str, Run] = {NUMPY: _steps(ours, task), BY_HAND: _steps(hand, task)}
     runs[TORCH] = on_torch(ours.planned, task)
+    runs[COMPILED] = on_torch(ours.planned, task, compiled=True)
     runs[DTENSOR] = by_dtensor(task, given)
     return comm.Get_rank(), runs
 
@@ -33,13 +34,13 @@ def _steps(one: Stepwise, task: Task) -> Run:
     return lambda steps: [one.step(task.x, task.y) for _ in range(steps)]
 
 
-def on_torch(planned: Any, task: Task) -> Run:
+def on_torch(planned: Any, task: Task, compiled: bool = False) -> Run:
     """The planned step as a module of torch."""
     for one in planned.traced.parameters.values():
         own = task.own_name(one.name)
         if own is not None and not isinstance(one, State):
             one.set_data(task.values[own])
-    model = planned.to_torch()
+    model = planned.to_torch(compiled=compiled)
     optimizer = model.optimizer()
     x, y = torch.from_numpy(task.x), torch.from_numpy(task.y)
 

@@ -4,13 +4,13 @@
         [--sequence 64] [--layers 1] [--steps 4] [--blocks 5] [--json]
 
 Forward, gradient and Momentum update of one network, split alike: two dense layers, an attention block, or layers of
-Llama, each a whole transformer block. Engines are
-autoshard's numpy (over MPI), torch (gloo) and xla (host devices of JAX). Beside them run a step in numpy and mpi4py by
-hand, one under `jax.shard_map` by hand, `jax.jit` with the plan's shardings as in- and out-shardings, and PyTorch's
-DTensor by an exported plan. One job of MPI ranks and one process of JAX hold them; a file says whose turn it is, all
-others sleep meanwhile. Losses have to agree, else it is an error. Printed are medians of the blocks' steps, and the
-median ratio to the best of the peers in the same round: of the time that passes, and of the time of processors of all
-ranks together, which says more where other work runs beside (ranks that wait for a message use it, too).
+Llama, each a whole transformer block. Engines are autoshard's numpy (over MPI), torch (gloo), torch-compiled, and xla
+(host devices of JAX). Beside them run a step in numpy and mpi4py by hand, one under `jax.shard_map` by hand, `jax.jit`
+with the plan's shardings as in- and out-shardings, and PyTorch's DTensor by an exported plan. One job of MPI ranks and
+one process of JAX hold them; a file says whose turn it is, all others sleep meanwhile. Losses have to agree, else it is
+an error. Printed are medians of the blocks' steps, and the median ratio to the best of the peers in the same round: of
+the time that passes, and of the time of processors of all ranks together, which says more where other work runs beside
+(ranks that wait for a message use it, too).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from benchmarks.stepping import Task
 
-NUMPY, TORCH, XLA = "numpy", "torch", "xla"
+NUMPY, TORCH, COMPILED, XLA = "numpy", "torch", "torch-compiled", "xla"
 BY_HAND, DTENSOR = "numpy and mpi4py by hand", "DTensor by the exported plan"
 SHARD_MAP, JIT = "shard_map by hand", "jax.jit with the plan's shardings"
-RANKS = (NUMPY, TORCH, BY_HAND, DTENSOR)
+RANKS = (NUMPY, TORCH, COMPILED, BY_HAND, DTENSOR)
 """What runs on MPI ranks."""
 DEVICES = (XLA, SHARD_MAP, JIT)
 """What runs on JAX's devices, in one process."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from autoshard.engines.stretches import Stretched
-from autoshard.engines.text import Lines, Writer
+from autoshard.engines.text import Ending, Lines, Writer
 from autoshard.partition.program import Instruction, Program, Register
 
 
@@ -25,7 +25,8 @@ class PausingWriter(Writer):
         self._numbers = {one: i for i, one in enumerate(program.instructions)}
 
     def instruction(self, one: Instruction, depth: int) -> Lines:
-        yield from self._pauses(self._numbers.get(one), depth)
+        if depth == 1:
+            yield from self._pauses(self._numbers.get(one), depth)
         yield from super().instruction(one, depth)
 
     def block(self, instructions: Sequence[Instruction], last_uses: Any, outputs: Any, depth: int) -> Lines:
@@ -45,6 +46,10 @@ class PausingStretched(PausingWriter, Stretched):
 
     def parts(self, one: Instruction) -> bool:
         return super().parts(one) or self._numbers.get(one) in self._before
+
+    def stretch(self, run: Sequence[Ending], depth: int) -> Lines:
+        yield from self._pauses(self._numbers.get(run[0][0]), depth)
+        yield from super().stretch(run, depth)
 
 
 __all__ = ["PausingStretched", "PausingWriter"]

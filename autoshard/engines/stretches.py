@@ -38,7 +38,7 @@ class Stretched(Writer):
             if len(run) < LEAST:
                 yield from super().run_of(run, depth)
             else:
-                yield from self._stretch(run, depth)
+                yield from self.stretch(run, depth)
 
     def _runs(self, pairs: Sequence[Ending]) -> Iterator[list[Ending]]:
         run: list[Ending] = []
@@ -49,7 +49,8 @@ class Stretched(Writer):
             run.append((one, ending))
         yield from [run] if run else ()
 
-    def _stretch(self, run: Sequence[Ending], depth: int) -> Lines:
+    def stretch(self, run: Sequence[Ending], depth: int) -> Lines:
+        """Instructions as a function, and its call."""
         results = dict.fromkeys(register for one, _ in run for register in one.results)
         ending = dict.fromkeys(register for _, gone in run for register in gone)
         taken = dict.fromkeys(register for one, _ in run for register in one.operands if register not in results)

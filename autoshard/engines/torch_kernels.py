@@ -72,9 +72,10 @@ class CompiledKernels(TorchKernels):
             from torch.fx.experimental.proxy_tensor import make_fx
 
             graph = make_fx(played, tracing_mode="fake", _allow_non_fake_inputs=True)(*operands)
-            # What guards would ask again in each step is what the key says.
+            # What guards would ask again in each step is what the key says. They are what tells functions with the same
+            # code apart, too: `graph.forward` has code of its own, calls of modules go through code that all share.
             self._compiled[key] = torch.compile(
-                graph, dynamic=False, options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+                graph.forward, dynamic=False, options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
             )
         compiled = self._compiled[key]
         return lambda _, *operands: compiled(*operands)

@@ -9,6 +9,7 @@ from autoshard.engines.grid import Grid
 from autoshard.engines.groups import AxisPieces
 from autoshard.engines.kernels import kernels_of
 from autoshard.engines.local_run import LocalRun
+from autoshard.engines.pausing import PausingStretched
 from autoshard.engines.rounds import rounds_of
 from autoshard.engines.stretches import Stretched
 from autoshard.engines.text import write
@@ -47,6 +48,23 @@ def test_stretches_change_nothing(seed: int) -> None:
         np.testing.assert_array_equal(got, want)
     inside = run.text.source.count("\n    def stretch")
     assert inside == run.text.source.count("k.stretch(") > 0
+
+
+@pytest.mark.parametrize("at", (0, 1, 3, 7))
+def test_stretches_end_where_a_text_pauses(at: int) -> None:
+    one = case(5)
+    program = program_of(one)
+    run = LocalRun(program)
+    blocks = Executor(program, LocalComm(program.mesh.devices)).scatter(one.made.feeds)
+    wanted = run.consume([list(parts) for parts in blocks])
+    at = min(at, len(program.instructions))
+    text = PausingStretched(program, [(at, ()), (at, ())]).text()
+    step = text.step(run._kernels, run._collectives, text.constants, *blocks)
+    assert [next(step), next(step)] == [(), ()]
+    with pytest.raises(StopIteration) as end:
+        next(step)
+    for got, want in zip(end.value.value, wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.torch

@@ -6,9 +6,11 @@ Each argument is a case: forward/MESH/MODE, step/MESH/MODE, compiled/MESH/MODE (
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
+from autoshard.api import Planned
 from autoshard.engines.torch_engine import TorchRun
 from autoshard.partition.program import Program
 from autoshard.runtime.interpret import Executor
@@ -45,7 +47,24 @@ def check(name: str) -> None:
     if kind == "compiled":
         assert run.text.source.count("k.stretch(") == len(run._kernels._of) > 1  # type: ignore[attr-defined]
         assert run._kernels._compiled  # type: ignore[attr-defined]
+        _check_modules(model, given)
     _check_collectives(model.program, run, 2)
+
+
+def _check_modules(planned: Planned, given: Sequence[np.ndarray]) -> None:
+    """A module that is compiled trains as one that is not: each from the plan's values, for three steps."""
+    losses = []
+    for compiled in (False, True):
+        model = planned.to_torch(compiled=compiled)
+        optimizer, own = model.optimizer(), []
+        for _ in range(3):
+            loss = model(*map(np.asarray, given))
+            loss.backward()
+            optimizer.step()
+            own.append(loss.detach().numpy())
+        losses.append(own)
+    assert not np.array_equal(losses[0][0], losses[0][2])
+    _assert_same(losses[1], losses[0])
 
 
 def _check_collectives(program: Program, run: TorchRun, times: int) -> None:
