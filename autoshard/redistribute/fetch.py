@@ -338,7 +338,7 @@ class _Scheduler:
         """What each member of a group that shares a block gets of it; the terms of a box one after the other."""
         lacked: list[Unit] = []
         replica, alone = self.replica[members[0]], len(members) == 1
-        keepers = {self.held[i]: i for i in reversed(members)}
+        keepers: dict[tuple[Shape, int, int], int] = {self.held[i]: i for i in reversed(members)}
         for (cell, index), term in itertools.product(self._cells(self.new[members[0]]), range(self.terms)):
             held = (index, term, replica)
             keeper = keepers.get(held)

@@ -69,6 +69,8 @@ CERTAINTY = 0.05
 """What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""
 HOPE = 1.05
 """Above this many times what it may cost a draft is not improved further."""
+SMALL_MESH = 64
+"""Devices up to which the plan of dynamic programming is looked at, in however many ways they are used."""
 PURE = ("factor", "bfs")
 """Modes whose plans are taken where their programs cost less; others where they do by more than CERTAINTY, if people
 configured operators."""
@@ -127,8 +129,9 @@ def _plans(own: _Combination) -> Iterator[Plan]:
     if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
         return  # what people configured inside of loops other modes may leave
     yield from (start.plan for start in own.starts if start.is_mode)
-    # On a mesh that is used in several ways, dynamic programming takes ten times as long as all the rest.
-    small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None and Ways(problem).is_whole
+    # On larger meshes that are used in several ways, dynamic programming takes ten times as long as all the rest.
+    small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None
+    small = small and (problem.mesh.devices <= SMALL_MESH or Ways(problem).is_whole)
     for mode in (cut_in_rounds, *((dynamic_programming,) if small else ()), *map(find_mode, named_plans())):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
