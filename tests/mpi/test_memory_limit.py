@@ -100,6 +100,9 @@ def test_the_least_limit_is_kept_on_all_ranks_and_one_byte_less_refused(make, tm
     assert planned.cost.peak_memory_bytes < 1.3 * measured
     if RANKS == 6 and make is training:
         return  # plans that use a part of the axis of 6 need less
+    if make is module:  # as do those of other modes, which cut what enters, too
+        assert most_on_ranks(by_first_rank(make, tmp_path, least - 1)) < least
+        return
     needed, told = agreed(refusal(make, tmp_path, least - 1) if RANK == 0 else None)
     assert needed == least and f"within {format_bytes(least - 1)} ({least - 1} B)" in told
     assert re.search(rf"the least that is possible is .*\({least} B\), at \S.* \(.*\d", told), told
