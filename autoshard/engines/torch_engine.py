@@ -11,9 +11,8 @@ import os
 import socket
 import sys
 from datetime import timedelta
-from shutil import rmtree
-from tempfile import mkdtemp
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from autoshard.engines.torch_kernels import kernels_on
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import Program
 from autoshard.runtime.comm import Comm
+from autoshard.runtime.private import private_folder
 from autoshard.util.errors import RuntimeSetupError
 
 Parts = list[np.ndarray]
@@ -96,16 +96,17 @@ def check_backend() -> None:
 
 
 def _file_store(comm: Comm) -> Any:
-    """A store in a folder of this host that only its user can read; ranks then listen on loopback alone."""
+    """A store in a file of this host that only its user can read; ranks then listen on loopback alone.
+
+    The last rank to let it go removes the file, by FileStore itself. Its folder stays: FileStore waits as long as a
+    collective may take for a file that it cannot make, and ranks that end let go of it at different times.
+    """
     import torch.distributed as dist
 
-    folder = None
-    if comm.ranks[0] == 0:
-        folder = mkdtemp(prefix="autoshard_torch_")
-        atexit.register(rmtree, folder, ignore_errors=True)
+    path = str(private_folder("torch") / uuid4().hex) if comm.ranks[0] == 0 else None
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    return dist.FileStore(f"{_told(comm, folder)}/store", comm.world)  # pyright: ignore[reportPrivateImportUsage]
+    return dist.FileStore(_told(comm, path), comm.world)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _open_store(comm: Comm, timeout: timedelta) -> Any:
