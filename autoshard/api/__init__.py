@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from autoshard.propagate.traced import asked_on, work_of
 from autoshard.runtime.mpi import default_comm
 from autoshard.runtime.world import world_size
 from autoshard.search import find_mode
+from autoshard.search.auto import NAME as AUTO
 from autoshard.search.followed import unfollowed
 from autoshard.search.limit import MEMORY, check_limit, read_limit
 from autoshard.search.placement import PLACEMENT, placed
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from autoshard.exporters.torch_module import TorchModule
     from autoshard.view.page import View
 
-DEFAULT_SEARCH, AUTO = "sharding_propagation", "auto"
+DEFAULT_SEARCH = "sharding_propagation"
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -218,12 +219,11 @@ def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, 
     with doing(f"searching by {search}"):
         if search.endswith(".json"):
             found = load_plan(search, problem.graph, problem.mesh)
-        elif PLACEMENT in problem.options:
-            found = placed(find_mode(search), problem)
-        elif memory is None and search in (DEFAULT_SEARCH, AUTO):
-            found, memory = with_room(find_mode(search), problem)
         else:
-            found = find_mode(search)(problem)
+            mode = find_mode(search)
+            run = partial(placed, mode) if PLACEMENT in problem.options else mode
+            kept = memory is None and search in (DEFAULT_SEARCH, AUTO)
+            found, memory = with_room(run, problem) if kept else (run(problem), memory)
         found = with_rings(found, problem.hardware)
     check_limit(found, problem.options.get(MEMORY))
     return found, unfollowed(problem, found), memory

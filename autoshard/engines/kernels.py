@@ -97,7 +97,7 @@ class Kernels:
         of = tuple(map(self.library.kind, raws))
         if None in of:
             return None
-        key = op.name, of, tuple(kinds), tuple(attrs), told_apart(tuple(attrs.values()))
+        key = op, of, tuple(kinds), tuple(attrs), told_apart(tuple(attrs.values()))
         try:
             hash(key)
         except TypeError:

@@ -27,8 +27,6 @@ from autoshard.util.memo import Memo
 LARGEST = 1 << 18
 """Bytes of constants (masks, positions) that a tape holds at most: more are cheap to make, and dear to keep."""
 _PLAIN = (bool, int, float, complex, str, type(None), type(Ellipsis), np.dtype)
-
-
 MOST = 1 << 11
 """How many tapes are kept: a program has some hundreds of operators that differ."""
 _ONCE = "has run once"
@@ -67,9 +65,10 @@ class Tape:
         self.broken = ""
         """Why it cannot be played; '' as long as it can."""
         self.says: Hashable = None
-        """What is played, once it is: equal for tapes that do the same."""
+        """What is played, once it is: equal for tapes that do the same. Functions of the library are told by their ids:
+        who keeps this keeps what is played, too."""
         self._keys: dict[str, Hashable] = {}
-        """What tells constants from others, by name."""
+        """What tells constants and numbers from others, by name; ids would not, as others may get them later."""
         self._operands = [self._name(one, f"x{i}") for i, one in enumerate(operands)]
 
     def _name(self, value: Any, name: str) -> str:
@@ -84,9 +83,11 @@ class Tape:
 
     def constant(self, value: np.ndarray, raw: Any) -> None:
         """Note a tensor that no operand goes into, and the array that it was made of."""
+        if self.broken:
+            return
         self._bytes += raw.nbytes
         if self._bytes > self._largest:
-            self.breaks(f"it holds more than {self._largest} bytes of constants")
+            return self.breaks(f"it holds more than {self._largest} bytes of constants")
         self._keys[self._object(raw)] = value.dtype.str, value.shape, value.tobytes()
 
     def assume(self, raw: Any, value: bool) -> None:
@@ -143,7 +144,9 @@ class Tape:
         if type(value) in (bool, int, str, type(None)):
             return repr(value)
         if isinstance(value, _PLAIN):
-            return self._object(value)
+            name = self._object(value)
+            self._keys[name] = told_apart(value)
+            return name
         if not self._is_tensor(value):
             raise Broken(f"a value of type {type(value).__name__} has no text")
         name = self._names.get(id(value))

@@ -46,8 +46,8 @@ class CompiledKernels(TorchKernels):
     def __init__(self, rank: int, kernels: Kernels) -> None:
         super().__init__(rank, kernels)
         self._of: dict[Any, Callable] = {}
-        self._compiled: dict[Any, Callable] = {}
-        """By what tapes say: layers that are alike are compiled once."""
+        self._compiled: dict[Any, tuple[Callable, Callable]] = {}
+        """By what tapes say, what is compiled and what is played: layers that are alike are compiled once."""
 
     def stretch(self, name: str, run: Callable, *operands: Any) -> tuple:
         """What a function of the text makes of the operands, which is compiled when it is first run."""
@@ -74,10 +74,11 @@ class CompiledKernels(TorchKernels):
             graph = make_fx(played, tracing_mode="fake", _allow_non_fake_inputs=True)(*operands)
             # What guards would ask again in each step is what the key says. They are what tells functions with the same
             # code apart, too: `graph.forward` has code of its own, calls of modules go through code that all share.
-            self._compiled[key] = torch.compile(
+            made_fast = torch.compile(
                 graph.forward, dynamic=False, options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
             )
-        compiled = self._compiled[key]
+            self._compiled[key] = made_fast, played
+        compiled, _ = self._compiled[key]
         return lambda _, *operands: compiled(*operands)
 
 

@@ -110,6 +110,18 @@ def test_constants_are_kept_and_told_apart() -> None:
     np.testing.assert_array_equal(found, np.arange(6).reshape(2, 3))
 
 
+def test_tapes_say_numbers_and_no_ids_of_them() -> None:
+    """A number that is gone leaves its id to another: stretches that differ in one would be taken for each other."""
+    said = []
+    for number in ("0.25", "0.75", "0.25"):
+        x = torch.ones(2)
+        tape, made = Tape([x], torch.is_tensor), x * float(number)
+        tape.note(torch.mul, (x, float(number)), {}, made)
+        assert tape.played([made]) is not None
+        said.append(tape.says)
+    assert said[0] == said[2] != said[1]
+
+
 def test_a_tensor_from_nowhere() -> None:
     x = torch.ones(2)
     tape = Tape([x], torch.is_tensor)
