@@ -28,6 +28,7 @@ from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
 from autoshard.search.strategies import Menu
 from autoshard.search.tables import Tables
+from autoshard.search.transfers import PARTS
 from autoshard.search.ways import Ways
 from autoshard.util.errors import PlanError
 from autoshard.util.errors import at as where
@@ -57,7 +58,8 @@ def dynamic_programming(problem: Problem) -> Plan:
     pricing = Pricing(problem, prices)
     best: tuple[Draft, CostGraph] | None = None
     for atoms in ways:
-        tables = tables_of(problem, atoms, None if algorithm == PLAIN else Candidates(algorithm, prices))
+        candidates = None if algorithm == PLAIN else Candidates(algorithm, prices)
+        tables = tables_of(problem, atoms, candidates, PARTS)
         costs = cost_graph(tables, algorithm)
         choice = costs.solve()
         draft = Draft(pricing, {node: tables.strategy(node, choice) for node in problem.graph.nodes})

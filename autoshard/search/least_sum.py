@@ -17,8 +17,8 @@ from autoshard.search.choose import ALTERNATIVES
 from autoshard.search.problem import Problem
 from autoshard.search.settle import Settled, settle_below
 from autoshard.search.strategies import Atoms
-from autoshard.search.tables import Candidates, Tables, needs_detours
-from autoshard.search.transfers import Transfers
+from autoshard.search.tables import Candidates, Tables
+from autoshard.search.transfers import ALL, NONE, PARTS, Detours, Transfers
 from autoshard.search.ways import Ways
 from autoshard.util.clock import now
 from autoshard.util.errors import PlanError
@@ -89,7 +89,7 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     ways = Ways(problem)
     if not ways.is_whole:
         raise PlanError(f"mesh {problem.mesh} has several ways to be used")
-    tables = tables_of(problem, ways.atoms)
+    tables = tables_of(problem, ways.atoms, detours=PARTS)
     if sum(tables.sizes) > SMALL_CHOICES:
         raise PlanError(f"{problem.graph.name!r} has more than {SMALL_CHOICES} strategies")
     found, _ = settle_below(tables, SMALL_SECONDS, known, gap=GOOD)
@@ -99,21 +99,24 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
 
 
 @lru_cache(maxsize=16)
-def _transfers(hardware: Hardware, atoms: Atoms, detours: bool) -> Transfers:
+def _transfers(hardware: Hardware, atoms: Atoms) -> Transfers:
     """Redistribution tables that all searches on a mesh share."""
-    return Transfers(prices_for(hardware), atoms, detours)
+    return Transfers(prices_for(hardware), atoms)
 
 
-def tables_of(problem: Problem, atoms: Atoms, candidates: Candidates | None = None) -> Tables:
+def tables_of(problem: Problem, atoms: Atoms, candidates: Candidates | None = None, detours: Detours = ALL) -> Tables:
     """The tables of a problem on these pieces of its mesh, with all strategies unless `candidates` chooses some.
 
-    Of a mesh that is used in one way alone they are made once, whichever search asks.
+    Of a mesh that is used in one way alone they are made once, whichever search asks for these detours. Where people
+    fixed something all are possible; where axes are bundled, so that not all is searched anyway, none.
     """
-    key = Tables, atoms
+    fixed = problem.configured or problem.given or problem.asked or any(problem.asked_outputs)
+    detours = ALL if fixed else NONE if atoms.bundled else detours
+    key = Tables, atoms, detours
     if key in problem.remembered and candidates is None:
         return problem.remembered[key]
-    transfers = _transfers(problem.hardware, atoms, needs_detours(problem, atoms))
-    tables = Tables(problem, prices_for(problem.hardware), atoms, transfers, candidates)
+    transfers = _transfers(problem.hardware, atoms)
+    tables = Tables(problem, prices_for(problem.hardware), atoms, transfers, candidates, detours)
     if candidates is None and not atoms.bundled:
         problem.remembered[key] = tables
     return tables

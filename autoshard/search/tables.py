@@ -26,7 +26,7 @@ from autoshard.search.exact import CostFactor
 from autoshard.search.problem import Problem
 from autoshard.search.sharing import Shared
 from autoshard.search.strategies import Atoms, Lister, Menu, encode, terms_reached
-from autoshard.search.transfers import Transfers
+from autoshard.search.transfers import ALL, Detours, Transfers
 from autoshard.util.errors import PlanError, at
 
 Variable = Node | Value
@@ -74,9 +74,10 @@ class Tables:
         atoms: Atoms,
         transfers: Transfers | None = None,
         candidates: Candidates | None = None,
+        detours: Detours = ALL,
     ) -> None:
         self.problem, self.graph, self.atoms, self.cost = problem, problem.graph, atoms, prices
-        self.transfers = transfers or Transfers(prices, atoms, needs_detours(problem, atoms))
+        self.transfers, self.detours = transfers or Transfers(prices, atoms), detours
         self.menus = _menus(problem, atoms, candidates)
         self._codes: dict[tuple, np.ndarray] = {}
         self._lying: dict[tuple, Lying] = {}
@@ -267,7 +268,7 @@ class Tables:
         after = np.union1d(after, ends.reshape(-1)) if leaving else after
         if not len(after):
             return None
-        seconds = times * self.transfers.table(of, before, after, self.problem.share(value))
+        seconds = times * self.transfers.table(of, before, after, self.problem.share(value), self.detours)
         wants = [
             np.stack([np.searchsorted(after, codes) for codes in uses], axis=1)
             for at_user, uses in users.items()
@@ -288,12 +289,6 @@ class Tables:
         """All prices as dense factors of the variables. For problems with few users per value."""
         found = [CostFactor((i,), costs) for i, costs in enumerate(self.unary) if len(costs)]
         return found + [CostFactor(price.scope, price.shared.dense) for price in self.prices]
-
-
-def needs_detours(problem: Problem, atoms: Atoms) -> bool:
-    """Whether layouts that do not fit each other (`Transfers.detours`) have to be joined: not where axes are bundled,
-    so that not all is searched anyway, unless people fixed some."""
-    return not atoms.bundled or bool(problem.configured or problem.given or problem.asked or any(problem.asked_outputs))
 
 
 def _menus(problem: Problem, atoms: Atoms, candidates: Candidates | None) -> dict[Node, Menu]:

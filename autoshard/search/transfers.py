@@ -5,9 +5,9 @@ does depends on the shape only through which parts divide it, and not on which d
 few classes. One pair of each is planned, with the tensor's size left open. First for a shape that everything divides:
 where a smaller one allows these steps, they are the best ones for it, too, for it allows no others.
 
-Without `detours` two kinds of redistribution count as impossible, for finding their best steps takes long: of a dim
-between numbers of parts of which neither divides the other, which goes through layouts in between; and from terms
-along some atoms to terms along others, some of which end while some begin.
+Of two kinds of redistribution the best steps take long to find: of a dim between numbers of parts of which neither
+divides the other, which goes through layouts in between; and from terms along some atoms to terms along others, some of
+which end while some begin. A search may do without the second (`PARTS`), or both (`NONE`): they count as impossible.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -34,6 +35,9 @@ Terms = tuple[tuple[int, float, float], ...]
 shared with other collectives would copy."""
 SIZES = 256
 """Of how many sizes of tensors the seconds are remembered."""
+ALL, PARTS, NONE = "all", "parts", "none"
+"""Which detours are possible: between layouts that do not fit each other; only for unfit numbers of parts; none."""
+Detours = Literal["all", "parts", "none"]
 WIDE = 4
 """How many dims the shape has, at least, that everything divides."""
 
@@ -41,11 +45,11 @@ WIDE = 4
 class Transfers:
     """Redistribution costs on one mesh, with all that was worked out before."""
 
-    def __init__(self, prices: Prices, atoms: Atoms, detours: bool = True) -> None:
-        self.prices, self.atoms, self.detours = prices, atoms, detours
+    def __init__(self, prices: Prices, atoms: Atoms) -> None:
+        self.prices, self.atoms = prices, atoms
         self._foreign: list[Layout] = []
         self._foreign_code: dict[Layout, int] = {}
-        self._classes: Memo[tuple[int, ...], int] = Memo()
+        self._classes: Memo[bytes, int] = Memo()
         self._terms: list[Terms | None] = []
         self._numbers: dict[Terms | None, int] = {}
         self._steps: dict[tuple, int] = {}
@@ -77,14 +81,16 @@ class Transfers:
             done[i] = self.code(self.layout(int(codes[i]), rank).final())
         return done
 
-    def table(self, of: TensorType, before: np.ndarray, after: np.ndarray, share: float = 1.0) -> np.ndarray:
-        """[before, after], seconds for a tensor of that type; inf where no steps exist. `share` as for
-        `Prices.redistribution`."""
+    def table(
+        self, of: TensorType, before: np.ndarray, after: np.ndarray, share: float = 1.0, detours: Detours = ALL
+    ) -> np.ndarray:
+        """[before, after], seconds for a tensor of that type; inf where no steps exist, or none without detours.
+        `share` as for `Prices.redistribution`."""
         costs = np.empty((len(before), len(after)))
         even_before, even_after = self._divides(of, before), self._divides(of, after)
         plain, wanted = np.flatnonzero(even_before), np.flatnonzero(even_after)
         if len(plain) and len(wanted):
-            which = self._class_of(of, before[plain], after[wanted])
+            which = self._class_of(of, before[plain], after[wanted], detours)
             costs[np.ix_(plain, wanted)] = self._of_class(of, share)[which]
         for i, j in np.argwhere(~even_before[:, None] | ~even_after[None, :]):
             costs[i, j] = self._planned(of, int(before[i]), int(after[j]), share)
@@ -106,44 +112,47 @@ class Transfers:
 
     # -- classes of pairs
 
-    def _class_of(self, of: TensorType, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    def _class_of(self, of: TensorType, before: np.ndarray, after: np.ndarray, detours: Detours) -> np.ndarray:
         """[before, after], the class of each pair."""
         rank, atoms = of.rank, len(self.atoms)
         first, last = decode(before, rank, atoms), decode(after, rank, atoms)
         found = np.full((len(before), len(after)), self._class_of_terms(None), dtype=np.int64)
-        direct = np.ones(found.shape, dtype=bool) if self.detours else self._direct(first, last, rank)
+        possible = self._possible(first, last, rank, detours)
         pairs = np.empty((*found.shape, 2 * atoms), dtype=np.int64)
         pairs[..., 0::2], pairs[..., 1::2] = first[:, None], last[None]
-        found[direct] = self._class_of_pairs(of, pairs[direct])
+        found[possible] = self._class_of_pairs(of, pairs[possible])
         return found
 
-    def _direct(self, first: np.ndarray, last: np.ndarray, rank: int) -> np.ndarray:
-        """[before, after], whether a redistribution is one of those that are possible without detours."""
-        ending, beginning = ((one == CARRIED).astype(np.int64) for one in (first, last))
-        both = (ending @ (1 - beginning).T > 0) & ((1 - ending) @ beginning.T > 0)
-        for dim in range(rank):
+    def _possible(self, first: np.ndarray, last: np.ndarray, rank: int, detours: Detours) -> np.ndarray:
+        """[before, after], whether a redistribution needs no other detours than these."""
+        missing = np.zeros((len(first), len(last)), dtype=bool)
+        if detours != ALL:
+            ending, beginning = ((one == CARRIED).astype(np.int64) for one in (first, last))
+            missing |= (ending @ (1 - beginning).T > 0) & ((1 - ending) @ beginning.T > 0)
+        for dim in range(rank) if detours == NONE else ():
             old, new = (np.where(one == SPLITS + dim, self.atoms.sizes, 1).prod(axis=1) for one in (first, last))
-            both |= (old[:, None] % new > 0) & (new % old[:, None] > 0)
-        return ~both
+            missing |= (old[:, None] % new > 0) & (new % old[:, None] > 0)
+        return ~missing
 
     def _class_of_pairs(self, of: TensorType, pairs: np.ndarray) -> np.ndarray:
         """[pairs], the class of each; the digits of the two layouts alternate."""
-        if not len(pairs):
-            return np.zeros(0, np.int64)
+        if not pairs.size:  # none, or all on one device
+            return np.full(len(pairs), self._class_of_terms(()))
         # Parts are products of pieces of the mesh: a size counts only by what it has in common with the devices.
         sizes = np.gcd(np.array(of.shape, dtype=np.int64), self.atoms.mesh.devices)
         named, kept = _renamed(pairs, sizes)
-        keys = np.concatenate([named, kept], axis=1)
-        order = _row_numbers(keys)
-        _, one, which = np.unique(order, return_index=True, return_inverse=True)
-        known = np.array([self._class(tuple(keys[i].tolist())) for i in one], dtype=np.int64)
+        rows = np.ascontiguousarray(np.concatenate([named, kept], axis=1), np.int32)
+        keys, which = np.unique(rows.view((np.void, rows[0].nbytes)), return_inverse=True)
+        known = np.array([self._class(key) for key in keys.reshape(-1).tolist()], dtype=np.int64)
         return known[which.reshape(-1)]
 
-    def _class(self, key: tuple[int, ...]) -> int:
-        if key not in self._classes:
-            atoms = len(self.atoms)
-            self._classes[key] = self._class_of_terms(self._plan(key[: 2 * atoms], key[2 * atoms :]))
-        return self._classes[key]
+    def _class(self, key: bytes) -> int:
+        """The class of the pairs whose digits and sizes, as bytes, are the key."""
+        found = self._classes.get(key)
+        if found is None:
+            row, ends = tuple(np.frombuffer(key, np.int32).tolist()), 2 * len(self.atoms)
+            found = self._classes[key] = self._class_of_terms(self._plan(row[:ends], row[ends:]))
+        return found
 
     def _class_of_terms(self, terms: Terms | None) -> int:
         if terms not in self._numbers:
@@ -266,14 +275,3 @@ def _renamed(pairs: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarr
         following[new] += 1
         kept[rows, name[:, SPLITS + dim] - SPLITS] = sizes[dim]
     return named, kept
-
-
-def _row_numbers(keys: np.ndarray) -> np.ndarray:
-    """A number per row, equal for equal rows."""
-    numbers = np.zeros(len(keys), dtype=np.int64)
-    for column in keys.T:
-        values, which = np.unique(column, return_inverse=True)
-        numbers = numbers * len(values) + which
-        if len(values) > 1:
-            numbers = np.unique(numbers, return_inverse=True)[1]
-    return numbers

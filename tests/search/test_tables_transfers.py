@@ -14,7 +14,7 @@ from autoshard.cost.prices import prices_for
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.search.strategies import CARRIED, SPLITS, Atoms, encode, to_layout
-from autoshard.search.transfers import Transfers
+from autoshard.search.transfers import ALL, NONE, PARTS, Transfers
 from costmodel import preset
 
 PRICES = prices_for(preset("h100"))
@@ -61,12 +61,14 @@ def test_one_transfers_serves_shapes_of_all_sizes():
 
 
 def test_without_detours_only_unfit_parts_and_other_terms_are_impossible():
+    """Without some alone other terms are."""
     mesh = Mesh.parse("4x6")
     atoms, shape = atoms_of_axes(mesh), (48, 24)
     of, rng = TensorType.of(shape, "f32"), np.random.default_rng(3)
     digits = dividing(shape, atoms, rng, 40)
     codes = encode(digits, 2)
-    every, fitting = (Transfers(PRICES, atoms, detours).table(of, codes, codes) for detours in (True, False))
+    transfers = Transfers(PRICES, atoms)
+    every, some, fitting = (transfers.table(of, codes, codes, detours=which) for which in (ALL, PARTS, NONE))
     layouts = [to_layout(row, 2, atoms) for row in digits.tolist()]
     unfit = np.array([[bool(unfit_parts(one, other)) for other in layouts] for one in layouts])
     exchanged = np.array([[len({*one.partial} ^ {*other.partial}) == 2 for other in layouts] for one in layouts])
@@ -74,6 +76,7 @@ def test_without_detours_only_unfit_parts_and_other_terms_are_impossible():
     assert unfit.any() and (exchanged & ~unfit).any() and np.isfinite(every).all()
     assert np.isinf(fitting[unfit | exchanged]).all()
     np.testing.assert_allclose(fitting[~(unfit | exchanged)], every[~(unfit | exchanged)], rtol=1e-12)
+    np.testing.assert_allclose(some, np.where(exchanged, np.inf, every), rtol=1e-12)
 
 
 def unfit_parts(one: Layout, other: Layout) -> list[int]:
