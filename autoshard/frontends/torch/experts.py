@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from autoshard import ops
+from autoshard.core.enumerate import divisors
 from autoshard.core.tensortype import dtype
 from autoshard.frontends.torch.patch import Patch
 from autoshard.frontends.torch.table import Call, do, translates
@@ -72,7 +73,7 @@ def cut_tokens(tokens: int, choices: int, experts: int, factor: float) -> tuple[
     share = factor * choices / experts
     if share >= 1:
         return tokens, 1
-    sizes = [size for size in range(1, tokens + 1) if tokens % size == 0 and size * share >= 1 - 1e-9]
+    sizes = [size for size in reversed(divisors(tokens)) if size * share >= 1 - 1e-9]
     rooms = {size: math.ceil(size * share - 1e-9) for size in sizes} or {tokens: 1}
     least = min(room / size for size, room in rooms.items())
     size = next(size for size, room in rooms.items() if room / size <= least * _NEAR)
