@@ -35,13 +35,16 @@ def enumerate_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
 
 
 @remembered()
-def some_strategies(rule: Rule, mesh: Mesh) -> tuple[Strategy, ...]:
+def some_strategies(rule: Rule, mesh: Mesh, whole: frozenset[str] = frozenset()) -> tuple[Strategy, ...]:
     """All strategies where few can be combined (up to 10,000 ways on up to four axes); on larger meshes a part of them.
 
     Then an axis splits one factor as a whole, or none; where even these are many (over 1,024 ways), the neighbouring
     axes of which both are smallest are used as one, and so on.
+
+    Args:
+        whole: axes that split one factor as a whole, or none, on any mesh.
     """
-    choices = _choices(rule, mesh)
+    choices = _choices(rule, mesh, whole)
     if math.prod(map(len, choices)) > (_MOST_WAYS if len(choices) <= _FEW_AXES else _MOST_WHOLE_WAYS):
         groups = [[mesh.axis(name)] for name, size in mesh.axes if size > 1]
         choices = _whole_choices(rule, groups)
@@ -56,16 +59,25 @@ Laid = Mapping[int, Refs]
 """What some mesh axes split: per factor the axes, for those that they split."""
 
 
-def _choices(rule: Rule, mesh: Mesh) -> list[tuple[Laid, ...]]:
-    """Per mesh axis all ways to lay the factors over it."""
+def _choices(rule: Rule, mesh: Mesh, whole: frozenset[str] = frozenset()) -> list[tuple[Laid, ...]]:
+    """Per mesh axis all ways to lay the factors over it, or over it as a whole."""
     free = [i for i, factor in enumerate(rule.factors) if factor.splittable]
-    return [tuple(_axis_choices(mesh.axis(name), rule, free)) for name, size in mesh.axes if size > 1]
+    return [
+        _group_choices(rule, free, (mesh.axis(name),)) if name in whole
+        else tuple(_axis_choices(mesh.axis(name), rule, free))
+        for name, size in mesh.axes if size > 1
+    ]  # fmt: skip
 
 
 def _whole_choices(rule: Rule, groups: Sequence[Sequence[AxisRef]]) -> list[tuple[Laid, ...]]:
     """Per group of axes: each factor that it can split all together, and none."""
     free = [i for i, factor in enumerate(rule.factors) if factor.splittable]
-    return [(*({i: tuple(group)} for i in free if rule.factors[i].even % size_of(group) == 0), {}) for group in groups]
+    return [_group_choices(rule, free, tuple(group)) for group in groups]
+
+
+def _group_choices(rule: Rule, free: Sequence[int], group: Refs) -> tuple[Laid, ...]:
+    size = size_of(group)
+    return (*({i: group} for i in free if rule.factors[i].even % size == 0), {})
 
 
 def _combined(rule: Rule, mesh: Mesh, choices: Sequence[Sequence[Laid]]) -> tuple[Strategy, ...]:

@@ -141,9 +141,10 @@ class Improver:
         key = self.pricing.class_of[node], whole
         known = self.pricing.listed.get(key)
         if known is None:
-            listed = some_strategies(node.rule, self.mesh)
-            if whole:
-                listed = [one for one in listed if self.atoms.make(one.used)]
+            # What are too many on whole axes are too many on their parts.
+            fits = whole or bool(self._listed(node))
+            axes = self.atoms.whole_names if whole else frozenset()
+            listed = some_strategies(node.rule, self.mesh, axes) if fits else ()
             few = listed if len(listed) <= MOST_LISTED else ()
             known = {self.pricing.choice(node, one): None for one in few if permits(node, one)}
             self.pricing.listed[key] = known

@@ -54,10 +54,11 @@ class Atoms:
 
     def make(self, used: Refs) -> bool:
         """Whether no part is among what is used of what is to be used whole."""
-        return all([ref in self._whole for ref in used if ref.name in self._names])
+        return all([ref in self._whole for ref in used if ref.name in self.whole_names])
 
     @cached_property
-    def _names(self) -> frozenset[str]:
+    def whole_names(self) -> frozenset[str]:
+        """The names of the axes that are used whole."""
         return frozenset(ref.name for ref in self._whole)
 
     def bundles(self, count: int) -> Iterable[Atoms]:
