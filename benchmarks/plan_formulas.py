@@ -76,6 +76,7 @@ class _Facts:
     """What a plan of a model holds and sends, beside the model's sizes."""
 
     def __init__(self, planned: Any) -> None:
+        from autoshard.partition.program import Collective, Together, timed
         from autoshard.search.named.structure import Structure
         from autoshard.transform.simplify import merge_equal, prune
         from benchmarks.paper_sizes import Sizes
@@ -85,9 +86,10 @@ class _Facts:
         self.forward = set(structure.forward)
         self.size = Sizes(merge_equal(prune(planned.traced.graph)), self.mesh.axes[-1][1])
         self.sent: Counter[tuple[str, str]] = Counter()
-        for one in self.program.collectives:
-            self.sent[one.step.kind, str(one.step.groups)] += one.nbytes_moved
-        self.updates = [one for one in structure.updates if one.parameter is not None]
+        for one, times in timed(self.program.instructions):
+            if isinstance(one, Collective | Together) and one.step.communicates:
+                self.sent[one.step.kind, str(one.step.groups)] += times * one.nbytes_moved
+        self.updates = [one for one in structure.updates if one.owner is not None]
 
     def local(self, value: Any) -> int:
         from autoshard.cost.blocks import local_nbytes
@@ -96,7 +98,7 @@ class _Facts:
 
     @property
     def held_parameters(self) -> int:
-        return sum(self.local(one.parameter) for one in self.updates)
+        return sum(self.local(one.parameter) for one in self.updates if one.parameter is not None)
 
     @property
     def held_states(self) -> int:
@@ -104,8 +106,9 @@ class _Facts:
 
     @property
     def held_gradients(self) -> int:
-        """As they wait for the update."""
-        return sum(self.local(one.gradient) for one in self.updates if one.gradient is not None)
+        """As they wait for the update; where it is made in several steps, for the first."""
+        first = {one.owner: one.gradient for one in reversed(self.updates) if one.gradient is not None}
+        return sum(map(self.local, first.values()))
 
     @property
     def kept(self) -> int:

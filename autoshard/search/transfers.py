@@ -35,9 +35,11 @@ Terms = tuple[tuple[int, float, float], ...]
 shared with other collectives would copy."""
 SIZES = 256
 """Of how many sizes of tensors the seconds are remembered."""
-ALL, PARTS, NONE = "all", "parts", "none"
-"""Which detours are possible: between layouts that do not fit each other; only for unfit numbers of parts; none."""
 Detours = Literal["all", "parts", "none"]
+"""Which detours are possible: between layouts that do not fit each other; only for unfit numbers of parts; none."""
+ALL: Detours = "all"
+PARTS: Detours = "parts"
+NONE: Detours = "none"
 WIDE = 4
 """How many dims the shape has, at least, that everything divides."""
 

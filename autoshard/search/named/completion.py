@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from autoshard.core.strategy import Strategy, is_legal, project
 from autoshard.cost.prices import prices_for
@@ -17,7 +18,7 @@ from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, merge_refs, size_of
 from autoshard.plan.plan import GIVEN, Cause, Decision, Option, Plan
 from autoshard.search.named.structure import Structure
-from autoshard.search.problem import Problem
+from autoshard.search.problem import CARRIED, Problem
 from autoshard.util.errors import PlanError
 
 NAMED, FOLLOWED = "named", "followed"
@@ -36,7 +37,8 @@ class Completion:
         pinned: layouts that computed values are left in whatever their operator does, by value; `adjust` may add those
             of its node's results.
         settle: `settle(value, layout)`, where a sum cannot stay open: the layout in which it is completed.
-        gathered: axes over which what is made of parameters alone lies in parts, but is gathered where it meets others.
+        gathered: axes over which what is made of parameters alone lies in parts, but is gathered where it meets others,
+            or is spread over more.
     """
 
     def __init__(
@@ -53,8 +55,12 @@ class Completion:
         self.graph: Graph = problem.graph
         self.adjust, self.pinned, self.settle = adjust, {} if pinned is None else pinned, settle
         self.gathered = gathered
-        whole = {value: Layout.whole(problem.mesh, value.type.rank) for value in self.graph.inputs}
-        self.layouts: dict[Value, Layout] = {**whole, **inputs, **problem.given}
+        roles = zip(self.graph.inputs, self.graph.roles, strict=True)
+        whole = {value: Layout.whole(problem.mesh, value.type.rank) for value, role in roles if role != CARRIED}
+        carried = {value: layout for value, layout in self.pinned.items() if self.graph.role_of.get(value) == CARRIED}
+        self.layouts: dict[Value, Layout] = {**whole, **inputs, **problem.given, **carried}
+        """What loops carry, and branches yield, has none until it is adopted: of what it starts with, if that is no
+        constant, else of its first user."""
         self.decisions: dict[Node, Decision] = {}
         self._passing: dict[Value, bool] = {}
         self._followed: dict[tuple, Strategy] = {}
@@ -71,8 +77,15 @@ class Completion:
                 f"the named plan {name!r} does not lead through loops and branches, and {self.graph.name!r} has "
                 f"{nest.label} ({nest.op.name}); use a search"
             )
+        early = []
         for node in self.graph.nodes:
+            if node in self.problem.leaving_loops and node.operands[0] not in self.layouts:
+                early.append(node)
             self._decide(node)
+        for node in early:  # to conditions, which stand before all other users
+            self._decide(node)
+        for value in self.structure.keepers:
+            self.layouts[value] = self._carried_on(value, self.layouts[value])
         for node in self.graph.nodes:
             if node.op.constant == "source":
                 self._split_source(node)
@@ -88,11 +101,23 @@ class Completion:
         cause = Cause(FOLLOWED if strategy is following else NAMED)
         prices, edges = prices_for(self.problem.hardware), 0.0
         for value, need in zip(node.operands, strategy.operand_layouts, strict=True):
-            if self.layouts[value] is not need:
+            if value not in self.layouts:
+                if node not in self.problem.leaving_loops:
+                    self.layouts[value] = need.final()
+            elif self.layouts[value] is not need:
                 edges += prices.redistribution(self.layouts[value], need, value.type)
         self.decisions[node] = Decision(Option(strategy, edges, 0.0, prices.work(node, strategy)), cause)
         for value, layout in zip(node.results, strategy.result_layouts, strict=True):
-            self.layouts[value] = self.pinned.get(value, layout)
+            self.layouts[value] = self._carried_on(value, self.pinned.get(value, layout))
+
+    def _carried_on(self, value: Value, layout: Layout) -> Layout:
+        """How a value is left: what loops carry, and branches yield, lies as the first of its tie does."""
+        keeper = self.structure.keepers.get(value)
+        if keeper is None:
+            return layout
+        if keeper not in self.layouts and value not in self.structure.grounded:
+            return layout
+        return self.layouts.setdefault(keeper, layout.final())
 
     def _split_source(self, node: Node) -> None:
         """Makes what is made of nothing as all that use it want it, where they want the same."""
@@ -113,7 +138,7 @@ class Completion:
 
     def _following(self, node: Node) -> Strategy:
         """`_follow`, once for all equal nodes whose operands lie alike."""
-        lie = tuple([(self.layouts[value], value in self.structure.fed) for value in node.operands])
+        lie = tuple([(self.layouts.get(value), value in self.structure.fed) for value in node.operands])
         known = self._followed.get((node.key, lie))
         if known is None:
             known = self._followed[node.key, lie] = self._follow(node)
@@ -122,17 +147,17 @@ class Completion:
     def _follow(self, node: Node) -> Strategy:
         fed, last = self.structure.fed, _LAST.get(node.op.name)
         order = sorted(range(len(node.operands)), key=lambda i: (i == last, i))
-        meets_others = len(node.operands) > 1
+        gathers = bool(self.gathered) and self._gathers(node)
         carried, carriers = self._carried(node)
         taken = list(carried)
         axes: Axes = ((),) * len(node.rule.factors)
         summed = set(node.rule.summed)
         for from_data, is_summed in itertools.product((True, False), (False, True)):
             for i in order:
-                if (node.operands[i] in fed) is not from_data:
+                if (node.operands[i] in fed) is not from_data or node.operands[i] not in self.layouts:
                     continue
                 layout = self.layouts[node.operands[i]]
-                if self.gathered and meets_others and not from_data:
+                if gathers and not from_data:
                     layout = layout.with_dims(without(refs, self.gathered) for refs in layout.dims)
                 if layout.partial and not (carried and i in carriers):
                     layout = self._completed(node, i, axes)
@@ -140,6 +165,17 @@ class Completion:
                 more = tuple(refs if (factor in summed) is is_summed else () for factor, refs in enumerate(more))
                 axes = joined(node, axes, more, taken)
         return Strategy(node.rule, self.problem.mesh, axes, carried, carriers if carried else ())
+
+    def _gathers(self, node: Node) -> bool:
+        """Whether a node takes whole parameters: with data, or with others in the forward pass; not in an update."""
+        real = [value for value in node.operands if value in self.structure.grounded]
+        if len(real) > 1:
+            return node in self._forward or any(value in self.structure.fed for value in real)
+        return any(one.type.elements > value.type.elements for value in real for one in node.results)
+
+    @cached_property
+    def _forward(self) -> frozenset[Node]:
+        return frozenset(self.structure.forward)
 
     def _completed(self, node: Node, i: int, axes: Axes) -> Layout:
         """How an operand that is a sum is completed: as the operands before it lie, else as `settle` says."""
@@ -212,7 +248,7 @@ class Completion:
         return sum(result.type.elements for node, _ in self.graph.users[value] for result in node.results)
 
     def _of(self, value: Value) -> Layout:
-        return self.layouts[value]
+        return self.layouts.get(value) or Layout.whole(self.problem.mesh, value.type.rank)
 
 
 def _is_linear(node: Node, operand: int) -> bool:

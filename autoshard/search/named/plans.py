@@ -60,7 +60,9 @@ def named_plan(problem: Problem, recipe: Recipe, axes: Mapping[str, str] | None 
     """
     maker = _Maker(problem, recipe, Axes.of(recipe, problem.mesh, axes))
     maker.check_experts()
-    graph = problem.graph if problem.options.get(REDUCED_ONCE) else maker.gathered_again()
+    # In loops all is gathered for each turn anyway.
+    keeps = problem.options.get(REDUCED_ONCE) or problem.inside
+    graph = problem.graph if keeps else maker.gathered_again()
     if graph is not problem.graph:
         if (how := problem.hardware.device.fusion) != "none":
             graph, _ = fused(graph, how)
@@ -206,7 +208,7 @@ class _Maker:
                 found[value] = self._sharded(value) if self.recipe.zero == 3 else self._base(value)
         for update in self.structure.updates:
             for state in update.states:
-                found[state] = self._stored(state, update.parameter)
+                found[state] = self._stored(state, update.owner)
         return found
 
     def _fed(self, value: Value) -> Layout:
@@ -248,11 +250,13 @@ class _Maker:
         if once and self.problem.options.get(REDUCED_ONCE):
             return found
         for update in self.structure.updates:
-            if self.recipe.zero and update.gradient is not None and update.parameter is not None:
-                base = self._base(update.parameter)
-                layout = base if self.recipe.zero == 1 else self._sharded(update.parameter)
+            if self.recipe.zero and update.gradient is not None and update.owner is not None:
+                if self.recipe.zero == 1 and self.structure.is_made_of_states(update):
+                    continue  # it lies as the states do, not as the gradient
+                base = self._base(update.owner)
+                layout = base if self.recipe.zero == 1 else self._sharded(update.owner)
                 same, summands = forms_of(self.graph, update.gradient, layout, self._made_backward)
-                found.update((value, layout) for value, layout in same.items() if not self._is_spread(value))
+                found.update((value, layout) for value, layout in same.items() if not self.structure.is_spread(value))
                 self.summands.update(summands)
         return found
 
@@ -260,27 +264,15 @@ class _Maker:
     def _made_backward(self) -> frozenset[Value]:
         """Values of the backward pass that come from data: gradients, and what these are forms of."""
         forward = set(self.structure.forward)
-        made = (value for node in self.graph.nodes if node not in forward for value in node.results)
+        made = [value for node in self.graph.nodes if node not in forward for value in node.results]
+        made += [self.structure.keepers[value] for value in made if value in self.structure.keepers]
         return frozenset(value for value in made if value in self.structure.fed)
-
-    def _is_spread(self, value: Value) -> bool:
-        """Whether a gradient is also spread over tokens, as those of a norm over the batch are: these want all of it,
-        and would follow it if it lay in parts."""
-        ahead, seen = [value], {value}
-        for one in ahead:
-            for result in (result for user, _ in self.graph.users[one] for result in user.results):
-                if result.type.elements > one.type.elements:
-                    return True
-                if result.type.elements == one.type.elements and result not in seen and result not in self.graph.tied:
-                    seen.add(result)
-                    ahead.append(result)
-        return False
 
     # -- strategies of nodes
 
     @cached_property
     def _updates(self) -> dict[Node, Value]:
-        return {one.node: one.parameter for one in self.structure.updates if one.parameter is not None}
+        return {one.node: one.owner for one in self.structure.updates if one.owner is not None}
 
     def _adjust(self, node: Node, strategy: Strategy) -> Strategy | None:
         """A node's own strategy; with split sequences a stream that begins whole is left in parts."""
@@ -315,10 +307,10 @@ class _Maker:
 
     def _updating(self, node: Node, parameter: Value) -> Strategy:
         layout = self._sharded(parameter) if self.recipe.zero else self._base(parameter)
-        if parameter not in node.operands:
+        place = next((i for i, one in enumerate(node.results) if one.type.shape == parameter.type.shape), None)
+        if place is None or node.results[place] not in self.graph.tied:
             return whole(node.rule, self.mesh)
-        place = node.operands.index(parameter)
-        return Strategy(node.rule, self.mesh, project(node.rule, node.rule.operands[place], layout))
+        return Strategy(node.rule, self.mesh, project(node.rule, node.rule.results[place], layout))
 
     def _wanted(self, node: Node) -> Sequence[tuple[int, Refs]]:
         """Factors of a product or look-up with a weight, or of what makes its gradient, as the weight is split."""

@@ -6,20 +6,24 @@ these multiply data by a weight.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from autoshard.ir.graph import DATA, PARAMETER, Graph, Node, Value
+from autoshard.search.problem import CARRIED
 
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """A node that makes the next values of inputs: `parameter` (None: only states), `states`, from `gradient`."""
+    """A node that makes the next values of inputs: `parameter` (None: only states), `states`, from `gradient`. `owner`
+    is the parameter whose states they are (None where that cannot be told)."""
 
     node: Node
     parameter: Value | None
     states: tuple[Value, ...]
     gradient: Value | None
+    owner: Value | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +51,33 @@ class Structure:
     @cached_property
     def fed(self) -> frozenset[Value]:
         """Values that depend on data."""
-        found = {value for value, role in zip(self.graph.inputs, self.graph.roles, strict=True) if role == DATA}
-        for node in self.graph.nodes:
-            if any(value in found for value in node.operands):
-                found.update(node.results)
+        return self._made_of({DATA})
+
+    @cached_property
+    def grounded(self) -> frozenset[Value]:
+        """Values that depend on any input; all others are constants, counters of loops, room for what these collect."""
+        return self._made_of({*self.graph.roles} - {CARRIED})
+
+    def _made_of(self, roles: Collection[str]) -> frozenset[Value]:
+        """Values that depend on inputs of these roles; what loops carry, and branches yield, does if one of its tie
+        does."""
+        inputs = zip(self.graph.inputs, self.graph.roles, strict=True)
+        found, before = {value for value, role in inputs if role in roles}, -1
+        while before < len(found):
+            before = len(found)
+            for node in self.graph.nodes:
+                if any(value in found for value in node.operands):
+                    found.update(node.results)
+                    found.update(self.keepers[value] for value in node.results if value in self.keepers)
+            if not self.keepers:
+                break
         return frozenset(found)
+
+    @cached_property
+    def keepers(self) -> dict[Value, Value]:
+        """What loops carry, and branches yield, to what it lies alike with."""
+        role_of = self.graph.role_of
+        return {value: keeper for value, keeper in self.graph.tied.items() if role_of[keeper] == CARRIED}
 
     @cached_property
     def updates(self) -> tuple[Update, ...]:
@@ -59,15 +85,55 @@ class Structure:
         tied, roles = self.graph.tied, self.graph.role_of
         found = []
         for node in self.graph.nodes:
-            replaced = [tied[value] for value in node.results if value in tied]
+            replaced = [tied[value] for value in node.results if value in tied and value not in self.keepers]
             others = [one for one in node.operands if one not in roles and one in self.fed]
             if not replaced or not others:
                 continue
             parameter = next((one for one in replaced if roles[one] == PARAMETER), None)
             states = tuple(one for one in replaced if one is not parameter)
             alike = [one for one in others if one.type.shape == replaced[0].type.shape]
-            found.append(Update(node, parameter, states, alike[0] if alike else None))
+            owner = parameter or next((self.owners[one] for one in states if one in self.owners), None)
+            found.append(Update(node, parameter, states, alike[0] if alike else None, owner))
         return tuple(found)
+
+    @cached_property
+    def owners(self) -> dict[Value, Value]:
+        """The parameters that states belong to, where an optimizer is written in operators of its own: inputs of a
+        parameter's shape that its next value is made of, element by element."""
+        found: dict[Value, Value] = {}
+        for value, parameter in self.graph.tied.items():
+            if self.graph.role_of[parameter] == PARAMETER:
+                found |= {state: parameter for state in self._states_in(value, parameter) if state not in found}
+        return found
+
+    def _states_in(self, value: Value, parameter: Value) -> Iterator[Value]:
+        replaced, forward = {*self.graph.tied.values()}, {*self.forward}
+        seen, ahead = {value}, [value]
+        for one in ahead:
+            if one in replaced and self.graph.role_of[one] != PARAMETER:
+                yield one
+            node, _ = self.graph.producers.get(one, (None, 0))
+            if node is not None and node.op.has_rule and not node.rule.summed and node not in forward:
+                more = [of for of in node.operands if of.type.shape == parameter.type.shape and of not in seen]
+                seen.update(more)
+                ahead += more
+
+    def is_made_of_states(self, update: Update) -> bool:
+        """Whether what a parameter is updated from is made of its states, by other operators."""
+        return update.owner in self.owners.values() and not update.states
+
+    def is_spread(self, value: Value) -> bool:
+        """Whether a gradient is also spread over tokens, as those of a norm over the batch are: these want all of it,
+        and would follow it if it lay in parts."""
+        ahead, seen = [value], {value}
+        for one in ahead:
+            for result in (result for user, _ in self.graph.users[one] for result in user.results):
+                if result.type.elements > one.type.elements:
+                    return True
+                if result.type.elements == one.type.elements and result not in seen and result not in self.graph.tied:
+                    seen.add(result)
+                    ahead.append(result)
+        return False
 
     @cached_property
     def forward(self) -> tuple[Node, ...]:
