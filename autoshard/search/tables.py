@@ -77,7 +77,8 @@ class Tables:
         detours: Detours = ALL,
     ) -> None:
         self.problem, self.graph, self.atoms, self.cost = problem, problem.graph, atoms, prices
-        self.transfers, self.detours = transfers or Transfers(prices, atoms), detours
+        self.transfers: Transfers = transfers or Transfers(prices, atoms)
+        self.detours: Detours = detours
         self.menus = _menus(problem, atoms, candidates)
         self._codes: dict[tuple, np.ndarray] = {}
         self._lying: dict[tuple, Lying] = {}

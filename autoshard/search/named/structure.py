@@ -107,7 +107,7 @@ class Structure:
         return found
 
     def _states_in(self, value: Value, parameter: Value) -> Iterator[Value]:
-        replaced, forward = {*self.graph.tied.values()}, {*self.forward}
+        replaced, forward = {*self.graph.tied.values()} - {*self.keepers.values()}, {*self.forward}
         seen, ahead = {value}, [value]
         for one in ahead:
             if one in replaced and self.graph.role_of[one] != PARAMETER:
