@@ -20,7 +20,7 @@ does not fit says why. The formulas know the model's sizes (parameters, layers, 
 - Ulysses (Jacobs et al. 2023, 2309.14509, section 3.2): queries, keys, values and results of attention change from
   sequences to heads and back, forward and backward.
 - Ring attention (Liu et al. 2023, 2310.01889, section 3): keys and values go round forward, and backward again with
-  their gradients; or backward the queries and the results' gradients, which these come from, if that is less.
+  their gradients; or for these the queries and the results' gradients, which they come from, if that is less.
 - Experts (Lepikhin et al. 2020, 2006.16668): tokens go to their experts and back, forward and backward.
 
 Norms, biases behind rows and tables whose rows do not divide (the papers pad them) lie on all ranks; losses of a split
@@ -195,7 +195,7 @@ def _context(heads: bool) -> Any:
             moved = sum(2 * ends + 2 * keys for ends, keys in size.attentions) / parts
             yield "sent by attention", moved * share, of.over("cp", "all_to_all")
         else:
-            ring = sum(keys + min(2 * keys, ends) for ends, keys in size.attentions)
+            ring = sum(2 * keys + min(keys, ends) for ends, keys in size.attentions)
             yield "sent by attention", ring * share, of.over("cp") - of.over("cp", "all_reduce")
         n = of.mesh.devices
         yield "sent for gradients", 2 * (n - 1) / n * size.parameters, of.all_sent - of.over("cp") + of.over(

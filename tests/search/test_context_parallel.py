@@ -71,9 +71,13 @@ def moved(planned) -> float:
 
 BLOCK = BATCH * SEQUENCE // PARTS * WIDTH * FLOAT
 # Ulysses, section 3.2: an all-to-all of queries, keys, values and results each way, (N - 1) / N of a rank's block; and
-# of their gradients. Ring attention, section 3: N - 1 blocks of keys and of values come to each rank, and for the
-# gradient as many of queries and slopes; gathered (as here, where that is cheaper), keys and values come once for both.
-FORMULAS = {"ulysses": 8 * (PARTS - 1) / PARTS * BLOCK, "context_parallel": 4 * (PARTS - 1) * BLOCK}
+# of their gradients. Ring attention, section 3: N - 1 blocks of keys and of values come to each rank, for the gradient
+# again, and as many of their gradients; kept, keys and values come once for both.
+FORMULAS = {
+    "ulysses": 8 * (PARTS - 1) / PARTS * BLOCK,
+    "context_parallel": 6 * (PARTS - 1) * BLOCK,
+    "context_parallel_keep": 4 * (PARTS - 1) * BLOCK,
+}
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -91,6 +95,7 @@ def test_bytes_are_those_of_the_paper(name):
     [
         ("ulysses", "cp=4"),
         ("context_parallel", "dp=2 cp=4"),
+        ("context_parallel_keep", "dp=2 cp=4"),
         ("zero3(dp) + ulysses(cp)", "dp=2 cp=4"),
         ("zero2(dp) + megatron(tp) + context(cp)", "dp=2 tp=2 cp=2"),
         ("megatron(tp) + ulysses(cp)", "tp=2 cp=2"),

@@ -52,7 +52,7 @@ def collectives(made, forward: bool = False) -> list[tuple[str, str]]:
     return [(one.step.kind, str(one.step.groups)) for one in found]
 
 
-NEEDS_MORE = ("expert_parallel", "zero1_ep", "fsdp_ep", "context_parallel", "ulysses")
+NEEDS_MORE = ("expert_parallel", "zero1_ep", "fsdp_ep", "context_parallel", "context_parallel_keep", "ulysses")
 """Plans for what this step does not have: experts, attention as one operator."""
 
 

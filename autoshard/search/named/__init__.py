@@ -42,7 +42,13 @@ RECIPES = {
         Recipe("expert_parallel", "the batch, and the weights by experts", experts=True),
         Recipe("zero1_ep", "the batch, the optimizer states, and the weights by experts", zero=1, experts=True),
         Recipe("fsdp_ep", "all that zero3 splits, and the weights by experts", 3, True, experts=True),
-        Recipe("context_parallel", "the sequence in parts, keys and values of all of it for attention", context=True),
+        Recipe(
+            "context_parallel",
+            "the sequence in parts, keys and values of all of it for attention",
+            context=True,
+            keys_again=True,
+        ),
+        Recipe("context_parallel_keep", "all that context_parallel splits, keys gathered once a step", context=True),
         Recipe("ulysses", "the sequence in parts, attention by heads", context=True, heads=True),
     )
 }

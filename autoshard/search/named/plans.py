@@ -16,6 +16,7 @@
 | zero1_ep | as zero1 | as expert_parallel (Rajbhandari et al. 2022, "DeepSpeed-MoE", section 5) |
 | fsdp_ep | as zero3 | as expert_parallel |
 | context_parallel | batch | the sequence; attention takes all keys, in turn (Liu et al. 2023, "Ring Attention") |
+| context_parallel_keep | batch | the same, all keys kept for the backward pass |
 | ulysses | batch | the sequence; attention by heads, all-to-alls around it (Jacobs et al. 2023, "DeepSpeed Ulysses") |
 """
 
@@ -36,7 +37,7 @@ from autoshard.search.named.completion import Completion, forms_of, split, witho
 from autoshard.search.named.heads import whole_heads
 from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs
 from autoshard.search.named.recipe import Axes, Recipe
-from autoshard.search.named.sequences import by_heads, by_sequence, is_attention, sequence_dims
+from autoshard.search.named.sequences import by_heads, by_queries, by_sequence, is_attention, keys_of, sequence_dims
 from autoshard.search.named.structure import Structure, WeightUse
 from autoshard.search.problem import Problem
 from autoshard.transform.recompute import regather, regather_values
@@ -101,6 +102,9 @@ class _Maker:
             taken = [use.node.operands[use.data] for use in columns]
             weights = {self.structure.parameter_of(use.node.operands[use.weight]) for use in columns}
             graph = regather_values(summed_first(graph, dict(self._open_terms(weights))), taken)
+        if self.recipe.keys_again and self.axes.context:
+            attentions = (node for node in self.structure.forward if node.op.name == "Attention")
+            graph = regather_values(graph, [value for node in attentions for value in keys_of(node)])
         return regather(graph) if self.recipe.again else graph
 
     def _open_terms(self, weights: Collection[Value | None]) -> Iterator[tuple[Value, list[int]]]:
@@ -287,8 +291,8 @@ class _Maker:
         """Updates run as the states lie; products and gradients of weights keep these as they are split."""
         if node in self._updates:
             return self._updating(node, self._updates[node])
-        if self.recipe.heads and self.axes.context and is_attention(node):
-            return self._heads(node, strategy)
+        if self.axes.context and is_attention(node):
+            return self._heads(node, strategy) if self.recipe.heads else self._terms_of_keys(node, strategy)
         wanted = dict(self._wanted(node)) if self.parameters else {}
         return split(node, wanted, strategy, keep_rest=bool(self.axes.expert)) if wanted else None
 
@@ -303,6 +307,14 @@ class _Maker:
         for value, layout in zip(node.results, made.result_layouts, strict=True):
             if value.type.rank == node.operands[0].type.rank:  # not the sums of exponentials, which only it needs
                 self.left[value] = by_sequence(layout.final(), self.axes.context)
+        return made
+
+    def _terms_of_keys(self, node: Node, strategy: Strategy) -> Strategy | None:
+        """The gradient of keys and values as terms, which are summed into parts of the sequence, if that is less."""
+        if node.op.name != "AttentionKeyGrad" or (made := by_queries(node, strategy, self.axes.context)) is None:
+            return None
+        for value, layout in zip(node.results, made.result_layouts, strict=True):
+            self.left[value] = by_sequence(layout.final(), self.axes.context)
         return made
 
     def _updating(self, node: Node, parameter: Value) -> Strategy:

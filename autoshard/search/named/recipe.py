@@ -34,8 +34,8 @@ class Recipe:
     """What a named plan splits: `zero` is ZeRO's stage, whose third gathers parameters for the backward pass `again`;
     `tensor` and `experts` say what further axes are for. With `sequence` tokens lie in parts between products, which
     gather them for the backward pass with `tokens_again`. With `hybrid` ZeRO splits over its own axis of two for the
-    batch. With `context` sequences are split, and attention takes all keys, or with `heads` runs by heads. `axes` has
-    the mesh axes by what they are for, where they are settled."""
+    batch. With `context` sequences are split, and attention takes all keys, for the backward pass with `keys_again`
+    anew, or with `heads` runs by heads. `axes` has the mesh axes by what they are for, where they are settled."""
 
     name: str
     words: str
@@ -48,6 +48,7 @@ class Recipe:
     hybrid: bool = False
     context: bool = False
     heads: bool = False
+    keys_again: bool = False
     axes: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
@@ -160,6 +161,7 @@ def composed(text: str, recipes: Mapping[str, Recipe]) -> Recipe:
         hybrid="shard" in axes,
         context=any(part.context for part in chosen),
         heads=any(part.heads for part in chosen),
+        keys_again=any(part.keys_again for part in chosen),
         axes=tuple(axes.items()),
     )
     return whole

@@ -79,6 +79,31 @@ def by_heads(node: Node, strategy: Strategy, over: Refs) -> Strategy | None:
     return None
 
 
+def by_queries(node: Node, strategy: Strategy, over: Refs) -> Strategy | None:
+    """The gradient of keys and values as terms, of the queries that each rank has; None if these do not divide.
+
+    Where the terms are fewer bytes than what else would come from all ranks, queries and their slopes.
+    """
+    terms = sum(value.type.nbytes for value in node.results)
+    if sum(value.type.nbytes for i, value in enumerate(node.operands) if i not in _keys(node)) <= terms:
+        return None
+    names = {ref.name for ref in over}
+    (factor,) = node.rule.operands[QUERY[node.op.name]][-2]
+    axes = [tuple(ref for ref in refs if ref.name not in names) for refs in strategy.axes]
+    axes[factor] = merge_refs((*axes[factor], *over))
+    return Strategy(node.rule, strategy.mesh, tuple(axes)) if is_legal(node.rule, list(map(size_of, axes))) else None
+
+
+def keys_of(node: Node) -> tuple[Value, ...]:
+    """The keys and the values of an attention, or of a gradient of it."""
+    return tuple(node.operands[i] for i in _keys(node))
+
+
+def _keys(node: Node) -> tuple[int, int]:
+    first = KEY[node.op.name]
+    return first, first + 1
+
+
 def by_sequence(layout: Layout, over: Refs) -> Layout:
     """The layout of an attention's result with the sequence, its last dim but one, in parts instead of the heads."""
     names = {ref.name for ref in over}
