@@ -79,12 +79,14 @@ class _Facts:
         from autoshard.partition.program import Collective, Together, timed
         from autoshard.search.named.structure import Structure
         from autoshard.transform.simplify import merge_equal, prune
+        from autoshard.transform.unroll import unrolled
         from benchmarks.paper_sizes import Sizes
 
         self.plan, self.program, self.mesh = planned.plan, planned.program, planned.plan.mesh
         structure = Structure(planned.graph)
         self.forward = set(structure.forward)
-        self.size = Sizes(merge_equal(prune(planned.traced.graph)), self.mesh.axes[-1][1])
+        graph = merge_equal(prune(unrolled(planned.traced.graph)))
+        self.size = Sizes(graph, self.mesh.axes[-1][1])
         self.sent: Counter[tuple[str, str]] = Counter()
         for one, times in timed(self.program.instructions):
             if isinstance(one, Collective | Together) and one.step.communicates:

@@ -93,6 +93,21 @@ def test_scanned_layers_send_what_zero_says(mode: str, decay: float) -> None:
     assert sent(planned) == pytest.approx(passes * parameters(planned) * (PARTS - 1) / PARTS, rel=0.1)
 
 
+@pytest.mark.parametrize("scanned", [False, True], ids=["layer by layer", "scanned"])
+def test_weights_of_scanned_layers_are_split_by_columns_and_rows(scanned: bool) -> None:
+    """A sum behind each layer's rows, one behind the gradient of its columns (but for the first, which data feeds, where
+    it stands alone), and one of the head's."""
+    traced, x = step(scanned)
+    planned = ash.plan(traced, mesh="dp=2 tp=2", search="megatron", hardware="h100", passes=False)
+    layers = held(planned, lambda name: name.startswith("layers."))
+    assert layers == (WIDTH * WIDE * 2 + WIDE) * LAYERS * 4 / 2
+    moves = [(one, times) for one, times in timed(planned.program.instructions) if isinstance(one, Collective)]
+    assert sum(times for one, times in moves if one.step.communicates and str(one.step.groups) == "tp") == (
+        2 * LAYERS + scanned
+    )
+    assert_runs_as_whole(planned, [x], rtol=2e-4)
+
+
 def test_tokens_stay_split_in_loops() -> None:
     planned = ash.plan(step(True)[0], mesh=f"dp={PARTS}", search="data_parallel", hardware="h100")
     nodes = [node for node in walk(planned.graph.nodes) if node.op.name == "Tanh"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import cached_property
 
 from autoshard.core.strategy import Strategy, is_legal, project
 from autoshard.cost.prices import prices_for
@@ -170,12 +169,8 @@ class Completion:
         """Whether a node takes whole parameters: with data, or with others in the forward pass; not in an update."""
         real = [value for value in node.operands if value in self.structure.grounded]
         if len(real) > 1:
-            return node in self._forward or any(value in self.structure.fed for value in real)
+            return node in self.structure.forward_nodes or any(value in self.structure.fed for value in real)
         return any(one.type.elements > value.type.elements for value in real for one in node.results)
-
-    @cached_property
-    def _forward(self) -> frozenset[Node]:
-        return frozenset(self.structure.forward)
 
     def _completed(self, node: Node, i: int, axes: Axes) -> Layout:
         """How an operand that is a sum is completed: as the operands before it lie, else as `settle` says."""

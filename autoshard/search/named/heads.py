@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from autoshard.ir.graph import Graph, Node, Value
+from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import size_of
+from autoshard.search.named.structure import Structure
 
 _MOST_NODES = 32
 """So far behind a product its columns are followed: a bias, casts, a norm lie between it and the heads."""
 
 
-def heads_of(graph: Graph, node: Node, factor: int) -> int | None:
-    """The number of heads into which a factor of a node's result is taken apart; None if it is not.
+def heads_of(structure: Structure, node: Node, factor: int) -> int | None:
+    """The number of heads into which the forward pass takes a factor of a node's result apart; None if it does not.
 
     Where several operators behind it take it apart (keys and values of one product), the largest number.
     """
@@ -28,7 +29,9 @@ def heads_of(graph: Graph, node: Node, factor: int) -> int | None:
     for value, dim in ahead:
         if len(seen) > _MOST_NODES:
             break
-        for user, operand in graph.users[value]:
+        for user, operand in structure.graph.users[value]:
+            if user not in structure.forward_nodes:
+                continue
             heads = _heads(user, operand, dim)
             if heads is not None:
                 found.append(heads)
@@ -57,13 +60,13 @@ def _same_dim(node: Node, operand: int, dim: int) -> Iterator[tuple[Value, int]]
         yield from ((value, i) for i, of in enumerate(dims) if of == factors and len(factors) == 1)
 
 
-def whole_heads(graph: Graph, node: Node, factor: int, axes: Refs) -> Refs:
+def whole_heads(structure: Structure, node: Node, factor: int, axes: Refs) -> Refs:
     """The major part of the axes over which whole heads of a product's columns (`factor`) can lie.
 
     Keys and values of grouped queries may have fewer heads than there are tensor ranks: each is then on several.
     Columns of which no heads can be made are split as they are, and redistributed behind.
     """
-    heads = heads_of(graph, node, factor)
+    heads = heads_of(structure, node, factor)
     over: Refs = ()
     if heads is None or heads > 1 and math.gcd(heads, size_of(axes)) == 1:
         return axes

@@ -23,7 +23,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -39,7 +39,7 @@ from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs
 from autoshard.search.named.recipe import Axes, Recipe
 from autoshard.search.named.sequences import by_heads, by_queries, by_sequence, is_attention, keys_of, sequence_dims
 from autoshard.search.named.structure import Structure, WeightUse
-from autoshard.search.problem import Problem
+from autoshard.search.problem import CARRIED, Problem
 from autoshard.transform.recompute import regather, regather_values
 from autoshard.transform.sums import summed_first
 from autoshard.util.errors import PlanError
@@ -101,29 +101,11 @@ class _Maker:
             columns = [use for use in self.structure.weight_uses if self._pairs.kinds.get(use.node) == COLUMNS]
             taken = [use.node.operands[use.data] for use in columns]
             weights = {self.structure.parameter_of(use.node.operands[use.weight]) for use in columns}
-            graph = regather_values(summed_first(graph, dict(self._open_terms(weights))), taken)
+            graph = regather_values(summed_first(graph, dict(self.structure.terms_from(weights))), taken)
         if self.recipe.keys_again and self.axes.context:
             attentions = (node for node in self.structure.forward if node.op.name == "Attention")
             graph = regather_values(graph, [value for node in attentions for value in keys_of(node)])
         return regather(graph) if self.recipe.again else graph
-
-    def _open_terms(self, weights: Collection[Value | None]) -> Iterator[tuple[Value, list[int]]]:
-        """Which terms of a gradient come from products with these weights, where several do, and others do not."""
-        for node in self.graph.nodes:
-            if node.op.name != "AddN":
-                continue
-            places = [i for i, value in enumerate(node.operands) if self._is_product_with(value, weights)]
-            if 1 < len(places) < len(node.operands):
-                yield node.results[0], places
-
-    def _is_product_with(self, value: Value, weights: Collection[Value | None]) -> bool:
-        """Whether a value is a product of data with one of these weights, or another form of such a one."""
-        while (made := self.graph.producers.get(value)) is not None and len(made[0].operands) == 1:
-            value = made[0].operands[0]
-        if made is None or not made[0].op.has_rule or not made[0].rule.contracted:
-            return False
-        plain = (one for one in made[0].operands if one not in self.structure.fed)
-        return any(self.structure.parameter_of(one) in weights for one in plain)
 
     def _words(self) -> str:
         parts = {
@@ -267,7 +249,7 @@ class _Maker:
     @cached_property
     def _made_backward(self) -> frozenset[Value]:
         """Values of the backward pass that come from data: gradients, and what these are forms of."""
-        forward = set(self.structure.forward)
+        forward = self.structure.forward_nodes
         made = [value for node in self.graph.nodes if node not in forward for value in node.results]
         made += [self.structure.keepers[value] for value in made if value in self.structure.keepers]
         return frozenset(value for value in made if value in self.structure.fed)
@@ -356,12 +338,14 @@ class _Maker:
 
     def _weight(self, value: Value) -> Layout | None:
         """How a parameter, or another form of one (cast, turned, made again), is split by the second axis."""
-        if value not in self.weights and value not in self.graph.role_of and value not in self.structure.fed:
+        source = None if value in self.weights else self.structure.form_of(value)
+        layout = None if source is None else self._weight(source)
+        if source is not None and layout is not None and value not in self.graph.role_of:
             node, i = self.graph.producers[value]
-            layout = self._weight(node.operands[0]) if len(node.operands) == 1 else None
-            if layout is not None:
-                axes = project(node.rule, node.rule.operands[0], layout)
-                self.weights[value] = Strategy(node.rule, self.mesh, axes).result_layouts[i]
+            axes = project(node.rule, node.rule.operands[node.operands.index(source)], layout)
+            layout = Strategy(node.rule, self.mesh, axes).result_layouts[i]
+        if layout is not None:
+            self.weights[value] = layout
         return self.weights.get(value)
 
     def _settle(self, value: Value, layout: Layout) -> Layout:
@@ -415,7 +399,8 @@ class _Maker:
         first = self._completion(inputs, adjust).plan(self.recipe.name, "")
         for node in self.structure.forward:
             for value, layout in zip(node.operands, first.strategy(node).operand_layouts, strict=True):
-                if self.graph.role_of.get(value) == PARAMETER and value not in self.parameters:
+                of = self.structure.parameter_of(value) if any(layout.dims) else None
+                if of is not None and of not in self.parameters:
                     self._note(value, layout)
         if self.axes.tensor and not self.rows:
             raise self._refuse(
@@ -451,7 +436,7 @@ class _Maker:
         if kind == COLUMNS:
             factor = self._dividing(use.node, use.kept)
             assert factor is not None, "pairs begin with what the axis divides"
-            over = whole_heads(self.graph, use.node, factor, self.axes.tensor)
+            over = whole_heads(self.structure, use.node, factor, self.axes.tensor)
             return split(use.node, {factor: over}, strategy) if over else None
         if kind != ROWS:
             return None
@@ -487,14 +472,18 @@ class _Maker:
         """Remember how a weight is split by the second axis, and each other form of it up to the parameter."""
         names = {ref.name for ref in self.second}
         own = layout.final().with_dims([ref for ref in refs if ref.name in names] for refs in layout.dims)
+        if not any(own.dims):
+            return
         self.weights.setdefault(value, own)
-        while value not in self.graph.role_of:
-            node, i = self.graph.producers[value]
-            if len(node.operands) != 1:
+        while self.graph.role_of.get(value, CARRIED) == CARRIED:
+            source = self.structure.form_of(value)
+            if source is None:
                 return
-            axes = project(node.rule, node.rule.results[i], own)
-            own = Strategy(node.rule, self.mesh, axes).operand_layouts[0]
-            value = node.operands[0]
+            if value not in self.graph.role_of:
+                node, i = self.graph.producers[value]
+                axes = project(node.rule, node.rule.results[i], own)
+                own = Strategy(node.rule, self.mesh, axes).operand_layouts[node.operands.index(source)]
+            value = source
             self.weights.setdefault(value, own)
         if self.graph.role_of[value] == PARAMETER:
             self.parameters.setdefault(value, own)

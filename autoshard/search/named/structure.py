@@ -107,7 +107,7 @@ class Structure:
         return found
 
     def _states_in(self, value: Value, parameter: Value) -> Iterator[Value]:
-        replaced, forward = {*self.graph.tied.values()} - {*self.keepers.values()}, {*self.forward}
+        replaced, forward = {*self.graph.tied.values()} - {*self.keepers.values()}, self.forward_nodes
         seen, ahead = {value}, [value]
         for one in ahead:
             if one in replaced and self.graph.role_of[one] != PARAMETER:
@@ -137,12 +137,24 @@ class Structure:
 
     @cached_property
     def forward(self) -> tuple[Node, ...]:
-        """The nodes that come before the first gradient."""
+        """The nodes that come before the first gradient, and up to the last that what is returned is made by."""
         gradients = set(self.graph.cotangents)
         for i, node in enumerate(self.graph.nodes):
             if any(value in gradients for value in node.results):
-                return self.graph.nodes[:i]
+                return self.graph.nodes[: min(i, self._last_returned + 1)]
         return self.graph.nodes
+
+    @cached_property
+    def forward_nodes(self) -> frozenset[Node]:
+        return frozenset(self.forward)
+
+    @property
+    def _last_returned(self) -> int:
+        """The number of the last node that what is returned depends on."""
+        updated, number = self.graph.updates, {node: i for i, node in enumerate(self.graph.nodes)}
+        ahead = [value for i, value in enumerate(self.graph.outputs) if i not in updated and value in self.fed]
+        made = (self.graph.producers.get(value) for value in ahead)
+        return max((number[one[0]] for one in made if one is not None), default=len(number))
 
     @cached_property
     def weight_uses(self) -> tuple[WeightUse, ...]:
@@ -190,14 +202,60 @@ class Structure:
         dims = [set(dim) for dim in node.rule.operands[data]]
         return all({i} in dims and not node.rule.factors[i].exchange for i in contracted)
 
+    def terms_from(self, weights: Collection[Value | None]) -> Iterator[tuple[Value, list[int]]]:
+        """Which terms of a gradient come from products with these weights, where several do, and others do not."""
+        for node in self.graph.nodes:
+            if node.op.name != "AddN":
+                continue
+            places = [i for i, value in enumerate(node.operands) if self._is_product_with(value, weights)]
+            if 1 < len(places) < len(node.operands):
+                yield node.results[0], places
+
+    def _is_product_with(self, value: Value, weights: Collection[Value | None]) -> bool:
+        """Whether a value is a product of data with one of these weights, or another form of such a one."""
+        while (made := self.graph.producers.get(value)) is not None and len(made[0].operands) == 1:
+            value = made[0].operands[0]
+        if made is None or not made[0].op.has_rule or not made[0].rule.contracted:
+            return False
+        plain = (one for one in made[0].operands if one not in self.fed)
+        return any(self.parameter_of(one) in weights for one in plain)
+
     def parameter_of(self, value: Value) -> Value | None:
-        """The parameter that a value is, or is another form of (cast, transposed)."""
-        while value not in self.graph.role_of:
-            node, _ = self.graph.producers[value]
-            if len(node.operands) != 1 or value in self.fed:
+        """The parameter that a value is, or is another form of (cast, transposed, the part for one turn of a loop)."""
+        while self.graph.role_of.get(value, CARRIED) == CARRIED:
+            source = self.form_of(value)
+            if source is None:
                 return None
-            value = node.operands[0]
+            value = source
         return value if self.graph.role_of[value] == PARAMETER else None
+
+    def form_of(self, value: Value) -> Value | None:
+        """What a value is another form of: what a loop carries unchanged, the one operand that depends on inputs."""
+        if value in self.fed:
+            return None
+        if value in self.graph.role_of:
+            return self._carried_unchanged.get(value)
+        node, _ = self.graph.producers[value]
+        place = self.only_source(node)
+        return None if place is None else node.operands[place]
+
+    def only_source(self, node: Node) -> int | None:
+        """The operand that depends on inputs, if it is one alone: others are constants, such as which part of it."""
+        if len(node.operands) == 1:
+            return 0
+        found = [i for i, value in enumerate(node.operands) if value in self.grounded]
+        return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _carried_unchanged(self) -> dict[Value, Value]:
+        """What loops carry and give on as it is, to what they start with."""
+        starts: dict[Value, set[Value]] = {}
+        for value, keeper in self.keepers.items():
+            node, _ = self.graph.producers[value]
+            alone = len(node.operands) == 1 and node.op.name == "Identity"
+            starts.setdefault(keeper, set()).add(node.operands[0] if alone else value)
+        found = {keeper: values - {keeper} for keeper, values in starts.items()}
+        return {keeper: values.pop() for keeper, values in found.items() if len(values) == 1}
 
 
 def _factors(node: Node, operand: int) -> set[int]:
