@@ -22,10 +22,13 @@ from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import Plan
 from autoshard.search.asking import asks
 from autoshard.search.choose import chooser
+from autoshard.search.flat import Search
+from autoshard.search.least_sum import several_ways
 from autoshard.search.limit import MEMORY
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import retold
+from autoshard.search.program_price import cheapest, retold
 from autoshard.search.registry import find_mode, search_mode
+from autoshard.search.ways import Ways
 from autoshard.util.clock import now
 from autoshard.util.errors import PlanError
 from costmodel import format_seconds
@@ -56,15 +59,24 @@ def auto(problem: Problem) -> Plan:
         if began + slowest > end:
             break
         one = again(mesh)
-        plan = search(replace(one, options=_passed(one.options)))
+        plan = search(replace(one, options=_passed(one.options), thrifty=len(every) > 1))
         found[str(mesh)], seconds[str(mesh)] = plan, plan_seconds(plan, chooser(mesh, problem.hardware).prices)
         slowest = max(slowest, now() - began)
     best = min(_fitting(found, problem.options.get(MEMORY)), key=lambda shape: seconds[shape])
     told = ", ".join(f"{shape} {format_seconds(cost)}" for shape, cost in seconds.items())
-    plan = found[best]
+    plan = _thorough(again, search, found[best])
     these = "these" if len(found) == len(every) else f"these {len(found)} of {len(every)}, for which there was time"
     started = f"{inner} on the mesh {best}, of {these}: {told}; {plan.started_from}"
     return retold(plan, search=NAME, started_from=started, compared=seconds)
+
+
+def _thorough(again: Callable[[Mesh], Problem], search: Search, plan: Plan) -> Plan:
+    """The plan of the best shape, looked for once more with what there was no time for, if it is worth while."""
+    one = again(plan.mesh)
+    problem = replace(one, options=_passed(one.options))
+    if not several_ways(problem) or Ways(problem).is_whole:
+        return plan
+    return cheapest(problem, (plan, search(problem)))
 
 
 def shapes(devices: int, axes: int = MOST_AXES) -> Iterator[Mesh]:

@@ -42,11 +42,11 @@ from autoshard.search.finish import SearchStart, finished
 from autoshard.search.followed import unfollowed
 from autoshard.search.improve import Improver
 from autoshard.search.joint import move_values
-from autoshard.search.least_sum import SMALL_NODES, small_optimum
+from autoshard.search.least_sum import SMALL_NODES, several_ways, small_optimum
 from autoshard.search.limit import MEMORY
 from autoshard.search.named import named_plans
 from autoshard.search.problem import Problem
-from autoshard.search.program_price import cheapest, retold
+from autoshard.search.program_price import SLACK, WIDE, cheapest, retold
 from autoshard.search.recursive import cut_in_rounds
 from autoshard.search.refining import splits_further
 from autoshard.search.registry import find_mode, plans_flat, search_mode
@@ -69,8 +69,6 @@ CERTAINTY = 0.05
 """What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""
 HOPE = 1.05
 """Above this many times what it may cost a draft is not improved further."""
-SMALL_MESH = 64
-"""Devices up to which the plan of dynamic programming is looked at, in however many ways they are used."""
 PURE = ("factor", "bfs")
 """Modes whose plans are taken where their programs cost less; others where they do by more than CERTAINTY, if people
 configured operators."""
@@ -103,7 +101,8 @@ def combined(problem: Problem) -> Plan:
     best = cheapest(problem, (found, *pure), keeps=keeps)
     # As everywhere in this mode what rules settle from the operators that people configured may cost a little.
     named = [plan for plan in others if plan.search not in PURE]
-    best = cheapest(problem, (best, *named), CERTAINTY if problem.configured else 0.0, keeps=keeps)
+    slack = WIDE if len(problem.graph.nodes) <= SMALL_NODES else SLACK
+    best = cheapest(problem, (best, *named), CERTAINTY if problem.configured else 0.0, slack, keeps)
     if best.search != NAME and best.graph is began[-1].graph:
         best = cheapest(problem, (best, began[-1].improved(best)), keeps=keeps)
     if best.search == NAME:
@@ -131,7 +130,7 @@ def _plans(own: _Combination) -> Iterator[Plan]:
     yield from (start.plan for start in own.starts if start.is_mode)
     # On larger meshes that are used in several ways, dynamic programming takes ten times as long as all the rest.
     small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None
-    small = small and (problem.mesh.devices <= SMALL_MESH or Ways(problem).is_whole)
+    small = small and (several_ways(problem) or Ways(problem).is_whole)
     for mode in (cut_in_rounds, *((dynamic_programming,) if small else ()), *map(find_mode, named_plans())):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):

@@ -26,8 +26,10 @@ from costmodel import Hardware
 
 OPTIMAL = "optimal"
 """The mode that these plans are of, and the cause of what it decides."""
-SMALL_NODES, SMALL_CHOICES, SMALL_SECONDS = 2_500, 40_000, 20.0
+SMALL_NODES, SMALL_CHOICES, SMALL_SECONDS = 2_500, 80_000, 20.0
 """Problems with so many operators and strategies are small: a least sum takes some seconds (`benchmarks/search.py`)."""
+SMALL_MESH = 64
+"""Devices up to which searches that are short in one way look at meshes that are used in several ways, too."""
 GOOD = 0.01
 """How far, relatively, the sum of a plan to begin with may be from the least; and by how much less than those that are
 known it has to cost."""
@@ -38,6 +40,8 @@ def search_ways(
     time_limit: float,
     told: Callable[[str], None] = lambda what: None,
     ways: Ways | None = None,
+    gap: float = 0.0,
+    detours: Detours = ALL,
 ) -> tuple[Tables, Settled]:
     """The best choice over the ways to use the mesh (`ways.py`), without a memory limit, and its way's tables.
 
@@ -48,6 +52,8 @@ def search_ways(
         time_limit: seconds for all ways together; those with fewest strategies come first.
         told: called with "tables" and "solved" whenever one way's tables are made, or searched.
         ways: the problem's, from which to read afterwards which were searched.
+        gap: how far, relatively, the sum may be from the least (`settle_below`).
+        detours: which redistributions take another way round where that costs less (`transfers.py`).
     """
     end, ways = now() + time_limit, ways or Ways(problem)
     best: tuple[Tables, Settled] | None = None
@@ -57,10 +63,10 @@ def search_ways(
         if best is not None and left <= 0:
             bound = 0.0
             break
-        tables = tables_of(problem, atoms)
+        tables = tables_of(problem, atoms, detours=detours)
         told("tables")
         left = max(end - now(), 0.0) / (ways.total - searched)
-        found, proved = settle_below(tables, left, math.inf if best is None else best[1].value)
+        found, proved = settle_below(tables, left, math.inf if best is None else best[1].value, gap)
         told("solved")
         ways.note(proved if found is None else found.value)
         best, bound, searched = best if found is None else (tables, found), min(bound, proved), searched + 1
@@ -77,9 +83,11 @@ def counted(ways: Ways, searched: int) -> dict[str, float]:
 def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     """A plan of the least sum or near it (`GOOD`), for problems that are so small that it is found at once.
 
+    Of a mesh that is used in several ways, the best of these; thrifty problems do without.
+
     Args:
-        known: seconds of the best plan that is known (as `plan_seconds`): others are looked for until it is proven that
-            none costs less by GOOD.
+        known: seconds of the best plan that is known (as `plan_seconds`): of a mesh that is used in one way, others are
+            looked for until it is proven that none costs less by GOOD.
 
     Raises:
         PlanError: the problem is larger, or no plan is found that costs less.
@@ -88,7 +96,9 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
         raise PlanError(f"{problem.graph.name!r} has more than {SMALL_NODES} operators")
     ways = Ways(problem)
     if not ways.is_whole:
-        raise PlanError(f"mesh {problem.mesh} has several ways to be used")
+        if not several_ways(problem):
+            raise PlanError(f"mesh {problem.mesh} has several ways to be used")
+        return plan_of_choice(*search_ways(problem, SMALL_SECONDS, ways=ways, gap=GOOD, detours=PARTS))
     tables = tables_of(problem, ways.atoms, detours=PARTS)
     if sum(tables.sizes) > SMALL_CHOICES:
         raise PlanError(f"{problem.graph.name!r} has more than {SMALL_CHOICES} strategies")
@@ -96,6 +106,11 @@ def small_optimum(problem: Problem, known: float = math.inf) -> Plan:
     if found is None:
         raise PlanError(f"no plan of {problem.graph.name!r} is found that costs less than {known} s by {GOOD:.0%}")
     return plan_of_choice(tables, found)
+
+
+def several_ways(problem: Problem) -> bool:
+    """Whether there is time to search all ways to use the problem's mesh, if there are several."""
+    return problem.mesh.devices <= SMALL_MESH and not problem.thrifty
 
 
 @lru_cache(maxsize=16)
@@ -107,7 +122,7 @@ def _transfers(hardware: Hardware, atoms: Atoms) -> Transfers:
 def tables_of(problem: Problem, atoms: Atoms, candidates: Candidates | None = None, detours: Detours = ALL) -> Tables:
     """The tables of a problem on these pieces of its mesh, with all strategies unless `candidates` chooses some.
 
-    Of a mesh that is used in one way alone they are made once, whichever search asks for these detours. Where people
+    Of a small mesh, or one that is used in one way alone, they are made once, whichever search asks. Where people
     fixed something all are possible; where axes are bundled, so that not all is searched anyway, none.
     """
     fixed = problem.configured or problem.given or problem.asked or any(problem.asked_outputs)
@@ -117,7 +132,7 @@ def tables_of(problem: Problem, atoms: Atoms, candidates: Candidates | None = No
         return problem.remembered[key]
     transfers = _transfers(problem.hardware, atoms)
     tables = Tables(problem, prices_for(problem.hardware), atoms, transfers, candidates, detours)
-    if candidates is None and not atoms.bundled:
+    if candidates is None and (not atoms.bundled or problem.mesh.devices <= SMALL_MESH):
         problem.remembered[key] = tables
     return tables
 

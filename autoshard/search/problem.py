@@ -68,6 +68,7 @@ class Problem:
         inside: the nodes that come from loops and branches, and those that stand for their borders.
         leaving_loops: those that pass a carried value on to behind a loop or to its condition. There it is a value of
             its own, which shares no copy with the carried one.
+        thrifty: one of many to be planned: what takes tens of seconds for a little less cost is left out.
     """
 
     graph: Graph
@@ -87,6 +88,7 @@ class Problem:
     inside: frozenset[Node] = frozenset()
     leaving_loops: frozenset[Node] = frozenset()
     passes: tuple[str, ...] = DEFAULT
+    thrifty: bool = False
 
     @cached_property
     def remembered(self) -> dict[Any, Any]:

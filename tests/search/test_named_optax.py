@@ -95,8 +95,8 @@ def test_scanned_layers_send_what_zero_says(mode: str, decay: float) -> None:
 
 @pytest.mark.parametrize("scanned", [False, True], ids=["layer by layer", "scanned"])
 def test_weights_of_scanned_layers_are_split_by_columns_and_rows(scanned: bool) -> None:
-    """A sum behind each layer's rows, one behind the gradient of its columns (but for the first, which data feeds, where
-    it stands alone), and one of the head's."""
+    """A sum behind each layer's rows, one behind the gradient of its columns (but for the first, where it stands alone:
+    data feeds it), and one of the head's."""
     traced, x = step(scanned)
     planned = ash.plan(traced, mesh="dp=2 tp=2", search="megatron", hardware="h100", passes=False)
     layers = held(planned, lambda name: name.startswith("layers."))

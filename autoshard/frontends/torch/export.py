@@ -83,8 +83,8 @@ def _exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     if all(node_ready(node) for node in nodes_at_any_depth(program.graph_module)):
         return program
     try:
-        with quiet(), quick_capture():
-            return with_code(program.run_decompositions(_decompositions()))
+        with quiet():  # torch reads the names of arguments from the code: it has to be made here
+            return program.run_decompositions(_decompositions())
     except Exception as error:  # of many kinds, as above
         raise ParseError(f"torch cannot decompose this program: {type(error).__name__}: {_told(error)}") from error
 
