@@ -6,7 +6,7 @@ This file needs numpy, scipy and jax alone: exported code carries it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -29,7 +29,7 @@ def is_known(raw: Any) -> bool:
     return not isinstance(raw, Tracer | Masked)
 
 
-def kind(raw: Any) -> None:
+def kinds(raws: Sequence[Any]) -> None:
     """No tapes are played: JAX traces a program itself."""
 
 

@@ -94,8 +94,8 @@ class Kernels:
 
     def _key(self, op: Operator, raws: Sequence[Any], attrs: Mapping[str, Any], kinds: Sequence[DType]) -> Any:
         """What a tape is for; None: the library has none, or what it is asked cannot be told from all else."""
-        of = tuple(map(self.library.kind, raws))
-        if None in of:
+        of = self.library.kinds(raws)
+        if of is None:
             return None
         key = op, of, tuple(kinds), tuple(attrs), told_apart(tuple(attrs.values()))
         try:

@@ -5,7 +5,7 @@ This file needs numpy, ml_dtypes (for bfloat16 alone) and torch: exported code c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, reduce
 from importlib import import_module
 from typing import Any
@@ -60,9 +60,12 @@ def is_known(raw: torch.Tensor) -> bool:
     return not isinstance(raw, FakeTensor)
 
 
-def kind(raw: Any) -> Any:
-    """Shape and type of a tensor of torch's own, on which tapes are played; None for what torch traces with."""
-    return (raw.shape, raw.dtype) if type(raw) is torch.Tensor else None
+def kinds(raws: Sequence[Any]) -> tuple | None:
+    """Shapes and types of tensors of torch's own, on which tapes are played; None where torch traces: constants that
+    are made then are no numbers to keep, whatever the operands are."""
+    if torch._C._len_torch_dispatch_stack() or any(type(raw) is not torch.Tensor for raw in raws):
+        return None
+    return tuple((raw.shape, raw.dtype) for raw in raws)
 
 
 def array(value: np.ndarray) -> torch.Tensor:

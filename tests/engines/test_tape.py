@@ -158,3 +158,19 @@ def test_an_operator_goes_another_way_when_its_numbers_say_so() -> None:
     for x in ([1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [-1.0, 2.0], [-3.0, 2.0]):
         one = np.array(x, np.float32)
         np.testing.assert_array_equal(_ran(kernels, by_sign, [one], {})[0], one if x[0] >= 0 else one * one)
+
+
+def test_constants_that_are_made_while_torch_traces_are_not_kept() -> None:
+    @operator("TestTapeConstant", rule=lambda: ("-> n", {"n": 3}))
+    def constant():
+        """Three numbers."""
+        return np.arange(3.0, dtype=np.float32)
+
+    remove("TestTapeConstant")
+    kernels, kinds = kernels_of("torch"), [type_of(np.float32(0)).dtype]
+    with torch._subclasses.FakeTensorMode():
+        for _ in range(4):
+            (traced,) = kernels.run(constant, [], {}, kinds)
+            assert type(traced) is not torch.Tensor
+    for _ in range(4):
+        np.testing.assert_array_equal(_ran(kernels, constant, [], {})[0], [0, 1, 2])
