@@ -15,7 +15,7 @@ from autoshard.core.strategy import Strategy
 from autoshard.cost.memory import MemoryModel, Variable
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
-from autoshard.redistribute.digits import primes
+from autoshard.redistribute.positions import primes
 from autoshard.search.exact import CostProblem, MemoryRow, least_memory, solve
 from autoshard.search.rows import MemoryRows
 from autoshard.search.rows_search import RowsSearch
