@@ -23,7 +23,7 @@ from autoshard.cli.planned import (
 from autoshard.cli.records import ExportRecord
 from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError
-from autoshard.util.files import write_whole
+from autoshard.util.files import write_atomically
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
@@ -85,13 +85,13 @@ def export(
         if output is None:
             files, text = (), both if both is not None else export(found, to)
         elif both is not None:
-            files, text = (write_whole(output, both, ContextError),), None
+            files, text = (write_atomically(output, both, ContextError),), None
         else:
             files, text = save(found, to, output), None
-    told = ExportRecord(to, tuple(map(str, files)), text)
+    record = ExportRecord(to, tuple(map(str, files)), text)
     if as_json:
-        print_json(told)
-    elif told.text is not None:
-        typer.echo(told.text, nl=False)
+        print_json(record)
+    elif record.text is not None:
+        typer.echo(record.text, nl=False)
     else:
-        typer.echo("\n".join(told.files))
+        typer.echo("\n".join(record.files))

@@ -107,8 +107,8 @@ def _print(
     from autoshard.report.propagation import print_notes, print_report, to_json
 
     if as_json:
-        told = to_json(spread) | ({"against": plain(against)} if against is not None else {})
-        typer.echo(json.dumps(told, indent=2))
+        record = to_json(spread) | ({"against": plain(against)} if against is not None else {})
+        typer.echo(json.dumps(record, indent=2))
     elif against is not None:
         _print_against(against)
     elif out is not None or spread.imported is None:
@@ -229,13 +229,13 @@ def explained_in(
     Raises:
         UnknownNameError: the plan does not know it, either.
     """
-    from autoshard.report.explain_plan import place_explained
+    from autoshard.report.explain_plan import location_explained
     from autoshard.report.explain_propagation import find
     from autoshard.report.explained import explainer
 
     known = explainer(planned)
     if unknown is None:
-        return place_explained(planned, name, find(spread, name).at)
+        return location_explained(planned, name, find(spread, name).at)
     if name not in known.names:
         raise unknown
     return known.of(name)

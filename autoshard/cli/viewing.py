@@ -81,7 +81,7 @@ def view(
     One file, which any browser opens, offline. Two targets, or --against, show two plans side by side with what
     differs. A plan in stages (--pipeline) shows the schedule, what each group does and holds, and how stages are split.
     """
-    from autoshard.util.files import write_whole
+    from autoshard.util.files import write_atomically
     from autoshard.view.page import view_of
     from autoshard.view.plots import FORMATS, check_plot, plot
 
@@ -107,8 +107,8 @@ def view(
         check_staged(unlike)
         asked = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
         planned = planned_stages(targets[0], devices, mesh, **stages, **asked)
-        write_whole(output, planned.page(), PlanError)
-        _told(output, (planned.price.seconds,), as_json, show)
+        write_atomically(output, planned.page(), PlanError)
+        _report(output, (planned.price.seconds,), as_json, show)
         return
     plans = _plans(targets, against, devices, mesh, option, search, settings)
     with doing("writing the page" if plotted is None else "drawing"):
@@ -116,10 +116,10 @@ def view(
             view_of(*zip(*plans, strict=True)).save(output)
         else:
             plot(plans[0][0], plotted, output)
-    _told(output, tuple(data["cost"]["seconds"] for data, _ in plans), as_json, show)
+    _report(output, tuple(data["cost"]["seconds"] for data, _ in plans), as_json, show)
 
 
-def _told(output: Path, seconds: tuple[float, ...], as_json: bool, show: bool) -> None:
+def _report(output: Path, seconds: tuple[float, ...], as_json: bool, show: bool) -> None:
     if as_json:
         print_json(ViewRecord(str(output), output.stat().st_size, seconds))
     else:

@@ -163,7 +163,7 @@ def _judged(chosen: Choice, seat: Seat, others: Sequence[Choice]) -> _Judged:
     now = seat.price(chosen)
     ranked = seat.cheapest([one for one in others if one is not chosen], ALTERNATIVES)
     alternatives = tuple([_option(one, seconds) for seconds, one in ranked])
-    instead = f"{ranked[0][1].strategy.told}, which costs {_more(ranked[0][0] - now)}" if ranked else ""
+    instead = f"{ranked[0][1].strategy.label}, which costs {_more(ranked[0][0] - now)}" if ranked else ""
     return _Judged(_option(chosen, now), alternatives, instead)
 
 

@@ -25,9 +25,9 @@ from autoshard.partition.program import (
     Collective,
     Compute,
     Instruction,
+    ManualCollective,
     Program,
     Register,
-    Together,
 )
 from autoshard.partition.verify_bundles import bundle_key
 from autoshard.redistribute.step import Step
@@ -458,7 +458,7 @@ class _Work:
         if isinstance(one, Compute):
             return UPDATE if one in self.updates else _part_of(one.composite or one.node)
         first = one.parts[0] if isinstance(one, Bundle) else one
-        assert isinstance(first, Collective | Together)
+        assert isinstance(first, Collective | ManualCollective)
         order = [name for name, _ in self.mesh.axes]
         return OVER + ".".join(sorted({ref.name for ref in first.step.axes}, key=order.index))
 
