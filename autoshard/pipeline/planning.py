@@ -94,7 +94,7 @@ class PlannedPipeline(PipelineData):
         """The plan as a page of HTML: the schedule as a picture, times and memory, and how each stage is split."""
         return pipeline_page(self)
 
-    def told_run(self) -> str:
+    def run_summary(self) -> str:
         """What the last step of this process has shown beside what was predicted: seconds, and idle shares of ranks."""
         ran = self.session.last
         if ran is None:
