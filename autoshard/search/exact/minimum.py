@@ -34,7 +34,7 @@ class Order:
             self._push(v)
 
     def _push(self, v: int) -> None:
-        cells = product(self.sizes[u] for u in self.around[v]) * self.sizes[v]
+        cells = product(self.sizes[u] for u in self.around[v]) * self.sizes[v] if self.sizes[v] > 1 else 1
         self._cost[v] = cells
         heapq.heappush(self._heap, (cells, v, self.sizes[v]))
 
@@ -56,7 +56,8 @@ class Order:
         around = self.around.pop(v)
         for u in around:
             mine = self.around[u]
-            mine |= around
+            if self.sizes[v] > 1:
+                mine |= around
             mine.discard(u)
             mine.discard(v)
             self._push(u)

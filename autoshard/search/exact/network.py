@@ -70,7 +70,10 @@ class Network:
         return tuple(sorted(set().union(*self.scopes[v]) - {v}))
 
     def eliminate(self, v: int) -> None:
-        """Minimize v out, whatever the size of the table that this makes."""
+        """Minimize v out, whatever the size of the table that this makes; one without a choice joins no tables."""
+        if self.size(v) == 1:
+            self._fix(v)
+            return
         scopes = sorted(self.scopes.pop(v))
         around = tuple(sorted(set().union(*scopes) - {v}))
         tables = tuple((scope, self.tables.pop(scope)) for scope in scopes)
@@ -93,6 +96,17 @@ class Network:
             result, offset = self.pool.minimize(parts, len(around))
             self.add(around, result, offset)
         self.gone.append(Gone(v, tables, around, kept, result, parts))
+
+    def _fix(self, v: int) -> None:
+        """Take a variable with one choice out of each of its tables."""
+        for scope in sorted(self.scopes.pop(v)):
+            around = tuple(u for u in scope if u != v)
+            label = {u: number for number, u in enumerate((v, *around))}
+            result, offset = self.pool.minimize(((self.tables.pop(scope), tuple(label[u] for u in scope)),), len(around))
+            for u in around:
+                self.scopes[u].discard(scope)
+            self.add(around, result, offset)
+        self.gone.append(Gone(v, (), (), (self.choices.pop(v),), None, ()))
 
     def restrict(self, keeps: dict[int, np.ndarray]) -> None:
         """Keep only some positions (ascending) of some variables' choices."""
