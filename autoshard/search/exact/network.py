@@ -102,7 +102,8 @@ class Network:
         for scope in sorted(self.scopes.pop(v)):
             around = tuple(u for u in scope if u != v)
             label = {u: number for number, u in enumerate((v, *around))}
-            result, offset = self.pool.minimize(((self.tables.pop(scope), tuple(label[u] for u in scope)),), len(around))
+            part = self.tables.pop(scope), tuple(label[u] for u in scope)
+            result, offset = self.pool.minimize((part,), len(around))
             for u in around:
                 self.scopes[u].discard(scope)
             self.add(around, result, offset)
