@@ -74,7 +74,7 @@ def _module(model: RunsInTorch) -> Any:
 
 
 def _copy(module: Any) -> Any:
-    """A deep copy, also of what an earlier run left in attributes (recurrent states): torch alone copies leaves only."""
+    """A deep copy, also of what an earlier run left in attributes (recurrent states): torch copies leaves alone."""
     import torch
 
     attributes = [value for part in module.modules() for value in vars(part).values()]
