@@ -1,4 +1,4 @@
-"""Gradients of StableHLO's gather, of scatters, and of top_k: a gather turns into a scatter and back.
+"""Gradients of StableHLO's gather, of scatters, of top_k and of sorts: a gather turns into a scatter and back.
 
 The dims of one are those of the other under other names. Gathers move slices back inside and scatters leave out those
 that reach beyond, so indices are moved, or updates left out, before the roles change (lax/slicing.py of JAX).
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import dtype
+from autoshard.ops.axes import axis_index
 from autoshard.ops.body import Body
 from autoshard.ops.hlo_chlo import chlo_top_k
 from autoshard.ops.hlo_gather import gather_slices
@@ -18,8 +19,9 @@ from autoshard.ops.hlo_pointwise import bitwise_and, convert
 from autoshard.ops.hlo_scatter import REPLACE, scatter_add_slices, scatter_slices
 from autoshard.ops.hlo_shape import broadcast_in_dim, iota
 from autoshard.ops.hlo_shape_grad import zeros
+from autoshard.ops.hlo_sort import sort_along
 from autoshard.ops.index import gather_d_grad
-from autoshard.ops.pointwise import add, div, equal, greater_equal, less_equal, maximum, minimum, mul, select
+from autoshard.ops.pointwise import add, div, equal, greater_equal, less_equal, maximum, minimum, mul, select, sub
 from autoshard.ops.reduce import reduce_all
 from autoshard.util.errors import NoGradientError
 
@@ -90,19 +92,21 @@ def _(g, y, x, indices, updates, **attrs):
 
 @scatter_slices.gradient
 def _(g, y, *operands, body, block, parts, **attrs):
-    """Of updates that replace, and of extremes: an extreme is shared equally among the elements that attain it.
+    """Of updates that replace or multiply, and of extremes, which elements that attain them share equally.
 
     Raises:
         NoGradientError: for several inputs, and for bodies of other kinds.
     """
-    if len(operands) != 3 or body not in (REPLACE, Body("max"), Body("min")):
+    if len(operands) != 3 or body not in (REPLACE, Body("max"), Body("min"), Body("mul")):
         what = f"by {body.name}" if body.name else "by a function of its own"
         raise NoGradientError(
-            f"Scatter of {len(operands) // 2} inputs {what} has no gradient; only replacements, sums, maxima and "
-            "minima of one input have"
+            f"Scatter of {len(operands) // 2} inputs {what} has no gradient; only replacements, sums, products, "
+            "maxima and minima of one input have"
         )
     if body == REPLACE:
         return _replaced(g, *operands, attrs)
+    if body == Body("mul"):
+        return _multiplied(g, *operands, attrs)
     return _extreme(g, y, *operands, attrs)
 
 
@@ -126,6 +130,20 @@ def _numbered(shape: tuple[int, ...]) -> Any:
     return numbers
 
 
+def _multiplied(g: Any, x: Any, indices: Any, updates: Any, attrs: dict[str, Any]) -> tuple[Any, None, Any]:
+    """An update's gradient is the product of all others of its place: that of those that are not 0, unless one is."""
+    one, none = np.ones((), dtype(g.dtype).numpy), np.zeros((), dtype(g.dtype).numpy)
+    is_zero = equal(updates, none)
+    nonzero = select(is_zero, broadcast_in_dim(one, shape=tuple(updates.shape), dims=()), updates)
+    ones = broadcast_in_dim(one, shape=tuple(x.shape), dims=())
+    product = scatter_slices(ones, indices, nonzero, body=Body("mul"), **attrs)
+    zero_count = scatter_add_slices(zeros(x), indices, convert(is_zero, dtype=g.dtype), **attrs)
+    other_zeros = sub(_gathered(zero_count, x, indices, updates, attrs), convert(is_zero, dtype=g.dtype))
+    slices = div(_gathered(mul(g, mul(x, product)), x, indices, updates, attrs), nonzero)
+    counts = bitwise_and(equal(other_zeros, none), _written(x, indices, updates, attrs))
+    return select(equal(zero_count, none), mul(g, product), zeros(x)), None, select(counts, slices, zeros(updates))
+
+
 def _extreme(g: Any, y: Any, x: Any, indices: Any, updates: Any, attrs: dict[str, Any]) -> tuple[Any, None, Any]:
     """JAX's convention (lax/slicing.py, `_scatter_extremal_jvp`): elements that are equal to the result share alike."""
     attain = bitwise_and(equal(updates, _gathered(y, x, indices, updates, attrs)), _written(x, indices, updates, attrs))
@@ -139,3 +157,13 @@ def _extreme(g: Any, y: Any, x: Any, indices: Any, updates: Any, attrs: dict[str
 @chlo_top_k.gradient
 def _(g, y, x, k):
     return None if g[0] is None else gather_d_grad(g[0], y[1], size=x.shape[-1], dim=len(x.shape) - 1)
+
+
+@sort_along.gradient
+def _(g, y, *xs, dimension, body, compared, **_):
+    """Each element's goes back to where it stood: the places, sorted along, say where."""
+    at = axis_index(dimension, len(xs[0].shape), "Sort")
+    places = iota(shape=tuple(xs[0].shape), dim=at, dtype="i32")
+    *_, order = sort_along(*xs, places, dimension=dimension, body=body, compared=compared or len(xs))
+    slopes = (g,) if len(xs) == 1 else g
+    return tuple(None if one is None else gather_d_grad(one, order, size=xs[0].shape[at], dim=at) for one in slopes)
