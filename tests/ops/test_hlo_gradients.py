@@ -103,8 +103,8 @@ def test_lookups_and_their_gradients(shape, indices, sizes, numbers):
 def test_equal_updates_share_an_extreme_as_in_jax(name):
     import jax
 
-    operand, updates = np.float32([1, 2, 2, 0, 5]), np.float32([2, 2, 1, 7, 5, 5])
-    indices, weights = np.array([1, 1, 0, 9, 4, 3]), np.float32([3, 5, 7, 11, 13])
+    operand, updates = np.asarray([1, 2, 2, 0, 5], np.float32), np.asarray([2, 2, 1, 7, 5, 5], np.float32)
+    indices, weights = np.array([1, 1, 0, 9, 4, 3]), np.asarray([3, 5, 7, 11, 13], np.float32)
     wanted = jax.grad(lambda x, u: (getattr(x.at[indices], name)(u, mode="drop") * weights).sum(), argnums=(0, 1))(
         operand, updates
     )
