@@ -25,14 +25,14 @@ def measure(layers: int, mesh_text: str, parts: list[float], seconds: float) -> 
     from autoshard.cost.memory import peak_memory
     from autoshard.cost.prices import prices_for
     from autoshard.layout.mesh import Mesh
-    from autoshard.search.least_sum import plan_of_choice
-    from autoshard.search.limited import settle_within
+    from autoshard.search.exact.memory.lagrangian import RowsSearch
+    from autoshard.search.exact.memory.rows import MemoryRows
+    from autoshard.search.exact.memory.within_limit import settle_within
+    from autoshard.search.exact.over_mesh_cuts import plan_of_choice
+    from autoshard.search.exact.search import settle
+    from autoshard.search.factor_graph import Tables
+    from autoshard.search.mesh_cuts import Ways
     from autoshard.search.problem import Problem
-    from autoshard.search.rows import MemoryRows
-    from autoshard.search.rows_search import RowsSearch
-    from autoshard.search.settle import settle
-    from autoshard.search.tables import Tables
-    from autoshard.search.ways import Ways
     from autoshard.util.errors import PlanError
     from benchmarks.models import transformer_step
     from costmodel import preset

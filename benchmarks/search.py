@@ -38,7 +38,7 @@ MILP_COLUMNS = 120_000
 def measure(layers: int, mesh_text: str, milp: bool, limit: float) -> dict:
     """One size: what it took and what came out."""
     from autoshard.layout.mesh import Mesh
-    from autoshard.search.least_sum import plan_of_choice, search_ways
+    from autoshard.search.exact.over_mesh_cuts import plan_of_choice, search_ways
     from autoshard.search.problem import Problem
     from benchmarks.models import transformer_step
     from costmodel import preset

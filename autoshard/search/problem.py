@@ -21,7 +21,7 @@ from autoshard.layout.tensor_map import onto
 from autoshard.optimize import DEFAULT
 from autoshard.partition.bundling import latency_shares
 from autoshard.propagate.work import Work
-from autoshard.search.asking import asked_of, asks, fitted, satisfies, strategy_of
+from autoshard.search.constraints import asked_of, asks, fitted, satisfies, strategy_of
 from autoshard.util.errors import LayoutError, StrategyError
 from autoshard.util.errors import at as where
 from costmodel import Hardware

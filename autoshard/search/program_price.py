@@ -17,9 +17,9 @@ from autoshard.optimize import Saving, optimize
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
 from autoshard.plan.plan import CONFIGURED, Plan
-from autoshard.search.limit import MEMORY
+from autoshard.search.memory_limit import MEMORY
 from autoshard.search.problem import Problem
-from autoshard.search.rings import with_rings
+from autoshard.search.ring_attention import with_rings
 from autoshard.util.doing import so_far
 from costmodel import Hardware
 

@@ -13,7 +13,7 @@ from autoshard.frontends import from_stablehlo
 from autoshard.partition.program import timed
 from autoshard.partition.traffic import bytes_moved, to_json, traffic_of
 from autoshard.partition.verify import verify_program
-from autoshard.search.asking import fitted
+from autoshard.search.constraints import fitted
 from autoshard.trace.evaluate import evaluate
 from benchmarks.jax_programs import PROGRAMS
 

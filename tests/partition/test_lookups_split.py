@@ -20,7 +20,7 @@ from autoshard.partition.lower import lower
 from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.search.follow import follow
+from autoshard.search.rules.strategy_from_shardings import follow
 from tests.oracle.check import assert_same, plan_with, single
 from tests.partition.exchanging import drawn, exchanging
 

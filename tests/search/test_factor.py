@@ -18,7 +18,7 @@ from autoshard.layout import Layout
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.search import Problem, find_mode
-from autoshard.search.follow import ANY, follow
+from autoshard.search.rules.strategy_from_shardings import ANY, follow
 from autoshard.trace import trace
 from autoshard.trace.function import Traced
 from autoshard.transform import train_step

@@ -15,9 +15,9 @@ from autoshard.api.propagate import propagate
 from autoshard.frontends import from_stablehlo
 from autoshard.frontends.planning import planning
 from autoshard.layout.mesh import Mesh
-from autoshard.search.asked import Spread
-from autoshard.search.follow import ANY
 from autoshard.search.problem import Problem
+from autoshard.search.rules.spread_constraints import Spread
+from autoshard.search.rules.strategy_from_shardings import ANY
 from autoshard.util.errors import MeshError, PlanError, ShapeError
 from costmodel import preset
 from tests.propagate.generate.module import random_module

@@ -18,9 +18,9 @@ from autoshard.ir.graph import Graph
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import Plan
 from autoshard.search import Problem
-from autoshard.search.batch import batch_parallel
-from autoshard.search.draft import Draft, Pricing
-from autoshard.search.least_sum import small_optimum
+from autoshard.search.assignment import Draft, Pricing
+from autoshard.search.exact.over_mesh_cuts import small_optimum
+from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.registry import plan_flat
 from autoshard.trace.function import trace
 from autoshard.transform.inline import inline

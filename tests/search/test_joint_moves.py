@@ -10,11 +10,11 @@ from autoshard.core.place import parse_strategy
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.propagate.traced import asked_on
-from autoshard.search.choose import chooser
-from autoshard.search.communication import slow_network
-from autoshard.search.draft import Draft, Pricing
-from autoshard.search.improve import Improver
-from autoshard.search.joint import move_values
+from autoshard.search.assignment import Draft, Pricing
+from autoshard.search.greedy.choose import chooser
+from autoshard.search.local.icm import Improver
+from autoshard.search.local.joint_moves import move_values
+from autoshard.search.modes.communication import slow_network
 from autoshard.search.problem import Problem
 from autoshard.trace.function import trace
 from tests.search.plans import array

@@ -12,7 +12,7 @@ from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import Prices
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.registry import lookup
-from autoshard.search.listing import listing
+from autoshard.search.greedy.strategy_arrays import listing
 from costmodel import preset
 
 PRICES = Prices(preset("h100"))

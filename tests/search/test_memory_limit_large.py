@@ -12,15 +12,15 @@ from autoshard.cost.memory import peak_memory
 from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan
-from autoshard.search.least_sum import plan_of_choice
-from autoshard.search.limited import settle_within
-from autoshard.search.rows import MemoryRows
-from autoshard.search.rows_priced import RowsBounds
-from autoshard.search.rows_program import RowsProgram
-from autoshard.search.rows_search import RowsSearch
-from autoshard.search.settle import Settled, settle
-from autoshard.search.strategies import atoms_of
-from autoshard.search.tables import Tables
+from autoshard.search.domains import atoms_of
+from autoshard.search.exact.memory.columns import RowsProgram
+from autoshard.search.exact.memory.lagrangian import RowsSearch
+from autoshard.search.exact.memory.lagrangian_subproblem import RowsBounds
+from autoshard.search.exact.memory.rows import MemoryRows
+from autoshard.search.exact.memory.within_limit import settle_within
+from autoshard.search.exact.over_mesh_cuts import plan_of_choice
+from autoshard.search.exact.search import Settled, settle
+from autoshard.search.factor_graph import Tables
 from autoshard.util.clock import now
 from autoshard.util.errors import MemoryLimitError
 from benchmarks.models import transformer_step

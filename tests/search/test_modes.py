@@ -15,13 +15,13 @@ from autoshard.cost.evaluate import plan_seconds
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import CONFIGURED, IMPROVED, PRICED, PROPAGATED
 from autoshard.search import Problem, find_mode, search_mode, search_modes
-from autoshard.search.auto import shapes
-from autoshard.search.choose import chooser
-from autoshard.search.draft import Draft, Pricing
-from autoshard.search.eliminate import CostGraph
-from autoshard.search.finish import plan_of
+from autoshard.search.assignment import Draft, Pricing
+from autoshard.search.causes import plan_of
+from autoshard.search.greedy.choose import chooser
+from autoshard.search.local.local_cost import Seat
+from autoshard.search.modes.auto import shapes
+from autoshard.search.modes.eliminations import CostGraph
 from autoshard.search.registry import _MODES, _OPTIONS
-from autoshard.search.seat import Seat
 from autoshard.trace import trace
 from autoshard.transform import train_step
 from autoshard.util.errors import PlanError

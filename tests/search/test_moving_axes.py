@@ -8,7 +8,7 @@ from autoshard.core.rule import Rule
 from autoshard.layout import Mesh
 from autoshard.layout.mesh import AxisRef
 from autoshard.layout.sharding import Sharding
-from autoshard.search.follow import follow, moved_axes
+from autoshard.search.rules.strategy_from_shardings import follow, moved_axes
 
 MESH = Mesh(x=2, y=3)
 X, Y = MESH.axis("x"), MESH.axis("y")

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.search.exact import Listing, least_sum, sparse
-from autoshard.search.nearby import TooMany, nearby
-from autoshard.search.shared_messages import SharedMessages
-from autoshard.search.sharing import Shared
+from autoshard.search.exact.enumerate_gap import TooMany, nearby
+from autoshard.search.exact.min_marginals import SharedMessages
+from autoshard.search.exact.wcsp import Listing, least_sum
+from autoshard.search.exact.wcsp import sparse_elimination as sparse
+from autoshard.search.multi_layout import Shared
 
 
 def shared(rng: np.random.Generator, users: int, layouts: int = 4, uses: int = 1) -> Shared:

@@ -22,9 +22,9 @@ from autoshard.layout.mesh import Mesh
 from autoshard.partition.lower import lower
 from autoshard.plan.plan import Plan
 from autoshard.search import Problem, find_mode
-from autoshard.search.batch import batch_parallel
-from autoshard.search.draft import Draft, Pricing
-from autoshard.search.least_sum import small_optimum
+from autoshard.search.assignment import Draft, Pricing
+from autoshard.search.exact.over_mesh_cuts import small_optimum
+from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.program_price import price_of, program_of
 from autoshard.search.registry import plan_flat
 from autoshard.transform.planned_graph import planned_graph

@@ -14,11 +14,11 @@ from autoshard import nn, ops
 from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan, find_mode
-from autoshard.search.bounds import Bounds
-from autoshard.search.least_sum import plan_of_choice
-from autoshard.search.settle import Settled, settle
-from autoshard.search.strategies import atoms_of
-from autoshard.search.tables import Tables
+from autoshard.search.domains import atoms_of
+from autoshard.search.exact.over_mesh_cuts import plan_of_choice
+from autoshard.search.exact.search import Settled, settle
+from autoshard.search.exact.srmp import Bounds
+from autoshard.search.factor_graph import Tables
 from autoshard.trace.function import trace
 from autoshard.transform import train_step
 from costmodel import preset

@@ -13,11 +13,11 @@ from autoshard.cost.memory import peak_memory
 from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan, find_mode
-from autoshard.search.least_sum import plan_of_choice
-from autoshard.search.limited import settle_within
-from autoshard.search.settle import Settled, settle
-from autoshard.search.strategies import atoms_of
-from autoshard.search.tables import Tables
+from autoshard.search.domains import atoms_of
+from autoshard.search.exact.memory.within_limit import settle_within
+from autoshard.search.exact.over_mesh_cuts import plan_of_choice
+from autoshard.search.exact.search import Settled, settle
+from autoshard.search.factor_graph import Tables
 from autoshard.trace.function import trace
 from autoshard.transform import train_step
 from autoshard.util.errors import MemoryLimitError

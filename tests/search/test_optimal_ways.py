@@ -12,11 +12,11 @@ from autoshard.cost.memory import peak_memory
 from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan, find_mode
-from autoshard.search import ways as ways_of
-from autoshard.search.least_sum import plan_of_choice, search_ways
-from autoshard.search.settle import settle, settle_below
-from autoshard.search.tables import Tables
-from autoshard.search.ways import Ways
+from autoshard.search import mesh_cuts as ways_of
+from autoshard.search.exact.over_mesh_cuts import plan_of_choice, search_ways
+from autoshard.search.exact.search import settle, settle_below
+from autoshard.search.factor_graph import Tables
+from autoshard.search.mesh_cuts import Ways
 from autoshard.trace.function import trace
 from autoshard.util.errors import MemoryLimitError
 from costmodel import preset

@@ -9,11 +9,11 @@ import pytest
 import autoshard as ash
 from autoshard import Parameter, nn, ops
 from autoshard.cost.prices import Prices
-from autoshard.search.algorithm import SearchParameters, is_elementwise
-from autoshard.search.bfs import unpropagated
-from autoshard.search.dynamic_programming import Candidates
+from autoshard.search.algo_parameters import SearchParameters, is_elementwise
+from autoshard.search.domains import Lister, atoms_of
+from autoshard.search.greedy.bfs import unpropagated
+from autoshard.search.modes.dynamic_programming import Candidates
 from autoshard.search.program_price import price_of
-from autoshard.search.strategies import Lister, atoms_of
 from autoshard.transform import train_step
 from autoshard.util.errors import PlanError
 from benchmarks.mindspore_nets import SHAPES, WIRINGS, nets, problem_of

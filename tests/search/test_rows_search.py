@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from autoshard.search.limited import settle_within
-from autoshard.search.rows import MemoryRows
-from autoshard.search.rows_priced import PricedSearch
-from autoshard.search.rows_search import Relink, RowsSearch
-from autoshard.search.settle import settle
-from autoshard.search.tables import Tables
+from autoshard.search.exact.memory.lagrangian import Relink, RowsSearch
+from autoshard.search.exact.memory.lagrangian_subproblem import PricedSearch
+from autoshard.search.exact.memory.rows import MemoryRows
+from autoshard.search.exact.memory.within_limit import settle_within
+from autoshard.search.exact.search import settle
+from autoshard.search.factor_graph import Tables
 from autoshard.util.clock import now
 from autoshard.util.errors import MemoryLimitError
 from tests.search.test_optimal_memory import forward

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.search.folded import Folded, Joined
-from autoshard.search.rows_priced import Merged, RowsBounds, Written, WrittenMessages
-from autoshard.search.rows_spanned import Spanned, SpannedMessages, scaled
-from autoshard.search.sharing import Shared
+from autoshard.search.exact.memory.lagrangian_subproblem import Merged, RowsBounds, Written, WrittenMessages
+from autoshard.search.exact.memory.spans import Spanned, SpannedMessages, scaled
+from autoshard.search.exact.reduce import Folded, Joined
+from autoshard.search.multi_layout import Shared
 
 
 def spanned(rng: np.random.Generator, users: int, wants: int = 1) -> Spanned:

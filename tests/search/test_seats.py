@@ -10,12 +10,12 @@ import pytest
 from autoshard import ops
 from autoshard.core.enumerate import some_strategies
 from autoshard.layout.mesh import Mesh
-from autoshard.search.choose import chooser
-from autoshard.search.draft import Draft, Pricing
-from autoshard.search.improve import Improver
+from autoshard.search.assignment import Draft, Pricing
+from autoshard.search.domains import atoms_of
+from autoshard.search.greedy.choose import chooser
+from autoshard.search.local.icm import Improver
+from autoshard.search.local.local_cost import Seat
 from autoshard.search.problem import Problem
-from autoshard.search.seat import Seat
-from autoshard.search.strategies import atoms_of
 from autoshard.trace.function import trace
 from costmodel import preset
 from tests.search.plans import array

@@ -9,10 +9,10 @@ from autoshard import nn, ops
 from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem
-from autoshard.search.bounds import LIKE, Bounds
-from autoshard.search.settle import settle
-from autoshard.search.strategies import atoms_of
-from autoshard.search.tables import Tables
+from autoshard.search.domains import atoms_of
+from autoshard.search.exact.search import settle
+from autoshard.search.exact.srmp import LIKE, Bounds
+from autoshard.search.factor_graph import Tables
 from autoshard.transform import train_step
 from autoshard.util.clock import now
 from costmodel import preset

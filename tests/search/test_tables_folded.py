@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.search.folded import Folded, Joined
-from autoshard.search.sharing import Shared
+from autoshard.search.exact.reduce import Folded, Joined
+from autoshard.search.multi_layout import Shared
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import prices_for
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.search.strategies import CARRIED, SPLITS, Atoms, encode, to_layout
-from autoshard.search.transfers import ALL, NONE, PARTS, Transfers
+from autoshard.search.domains import CARRIED, SPLITS, Atoms, encode, to_layout
+from autoshard.search.redistribution_tables import ALL, NONE, PARTS, Transfers
 from costmodel import preset
 
 PRICES = prices_for(preset("h100"))

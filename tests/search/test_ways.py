@@ -8,12 +8,12 @@ from autoshard import ops
 from autoshard.cost.evaluate import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, find_mode
-from autoshard.search import ways as ways_of
-from autoshard.search.least_sum import search_ways
-from autoshard.search.settle import settle
-from autoshard.search.strategies import atoms_of
-from autoshard.search.tables import Tables
-from autoshard.search.ways import Ways
+from autoshard.search import mesh_cuts as ways_of
+from autoshard.search.domains import atoms_of
+from autoshard.search.exact.over_mesh_cuts import search_ways
+from autoshard.search.exact.search import settle
+from autoshard.search.factor_graph import Tables
+from autoshard.search.mesh_cuts import Ways
 from autoshard.trace.function import trace
 from costmodel import preset
 from tests.search.plans import array

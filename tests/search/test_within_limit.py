@@ -16,12 +16,12 @@ from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
 from autoshard.partition.composites import call_scratch
 from autoshard.plan.plan import Plan
-from autoshard.search.batch import batch_parallel
-from autoshard.search.byte_prices import byte_prices
-from autoshard.search.draft import Draft, Pricing
+from autoshard.search.assignment import Draft, Pricing
+from autoshard.search.local.byte_prices import byte_prices
+from autoshard.search.local.memory_multiplier import MemoryOf, keep_within, worst_moments
+from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import program_of
-from autoshard.search.within import MemoryOf, keep_within, worst_moments
 from autoshard.util.errors import MemoryLimitError
 from benchmarks.models import transformer_step
 from costmodel import Hardware, preset

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from autoshard.search.exact import CostFactor, CostProblem, MemoryRow, Solution, least_memory, solve
+from autoshard.search.exact.wcsp import CostFactor, CostProblem, MemoryRow, Solution, least_memory, solve
 from autoshard.util.errors import PlanError
 from tests.search.exact.small_problems import Enumerated, enumerate_all, random_limit, random_problem
 
