@@ -1,4 +1,4 @@
-"""What else an operator of a plan could be: its strategies, priced with all else as it is in the plan.
+"""Alternatives of a decision: the strategies of an operator, priced with all else as it is in the plan.
 
 The operands lie as the plan has them and are brought to what the strategy needs, and its results are brought to what
 the plan leaves; neither is shared with other users. So a plan of any mode can be asked, whatever the mode weighed.

@@ -1,15 +1,16 @@
-"""Draft: a plan in the making, whose cost is known at any moment and changes by what a change of a node touches.
+"""Assignment: a strategy for every operator, whose cost is known at any moment and changes by what a change touches.
 
-The cost is that of `evaluate_plan`, as a sum of an operator's work per node and of terms, one per value: what the
-redistributions of the value to all layouts in which it is wanted take, each paid once. Inputs that nobody fixed lie in
-the best layout for their users; what replaces an input leaves in its layout, so both are one term. What runs in a loop
-counts as often as it runs.
+The cost is that of `evaluate_plan`: a sum of the work of each operator and of one multi-layout cost per value (the
+redistributions to all layouts in which the value is wanted, each paid once). Inputs that nobody fixed take the best
+layout for their users; what replaces an input leaves in its layout, so both are one term. What runs in a loop counts
+as often as it runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
@@ -19,6 +20,7 @@ from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.local.byte_prices import NOTHING, BytePrices
 from autoshard.search.problem import Problem
+from autoshard.util.moved import former
 
 ROUNDED = 1e-15
 """Seconds by which an input's price is rounded."""
@@ -55,7 +57,7 @@ class Choice:
 
 
 @dataclass(eq=False, slots=True)
-class ValueTerm:
+class ValueCost:
     """What is paid for one value.
 
     Attributes:
@@ -97,7 +99,7 @@ class ValueTerm:
                 yield node
 
 
-Spread = Callable[[ValueTerm, Layout, Iterable[Layout], float], float]
+PropagatedShardings = Callable[[ValueCost, Layout, Iterable[Layout], float], float]
 
 
 class Pricing:
@@ -134,7 +136,7 @@ class Pricing:
                     found[node].append(i)
         return found
 
-    def _priced(self, term: ValueTerm) -> ValueTerm:
+    def _priced(self, term: ValueCost) -> ValueCost:
         """A term of a pricing without prices for bytes, with these."""
         held, keeps = self._bytes(term.value)
         return replace(term, held=held, keeps=keeps) if held or keeps else term
@@ -155,7 +157,7 @@ class Pricing:
     def _kind(self, of: TensorType, *counts: float | tuple[int, float]) -> int:
         return self._kinds.setdefault((of, *counts), len(self._kinds))
 
-    def _terms(self) -> Iterator[ValueTerm]:
+    def _terms(self) -> Iterator[ValueCost]:
         graph, settled = self.graph, self.problem.input_layouts
         tied, users = graph.tied, graph.users
         replaced: dict[Value, list[Value]] = {}
@@ -175,7 +177,7 @@ class Pricing:
             counts += [(self.problem.times(node.results[0]), share) for node, _ in behind]
             kind = self._kind(value.type, share, *counts)
             inside = tuple(use for use in users[value] if use not in behind)
-            term = ValueTerm(value, kind, graph.producers.get(value), inside, share=share, counts=tuple(counts))
+            term = ValueCost(value, kind, graph.producers.get(value), inside, share=share, counts=tuple(counts))
             term.outs = tuple(outs.get(value, ()))
             term.fixed, term.kept = settled.get(value), settled.get(tied[value]) if value in tied else None
             term.updates = tuple((graph.producers[one], tuple(users[one])) for one in again)
@@ -214,7 +216,7 @@ class Pricing:
 
     # -- terms
 
-    def of_made(self, term: ValueTerm, left: Layout, wants: Wants) -> float:
+    def computed_cost(self, term: ValueCost, left: Layout, wants: Wants) -> float:
         """Seconds to bring a computed value, left in this layout, to those in which it is wanted."""
         key, wanted = self._asked(term, left, wants)
         known = self._made.get(key)
@@ -222,8 +224,8 @@ class Pricing:
             known = self._made[key] = term.times * self._spread(term, left, wanted, term.share)
         return known
 
-    def made_at_least(self, term: ValueTerm, left: Layout, wants: Wants) -> float:
-        """A bound below `of_made` that plans no redistribution; the same where that is known."""
+    def computed_cost_bound(self, term: ValueCost, left: Layout, wants: Wants) -> float:
+        """A bound below `computed_cost` that plans no redistribution; the same where that is known."""
         key, wanted = self._asked(term, left, wants)
         known = self._made.get(key)
         if known is None:
@@ -232,7 +234,7 @@ class Pricing:
             known = self._bounds[key] = term.times * self._spread_at_least(term, left, wanted, term.share)
         return known
 
-    def _asked(self, term: ValueTerm, left: Layout, wants: Wants) -> tuple[tuple, Wants]:
+    def _asked(self, term: ValueCost, left: Layout, wants: Wants) -> tuple[tuple, Wants]:
         """What a computed value's price is remembered by, and all layouts in which it is wanted."""
         if term.outs:
             wants = wants.union([self.problem.leaving(i, left) for i in term.outs])
@@ -240,16 +242,16 @@ class Pricing:
             wants = wants.union((term.kept,))
         return (term.kind, term.times, left, wants), wants
 
-    def _spread(self, term: ValueTerm, left: Layout, wanted: Iterable[Layout], share: float) -> float:
+    def _spread(self, term: ValueCost, left: Layout, wanted: Iterable[Layout], share: float) -> float:
         """Seconds to bring a value to all layouts in which it is wanted, summed in an order that does not change."""
         of, price = term.value.type, self.prices.redistribution
         return sum(sorted(price(left, one, of, share) for one in wanted if one is not left))
 
-    def _spread_at_least(self, term: ValueTerm, left: Layout, wanted: Iterable[Layout], share: float) -> float:
+    def _spread_at_least(self, term: ValueCost, left: Layout, wanted: Iterable[Layout], share: float) -> float:
         of = term.value.type
         return sum([self.prices.surely(left, one, of, share) for one in wanted if one is not left])
 
-    def of_bytes(self, term: ValueTerm, left: Layout, kept: Kept) -> float:
+    def byte_cost(self, term: ValueCost, left: Layout, kept: Kept) -> float:
         """What a value's bytes cost, as it is left and in copies, where bytes have a price."""
         if not term.held and not kept:
             return 0.0
@@ -257,7 +259,7 @@ class Pricing:
         copies = sum([price * local_nbytes(of, layout) for layout, price in kept if layout is not left])
         return term.held * local_nbytes(of, left) + copies
 
-    def of_input(self, term: ValueTerm, wants: Wants, ends: Ends, kept: Kept = ()) -> tuple[float, Layout]:
+    def input_cost(self, term: ValueCost, wants: Wants, ends: Ends, kept: Kept = ()) -> tuple[float, Layout]:
         """Seconds of an input's term, and the layout in which it lies best.
 
         Args:
@@ -269,8 +271,8 @@ class Pricing:
             known = self._inputs[key] = self._lying(term, wants, ends, kept)
         return known
 
-    def input_at_least(self, term: ValueTerm, wants: Wants, ends: Ends, kept: Kept = ()) -> float:
-        """A bound below `of_input` that plans no redistribution; the same where that is known."""
+    def input_cost_bound(self, term: ValueCost, wants: Wants, ends: Ends, kept: Kept = ()) -> float:
+        """A bound below `input_cost` that plans no redistribution; the same where that is known."""
         key = _input_key(term, wants, ends, kept)
         known = self._inputs.get(key)
         if known is not None:
@@ -281,9 +283,9 @@ class Pricing:
             self._input_bounds[key] = bound
         return bound
 
-    def _lying(self, term: ValueTerm, wants: Wants, ends: Ends, kept: Kept) -> tuple[float, Layout]:
-        """What `of_input` remembers: the cheapest layout, then the one of fewest bytes; those whose bound is above the
-        best are not priced."""
+    def _lying(self, term: ValueCost, wants: Wants, ends: Ends, kept: Kept) -> tuple[float, Layout]:
+        """Computes what `input_cost` remembers: the cheapest layout, then the one of fewest bytes; those whose bound is
+        above the best are not priced."""
         found = self._open(term, wants, ends)
         if len(found) > 1:
             bounds = {one: self._lies_at_least(term, one, wants, ends, kept) for one in found}
@@ -298,26 +300,28 @@ class Pricing:
         assert best is not None
         return best[0], best[3]
 
-    def _open(self, term: ValueTerm, wants: Wants, ends: Ends) -> Collection[Layout]:
+    def _open(self, term: ValueCost, wants: Wants, ends: Ends) -> Collection[Layout]:
         """The layouts in which an input may lie."""
         if term.fixed:
             return (term.fixed,)
         whole = Layout.whole(self.problem.mesh, term.value.type.rank)
         return {one for one in wants if not one.partial} | _lying_so(ends, whole)
 
-    def _lies_for(self, term: ValueTerm, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
+    def _lies_for(self, term: ValueCost, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
         """Seconds of an input's term if it lies so."""
         return self._lies(term, layout, wants, ends, kept, self._spread)
 
-    def _lies_at_least(self, term: ValueTerm, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
+    def _lies_at_least(self, term: ValueCost, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:
         return self._lies(term, layout, wants, ends, kept, self._spread_at_least)
 
-    def _lies(self, term: ValueTerm, layout: Layout, wants: Wants, ends: Ends, kept: Kept, spread: Spread) -> float:
+    def _lies(
+        self, term: ValueCost, layout: Layout, wants: Wants, ends: Ends, kept: Kept, spread: PropagatedShardings
+    ) -> float:
         wanted = wants.union([self.problem.leaving(i, layout) for i in term.outs])
         seconds = term.times * spread(term, layout, wanted, term.share)
         for (left, again), (times, share) in zip(ends, term.counts, strict=True):
             seconds += times * spread(term, layout if left is None else left, again | {layout}, share)
-        return seconds + self.of_bytes(term, layout, kept)
+        return seconds + self.byte_cost(term, layout, kept)
 
 
 def _lying_so(ends: Ends, whole: Layout) -> set[Layout]:
@@ -326,11 +330,11 @@ def _lying_so(ends: Ends, whole: Layout) -> set[Layout]:
     return {left.final() for left, _ in ends if left is not None} | behind or {whole}
 
 
-def _input_key(term: ValueTerm, wants: Wants, ends: Ends, kept: Kept) -> tuple:
+def _input_key(term: ValueCost, wants: Wants, ends: Ends, kept: Kept) -> tuple:
     return term.kind, term.times, term.fixed, term.outs, wants, ends, term.held, kept
 
 
-class Draft:
+class Assignment:
     """Strategies of all nodes, and what they cost."""
 
     def __init__(self, pricing: Pricing, strategies: Mapping[Node, Strategy]) -> None:
@@ -348,9 +352,9 @@ class Draft:
         pricing = self.pricing
         nodes = sum(pricing.nbytes.scratch(node, self.chosen[node].strategy) for node in pricing.nbytes.of_scratch)
         priced = (term for term in pricing.terms if term.held or term.keeps)
-        return nodes + sum(pricing.of_bytes(term, self._lies(term), self.kept(term)) for term in priced)
+        return nodes + sum(pricing.byte_cost(term, self._lies(term), self.kept(term)) for term in priced)
 
-    def _lies(self, term: ValueTerm) -> Layout:
+    def _lies(self, term: ValueCost) -> Layout:
         layout = self._left(term.source) if term.source is not None else self.price(term)[1]
         assert layout is not None, "an input lies somewhere"
         return layout
@@ -359,18 +363,18 @@ class Draft:
     def strategies(self) -> dict[Node, Strategy]:
         return {node: choice.strategy for node, choice in self.chosen.items()}
 
-    def price(self, term: ValueTerm) -> tuple[float, Layout | None]:
+    def price(self, term: ValueCost) -> tuple[float, Layout | None]:
         """Seconds of a term, and for an input the layout in which it lies."""
         wants, kept = self.wants(term.users), self.kept(term)
         if term.source is not None:
             left = self._left(term.source)
-            return self.pricing.of_made(term, left, wants) + self.pricing.of_bytes(term, left, kept), None
+            return self.pricing.computed_cost(term, left, wants) + self.pricing.byte_cost(term, left, kept), None
         ends = tuple(
             [(None if source is None else self._left(source), self.wants(users)) for source, users in term.updates]
         )
-        return self.pricing.of_input(term, wants, ends, kept)
+        return self.pricing.input_cost(term, wants, ends, kept)
 
-    def kept(self, term: ValueTerm) -> Kept:
+    def kept(self, term: ValueCost) -> Kept:
         """The layouts for which a copy of a value is kept while bytes cost something."""
         pairs = zip(term.users, term.keeps, strict=True) if term.keeps else ()
         return tuple([(self.chosen[node].operands[i], price) for (node, i), price in pairs if price])
@@ -396,7 +400,7 @@ class Draft:
         return {value: found[value] for value in self.pricing.graph.values}
 
 
-def _is_settled(term: ValueTerm) -> bool:
+def _is_settled(term: ValueCost) -> bool:
     """Whether a value is a number that no operator leaves as terms of a sum, such as the count of steps: it lies whole
     whatever is chosen, and nothing is paid for it, though all that is updated may use it."""
     if term.value.type.rank:
@@ -405,3 +409,7 @@ def _is_settled(term: ValueTerm) -> bool:
         return True
     node = term.source[0]
     return node.op.has_rule and not node.rule.summed and not node.op.linear
+
+
+def __getattr__(name: str) -> Any:
+    return former(__name__, name)

@@ -1,4 +1,4 @@
-"""From a draft to a plan: the layouts, and of each decision truthfully why it is so and what else would cost."""
+"""From an assignment to a plan: the layouts, and of each decision its cause and what else would cost."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import ADOPTED, CONFIGURED, GIVEN, IMPROVED, PRICED, PROPAGATED, Cause, Decision, Option, Plan
-from autoshard.search.assignment import Choice, Draft
+from autoshard.search.assignment import Assignment, Choice
 from autoshard.search.greedy.choose import ALTERNATIVES
-from autoshard.search.local.local_cost import Seat
+from autoshard.search.local.local_cost import LocalCost
 from autoshard.search.problem import Problem
 from autoshard.search.rules.spread_constraints import ASKED
 from costmodel import format_seconds
@@ -29,33 +29,42 @@ class SearchStart:
     is_mode: bool = False
 
 
-def finished(
-    problem: Problem, draft: Draft, starts: Sequence[SearchStart], settled: Mapping[Node, Strategy], search: str
+def plan_with_causes(
+    problem: Problem,
+    assignment: Assignment,
+    starts: Sequence[SearchStart],
+    settled: Mapping[Node, Strategy],
+    search: str,
 ) -> Plan:
-    """The plan that a draft stands for.
+    """The plan that an assignment stands for.
 
     Args:
-        starts: the plans that the draft was improved from; where it agrees with one, that one's cause holds.
+        starts: the plans that the assignment was improved from; where it agrees with one, that one's cause holds.
         settled: the strategies that rules alone decided, by the first start.
         search: the mode's name.
     """
-    return _Finish(problem, draft, starts, settled, search).plan()
+    return _Finish(problem, assignment, starts, settled, search).plan()
 
 
 def plan_of(
-    problem: Problem, draft: Draft, cause: Callable[[Node], Cause], started_from: str, search: str, **details: Any
+    problem: Problem,
+    assignment: Assignment,
+    cause: Callable[[Node], Cause],
+    started_from: str,
+    search: str,
+    **details: Any,
 ) -> Plan:
-    """The plan with the strategies of a draft, for modes that tell a cause per operator and no more.
+    """The plan with the strategies of an assignment, for modes that tell a cause per operator and no more.
 
     Args:
         details: further fields of the plan, such as its conflicts.
     """
-    layouts = draft.layouts()
+    layouts = assignment.layouts()
     decisions = {}
     for node in problem.graph.nodes:
-        chosen = draft.chosen[node]
-        decisions[node] = Decision(_option(chosen, Seat(draft, node).price(chosen)), cause(node))
-    inputs = {value: _input_cause(value, problem, draft, layouts[value]) for value in problem.graph.inputs}
+        chosen = assignment.chosen[node]
+        decisions[node] = Decision(_option(chosen, LocalCost(assignment, node).price(chosen)), cause(node))
+    inputs = {value: _input_cause(value, problem, assignment, layouts[value]) for value in problem.graph.inputs}
     outputs = problem.outputs(layouts)
     return Plan(
         problem.graph, problem.mesh, decisions, layouts, outputs, inputs,
@@ -67,14 +76,14 @@ class _Finish:
     def __init__(
         self,
         problem: Problem,
-        draft: Draft,
+        assignment: Assignment,
         starts: Sequence[SearchStart],
         settled: Mapping[Node, Strategy],
         search: str,
     ) -> None:
-        self.problem, self.graph, self.draft = problem, problem.graph, draft
+        self.problem, self.graph, self.assignment = problem, problem.graph, assignment
         self.starts, self.settled, self.search = starts, settled, search
-        self.layouts = draft.layouts()
+        self.layouts = assignment.layouts()
         self.counts = dict.fromkeys((PROPAGATED, PRICED, IMPROVED), 0)
         self.options: dict[tuple, tuple[Choice, ...]] = {}
         self.judged: dict[tuple, _Judged] = {}
@@ -88,7 +97,10 @@ class _Finish:
             decisions,
             self.layouts,
             self.problem.outputs(self.layouts),
-            {value: _input_cause(value, self.problem, self.draft, self.layouts[value]) for value in self.graph.inputs},
+            {
+                value: _input_cause(value, self.problem, self.assignment, self.layouts[value])
+                for value in self.graph.inputs
+            },
             spread.conflicts,
             f"{spread.started_from}; {self._told()}",
             self.search,
@@ -101,17 +113,17 @@ class _Finish:
     # -- operators
 
     def _decision(self, node: Node) -> Decision:
-        chosen, seat, others = self.draft.chosen[node], Seat(self.draft, node), self._others(node)
-        key = (chosen, seat.key, id(others))
+        chosen, local_cost, others = self.assignment.chosen[node], LocalCost(self.assignment, node), self._others(node)
+        key = (chosen, local_cost.key, id(others))
         judged = self.judged.get(key)
         if judged is None:
-            judged = self.judged[key] = _judged(chosen, seat, others)
+            judged = self.judged[key] = _judged(chosen, local_cost, others)
         return Decision(judged.chosen, self._cause(node, chosen, judged.instead), judged.alternatives)
 
     def _others(self, node: Node) -> tuple[Choice, ...]:
         """What the starts chose or had beside, and what improvement tried; the same tuple for equal nodes of which
         starts say the same."""
-        pricing, decisions = self.draft.pricing, [start.plan.decisions[node] for start in self.starts]
+        pricing, decisions = self.assignment.pricing, [start.plan.decisions[node] for start in self.starts]
         key = (pricing.class_of[node], *[(id(one.chosen), id(one.alternatives)) for one in decisions])
         known = self.options.get(key)
         if known is None:
@@ -159,21 +171,21 @@ class _Judged:
     instead: str
 
 
-def _judged(chosen: Choice, seat: Seat, others: Sequence[Choice]) -> _Judged:
-    now = seat.price(chosen)
-    ranked = seat.cheapest([one for one in others if one is not chosen], ALTERNATIVES)
+def _judged(chosen: Choice, local_cost: LocalCost, others: Sequence[Choice]) -> _Judged:
+    now = local_cost.price(chosen)
+    ranked = local_cost.cheapest([one for one in others if one is not chosen], ALTERNATIVES)
     alternatives = tuple([_option(one, seconds) for seconds, one in ranked])
     instead = f"{ranked[0][1].strategy.told}, which costs {_more(ranked[0][0] - now)}" if ranked else ""
     return _Judged(_option(chosen, now), alternatives, instead)
 
 
-def _input_cause(value: Value, problem: Problem, draft: Draft, layout: Layout) -> Cause:
+def _input_cause(value: Value, problem: Problem, assignment: Assignment, layout: Layout) -> Cause:
     """Why an input lies as it does: by the data strategy, as asked, or as an operator wants it (a configured one, if
     there is one)."""
     if value in problem.input_layouts:
         asked = value in problem.asked and value not in problem.given
         return Cause(ASKED if asked else GIVEN)
-    users = [node for node, i in problem.graph.users[value] if draft.chosen[node].operands[i] is layout]
+    users = [node for node, i in problem.graph.users[value] if assignment.chosen[node].operands[i] is layout]
     first = next((node for node in users if node in problem.configured), users[0] if users else None)
     return Cause(ADOPTED, (first.label,)) if first is not None else Cause(GIVEN)
 

@@ -15,18 +15,18 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh, merge_refs
 from autoshard.layout.sharding import Sharding
 from autoshard.layout.spec import Spec
-from autoshard.search.rules.strategy_from_shardings import ANY, fitting, follow
+from autoshard.search.rules.strategy_from_shardings import ANY, fitting, strategy_from_shardings
 
 # Operators whose one purpose is that their result lies as asked.
 ASKING = ("ShardingConstraint",)
 
 
-def asks(node: Node) -> bool:
+def is_constraint(node: Node) -> bool:
     """Whether the node is a constraint."""
     return node.op.name in ASKING and node.attrs.get("sharding") is not None
 
 
-def asked_of(node: Node, mesh: Mesh) -> Sharding | None:
+def constraint_sharding(node: Node, mesh: Mesh) -> Sharding | None:
     """What a constraint asks of its result on that mesh; None if it is for another one, or on a value that has no dims.
 
     Raises:
@@ -39,7 +39,7 @@ def asked_of(node: Node, mesh: Mesh) -> Sharding | None:
     return sharding if sharding.mesh is mesh and sharding.dims else None
 
 
-def fitted(asked: Sharding, shape: Sequence[int]) -> Layout:
+def dividing_layout(asked: Sharding, shape: Sequence[int]) -> Layout:
     """The layout that is asked, as far as it divides the shape, with nothing unreduced."""
     return Layout(asked.mesh, [fitting(size, dim.axes) for dim, size in zip(asked.dims, shape, strict=True)])
 
@@ -54,18 +54,18 @@ def satisfies(layout: Layout, asked: Sharding) -> bool:
     return not layout.partial
 
 
-def strategy_of(node: Node, asked: Sharding) -> Strategy:
+def constraint_strategy(node: Node, asked: Sharding) -> Strategy:
     """The strategy by which a constraint's result lies as asked, and no further split."""
     sizes = (node.operand_types[0].elements, node.result_types[0].elements)
-    return follow(node.rule, asked.mesh, (ANY, asked), sizes)[0]
+    return strategy_from_shardings(node.rule, asked.mesh, (ANY, asked), sizes)[0]
 
 
 def permits(node: Node, strategy: Strategy) -> bool:
     """Whether a strategy keeps what the node itself asks: only constraints ask, and those that do not divide yield."""
-    if not asks(node):
+    if not is_constraint(node):
         return True
-    asked = asked_of(node, strategy.mesh)
-    least = None if asked is None else fitted(asked, node.result_types[0].shape)
+    asked = constraint_sharding(node, strategy.mesh)
+    least = None if asked is None else dividing_layout(asked, node.result_types[0].shape)
     if asked is None or least is None or not satisfies(least, asked):
         return True
     return satisfies(strategy.result_layouts[0].final(), asked)

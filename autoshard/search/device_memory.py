@@ -15,7 +15,7 @@ from autoshard.search.problem import Problem
 from autoshard.util.errors import MemoryLimitError
 
 
-def with_room(mode: Callable[[Problem], Plan], problem: Problem) -> tuple[Plan, int | None]:
+def fit_device_memory(mode: Callable[[Problem], Plan], problem: Problem) -> tuple[Plan, int | None]:
     """A mode's plan that needs no more memory than a device has, and the limit under which it was searched.
 
     Without a limit (None) where that is not known, where the cheapest plan needs less anyway, and where no plan was

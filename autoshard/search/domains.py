@@ -1,9 +1,9 @@
-"""Menus: all strategies of an operator that an exact search considers, as rows of small numbers.
+"""Domains: all strategies of an operator that an exact search considers, as rows of small numbers.
 
-The mesh is seen as `Atoms`, pieces that are used whole: its axes; the prime pieces of an axis that nothing in the graph
-divides by; the prime pieces of a flat mesh, on which factors take pieces in their order as in a device matrix. A row
-says for each atom what it does: nothing, splits a factor, or carries terms of a sum through. Within a dim, atoms lie in
-mesh order. Splits are even.
+The mesh is seen as `MeshUnits`, pieces that are used whole: its axes; the prime pieces of an axis that nothing in the
+graph divides by; the prime pieces of a flat mesh, on which factors take pieces in their order as in a device matrix. A
+row says for each unit what it does: nothing, splits a factor, or carries partial values through. Within a dim, units
+lie in mesh order. Splits are even.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 
 UNUSED, CARRIED, SPLITS = 0, 1, 2
-"""What an atom does for an operator: UNUSED, CARRIED, or SPLITS + i for factor i. For a tensor: SPLITS + dim."""
+"""What a unit does for an operator: UNUSED, CARRIED, or SPLITS + i for factor i. For a tensor: SPLITS + dim."""
 Reach = tuple[frozenset[int], ...]
 
 
 @dataclass(frozen=True)
-class Atoms:
+class MeshUnits:
     """The pieces of a mesh that strategies use whole.
 
-    `ordered`: factors take atoms in factor order. `bundled` tells that axes were joined into larger atoms, so that not
+    `ordered`: factors take units in factor order. `bundled` tells that axes were joined into larger units, so that not
     all strategies on whole axes are there.
     """
 
@@ -61,29 +61,29 @@ class Atoms:
         """The names of the axes that are used whole."""
         return frozenset(ref.name for ref in self._whole)
 
-    def bundles(self, count: int) -> Iterable[Atoms]:
-        """All ways to join neighbouring atoms into `count` ones."""
+    def bundles(self, count: int) -> Iterable[MeshUnits]:
+        """All ways to join neighbouring units into `count` ones."""
         return map(self.cut, itertools.combinations(range(1, len(self)), count - 1))
 
-    def cut(self, cuts: Sequence[int]) -> Atoms:
-        """Neighbouring atoms joined into larger ones, that end at these places."""
+    def cut(self, cuts: Sequence[int]) -> MeshUnits:
+        """Neighbouring units joined into larger ones, that end at these places."""
         ends = (0, *cuts, len(self))
         joined = (self.pieces[low:high] for low, high in itertools.pairwise(ends))
         pieces = tuple(merge_refs(ref for refs in group for ref in refs) for group in joined)
-        return Atoms(self.mesh, pieces, self.ordered, True)
+        return MeshUnits(self.mesh, pieces, self.ordered, True)
 
 
-def atoms_of(mesh: Mesh, graph: Graph) -> Atoms:
-    """The mesh's axes as atoms; one that divides no factor of the graph, or that of a flat mesh, in prime pieces."""
+def mesh_units_of(mesh: Mesh, graph: Graph) -> MeshUnits:
+    """The mesh's axes as units; one that divides no factor of the graph, or that of a flat mesh, in prime pieces."""
     axes = mesh.all_axes
     if mesh is Mesh.flat(mesh.devices):
-        return Atoms(mesh, tuple((piece,) for axis in axes for piece in primes(axis)), ordered=True)
+        return MeshUnits(mesh, tuple((piece,) for axis in axes for piece in primes(axis)), ordered=True)
     sizes = {factor.size for node in graph.nodes for factor in node.rule.factors if factor.splittable}
     pieces: list[Refs] = []
     for axis in axes:
         fits = any(size % axis.size == 0 for size in sizes)
         pieces += [(axis,)] if fits else [(piece,) for piece in primes(axis)]
-    return Atoms(mesh, tuple(pieces))
+    return MeshUnits(mesh, tuple(pieces))
 
 
 def primes(axis: AxisRef) -> list[AxisRef]:
@@ -97,18 +97,18 @@ def primes(axis: AxisRef) -> list[AxisRef]:
 
 
 @dataclass(frozen=True, eq=False)
-class Menu:
+class Domain:
     """Strategies of one operator, one a row.
 
     Attributes:
-        slots: [strategies, atoms], what each atom does.
+        slots: [strategies, units], what each unit does.
         passing: [strategies], which of `linear` carries; -1 for none.
         linear: the sets of operands that may carry terms together.
         fixed: strategies that a person or another part has settled, instead of rows.
     """
 
     rule: Rule
-    atoms: Atoms
+    units: MeshUnits
     slots: np.ndarray
     passing: np.ndarray
     linear: tuple[tuple[int, ...], ...]
@@ -121,14 +121,14 @@ class Menu:
     @cached_property
     def parts(self) -> np.ndarray:
         """[strategies, factors], into how many parts each factor is split."""
-        return _parts(self.slots, len(self.rule.factors), self.atoms)
+        return _parts(self.slots, len(self.rule.factors), self.units)
 
     @cached_property
     def work_split(self) -> np.ndarray:
         return self.parts.prod(axis=1)
 
     def operand_digits(self, operand: int) -> np.ndarray:
-        """[strategies, atoms]: what each atom does for an operand."""
+        """[strategies, units]: what each unit does for an operand."""
         digits = self._digits(self.rule.operands[operand], ())
         for which, members in enumerate(self.linear):
             if operand in members:
@@ -136,7 +136,7 @@ class Menu:
         return digits
 
     def result_digits(self, result: int) -> np.ndarray:
-        """[strategies, atoms]: what each atom does for a result."""
+        """[strategies, units]: what each unit does for a result."""
         digits = self._digits(self.rule.results[result], self.rule.summed)
         digits[self.slots == CARRIED] = CARRIED
         return digits
@@ -155,92 +155,92 @@ class Menu:
         if self.fixed:
             return self.fixed[row]
         if row not in self._made:
-            slots, pieces = self.slots[row], self.atoms.pieces
+            slots, pieces = self.slots[row], self.units.pieces
             axes = tuple(
                 merge_refs(ref for k in np.flatnonzero(slots == SPLITS + i) for ref in pieces[k])
                 for i in range(len(self.rule.factors))
             )
             carried = tuple(ref for k in np.flatnonzero(slots == CARRIED) for ref in pieces[k])
             carriers = self.linear[self.passing[row]] if carried else ()
-            self._made[row] = Strategy(self.rule, self.atoms.mesh, axes, merge_refs(carried), carriers)
+            self._made[row] = Strategy(self.rule, self.units.mesh, axes, merge_refs(carried), carriers)
         return self._made[row]
 
 
-class Lister:
-    """Makes menus; equal operators share one."""
+class DomainBuilder:
+    """Makes domains; equal operators share one."""
 
-    def __init__(self, atoms: Atoms) -> None:
-        self.atoms = atoms
-        self._known: dict[tuple, Menu] = {}
+    def __init__(self, units: MeshUnits) -> None:
+        self.units = units
+        self._known: dict[tuple, Domain] = {}
 
-    def menu(self, node: Node, reach: Reach) -> Menu:
-        """The menu of a node.
+    def menu(self, node: Node, reach: Reach) -> Domain:
+        """The domain of a node.
 
         Args:
-            reach: per operand, the atoms along which it can come as terms of a sum. Where none can, nothing is carried:
+            reach: per operand, the units along which it can come as terms of a sum. Where none can, nothing is carried:
                 a finished operand serves at least as well.
         """
         key = (node.key, reach)
         if key not in self._known:
-            self._known[key] = _menu(node, self.atoms, reach)
+            self._known[key] = _menu(node, self.units, reach)
         return self._known[key]
 
-    def fixed(self, node: Node, strategy: Strategy) -> Menu:
-        """The menu with a single strategy."""
+    def fixed(self, node: Node, strategy: Strategy) -> Domain:
+        """The domain with a single strategy."""
         key = (node.key, strategy)
         if key not in self._known:
-            none = np.zeros((0, len(self.atoms)), dtype=np.int64)
-            self._known[key] = Menu(node.rule, self.atoms, none, np.zeros(0, np.int64), (), (strategy,))
+            none = np.zeros((0, len(self.units)), dtype=np.int64)
+            self._known[key] = Domain(node.rule, self.units, none, np.zeros(0, np.int64), (), (strategy,))
         return self._known[key]
 
 
-def terms_reached(menu: Menu, result: int) -> frozenset[int]:
-    """The atoms along which a result can be left as terms of a sum."""
+def partials_reached(menu: Domain, result: int) -> frozenset[int]:
+    """The units along which a result can be left as terms of a sum."""
     if menu.rule.reduction != "sum" or menu.fixed:
         return frozenset()
     return frozenset(np.flatnonzero((menu.result_digits(result) == CARRIED).any(axis=0)).tolist())
 
 
-def _menu(node: Node, atoms: Atoms, reach: Reach) -> Menu:
+def _menu(node: Node, units: MeshUnits, reach: Reach) -> Domain:
     rule = node.rule
     linear = tuple(members or tuple(range(len(rule.operands))) for members in node.op.linear)
     linear = linear if rule.reduction == "sum" else ()
-    plain = [_fitting(rule, int(size)) for size in atoms.sizes]
-    slots = [_product(plain, rule, atoms)]
+    plain = [_fitting(rule, int(size)) for size in units.sizes]
+    slots = [_product(plain, rule, units)]
     passing = [np.full(len(slots[0]), -1)]
     for which, members in enumerate(linear):
         open_atoms = frozenset().union(*(reach[i] for i in members)) if members else frozenset()
         if open_atoms:
             wider = [[*fits, CARRIED] if k in open_atoms else fits for k, fits in enumerate(plain)]
-            rows = _product(wider, rule, atoms)
+            rows = _product(wider, rule, units)
             rows = rows[(rows == CARRIED).any(axis=1)]
             slots.append(rows)
             passing.append(np.full(len(rows), which))
-    return Menu(rule, atoms, np.concatenate(slots), np.concatenate(passing), linear)
+    return Domain(rule, units, np.concatenate(slots), np.concatenate(passing), linear)
 
 
 def _fitting(rule: Rule, size: int) -> list[int]:
-    """What an atom of that size can do: nothing, or split a factor evenly."""
+    """What a unit of that size can do: nothing, or split a factor evenly."""
     return [UNUSED] + [SPLITS + i for i, one in enumerate(rule.factors) if one.splittable and one.size % size == 0]
 
 
-def _product(choices: list[list[int]], rule: Rule, atoms: Atoms) -> np.ndarray:
-    """All legal rows with each atom's slot out of its choices."""
+def _product(choices: list[list[int]], rule: Rule, units: MeshUnits) -> np.ndarray:
+    """All legal rows with each unit's slot out of its choices."""
     rows = np.zeros((1, 0), dtype=np.int64)
     for fits in choices:
         rows = np.concatenate([np.repeat(rows, len(fits), axis=0), np.tile(fits, len(rows))[:, None]], axis=1)
-        rows = rows[_legal(rows, rule, atoms)]
+        rows = rows[_legal(rows, rule, units)]
     return rows
 
 
-def _legal(rows: np.ndarray, rule: Rule, atoms: Atoms) -> np.ndarray:
-    """Which rows split every factor evenly, and (once all atoms are laid) every dim into blocks in mesh order."""
-    parts, sizes = _parts(rows, len(rule.factors), atoms), np.array([factor.size for factor in rule.factors])
+def _legal(rows: np.ndarray, rule: Rule, units: MeshUnits) -> np.ndarray:
+    """Which rows split every factor evenly, and (once all units are laid) every dim into blocks in mesh order."""
+    parts, sizes = _parts(rows, len(rule.factors), units), np.array([factor.size for factor in rule.factors])
     good = (sizes % parts == 0).all(axis=1) if len(sizes) else np.ones(len(rows), dtype=bool)
-    if atoms.ordered:
+    if units.ordered:
         highest = np.maximum.accumulate(rows, axis=1)
         good &= ((rows < SPLITS) | (rows == highest)).all(axis=1)
-    if rows.shape[1] < len(atoms):
+    if rows.shape[1] < len(units):
         return good
     for dim in {dim for dims in (*rule.operands, *rule.results) for dim in dims if len(dim) > 1}:
         for major, minor in itertools.combinations(dim, 2):
@@ -249,8 +249,8 @@ def _legal(rows: np.ndarray, rule: Rule, atoms: Atoms) -> np.ndarray:
     return good
 
 
-def _parts(rows: np.ndarray, factors: int, atoms: Atoms) -> np.ndarray:
-    sizes = atoms.sizes[: rows.shape[1]]
+def _parts(rows: np.ndarray, factors: int, units: MeshUnits) -> np.ndarray:
+    sizes = units.sizes[: rows.shape[1]]
     split = [np.where(rows == SPLITS + i, sizes, 1).prod(axis=1) for i in range(factors)]
     return np.stack(split, axis=1) if split else np.ones((len(rows), 0), dtype=np.int64)
 
@@ -274,37 +274,37 @@ def encode(digits: np.ndarray, rank: int) -> np.ndarray:
     return digits @ weights
 
 
-def decode(codes: np.ndarray, rank: int, atoms: int) -> np.ndarray:
-    weights = (rank + SPLITS) ** np.arange(atoms, dtype=np.int64)
+def decode(codes: np.ndarray, rank: int, units: int) -> np.ndarray:
+    weights = (rank + SPLITS) ** np.arange(units, dtype=np.int64)
     return codes[:, None] // weights % (rank + SPLITS)
 
 
-def to_layout(digits: Sequence[int], rank: int, atoms: Atoms, reduction: str = "sum") -> Layout:
-    """The layout in which each atom does what its digit says."""
+def to_layout(digits: Sequence[int], rank: int, units: MeshUnits, reduction: str = "sum") -> Layout:
+    """The layout in which each unit does what its digit says."""
     dims: list[list[AxisRef]] = [[] for _ in range(rank)]
     terms: list[AxisRef] = []
-    for digit, refs in zip(digits, atoms.pieces, strict=True):
+    for digit, refs in zip(digits, units.pieces, strict=True):
         if digit != UNUSED:
             (terms if digit == CARRIED else dims[digit - SPLITS]).extend(refs)
-    return Layout(atoms.mesh, dims, terms, reduction)
+    return Layout(units.mesh, dims, terms, reduction)
 
 
-def to_digits(layout: Layout, atoms: Atoms) -> tuple[int, ...] | None:
-    """The inverse of `to_layout`; None if atoms do not say it."""
+def to_digits(layout: Layout, units: MeshUnits) -> tuple[int, ...] | None:
+    """The inverse of `to_layout`; None if units do not say it."""
     places = [(SPLITS + dim, refs) for dim, refs in enumerate(layout.dims)] + [(CARRIED, layout.partial)]
     digits = [
         next((digit for digit, refs in places if all(any(ref.contains(one) for ref in refs) for one in piece)), UNUSED)
-        for piece in atoms.pieces
+        for piece in units.pieces
     ]
-    same = to_layout(digits, layout.rank, atoms, layout.reduction) is layout
+    same = to_layout(digits, layout.rank, units, layout.reduction) is layout
     return tuple(digits) if same else None
 
 
-def count_bound(graph: Graph, atoms: Atoms) -> int:
+def domain_size_bound(graph: Graph, units: MeshUnits) -> int:
     """At most how many strategies an operator of the graph has, before any is made."""
     counts = {}
     for node in graph.nodes:
         if node.key not in counts:
-            choices = [len(_fitting(node.rule, int(size))) + bool(node.op.linear) for size in atoms.sizes]
+            choices = [len(_fitting(node.rule, int(size))) + bool(node.op.linear) for size in units.sizes]
             counts[node.key] = math.prod(choices) * max(1, len(node.op.linear))
     return max(counts.values(), default=1)

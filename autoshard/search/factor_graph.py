@@ -1,10 +1,11 @@
-"""The search problem as tables: variables with choices, prices over a few of them each.
+"""The factor graph of a problem: variables with domains, unary costs, and one multi-layout cost per value.
 
-A variable is an operator (its menu of strategies) or an input that nobody fixed (the layouts that its users can want).
-Each value has one price: what it takes to bring it from the layout it is left in to every other layout in which it is
-wanted, each once however many users want it. The sum of all prices at a choice is `evaluate_plan(...).seconds`.
+A variable is an operator (its domain: strategies) or an input that nobody fixed (its domain: the layouts that its users
+can want). Each value has one factor: what it takes to bring it from the layout it is left in to every other layout in
+which it is wanted, each once however many users want it. The sum of all costs of an assignment is
+`evaluate_plan(...).seconds`.
 
-Equal operators share menus, and prices of equal surroundings are one array object: the solver works them out once.
+Equal operators share a domain, and factors of equal surroundings are one array object: the solver works them out once.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Graph, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.assignment import Use
-from autoshard.search.constraints import asks, permits
-from autoshard.search.domains import Atoms, Lister, Menu, encode, terms_reached
+from autoshard.search.constraints import is_constraint, permits
+from autoshard.search.domains import Domain, DomainBuilder, MeshUnits, encode, partials_reached
 from autoshard.search.exact.wcsp import CostFactor
-from autoshard.search.multi_layout import Shared
+from autoshard.search.multi_layout import MultiLayoutCost
 from autoshard.search.problem import Problem
-from autoshard.search.redistribution_tables import ALL, Detours, Transfers
+from autoshard.search.redistribution_tables import ALL, Detours, RedistributionTables
 from autoshard.util.errors import PlanError, at
 
 Variable = Node | Value
 
 
 @dataclass(frozen=True, eq=False)
-class Lying:
+class InputDomain:
     """The layouts that an input can have, as numbers, of tensors of one type; equal inputs share one."""
 
     codes: np.ndarray
@@ -43,19 +44,19 @@ class Lying:
 
 
 @dataclass(frozen=True, eq=False)
-class MovePrice:
-    """The redistributions of one value: `shared` over the positions of its variables in `Tables.variables`."""
+class ValueFactor:
+    """The redistributions of one value: `shared` over the positions of its variables in `FactorGraph.variables`."""
 
     value: Value
     scope: tuple[int, ...]
-    shared: Shared
+    multi_layout: MultiLayoutCost
 
 
-Candidates = Callable[[Node, Menu], Sequence[int]]
-"""The strategies of an operator that are looked at, as rows of its menu."""
+Candidates = Callable[[Node, Domain], Sequence[int]]
+"""The strategies of an operator that are looked at, as rows of its domain."""
 
 
-class Tables:
+class FactorGraph:
     """All variables and prices of a problem.
 
     Attributes:
@@ -71,25 +72,25 @@ class Tables:
         self,
         problem: Problem,
         prices: Prices,
-        atoms: Atoms,
-        transfers: Transfers | None = None,
+        units: MeshUnits,
+        transfers: RedistributionTables | None = None,
         candidates: Candidates | None = None,
         detours: Detours = ALL,
     ) -> None:
-        self.problem, self.graph, self.atoms, self.cost = problem, problem.graph, atoms, prices
-        self.transfers: Transfers = transfers or Transfers(prices, atoms)
+        self.problem, self.graph, self.units, self.cost = problem, problem.graph, units, prices
+        self.transfers: RedistributionTables = transfers or RedistributionTables(prices, units)
         self.detours: Detours = detours
-        self.menus = _menus(problem, atoms, candidates)
+        self.menus = _menus(problem, units, candidates)
         self._codes: dict[tuple, np.ndarray] = {}
-        self._lying: dict[tuple, Lying] = {}
+        self._lying: dict[tuple, InputDomain] = {}
         self._work: dict[tuple, np.ndarray] = {}
-        self._shared: dict[tuple, Shared | None] = {}
-        self.choices: list[Menu | Lying] = [self._input(value) for value in self.graph.inputs]
+        self._shared: dict[tuple, MultiLayoutCost | None] = {}
+        self.choices: list[Domain | InputDomain] = [self._input(value) for value in self.graph.inputs]
         self.choices += [self.menus[node] for node in self.graph.nodes]
         self.variables: tuple[Variable, ...] = (*self.graph.inputs, *self.graph.nodes)
         self.position = {variable: i for i, variable in enumerate(self.variables)}
         self.unary = [np.zeros(0)] * len(self.graph.inputs) + [self._works(node) for node in self.graph.nodes]
-        self.prices = list(self._prices())
+        self.factors = list(self._value_factors())
         self.sizes = tuple(map(len, self.choices))
 
     # -- what a choice means
@@ -101,13 +102,13 @@ class Tables:
         """The layout of a graph input."""
         i = self.position[value]
         lying = self.choices[i]
-        assert isinstance(lying, Lying)
+        assert isinstance(lying, InputDomain)
         return self.transfers.layout(int(lying.codes[int(choice[i])]), value.type.rank)
 
     def seconds(self, choice: Sequence[int]) -> float:
         """The sum of all prices."""
         work = sum(float(costs[choice[i]]) for i, costs in enumerate(self.unary) if len(costs))
-        return work + sum(price.shared.at([choice[i] for i in price.scope]) for price in self.prices)
+        return work + sum(factor.multi_layout.at([choice[i] for i in factor.scope]) for factor in self.factors)
 
     def agreement(self, value: Value, user: Node, operand: int) -> np.ndarray:
         """[maker's choices, user's choices]: whether the user wants a computed value as it is left."""
@@ -115,7 +116,7 @@ class Tables:
 
     # -- choices as layout numbers
 
-    def _operand_codes(self, menu: Menu, node: Node, operand: int) -> np.ndarray:
+    def _operand_codes(self, menu: Domain, node: Node, operand: int) -> np.ndarray:
         def found() -> np.ndarray:
             if menu.fixed:
                 return np.array([self.transfers.code(one.operand_layouts[operand]) for one in menu.fixed])
@@ -123,7 +124,7 @@ class Tables:
 
         return self._remember((menu, "operand", operand), found)
 
-    def _result_codes(self, menu: Menu, node: Node, result: int) -> np.ndarray:
+    def _result_codes(self, menu: Domain, node: Node, result: int) -> np.ndarray:
         """How a result is left."""
 
         def found() -> np.ndarray:
@@ -144,11 +145,11 @@ class Tables:
         made = self.graph.producers.get(value)
         if made is None:
             lying = self.choices[self.position[value]]
-            assert isinstance(lying, Lying)
+            assert isinstance(lying, InputDomain)
             return lying.codes
         return self._result_codes(self.menus[made[0]], made[0], made[1])
 
-    def _input(self, value: Value) -> Lying:
+    def _input(self, value: Value) -> InputDomain:
         """The layouts that users of an input can want, or the one that is settled."""
         settled = self.problem.input_layouts.get(value)
         if settled is not None:
@@ -166,9 +167,9 @@ class Tables:
 
         return self._shared_lying(key, found)
 
-    def _shared_lying(self, key: tuple, make) -> Lying:
+    def _shared_lying(self, key: tuple, make) -> InputDomain:
         if key not in self._lying:
-            self._lying[key] = Lying(np.unique(np.concatenate(make())))
+            self._lying[key] = InputDomain(np.unique(np.concatenate(make())))
         return self._lying[key]
 
     # -- work
@@ -181,7 +182,7 @@ class Tables:
             self._work[key] = runs * self._worked(node, menu)
         return self._work[key]
 
-    def _worked(self, node: Node, menu: Menu) -> np.ndarray:
+    def _worked(self, node: Node, menu: Domain) -> np.ndarray:
         if (
             menu.fixed
             or node.op.uneven
@@ -198,7 +199,7 @@ class Tables:
         return np.asarray(self.cost.works(node, menu.work_split, nbytes))
 
     def _blocks(self, digits: np.ndarray) -> np.ndarray:
-        return np.where(digits >= 2, self.atoms.sizes, 1).prod(axis=1)
+        return np.where(digits >= 2, self.units.sizes, 1).prod(axis=1)
 
     def _one_work(self, node: Node, strategy: Strategy) -> float:
         seconds = self.cost.work(node, strategy)
@@ -210,20 +211,20 @@ class Tables:
 
     # -- prices of values
 
-    def _prices(self) -> Iterator[MovePrice]:
+    def _value_factors(self) -> Iterator[ValueFactor]:
         outputs: dict[Value, list[int]] = {}
         for i, value in enumerate(self.graph.outputs):
             outputs.setdefault(value, []).append(i)
         for value in self.graph.values:
             users, leaving = self.graph.users[value], self.problem.leaving_loops
             inside = [use for use in users if use[0] not in leaving]
-            found = [self._price(value, outputs.get(value, []), inside, self.problem.times(value))]
+            found = [self._factor(value, outputs.get(value, []), inside, self.problem.times(value))]
             for use in users:
                 if use[0] in leaving:
-                    found.append(self._price(value, [], [use], self.problem.times(use[0].results[0])))
-            yield from (price for price in found if price is not None)
+                    found.append(self._factor(value, [], [use], self.problem.times(use[0].results[0])))
+            yield from (factor for factor in found if factor is not None)
 
-    def _price(self, value: Value, outputs: list[int], uses: Sequence[Use], times: int) -> MovePrice | None:
+    def _factor(self, value: Value, outputs: list[int], uses: Sequence[Use], times: int) -> ValueFactor | None:
         made = self.graph.producers.get(value)
         maker = self.position[value if made is None else made[0]]
         users: dict[int, list[tuple[tuple, np.ndarray]]] = {}
@@ -234,7 +235,7 @@ class Tables:
         if outputs and into is not None and into is not value:
             at_input = self.position[into]
             lying = self.choices[at_input]
-            assert isinstance(lying, Lying)
+            assert isinstance(lying, InputDomain)
             users.setdefault(at_input, []).append(((lying,), lying.codes))
         leaving = tuple(outputs) if into is None else ()
         asked = tuple(i for i in leaving if self.problem.asked_outputs and self.problem.asked_outputs[i] is not None)
@@ -250,8 +251,12 @@ class Tables:
         if key not in self._shared:
             own = {at_user: [codes for _, codes in uses] for at_user, uses in users.items()}
             self._shared[key] = self._share(value, left, own, maker, leaving, times)
-        shared = self._shared[key]
-        return None if shared is None else MovePrice(value, (maker, *(one for one in users if one != maker)), shared)
+        multi_layout = self._shared[key]
+        return (
+            None
+            if multi_layout is None
+            else ValueFactor(value, (maker, *(one for one in users if one != maker)), multi_layout)
+        )
 
     def _share(
         self,
@@ -261,7 +266,7 @@ class Tables:
         maker: int,
         leaving: Sequence[int],
         times: int,
-    ) -> Shared | None:
+    ) -> MultiLayoutCost | None:
         of = value.type
         before, which = np.unique(left, return_inverse=True)
         after = np.unique(np.concatenate([codes for uses in users.values() for codes in uses] or [before[:0]]))
@@ -277,8 +282,8 @@ class Tables:
         ]
         own = [np.searchsorted(after, codes) for codes in users.get(maker, [])]
         own += [np.searchsorted(after, end)[which] for end in ends]
-        shared = Shared.of(seconds, which, own, wants)
-        return None if shared.is_free else shared
+        multi_layout = MultiLayoutCost.of(seconds, which, own, wants)
+        return None if multi_layout.is_free else multi_layout
 
     def _leaving(self, before: np.ndarray, output: int, rank: int) -> np.ndarray:
         if not self.problem.asked_outputs or self.problem.asked_outputs[output] is None:
@@ -286,36 +291,36 @@ class Tables:
         layouts = [self.problem.leaving(output, self.transfers.layout(int(code), rank)) for code in before]
         return np.array([self.transfers.code(layout) for layout in layouts])
 
-    def factors(self) -> list[CostFactor]:
+    def dense_factors(self) -> list[CostFactor]:
         """All prices as dense factors of the variables. For problems with few users per value."""
         found = [CostFactor((i,), costs) for i, costs in enumerate(self.unary) if len(costs)]
-        return found + [CostFactor(price.scope, price.shared.dense) for price in self.prices]
+        return found + [CostFactor(factor.scope, factor.multi_layout.dense) for factor in self.factors]
 
 
-def _menus(problem: Problem, atoms: Atoms, candidates: Candidates | None) -> dict[Node, Menu]:
-    """The menu of every operator, in graph order: what can come as terms decides what can be carried."""
-    fewer: dict[tuple, Menu] = {}
-    lister, graph = Lister(atoms), problem.graph
+def _menus(problem: Problem, units: MeshUnits, candidates: Candidates | None) -> dict[Node, Domain]:
+    """The domain of every operator, in graph order: what can come as terms decides what can be carried."""
+    fewer: dict[tuple, Domain] = {}
+    lister, graph = DomainBuilder(units), problem.graph
     reached: dict[Value, frozenset[int]] = {}
-    menus: dict[Node, Menu] = {}
+    menus: dict[Node, Domain] = {}
     for node in graph.nodes:
         if node in problem.configured:
             menus[node] = lister.fixed(node, problem.configured[node])
         else:
             _check_plain(node, graph)
             menus[node] = lister.menu(node, tuple(reached.get(value, frozenset()) for value in node.operands))
-            if asks(node):
+            if is_constraint(node):
                 menus[node] = _permitted(node, menus[node])
             elif candidates is not None:
                 key = node.key, id(menus[node])
                 fewer[key] = fewer.get(key) or _chosen(menus[node], candidates(node, menus[node]))
                 menus[node] = fewer[key]
         for i, value in enumerate(node.results):
-            reached[value] = terms_reached(menus[node], i)
+            reached[value] = partials_reached(menus[node], i)
     return menus
 
 
-def _permitted(node: Node, menu: Menu) -> Menu:
+def _permitted(node: Node, menu: Domain) -> Domain:
     """The strategies of a constraint that keep what it asks."""
     rows = [row for row in range(len(menu)) if permits(node, menu.strategy(row))]
     if len(rows) == len(menu):
@@ -325,13 +330,13 @@ def _permitted(node: Node, menu: Menu) -> Menu:
     return _chosen(menu, rows)
 
 
-def _chosen(menu: Menu, rows: Sequence[int]) -> Menu:
-    """The menu with some of its strategies."""
+def _chosen(menu: Domain, rows: Sequence[int]) -> Domain:
+    """The domain with some of its strategies."""
     rows = list(rows)
     return (
         menu
         if len(rows) == len(menu)
-        else Menu(menu.rule, menu.atoms, menu.slots[rows], menu.passing[rows], menu.linear)
+        else Domain(menu.rule, menu.units, menu.slots[rows], menu.passing[rows], menu.linear)
     )
 
 

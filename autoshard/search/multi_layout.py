@@ -1,7 +1,7 @@
-"""Shared: what a value's redistributions cost, as a function of who makes it and who uses it.
+"""Multi-layout cost of one value: its redistributions as a function of who makes it and who uses it.
 
-Each layout in which it is wanted, and not left, is paid once. Everything is said in numbers of layouts, of which there
-are far fewer than strategies; `dense` writes it out over strategies.
+Each layout in which it is wanted, and not left, is paid once (facility location). Everything is said in numbers of
+layouts, of which there are far fewer than strategies; `dense` writes it out over strategies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
+class MultiLayoutCost:
     """Prices of one value.
 
     Attributes:
@@ -34,7 +34,9 @@ class Shared:
     kinds: tuple[np.ndarray, ...]
 
     @staticmethod
-    def of(seconds: np.ndarray, left: np.ndarray, own: Sequence[np.ndarray], wants: Sequence[np.ndarray]) -> Shared:
+    def of(
+        seconds: np.ndarray, left: np.ndarray, own: Sequence[np.ndarray], wants: Sequence[np.ndarray]
+    ) -> MultiLayoutCost:
         """From [left, layouts] seconds.
 
         Args:
@@ -49,14 +51,16 @@ class Shared:
             base += seconds[every, column]
             seconds[every, column] = 0.0
         pairs = [_kinds(uses) for uses in wants]
-        return Shared(seconds, base, maker, tuple(rows for rows, _ in pairs), tuple(kinds for _, kinds in pairs))
+        return MultiLayoutCost(
+            seconds, base, maker, tuple(rows for rows, _ in pairs), tuple(kinds for _, kinds in pairs)
+        )
 
     @property
     def is_free(self) -> bool:
         """Whether nothing ever costs anything."""
         return not self.base.any() and not any(self.seconds[:, np.unique(rows)].any() for rows in self.users)
 
-    def restricted(self, keep: Sequence[np.ndarray]) -> Shared:
+    def restricted(self, keep: Sequence[np.ndarray]) -> MultiLayoutCost:
         """The same with only some choices of the maker and of each user."""
         rows, maker = np.unique(self.maker[keep[0]], return_inverse=True)
         users, kinds = [], []
@@ -66,7 +70,7 @@ class Shared:
             kinds.append(which)
         layouts = np.unique(np.concatenate([wants.reshape(-1) for wants in users])) if users else np.arange(1)
         users = [np.searchsorted(layouts, wants) for wants in users]
-        return Shared(self.seconds[np.ix_(rows, layouts)], self.base[rows], maker, tuple(users), tuple(kinds))
+        return MultiLayoutCost(self.seconds[np.ix_(rows, layouts)], self.base[rows], maker, tuple(users), tuple(kinds))
 
     @property
     def cells(self) -> int:

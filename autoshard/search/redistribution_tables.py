@@ -1,12 +1,12 @@
 """Redistribution costs as tables: seconds from each of some layouts to each of others, for one type.
 
-Layouts are numbers (`encode`); those that atoms do not express are numbered downwards from -1. What a redistribution
+Layouts are numbers (`encode`); those that units do not express are numbered downwards from -1. What a redistribution
 does depends on the shape only through which parts divide it, and not on which dim is which: pairs of layouts fall into
 few classes. One pair of each is planned, with the tensor's size left open. First for a shape that everything divides:
 where a smaller one allows these steps, they are the best ones for it, too, for it allows no others.
 
 Of two kinds of redistribution the best steps take long to find: of a dim between numbers of parts of which neither
-divides the other, which goes through layouts in between; and from terms along some atoms to terms along others, some of
+divides the other, which goes through layouts in between; and from terms along some units to terms along others, some of
 which end while some begin. A search may do without the second (`PARTS`), or both (`NONE`): they count as impossible.
 """
 
@@ -25,7 +25,7 @@ from autoshard.cost.prices import Prices
 from autoshard.layout.layout import Layout
 from autoshard.redistribute.planner import plan_steps
 from autoshard.redistribute.step import Step
-from autoshard.search.domains import CARRIED, SPLITS, Atoms, decode, encode, to_digits, to_layout
+from autoshard.search.domains import CARRIED, SPLITS, MeshUnits, decode, encode, to_digits, to_layout
 from autoshard.util.errors import RedistributeError
 from autoshard.util.memo import Memo
 
@@ -44,11 +44,11 @@ WIDE = 4
 """How many dims the shape has, at least, that everything divides."""
 
 
-class Transfers:
+class RedistributionTables:
     """Redistribution costs on one mesh, with all that was worked out before."""
 
-    def __init__(self, prices: Prices, atoms: Atoms) -> None:
-        self.prices, self.atoms = prices, atoms
+    def __init__(self, prices: Prices, units: MeshUnits) -> None:
+        self.prices, self.units = prices, units
         self._foreign: list[Layout] = []
         self._foreign_code: dict[Layout, int] = {}
         self._classes: Memo[bytes, int] = Memo()
@@ -61,7 +61,7 @@ class Transfers:
 
     def code(self, layout: Layout) -> int:
         """The number of a layout."""
-        digits = to_digits(layout, self.atoms)
+        digits = to_digits(layout, self.units)
         if digits is not None and layout.reduction == "sum":
             return int(encode(np.array([digits], dtype=np.int64), layout.rank)[0])
         if layout not in self._foreign_code:
@@ -73,11 +73,11 @@ class Transfers:
         """The layout of a number, for a tensor of that many dims."""
         if code < 0:
             return self._foreign[-1 - code]
-        return to_layout(decode(np.array([code]), rank, len(self.atoms))[0].tolist(), rank, self.atoms)
+        return to_layout(decode(np.array([code]), rank, len(self.units))[0].tolist(), rank, self.units)
 
     def final(self, codes: np.ndarray, rank: int) -> np.ndarray:
         """The same layouts with all terms summed."""
-        digits = decode(np.maximum(codes, 0), rank, len(self.atoms))
+        digits = decode(np.maximum(codes, 0), rank, len(self.units))
         done = encode(np.where(digits == CARRIED, 0, digits), rank)
         for i in np.flatnonzero(codes < 0):
             done[i] = self.code(self.layout(int(codes[i]), rank).final())
@@ -99,11 +99,11 @@ class Transfers:
         return costs
 
     def _divides(self, of: TensorType, codes: np.ndarray) -> np.ndarray:
-        """[codes], whether it is a layout made of atoms that divides the tensor."""
-        digits = decode(np.maximum(codes, 0), of.rank, len(self.atoms))
+        """[codes], whether it is a layout made of units that divides the tensor."""
+        digits = decode(np.maximum(codes, 0), of.rank, len(self.units))
         even = codes >= 0
         for dim, size in enumerate(of.shape):
-            even &= size % np.where(digits == SPLITS + dim, self.atoms.sizes, 1).prod(axis=1) == 0
+            even &= size % np.where(digits == SPLITS + dim, self.units.sizes, 1).prod(axis=1) == 0
         return even
 
     def _planned(self, of: TensorType, before: int, after: int, share: float) -> float:
@@ -116,11 +116,11 @@ class Transfers:
 
     def _class_of(self, of: TensorType, before: np.ndarray, after: np.ndarray, detours: Detours) -> np.ndarray:
         """[before, after], the class of each pair."""
-        rank, atoms = of.rank, len(self.atoms)
-        first, last = decode(before, rank, atoms), decode(after, rank, atoms)
+        rank, units = of.rank, len(self.units)
+        first, last = decode(before, rank, units), decode(after, rank, units)
         found = np.full((len(before), len(after)), self._class_of_terms(None), dtype=np.int64)
         possible = self._possible(first, last, rank, detours)
-        pairs = np.empty((*found.shape, 2 * atoms), dtype=np.int64)
+        pairs = np.empty((*found.shape, 2 * units), dtype=np.int64)
         pairs[..., 0::2], pairs[..., 1::2] = first[:, None], last[None]
         found[possible] = self._class_of_pairs(of, pairs[possible])
         return found
@@ -132,7 +132,7 @@ class Transfers:
             ending, beginning = ((one == CARRIED).astype(np.int64) for one in (first, last))
             missing |= (ending @ (1 - beginning).T > 0) & ((1 - ending) @ beginning.T > 0)
         for dim in range(rank) if detours == NONE else ():
-            old, new = (np.where(one == SPLITS + dim, self.atoms.sizes, 1).prod(axis=1) for one in (first, last))
+            old, new = (np.where(one == SPLITS + dim, self.units.sizes, 1).prod(axis=1) for one in (first, last))
             missing |= (old[:, None] % new > 0) & (new % old[:, None] > 0)
         return ~missing
 
@@ -141,7 +141,7 @@ class Transfers:
         if not pairs.size:  # none, or all on one device
             return np.full(len(pairs), self._class_of_terms(()))
         # Parts are products of pieces of the mesh: a size counts only by what it has in common with the devices.
-        sizes = np.gcd(np.array(of.shape, dtype=np.int64), self.atoms.mesh.devices)
+        sizes = np.gcd(np.array(of.shape, dtype=np.int64), self.units.mesh.devices)
         named, kept = _renamed(pairs, sizes)
         rows = np.ascontiguousarray(np.concatenate([named, kept], axis=1), np.int32)
         keys, which = np.unique(rows.view((np.void, rows[0].nbytes)), return_inverse=True)
@@ -152,7 +152,7 @@ class Transfers:
         """The class of the pairs whose digits and sizes, as bytes, are the key."""
         found = self._classes.get(key)
         if found is None:
-            row, ends = tuple(np.frombuffer(key, np.int32).tolist()), 2 * len(self.atoms)
+            row, ends = tuple(np.frombuffer(key, np.int32).tolist()), 2 * len(self.units)
             found = self._classes[key] = self._class_of_terms(self._plan(row[:ends], row[ends:]))
         return found
 
@@ -168,7 +168,7 @@ class Transfers:
         if known is None:
             known = self._planned_for[digits] = []
         if all(len(one.shape) < len(shape) for one in known):
-            known.append(self._between(digits, (self.atoms.mesh.devices,) * max(WIDE, len(shape))))
+            known.append(self._between(digits, (self.units.mesh.devices,) * max(WIDE, len(shape))))
         for one in known:
             if one.serves(shape):
                 return one.terms
@@ -185,7 +185,7 @@ class Transfers:
         return tuple((self._step(step), _share(step), copied_share(step)) for step in steps if step.communicates)
 
     def _steps_between(self, digits: tuple[int, ...], shape: tuple[int, ...]) -> Steps | None:
-        before, after = (to_layout(digits[start::2], len(shape), self.atoms) for start in (0, 1))
+        before, after = (to_layout(digits[start::2], len(shape), self.units) for start in (0, 1))
         try:
             return plan_steps(before, after, shape)
         except RedistributeError:

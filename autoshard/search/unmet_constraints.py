@@ -1,4 +1,4 @@
-"""What a plan makes of all that people asked for: named plans, saved plans and some modes go their own way."""
+"""Constraints that a plan does not meet: named plans, saved plans and some modes go their own way."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from autoshard.layout.layout import Layout
 from autoshard.layout.sharding import Sharding
 from autoshard.plan.plan import Plan
-from autoshard.search.constraints import fitted, permits, satisfies
+from autoshard.search.constraints import dividing_layout, permits, satisfies
 from autoshard.search.problem import Problem
 
 
-def unfollowed(problem: Problem, plan: Plan) -> tuple[str, ...]:
+def unmet_constraints(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Names of configured operators, inputs and outputs that the plan does not split as asked, in graph order."""
     if plan.mesh is not problem.mesh and problem.elsewhere is not None:
         problem = problem.elsewhere(plan.mesh)  # the mode chose the mesh
@@ -42,6 +42,6 @@ def _outputs(problem: Problem, plan: Plan) -> Iterator[str]:
 
 
 def _as_asked(found: Layout, asked: Sharding | None, shape: tuple[int, ...]) -> bool:
-    if asked is None or asked.mesh is not found.mesh or not satisfies(fitted(asked, shape), asked):
+    if asked is None or asked.mesh is not found.mesh or not satisfies(dividing_layout(asked, shape), asked):
         return True
     return satisfies(found, asked)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.search.exact.min_marginals import SharedMessages
+from autoshard.search.exact.min_marginals import MinMarginals
 
 BLOCK = 1 << 22
 """Numbers that are worked on at once."""
 
 
 @dataclass(frozen=True, eq=False)
-class NearLeast:
+class GapEntries:
     """Combinations of several equal values: `value` [n], `choices` [n, positions], `excess` [n] above the least."""
 
     value: np.ndarray
@@ -26,13 +26,13 @@ class NearLeast:
     excess: np.ndarray
 
 
-class TooMany(Exception):
+class TooManyEntries(Exception):
     """More combinations than were asked for are within the gap."""
 
 
-def nearby(
-    messages: SharedMessages, potentials: list[np.ndarray], least: np.ndarray, gap: float, most: int
-) -> NearLeast:
+def enumerate_gap(
+    messages: MinMarginals, potentials: list[np.ndarray], least: np.ndarray, gap: float, most: int
+) -> GapEntries:
     """All combinations whose price plus potentials is at most `gap` above `least`.
 
     Args:
@@ -48,7 +48,7 @@ def nearby(
 class _Listing:
     def __init__(
         self,
-        messages: SharedMessages,
+        messages: MinMarginals,
         potentials: list[np.ndarray],
         least: np.ndarray,
         allowed: np.ndarray,
@@ -61,7 +61,7 @@ class _Listing:
         counted = len(self.users)
         self.left = sum(one.min(axis=1) for one in potentials[counted + 1 :]) + np.zeros(len(self.least))
 
-    def run(self) -> NearLeast:
+    def run(self) -> GapEntries:
         value, kind = np.nonzero(self.kinds + self.served[-1] + self.left[:, None] <= self.allowed[:, None])
         cost = self.kinds[value, kind]
         layouts = np.zeros((len(value), 0), dtype=np.int64)
@@ -75,7 +75,7 @@ class _Listing:
 
     def _check(self, count: int) -> None:
         if count > self.most:
-            raise TooMany
+            raise TooManyEntries
 
     def _blocks(self, count: int) -> list[slice]:
         step = max(1, BLOCK // max(1, self.messages.seconds.shape[1]))
@@ -115,9 +115,9 @@ class _Listing:
                 return best
             subset = (subset - 1) & rest
 
-    def _chosen(self, value: np.ndarray, kind: np.ndarray, cost: np.ndarray, layouts: np.ndarray) -> NearLeast:
+    def _chosen(self, value: np.ndarray, kind: np.ndarray, cost: np.ndarray, layouts: np.ndarray) -> GapEntries:
         """The choices that mean the layouts, as far as the gap allows."""
-        shared = self.messages.shared
+        shared = self.messages.multi_layout
         least = [self.kinds - self.messages.base, *self.users]
         columns = [shared.maker, *self.messages.columns]
         wants = [kind, *layouts.T]
@@ -143,14 +143,14 @@ class _Listing:
             self._check(len(at))
         return self._exact(value[at], np.stack(chosen, axis=1), cost)
 
-    def _exact(self, value: np.ndarray, choices: np.ndarray, cost: np.ndarray) -> NearLeast:
+    def _exact(self, value: np.ndarray, choices: np.ndarray, cost: np.ndarray) -> GapEntries:
         """Where messages leave out a part of the price, the whole of it."""
         if not self.messages.whole:
-            cost = self.messages.shared.many(choices)
+            cost = self.messages.multi_layout.many(choices)
             cost = cost + sum(one[value, choices[:, i]] for i, one in enumerate(self.potentials))
             good = cost <= self.allowed[value]
             value, choices, cost = value[good], choices[good], cost[good]
-        return NearLeast(value, choices, np.maximum(cost - self.least[value], 0.0))
+        return GapEntries(value, choices, np.maximum(cost - self.least[value], 0.0))
 
 
 def _by_group(groups: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

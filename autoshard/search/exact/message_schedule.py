@@ -1,8 +1,9 @@
-"""Turns: which variables pass messages together, and what each gives on to whom.
+"""The schedule of message passing over orbits of equal variables: who sends together, and what each gives to whom.
 
-Prices with one `Shared` form a bunch. Variables whose surroundings are equal, those of equal layers, take one turn, so
-that a step of message passing is a few array operations however many layers there are. In the *likeness* of turns even
-the members of one turn are one: a price row per kind of neighbours stands for all rows between the same turns.
+Factors with one `MultiLayoutCost` form a `FactorOrbit`; variables whose surroundings are equal, those of equal layers,
+form an `Orbit` and send at once, so that a sweep is a few array operations however many layers there are. In the
+`QuotientGraph` even the members of one orbit are one: a row per kind of neighbours stands for all factors between the
+same orbits.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.search.exact.min_marginals import SharedMessages
-from autoshard.search.exact.reduce import Summed
+from autoshard.search.exact.min_marginals import MinMarginals
+from autoshard.search.exact.reduce import GraphicalModel
 
-Rows = np.ndarray | slice
+RowIndex = np.ndarray | slice
 
 
 @dataclass(eq=False)
-class Bunch:
+class FactorOrbit:
     """All prices with one Shared: per position, the variables [values] and the potentials [values, choices]."""
 
-    messages: SharedMessages
+    messages: MinMarginals
     variables: np.ndarray
     potentials: list[np.ndarray]
     _grouped: list[np.ndarray] = field(default_factory=list)
 
-    def change(self, position: int, rows: Rows, potentials: np.ndarray) -> None:
+    def change(self, position: int, rows: RowIndex, potentials: np.ndarray) -> None:
         self.potentials[position][rows] = potentials
         if self._grouped:
             self._grouped[position][rows] = self.messages.grouped(position, potentials)
@@ -37,12 +38,12 @@ class Bunch:
 
     @property
     def grouped(self) -> list[np.ndarray]:
-        """The potentials by kinds, as by `SharedMessages.grouped`."""
+        """The potentials by kinds, as by `MinMarginals.grouped`."""
         if not self._grouped:
             self._grouped = [self.messages.grouped(i, one) for i, one in enumerate(self.potentials)]
         return self._grouped
 
-    def message(self, position: int, rows: Rows) -> np.ndarray:
+    def message(self, position: int, rows: RowIndex) -> np.ndarray:
         """[rows, choices of the position], the least of the prices and of all else that hangs on them."""
         return self.messages.message(position, [one[rows] for one in self.grouped])
 
@@ -52,20 +53,20 @@ class Bunch:
 
 
 @dataclass(frozen=True, eq=False)
-class Slot:
-    """One price around each member of a turn, with what is done there in a pass of one direction.
+class OrbitSlot:
+    """One price around each member of an orbit, with what is done there in a pass of one direction.
 
     Attributes:
-        rows: of the bunch.
+        rows: of the factor orbit.
         receives: [rows, 1] whether the price has earlier variables and hands over what it has; None if all do.
         silent: none does.
         share: [rows, 1] of what a variable then gives on; None if nothing.
         mix: [1, rows] how many of the members each row stands for, as a share of them; None where it is one each.
     """
 
-    bunch: Bunch
+    factor_orbit: FactorOrbit
     position: int
-    rows: Rows
+    rows: RowIndex
     receives: np.ndarray | None
     silent: bool
     share: np.ndarray | None
@@ -73,26 +74,26 @@ class Slot:
 
 
 @dataclass(eq=False)
-class Turn:
-    """Variables that take their turn together.
+class Orbit:
+    """Variables that send together.
 
-    `held` [members, choices] is what they keep to themselves; `passes` have the slots of the forward and of the
-    backward pass, with the share [members, 1] that a member then keeps; `slots` are all (bunch, position, rows).
+    `potential` [members, choices] is what they keep to themselves; `passes` have the slots of the forward and of the
+    backward pass, with the share [members, 1] that a member then keeps; `slots` are all (factor orbit, position, rows).
     """
 
     members: np.ndarray
-    held: np.ndarray
-    slots: list[tuple[Bunch, int, np.ndarray]]
-    passes: list[tuple[list[Slot], np.ndarray]]
+    potential: np.ndarray
+    slots: list[tuple[FactorOrbit, int, np.ndarray]]
+    passes: list[tuple[list[OrbitSlot], np.ndarray]]
 
     def visit(self, direction: int) -> None:
         """Take what the earlier ones say, and share it out among the later ones."""
         slots, rest = self.passes[direction]
-        total, kept = self.held, []
+        total, kept = self.potential, []
         for slot in slots:
-            before = slot.bunch.potentials[slot.position][slot.rows]
+            before = slot.factor_orbit.potentials[slot.position][slot.rows]
             if not slot.silent:
-                after = -slot.bunch.message(slot.position, slot.rows)
+                after = -slot.factor_orbit.message(slot.position, slot.rows)
                 if slot.receives is not None:
                     after = np.where(slot.receives, after, before)
                 taken = before - after
@@ -101,79 +102,85 @@ class Turn:
             kept.append(before)
         for slot, left in zip(slots, kept, strict=True):
             given = left if slot.share is None else left + slot.share * total
-            slot.bunch.change(slot.position, slot.rows, given)
-        self.held = total * rest
+            slot.factor_orbit.change(slot.position, slot.rows, given)
+        self.potential = total * rest
 
 
 def swept(
-    turns: Sequence[Turn],
-    bunches: Sequence[Bunch],
+    orbits: Sequence[Orbit],
+    factor_orbits: Sequence[FactorOrbit],
     sizes: Sequence[int] | None = None,
     counts: Sequence[np.ndarray] | None = None,
 ) -> float:
     """Pass once forwards and once backwards; the bound.
 
     A price hands all that it is worth to the first of its variables, if it has several. So in the end the bound is what
-    turns hold, and prices of one variable. `sizes` and `counts` tell how many variables a member of a turn stands for
-    and how many prices a row of a bunch.
+    orbits hold, and prices of one variable. `sizes` and `counts` tell how many variables a member of an orbit
+    stands for and how many prices a row of a factor orbit.
     """
-    for turn in turns:
-        turn.visit(0)
-    for turn in reversed(turns):
-        turn.visit(1)
+    for orbit in orbits:
+        orbit.visit(0)
+    for orbit in reversed(orbits):
+        orbit.visit(1)
     total = 0.0
-    for i, turn in enumerate(turns):
-        total += float(turn.held.min(axis=1).sum()) * (1 if sizes is None else sizes[i])
-    for i, bunch in enumerate(bunches):
-        if len(bunch.potentials) == 1:
-            total += float(bunch.least() @ (np.ones(len(bunch.variables)) if counts is None else counts[i]))
+    for i, orbit in enumerate(orbits):
+        total += float(orbit.potential.min(axis=1).sum()) * (1 if sizes is None else sizes[i])
+    for i, factor_orbit in enumerate(factor_orbits):
+        if len(factor_orbit.potentials) == 1:
+            total += float(
+                factor_orbit.least() @ (np.ones(len(factor_orbit.variables)) if counts is None else counts[i])
+            )
     return total
 
 
-def bunches_of(tables: Summed) -> list[Bunch]:
+def factor_orbits_of(factor_graph: GraphicalModel) -> list[FactorOrbit]:
     groups: dict[int, list] = {}
-    for price in tables.prices:
-        groups.setdefault(id(price.shared), []).append(price)
+    for factor in factor_graph.factors:
+        groups.setdefault(id(factor.multi_layout), []).append(factor)
     found = []
     for prices in groups.values():
-        variables = np.array([price.scope for price in prices])
-        empty = [np.zeros((len(prices), tables.sizes[v])) for v in prices[0].scope]
-        found.append(Bunch(SharedMessages(prices[0].shared), variables, empty))
+        variables = np.array([factor.scope for factor in prices])
+        empty = [np.zeros((len(prices), factor_graph.sizes[v])) for v in prices[0].scope]
+        found.append(FactorOrbit(MinMarginals(prices[0].multi_layout), variables, empty))
     return found
 
 
-def turns_of(tables: Summed, bunches: Sequence[Bunch], unary: Sequence[np.ndarray]) -> list[Turn]:
-    """All turns; equal layers one behind the other: a turn comes where its first member is."""
-    around: list[list[tuple[int, int, int]]] = [[] for _ in tables.sizes]
-    for number, bunch in enumerate(bunches):
-        for row, scope in enumerate(bunch.variables.tolist()):
+def orbits_of(
+    factor_graph: GraphicalModel, factor_orbits: Sequence[FactorOrbit], unary: Sequence[np.ndarray]
+) -> list[Orbit]:
+    """All orbits; equal layers one behind the other: an orbit comes where its first member is."""
+    around: list[list[tuple[int, int, int]]] = [[] for _ in factor_graph.sizes]
+    for number, factor_orbit in enumerate(factor_orbits):
+        for row, scope in enumerate(factor_orbit.variables.tolist()):
             for position, variable in enumerate(scope):
                 around[variable].append((number, position, row))
     groups: dict[tuple, tuple[list[int], set[tuple[int, int]]]] = {}
     for variable, places in enumerate(around):
         mine = {(number, row) for number, _, row in places}
-        key = (id(tables.choices[variable]), id(tables.unary[variable]))
-        shape, turn = (*key, *((number, position) for number, position, _ in places)), 0
-        while not mine.isdisjoint(groups.setdefault((*shape, turn), ([], set()))[1]):
-            turn += 1
-        members, taken = groups[*shape, turn]
+        key = (id(factor_graph.choices[variable]), id(factor_graph.unary[variable]))
+        shape, orbit = (*key, *((number, position) for number, position, _ in places)), 0
+        while not mine.isdisjoint(groups.setdefault((*shape, orbit), ([], set()))[1]):
+            orbit += 1
+        members, taken = groups[*shape, orbit]
         members.append(variable)
         taken |= mine
     ordered = sorted((members for members, _ in groups.values()), key=lambda members: members[0])
-    when = np.empty(len(tables.sizes), dtype=np.int64)
+    when = np.empty(len(factor_graph.sizes), dtype=np.int64)
     for i, members in enumerate(ordered):
         when[members] = i
-    return [_turn(members, [around[v] for v in members], bunches, when, unary[members[0]]) for members in ordered]
+    return [_turn(members, [around[v] for v in members], factor_orbits, when, unary[members[0]]) for members in ordered]
 
 
-def _turn(members: list[int], around: list, bunches: Sequence[Bunch], when: np.ndarray, unary: np.ndarray) -> Turn:
+def _turn(
+    members: list[int], around: list, factor_orbits: Sequence[FactorOrbit], when: np.ndarray, unary: np.ndarray
+) -> Orbit:
     now, slots, sides = when[members[0]], [], []
     for j, (number, position, _) in enumerate(around[0]):
-        bunch, rows = bunches[number], np.array([places[j][2] for places in around])
-        slots.append((bunch, position, rows))
-        sides.append(_sides(when[bunch.variables[rows]], position, now))
-    held = np.tile(unary, (len(members), 1))
-    return Turn(np.array(members), held, slots, _passes(slots, sides, [None] * len(slots), len(members)))
+        factor_orbit, rows = factor_orbits[number], np.array([places[j][2] for places in around])
+        slots.append((factor_orbit, position, rows))
+        sides.append(_sides(when[factor_orbit.variables[rows]], position, now))
+    potential = np.tile(unary, (len(members), 1))
+    return Orbit(np.array(members), potential, slots, _passes(slots, sides, [None] * len(slots), len(members)))
 
 
 def _sides(times: np.ndarray, position: int, now: int) -> np.ndarray:
@@ -183,11 +190,11 @@ def _sides(times: np.ndarray, position: int, now: int) -> np.ndarray:
 
 
 def _passes(
-    slots: Sequence[tuple[Bunch, int, np.ndarray]],
+    slots: Sequence[tuple[FactorOrbit, int, np.ndarray]],
     sides: Sequence[np.ndarray],
     mixes: Sequence[np.ndarray | None],
     members: int,
-) -> list[tuple[list[Slot], np.ndarray]]:
+) -> list[tuple[list[OrbitSlot], np.ndarray]]:
     """The slots of both passes. Of what a variable has, each later price gets one part of as many as there are prices
     on the side that has more of them."""
     totals = np.zeros((2, members))
@@ -197,61 +204,68 @@ def _passes(
     found = []
     for first, then in ((0, 1), (1, 0)):
         made = []
-        for (bunch, position, rows), side, mix in zip(slots, sides, mixes, strict=True):
+        for (factor_orbit, position, rows), side, mix in zip(slots, sides, mixes, strict=True):
             if side.any():
                 receives = None if side[first].all() else side[first][:, None]
                 share = (side[then] / counts)[:, None] if side[then].any() else None
-                made.append(Slot(bunch, position, _run(rows), receives, not side[first].any(), share, mix))
+                made.append(OrbitSlot(factor_orbit, position, _run(rows), receives, not side[first].any(), share, mix))
         found.append((made, 1 - (totals[then] / counts)[:, None]))
     return found
 
 
-def _run(rows: np.ndarray) -> Rows:
+def _run(rows: np.ndarray) -> RowIndex:
     """The same rows as a slice, if they are consecutive."""
     first, count = int(rows[0]), len(rows)
     return slice(first, first + count) if (rows == np.arange(first, first + count)).all() else rows
 
 
-# -- the likeness
+# -- the quotient graph
 
 
 @dataclass(frozen=True, eq=False)
-class Likeness:
-    """Turns with one member each, that stands for all of theirs; `rows` has per bunch the row of the likeness for each
-    of the bunch's rows, `counts` per bunch of the likeness how many rows each of its rows stands for."""
+class QuotientGraph:
+    """Orbits with one member each, that stands for all of theirs.
 
-    turns: list[Turn]
-    bunches: list[Bunch]
+    Attributes:
+        rows: per factor orbit, the row of the quotient graph for each of the factor orbit's rows.
+        counts: per factor orbit of the quotient graph, how many rows each of its rows stands for.
+        sizes: per orbit, how many variables its member stands for.
+    """
+
+    orbits: list[Orbit]
+    factor_orbits: list[FactorOrbit]
     rows: list[np.ndarray]
     counts: list[np.ndarray]
     sizes: list[int]
 
     def sweep(self) -> float:
         """Once forwards and once backwards; about what the messages are worth as a bound once all members have them."""
-        return swept(self.turns, self.bunches, self.sizes, self.counts)
+        return swept(self.orbits, self.factor_orbits, self.sizes, self.counts)
 
 
-def likeness_of(turns: Sequence[Turn], bunches: Sequence[Bunch], when: np.ndarray) -> Likeness:
-    """The likeness of turns that have passed no messages yet; `when` [variables] is the turn of each."""
+def quotient_graph_of(orbits: Sequence[Orbit], factor_orbits: Sequence[FactorOrbit], when: np.ndarray) -> QuotientGraph:
+    """The quotient graph of orbits that have passed no messages yet; `when` [variables] is the orbit of each."""
     alike, made, counts, times = {}, [], [], {}
-    for bunch in bunches:
-        kinds, rows, count = np.unique(when[bunch.variables], axis=0, return_inverse=True, return_counts=True)
+    for factor_orbit in factor_orbits:
+        kinds, rows, count = np.unique(when[factor_orbit.variables], axis=0, return_inverse=True, return_counts=True)
         rows = rows.reshape(-1)
-        one = Bunch(bunch.messages, kinds, [np.zeros((len(kinds), of.shape[1])) for of in bunch.potentials])
-        alike[id(bunch)], times[id(bunch)] = (one, rows), kinds
+        one = FactorOrbit(
+            factor_orbit.messages, kinds, [np.zeros((len(kinds), of.shape[1])) for of in factor_orbit.potentials]
+        )
+        alike[id(factor_orbit)], times[id(factor_orbit)] = (one, rows), kinds
         made.append(one)
         counts.append(count)
-    smaller = [_like(turn, i, alike, times) for i, turn in enumerate(turns)]
-    rows = [alike[id(bunch)][1] for bunch in bunches]
-    return Likeness(smaller, made, rows, counts, [len(turn.members) for turn in turns])
+    smaller = [_like(orbit, i, alike, times) for i, orbit in enumerate(orbits)]
+    rows = [alike[id(factor_orbit)][1] for factor_orbit in factor_orbits]
+    return QuotientGraph(smaller, made, rows, counts, [len(orbit.members) for orbit in orbits])
 
 
-def _like(turn: Turn, now: int, alike: dict, times: dict) -> Turn:
+def _like(orbit: Orbit, now: int, alike: dict, times: dict) -> Orbit:
     slots, sides, mixes = [], [], []
-    for bunch, position, rows in turn.slots:
-        one, stands = alike[id(bunch)]
+    for factor_orbit, position, rows in orbit.slots:
+        one, stands = alike[id(factor_orbit)]
         kinds, count = np.unique(stands[rows], return_counts=True)
         slots.append((one, position, kinds))
-        sides.append(_sides(times[id(bunch)][kinds], position, now))
+        sides.append(_sides(times[id(factor_orbit)][kinds], position, now))
         mixes.append(count[None] / len(rows))
-    return Turn(turn.members, turn.held.mean(axis=0, keepdims=True), slots, _passes(slots, sides, mixes, 1))
+    return Orbit(orbit.members, orbit.potential.mean(axis=0, keepdims=True), slots, _passes(slots, sides, mixes, 1))

@@ -1,7 +1,7 @@
-"""Least cost of a value's redistributions plus prices on the choices around it, for many equal values at once.
+"""Min-marginals of multi-layout costs: the least cost plus potentials, for many equal values at once.
 
-Which copies of the value to make, and who uses which, is a facility location problem with few users: all ways to part
-the users into groups that share a copy are gone through by subsets, for all layouts at once.
+Which copies of the value to make, and who uses which, is a facility location problem with few users: all partitions of
+the users into groups that share a copy are enumerated by subsets, for all layouts at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from autoshard.search.multi_layout import Shared
+from autoshard.search.multi_layout import MultiLayoutCost
 
 LARGE = 1e3
 """Seconds that stand for what is impossible: sums with it keep their digits."""
@@ -22,23 +22,23 @@ MOST = 8
 """Users beyond this are left to the bound as if nothing they want cost anything."""
 
 
-class SharedMessages:
+class MinMarginals:
     """Min-marginals of one Shared; positions count the maker as 0, then the users.
 
     Of a user with several wants only the dearest counts, and of more than MOST users only the first: what comes out is
     then below the least cost, never above it. `whole` tells that nothing is left out so.
     """
 
-    def __init__(self, shared: Shared) -> None:
-        self.shared = shared
-        self.base = np.minimum(shared.base, LARGE)
-        self.seconds = np.minimum(shared.seconds, LARGE)
-        self.wants = [_dearest(rows, self.seconds) for rows in shared.users]
+    def __init__(self, multi_layout: MultiLayoutCost) -> None:
+        self.multi_layout = multi_layout
+        self.base = np.minimum(multi_layout.base, LARGE)
+        self.seconds = np.minimum(multi_layout.seconds, LARGE)
+        self.wants = [_dearest(rows, self.seconds) for rows in multi_layout.users]
         self._turned = np.ascontiguousarray(self.seconds.T)
-        self.columns = [wanted[kinds] for wanted, kinds in zip(self.wants, shared.kinds, strict=True)]
+        self.columns = [wanted[kinds] for wanted, kinds in zip(self.wants, multi_layout.kinds, strict=True)]
         self.counted = range(min(len(self.wants), MOST))
-        self.whole = len(self.counted) == len(self.wants) and all(rows.shape[1] == 1 for rows in shared.users)
-        self.groups = [ChoiceGroups(shared.maker, len(self.base))]
+        self.whole = len(self.counted) == len(self.wants) and all(rows.shape[1] == 1 for rows in multi_layout.users)
+        self.groups = [ChoiceGroups(multi_layout.maker, len(self.base))]
         self.groups += [ChoiceGroups(column, self.seconds.shape[1]) for column in self.columns]
 
     def least(self, potentials: list[np.ndarray]) -> np.ndarray:
@@ -59,7 +59,7 @@ class SharedMessages:
         users = [grouped[i + 1] for i in self.counted]
         if len(self.wants) == 1:
             if position == 0:
-                return (_min_plus(users[0], self.seconds) + self.base)[:, self.shared.maker]
+                return (_min_plus(users[0], self.seconds) + self.base)[:, self.multi_layout.maker]
             return _min_plus(maker, self._turned)[:, self.columns[0]]
         if position and user not in self.counted:
             others = self.least_grouped(grouped) - grouped[position].min(axis=1)
@@ -67,7 +67,7 @@ class SharedMessages:
         if position:
             found, kinds = self._wanting(user, maker, users), self.columns[user]
         else:
-            found, kinds = self.served(users)[-1] + self.base, self.shared.maker
+            found, kinds = self.served(users)[-1] + self.base, self.multi_layout.maker
         for i in range(len(self.counted), len(self.wants)):
             found = found + grouped[i + 1].min(axis=1)[:, None]
         return found[:, kinds]

@@ -1,9 +1,9 @@
-"""Tables without the variables that are easily taken out: those with prices to one or two others only.
+"""Reduces a factor graph: eliminates variables with factors to one or two others only.
 
-One other gets the least of it as costs of its own, two others get a price between them. What is left has the same least
-sum, and `complete` tells the choices of what was taken out. (Bucket elimination: Dechter, "Bucket elimination: a
-unifying framework for reasoning", AIJ 113, 1999, in its cheap cases.) Equal surroundings are worked out once and give
-the same array objects, so that equal layers stay equal.
+One other gets the minimum as unary cost, two others get a factor between them. What is left has the same least sum, and
+`complete` finds the choices of what was eliminated. (Bucket elimination: Dechter, "Bucket elimination: a unifying
+framework for reasoning", AIJ 113, 1999, in its cheap cases.) Equal surroundings are eliminated once and give the same
+array objects, so that equal layers stay equal.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Protocol
 
 import numpy as np
 
-from autoshard.search.multi_layout import Shared
+from autoshard.search.multi_layout import MultiLayoutCost
 
 CELLS = 1 << 20
 """How many sums taking out a variable may take."""
 
 
-class Priced(Protocol):
+class GraphFactor(Protocol):
     """A price over variables, the maker first."""
 
     @property
     def scope(self) -> tuple[int, ...]: ...
 
     @property
-    def shared(self) -> Shared: ...
+    def multi_layout(self) -> MultiLayoutCost: ...
 
 
-class Summed(Protocol):
-    """Variables with choices, costs of their own, and prices over a few of them each; as `Tables` has them."""
+class GraphicalModel(Protocol):
+    """Variables with choices, costs of their own, and prices over a few of them each; as `FactorGraph` has them."""
 
     @property
     def choices(self) -> Sequence[object]: ...
@@ -44,15 +44,15 @@ class Summed(Protocol):
     def sizes(self) -> tuple[int, ...]: ...
 
     @property
-    def prices(self) -> Sequence[Priced]: ...
+    def factors(self) -> Sequence[GraphFactor]: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Joined:
+class ReducedFactor:
     """A price of a sum that is left: of the tables, or between the neighbours of what was taken out."""
 
     scope: tuple[int, ...]
-    shared: Shared
+    multi_layout: MultiLayoutCost
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,42 +62,42 @@ class _Out:
 
     variable: int
     unary: np.ndarray
-    places: tuple[tuple[Joined, int], ...]
+    places: tuple[tuple[ReducedFactor, int], ...]
     others: tuple[int, ...]
 
     @property
     def key(self) -> tuple:
         """The same for equal surroundings."""
         order = {v: i for i, v in enumerate(self.others)}
-        scopes = (tuple(order.get(v, -1) for v in price.scope) for price, _ in self.places)
-        return id(self.unary), *zip((id(price.shared) for price, _ in self.places), scopes, strict=True)
+        scopes = (tuple(order.get(v, -1) for v in factor.scope) for factor, _ in self.places)
+        return id(self.unary), *zip((id(factor.multi_layout) for factor, _ in self.places), scopes, strict=True)
 
 
-class Folded:
-    """What is left of tables, with the attributes of `Summed`; `variables` are the positions of the tables' own."""
+class ReducedGraph:
+    """What is left of a factor graph; `variables` are the positions of what is left in it."""
 
-    def __init__(self, tables: Summed) -> None:
-        self._sizes = tables.sizes
+    def __init__(self, factor_graph: GraphicalModel) -> None:
+        self._sizes = factor_graph.sizes
         self._unary = [
             own if len(own) else zeros
-            for own, zeros in zip(tables.unary, _zeros(tables.unary, tables.sizes), strict=True)
+            for own, zeros in zip(factor_graph.unary, _zeros(factor_graph.unary, factor_graph.sizes), strict=True)
         ]
-        self._around: list[dict[Joined, int]] = [{} for _ in tables.choices]
+        self._around: list[dict[ReducedFactor, int]] = [{} for _ in factor_graph.choices]
         self._made: dict[tuple, tuple[np.ndarray, list[np.ndarray]]] = {}
         self._sums: dict[tuple[int, int], np.ndarray] = {}
-        self._prices: dict[tuple, Shared] = {}
+        self._between_two: dict[tuple, MultiLayoutCost] = {}
         self._out: list[_Out] = []
-        for price in tables.prices:
-            self._enter(Joined(price.scope, price.shared))
+        for factor in factor_graph.factors:
+            self._enter(ReducedFactor(factor.scope, factor.multi_layout))
         self._run()
         gone = {out.variable for out in self._out}
         self.variables = tuple(v for v in range(len(self._sizes)) if v not in gone)
         place = {v: i for i, v in enumerate(self.variables)}
-        self.choices = [tables.choices[v] for v in self.variables]
+        self.choices = [factor_graph.choices[v] for v in self.variables]
         self.unary = [self._unary[v] for v in self.variables]
         self.sizes = tuple(self._sizes[v] for v in self.variables)
-        left = dict.fromkeys(price for v in self.variables for price in self._around[v])
-        self.prices = [Joined(tuple(place[v] for v in price.scope), price.shared) for price in left]
+        left = dict.fromkeys(factor for v in self.variables for factor in self._around[v])
+        self.factors = [ReducedFactor(tuple(place[v] for v in factor.scope), factor.multi_layout) for factor in left]
 
     def complete(self, choice: Sequence[int]) -> tuple[int, ...]:
         """The tables' choice that is best with a choice of what is left."""
@@ -109,8 +109,8 @@ class Folded:
             key = (*out.key, *(found[v] for v in out.others))
             if key not in known:
                 costs = out.unary
-                for price, position in out.places:
-                    costs = costs + price.shared.along(position, [found[v] for v in price.scope])
+                for factor, position in out.places:
+                    costs = costs + factor.multi_layout.along(position, [found[v] for v in factor.scope])
                 known[key] = int(costs.argmin())
             found[out.variable] = known[key]
         return tuple(found)
@@ -139,9 +139,9 @@ class Folded:
 
     # -- taking out
 
-    def _enter(self, price: Joined) -> None:
-        for position, variable in enumerate(price.scope):
-            self._around[variable][price] = position
+    def _enter(self, factor: ReducedFactor) -> None:
+        for position, variable in enumerate(factor.scope):
+            self._around[variable][factor] = position
 
     def _run(self) -> None:
         """Take out what can be; neighbours of what went are looked at again."""
@@ -157,7 +157,7 @@ class Folded:
 
     def _found(self, variable: int) -> _Out:
         places = self._around[variable]
-        others = dict.fromkeys(v for price in places for v in price.scope if v != variable)
+        others = dict.fromkeys(v for factor in places for v in factor.scope if v != variable)
         return _Out(variable, self._unary[variable], tuple(places.items()), tuple(others))
 
     def _cells(self, out: _Out) -> int:
@@ -165,9 +165,9 @@ class Folded:
         return len(out.unary) * math.prod(self._sizes[v] for v in out.others)
 
     def _take(self, out: _Out) -> None:
-        for price, _ in out.places:
-            for v in price.scope:
-                del self._around[v][price]
+        for factor, _ in out.places:
+            for v in factor.scope:
+                del self._around[v][factor]
         self._out.append(out)
         if out.key not in self._made:
             self._made[out.key] = self._least(out)
@@ -175,7 +175,7 @@ class Folded:
         if len(out.others) == 1:
             self._own(out.others[0], seconds, kinds[0])
         else:
-            self._enter(Joined(out.others, self._between(out.key, seconds, *kinds)))
+            self._enter(ReducedFactor(out.others, self._between(out.key, seconds, *kinds)))
 
     def _own(self, variable: int, seconds: np.ndarray, kinds: np.ndarray) -> None:
         """Add to a variable's own costs."""
@@ -184,12 +184,12 @@ class Folded:
             self._sums[key] = self._unary[variable] + seconds[kinds]
         self._unary[variable] = self._sums[key]
 
-    def _between(self, key: tuple, seconds: np.ndarray, first: np.ndarray, second: np.ndarray) -> Shared:
+    def _between(self, key: tuple, seconds: np.ndarray, first: np.ndarray, second: np.ndarray) -> MultiLayoutCost:
         """A price between two, [kinds of the first, kinds of the second]."""
-        if key not in self._prices:
+        if key not in self._between_two:
             wants = np.arange(seconds.shape[1])[:, None]
-            self._prices[key] = Shared(seconds, np.zeros(len(seconds)), first, (wants,), (second,))
-        return self._prices[key]
+            self._between_two[key] = MultiLayoutCost(seconds, np.zeros(len(seconds)), first, (wants,), (second,))
+        return self._between_two[key]
 
     def _least(self, out: _Out) -> tuple[np.ndarray, list[np.ndarray]]:
         """The least of a variable and its prices by the kinds of each of the others, and what kind each choice is."""
@@ -200,16 +200,20 @@ class Folded:
         """[choices, kinds of each of the others] the sum of a variable and its prices, and what kind each choice is."""
         kinds, some = [], {out.variable: np.arange(len(out.unary))}
         for other in out.others:
-            mine = [_kinds(price.shared, price.scope.index(other)) for price, _ in out.places if other in price.scope]
+            mine = [
+                _kinds(factor.multi_layout, factor.scope.index(other))
+                for factor, _ in out.places
+                if other in factor.scope
+            ]
             _, first, which = np.unique(np.stack(mine), axis=1, return_index=True, return_inverse=True)
             some[other] = first
             kinds.append(which.reshape(-1))
         order = {v: i for i, v in enumerate((out.variable, *out.others))}
         total = out.unary.reshape(-1, *[1] * len(out.others))
-        for price, _ in out.places:
-            dense = price.shared.restricted([some[v] for v in price.scope]).dense
-            dense = dense.transpose(sorted(range(dense.ndim), key=lambda dim, scope=price.scope: order[scope[dim]]))
-            shape = [len(some[v]) if v in price.scope else 1 for v in order]
+        for factor, _ in out.places:
+            dense = factor.multi_layout.restricted([some[v] for v in factor.scope]).dense
+            dense = dense.transpose(sorted(range(dense.ndim), key=lambda dim, scope=factor.scope: order[scope[dim]]))
+            shape = [len(some[v]) if v in factor.scope else 1 for v in order]
             total = total + dense.reshape(shape)
         return total, kinds
 
@@ -220,6 +224,6 @@ def _zeros(unary: Sequence[np.ndarray], sizes: Sequence[int]) -> list[np.ndarray
     return [zeros.get(size, np.zeros(0)) for size in sizes]
 
 
-def _kinds(shared: Shared, position: int) -> np.ndarray:
+def _kinds(multi_layout: MultiLayoutCost, position: int) -> np.ndarray:
     """The kind of each choice at a position."""
-    return shared.maker if position == 0 else shared.kinds[position - 1]
+    return multi_layout.maker if position == 0 else multi_layout.kinds[position - 1]

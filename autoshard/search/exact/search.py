@@ -1,9 +1,9 @@
-"""The least cost of tables, with its proof: bounds first, then an exact search among what they leave.
+"""Solves a factor graph: the least sum of its costs, with its proof.
 
-Message passing says of each choice, and of each combination of choices around a value, how much the bound rises if it
-is made. All combinations within a small gap are listed and joined (`exact/sparse.py`): if they hold a plan, the best of
-them is the optimum; if not, the bound rises by the gap, and a wider one is tried. Where too many are within the gap,
-the problem is branched.
+Message passing (`srmp.py`) says of each choice, and of each combination of choices around a value, how much the bound
+rises if it is made. All combinations within a small gap are enumerated (`enumerate_gap.py`) and joined
+(`wcsp/sparse_elimination.py`): if they hold an assignment, the best of them is the optimum; if not, the bound rises by
+the gap, and a wider one is tried. Where too many are within the gap, the problem is branched.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.search.exact.enumerate_gap import TooMany
+from autoshard.search.exact.enumerate_gap import TooManyEntries
 from autoshard.search.exact.min_marginals import LARGE
-from autoshard.search.exact.reduce import Folded, Summed
-from autoshard.search.exact.srmp import Bounds
-from autoshard.search.exact.wcsp import CostFactor, CostProblem, Nearest, least_sum, solve
-from autoshard.search.factor_graph import Tables
+from autoshard.search.exact.reduce import GraphicalModel, ReducedGraph
+from autoshard.search.exact.srmp import Srmp
+from autoshard.search.exact.wcsp import BestWithinGap, CostFactor, CostProblem, least_sum
+from autoshard.search.exact.wcsp import solve as solve_tables
+from autoshard.search.factor_graph import FactorGraph
 from autoshard.util.clock import now
 from autoshard.util.doing import doing, so_far
 from autoshard.util.errors import PlanError
@@ -45,7 +46,7 @@ CELLS = 3_000_000
 
 
 @dataclass(frozen=True)
-class Settled:
+class Solution:
     """A choice, its cost, and a bound below the cost of every choice; `stats` by name."""
 
     choice: tuple[int, ...]
@@ -58,20 +59,20 @@ class Settled:
         return self.value - self.bound <= EQUAL * self.value
 
 
-def settle(tables: Tables, time_limit: float = 60.0) -> Settled:
+def solve(factor_graph: FactorGraph, time_limit: float = 60.0) -> Solution:
     """Minimize the sum of all prices.
 
     Raises:
         PlanError: no choice at all is possible.
     """
-    found, _ = settle_below(tables, time_limit)
+    found, _ = solve_below(factor_graph, time_limit)
     assert found is not None
     return found
 
 
-def settle_below(
-    tables: Tables, time_limit: float, value: float = math.inf, gap: float = 0.0
-) -> tuple[Settled | None, float]:
+def solve_below(
+    factor_graph: FactorGraph, time_limit: float, value: float = math.inf, gap: float = 0.0
+) -> tuple[Solution | None, float]:
     """The least sum of all prices if it is below a value, None if nothing below was found; and a bound for all choices,
     which may just be that none is below.
 
@@ -83,21 +84,21 @@ def settle_below(
         PlanError: no choice at all is possible.
     """
     with doing("finding the least sum"):
-        return _ExactSearch(tables, now() + time_limit, value, gap).run()
+        return _ExactSearch(factor_graph, now() + time_limit, value, gap).run()
 
 
 class _ExactSearch:
-    def __init__(self, tables: Tables, end: float, value: float, gap: float) -> None:
+    def __init__(self, factor_graph: FactorGraph, end: float, value: float, gap: float) -> None:
         self.gap = gap
-        self.whole, self.tables, self.end = tables, Folded(tables), end
-        self.bounds = Bounds(self.tables)
+        self.whole, self.factor_graph, self.end = factor_graph, ReducedGraph(factor_graph), end
+        self.bounds = Srmp(self.factor_graph)
         self.kinds = self._kinds()
         self.best: Choice | None = None
         self.chosen: Choice = ()
         self.value = value
-        self.stats: dict[str, float] = {"turns": len(self.bounds.turns), "branches": 0}
+        self.stats: dict[str, float] = {"turns": len(self.bounds.orbits), "branches": 0}
 
-    def run(self) -> tuple[Settled | None, float]:
+    def run(self) -> tuple[Solution | None, float]:
         self.bounds.start(SWEEPS, self.end, ALIKE)
         lower = self.bounds.tighten(SWEEPS, self.end, GAIN, self.enough)
         self.stats["message bound"] = lower
@@ -105,7 +106,7 @@ class _ExactSearch:
         proved = min(self._prove(lower, self.bounds.reduced()), self.value)
         if self.best is None:
             return None, proved
-        return Settled(self.best, self.value, proved, self.stats), proved
+        return Solution(self.best, self.value, proved, self.stats), proved
 
     @property
     def enough(self) -> float:
@@ -118,7 +119,7 @@ class _ExactSearch:
 
     def _note(self, choice: Choice) -> None:
         """Keep a choice of what is left if it is the best so far."""
-        whole = self.tables.complete(choice)
+        whole = self.factor_graph.complete(choice)
         value = self.whole.seconds(whole)
         if value < self.value:
             self.best, self.chosen, self.value = whole, choice, value
@@ -157,7 +158,7 @@ class _ExactSearch:
             gap = min(WIDER * gap, math.sqrt(wide * max(clear, wide / WIDER**2)))
         return lower + clear, False
 
-    def _within(self, lower: float, reduced: list[np.ndarray], gap: float) -> Nearest | None:
+    def _within(self, lower: float, reduced: list[np.ndarray], gap: float) -> BestWithinGap | None:
         """The best of all that is within a gap of the bound, as far as there is room; None if it is too much to list.
 
         A first look keeps few combinations, which finds a plan fast; then only what is better has to be looked at.
@@ -166,7 +167,7 @@ class _ExactSearch:
         for width in WIDTHS[:1] if self.gap else WIDTHS:
             try:
                 unary, listings = self.bounds.listings(reduced, gap, FEW if self.gap else MOST)
-            except TooMany:
+            except TooManyEntries:
                 return found
             self.stats["listed"] = sum(len(one.cost) for one in listings)
             found = least_sum(unary, listings, gap, width, stop=lambda: self.left < 0)
@@ -183,7 +184,7 @@ class _ExactSearch:
         while self.best is None:
             if allowed > 1e6 * LARGE:
                 raise self._impossible()
-            most = max(self.tables.sizes)
+            most = max(self.factor_graph.sizes)
             while self._largest(keep := self._keep(allowed, reduced, most)) > CELLS:
                 most //= 2
             self._among(keep)
@@ -197,14 +198,14 @@ class _ExactSearch:
 
     def _largest(self, keep: Sequence[np.ndarray]) -> int:
         """Cells of the largest price, written out for the kept choices."""
-        return max((math.prod(len(keep[v]) for v in price.scope) for price in self.tables.prices), default=1)
+        return max((math.prod(len(keep[v]) for v in factor.scope) for factor in self.factor_graph.factors), default=1)
 
     def _branched(self, proved: float, lower: float, reduced: list[np.ndarray]) -> float:
         """Prove it once with the choice of one variable as it is in the best plan, and once otherwise."""
         variable, state = self._loosest(self.chosen, lower, reduced), self.bounds.state()
         if variable is None:
             return proved
-        choices = np.arange(self.tables.sizes[variable])
+        choices = np.arange(self.factor_graph.sizes[variable])
         mine, both = choices == self.chosen[variable], math.inf
         for forbidden in (choices[~mine], choices[mine]):
             self.stats["branches"] += 1
@@ -225,15 +226,15 @@ class _ExactSearch:
 
     def _kinds(self) -> np.ndarray:
         """Per variable, a number that variables with equal surroundings share: they keep the same choices."""
-        found = np.empty(len(self.tables.sizes), dtype=np.int64)
-        for i, turn in enumerate(self.bounds.turns):
-            found[turn.members] = i
+        found = np.empty(len(self.factor_graph.sizes), dtype=np.int64)
+        for i, orbit in enumerate(self.bounds.orbits):
+            found[orbit.members] = i
         return found
 
     def _keep(self, allowed: float, reduced: Sequence[np.ndarray], most: int | None = None) -> list[np.ndarray]:
         """Per variable, the choices that raise the bound by at most that for it or for one like it; at least one, and
         of these the `most` that raise it least."""
-        least = [np.full(self.tables.sizes[turn.members[0]], math.inf) for turn in self.bounds.turns]
+        least = [np.full(self.factor_graph.sizes[orbit.members[0]], math.inf) for orbit in self.bounds.orbits]
         for variable, kind in enumerate(self.kinds):
             least[kind] = np.minimum(least[kind], reduced[variable])
         kept = [np.flatnonzero(one <= max(allowed, one.min())) for one in least]
@@ -243,8 +244,8 @@ class _ExactSearch:
 
     def _among(self, keep: list[np.ndarray]) -> None:
         """Note the best, or a good one, among the kept choices."""
-        problem = Restricted(self.tables, keep)
-        found = solve(CostProblem(problem.sizes, problem.factors), time_limit=max(0.5, self.left))
+        problem = Restricted(self.factor_graph, keep)
+        found = solve_tables(CostProblem(problem.sizes, problem.factors), time_limit=max(0.5, self.left))
         if found.choice is not None:
             self._note(problem.choice(found.choice))
 
@@ -255,20 +256,20 @@ class Restricted:
     Variables with one choice left are put in: `constant` is what they cost among themselves.
     """
 
-    def __init__(self, tables: Summed, keep: Sequence[np.ndarray]) -> None:
-        self.tables, self.keep, self.constant = tables, keep, 0.0
+    def __init__(self, factor_graph: GraphicalModel, keep: Sequence[np.ndarray]) -> None:
+        self.factor_graph, self.keep, self.constant = factor_graph, keep, 0.0
         self.free = [variable for variable, kept in enumerate(keep) if len(kept) > 1]
         self.place = {variable: i for i, variable in enumerate(self.free)}
         self.sizes = tuple(len(keep[variable]) for variable in self.free)
         self.factors: list[CostFactor] = []
         self._written: dict[tuple, np.ndarray] = {}
-        for i, costs in enumerate(tables.unary):
+        for i, costs in enumerate(factor_graph.unary):
             if len(costs):
                 self._add((i,), (id(costs), id(keep[i])), lambda c=costs, k=keep[i]: c[k])
-        for price in tables.prices:
-            kept = [keep[i] for i in price.scope]
-            key = (id(price.shared), *map(id, kept))
-            self._add(price.scope, key, lambda p=price, k=kept: p.shared.restricted(k).dense)
+        for factor in factor_graph.factors:
+            kept = [keep[i] for i in factor.scope]
+            key = (id(factor.multi_layout), *map(id, kept))
+            self._add(factor.scope, key, lambda p=factor, k=kept: p.multi_layout.restricted(k).dense)
 
     def _add(self, scope: Sequence[int], key: tuple, make: Callable[[], np.ndarray]) -> None:
         if key not in self._written:

@@ -41,9 +41,9 @@ from autoshard.plan.plan import (
     Plan,
 )
 from autoshard.redistribute.planner import plan_steps
-from autoshard.search.assignment import Draft, Pricing
+from autoshard.search.assignment import Assignment, Pricing
 from autoshard.search.causes import plan_of
-from autoshard.search.constraints import asked_of, asks, strategy_of
+from autoshard.search.constraints import constraint_sharding, constraint_strategy, is_constraint
 from autoshard.search.flat import CARRIED
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.problem import Problem
@@ -61,18 +61,20 @@ def unpropagated(problem: Problem, search: str) -> Plan:
     """
     configured = problem.configured
     strategies = {node: configured.get(node) or _alone(node, problem) for node in problem.graph.nodes}
-    draft = Draft(Pricing(problem, chooser(problem.mesh, problem.hardware).prices), strategies)
+    assignment = Assignment(Pricing(problem, chooser(problem.mesh, problem.hardware).prices), strategies)
 
     def cause(node: Node) -> Cause:
         return Cause(CONFIGURED if node in configured else PRICED)
 
-    return plan_of(problem, draft, cause, "nothing propagated: to follow the configured operators costs more", search)
+    return plan_of(
+        problem, assignment, cause, "nothing propagated: to follow the configured operators costs more", search
+    )
 
 
 def _alone(node: Node, problem: Problem) -> Strategy:
     """What is asked of a node by a sharding; else all of it on every rank."""
-    asked = asked_of(node, problem.mesh) if asks(node) else None
-    return whole(node.rule, problem.mesh) if asked is None else strategy_of(node, asked)
+    asked = constraint_sharding(node, problem.mesh) if is_constraint(node) else None
+    return whole(node.rule, problem.mesh) if asked is None else constraint_strategy(node, asked)
 
 
 MARGIN = 0.05

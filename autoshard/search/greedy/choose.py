@@ -34,7 +34,7 @@ from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.plan.plan import Option
 from autoshard.redistribute.planner import is_cut
 from autoshard.search.greedy.candidates import joined, suggested
-from autoshard.search.greedy.strategy_arrays import StrategyListing, listing
+from autoshard.search.greedy.strategy_arrays import StrategyArrays, strategy_arrays
 from autoshard.util.errors import PlanError
 from autoshard.util.errors import at as where
 from autoshard.util.memo import Memo
@@ -201,7 +201,7 @@ class Chooser:
         first = [one for one in dict.fromkeys(suggestions) if one not in known]
         at_least = self.prices.at_least
         found = [(self._bound(node, one, operands, wanted, at_least), i, one) for i, one in enumerate(first)]
-        listed = listing(node.rule, self.mesh)
+        listed = strategy_arrays(node.rule, self.mesh)
         seconds = self._bounds(node, listed, operands, wanted)
         skipped = [listed.places[one] for one in known.union(first) if one in listed.places]
         seconds[skipped] = math.inf
@@ -265,7 +265,7 @@ class Chooser:
             leaving += sum([at_least(have, need, of) for need in needs])
         return entering + leaving
 
-    def _bounds(self, node: Node, listed: StrategyListing, operands: Held, wanted: Sequence) -> np.ndarray:
+    def _bounds(self, node: Node, listed: StrategyArrays, operands: Held, wanted: Sequence) -> np.ndarray:
         """The same for all strategies of a listing."""
         entering, leaving = np.zeros(len(listed.strategies)), np.zeros(len(listed.strategies))
         for i, (held, of) in enumerate(zip(operands, node.operand_types, strict=True)):

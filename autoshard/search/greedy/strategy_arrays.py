@@ -31,7 +31,7 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class StrategyListing:
+class StrategyArrays:
     """The strategies of `some_strategies`, in their order; per operand and result how they split its dims; `complete`
     [strategies] tells which leave no terms of a sum."""
 
@@ -76,7 +76,7 @@ class StrategyListing:
 
 
 @remembered(lambda made: len(made.strategies))
-def listing(rule: Rule, mesh: Mesh) -> StrategyListing:
+def strategy_arrays(rule: Rule, mesh: Mesh) -> StrategyArrays:
     """The listing of a rule on a mesh."""
     strategies = some_strategies(rule, mesh)
     known: dict[Dim, Split] = {}
@@ -86,7 +86,7 @@ def listing(rule: Rule, mesh: Mesh) -> StrategyListing:
     ]
     summed = rule.summed
     complete = np.asarray([not any([one.axes[i] for i in summed]) for one in strategies], bool)
-    return StrategyListing(strategies, sides[0], sides[1], complete)
+    return StrategyArrays(strategies, sides[0], sides[1], complete)
 
 
 def _split(rule: Rule, strategies: Sequence[Strategy], dim: Dim, known: dict[Dim, Split]) -> Split:

@@ -1,9 +1,9 @@
-"""Local improvement of a draft: sweeps over single operators, and chains that follow one change as far as it pays.
+"""Local search on an assignment: iterated conditional modes, then chains that follow one change as far as it pays.
 
-A sweep gives each operator the strategy that is best while all others stay, until none has a better one. Where that
-ends, a chain starts with a change that costs more for now; neighbours answer with what is best for them, theirs after
-them, and the chain is kept up to its best moment if that is an improvement (Lin and Kernighan, 1973, here for a graph
-of choices). Order and limits are fixed numbers of steps, so equal problems have equal plans.
+A sweep gives each operator the strategy that is best while all others stay, until none has a better one (Besag, 1986).
+Where that ends, a chain starts with a change that costs more for now; neighbours take their best responses, theirs
+after them, and the chain is kept up to its best moment if that is an improvement (Lin and Kernighan, 1973, here for a
+graph of choices). Order and limits are fixed numbers of steps, so equal problems have equal plans.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from autoshard.core.enumerate import some_strategies
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.search.assignment import Choice, Draft
+from autoshard.search.assignment import Assignment, Choice
 from autoshard.search.constraints import permits
-from autoshard.search.domains import atoms_of
+from autoshard.search.domains import mesh_units_of
 from autoshard.search.greedy.candidates import joined
-from autoshard.search.local.local_cost import Seat
+from autoshard.search.local.local_cost import LocalCost
 
 LEAST_GAIN = 1e-9
-"""What an improvement must save, as a share of the draft's cost; less may be rounding."""
+"""What an improvement must save, as a share of the assignment's cost; less may be rounding."""
 MOST_VISITS = 12
 """How often a sweep visits an operator, on average."""
 WORTH = 0.6
@@ -36,26 +36,26 @@ WIDTH, LENGTH = 4, 40
 """With how many strategies of one operator chains start, and how many operators one changes."""
 
 
-class Improver:
-    """Improves one draft in place; only `free` nodes change.
+class LocalSearch:
+    """Improves one assignment in place; only `free` nodes change.
 
     Args:
         known: strategies to try at a node beside those that its surroundings and its rule suggest.
-        answers: what surroundings have been answered before; may be shared by drafts of one pricing.
+        answers: what surroundings have been answered before; may be shared by assignments of one pricing.
     """
 
     def __init__(
         self,
-        draft: Draft,
+        assignment: Assignment,
         mesh: Mesh,
         free: Sequence[Node],
         known: dict[Node, tuple[Choice, ...]],
-        answers: dict[tuple, tuple[float, Choice]],
+        responses: dict[tuple, tuple[float, Choice]],
     ) -> None:
-        self.draft, self.mesh, self.pricing = draft, mesh, draft.pricing
-        self.free, self.known, self.answers = dict.fromkeys(free), known, answers
-        self.atoms = atoms_of(mesh, self.pricing.graph)
-        self.least = LEAST_GAIN * draft.seconds
+        self.assignment, self.mesh, self.pricing = assignment, mesh, assignment.pricing
+        self.free, self.known, self.responses = dict.fromkeys(free), known, responses
+        self.units = mesh_units_of(mesh, self.pricing.graph)
+        self.least = LEAST_GAIN * assignment.seconds
         self._near: dict[Node, tuple[Node, ...]] = {}
         self._least_work: dict[Node, float] = {}
 
@@ -71,7 +71,7 @@ class Improver:
     @property
     def worth(self) -> float:
         """Seconds that must be paid around something for a move to begin there."""
-        return WORTH * self.draft.seconds / max(len(self.free), 1)
+        return WORTH * self.assignment.seconds / max(len(self.free), 1)
 
     # -- single operators
 
@@ -84,27 +84,27 @@ class Improver:
             left -= 1
             node = queue.popleft()
             waiting.discard(node)
-            gain, best = self.answer(node)
+            gain, best = self.best_response(node)
             if gain < 0:
-                self.draft.change(node, best)
+                self.assignment.change(node, best)
                 fresh = [other for other in self.near(node) if other not in waiting]
                 queue.extend(fresh)
                 waiting.update(fresh)
 
-    def answer(self, node: Node) -> tuple[float, Choice]:
+    def best_response(self, node: Node) -> tuple[float, Choice]:
         """The best choice while all else stays, and what it costs more than the present one: less than 0, or 0 with
         the present one."""
-        now = self.draft.chosen[node]
+        now = self.assignment.chosen[node]
         if self._at_best(node, now):
             return 0.0, now
-        seat = Seat(self.draft, node)
-        key = (now, self.known.get(node), seat.key)
-        if key not in self.answers:
-            base = seat.price(now)
+        local_cost = LocalCost(self.assignment, node)
+        key = (now, self.known.get(node), local_cost.key)
+        if key not in self.responses:
+            base = local_cost.price(now)
             others = [choice for choice in self.candidates(node) if choice is not now]
-            best = seat.cheapest(others, limit=base - self.least)
-            self.answers[key] = (best[0][0] - base, best[0][1]) if best else (0.0, now)
-        return self.answers[key]
+            best = local_cost.cheapest(others, limit=base - self.least)
+            self.responses[key] = (best[0][0] - base, best[0][1]) if best else (0.0, now)
+        return self.responses[key]
 
     def _at_best(self, node: Node, now: Choice) -> bool:
         """Whether it shows at once that no choice is better: with what is paid around it, this one takes no more than
@@ -118,7 +118,7 @@ class Improver:
         if paid > least:
             return False
         for term in self.pricing.of_node[node]:
-            paid += self.draft.costs[term]
+            paid += self.assignment.costs[term]
             if paid > least:
                 return False
         return True
@@ -129,7 +129,7 @@ class Improver:
         found = dict.fromkeys(self.known.get(node, ()))
         operands, wanted = self._around(node)
         around = dict.fromkeys(itertools.chain(*operands, *wanted))
-        listed = self._listed(node, all([self.atoms.make(layout.used) for layout in around]))
+        listed = self._listed(node, all([self.units.make(layout.used) for layout in around]))
         if not listed or node.op.linear and any([layout.partial for layouts in operands for layout in layouts]):
             suggested = joined(node, self.mesh, operands, wanted)
             found.update((self.pricing.choice(node, one), None) for one in suggested if permits(node, one))
@@ -143,7 +143,7 @@ class Improver:
         if known is None:
             # What are too many on whole axes are too many on their parts.
             fits = whole or bool(self._listed(node))
-            axes = self.atoms.whole_names if whole else frozenset()
+            axes = self.units.whole_names if whole else frozenset()
             listed = some_strategies(node.rule, self.mesh, axes) if fits else ()
             few = listed if len(listed) <= MOST_LISTED else ()
             known = {self.pricing.choice(node, one): None for one in few if permits(node, one)}
@@ -152,7 +152,7 @@ class Improver:
 
     def _around(self, node: Node) -> tuple[list[tuple[Layout, ...]], list[tuple[Layout, ...]]]:
         """The layouts that operands are left in, and those in which others want the results."""
-        graph, chosen = self.pricing.graph, self.draft.chosen
+        graph, chosen = self.pricing.graph, self.assignment.chosen
         operands = []
         for value in node.operands:
             source = graph.producers.get(value)
@@ -175,7 +175,7 @@ class Improver:
             most: how many changes may be tried.
         """
         self.tries, worth = most, self.worth
-        paid = {node: sum(self.draft.costs[term] for term in self.pricing.of_node[node]) for node in self.free}
+        paid = {node: sum(self.assignment.costs[term] for term in self.pricing.of_node[node]) for node in self.free}
         for start in sorted(self.free, key=lambda node: -paid[node]):
             if self.tries <= 0 or paid[start] <= worth:
                 return
@@ -193,16 +193,16 @@ class Improver:
 
     def _ranked(self, node: Node) -> list[tuple[float, Choice]]:
         """The WIDTH best candidates but the present one with what a change to each would cost more, best first."""
-        now, seat = self.draft.chosen[node], Seat(self.draft, node)
-        base, others = seat.price(now), [choice for choice in self.candidates(node) if choice is not now]
-        return [(seconds - base, choice) for seconds, choice in seat.cheapest(others, WIDTH)]
+        now, local_cost = self.assignment.chosen[node], LocalCost(self.assignment, node)
+        base, others = local_cost.price(now), [choice for choice in self.candidates(node) if choice is not now]
+        return [(seconds - base, choice) for seconds, choice in local_cost.cheapest(others, WIDTH)]
 
     def _chain(self, start: Node, choice: Choice, cost: float) -> list[Node]:
-        moved = {start: self.draft.chosen[start]}
-        self.draft.change(start, choice)
-        return self.follow(moved, cost)
+        moved = {start: self.assignment.chosen[start]}
+        self.assignment.change(start, choice)
+        return self.extend_chain(moved, cost)
 
-    def follow(self, moved: dict[Node, Choice], cost: float) -> list[Node]:
+    def extend_chain(self, moved: dict[Node, Choice], cost: float) -> list[Node]:
         """Let neighbours of changed nodes answer, theirs after them, and keep all up to the best moment, if that is an
         improvement; the nodes that are kept changed.
 
@@ -210,7 +210,7 @@ class Improver:
             moved: what the changed nodes had before, in the order of the changes.
             cost: what these changes cost, at least 0 unless they are an improvement already.
         """
-        draft, best, kept = self.draft, 0.0, 0
+        assignment, best, kept = self.assignment, 0.0, 0
         queue = deque(other for node in moved for other in self.near(node))
         if cost < -self.least:
             best, kept = cost, len(moved)
@@ -219,16 +219,16 @@ class Improver:
             if node in moved:
                 continue
             self.tries -= 1
-            gain, answer = self.answer(node)
+            gain, best_response = self.best_response(node)
             if gain >= 0:
                 continue
-            moved[node] = draft.chosen[node]
-            draft.change(node, answer)
+            moved[node] = assignment.chosen[node]
+            assignment.change(node, best_response)
             cost += gain
             if cost < best - self.least:
                 best, kept = cost, len(moved)
             queue.extend(self.near(node))
         journal = list(moved)
         for node in reversed(journal[kept:]):
-            draft.change(node, moved[node])
+            assignment.change(node, moved[node])
         return journal[:kept]

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.search.assignment import Choice
-from autoshard.search.local.icm import Improver
-from autoshard.search.local.local_cost import Seat
+from autoshard.search.local.icm import LocalSearch
+from autoshard.search.local.local_cost import LocalCost
 
 MOST_LAYOUTS = 3
 """How many layouts that are not in use are tried for one value."""
@@ -26,30 +26,30 @@ Places = dict[Node, list[tuple[bool, int]]]
 """Nodes that touch a value, each with where: whether among its results, and which one."""
 
 
-def move_values(improver: Improver, most: int) -> None:
+def joint_moves(local_search: LocalSearch, most: int) -> None:
     """Try joint moves around the values for which most is paid, and sweep where one was accepted.
 
     Args:
         most: how many changes may be tried.
     """
-    _Joint(improver).run(most)
+    _Joint(local_search).run(most)
 
 
 class _Joint:
-    def __init__(self, improver: Improver) -> None:
-        self.improver, self.draft, self.pricing = improver, improver.draft, improver.pricing
-        self.graph = improver.pricing.graph
+    def __init__(self, local_search: LocalSearch) -> None:
+        self.local_search, self.assignment, self.pricing = local_search, local_search.assignment, local_search.pricing
+        self.graph = local_search.pricing.graph
         self.linked = self._linked()
 
     def run(self, most: int) -> None:
-        self.improver.tries, worth = most, self.improver.worth
+        self.local_search.tries, worth = most, self.local_search.worth
         for places in sorted(self._groups(), key=lambda places: -self._paid(places)):
-            if self.improver.tries <= 0 or self._paid(places) <= worth:
+            if self.local_search.tries <= 0 or self._paid(places) <= worth:
                 return
             for layout in self._layouts(places):
                 changed = self._move(places, layout)
                 if changed:
-                    self.improver.sweep(changed)
+                    self.local_search.sweep(changed)
                     break
 
     # -- values that lie alike
@@ -73,7 +73,7 @@ class _Joint:
     def _groups(self) -> Iterator[Places]:
         """Per group of values that lie alike, what may change around it, if that is more than one operator."""
         found: dict[Value, Places] = {}
-        for node in self.improver.free:
+        for node in self.local_search.free:
             for is_result, values in ((False, node.operands), (True, node.results)):
                 for i, value in enumerate(values):
                     found.setdefault(self.linked[value], {}).setdefault(node, []).append((is_result, i))
@@ -82,18 +82,18 @@ class _Joint:
     def _paid(self, places: Places) -> float:
         """What is paid around a group."""
         terms = dict.fromkeys(term for node in places for term in self.pricing.of_node[node])
-        return sum(self.draft.costs[term] for term in terms)
+        return sum(self.assignment.costs[term] for term in terms)
 
     # -- moves
 
     def _layouts(self, places: Places) -> list[Layout]:
         """Layouts in which the value can be used or left by an operator around it: those in use, then those that make
         most parts of fewest pieces of axes, and whole."""
-        used = {_at(self.draft.chosen[node], place): None for node, where in places.items() for place in where}
+        used = {_at(self.assignment.chosen[node], place): None for node, where in places.items() for place in where}
         found: dict[Layout, None] = {}
         for node, where in places.items():
             if not self._is_gate(node):
-                found.update((_at(one, place), None) for one in self.improver.candidates(node) for place in where)
+                found.update((_at(one, place), None) for one in self.local_search.candidates(node) for place in where)
         fresh = sorted((one for one in found if one not in used), key=_preferred)
         whole = [one for one in fresh[MOST_LAYOUTS:] if not any(one.dims)]
         return [one for one in (*used, *fresh[:MOST_LAYOUTS], *whole) if not one.partial]
@@ -103,17 +103,17 @@ class _Joint:
         before: dict[Node, Choice] = {}
         cost = 0.0
         for node, where in places.items():
-            now = self.draft.chosen[node]
-            fitting = [one for one in self.improver.candidates(node) if all(_at(one, at) is layout for at in where)]
-            self.improver.tries -= 1
+            now = self.assignment.chosen[node]
+            fitting = [one for one in self.local_search.candidates(node) if all(_at(one, at) is layout for at in where)]
+            self.local_search.tries -= 1
             if not fitting or now in fitting:
                 continue
-            seat = Seat(self.draft, node)
-            ((price, best),) = seat.cheapest(fitting)
-            cost += price - seat.price(now)
+            local_cost = LocalCost(self.assignment, node)
+            ((price, best),) = local_cost.cheapest(fitting)
+            cost += price - local_cost.price(now)
             before[node] = now
-            self.draft.change(node, best)
-        return self.improver.follow(before, cost) if before else []
+            self.assignment.change(node, best)
+        return self.local_search.extend_chain(before, cost) if before else []
 
 
 def _preferred(layout: Layout) -> tuple[int, int]:

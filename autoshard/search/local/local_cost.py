@@ -1,4 +1,4 @@
-"""Seat: a node of a draft with all that lies around it, where its choices are priced while everything else stays."""
+"""Local cost: a node and its Markov blanket, where the node's choices are priced while everything else stays."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from functools import cached_property
 
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
-from autoshard.search.assignment import Choice, Draft, Kept, Use, ValueTerm, Wants
+from autoshard.search.assignment import Assignment, Choice, Kept, Use, ValueCost, Wants
 
 WIDER = 1 + 1e-12
 """What sums in another order may differ by."""
 
 
-class Seat:
-    """A node of a draft and all that lies around it: prices the node's choices while everything else stays."""
+class LocalCost:
+    """A node of an assignment and all that lies around it: prices the node's choices while everything else stays."""
 
-    def __init__(self, draft: Draft, node: Node) -> None:
-        self.node, self.pricing, chosen = node, draft.pricing, draft.chosen
+    def __init__(self, assignment: Assignment, node: Node) -> None:
+        self.node, self.pricing, chosen = node, assignment.pricing, assignment.chosen
         self.made: list[tuple] = []
         self.inputs: list[tuple] = []
 
@@ -37,13 +37,13 @@ class Seat:
                 return None, source[1]
             return chosen[source[0]].results[source[1]], -1
 
-        def kept(term: ValueTerm) -> tuple[Kept, tuple[tuple[int, float], ...]]:
+        def kept(term: ValueCost) -> tuple[Kept, tuple[tuple[int, float], ...]]:
             """For what others want copies are kept, and for which of the node's own operands."""
             pairs = [(*use, price) for use, price in zip(term.users, term.keeps, strict=True) if price]
             others = tuple([(chosen[user].operands[i], price) for user, i, price in pairs if user is not node])
             return others, tuple([(i, price) for user, i, price in pairs if user is node])
 
-        for term in draft.pricing.of_node[node]:
+        for term in assignment.pricing.of_node[node]:
             copies = kept(term) if term.keeps else NO_COPIES
             if term.source is not None:
                 self.made.append((term, *made(term.source), *split(term.users), copies))
@@ -88,7 +88,7 @@ class Seat:
             if total >= limit:
                 return None
             end = term, choice.results[place] if left is None else left, _with(wants, own, choice)
-            paid, bound = pricing.of_bytes(term, end[1], _kept(copies, choice)), pricing.made_at_least(*end)
+            paid, bound = pricing.byte_cost(term, end[1], _kept(copies, choice)), pricing.computed_cost_bound(*end)
             made.append(end)
             bounds.append(bound)
             nbytes, total = nbytes + paid, total + paid + bound
@@ -102,7 +102,7 @@ class Seat:
                 ]
             )
             one = term, _with(wants, own, choice), last, _kept(copies, choice)
-            bound = pricing.input_at_least(*one)
+            bound = pricing.input_cost_bound(*one)
             inputs.append(one)
             bounds.append(bound)
             total += bound
@@ -110,8 +110,8 @@ class Seat:
 
     def _price(self, around: _Around, limit: float) -> float:
         pricing, seconds, missing = self.pricing, around.choice.work + around.nbytes, sum(around.bounds)
-        made = (pricing.of_made(*one) for one in around.made)
-        inputs = (pricing.of_input(*one)[0] for one in around.inputs)
+        made = (pricing.computed_cost(*one) for one in around.made)
+        inputs = (pricing.input_cost(*one)[0] for one in around.inputs)
         for bound, price in zip(around.bounds, itertools.chain(made, inputs), strict=True):
             seconds, missing = seconds + price, missing - bound
             if seconds + missing >= limit * WIDER:

@@ -1,8 +1,8 @@
-"""A draft that keeps a memory limit, found by giving bytes a price.
+"""Local search under a memory limit, with a Lagrange multiplier per byte.
 
-Local improvement minimizes seconds plus the price of the bytes that lie on a device at the moments where memory was
-short so far (`byte_prices.py`). The price rises until a draft fits, by the exact model of memory, then is bisected: the
-lower it is, the faster the draft. The fastest that fits is taken; if none does, the one that needs least.
+Local search minimizes seconds plus the price of the bytes that lie on a device at the moments where memory was short so
+far (`byte_prices.py`). The multiplier rises until an assignment fits, by the exact model of memory, then is bisected:
+the lower it is, the faster the assignment. The fastest that fits is taken; if none does, the one that needs least.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
-from autoshard.search.assignment import Choice, Draft, Pricing
+from autoshard.search.assignment import Assignment, Choice, Pricing
 from autoshard.search.constraints import permits
 from autoshard.search.greedy.candidates import suggested
 from autoshard.search.local.byte_prices import byte_prices
-from autoshard.search.local.icm import Improver
+from autoshard.search.local.icm import LocalSearch
 from autoshard.search.memory_model import memory_model
 from autoshard.search.problem import Problem
 
@@ -38,13 +38,13 @@ LARGE, MOST_SWEPT = 12_000, 60_000
 """Operators over which was swept: past the first only the best start is gone on with, past the second what fits is
 taken."""
 MOST_MOMENTS = 128
-"""How many moments of one draft get a price."""
+"""How many moments of one assignment get a price."""
 SPARE = 1e-3
 """What is left free of the limit, as a share, for what the plan's own model of memory counts otherwise."""
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class EvaluatedAssignment:
     """Strategies, how inputs lie with them, seconds without prices of bytes, and the peak in bytes, by the model."""
 
     strategies: Strategies
@@ -53,8 +53,8 @@ class Found:
     peak: int
 
 
-class MemoryOf:
-    """The peak of drafts of one problem by the exact model; what terms take is remembered by the layouts in them."""
+class MemoryEvaluator:
+    """Evaluates peaks of assignments of one problem by the exact model; terms are remembered by the layouts in them."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -65,9 +65,9 @@ class MemoryOf:
         """Bytes at each moment, int64."""
         return self._terms.timeline(lambda one: strategies[one] if isinstance(one, Node) else inputs[one])
 
-    def peak(self, draft: Draft) -> int:
-        """The most bytes that a draft needs at once."""
-        return int(self.timeline(draft.strategies, draft.layouts()).max())
+    def peak(self, assignment: Assignment) -> int:
+        """The most bytes that an assignment needs at once."""
+        return int(self.timeline(assignment.strategies, assignment.layouts()).max())
 
     def note(self, plan: Plan) -> None:
         """Tell `peak_memory` the peak of a plan of the problem, where both models are the same: nothing is asked of how
@@ -79,15 +79,15 @@ class MemoryOf:
         note_peak(plan, int(self.timeline(strategies, plan.layouts).max(initial=0)))
 
 
-def keep_within(
+def search_within_limit(
     problem: Problem,
     prices: Prices,
     starts: Sequence[Strategies],
     others: Sequence[Strategies],
     limit: int,
     fixed: Strategies,
-    memory: MemoryOf | None = None,
-) -> Found:
+    memory: MemoryEvaluator | None = None,
+) -> EvaluatedAssignment:
     """The fastest strategies that were found to need at most `limit` bytes on a device; else those that need least.
 
     Args:
@@ -96,10 +96,10 @@ def keep_within(
         fixed: strategies that stay as they are.
         memory: the problem's, if there is one already.
     """
-    return _LimitSearch(problem, prices, starts, limit, fixed, memory or MemoryOf(problem)).run(others)
+    return _MultiplierSearch(problem, prices, starts, limit, fixed, memory or MemoryEvaluator(problem)).run(others)
 
 
-class _LimitSearch:
+class _MultiplierSearch:
     def __init__(
         self,
         problem: Problem,
@@ -107,7 +107,7 @@ class _LimitSearch:
         starts: Sequence[Strategies],
         limit: int,
         fixed: Strategies,
-        memory: MemoryOf,
+        memory: MemoryEvaluator,
     ) -> None:
         self.problem, self.prices, self.fixed = problem, prices, fixed
         self.limit = math.floor(limit * (1 - SPARE))
@@ -115,32 +115,32 @@ class _LimitSearch:
         self.starts = list(starts)
         self.free = [node for node in problem.graph.nodes if node not in fixed]
         self.short: dict[int, None] = {}
-        self.found: list[Found] = []
+        self.found: list[EvaluatedAssignment] = []
         self.swept = 0
         self.known: dict[tuple, tuple[Choice, ...]] = {}
         self.further: dict[tuple, Sequence[Strategy]] = {}
 
-    def run(self, others: Sequence[Strategies] = ()) -> Found:
+    def run(self, others: Sequence[Strategies] = ()) -> EvaluatedAssignment:
         self.plain = plain = Pricing(self.problem, self.prices)
-        looked_at = [self._note(Draft(plain, one)) for one in others]
-        first, *_ = [self._note(Draft(plain, one)) for one in self.starts]
+        looked_at = [self._note(Assignment(plain, one)) for one in others]
+        first, *_ = [self._note(Assignment(plain, one)) for one in self.starts]
         if looked_at:
             self.starts.append(self._best_of(looked_at).strategies)
         low, high, price = 0.0, math.inf, FIRST * first.seconds / max(first.peak, 1)
-        fitted = 0
+        dividing_layout = 0
         for _ in range(MOST_PRICES):
             if self._at(price):
-                high, fitted = price, fitted + 1
+                high, dividing_layout = price, dividing_layout + 1
                 if not self.short:
                     break  # nothing was ever over the limit: another price changes nothing
             else:
                 low = price
-            if fitted > BISECTIONS or (fitted and self.swept > MOST_SWEPT):
+            if dividing_layout > BISECTIONS or (dividing_layout and self.swept > MOST_SWEPT):
                 break
             price = STEP * price if high == math.inf else math.sqrt(low * high) if low else high / STEP
         return self._best_of(self.found)
 
-    def _best_of(self, found: Sequence[Found]) -> Found:
+    def _best_of(self, found: Sequence[EvaluatedAssignment]) -> EvaluatedAssignment:
         fitting = [one for one in found if one.peak <= self.limit]
         if fitting:
             return min(fitting, key=lambda one: one.seconds)
@@ -152,12 +152,12 @@ class _LimitSearch:
         nbytes = byte_prices(self.memory.model.schedule, dict.fromkeys(self.short, each))
         pricing, self.known = Pricing(self.problem, self.prices, nbytes, self.plain), {}
         known = {node: self._known(pricing, node) for node in self.free}
-        answers: dict[tuple, tuple[float, Choice]] = {}
-        made: list[tuple[Found, Strategies]] = []
+        responses: dict[tuple, tuple[float, Choice]] = {}
+        made: list[tuple[EvaluatedAssignment, Strategies]] = []
         for start in self.starts:
-            improver = Improver(Draft(pricing, start), self.problem.mesh, self.free, known, answers)
-            improver.sweep(self.free)
-            made.append((self._note(improver.draft), start))
+            local_search = LocalSearch(Assignment(pricing, start), self.problem.mesh, self.free, known, responses)
+            local_search.sweep(self.free)
+            made.append((self._note(local_search.assignment), start))
         self.swept += len(self.free) * len(self.starts)
         best = self._best_of([found for found, _ in made])
         if self.swept > LARGE:
@@ -183,14 +183,14 @@ class _LimitSearch:
             self.further[key] = [one for one in found if permits(node, one)]
         return self.further[key]
 
-    def _note(self, draft: Draft) -> Found:
-        layouts = draft.layouts()
+    def _note(self, assignment: Assignment) -> EvaluatedAssignment:
+        layouts = assignment.layouts()
         inputs = {value: layouts[value] for value in self.problem.graph.inputs}
-        strategies = draft.strategies
+        strategies = assignment.strategies
         timeline = self.memory.timeline(strategies, inputs)
         peak = int(timeline.max())
         self.short.update(dict.fromkeys(worst_moments(timeline, self.limit)))
-        found = Found(strategies, inputs, draft.seconds - draft.byte_seconds, peak)
+        found = EvaluatedAssignment(strategies, inputs, assignment.seconds - assignment.byte_seconds, peak)
         self.found.append(found)
         return found
 
@@ -203,6 +203,6 @@ def worst_moments(timeline: np.ndarray, limit: int) -> list[int]:
     return sorted(worst, key=lambda moment: (-timeline[moment], moment))[:MOST_MOMENTS]
 
 
-def held_as(problem: Problem, found: Found) -> Problem:
+def with_input_layouts(problem: Problem, found: EvaluatedAssignment) -> Problem:
     """The problem with inputs as they lie in what was found, so that they are not laid anew where time is all."""
     return replace(problem, given={**problem.given, **found.inputs})

@@ -20,12 +20,12 @@ from autoshard.cost.memory import peak_memory
 from autoshard.ir.graph import walk
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import Plan
-from autoshard.search.constraints import asks
-from autoshard.search.exact.over_mesh_cuts import several_ways
+from autoshard.search.constraints import is_constraint
+from autoshard.search.exact.over_mesh_cuts import affords_all_cuts
 from autoshard.search.flat import Search
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.memory_limit import MEMORY
-from autoshard.search.mesh_cuts import Ways
+from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import cheapest, retold
 from autoshard.search.registry import find_mode, search_mode
@@ -74,7 +74,7 @@ def _thorough(again: Callable[[Mesh], Problem], search: Search, plan: Plan) -> P
     """The plan of the best shape, looked for once more with what there was no time for, if it is worth while."""
     one = again(plan.mesh)
     problem = replace(one, options=_passed(one.options))
-    if not several_ways(problem) or Ways(problem).is_whole:
+    if not affords_all_cuts(problem) or MeshCuts(problem).is_whole:
         return plan
     return cheapest(problem, (plan, search(problem)))
 
@@ -128,7 +128,7 @@ def _elsewhere(problem: Problem) -> Callable[[Mesh], Problem]:
             f"search mode {NAME} chooses the mesh, but '{problem.mesh}' is given for {problem.graph.name!r}; leave "
             f"mesh out and give devices={devices}, or name another mode"
         )
-    constrained = [node.label for node in walk(problem.graph.nodes) if asks(node)]
+    constrained = [node.label for node in walk(problem.graph.nodes) if is_constraint(node)]
     asked = [value.name for value in problem.asked] + constrained
     if asked or any(problem.asked_outputs):
         what = ", ".join(asked[:3]) or "an output"

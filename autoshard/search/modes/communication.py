@@ -13,7 +13,7 @@ from autoshard.cost.evaluate import evaluate_plan
 from autoshard.partition.lower import lower
 from autoshard.partition.traffic import bytes_moved, traffic_of
 from autoshard.plan.plan import Plan
-from autoshard.search.modes.default import combined
+from autoshard.search.modes.default import sharding_propagation
 from autoshard.search.modes.factor import factor
 from autoshard.search.problem import Problem
 from autoshard.search.registry import plan_flat, search_mode
@@ -35,7 +35,7 @@ def communication(problem: Problem) -> Plan:
         StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
     """
     slow = replace(problem, hardware=slow_network())
-    plans = [combined(slow)]
+    plans = [sharding_propagation(slow)]
     if problem.work is not None:
         plans.append(plan_flat(factor, slow))  # flat: what people configured inside of loops is followed, too
     return replace(min(plans, key=lambda plan: _sent(plan, slow.hardware)), search=NAME)

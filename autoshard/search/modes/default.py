@@ -6,14 +6,14 @@
 2. Prices: where rules disagree or are silent, breadth-first propagation from all that is settled decides (mode "bfs"
    with the settled strategies fixed).
 3. The plans of rules alone, of breadth-first propagation alone, of batch parallelism and of both steps together are
-   drafts; the cheaper ones are improved locally: single operators, chains (`improve.py`), all around a value at once
-   (`joint.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
+   assignments; the cheaper ones are improved locally: single operators, chains (`icm.py`), all around a value at once
+   (`joint_moves.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
    "factor" or "bfs" alone: then prices decide it, too.
-4. On small graphs the plan of the least sum is another draft (`least_sum.py`). In the end the result is held against
-the plans of other modes (on small graphs that of "dynamic_programming", too) and those known by name, and the one whose
-program takes least time is taken (`program_price.py`). So it never costs more than those of "factor" and "bfs", nor,
-where nobody configured operators, than named plans.
-5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`within.py`).
+4. On small graphs the plan of the least sum is another assignment (`over_mesh_cuts.py`). In the end the result is
+   held against the plans of other modes (on small graphs that of "dynamic_programming", too) and those known by name,
+   and the one whose program takes least time is taken (`program_price.py`). So it never costs more than those of
+   "factor" and "bfs", nor, where nobody configured operators, than named plans.
+5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`memory_multiplier.py`).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Decision, Plan
 from autoshard.redistribute.planner import is_cut
-from autoshard.search.assignment import Choice, Draft, Pricing
-from autoshard.search.causes import SearchStart, finished
+from autoshard.search.assignment import Assignment, Choice, Pricing
+from autoshard.search.causes import SearchStart, plan_with_causes
 from autoshard.search.constraints import permits
-from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, several_ways, small_optimum
+from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, affords_all_cuts, small_optimum
 from autoshard.search.greedy.bfs import propagated, propagations
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.greedy.refine import splits_further
-from autoshard.search.local.icm import Improver
-from autoshard.search.local.joint_moves import move_values
-from autoshard.search.local.memory_multiplier import SPARE, MemoryOf, held_as, keep_within
+from autoshard.search.local.icm import LocalSearch
+from autoshard.search.local.joint_moves import joint_moves
+from autoshard.search.local.memory_multiplier import SPARE, MemoryEvaluator, search_within_limit, with_input_layouts
 from autoshard.search.memory_limit import MEMORY
-from autoshard.search.mesh_cuts import Ways
+from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.modes.dynamic_programming import dynamic_programming
 from autoshard.search.modes.factor import factor
@@ -51,14 +51,14 @@ from autoshard.search.named import named_plans
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import SLACK, WIDE, cheapest, retold
 from autoshard.search.registry import find_mode, plans_flat, search_mode
-from autoshard.search.unmet_constraints import unfollowed
+from autoshard.search.unmet_constraints import unmet_constraints
 from autoshard.util.doing import doing
 from autoshard.util.errors import PlanError, StrategyError
 from autoshard.util.gc_paused import gc_paused
 
 NAME = "sharding_propagation"
 NEAR, MOST_DRAFTS = 1.3, 2
-"""Drafts that cost up to this many times the cheapest are improved, and how many at most."""
+"""Assignments that cost up to this many times the cheapest are improved, and how many at most."""
 CHAIN_TRIES = 2
 """Changes that chains may try, per operator that is free."""
 JOINT_TRIES = 4
@@ -68,7 +68,7 @@ MOST_TRIES = 12_000
 CERTAINTY = 0.05
 """What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""
 HOPE = 1.05
-"""Above this many times what it may cost a draft is not improved further."""
+"""Above this many times what it may cost an assignment is not improved further."""
 PURE = ("factor", "bfs")
 """Modes whose plans are taken where their programs cost less; others where they do by more than CERTAINTY, if people
 configured operators."""
@@ -78,7 +78,7 @@ BY_HAND = ("zero3_keep", "megatron", "megatron_sp_keep", "zero1_ep")
 
 @search_mode(NAME, regions=True, keeps_limit=True)
 @gc_paused()
-def combined(problem: Problem) -> Plan:
+def sharding_propagation(problem: Problem) -> Plan:
     """Rules first, prices where they leave a choice, then local improvement.
 
     Raises:
@@ -112,7 +112,7 @@ def combined(problem: Problem) -> Plan:
 
 
 def _with_runners_up(problem: Problem, plan: Plan) -> Mapping[Node, Decision]:
-    """The decisions of a plan; of propagation's with what else was weighed, which drafts do without."""
+    """The decisions of a plan; of propagation's with what else was weighed, which assignments do without."""
     if plan.search == "bfs":
         for same in plans_flat(lambda flat: iter(propagations(flat, compared=True)), problem):
             known = {node: one.strategy for node, one in same.decisions.items()}
@@ -130,7 +130,7 @@ def _plans(own: _Combination) -> Iterator[Plan]:
     yield from (start.plan for start in own.starts if start.is_mode)
     # On larger meshes that are used in several ways, dynamic programming takes ten times as long as all the rest.
     small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None
-    small = small and (several_ways(problem) or Ways(problem).is_whole)
+    small = small and (affords_all_cuts(problem) or MeshCuts(problem).is_whole)
     for mode in (cut_in_rounds, *((dynamic_programming,) if small else ()), *map(find_mode, named_plans())):
         plan = None
         with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
@@ -147,7 +147,7 @@ def _seconds(problem: Problem) -> Callable[[Plan], float]:
 def _keeps(problem: Problem, plan: Plan) -> bool:
     """Whether another mode's plan keeps to what people fixed and to the memory limit."""
     limit = problem.options.get(MEMORY)
-    return not unfollowed(problem, plan) and (limit is None or peak_memory(plan) <= limit)
+    return not unmet_constraints(problem, plan) and (limit is None or peak_memory(plan) <= limit)
 
 
 class _Combination:
@@ -161,41 +161,43 @@ class _Combination:
             self.starts.append(start)
 
     def run(self) -> Plan:
-        draft, limit = self._improved(), self._limit()
+        assignment, limit = self._improved(), self._limit()
         if limit is None:
-            return self._best(draft)
-        memory = MemoryOf(self.problem)
-        if memory.peak(draft) <= limit * (1 + SPARE):
-            best = self._best(draft)
+            return self._best(assignment)
+        memory = MemoryEvaluator(self.problem)
+        if memory.peak(assignment) <= limit * (1 + SPARE):
+            best = self._best(assignment)
             memory.note(best)
             if peak_memory(best) <= limit:
                 return best
-        return self._within(limit, draft, memory)
+        return self._within(limit, assignment, memory)
 
     def improved(self, plan: Plan) -> Plan:
         """Another mode's plan, after sweeps over all nodes that are not configured."""
         fixed = self.problem.configured
-        draft = Draft(Pricing(self.problem, self.prices), {node: plan.strategy(node) for node in self.graph.nodes})
-        known = {node: (choice,) for node, choice in draft.chosen.items()}
-        return self._best(_Improvement(self.problem, known).best([draft], fixed).draft)
+        assignment = Assignment(
+            Pricing(self.problem, self.prices), {node: plan.strategy(node) for node in self.graph.nodes}
+        )
+        known = {node: (choice,) for node, choice in assignment.chosen.items()}
+        return self._best(_Improvement(self.problem, known).best([assignment], fixed).assignment)
 
     def _limit(self) -> int | None:
         """The memory limit, where plans can be looked for that keep it."""
         nested = self.problem.runs or any(node.regions for node in self.graph.nodes)
         return None if nested else self.problem.options.get(MEMORY)
 
-    def _best(self, draft: Draft) -> Plan:
-        """The plan of a draft."""
-        return finished(self.problem, draft, self.starts, self.settled, NAME)
+    def _best(self, assignment: Assignment) -> Plan:
+        """The plan of an assignment."""
+        return plan_with_causes(self.problem, assignment, self.starts, self.settled, NAME)
 
-    def _within(self, limit: int, draft: Draft, memory: MemoryOf) -> Plan:
+    def _within(self, limit: int, assignment: Assignment, memory: MemoryEvaluator) -> Plan:
         """A plan that needs no more memory than the limit, if one is found."""
         problem, wide = self.problem, self.starts[-1].plan
-        starts = [draft.strategies, {node: wide.strategy(node) for node in self.graph.nodes}]
+        starts = [assignment.strategies, {node: wide.strategy(node) for node in self.graph.nodes}]
         hand = [plan for name in BY_HAND for plan in self._by_hand(name)]
-        found = keep_within(problem, self.prices, starts, hand, limit, problem.configured, memory)
-        kept = Draft(Pricing(held_as(problem, found), self.prices), found.strategies)
-        plan = finished(problem, kept, self.starts, self.settled, NAME)
+        found = search_within_limit(problem, self.prices, starts, hand, limit, problem.configured, memory)
+        kept = Assignment(Pricing(with_input_layouts(problem, found), self.prices), found.strategies)
+        plan = plan_with_causes(problem, kept, self.starts, self.settled, NAME)
         memory.note(plan)
         return plan
 
@@ -261,67 +263,74 @@ class _Combination:
 
     # -- improvement
 
-    def _improved(self) -> Draft:
-        """The cheapest draft, improved; as rules have it where that costs little more."""
+    def _improved(self) -> Assignment:
+        """The cheapest assignment, improved; as rules have it where that costs little more."""
         pricing, fixed = Pricing(self.problem, self.prices), self.problem.configured
-        drafts = [self._draft(pricing, start, fixed) for start in self.starts]
-        known = {node: self._known(pricing, node, drafts) for node in self.graph.nodes}
+        assignments = [self._draft(pricing, start, fixed) for start in self.starts]
+        known = {node: self._known(pricing, node, assignments) for node in self.graph.nodes}
         improve = _Improvement(self.problem, known)
-        best = self._polished(improve.best(drafts, fixed)).draft
+        best = self._polished(improve.best(assignments, fixed)).assignment
         if any(best.chosen[node].strategy != strategy for node, strategy in self.settled.items()):
-            pure = [draft.seconds for start, draft in zip(self.starts, drafts, strict=True) if start.is_pure]
+            pure = [
+                assignment.seconds for start, assignment in zip(self.starts, assignments, strict=True) if start.is_pure
+            ]
             most = min(*pure, best.seconds * (1 + CERTAINTY))
             kept = self._kept(pricing, best, improve, most)
             best = best if kept is None else kept
         return best
 
-    def _known(self, pricing: Pricing, node: Node, drafts: list[Draft]) -> tuple[Choice, ...]:
-        """What drafts have for a node, and what the starts had beside it."""
-        found = dict.fromkeys(draft.chosen[node] for draft in drafts)
+    def _known(self, pricing: Pricing, node: Node, assignments: list[Assignment]) -> tuple[Choice, ...]:
+        """What assignments have for a node, and what the starts had beside it."""
+        found = dict.fromkeys(assignment.chosen[node] for assignment in assignments)
         if node not in self.problem.configured:
             beside = (option.strategy for start in self.starts for option in start.plan.decisions[node].alternatives)
             found.update(dict.fromkeys(pricing.choice(node, one) for one in beside if permits(node, one)))
         return tuple(found)
 
-    def _kept(self, pricing: Pricing, best: Draft, improve: _Improvement, most: float) -> Draft | None:
+    def _kept(self, pricing: Pricing, best: Assignment, improve: _Improvement, most: float) -> Assignment | None:
         """The best that is found with everything as rules settle it, if it costs no more than `most`."""
         fixed = {**self.problem.configured, **self.settled}
-        near = Draft(pricing, {node: fixed.get(node) or one for node, one in best.strategies.items()})
+        near = Assignment(pricing, {node: fixed.get(node) or one for node, one in best.strategies.items()})
         kept = improve.best([near, self._draft(pricing, self.starts[0], fixed)], fixed)
-        if kept.draft.seconds > most * HOPE:
+        if kept.assignment.seconds > most * HOPE:
             return None
-        draft = self._polished(kept).draft
-        return draft if draft.seconds <= most else None
+        assignment = self._polished(kept).assignment
+        return assignment if assignment.seconds <= most else None
 
-    def _polished(self, improver: Improver) -> Improver:
-        free = len(improver.free)
-        improver.chains(min(CHAIN_TRIES * free, MOST_TRIES))
-        move_values(improver, min(JOINT_TRIES * free, MOST_TRIES))
-        return improver
+    def _polished(self, local_search: LocalSearch) -> LocalSearch:
+        free = len(local_search.free)
+        local_search.chains(min(CHAIN_TRIES * free, MOST_TRIES))
+        joint_moves(local_search, min(JOINT_TRIES * free, MOST_TRIES))
+        return local_search
 
-    def _draft(self, pricing: Pricing, start: SearchStart, fixed: Mapping[Node, Strategy]) -> Draft:
+    def _draft(self, pricing: Pricing, start: SearchStart, fixed: Mapping[Node, Strategy]) -> Assignment:
         """A start's plan, but as it is fixed where something is."""
-        return Draft(pricing, {node: fixed.get(node) or start.plan.strategy(node) for node in self.graph.nodes})
+        return Assignment(pricing, {node: fixed.get(node) or start.plan.strategy(node) for node in self.graph.nodes})
 
 
 class _Improvement:
-    """Improves drafts of one problem; what surroundings were answered is shared by all of them."""
+    """Improves assignments of one problem; what surroundings were answered is shared by all of them."""
 
     def __init__(self, problem: Problem, known: dict[Node, tuple[Choice, ...]]) -> None:
         self.problem, self.known = problem, known
-        self.answers: dict[tuple, tuple[float, Choice]] = {}
+        self.responses: dict[tuple, tuple[float, Choice]] = {}
 
-    def best(self, drafts: list[Draft], fixed: Mapping[Node, Strategy]) -> Improver:
-        """What improves the cheapest of the drafts, after sweeps over the nodes that are not fixed."""
+    def best(self, assignments: list[Assignment], fixed: Mapping[Node, Strategy]) -> LocalSearch:
+        """What improves the cheapest of the assignments, after sweeps over the nodes that are not fixed."""
         free = [node for node in self.problem.graph.nodes if node not in fixed]
-        first, *others = sorted(_apart(drafts), key=lambda draft: draft.seconds)
-        near = [first, *(draft for draft in others[: MOST_DRAFTS - 1] if draft.seconds <= NEAR * first.seconds)]
-        improvers = [Improver(draft, self.problem.mesh, free, self.known, self.answers) for draft in near]
-        for one in improvers:
+        first, *others = sorted(_apart(assignments), key=lambda assignment: assignment.seconds)
+        near = [
+            first,
+            *(assignment for assignment in others[: MOST_DRAFTS - 1] if assignment.seconds <= NEAR * first.seconds),
+        ]
+        local_searches = [
+            LocalSearch(assignment, self.problem.mesh, free, self.known, self.responses) for assignment in near
+        ]
+        for one in local_searches:
             one.sweep(free)
-        return min(improvers, key=lambda one: one.draft.seconds)
+        return min(local_searches, key=lambda one: one.assignment.seconds)
 
 
-def _apart(drafts: list[Draft]) -> list[Draft]:
-    """The drafts without repetition."""
-    return list({tuple(draft.chosen.values()): draft for draft in reversed(drafts)}.values())[::-1]
+def _apart(assignments: list[Assignment]) -> list[Assignment]:
+    """The assignments without repetition."""
+    return list({tuple(assignment.chosen.values()): assignment for assignment in reversed(assignments)}.values())[::-1]

@@ -5,7 +5,7 @@ MindSpore: identity operators of shared parameters). An edge has what it takes t
 how one user wants it: as in MindSpore each edge pays for itself, so a copy that several users share counts once for
 each of them while strategies are chosen (the plan pays for it once). Least under these costs wherever the eliminations
 are exact, see `eliminate`; how many were not is told. Where a mesh has too many axes for all strategies, or a flat one
-too many devices, neighbouring axes are used as one (`ways.py`); the plan says in which ways.
+too many devices, neighbouring axes are used as one (`mesh_cuts.py`); the plan says in which ways.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from autoshard.cost.prices import Prices
 from autoshard.ir.graph import Node
 from autoshard.plan.plan import CONFIGURED, PRICED, Cause, Plan
 from autoshard.search.algo_parameters import NAMES, SearchParameters, is_elementwise
-from autoshard.search.assignment import Draft, Pricing
+from autoshard.search.assignment import Assignment, Pricing
 from autoshard.search.causes import plan_of
-from autoshard.search.constraints import asks, permits
-from autoshard.search.domains import Menu
-from autoshard.search.exact.over_mesh_cuts import tables_of
-from autoshard.search.factor_graph import Tables
+from autoshard.search.constraints import is_constraint, permits
+from autoshard.search.domains import Domain
+from autoshard.search.exact.over_mesh_cuts import factor_graph_of
+from autoshard.search.factor_graph import FactorGraph
 from autoshard.search.greedy.choose import chooser
-from autoshard.search.mesh_cuts import Ways
+from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.search.modes.eliminations import CostGraph
 from autoshard.search.problem import Problem
 from autoshard.search.redistribution_tables import PARTS
@@ -44,7 +44,7 @@ def dynamic_programming(problem: Problem) -> Plan:
     """The plan of least cost by eliminations.
 
     Raises:
-        PlanError: an operator with regions; an option (`algorithm.py`) that has no such value.
+        PlanError: an operator with regions; an option (`algo_parameters.py`) that has no such value.
         StrategyError: an annotation that does not fit.
     """
     for node in problem.graph.nodes:
@@ -53,21 +53,21 @@ def dynamic_programming(problem: Problem) -> Plan:
                 f"search mode {NAME} cannot plan {node.op.name}: {node.label}{where(node.source)} holds operators of "
                 "its own; choose another mode, such as 'sharding_propagation'"
             )
-    prices, ways = chooser(problem.mesh, problem.hardware).prices, Ways(problem)
+    prices, mesh_cuts = chooser(problem.mesh, problem.hardware).prices, MeshCuts(problem)
     algorithm = SearchParameters.of(problem.options)
     pricing = Pricing(problem, prices)
-    best: tuple[Draft, CostGraph] | None = None
-    for atoms in ways:
+    best: tuple[Assignment, CostGraph] | None = None
+    for units in mesh_cuts:
         candidates = None if algorithm == PLAIN else Candidates(algorithm, prices)
-        tables = tables_of(problem, atoms, candidates, PARTS)
-        costs = cost_graph(tables, algorithm)
+        factor_graph = factor_graph_of(problem, units, candidates, PARTS)
+        costs = cost_graph(factor_graph, algorithm)
         choice = costs.solve()
-        draft = Draft(pricing, {node: tables.strategy(node, choice) for node in problem.graph.nodes})
-        ways.note(draft.seconds)
-        if best is None or draft.seconds < best[0].seconds:
-            best = draft, costs
+        assignment = Assignment(pricing, {node: factor_graph.strategy(node, choice) for node in problem.graph.nodes})
+        mesh_cuts.note(assignment.seconds)
+        if best is None or assignment.seconds < best[0].seconds:
+            best = assignment, costs
     assert best is not None
-    return plan_of(problem, best[0], lambda node: _cause(node, problem), _told(best[1], ways), NAME)
+    return plan_of(problem, best[0], lambda node: _cause(node, problem), _description(best[1], mesh_cuts), NAME)
 
 
 class Candidates:
@@ -76,7 +76,7 @@ class Candidates:
     def __init__(self, algorithm: SearchParameters, prices: Prices) -> None:
         self.algorithm, self.prices = algorithm, prices
 
-    def __call__(self, node: Node, menu: Menu) -> list[int]:
+    def __call__(self, node: Node, menu: Domain) -> list[int]:
         rows = [row for row in range(len(menu)) if self.algorithm.admits(node, menu.strategy(row))]
         most = self.algorithm.most
         if most is None or len(rows) <= most:
@@ -88,37 +88,40 @@ class Candidates:
         return self.prices.work(node, strategy) + self.prices.completion(node, strategy)
 
 
-def cost_graph(tables: Tables, algorithm: SearchParameters = PLAIN) -> CostGraph:
+def cost_graph(factor_graph: FactorGraph, algorithm: SearchParameters = PLAIN) -> CostGraph:
     """The graph of costs of a problem's tables, a vertex per variable."""
-    own = [costs if len(costs) else np.zeros(size) for costs, size in zip(tables.unary, tables.sizes, strict=True)]
+    own = [
+        costs if len(costs) else np.zeros(size)
+        for costs, size in zip(factor_graph.unary, factor_graph.sizes, strict=True)
+    ]
     graph = CostGraph(own)
-    for node in tables.graph.nodes:
-        if asks(node):
-            graph.costs[tables.position[node]] += _forbidden(node, tables)
-    for price in tables.prices:
-        maker, *users = price.scope
-        shared = price.shared
-        graph.costs[maker] += shared.base[shared.maker]
-        for user, wants, kinds in zip(users, shared.users, shared.kinds, strict=True):
-            paid = sum(shared.seconds[:, wants[:, use]] for use in range(wants.shape[1]))
-            graph.add_edge(maker, user, np.asarray(paid)[np.ix_(shared.maker, kinds)])
+    for node in factor_graph.graph.nodes:
+        if is_constraint(node):
+            graph.costs[factor_graph.position[node]] += _forbidden(node, factor_graph)
+    for factor in factor_graph.factors:
+        maker, *users = factor.scope
+        multi_layout = factor.multi_layout
+        graph.costs[maker] += multi_layout.base[multi_layout.maker]
+        for user, wants, kinds in zip(users, multi_layout.users, multi_layout.kinds, strict=True):
+            paid = sum(multi_layout.seconds[:, wants[:, use]] for use in range(wants.shape[1]))
+            graph.add_edge(maker, user, np.asarray(paid)[np.ix_(multi_layout.maker, kinds)])
     if algorithm.elementwise_op_strategy_follow:
-        _follow(tables, graph)
+        _follow(factor_graph, graph)
     return graph
 
 
-def _follow(tables: Tables, graph: CostGraph) -> None:
+def _follow(factor_graph: FactorGraph, graph: CostGraph) -> None:
     """Elementwise operators take what others leave as it is left."""
-    for value, (maker, _) in tables.graph.producers.items():
-        for user, operand in tables.graph.users[value] if is_elementwise(maker) else ():
+    for value, (maker, _) in factor_graph.graph.producers.items():
+        for user, operand in factor_graph.graph.users[value] if is_elementwise(maker) else ():
             if is_elementwise(user):
-                same = tables.agreement(value, user, operand)
-                graph.add_edge(tables.position[maker], tables.position[user], np.where(same, 0.0, UNLIKE))
+                same = factor_graph.agreement(value, user, operand)
+                graph.add_edge(factor_graph.position[maker], factor_graph.position[user], np.where(same, 0.0, UNLIKE))
 
 
-def _forbidden(node: Node, tables: Tables) -> np.ndarray:
+def _forbidden(node: Node, factor_graph: FactorGraph) -> np.ndarray:
     """[strategies], infinite where a strategy does not keep what a constraint asks."""
-    menu = tables.menus[node]
+    menu = factor_graph.menus[node]
     return np.array([0.0 if permits(node, menu.strategy(row)) else np.inf for row in range(len(menu))])
 
 
@@ -128,9 +131,9 @@ def _cause(node: Node, problem: Problem) -> Cause:
     return Cause(PRICED)
 
 
-def _told(costs: CostGraph, ways: Ways) -> str:
+def _description(costs: CostGraph, mesh_cuts: MeshCuts) -> str:
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(costs.counts.items()))
     stars = costs.counts.get("star", 0)
     exact = "each exact" if not stars else f"exact but for {stars} stars"
-    on = f" on {ways.told}" if ways.told else ""
+    on = f" on {mesh_cuts.description}" if mesh_cuts.description else ""
     return f"all strategies of all operators{on}; eliminations, {exact}: {counts or 'none'}"

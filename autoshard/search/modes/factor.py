@@ -18,8 +18,8 @@ from autoshard.plan.plan import CONFIGURED, GIVEN, Cause, Decision, Plan
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.problem import Problem
 from autoshard.search.registry import search_mode
-from autoshard.search.rules.spread_constraints import Spread, shortened
-from autoshard.search.rules.strategy_from_shardings import ANY, Wish, fitting, follow
+from autoshard.search.rules.spread_constraints import PropagatedShardings, shortened
+from autoshard.search.rules.strategy_from_shardings import ANY, TensorSharding, fitting, strategy_from_shardings
 from autoshard.util.errors import PlanError
 
 # Operators whose one purpose is that their result lies as asked.
@@ -39,26 +39,26 @@ def factor(problem: Problem) -> Plan:
             f"the search mode factor needs the shardings that are asked for, but {problem.graph.name!r} comes without; "
             "plan a model, a traced function or a StableHLO module"
         )
-    return _Following(problem, Spread(problem.work(), problem)).run()
+    return _Following(problem, PropagatedShardings(problem.work(), problem)).run()
 
 
 # -- strategies that follow them
 
 
 class _Following:
-    def __init__(self, problem: Problem, spread: Spread) -> None:
+    def __init__(self, problem: Problem, spread: PropagatedShardings) -> None:
         self.problem, self.graph, self.mesh, self.spread = problem, problem.graph, problem.mesh, spread
         self.chooser = chooser(problem.mesh, problem.hardware)
         self.layouts: dict[Value, Layout] = {}
         self.input_causes: dict[Value, Cause] = {}
         self.decisions: dict[Node, Decision] = {}
-        self.wishes = {value: spread.sharding(value) for value in self.graph.values}
+        self.shardings = {value: spread.sharding(value) for value in self.graph.values}
         bodies = [region for node in walk(self.graph.nodes) if manual_axes(node) for region in node.regions]
         self.manual = {node for region in bodies for node in walk(region.nodes)}
         inner = set(region_values(bodies))
         for value in inner_values(self.graph):
-            wish = spread.sharding(value)
-            self.wishes[value] = evenly(wish, value) if value in inner else wish
+            sharding = spread.sharding(value)
+            self.shardings[value] = evenly(sharding, value) if value in inner else sharding
         self.constant = self._constants()
 
     def _constants(self) -> set[Value]:
@@ -117,32 +117,32 @@ class _Following:
         return self._bounded(value, asked)[0]
 
     def _input(self, value: Value) -> None:
-        wish, given = self.wishes[value], self.problem.given.get(value)
+        sharding, given = self.shardings[value], self.problem.given.get(value)
         if given is not None:
             self.layouts[value], self.input_causes[value] = given, Cause(GIVEN)
             return
-        layout, lost = self._bounded(value, wish)
+        layout, lost = self._bounded(value, sharding)
         self.layouts[value] = layout
-        self.input_causes[value] = Cause(*self.spread.cause([value]), lost) if wish else Cause(GIVEN)
+        self.input_causes[value] = Cause(*self.spread.cause([value]), lost) if sharding else Cause(GIVEN)
 
-    def _bounded(self, value: Value, wish: Wish) -> tuple[Layout, tuple[str, ...]]:
+    def _bounded(self, value: Value, sharding: TensorSharding) -> tuple[Layout, tuple[str, ...]]:
         """The layout in which a value enters or leaves: what divides it, with nothing unreduced; and what is lost."""
-        if not isinstance(wish, Sharding):
+        if not isinstance(sharding, Sharding):
             return Layout.whole(self.mesh, value.type.rank), ()
         sizes = value.type.shape
-        layout = Layout(self.mesh, [fitting(size, dim.axes) for dim, size in zip(wish.dims, sizes, strict=True)])
-        if layout is wish.layout():
+        layout = Layout(self.mesh, [fitting(size, dim.axes) for dim, size in zip(sharding.dims, sizes, strict=True)])
+        if layout is sharding.layout():
             return layout, ()
-        return layout, (f"of {wish} stays [{layout}], as far as it divides {value.type} and is complete",)
+        return layout, (f"of {sharding} stays [{layout}], as far as it divides {value.type} and is complete",)
 
     def _followed(self, node: Node) -> tuple[Strategy, Cause]:
         """The strategy that follows the shardings of the node's operands and results, and its cause."""
-        operands = [ANY if value in self.constant else self.wishes[value] for value in node.operands]
-        results = [self.wishes[value] for value in node.results]
+        operands = [ANY if value in self.constant else self.shardings[value] for value in node.operands]
+        results = [self.shardings[value] for value in node.results]
         if node.op.name in _ASKING:
             operands = [ANY] * len(operands)
         sizes = tuple(of.elements for of in (*node.operand_types, *node.result_types))
-        strategy, lost = follow(node.rule, self.mesh, (*operands, *results), sizes)
+        strategy, lost = strategy_from_shardings(node.rule, self.mesh, (*operands, *results), sizes)
         if node in self.manual:
             strategy = _even(strategy)
         strategy = self._carrying(node, strategy)
@@ -153,7 +153,10 @@ class _Following:
 
     def _carrying(self, node: Node, strategy: Strategy) -> Strategy:
         """Terms of a sum pass through where the results are to be unreduced along the axes that the operands are."""
-        asked = [wish.unreduced if isinstance(wish, Sharding) else () for wish in map(self.wishes.get, node.results)]
+        asked = [
+            sharding.unreduced if isinstance(sharding, Sharding) else ()
+            for sharding in map(self.shardings.get, node.results)
+        ]
         if node.rule.reduction != "sum" or not asked or not all(asked):
             return strategy
         for carriers in node.op.linear:
@@ -169,8 +172,8 @@ class _Following:
         """What results should be unreduced along but are not."""
         lost = []
         for value, layout in zip(node.results, strategy.result_layouts, strict=True):
-            wish = self.wishes[value]
-            wanted = wish.unreduced if isinstance(wish, Sharding) else ()
+            sharding = self.shardings[value]
+            wanted = sharding.unreduced if isinstance(sharding, Sharding) else ()
             missing = [ref for ref in wanted if not any(one.contains(ref) for one in layout.partial)]
             if missing:
                 axes = ".".join(map(self.mesh.show_ref, missing))
@@ -187,11 +190,11 @@ class _Following:
     def _outputs(self) -> tuple[tuple[Layout, ...], list[str]]:
         """How outputs leave: as asked, where that divides; else as they come."""
         layouts, lost = list(self.problem.outputs(self.layouts)), []
-        for i, (value, wish) in enumerate(
+        for i, (value, sharding) in enumerate(
             zip(self.graph.outputs, self.spread.outputs, strict=False)
         ):  # first the program's own
-            if value not in self.graph.tied and wish is not None and wish.used:
-                layouts[i], missing = self._bounded(value, wish)
+            if value not in self.graph.tied and sharding is not None and sharding.used:
+                layouts[i], missing = self._bounded(value, sharding)
                 lost += [f"output {i} ({value.name}): {one}" for one in missing]
         return tuple(layouts), lost
 
@@ -205,9 +208,9 @@ class _Following:
 # -- inside of regions
 
 
-def evenly(wish: Wish, value: Value) -> Wish:
+def evenly(sharding: TensorSharding, value: Value) -> TensorSharding:
     """The part of a sharding that divides the value: what a manual computation has inside."""
-    return divisible(wish, value.type.shape) if isinstance(wish, Sharding) else wish
+    return divisible(sharding, value.type.shape) if isinstance(sharding, Sharding) else sharding
 
 
 def _even(strategy: Strategy) -> Strategy:

@@ -1,15 +1,15 @@
 """Search mode "optimal": the plan of least time among all strategies on whole mesh axes, with its proof.
 
-The graph becomes tables (`tables.py`), of which `settle.py` finds the least sum (`least_sum.py`). The sum is a bound
-below the seconds of every plan's program: works and redistributions as programs have them, collectives that programs do
-together without the latency that they share (`partition/bundling.py`). The plan of the least sum, or the default mode's
-if its program takes less time, is the answer: "seconds" is the price of its program, "bound" the least sum, "gap" what
-is between them, and "proven" is 1 where that is nothing. Copies that begin at nearer copies, and redistributions that
-are moved past operators, can bring the program of a plan below its sum; where they do so for the answer, its price is
-told as the bound, and nothing is proven.
+The graph becomes a factor graph (`factor_graph.py`), of which `exact/` finds the least sum (`over_mesh_cuts.py`). The
+sum is a bound below the seconds of every plan's program: works and redistributions as programs have them, collectives
+that programs do together without the latency that they share (`partition/bundling.py`). The plan of the least sum, or
+the default mode's if its program takes less time, is the answer: "seconds" is the price of its program, "bound" the
+least sum, "gap" what is between them, and "proven" is 1 where that is nothing. Copies that begin at nearer copies, and
+redistributions that are moved past operators, can bring the program of a plan below its sum; where they do so for the
+answer, its price is given as the bound, and nothing is proven.
 
-Where a mesh has so many axes that an operator would have more than `ways.MOST` strategies, neighbouring axes are used
-as one: then "restricted" is 1, and the proof is among the strategies of the "searched" ways to do so, which
+Where a mesh has so many axes that an operator would have more than `mesh_cuts.MOST` strategies, neighbouring axes are
+used as one: then "restricted" is 1, and the proof is among the strategies of the "searched" ways to do so, which
 `started_from` names, without redistributions of a dim between, say, 25 and 8 parts, or from terms of a sum along one
 axis to terms along another.
 """
@@ -22,13 +22,19 @@ from dataclasses import replace
 
 from autoshard.cost.memory import peak_memory
 from autoshard.plan.plan import Plan
-from autoshard.search.domains import Atoms
-from autoshard.search.exact.memory.within_limit import settle_within
-from autoshard.search.exact.over_mesh_cuts import OPTIMAL, counted, plan_of_choice, search_ways, tables_of
-from autoshard.search.exact.search import EQUAL, settle
+from autoshard.search.domains import MeshUnits
+from autoshard.search.exact.memory.within_limit import solve_within_limit
+from autoshard.search.exact.over_mesh_cuts import (
+    OPTIMAL,
+    counted,
+    factor_graph_of,
+    plan_of_assignment,
+    solve_over_mesh_cuts,
+)
+from autoshard.search.exact.search import EQUAL, solve
 from autoshard.search.memory_limit import MEMORY
-from autoshard.search.mesh_cuts import Ways
-from autoshard.search.modes.default import combined
+from autoshard.search.mesh_cuts import MeshCuts
+from autoshard.search.modes.default import sharding_propagation
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import cheapest, price_of, retold
 from autoshard.search.recompute import RECOMPUTE, recomputing
@@ -61,7 +67,7 @@ def optimal(problem: Problem) -> Plan:
         rivals = _rivals(problem)
         if not rivals:
             raise
-        return _known(problem, cheapest(problem, rivals), str(refused))
+        return _unproven(problem, cheapest(problem, rivals), str(refused))
     return _priced(problem, found)
 
 
@@ -73,27 +79,27 @@ def _priced(problem: Problem, found: Plan) -> Plan:
     """The plan, or the default mode's if its program costs less, with what is known of the program's price."""
     best, stats = cheapest(problem, (found, *_rivals(problem))), found.search_stats
     seconds = price_of(problem, best)
-    told = {**stats, "sum": stats["seconds"], "seconds": seconds}
+    known = {**stats, "sum": stats["seconds"], "seconds": seconds}
     if "bound" in stats:
         bound = min(stats["bound"], seconds)
         gap = (seconds - bound) / seconds if seconds else 0.0
-        told |= {"bound": bound, "gap": gap, "proven": float(abs(seconds - stats["bound"]) <= EQUAL * seconds)}
-    so_far(seconds, told.get("bound"))
+        known |= {"bound": bound, "gap": gap, "proven": float(abs(seconds - stats["bound"]) <= EQUAL * seconds)}
+    so_far(seconds, known.get("bound"))
     started = found.started_from if best.search == NAME else f"{found.started_from}; {best.started_from}"
-    return retold(best, search=NAME, started_from=started, search_stats=told)
+    return retold(best, search=NAME, started_from=started, search_stats=known)
 
 
-def _known(problem: Problem, plan: Plan, told: str) -> Plan:
-    """A plan of which nothing is proven: why is told."""
+def _unproven(problem: Problem, plan: Plan, why: str) -> Plan:
+    """The plan with the statement that nothing is proven of it, and why."""
     stats = {"seconds": price_of(problem, plan), "bound": 0.0, "gap": 1.0, "proven": 0.0}
-    return retold(plan, search=NAME, started_from=f"{plan.started_from}; {told}", search_stats=stats)
+    return retold(plan, search=NAME, started_from=f"{plan.started_from}; {why}", search_stats=stats)
 
 
 def _rivals(problem: Problem) -> tuple[Plan, ...]:
     """The plan of the default mode, if it finds one within the limit of memory."""
     limit = problem.options.get(MEMORY)
     with suppress(PlanError):
-        plan = combined(replace(problem, options=_limit_alone(problem)))
+        plan = sharding_propagation(replace(problem, options=_limit_alone(problem)))
         if limit is None or peak_memory(plan) <= limit:
             return (plan,)
     return ()
@@ -106,32 +112,34 @@ def _limit_alone(problem: Problem) -> dict[str, object]:
 def _optimal(problem: Problem) -> Plan:
     limit = _time_limit(problem)
     if problem.options.get(MEMORY) is None:
-        ways = Ways(problem)
-        return _told(plan_of_choice(*search_ways(problem, limit, ways=ways)), ways)
+        mesh_cuts = MeshCuts(problem)
+        return _described(plan_of_assignment(*solve_over_mesh_cuts(problem, limit, mesh_cuts=mesh_cuts)), mesh_cuts)
     return _within_memory(problem, limit)
 
 
 def _within_memory(problem: Problem, time_limit: float) -> Plan:
     """The best plan over the ways within the memory limit."""
-    ways = Ways(problem)
+    mesh_cuts = MeshCuts(problem)
     plans, refused = [], []
-    for atoms in ways:
+    for units in mesh_cuts:
         try:
-            plans.append(_planned(problem, atoms, time_limit / ways.total))
-            ways.note(plans[-1].search_stats["seconds"])
+            plans.append(_planned(problem, units, time_limit / mesh_cuts.total))
+            mesh_cuts.note(plans[-1].search_stats["seconds"])
         except MemoryLimitError as error:
             refused.append(error)
     if not plans:
         raise min(refused, key=lambda error: error.needed)
     best = min(plans, key=lambda plan: plan.search_stats["seconds"])
-    known = {**best.search_stats, **counted(ways, len(ways.searched))}
-    best = _told(replace(best, search_stats=known), ways)
+    known = {**best.search_stats, **counted(mesh_cuts, len(mesh_cuts.searched))}
+    best = _described(replace(best, search_stats=known), mesh_cuts)
     return _bounded(best, min(plan.search_stats["bound"] for plan in plans))
 
 
-def _told(plan: Plan, ways: Ways) -> Plan:
+def _described(plan: Plan, mesh_cuts: MeshCuts) -> Plan:
     """The plan, which says of which strategies it speaks."""
-    return replace(plan, started_from=f"{plan.started_from} on {ways.told}") if ways.told else plan
+    return (
+        replace(plan, started_from=f"{plan.started_from} on {mesh_cuts.description}") if mesh_cuts.description else plan
+    )
 
 
 def _bounded(plan: Plan, bound: float) -> Plan:
@@ -154,12 +162,12 @@ def _time_limit(problem: Problem) -> float:
     return seconds
 
 
-def _planned(problem: Problem, atoms: Atoms, time_limit: float) -> Plan:
+def _planned(problem: Problem, units: MeshUnits, time_limit: float) -> Plan:
     """The best plan in one way that keeps the memory limit."""
-    tables, limit, started = tables_of(problem, atoms), problem.options[MEMORY], now()
-    settled = settle(tables, time_limit / 2)
-    plan = plan_of_choice(tables, settled)
+    factor_graph, limit, started = factor_graph_of(problem, units), problem.options[MEMORY], now()
+    solution = solve(factor_graph, time_limit / 2)
+    plan = plan_of_assignment(factor_graph, solution)
     if peak_memory(plan) <= limit:
         return plan
     left = time_limit - (now() - started)
-    return plan_of_choice(tables, settle_within(tables, limit, left, settled.bound))
+    return plan_of_assignment(factor_graph, solve_within_limit(factor_graph, limit, left, solution.bound))

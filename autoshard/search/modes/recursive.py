@@ -7,7 +7,7 @@ round already; among equal ones that which leaves fewest bytes on a rank, as the
 operators say. An operator that nothing is gained for stays as it is. That takes rounds x operators x dims.
 
 Configured operators are kept as they are, as in all modes (MindSpore's ignores most of them). Where all that costs more
-than nothing propagated at all (`unpropagated`), nothing is. Options are those of `algorithm.py`.
+than nothing propagated at all (`unpropagated`), nothing is. Options are those of `algo_parameters.py`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, size_of
 from autoshard.plan.plan import CONFIGURED, PRICED, Cause, Plan
 from autoshard.search.algo_parameters import NAMES, SearchParameters, is_elementwise
-from autoshard.search.assignment import Draft, Pricing
+from autoshard.search.assignment import Assignment, Pricing
 from autoshard.search.causes import plan_of
-from autoshard.search.constraints import asked_of, asks, strategy_of
+from autoshard.search.constraints import constraint_sharding, constraint_strategy, is_constraint
 from autoshard.search.domains import primes
 from autoshard.search.greedy.bfs import unpropagated
 from autoshard.search.greedy.choose import chooser
@@ -56,9 +56,9 @@ def recursive_programming(problem: Problem) -> Plan:
 def cut_in_rounds(problem: Problem) -> Plan:
     """What all rounds lead to, whatever it costs."""
     cuts = _Cuts(problem, SearchParameters.of(problem.options))
-    draft = Draft(Pricing(problem, cuts.prices), cuts.strategies())
+    assignment = Assignment(Pricing(problem, cuts.prices), cuts.strategies())
     told = f"{len(cuts.pieces)} rounds over {len(cuts.units)} operators, heaviest first"
-    return plan_of(problem, draft, cuts.cause, told, NAME)
+    return plan_of(problem, assignment, cuts.cause, told, NAME)
 
 
 class _Cuts:
@@ -68,9 +68,9 @@ class _Cuts:
         self.pieces = [piece for axis in self.mesh.all_axes for piece in primes(axis)]
         self.fixed = dict(problem.configured)
         for node in self.graph.nodes:
-            asked = asked_of(node, self.mesh) if asks(node) and node not in self.fixed else None
+            asked = constraint_sharding(node, self.mesh) if is_constraint(node) and node not in self.fixed else None
             if asked is not None:
-                self.fixed[node] = strategy_of(node, asked)
+                self.fixed[node] = constraint_strategy(node, asked)
         self.units = sorted(self._units(), key=lambda unit: -sum(map(self._weight, unit)))
         self.cut: dict[Node, Strategy] = {node: whole(node.rule, self.mesh) for node in self.graph.nodes}
         self.decided: dict[Node, Strategy] = {}

@@ -1,4 +1,4 @@
-"""What people ask for, spread over the program by rules: the part of the search mode "factor" before any strategy.
+"""Constraints and given shardings, propagated over the program by rules: mode "factor" before any strategy.
 
 Propagation works on the program as it was given, with its calls and barriers, and a plan on a graph without them; here
 what one says of its values finds those of the other.
@@ -20,7 +20,7 @@ from autoshard.propagate.run import Log, propagate
 from autoshard.propagate.values import get_sharding, holder
 from autoshard.propagate.work import Block, Op, Val, Work
 from autoshard.search.problem import Path, Place, Problem
-from autoshard.search.rules.strategy_from_shardings import ANY, Wish
+from autoshard.search.rules.strategy_from_shardings import ANY, TensorSharding
 from autoshard.util.errors import PlanError
 
 ASKED = "asked"
@@ -53,7 +53,7 @@ def _closed(layout: Layout, mesh_name: str) -> Sharding:
 # -- where shardings end up
 
 
-class Spread:
+class PropagatedShardings:
     """The shardings after propagation, by place; several where a constant was copied for its uses."""
 
     def __init__(self, work: Work, problem: Problem) -> None:
@@ -92,7 +92,7 @@ class Spread:
         """What stands for a value of the problem's graph; nothing if nobody needs it."""
         return self.found.get(self.problem.places.get(value, ((), value)), [])
 
-    def sharding(self, value: Value) -> Wish:
+    def sharding(self, value: Value) -> TensorSharding:
         """ANY if the copies of a constant differ; None for what says nothing."""
         found = dict.fromkeys(map(get_sharding, self.vals(value)))
         if len(found) > 1:

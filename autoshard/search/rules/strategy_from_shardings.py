@@ -89,12 +89,14 @@ def _taken(rule: Rule, axes: Sequence[Refs], factor: int, refs: Refs) -> Refs:
 
 ANY = "any"
 """Stands for the sharding of a tensor that can be had in any layout without communication, such as a constant."""
-Wish = Sharding | str | None
+TensorSharding = Sharding | str | None
 Lost = tuple[str, ...]
 
 
 @lru_cache(maxsize=1 << 12)
-def follow(rule: Rule, mesh: Mesh, wishes: tuple[Wish, ...], sizes: tuple[int, ...]) -> tuple[Strategy, Lost]:
+def strategy_from_shardings(
+    rule: Rule, mesh: Mesh, shardings: tuple[TensorSharding, ...], sizes: tuple[int, ...]
+) -> tuple[Strategy, Lost]:
     """The strategy of an operator with that rule, and for each split that is left out why.
 
     Args:
@@ -102,7 +104,7 @@ def follow(rule: Rule, mesh: Mesh, wishes: tuple[Wish, ...], sizes: tuple[int, .
         sizes: numbers of elements of these tensors.
     """
     full = completed(_as_run(rule))
-    rows = [_row(tensor, wish) for tensor, wish in zip(wiring(full).tensors, wishes, strict=True)]
+    rows = [_row(tensor, sharding) for tensor, sharding in zip(wiring(full).tensors, shardings, strict=True)]
     wanted = find_common_axes(full, rows, sizes)
     for i, factor in enumerate(rule.factors):
         if not factor.splittable:  # its axes may have been given to others
@@ -111,7 +113,7 @@ def follow(rule: Rule, mesh: Mesh, wishes: tuple[Wish, ...], sizes: tuple[int, .
         if leader != i:
             wanted[leader], wanted[i] = wanted[leader] or wanted[i], ()
     _look_up(rule, wanted, sizes)
-    wanted[: len(rule.factors)] = _fewest(rule, mesh, wanted[: len(rule.factors)], rows, wishes)
+    wanted[: len(rule.factors)] = _fewest(rule, mesh, wanted[: len(rule.factors)], rows, shardings)
     axes, lost = _runnable(rule, mesh, wanted[: len(rule.factors)])
     axes, moves = moved_axes(rule, axes, wanted[: len(rule.factors)])
     names = [factor.name for factor in rule.factors]
@@ -122,13 +124,17 @@ def follow(rule: Rule, mesh: Mesh, wishes: tuple[Wish, ...], sizes: tuple[int, .
 
 
 def _fewest(
-    rule: Rule, mesh: Mesh, wanted: list[Refs], rows: Sequence[TensorFactorShardings], wishes: Sequence[Wish]
+    rule: Rule,
+    mesh: Mesh,
+    wanted: list[Refs],
+    rows: Sequence[TensorFactorShardings],
+    shardings: Sequence[TensorSharding],
 ) -> list[Refs]:
     """Where tensors want the same axes for two factors: the choice by which fewer elements move.
 
     Shardy decides by the sizes of tensors alone; so tokens that go to their experts would take more than an all-to-all.
     """
-    unreduced = any(wish.unreduced for wish in wishes if isinstance(wish, Sharding))
+    unreduced = any(sharding.unreduced for sharding in shardings if isinstance(sharding, Sharding))
     if unreduced or any(
         _apart(refs, [ref for one in wanted[:i] for ref in one]) != refs for i, refs in enumerate(wanted)
     ):
@@ -144,23 +150,23 @@ def _fewest(
         tried = [asked if j == i else () if j == rivals[0] else refs for j, refs in enumerate(wanted)]
         if not is_runnable(rule, list(map(size_of, tried))):
             continue
-        fewest = _moved(rule, mesh, best, wishes) if fewest is None else fewest
-        moved = _moved(rule, mesh, tried, wishes)
+        fewest = _moved(rule, mesh, best, shardings) if fewest is None else fewest
+        moved = _moved(rule, mesh, tried, shardings)
         if moved < fewest:
             best, fewest = tried, moved
     return best
 
 
-def _moved(rule: Rule, mesh: Mesh, axes: Sequence[Refs], wishes: Sequence[Wish]) -> float:
+def _moved(rule: Rule, mesh: Mesh, axes: Sequence[Refs], shardings: Sequence[TensorSharding]) -> float:
     """Elements that a rank receives between the shardings around an operator and its strategy's."""
     strategy = Strategy(rule, mesh, tuple(axes))
     total, count = 0.0, len(rule.operands)
     layouts = (*strategy.operand_layouts, *strategy.result_layouts)
     for i, (layout, tensor) in enumerate(zip(layouts, (*rule.operands, *rule.results), strict=True)):
-        wish = wishes[i]
-        if wish is ANY:
+        sharding = shardings[i]
+        if sharding is ANY:
             continue
-        dims = [dim.axes for dim in wish.dims] if isinstance(wish, Sharding) else [()] * layout.rank
+        dims = [dim.axes for dim in sharding.dims] if isinstance(sharding, Sharding) else [()] * layout.rank
         around = Layout(mesh, dims)
         before, after = (around, layout) if i < count else (layout, around)
         shape = evened(before, after, [math.prod(rule.factors[j].size for j in dim) for dim in tensor])
@@ -198,12 +204,12 @@ def _as_run(rule: Rule) -> Rule:
     return replace(rule, factors=tuple(factors))
 
 
-def _row(tensor: TensorFactors, wish: Wish) -> TensorFactorShardings:
-    if wish is ANY:
+def _row(tensor: TensorFactors, sharding: TensorSharding) -> TensorFactorShardings:
+    if sharding is ANY:
         none = (None,) * len(tensor.sizes)
         return TensorFactorShardings(none, {}, (False,) * len(tensor.sizes), ())
-    if isinstance(wish, Sharding):
-        return to_factors(tensor, wish)
+    if isinstance(sharding, Sharding):
+        return to_factors(tensor, sharding)
     own = {factor for dim in tensor.dims for factor in dim}
     axes = tuple(() if i in own else None for i in range(len(tensor.sizes)))
     return TensorFactorShardings(axes, {}, tuple(i in own for i in range(len(tensor.sizes))), ())

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.search.exact.memory.copies import Copies, Want
-from autoshard.search.exact.memory.rows import MemoryRows, RowPiece
+from autoshard.search.exact.memory.copies import CopyUse, LiveCopies
+from autoshard.search.exact.memory.rows import MemoryRows, RowTerm
 from autoshard.search.exact.wcsp import highs
-from autoshard.search.factor_graph import MovePrice, Tables
-from autoshard.search.multi_layout import Shared
+from autoshard.search.factor_graph import FactorGraph, ValueFactor
+from autoshard.search.multi_layout import MultiLayoutCost
 
 # A linear program in whole numbers while it is collected, column by column and line by line, for HiGHS.
 
@@ -30,7 +30,7 @@ class LinearSolution:
     impossible: bool
 
 
-class Lines:
+class SparseRows:
     """Rows of a sparse matrix while they are collected: sums of columns, and what these are to be."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class LinearProgram:
         self.cost: list[float] = []
         self.upper: list[float] = []
         self.constant, self.choices = 0.0, 0
-        self.equal, self.below = Lines(), Lines()
+        self.equal, self.below = SparseRows(), SparseRows()
 
     @property
     def size(self) -> int:
@@ -130,7 +130,7 @@ class ColumnGroup:
 
 
 @dataclass(frozen=True, eq=False)
-class Uses:
+class ValueUses:
     """Who uses a value: the maker's group and the numbers of its kinds, per use a group and the pairs, and which use
     has which number."""
 
@@ -140,7 +140,7 @@ class Uses:
     number: dict[tuple[int, int], int]
 
 
-class PricedColumns(LinearProgram):
+class CostColumns(LinearProgram):
     """The choices `keep` of tables, of which each variable makes one; `work`: whether their prices count.
 
     Attributes:
@@ -150,12 +150,12 @@ class PricedColumns(LinearProgram):
         fine: per maker and user, kinds of both with a column for each pair.
     """
 
-    def __init__(self, tables: Tables, keep: Sequence[np.ndarray], work: bool) -> None:
+    def __init__(self, factor_graph: FactorGraph, keep: Sequence[np.ndarray], work: bool) -> None:
         super().__init__()
         self.keep, self.work = keep, work
         self._groups: dict[tuple, ColumnGroup] = {}
         self._pairs: dict[tuple, np.ndarray] = {}
-        self.uses: dict[int, Uses] = {}
+        self.uses: dict[int, ValueUses] = {}
         self.fine: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
         self.first = np.concatenate([[0], np.cumsum([len(kept) for kept in keep])]).astype(int)
         self.choices = int(self.first[-1])
@@ -164,11 +164,11 @@ class PricedColumns(LinearProgram):
             self.equal.add(np.arange(self.first[v], self.first[v] + len(kept)), np.ones(len(kept)), 1.0)
         self.one = self.column()
         self.equal.add([self.one], [1.0], 1.0)
-        for v, costs in enumerate(tables.unary):
+        for v, costs in enumerate(factor_graph.unary):
             if len(costs):
                 self._pay_alone(v, costs)
-        for price in tables.prices:
-            self._price(price)
+        for factor in factor_graph.factors:
+            self._factor(factor)
 
     def choice(self, columns: np.ndarray) -> tuple[int, ...]:
         """The choice that has the largest column of each variable."""
@@ -226,32 +226,34 @@ class PricedColumns(LinearProgram):
     def _pay_alone(self, v: int, costs: np.ndarray) -> None:
         self._pay(np.arange(self.first[v], self.first[v + 1]), costs[self.keep[v]])
 
-    def _price(self, price: MovePrice) -> None:
-        kinds_of_maker = np.unique(price.shared.maker[self.keep[price.scope[0]]])
-        shared = restricted_to(price.shared, [self.keep[v] for v in price.scope])
-        maker = self.group(price.scope[0], shared.maker)
-        if shared.base.any():
-            self._pay_alone_at(price.scope[0], shared.base[shared.maker])
-        if not shared.users:
+    def _factor(self, factor: ValueFactor) -> None:
+        kinds_of_maker = np.unique(factor.multi_layout.maker[self.keep[factor.scope[0]]])
+        multi_layout = restricted_to(factor.multi_layout, [self.keep[v] for v in factor.scope])
+        maker = self.group(factor.scope[0], multi_layout.maker)
+        if multi_layout.base.any():
+            self._pay_alone_at(factor.scope[0], multi_layout.base[multi_layout.maker])
+        if not multi_layout.users:
             return
-        if len(shared.users) == 1:
-            user = self.group(price.scope[1], shared.kinds[0])
+        if len(multi_layout.users) == 1:
+            user = self.group(factor.scope[1], multi_layout.kinds[0])
             table = self.pair(maker, user)
-            costs = shared.by_kinds - shared.base[:, None]
+            costs = multi_layout.by_kinds - multi_layout.base[:, None]
             self._pay(table, costs)
-            self._note(price.scope[0], price.scope[1], shared.maker, shared.kinds[0], table)
+            self._note(factor.scope[0], factor.scope[1], multi_layout.maker, multi_layout.kinds[0], table)
             return
         uses: list[tuple[ColumnGroup, np.ndarray | None]] = []
-        self.uses[id(price)] = Uses(maker, kinds_of_maker, uses, {})
-        for user, (v, wants, kinds) in enumerate(zip(price.scope[1:], shared.users, shared.kinds, strict=True)):
+        self.uses[id(factor)] = ValueUses(maker, kinds_of_maker, uses, {})
+        for user, (v, wants, kinds) in enumerate(
+            zip(factor.scope[1:], multi_layout.users, multi_layout.kinds, strict=True)
+        ):
             for use in range(wants.shape[1]):
                 labels = wants[kinds, use]
                 group = self.group(v, labels)
-                self.uses[id(price)].number[user, use] = len(uses)
+                self.uses[id(factor)].number[user, use] = len(uses)
                 uses.append((group, self.pair(maker, group)))
-                self._note(price.scope[0], v, shared.maker, labels, uses[-1][1])
+                self._note(factor.scope[0], v, multi_layout.maker, labels, uses[-1][1])
         for layout in np.unique(np.concatenate([group.kinds for group, _ in uses])).tolist():
-            self._copies(uses, layout, shared.seconds[:, layout])
+            self._copies(uses, layout, multi_layout.seconds[:, layout])
 
     def _pay_alone_at(self, v: int, costs: np.ndarray) -> None:
         self._pay(np.arange(self.first[v], self.first[v + 1]), costs)
@@ -286,18 +288,18 @@ class PricedColumns(LinearProgram):
             self.fine.setdefault((v, u), []).append((by_maker, by_user, table))
 
 
-def restricted_to(shared: Shared, keep: Sequence[np.ndarray]) -> Shared:
+def restricted_to(multi_layout: MultiLayoutCost, keep: Sequence[np.ndarray]) -> MultiLayoutCost:
     """The same with only some choices; layouts keep their numbers."""
-    rows, maker = np.unique(shared.maker[keep[0]], return_inverse=True)
+    rows, maker = np.unique(multi_layout.maker[keep[0]], return_inverse=True)
     users, kinds = [], []
-    for wants, kind, kept in zip(shared.users, shared.kinds, keep[1:], strict=True):
+    for wants, kind, kept in zip(multi_layout.users, multi_layout.kinds, keep[1:], strict=True):
         used, which = np.unique(kind[kept], return_inverse=True)
         users.append(wants[used])
         kinds.append(which)
-    return Shared(shared.seconds[rows], shared.base[rows], maker, tuple(users), tuple(kinds))
+    return MultiLayoutCost(multi_layout.seconds[rows], multi_layout.base[rows], maker, tuple(users), tuple(kinds))
 
 
-class RowsProgram(PricedColumns):
+class MemoryProgram(CostColumns):
     """The program of the choices `keep`; the rows of no moment are in it at first.
 
     With `work` the sum of prices is minimized, and bytes above `limit` cost `excess` seconds per `limit` of them;
@@ -305,7 +307,7 @@ class RowsProgram(PricedColumns):
     """
 
     def __init__(self, rows: MemoryRows, keep: Sequence[np.ndarray], limit: int, excess: float, work: bool) -> None:
-        super().__init__(rows.tables, keep, work)
+        super().__init__(rows.factor_graph, keep, work)
         self.rows, self.limit = rows, limit
         self.allowed = limit if work else 0
         self.moments: dict[int, int] = {}
@@ -316,7 +318,7 @@ class RowsProgram(PricedColumns):
 
     # -- rows
 
-    def _bytes(self, piece: RowPiece) -> tuple[np.ndarray | None, np.ndarray]:
+    def _bytes(self, piece: RowTerm) -> tuple[np.ndarray | None, np.ndarray]:
         """Columns of a piece and the bytes of each."""
         kept = [self.keep[v] for v in piece.scope]
         if len(piece.scope) == 1:
@@ -357,14 +359,14 @@ class RowsProgram(PricedColumns):
         self.moments[moment] = len(self.below.right)
         self.below.add(np.concatenate(columns), np.concatenate(numbers), (self.allowed - constant) / self.limit)
 
-    def _lying(self, copies: Copies, moment: int) -> list[tuple[int, int]]:
+    def _lying(self, copies: LiveCopies, moment: int) -> list[tuple[int, int]]:
         """Columns for the copies of a value that lie in memory at a moment, with the bytes of each."""
         sides = copies.at(moment)
         if not sides[0] and not sides[1]:
             return []
         key = (id(copies), *(tuple((want.user, want.use) for want in side) for side in sides))
         if key not in self._live:
-            uses = self.uses[id(copies.price)]
+            uses = self.uses[id(copies.factor)]
             self._live[key] = []
             for row, kind in enumerate(uses.rows.tolist()):
                 for layout in np.flatnonzero(copies.nbytes[kind]).tolist():
@@ -376,13 +378,13 @@ class RowsProgram(PricedColumns):
                         self._live[key].append((column, int(copies.nbytes[kind, layout])))
         return self._live[key]
 
-    def _moving(self, copies: Copies, moment: int) -> list[tuple[int, int]]:
+    def _moving(self, copies: LiveCopies, moment: int) -> list[tuple[int, int]]:
         """Columns for the buffers of users behind others that have a value brought at a moment, and their bytes."""
-        found, uses = [], self.uses[id(copies.price)]
+        found, uses = [], self.uses[id(copies.factor)]
         for want in copies.wants:
             if want.begin != moment or want.behind is None:
                 continue
-            before = Want(*want.behind, 0, 0)
+            before = CopyUse(*want.behind, 0, 0)
             for row, kind in enumerate(uses.rows.tolist()):
                 for layout in np.flatnonzero(copies.moving[kind]).tolist():
                     mine = self._wanting(uses, want, row, layout)
@@ -395,7 +397,7 @@ class RowsProgram(PricedColumns):
                     found.append((column, int(copies.moving[kind, layout])))
         return found
 
-    def _wanting(self, uses: Uses, want: Want, row: int, layout: int) -> int | None:
+    def _wanting(self, uses: ValueUses, want: CopyUse, row: int, layout: int) -> int | None:
         """The column of: the maker is of kind number `row` and the user wants the layout; None if it never does."""
         group, table = uses.each[uses.number[want.user, want.use]]
         place = int(np.searchsorted(group.kinds, layout))
@@ -429,7 +431,7 @@ class RowsProgram(PricedColumns):
         term = self.rows.model.terms[number]
         spot: list[tuple[int, tuple[int, ...]]] = []
         for variable in term.variables:
-            v = self.rows.tables.position[variable]
+            v = self.rows.factor_graph.position[variable]
             reads = [part.read for part in term.parts if part.variable is variable]
             listed = self.rows.choices(v)
             mine = [(read, read(listed[choice[v]])) for read in reads]

@@ -1,6 +1,6 @@
 """Copies of a value that several operators use: bytes of a layout from the first to the last of those that want it so.
 
-The users part into groups that share a copy, as they do for its price (`shared_messages.py`); a group's copy lies in
+The users part into groups that share a copy, as they do for its price (`min_marginals.py`); a group's copy lies in
 memory over the group's span of moments, whose price per byte the messages add.
 """
 
@@ -18,14 +18,14 @@ from autoshard.cost.memory import change_bytes
 from autoshard.cost.schedule import GraphMoments, Use
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
-from autoshard.search.exact.memory.spans import Spanned
+from autoshard.search.exact.memory.spans import SpanCost
 from autoshard.search.exact.min_marginals import MOST
-from autoshard.search.factor_graph import MovePrice, Tables
-from autoshard.search.multi_layout import Shared
+from autoshard.search.factor_graph import FactorGraph, ValueFactor
+from autoshard.search.multi_layout import MultiLayoutCost
 
 
 @dataclass(frozen=True)
-class Want:
+class CopyUse:
     """User number `user` of a value wants its layout number `use` at the moments begin..end.
 
     `behind` is the user (and its use) that had it brought just before, if that is one of the others.
@@ -74,15 +74,15 @@ class CopySizes:
 
 
 @dataclass(frozen=True, eq=False)
-class Copies:
+class LiveCopies:
     """All copies of one value: [kinds of the maker, layouts] bytes, and who wants one when.
 
     `moving` are the buffers while one is made; a user behind one that wants the same needs none.
     """
 
-    price: MovePrice
+    factor: ValueFactor
     sizes: CopySizes
-    wants: tuple[Want, ...]
+    wants: tuple[CopyUse, ...]
 
     @property
     def nbytes(self) -> np.ndarray:
@@ -94,9 +94,9 @@ class Copies:
 
     @property
     def scope(self) -> tuple[int, ...]:
-        return self.price.scope
+        return self.factor.scope
 
-    def at(self, moment: int) -> tuple[list[Want], list[Want], list[Want]]:
+    def at(self, moment: int) -> tuple[list[CopyUse], list[CopyUse], list[CopyUse]]:
         """Who wants a copy now, and who did before and does later (if both are, what they share stays)."""
         now = [want for want in self.wants if want.begin <= moment <= want.end]
         before = [want for want in self.wants if want.end < moment]
@@ -105,32 +105,32 @@ class Copies:
 
     def held(self, choice: Sequence[int], moment: int) -> int:
         """Bytes at a moment under a choice."""
-        shared = self.price.shared
+        multi_layout = self.factor.multi_layout
 
-        def layouts(wants: list[Want]) -> set[int]:
+        def layouts(wants: list[CopyUse]) -> set[int]:
             return {self._layout(choice, one.user, one.use) for one in wants}
 
         now, before, after = map(layouts, self.at(moment))
-        row = shared.maker[choice[self.scope[0]]]
+        row = multi_layout.maker[choice[self.scope[0]]]
         return int(sum(self.nbytes[row, layout] for layout in now | (before & after)))
 
-    def moved(self, choice: Sequence[int], want: Want) -> int:
+    def moved(self, choice: Sequence[int], want: CopyUse) -> int:
         """Bytes of buffers under a choice when a user behind another has it brought."""
         assert want.behind is not None
         layout, before = self._layout(choice, want.user, want.use), self._layout(choice, *want.behind)
-        row = self.price.shared.maker[choice[self.scope[0]]]
+        row = self.factor.multi_layout.maker[choice[self.scope[0]]]
         return 0 if layout == before else int(self.moving[row, layout])
 
     def _layout(self, choice: Sequence[int], user: int, use: int) -> int:
-        shared = self.price.shared
-        return int(shared.users[user][shared.kinds[user][choice[self.scope[user + 1]]], use])
+        multi_layout = self.factor.multi_layout
+        return int(multi_layout.users[user][multi_layout.kinds[user][choice[self.scope[user + 1]]], use])
 
     @cached_property
     def brought(self) -> list[tuple[int, ...]]:
         """Per set of users, the moments at which one of them surely has a copy made that it shares with the set."""
-        shared, found = self.price.shared, []
-        single = [user for user, wants in enumerate(shared.users[:MOST]) if wants.shape[1] == 1]
-        for bits in range(1 << min(len(shared.users), MOST)):
+        multi_layout, found = self.factor.multi_layout, []
+        single = [user for user, wants in enumerate(multi_layout.users[:MOST]) if wants.shape[1] == 1]
+        for bits in range(1 << min(len(multi_layout.users), MOST)):
             mine = (want for want in self.wants if want.user in single and bits >> want.user & 1)
             alone = (want for want in mine if want.behind is not None and want.behind[0] in single)
             found.append(tuple(want.begin for want in alone if want.behind and not bits >> want.behind[0] & 1))
@@ -139,7 +139,7 @@ class Copies:
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
         """Per set of users (of the first MOST, as bits), the moments that a copy which they share lies at least."""
-        count = min(len(self.price.shared.users), MOST)
+        count = min(len(self.factor.multi_layout.users), MOST)
         own = [[want for want in self.wants if want.user == user] for user in range(count)]
         begins = [max(want.begin for want in wants) for wants in own]
         ends = [min(want.end for want in wants) for wants in own]
@@ -153,39 +153,46 @@ class Copies:
         moving = (sum(float(total[moment + 1] - total[moment]) for moment in moments) for moments in self.brought)
         return tuple(zip(lying, moving, strict=True))
 
-    def priced(self, shared: Shared, weights: tuple[tuple[float, float], ...]) -> Shared:
+    def priced(self, multi_layout: MultiLayoutCost, weights: tuple[tuple[float, float], ...]) -> MultiLayoutCost:
         """The value's price with bytes added."""
         if not any(map(any, weights)):
-            return shared
-        parts = (shared.seconds, shared.base, shared.maker, shared.users, shared.kinds)
+            return multi_layout
+        parts = (multi_layout.seconds, multi_layout.base, multi_layout.maker, multi_layout.users, multi_layout.kinds)
         moving = self.moving if any(moving for _, moving in weights) else np.zeros_like(self.nbytes)
-        return Spanned(*parts, self.nbytes, moving, weights)
+        return SpanCost(*parts, self.nbytes, moving, weights)
 
 
-def copies_of(tables: Tables, price: MovePrice, schedule: GraphMoments, known: dict, listed) -> Copies | None:
+def live_copies_of(
+    factor_graph: FactorGraph, factor: ValueFactor, schedule: GraphMoments, known: dict, listed
+) -> LiveCopies | None:
     """The copies of a value with several users; `listed(place)` are the choices of a variable. None: one user only."""
-    value, shared = price.value, price.shared
-    if len(shared.users) < 2 or not value.type.rank:
+    value, multi_layout = factor.value, factor.multi_layout
+    if len(multi_layout.users) < 2 or not value.type.rank:
         return None
-    wants = tuple(_wants(tables, price, schedule))
-    key = (value.type, id(shared), value in schedule.strided, *(id(tables.choices[place]) for place in price.scope))
+    wants = tuple(_wants(factor_graph, factor, schedule))
+    key = (
+        value.type,
+        id(multi_layout),
+        value in schedule.strided,
+        *(id(factor_graph.choices[place]) for place in factor.scope),
+    )
     if key not in known:
-        known[key] = _sizes(tables, price, wants, listed, schedule)
-    return Copies(price, known[key], wants)
+        known[key] = _sizes(factor_graph, factor, wants, listed, schedule)
+    return LiveCopies(factor, known[key], wants)
 
 
-def _wants(tables: Tables, price: MovePrice, schedule: GraphMoments):
-    value, graph = price.value, tables.graph
+def _wants(factor_graph: FactorGraph, factor: ValueFactor, schedule: GraphMoments):
+    value, graph = factor.value, factor_graph.graph
     users: dict[int, list] = {}
     for node, place in graph.users[value]:
-        users.setdefault(tables.position[node], []).append((node, place))
+        users.setdefault(factor_graph.position[node], []).append((node, place))
     into = graph.tied.get(value)
     if into is not None and into is not value and value in graph.outputs:
-        users.setdefault(tables.position[into], []).append((None, None))
+        users.setdefault(factor_graph.position[into], []).append((None, None))
     uses = schedule.uses[value]
     names: dict[tuple[int, int], list[Use]] = {}
     of_use: dict[Use, tuple[int, int]] = {}
-    for user, at in enumerate(price.scope[1:]):
+    for user, at in enumerate(factor.scope[1:]):
         for use, (node, place) in enumerate(users[at]):
             for one in uses:
                 if one.node is node and place in (None, one.place):
@@ -194,36 +201,38 @@ def _wants(tables: Tables, price: MovePrice, schedule: GraphMoments):
     for (user, use), mine in names.items():
         behind = [of_use.get(uses[i - 1]) for i, one in enumerate(uses) if i and one in mine]
         before = behind[0] if len(behind) == len(mine) == 1 else None
-        yield Want(user, use, max(one.begin for one in mine), min(one.end for one in mine), before)
+        yield CopyUse(user, use, max(one.begin for one in mine), min(one.end for one in mine), before)
 
 
-def _sizes(tables: Tables, price: MovePrice, wants: Sequence[Want], listed, schedule: GraphMoments) -> CopySizes:
-    value, shared = price.value, price.shared
-    kinds, first = np.unique(shared.maker, return_index=True)
-    made = listed(price.scope[0])
-    left = {int(kind): _left(tables, value, made[choice]) for kind, choice in zip(kinds, first, strict=True)}
-    own = tuple(left[row] for row in range(len(shared.seconds)))
-    places, wanted = _places(tables, price), {}
+def _sizes(
+    factor_graph: FactorGraph, factor: ValueFactor, wants: Sequence[CopyUse], listed, schedule: GraphMoments
+) -> CopySizes:
+    value, multi_layout = factor.value, factor.multi_layout
+    kinds, first = np.unique(multi_layout.maker, return_index=True)
+    made = listed(factor.scope[0])
+    left = {int(kind): _left(factor_graph, value, made[choice]) for kind, choice in zip(kinds, first, strict=True)}
+    own = tuple(left[row] for row in range(len(multi_layout.seconds)))
+    places, wanted = _places(factor_graph, factor), {}
     for want in wants:
-        at = price.scope[want.user + 1]
+        at = factor.scope[want.user + 1]
         choices = listed(at)
-        for kind, choice in zip(*np.unique(shared.kinds[want.user], return_index=True), strict=True):
+        for kind, choice in zip(*np.unique(multi_layout.kinds[want.user], return_index=True), strict=True):
             one = choices[choice]
             layout = one if isinstance(one, Layout) else one.operand_layouts[places[at][want.use]]
-            wanted[int(shared.users[want.user][kind, want.use])] = layout
-    return CopySizes(value.type, value in schedule.strided, own, wanted, np.isfinite(shared.seconds))
+            wanted[int(multi_layout.users[want.user][kind, want.use])] = layout
+    return CopySizes(value.type, value in schedule.strided, own, wanted, np.isfinite(multi_layout.seconds))
 
 
-def _places(tables: Tables, price: MovePrice) -> dict[int, list[int]]:
+def _places(factor_graph: FactorGraph, factor: ValueFactor) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for node, place in tables.graph.users[price.value]:
-        found.setdefault(tables.position[node], []).append(place)
+    for node, place in factor_graph.graph.users[factor.value]:
+        found.setdefault(factor_graph.position[node], []).append(place)
     return found
 
 
-def _left(tables: Tables, value: Value, choice) -> Layout:
-    made = tables.graph.producers.get(value)
+def _left(factor_graph: FactorGraph, value: Value, choice) -> Layout:
+    made = factor_graph.graph.producers.get(value)
     if made is None:
         return choice
     node: Node = made[0]
-    return tables.problem.left(node, choice)[made[1]]
+    return factor_graph.problem.left(node, choice)[made[1]]

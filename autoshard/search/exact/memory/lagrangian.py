@@ -1,116 +1,27 @@
-"""The least time within a memory limit, or the least memory, for tables too large to write out.
+"""Solves for the least time within a memory limit, or for the least memory, where tables are too large to write out.
 
-Prices of the bytes at moments that bind turn the limit into costs (Lagrangian relaxation): at any prices message
-passing bounds everything (`rows_priced.py`), and choices that are best there are plans, or nearly. Prices follow the
-cutting planes of all choices seen (Kelley, 1960). Plans that keep the limit take over from faster ones that do not what
-still fits (`Relink`). At the end a program in whole numbers looks among all choices that no better plan can do
-without, and proves the optimum where it can look at all of them. What was left out without proof is in the bound.
+Multipliers of the bytes at moments that bind turn the limit into costs (Lagrangian relaxation): at any multipliers
+message passing bounds everything (`lagrangian_subproblem.py`), and the assignments that are best there are plans, or
+nearly. Multipliers follow the cutting planes of all assignments seen (Kelley, 1960). Plans that keep the limit take
+over from faster ones that do not what still fits (`path_relinking.py`). At the end an integer program (`columns.py`)
+looks among all choices that no better plan can do without, and proves the optimum where it can look at all of them.
+What was left out without proof is in the bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from autoshard.search.exact.memory.columns import RowsProgram
-from autoshard.search.exact.memory.lagrangian_subproblem import PricedSearch
+from autoshard.search.exact.memory.columns import MemoryProgram
+from autoshard.search.exact.memory.lagrangian_subproblem import LagrangianSubproblem
+from autoshard.search.exact.memory.path_relinking import PathRelinking
 from autoshard.search.exact.memory.rows import MemoryRows
-from autoshard.search.exact.wcsp import highs
-from autoshard.search.exact.wcsp.cutting_planes import Plane, model
+from autoshard.search.exact.wcsp.cutting_planes import CuttingPlane, model
 from autoshard.util.clock import now
 from autoshard.util.doing import so_far
-
-# Plans between two: what a plan within the limit can take over from a faster one that needs too much.
-#
-# Where both choose differently, variables that share a price belong together; what does not hang together can be taken
-# over alone, so that seconds add up, and bytes nearly so. Which parts to take is a small program in whole numbers with
-# a row for each moment that binds (path relinking, Glover, Laguna and Marti, 2000, with an exact choice of the steps).
-
-
-MOST_PARTS = 400
-"""Parts that are weighed against each other at most."""
-TRIES = 4
-"""Programs solved for one pair; moments that a result exceeds are in the next."""
-SECONDS = 3.0
-SPARE = 1e-9
-
-
-class Relink:
-    """Makes choices between two choices; `limit` in bytes."""
-
-    def __init__(self, rows: MemoryRows, limit: int) -> None:
-        self.rows, self.limit = rows, limit
-        self.scopes = [price.scope for price in rows.tables.prices]
-        self._joined: dict[tuple, tuple[int, ...]] = {}
-
-    def between(self, low: Sequence[int], high: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Choices that make some parts of `high` in `low`, best first by what the parts save alone."""
-        parts = self._parts(low, high)
-        if not 1 < len(parts) <= MOST_PARTS:
-            return
-        base, seconds = self.rows.at(low), self.rows.tables.seconds(low)
-        saved, more = np.zeros(len(parts)), np.zeros((len(parts), len(base)))
-        for i, part in enumerate(parts):
-            one = _taken(low, high, [part])
-            saved[i] = seconds - self.rows.tables.seconds(one)
-            more[i] = self.rows.at(one) - base
-        room, moments = self.limit - base, [int(base.argmax())]
-        for _ in range(TRIES):
-            taken = _best(saved, more[:, moments], room[moments])
-            if taken is None or not taken.any():
-                return
-            found = _taken(low, high, [part for part, one in zip(parts, taken, strict=True) if one])
-            nbytes = self.rows.at(found)
-            if int(nbytes.max()) <= self.limit:
-                yield found
-                return
-            worst = int(nbytes.argmax())
-            # Where parts share bytes their sum says too little; what it is out by is kept free from then on.
-            short = float(nbytes[worst] - (base + more[taken].sum(axis=0))[worst])
-            room[worst] -= max(short, 0.0)
-            if worst in moments and short <= 0:
-                return
-            moments += [worst] if worst not in moments else []
-
-    def _parts(self, low: Sequence[int], high: Sequence[int]) -> list[list[int]]:
-        """Variables that differ, in groups that no price joins."""
-        differ = {v for v, (one, other) in enumerate(zip(low, high, strict=True)) if one != other}
-        from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long
-
-        joined = DisjointSet(sorted(differ))
-        for scope in self.scopes:
-            mine = [v for v in scope if v in differ]
-            for v in mine[1:]:
-                joined.merge(mine[0], v)
-        return sorted(sorted(group) for group in joined.subsets())
-
-
-def _taken(low: Sequence[int], high: Sequence[int], parts: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    found = list(low)
-    for part in parts:
-        for v in part:
-            found[v] = high[v]
-    return tuple(found)
-
-
-def _best(saved: np.ndarray, more: np.ndarray, room: np.ndarray) -> np.ndarray | None:
-    """Which parts save most with at most `room` bytes more at each moment."""
-    from scipy.optimize import LinearConstraint  # only here: the import takes long
-    from scipy.sparse import csr_array
-
-    if not np.isfinite(saved).all():
-        possible = np.isfinite(saved)
-        saved, upper = np.where(possible, saved, 0.0), possible.astype(float)
-    else:
-        upper = np.ones(len(saved))
-    scale = max(float(np.abs(more).max(initial=0.0)), 1.0)
-    room = room / scale * (1 - SPARE)
-    rows = LinearConstraint(csr_array(more.T / scale), -np.inf, room)  # pyright: ignore[reportArgumentType]
-    found = highs.least(-saved / (float(np.abs(saved).max()) or 1.0), np.ones(len(saved)), upper, rows, SECONDS)
-    return None if found.x is None else found.x > 0.5
-
 
 EQUAL = 1e-9
 ROUNDS = 24
@@ -137,22 +48,22 @@ WIDER = (1.5, 2.5, 5.0, 8.0, 12.0, 20.0, math.inf)
 """How many choices per variable are searched completely in the end, one after another."""
 
 
-class RowsSearch:
+class LagrangianSearch:
     """One search; `value` and `bound` are seconds, or without `work` the largest row in parts of `limit`."""
 
     def __init__(self, rows: MemoryRows, limit: int, end: float, work: bool = True) -> None:
         self.rows, self.limit, self.end, self.work = rows, limit, end, work
-        self.tables = rows.tables
+        self.factor_graph = rows.factor_graph
         self.bound, self.value = -math.inf, math.inf
         self.best: tuple[int, ...] | None = None
         self.prices = np.zeros(rows.model.moments)
-        self.planes: list[Plane] = []
+        self.planes: list[CuttingPlane] = []
         self.choices: list[tuple[int, ...]] = []
-        self.near: PricedSearch | None = None
-        self.relink = Relink(rows, limit)
-        self.weight = 1.0 if work else TIES / max(_dearest(self.tables), 1e-300)
+        self.near: LagrangianSubproblem | None = None
+        self.relink = PathRelinking(rows, limit)
+        self.weight = 1.0 if work else TIES / max(_dearest(self.factor_graph), 1e-300)
         self.at_prices = -math.inf
-        self.polished: PricedSearch | None = None
+        self.polished: LagrangianSubproblem | None = None
         self.reduced: list[np.ndarray] = []
         self.stats: dict[str, float] = {"prices tried": 0, "programs": 0}
 
@@ -167,7 +78,7 @@ class RowsSearch:
         if self.work:
             self._evaluate(self.prices)
             return self.bound
-        fastest = PricedSearch(self.tables, self.end).choice()
+        fastest = LagrangianSubproblem(self.factor_graph, self.end).choice()
         if fastest is not None:
             self.know(fastest)
         self._evaluate(np.ones(len(self.prices)) if fastest is None else _only(self.rows.at(fastest)))
@@ -197,7 +108,7 @@ class RowsSearch:
 
     def consider(self, choice: Sequence[int]) -> np.ndarray:
         """[moments] bytes of a choice; it is kept if it is the best."""
-        nbytes, seconds = self.rows.at(choice), self.tables.seconds(choice)
+        nbytes, seconds = self.rows.at(choice), self.factor_graph.seconds(choice)
         if not self.work:
             value = int(nbytes.max()) / self.limit if math.isfinite(seconds) else math.inf
         else:
@@ -226,13 +137,13 @@ class RowsSearch:
         if not self.planes:
             return
         box, tried = self._box(), [self.prices] if not self.work else []
-        for turn in range(ROUNDS):
+        for orbit in range(ROUNDS):
             if self.closed or still >= STILL or now() > until:
                 break
             target, _ = model(self.planes, box, simplex=not self.work)
             at_edge = self.work and target >= 0.999 * box
             box = np.where(at_edge, 4 * box, box)
-            step = 1.0 if turn % 4 == 3 or np.any(at_edge) or not self.work and turn < 2 else 0.5
+            step = 1.0 if orbit % 4 == 3 or np.any(at_edge) or not self.work and orbit < 2 else 0.5
             prices, before, value = self.prices + step * (target - self.prices), self.bound, self.value
             if any(np.allclose(prices, one, rtol=SAME, atol=0.0) for one in tried):
                 break  # no other prices promise more: what is left is between the bound and the choices there
@@ -257,11 +168,11 @@ class RowsSearch:
         if not self.work:
             prices = prices / prices.sum()
         priced = self.rows.priced(prices / self.limit, self.weight)
-        self.near = PricedSearch(priced, min(self.end, now() + max(1.0, 0.2 * self.left)), self.near)
+        self.near = LagrangianSubproblem(priced, min(self.end, now() + max(1.0, 0.2 * self.left)), self.near)
         self._raise(prices, self.near)
         return self.know(self.near.choice(others=self._promising(prices)))
 
-    def _raise(self, prices: np.ndarray, search: PricedSearch) -> None:
+    def _raise(self, prices: np.ndarray, search: LagrangianSubproblem) -> None:
         bound = self._bound_of(prices, search.lower)
         if bound > self.at_prices:
             self.at_prices, self.prices = bound, prices
@@ -279,9 +190,9 @@ class RowsSearch:
         if choice is None:
             return False
         nbytes = self._offer(choice)
-        cost = self.tables.seconds(choice) if self.work else 0.0
+        cost = self.factor_graph.seconds(choice) if self.work else 0.0
         excess = (nbytes - (self.limit if self.work else 0)) / self.limit
-        self.planes.append(Plane(cost, excess, self.bound))
+        self.planes.append(CuttingPlane(cost, excess, self.bound))
         self.choices.append(tuple(choice))
         return True
 
@@ -298,7 +209,7 @@ class RowsSearch:
         if self.closed or self.near is None or self.left < 0:
             return
         priced = self.rows.priced(self.prices / self.limit, self.weight)
-        search = PricedSearch(priced, self.end, self.near)
+        search = LagrangianSubproblem(priced, self.end, self.near)
         search.tighten(*POLISH)
         self._raise(self.prices, search)
         self.polished = search
@@ -335,7 +246,7 @@ class RowsSearch:
         """By how much the best bound rises for each choice, at least."""
         search = self.polished
         if search is None:
-            return [np.zeros(size) for size in self.tables.sizes]
+            return [np.zeros(size) for size in self.factor_graph.sizes]
         # By how much the best bound is above this one is known for all choices.
         higher = self.at_prices - self._bound_of(self.prices, search.lower)
         return [np.maximum(one - higher, 0.0) for one in search.folded.marginals(search.bounds.reduced())]
@@ -345,7 +256,7 @@ class RowsSearch:
         self.stats["programs"] += 1
         until = min(self.end, now() + seconds)
         penalty = 20 * max(abs(self.bound), 1e-9)
-        program = RowsProgram(self.rows, keep, self.limit, penalty, self.work)
+        program = MemoryProgram(self.rows, keep, self.limit, penalty, self.work)
         for moment in np.flatnonzero(self.prices).tolist():
             program.add_row(moment)
         bound = -math.inf
@@ -365,7 +276,7 @@ class RowsSearch:
         self.stats["largest program"] = max(self.stats.get("largest program", 0), program.size)
         return bound
 
-    def _explain(self, program: RowsProgram, choice: tuple[int, ...], over: list[int]) -> None:
+    def _explain(self, program: MemoryProgram, choice: tuple[int, ...], over: list[int]) -> None:
         """Tell a program why a choice is over the limit."""
         new = [moment for moment in over if moment not in program.moments]
         for moment in new:
@@ -401,10 +312,12 @@ def _only(nbytes: np.ndarray) -> np.ndarray:
     return prices
 
 
-def _dearest(tables) -> float:
+def _dearest(factor_graph) -> float:
     """At most what any choice costs, in seconds."""
-    total = sum(_most(costs) for costs in tables.unary)
-    return total + sum(_most(price.shared.base) + float(_rows(price.shared.seconds)) for price in tables.prices)
+    total = sum(_most(costs) for costs in factor_graph.unary)
+    return total + sum(
+        _most(factor.multi_layout.base) + float(_rows(factor.multi_layout.seconds)) for factor in factor_graph.factors
+    )
 
 
 def _most(costs: np.ndarray) -> float:

@@ -12,12 +12,12 @@ from functools import cached_property
 
 import numpy as np
 
-from autoshard.search.exact.min_marginals import LARGE, MOST, SharedMessages
-from autoshard.search.multi_layout import Shared
+from autoshard.search.exact.min_marginals import LARGE, MOST, MinMarginals
+from autoshard.search.multi_layout import MultiLayoutCost
 
 
 @dataclass(frozen=True, eq=False)
-class Spanned(Shared):
+class SpanCost(MultiLayoutCost):
     """A price where a copy shared by a set of users also costs `weights` of the set for its bytes and its buffers'.
 
     Sets are bits for the first MOST users; [kinds of the maker, layouts] `nbytes` and `moving`.
@@ -27,7 +27,7 @@ class Spanned(Shared):
     moving: np.ndarray
     weights: tuple[tuple[float, float], ...]
 
-    def restricted(self, keep: Sequence[np.ndarray]) -> Spanned:
+    def restricted(self, keep: Sequence[np.ndarray]) -> SpanCost:
         """The same with only some choices of the maker and of each user."""
         plain = super().restricted(keep)
         rows = np.unique(self.maker[keep[0]])
@@ -35,7 +35,7 @@ class Spanned(Shared):
         wanted = [wants[np.unique(kinds[kept])].reshape(-1) for wants, kinds, kept in users]
         cells = np.ix_(rows, np.unique(np.concatenate(wanted)) if wanted else np.arange(1))
         parts = (plain.seconds, plain.base, plain.maker, plain.users, plain.kinds)
-        return Spanned(*parts, self.nbytes[cells], self.moving[cells], self.weights)
+        return SpanCost(*parts, self.nbytes[cells], self.moving[cells], self.weights)
 
     def at(self, choice: Sequence[int]) -> float:
         """Seconds, and prices of bytes, at the choices of the maker and the users."""
@@ -107,16 +107,18 @@ def _where_equal(costs: np.ndarray, wants: list[np.ndarray]) -> np.ndarray:
     return costs[:, wants[0]].reshape(len(costs), -1, *[1] * (len(wants) - 1)) * same
 
 
-class SpannedMessages(SharedMessages):
+class SpanMinMarginals(MinMarginals):
     """Messages where what a copy costs depends on who shares it."""
 
-    def __init__(self, shared: Spanned) -> None:
-        super().__init__(shared)
+    def __init__(self, multi_layout: SpanCost) -> None:
+        super().__init__(multi_layout)
         self._priced = {
-            (lying, moving): np.minimum(shared.seconds + lying * shared.nbytes + moving * shared.moving, LARGE)
-            for lying, moving in set(shared.weights)
+            (lying, moving): np.minimum(
+                multi_layout.seconds + lying * multi_layout.nbytes + moving * multi_layout.moving, LARGE
+            )
+            for lying, moving in set(multi_layout.weights)
         }
-        self.weights = shared.weights
+        self.weights = multi_layout.weights
         self.whole = False
 
     def served(self, users: list[np.ndarray], which: Sequence[int] | None = None) -> np.ndarray:
@@ -161,6 +163,6 @@ class SpannedMessages(SharedMessages):
         return (prices[:, None, :] + seconds).min(axis=2)
 
 
-def scaled(shared: Shared, work: float) -> Shared:
+def scaled(multi_layout: MultiLayoutCost, work: float) -> MultiLayoutCost:
     """The same where a second counts as `work`."""
-    return replace(shared, seconds=work * shared.seconds, base=work * shared.base)
+    return replace(multi_layout, seconds=work * multi_layout.seconds, base=work * multi_layout.base)

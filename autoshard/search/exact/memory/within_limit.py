@@ -1,7 +1,7 @@
-"""The least cost of tables under a memory limit: the rows of the memory model, kept to the byte.
+"""Solves a factor graph under a memory limit: the rows of the memory model, kept to the byte.
 
-Where tables are small, all choices are written out, with a table for each term of the model, and searched completely;
-larger ones are searched as `rows_search.py` says. Whatever is returned keeps the limit by the whole model.
+Where tables are small, all choices are written out, with a table for each term of the model, and searched completely
+(`wcsp/`); larger ones are searched by `lagrangian.py`. Whatever is returned keeps the limit by the whole model.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from autoshard.cost.memory import MemoryModel, Variable
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
 from autoshard.redistribute.digits import primes
-from autoshard.search.domains import Menu
-from autoshard.search.exact.memory.lagrangian import RowsSearch
+from autoshard.search.domains import Domain
+from autoshard.search.exact.memory.lagrangian import LagrangianSearch
 from autoshard.search.exact.memory.rows import MemoryRows
-from autoshard.search.exact.search import Settled
+from autoshard.search.exact.search import Solution
 from autoshard.search.exact.wcsp import CostProblem, MemoryRow, least_memory, solve
-from autoshard.search.factor_graph import Tables
+from autoshard.search.factor_graph import FactorGraph
 from autoshard.util.clock import now
 from autoshard.util.errors import MemoryLimitError, PlanError
 from costmodel import format_bytes
@@ -32,7 +32,7 @@ FEW = 40
 BIGGEST = 5
 
 
-def settle_within(tables: Tables, limit: int, time_limit: float, known: float = 0.0) -> Settled:
+def solve_within_limit(factor_graph: FactorGraph, limit: int, time_limit: float, known: float = 0.0) -> Solution:
     """Minimize the sum of all prices among choices that need at most `limit` bytes on a device.
 
     Args:
@@ -42,25 +42,28 @@ def settle_within(tables: Tables, limit: int, time_limit: float, known: float = 
         PlanError: nothing found in time.
         MemoryLimitError: no choice needs so little; it names the least limit and the moment that binds.
     """
-    rows, end = MemoryRows(tables), now() + time_limit
-    if _cells(tables, rows.model) <= (SMALL if len(tables.variables) > FEW else WRITTEN):
-        found = _settle_written(tables, rows, limit, time_limit / 2)
+    rows, end = MemoryRows(factor_graph), now() + time_limit
+    if _cells(factor_graph, rows.model) <= (SMALL if len(factor_graph.variables) > FEW else WRITTEN):
+        found = _settle_written(factor_graph, rows, limit, time_limit / 2)
         if found is not None:
             return found
     return _settle_large(rows, limit, end - now(), known)
 
 
-def _cells(tables: Tables, model: MemoryModel) -> int:
+def _cells(factor_graph: FactorGraph, model: MemoryModel) -> int:
     """Cells of the largest table, if all were written out."""
-    sizes = [math.prod(len(one) for one in price.shared.kinds) * len(price.shared.maker) for price in tables.prices]
-    sizes += [math.prod(tables.sizes[tables.position[v]] for v in term.variables) for term in model.terms]
+    sizes = [
+        math.prod(len(one) for one in factor.multi_layout.kinds) * len(factor.multi_layout.maker)
+        for factor in factor_graph.factors
+    ]
+    sizes += [math.prod(factor_graph.sizes[factor_graph.position[v]] for v in term.variables) for term in model.terms]
     return max(sizes, default=0)
 
 
-def _settle_written(tables: Tables, rows: MemoryRows, limit: int, time_limit: float) -> Settled | None:
+def _settle_written(factor_graph: FactorGraph, rows: MemoryRows, limit: int, time_limit: float) -> Solution | None:
     """None: there was no time to tell."""
     end = now() + time_limit
-    problem = CostProblem(tables.sizes, tables.factors(), _rows(tables, rows.model), limit)
+    problem = CostProblem(factor_graph.sizes, factor_graph.dense_factors(), _rows(factor_graph, rows.model), limit)
     try:
         found = solve(problem, time_limit=time_limit)
         if found.choice is None and found.proven:
@@ -72,19 +75,19 @@ def _settle_written(tables: Tables, rows: MemoryRows, limit: int, time_limit: fl
         return None
     if found.choice is None:
         return None
-    value = tables.seconds(found.choice)
+    value = factor_graph.seconds(found.choice)
     stats = {f"exact {name}": number for name, number in found.stats.items()} | {"peak": float(found.peak)}
-    return Settled(found.choice, value, min(found.bound, value), stats)
+    return Solution(found.choice, value, min(found.bound, value), stats)
 
 
-def _settle_large(rows: MemoryRows, limit: int, time_limit: float, known: float) -> Settled:
+def _settle_large(rows: MemoryRows, limit: int, time_limit: float, known: float) -> Solution:
     """As far as time allows: a third of it for whether anything is possible, if that is not plain."""
     end = now() + time_limit
     unit = max(limit, rows.largest)
-    least = RowsSearch(rows, unit, end, work=False)
+    least = LagrangianSearch(rows, unit, end, work=False)
     if _bytes(least.glance(), unit) > limit:
         raise _least_of(least, rows, limit, time_limit)
-    search = RowsSearch(rows, limit, now() + 2 / 3 * time_limit)
+    search = LagrangianSearch(rows, limit, now() + 2 / 3 * time_limit)
     search.bound = known
     for choice in least.choices:
         search.know(choice)
@@ -99,18 +102,18 @@ def _settle_large(rows: MemoryRows, limit: int, time_limit: float, known: float)
     assert search.best is not None
     stats = {f"limit {name}": number for name, number in search.stats.items()}
     stats["peak"] = float(rows.at(search.best).max())
-    return Settled(search.best, search.value, min(search.bound, search.value), stats)
+    return Solution(search.best, search.value, min(search.bound, search.value), stats)
 
 
-def _least_of(least: RowsSearch, rows: MemoryRows, limit: int, time_limit: float) -> MemoryLimitError | PlanError:
+def _least_of(least: LagrangianSearch, rows: MemoryRows, limit: int, time_limit: float) -> MemoryLimitError | PlanError:
     """What to say of a limit that nothing is known to keep, after a search for the least memory."""
     least.run()
     if least.best is None:
-        return _too_late(rows.tables, limit, time_limit)
+        return _too_late(rows.factor_graph, limit, time_limit)
     bound = _bytes(least.bound, least.limit)
     if bound > limit:
         return _refused(rows, limit, least.best, bound)
-    return _too_late(rows.tables, limit, time_limit, int(rows.at(least.best).max()), bound)
+    return _too_late(rows.factor_graph, limit, time_limit, int(rows.at(least.best).max()), bound)
 
 
 def _bytes(part: float, unit: int) -> int:
@@ -118,16 +121,16 @@ def _bytes(part: float, unit: int) -> int:
     return math.ceil(part * unit * (1 - 1e-12) - 1e-6)
 
 
-def _rows(tables: Tables, model: MemoryModel) -> list[MemoryRow]:
+def _rows(factor_graph: FactorGraph, model: MemoryModel) -> list[MemoryRow]:
     """A row for each moment; of moments that follow each other only those after which something goes."""
     written: dict[tuple, np.ndarray] = {}
     starts: dict[int, list[tuple]] = {}
     ends: dict[int, list[tuple]] = {}
     for term in model.terms:
-        places = tuple(tables.position[variable] for variable in term.variables)
-        key = (term.key, *(id(tables.choices[place]) for place in places))
+        places = tuple(factor_graph.position[variable] for variable in term.variables)
+        key = (term.key, *(id(factor_graph.choices[place]) for place in places))
         if key not in written:
-            written[key] = term.table(lambda variable: _choices(tables, variable))
+            written[key] = term.table(lambda variable: _choices(factor_graph, variable))
         if written[key].any():
             held = (places, written[key])
             starts.setdefault(term.first, []).append(held)
@@ -142,34 +145,33 @@ def _rows(tables: Tables, model: MemoryModel) -> list[MemoryRow]:
     return rows
 
 
-def _choices(tables: Tables, variable: Variable) -> Sequence[Strategy | Layout]:
-    menu = tables.choices[tables.position[variable]]
-    if isinstance(menu, Menu):
+def _choices(factor_graph: FactorGraph, variable: Variable) -> Sequence[Strategy | Layout]:
+    menu = factor_graph.choices[factor_graph.position[variable]]
+    if isinstance(menu, Domain):
         return [menu.strategy(row) for row in range(len(menu))]
     assert not isinstance(variable, Node)
-    return [tables.transfers.layout(int(code), variable.type.rank) for code in menu.codes]
+    return [factor_graph.transfers.layout(int(code), variable.type.rank) for code in menu.codes]
 
 
-def _what(tables: Tables, limit: int) -> str:
-    return (
-        f"search mode optimal found no plan for {tables.graph.name!r} within {format_bytes(limit)} ({limit} B) a device"
-    )
+def _what(factor_graph: FactorGraph, limit: int) -> str:
+    name = factor_graph.graph.name
+    return f"search mode optimal found no plan for {name!r} within {format_bytes(limit)} ({limit} B) a device"
 
 
-def _among(tables: Tables) -> str:
+def _among(factor_graph: FactorGraph) -> str:
     """Of which strategies that is said, where there are others: those that split by a part of an axis."""
     return (
         ""
-        if all(len(primes(int(size))) == 1 for size in tables.atoms.sizes)
+        if all(len(primes(int(size))) == 1 for size in factor_graph.units.sizes)
         else "; among strategies on whole mesh axes"
     )
 
 
 def _too_late(
-    tables: Tables, limit: int, seconds: float, known: int | None = None, bound: int | None = None
+    factor_graph: FactorGraph, limit: int, seconds: float, known: int | None = None, bound: int | None = None
 ) -> PlanError:
     so_far = f"; a plan with {known} B is known, and none needs less than {bound} B" if known else ""
-    return PlanError(f"{_what(tables, limit)} in {seconds:g} s{so_far}; give it more time, or more memory")
+    return PlanError(f"{_what(factor_graph, limit)} in {seconds:g} s{so_far}; give it more time, or more memory")
 
 
 def _refused(rows: MemoryRows, limit: int, choice: Sequence[int], bound: int) -> PlanError:
@@ -182,8 +184,8 @@ def _refused(rows: MemoryRows, limit: int, choice: Sequence[int], bound: int) ->
     shown = ", ".join(f"{one.kind} {one.what} {format_bytes(one.nbytes)}" for one in held[:BIGGEST])
     rest = f" and {len(held) - BIGGEST} more" if len(held) > BIGGEST else ""
     return MemoryLimitError(
-        f"{_what(rows.tables, limit)}: {least} {format_bytes(use.peak)} ({use.peak} B), at {use.peak_at} "
-        f"({shown}{rest}){_among(rows.tables)}",
+        f"{_what(rows.factor_graph, limit)}: {least} {format_bytes(use.peak)} ({use.peak} B), at {use.peak_at} "
+        f"({shown}{rest}){_among(rows.factor_graph)}",
         needed=use.peak,
         limit=limit,
     )

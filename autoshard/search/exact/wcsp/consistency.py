@@ -18,7 +18,7 @@ FEW = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Listing:
+class SparseTables:
     """Equal tables over different variables, by their entries within the gap; those not listed cost more than it.
 
     `scopes` [tables, places] are the variables of each table. Per entry: `table` [n], `rows` [n, places] of choices,
@@ -30,12 +30,12 @@ class Listing:
     rows: np.ndarray
     cost: np.ndarray
 
-    def cut(self, keep: np.ndarray) -> Listing:
+    def cut(self, keep: np.ndarray) -> SparseTables:
         """The entries of a mask."""
-        return Listing(self.scopes, self.table[keep], self.rows[keep], self.cost[keep])
+        return SparseTables(self.scopes, self.table[keep], self.rows[keep], self.cost[keep])
 
 
-def alone(unary: Sequence[np.ndarray], listings: Sequence[Listing]) -> Listing:
+def unary_entries(unary: Sequence[np.ndarray], listings: Sequence[SparseTables]) -> SparseTables:
     """A listing of the variables that stand in no other, for their own costs."""
     inside = np.zeros(len(unary), dtype=bool)
     for one in listings:
@@ -44,12 +44,12 @@ def alone(unary: Sequence[np.ndarray], listings: Sequence[Listing]) -> Listing:
     sizes = np.array([len(unary[v]) for v in lone.tolist()], dtype=np.int64)
     table = np.repeat(np.arange(len(lone)), sizes)
     rows = np.arange(len(table)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return Listing(lone[:, None], table, rows[:, None], np.zeros(len(table)))
+    return SparseTables(lone[:, None], table, rows[:, None], np.zeros(len(table)))
 
 
-def consistent(
-    unary: Sequence[np.ndarray], listings: Sequence[Listing], gap: float
-) -> tuple[list[Listing] | None, list[np.ndarray]]:
+def consistent_entries(
+    unary: Sequence[np.ndarray], listings: Sequence[SparseTables], gap: float
+) -> tuple[list[SparseTables] | None, list[np.ndarray]]:
     """The listings without entries that make a choice which elsewhere has none, or too much to pay in all; None if
     nothing is left. Unary costs are put into the listings. Per variable, which choices are left."""
     first = np.concatenate([[0], np.cumsum([len(costs) for costs in unary])])
@@ -67,7 +67,7 @@ def consistent(
     return (listings if all(one.any() for one in left) else None), left
 
 
-def _takers(listings: Sequence[Listing], count: int) -> list[np.ndarray]:
+def _takers(listings: Sequence[SparseTables], count: int) -> list[np.ndarray]:
     """Per listing [tables, places], whether that place is where the variable's own costs are put."""
     free, found = np.ones(count, dtype=bool), []
     for one in listings:
@@ -80,7 +80,7 @@ def _takers(listings: Sequence[Listing], count: int) -> list[np.ndarray]:
     return found
 
 
-def _with_costs(one: Listing, first: np.ndarray, own: np.ndarray, taken: np.ndarray) -> Listing:
+def _with_costs(one: SparseTables, first: np.ndarray, own: np.ndarray, taken: np.ndarray) -> SparseTables:
     places = first[one.scopes][one.table] + one.rows
     return replace(one, cost=one.cost + np.where(taken[one.table], own[places], 0.0).sum(axis=1))
 
@@ -92,7 +92,7 @@ class _Entries:
     number among all, `entry` [places] the entry's among all, `cost` [entries].
     """
 
-    def __init__(self, listings: Sequence[Listing], first: np.ndarray, own: np.ndarray) -> None:
+    def __init__(self, listings: Sequence[SparseTables], first: np.ndarray, own: np.ndarray) -> None:
         sizes, cells, entries = np.diff(first), 0, 0
         cell, choice, entry = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for one in listings:
@@ -118,18 +118,20 @@ class _Entries:
             alive = self.own + np.bincount(self.choice, least, len(self.own)) <= gap
             before = kept.copy()
             kept[self.entry[~alive[self.choice[self.cell]]]] = False
-            gone = np.flatnonzero(before & ~kept)
-            if len(gone) <= FEW * kept.sum():
-                self._spread(gone, kept, alive, least, gap)
+            eliminated = np.flatnonzero(before & ~kept)
+            if len(eliminated) <= FEW * kept.sum():
+                self._spread(eliminated, kept, alive, least, gap)
                 return kept, alive
 
-    def _spread(self, gone: np.ndarray, kept: np.ndarray, alive: np.ndarray, least: np.ndarray, gap: float) -> None:
+    def _spread(
+        self, eliminated: np.ndarray, kept: np.ndarray, alive: np.ndarray, least: np.ndarray, gap: float
+    ) -> None:
         """Drop what hangs on entries that went, until nothing more goes; `least` is of each cell before they went."""
         of_cell = _Lists(self.cell, len(self.choice))
         of_choice = _Lists(self.choice, len(self.own))
         of_entry = _Lists(self.entry, len(self.cost))
-        while len(gone):
-            cells = np.unique(self.cell[of_entry.members(gone)[0]])
+        while len(eliminated):
+            cells = np.unique(self.cell[of_entry.members(eliminated)[0]])
             places, starts = of_cell.members(cells)
             paid = np.where(kept[self.entry[places]], self.cost[self.entry[places]], np.inf)
             least[cells] = np.minimum.reduceat(paid, starts)
@@ -140,8 +142,8 @@ class _Entries:
             dead = choices[self.own[choices] + total > gap]
             alive[dead] = False
             entries = self.entry[of_cell.members(of_choice.members(dead)[0])[0]]
-            gone = np.unique(entries[kept[entries]])
-            kept[gone] = False
+            eliminated = np.unique(entries[kept[entries]])
+            kept[eliminated] = False
 
 
 class _Lists:

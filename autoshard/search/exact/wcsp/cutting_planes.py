@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 # prices -> (a choice, its cost, its excess per row, a lower bound of min over choices of cost + prices . excess)
-Evaluate = Callable[[np.ndarray], "Plane | None"]
+Evaluate = Callable[[np.ndarray], "CuttingPlane | None"]
 
 
 @dataclass(frozen=True, eq=False)
-class Plane:
+class CuttingPlane:
     """cost + prices . excess is above the dual function everywhere; `bound` is below it at the prices tried."""
 
     cost: float
@@ -25,29 +25,29 @@ class Plane:
 
 
 @dataclass
-class Dual:
+class DualBound:
     """The best prices so far and the bound they give."""
 
     prices: np.ndarray
     bound: float
-    planes: list[Plane]
+    planes: list[CuttingPlane]
 
 
-def climb(
+def ascend(
     evaluate: Evaluate,
-    first: Plane,
+    first: CuttingPlane,
     start: np.ndarray,
     *,
     box: np.ndarray,
     simplex: bool,
     rounds: int,
     done: Callable[[float], bool],
-) -> Dual:
+) -> DualBound:
     """Raise the bound by choosing prices in 0..box (or on the simplex), at most `rounds` evaluations.
 
     `done(bound)` says that the bound suffices; evaluate returns None when time is over.
     """
-    dual = Dual(start, first.bound, [first])
+    dual = DualBound(start, first.bound, [first])
     box = box.copy()
     for round_ in range(rounds):
         target, height = model(dual.planes, box, simplex)
@@ -69,7 +69,7 @@ def climb(
     return dual
 
 
-def model(planes: list[Plane], box: np.ndarray, simplex: bool) -> tuple[np.ndarray, float]:
+def model(planes: list[CuttingPlane], box: np.ndarray, simplex: bool) -> tuple[np.ndarray, float]:
     """The prices where the least of the planes is highest, and that height."""
     from scipy.optimize import linprog  # only here: the import takes longer than most searches
 

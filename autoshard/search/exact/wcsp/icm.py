@@ -13,7 +13,7 @@ import numpy as np
 from autoshard.search.exact.wcsp.problem import Term
 
 
-class Descent:
+class Icm:
     """Prices of single changes under a sum of tables."""
 
     def __init__(self, sizes: Sequence[int], priced: Sequence[Term]):
@@ -67,11 +67,11 @@ class Descent:
         return math.fsum(float(array[tuple(choice[v] for v in scope)]) for scope, array in self.priced)
 
 
-def first_choice(
+def first_assignment(
     sizes: Sequence[int], priced: Sequence[Term], start: Sequence[int] | None = None
 ) -> tuple[list[int] | None, float]:
     """A good choice and its value, from `start` where that is allowed; None and inf where nothing allowed is found."""
-    descent = Descent(sizes, priced)
+    descent = Icm(sizes, priced)
     if start is not None:
         choice = descent.improve(start, rounds=3)
         value = descent.total(choice)

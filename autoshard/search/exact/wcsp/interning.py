@@ -111,7 +111,7 @@ class InternedTable:
         return self.finite
 
 
-class Pool:
+class TableInterner:
     """Interns tables and remembers the results of sums, restrictions and minimizations by the serials that went in."""
 
     def __init__(self, cap: float = np.inf):

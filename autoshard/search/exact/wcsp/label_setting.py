@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.search.exact.wcsp.memory_rows import Moments
-from autoshard.search.exact.wcsp.network import Gone, Network
+from autoshard.search.exact.wcsp.memory_rows import BindingRows
+from autoshard.search.exact.wcsp.network import Eliminated, Network
 
 # Labels compared with one another at once.
 PACK = 256
@@ -46,27 +46,27 @@ class LabelSearch:
     are ranked by worth(excess, nbytes), which must fall with neither.
     """
 
-    def __init__(self, network: Network, moments: Moments, limits: np.ndarray, prices: np.ndarray, width: int):
+    def __init__(self, network: Network, binding: BindingRows, limits: np.ndarray, prices: np.ndarray, width: int):
         self.network = network
-        self.moments = moments
+        self.binding = binding
         self.limits = limits
         self.prices = prices
         self.width = width
-        self.sequence: list[Gone] = list(reversed(network.gone))
-        self.step_of = {gone.variable: step for step, gone in enumerate(self.sequence)}
+        self.sequence: list[Eliminated] = list(reversed(network.eliminated))
+        self.step_of = {eliminated.variable: step for step, eliminated in enumerate(self.sequence)}
         self._plan_terms()
         self._plan_sight()
 
     def _plan_terms(self) -> None:
         """At which step each term is known, and the bytes that the terms of later steps hold at least and at most."""
         self.terms_at: list[list[int]] = [[] for _ in self.sequence]
-        least, most = np.zeros((2, len(self.moments.terms)), np.int64)
-        kept = {gone.variable: gone.kept[0] for gone in self.sequence}
-        for t, (scope, array) in enumerate(self.moments.terms):
+        least, most = np.zeros((2, len(self.binding.terms)), np.int64)
+        kept = {eliminated.variable: eliminated.kept[0] for eliminated in self.sequence}
+        for t, (scope, array) in enumerate(self.binding.terms):
             self.terms_at[max(self.step_of[v] for v in scope)].append(t)
             left = array[np.ix_(*(kept[v] for v in scope))]
             least[t], most[t] = left.min(), left.max()
-        share = self.moments.share.tocsc()
+        share = self.binding.share.tocsc()
         self.columns = [share[:, [t]].toarray()[:, 0] for t in range(len(least))]
         self.rest = self._still(share @ least, least)
         self.worst = self._still(share @ most, most)
@@ -83,17 +83,17 @@ class LabelSearch:
     def _plan_sight(self) -> None:
         """After each step, the variables that a later table or term names."""
         last = {v: step for v, step in self.step_of.items()}
-        for step, gone in enumerate(self.sequence):
-            for v in gone.around:
+        for step, eliminated in enumerate(self.sequence):
+            for v in eliminated.around:
                 last[v] = max(last[v], step)
         for step, terms in enumerate(self.terms_at):
             for t in terms:
-                for v in self.moments.terms[t][0]:
+                for v in self.binding.terms[t][0]:
                     last[v] = max(last[v], step)
         self.sight: list[list[int]] = []
         seen: list[int] = []
-        for step, gone in enumerate(self.sequence):
-            seen = [v for v in (*seen, gone.variable) if last[v] > step]
+        for step, eliminated in enumerate(self.sequence):
+            seen = [v for v in (*seen, eliminated.variable) if last[v] > step]
             self.sight.append(seen)
 
     def run(self, gap: float, stop: Callable[[], bool], minimax: bool = False) -> LabelSolution:
@@ -105,8 +105,8 @@ class LabelSearch:
         labels = _Labels(np.zeros((1, 0), int), np.zeros(1), np.zeros((1, rows), np.int64))
         trail: list[tuple[np.ndarray, np.ndarray]] = []
         given_up, before = math.inf, []
-        for step, gone in enumerate(self.sequence):
-            labels, parent, chosen = self._extend(labels, before, step, gone, gap)
+        for step, eliminated in enumerate(self.sequence):
+            labels, parent, chosen = self._extend(labels, before, step, eliminated, gap)
             keep = self._unbeaten(labels, step, minimax)
             if len(keep) > self.width or stop():
                 width = 1 if stop() else self.width
@@ -124,40 +124,40 @@ class LabelSearch:
 
     def _worth(self, labels: _Labels, minimax: bool) -> np.ndarray:
         if minimax:
-            return (labels.nbytes + self.moments.constants).max(axis=1).astype(float)
+            return (labels.nbytes + self.binding.constants).max(axis=1).astype(float)
         return labels.excess - labels.nbytes @ self.prices
 
-    def _extend(self, labels: _Labels, seen: list[int], step: int, gone: Gone, gap: float):
+    def _extend(self, labels: _Labels, seen: list[int], step: int, eliminated: Eliminated, gap: float):
         """Every label with every choice of this step's variable, as far as gap and limits allow."""
         column = {v: k for k, v in enumerate(seen)}
-        prices = self._prices(labels, column, gone)
+        prices = self._prices(labels, column, eliminated)
         excess = labels.excess[:, None] + prices
         parent, place = np.nonzero((excess <= gap) & np.isfinite(excess))
-        chosen = gone.kept[0][place]
+        chosen = eliminated.kept[0][place]
         nbytes = labels.nbytes[parent]
         full = np.column_stack([labels.seen[parent], chosen])
-        column[gone.variable] = len(seen)
+        column[eliminated.variable] = len(seen)
         for t in self.terms_at[step]:
-            scope, array = self.moments.terms[t]
+            scope, array = self.binding.terms[t]
             values = array[tuple(full[:, column[v]] for v in scope)]
             nbytes = nbytes + values[:, None] * self.columns[t]
         fits = (nbytes + self.rest[step] <= self.limits).all(axis=1)
-        names = [*seen, gone.variable]
+        names = [*seen, eliminated.variable]
         sight = full[:, [k for k, v in enumerate(names) if v in set(self.sight[step])]]
         return _Labels(sight[fits], excess[parent, place][fits], nbytes[fits]), parent[fits], chosen[fits]
 
-    def _prices(self, labels: _Labels, column: dict[int, int], gone: Gone) -> np.ndarray:
+    def _prices(self, labels: _Labels, column: dict[int, int], eliminated: Eliminated) -> np.ndarray:
         """What each choice costs above the best one, given the neighbours' choices."""
-        size = len(gone.kept[0])
+        size = len(eliminated.kept[0])
         where = {}
-        for u, kept in zip(gone.around, gone.kept[1:], strict=True):
+        for u, kept in zip(eliminated.around, eliminated.kept[1:], strict=True):
             chosen = labels.seen[:, column[u]]
             where[u] = chosen if len(kept) == len(self.network.full[u]) else np.searchsorted(kept, chosen)
         total = np.zeros((len(labels.excess), size))
-        for scope, table in gone.tables:
-            dim = scope.index(gone.variable)
+        for scope, table in eliminated.tables:
+            dim = scope.index(eliminated.variable)
             moved = np.moveaxis(table.data, dim, -1)
-            total = total + moved[tuple(where[u] for u in scope if u != gone.variable)]
+            total = total + moved[tuple(where[u] for u in scope if u != eliminated.variable)]
         return total - total.min(axis=1, keepdims=True)
 
     def _unbeaten(self, labels: _Labels, step: int, minimax: bool) -> np.ndarray:
@@ -182,8 +182,8 @@ class LabelSearch:
 
     def _trace(self, trail: Sequence[tuple[np.ndarray, np.ndarray]], label: int) -> tuple[int, ...]:
         choice = [0] * len(self.network.full)
-        for (parent, chosen), gone in zip(reversed(trail), reversed(self.sequence), strict=True):
-            choice[gone.variable] = int(chosen[label])
+        for (parent, chosen), eliminated in zip(reversed(trail), reversed(self.sequence), strict=True):
+            choice[eliminated.variable] = int(chosen[label])
             label = int(parent[label])
         return tuple(choice)
 

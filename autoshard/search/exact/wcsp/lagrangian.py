@@ -13,16 +13,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoshard.search.exact.wcsp import milp
-from autoshard.search.exact.wcsp.cutting_planes import Plane, climb
-from autoshard.search.exact.wcsp.icm import Descent
+from autoshard.search.exact.wcsp.cutting_planes import CuttingPlane, ascend
+from autoshard.search.exact.wcsp.icm import Icm
 from autoshard.search.exact.wcsp.label_setting import LabelSearch
 from autoshard.search.exact.wcsp.least_memory import least_memory
-from autoshard.search.exact.wcsp.memory_rows import Moments, cut_limits, merged
-from autoshard.search.exact.wcsp.minimum import EQUAL, SWEEPS, Progress, Search, minimum
+from autoshard.search.exact.wcsp.memory_rows import BindingRows, cut_limits, merged
+from autoshard.search.exact.wcsp.minimum import EQUAL, SWEEPS, NetworkSearch, Progress, minimum
 from autoshard.search.exact.wcsp.network import Network, product
-from autoshard.search.exact.wcsp.problem import CostProblem, Solution, Term
+from autoshard.search.exact.wcsp.problem import CostProblem, TableSolution, Term
 from autoshard.search.exact.wcsp.scale import Scale, scaled
-from autoshard.search.exact.wcsp.trws import strike, tighten
+from autoshard.search.exact.wcsp.trws import pass_messages, strike_out
 from autoshard.util.clock import now
 
 ROUNDS = 40
@@ -36,17 +36,19 @@ SMALL = 20_000
 WIDTHS = (1_000, 200_000)
 
 
-class Limited:
+class WithinLimit:
     """One search under a limit; starts from the solution without it."""
 
-    def __init__(self, problem: CostProblem, free: Solution, deadline: float, cells: int, progress: Progress | None):
+    def __init__(
+        self, problem: CostProblem, free: TableSolution, deadline: float, cells: int, progress: Progress | None
+    ):
         assert problem.limit is not None and free.choice is not None, "only a solution over the limit needs this"
         self.problem, self.deadline, self.cells = problem, deadline, cells
         self.progress = progress or (lambda low, high: None)
-        self.moments = Moments(problem.rows, problem.limit)
-        self.limits = problem.limit - self.moments.constants
+        self.binding = BindingRows(problem.rows, problem.limit)
+        self.limits = problem.limit - self.binding.constants
         self.priced: list[Term] = [(tuple(factor.scope), factor.cost) for factor in problem.factors]
-        self.descent = Descent(problem.sizes, self.priced)
+        self.descent = Icm(problem.sizes, self.priced)
         self.bound = free.bound
         self.free = free.choice
         self.near = free.choice
@@ -55,7 +57,7 @@ class Limited:
         self.evaluations = 0
         self.prices = np.zeros(len(self.limits))
 
-    def solve(self) -> Solution:
+    def solve(self) -> TableSolution:
         if (self.limits < 0).any():
             return self._answer(nothing=True)
         self.priced += self._forbidden()
@@ -63,7 +65,7 @@ class Limited:
             self._search(np.zeros(len(self.limits)))
             return self._answer(nothing=self.bound == math.inf)
         first = self._plane(self.free, self.bound)
-        dual = climb(
+        dual = ascend(
             self._evaluate,
             first,
             np.zeros(len(self.limits)),
@@ -90,8 +92,8 @@ class Limited:
         """Tables that forbid what alone is over a row's limit."""
         made: dict[tuple[int, int], np.ndarray] = {}
         found = []
-        share = self.moments.share.tocsc()
-        for t, (scope, array) in enumerate(self.moments.terms):
+        share = self.binding.share.tocsc()
+        for t, (scope, array) in enumerate(self.binding.terms):
             most = int(self.limits[share.indices[share.indptr[t] : share.indptr[t + 1]]].min())
             if int(array.max()) > most:
                 key = (id(array), most)
@@ -100,26 +102,26 @@ class Limited:
                 found.append((scope, made[key]))
         return found
 
-    def _box(self, first: Plane) -> np.ndarray:
+    def _box(self, first: CuttingPlane) -> np.ndarray:
         """Prices to begin with: the whole cost for an excess like the first one."""
         excess = np.maximum(np.abs(first.excess), np.maximum(self.limits, 1) * 1e-3)
         return max(abs(first.cost), 1e-12) / excess
 
-    def _plane(self, choice: Sequence[int], bound: float) -> Plane:
-        excess = self.moments.at(choice) - self.problem.limit
-        return Plane(self.problem.value(choice), excess.astype(float), bound)
+    def _plane(self, choice: Sequence[int], bound: float) -> CuttingPlane:
+        excess = self.binding.at(choice) - self.problem.limit
+        return CuttingPlane(self.problem.value(choice), excess.astype(float), bound)
 
-    def _evaluate(self, prices: np.ndarray) -> Plane | None:
+    def _evaluate(self, prices: np.ndarray) -> CuttingPlane | None:
         if self._late():
             return None
         self.evaluations += 1
-        self.moments.forget()
-        priced = self.priced + self.moments.priced(prices)
+        self.binding.forget()
+        priced = self.priced + self.binding.priced(prices)
         soon = now() + max(1.0, (self.deadline - now()) / SHARE)
         best, scale = minimum(self.problem.sizes, priced, soon, self.cells, self.near, branch=False)
         if best.choice is None:
             # Nothing at all where that is proven; else time was too short for anything.
-            return Plane(math.inf, np.zeros(len(prices)), math.inf) if best.lower == math.inf else None
+            return CuttingPlane(math.inf, np.zeros(len(prices)), math.inf) if best.lower == math.inf else None
         self.near = best.choice
         self._consider(best.choice)
         if not self._closed(self.bound):
@@ -131,7 +133,7 @@ class Limited:
 
     def _consider(self, choice: Sequence[int]) -> bool:
         """Keep a choice within the limit if it is the best; whether it is within the limit."""
-        if (self.moments.at(choice) > self.problem.limit).any():
+        if (self.binding.at(choice) > self.problem.limit).any():
             return False
         value = self.problem.value(choice)
         if value < self.value:
@@ -144,8 +146,8 @@ class Limited:
         for factor in REPAIRS:
             if self._consider(choice) or self._late():
                 return
-            priced = self.priced + self.moments.priced(prices * factor)
-            choice = Descent(self.problem.sizes, priced).improve(choice, rounds=4)
+            priced = self.priced + self.binding.priced(prices * factor)
+            choice = Icm(self.problem.sizes, priced).improve(choice, rounds=4)
         self._consider(choice)
 
     def _infeasible(self) -> bool:
@@ -163,7 +165,7 @@ class Limited:
         for width in WIDTHS:
             network, scale = self._scaled(prices)
             ceiling = self._ceiling(prices, scale)
-            Search(network, self.deadline, self.cells, ceiling=ceiling).reduce()
+            NetworkSearch(network, self.deadline, self.cells, ceiling=ceiling).reduce()
             if not math.isfinite(network.base):
                 # Nothing is as cheap as the best value, not even within rounding: so it is the best.
                 self.bound = self.value
@@ -171,7 +173,7 @@ class Limited:
             if network.choices:
                 self._program(prices)
                 return
-            search = LabelSearch(network, self.moments, self.limits, prices / scale.unit, width)
+            search = LabelSearch(network, self.binding, self.limits, prices / scale.unit, width)
             found = search.run(ceiling - network.base, self._late)
             if found.choice is not None:
                 self._consider(found.choice)
@@ -184,7 +186,7 @@ class Limited:
         return now() > self.deadline
 
     def _scaled(self, prices: np.ndarray) -> tuple[Network, Scale]:
-        priced = self.priced + self.moments.priced(prices)
+        priced = self.priced + self.binding.priced(prices)
         return scaled(self.problem.sizes, priced, self.value + float(prices @ self.limits))
 
     def _ceiling(self, prices: np.ndarray, scale: Scale) -> float:
@@ -197,13 +199,13 @@ class Limited:
         network, scale = self._scaled(prices)
         network.make_consistent()
         ceiling = self._ceiling(prices, scale)
-        strike(tighten(network, ceiling, lambda messages: ceiling, SWEEPS, self._late))
+        strike_out(pass_messages(network, ceiling, lambda messages: ceiling, SWEEPS, self._late))
         if not math.isfinite(network.base):
             self.bound = self.value
             return
         kept = [network.choices[v] for v in range(len(self.problem.sizes))]
         priced = merged(self.priced, kept)
-        limits = cut_limits(self.moments, self.limits, kept)
+        limits = cut_limits(self.binding, self.limits, kept)
         excluded: list[dict[int, int]] = []
         while not self._late() and milp.cells(priced) <= milp.COLUMNS:
             sizes = [len(left) for left in kept]
@@ -217,15 +219,15 @@ class Limited:
                 return
             excluded.append(dict(enumerate(answer.choice)))
 
-    def _answer(self, nothing: bool = False) -> Solution:
-        stats = {"evaluations": self.evaluations, "rows": len(self.moments.rows)}
+    def _answer(self, nothing: bool = False) -> TableSolution:
+        stats = {"evaluations": self.evaluations, "rows": len(self.binding.rows)}
         if nothing:
-            return Solution(None, math.inf, math.inf, True, stats=stats)
+            return TableSolution(None, math.inf, math.inf, True, stats=stats)
         if self.choice is None:
-            return Solution(None, math.inf, self.bound, False, stats=stats)
+            return TableSolution(None, math.inf, self.bound, False, stats=stats)
         peak = max(self.problem.bytes_at(self.choice), default=0)
         proven = self._closed(self.bound)
         prices = np.zeros(len(self.problem.rows))
-        prices[self.moments.rows] = self.prices
+        prices[self.binding.rows] = self.prices
         bound = min(self.bound, self.value)
-        return Solution(self.choice, self.value, bound, proven, peak, stats, tuple(prices.tolist()))
+        return TableSolution(self.choice, self.value, bound, proven, peak, stats, tuple(prices.tolist()))

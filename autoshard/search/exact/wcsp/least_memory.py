@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from autoshard.search.exact.wcsp import milp
-from autoshard.search.exact.wcsp.cutting_planes import Plane, climb
+from autoshard.search.exact.wcsp.cutting_planes import CuttingPlane, ascend
 from autoshard.search.exact.wcsp.label_setting import LabelSearch
-from autoshard.search.exact.wcsp.memory_rows import Moments, cut_limits, merged
-from autoshard.search.exact.wcsp.minimum import CELLS, Search, minimum
+from autoshard.search.exact.wcsp.memory_rows import BindingRows, cut_limits, merged
+from autoshard.search.exact.wcsp.minimum import CELLS, NetworkSearch, minimum
 from autoshard.search.exact.wcsp.network import product
 from autoshard.search.exact.wcsp.problem import CostProblem, Term
 from autoshard.search.exact.wcsp.scale import scaled
@@ -29,7 +29,7 @@ SMALL = 20_000
 WIDTH = 50_000
 
 
-class Least(NamedTuple):
+class LeastMemory(NamedTuple):
     """The least feasible limit in bytes, the row that reaches it, a choice that has it; `bound` equals it if proven."""
 
     nbytes: int
@@ -38,7 +38,7 @@ class Least(NamedTuple):
     bound: int
 
 
-def least_memory(problem: CostProblem, *, time_limit: float = 60.0, cells: int = CELLS) -> Least:
+def least_memory(problem: CostProblem, *, time_limit: float = 60.0, cells: int = CELLS) -> LeastMemory:
     """The smallest limit under which `problem` has a choice, whatever that costs; its own limit is not looked at.
 
     Raises:
@@ -46,25 +46,25 @@ def least_memory(problem: CostProblem, *, time_limit: float = 60.0, cells: int =
     """
     if not problem.rows:
         raise PlanError("least memory of a problem without rows: nothing says what lies in memory")
-    return _Least(problem, now() + time_limit, cells).find()
+    return _LeastMemorySearch(problem, now() + time_limit, cells).find()
 
 
-class _Least:
+class _LeastMemorySearch:
     def __init__(self, problem: CostProblem, deadline: float, cells: int):
         self.problem, self.deadline, self.cells = problem, deadline, cells
-        self.moments = Moments(problem.rows, None)
+        self.binding = BindingRows(problem.rows, None)
         self.forbidden = _forbidden(problem)
         self.choice: tuple[int, ...] | None = None
         self.upper = 2**62
         self.lower = 0
 
-    def find(self) -> Least:
-        count = len(self.moments.rows)
+    def find(self) -> LeastMemory:
+        count = len(self.binding.rows)
         start = np.full(count, 1 / count)
         first = self._evaluate(start)
         if first is None or self.choice is None:
             raise PlanError("least memory: no choice that the tables allow was found")
-        dual = climb(
+        dual = ascend(
             self._evaluate,
             first,
             start,
@@ -78,43 +78,43 @@ class _Least:
                 break
         nbytes = self.problem.bytes_at(self.choice)
         peak = max(nbytes)
-        return Least(peak, nbytes.index(peak), self.choice, min(peak, self.lower))
+        return LeastMemory(peak, nbytes.index(peak), self.choice, min(peak, self.lower))
 
-    def _evaluate(self, weights: np.ndarray) -> Plane | None:
+    def _evaluate(self, weights: np.ndarray) -> CuttingPlane | None:
         if now() > self.deadline:
             return None
-        self.moments.forget()
-        priced = self.forbidden + self.moments.priced(weights)
+        self.binding.forget()
+        priced = self.forbidden + self.binding.priced(weights)
         branch = self.choice is None
         best, scale = minimum(self.problem.sizes, priced, self.deadline, self.cells, self.choice, branch=branch)
         if best.choice is None:
             return None
-        fixed = float(weights @ self.moments.constants)
+        fixed = float(weights @ self.binding.constants)
         bound = scale.bound(best.lower) + fixed
         self.lower = max(self.lower, _whole(bound))
         nbytes = self._consider(best.choice)
-        return Plane(0.0, nbytes.astype(float), bound)
+        return CuttingPlane(0.0, nbytes.astype(float), bound)
 
     def _consider(self, choice: Sequence[int]) -> np.ndarray:
-        nbytes = self.moments.at(choice)
+        nbytes = self.binding.at(choice)
         if int(nbytes.max()) < self.upper:
             self.upper, self.choice = int(nbytes.max()), tuple(choice)
         return nbytes
 
     def _improve(self, weights: np.ndarray) -> bool:
         """A choice below the best, or the proof that there is none (then the bounds meet); False: neither."""
-        limits = self.upper - 1 - self.moments.constants
-        fixed = float(weights @ self.moments.constants)
-        priced = self.forbidden + self.moments.priced(weights)
+        limits = self.upper - 1 - self.binding.constants
+        fixed = float(weights @ self.binding.constants)
+        priced = self.forbidden + self.binding.priced(weights)
         network, scale = scaled(self.problem.sizes, priced, self.upper - fixed)
         ceiling = math.ceil((self.upper - fixed - scale.floor + scale.error) / scale.unit)
-        Search(network, self.deadline, self.cells, ceiling=ceiling).reduce()
+        NetworkSearch(network, self.deadline, self.cells, ceiling=ceiling).reduce()
         if not math.isfinite(network.base):
             self.lower = self.upper
             return True
         if network.choices:
             return self._program()
-        search = LabelSearch(network, self.moments, limits, weights / scale.unit, WIDTH)
+        search = LabelSearch(network, self.binding, limits, weights / scale.unit, WIDTH)
         found = search.run(ceiling - network.base, lambda: now() > self.deadline, minimax=True)
         before = self.upper
         if found.choice is not None:
@@ -130,8 +130,8 @@ class _Least:
         middle = (self.lower + self.upper) // 2 if self.upper - self.lower > 1 else self.lower
         kept = [np.arange(size) for size in self.problem.sizes]
         priced = merged(self.forbidden, kept)
-        rows = cut_limits(self.moments, middle - self.moments.constants, kept)
-        if (middle < self.moments.constants).any():
+        rows = cut_limits(self.binding, middle - self.binding.constants, kept)
+        if (middle < self.binding.constants).any():
             self.lower = middle + 1
             return True
         excluded: list[dict[int, int]] = []

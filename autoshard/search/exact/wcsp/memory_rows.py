@@ -13,7 +13,7 @@ from autoshard.search.exact.wcsp.network import ascending
 from autoshard.search.exact.wcsp.problem import MemoryRow, Scope, Term
 
 
-class Moments:
+class BindingRows:
     """Rows as sums of shared terms, in bytes above each row's constant part.
 
     `rows` are the numbers of the rows kept, `constants` (int64) what they hold whatever is chosen, `terms` the distinct
@@ -142,14 +142,14 @@ def merged(priced: Sequence[Term], kept: Sequence[np.ndarray]) -> list[Term]:
     return sorted(tables.items(), key=lambda item: item[0])
 
 
-def cut_limits(moments: Moments, limits: np.ndarray, kept: Sequence[np.ndarray]) -> list[milp.Limit]:
+def cut_limits(binding: BindingRows, limits: np.ndarray, kept: Sequence[np.ndarray]) -> list[milp.LinearLimit]:
     """The rows at the kept choices, divided by what divides all of a row's bytes."""
-    terms = [(scope, array[np.ix_(*(kept[v] for v in scope))]) for scope, array in moments.terms]
+    terms = [(scope, array[np.ix_(*(kept[v] for v in scope))]) for scope, array in binding.terms]
     found = []
     for r, most in enumerate(limits.tolist()):
-        mine = moments.share.indices[moments.share.indptr[r] : moments.share.indptr[r + 1]]
+        mine = binding.share.indices[binding.share.indptr[r] : binding.share.indptr[r + 1]]
         mine = [terms[t] for t in mine if terms[t][1].any()]
         unit = reduce(math.gcd, (int(np.gcd.reduce(array, axis=None)) for _, array in mine), 0) or 1
         if sum(int(array.max()) for _, array in mine) > most:
-            found.append(milp.Limit([(scope, array // unit) for scope, array in mine], most // unit))
+            found.append(milp.LinearLimit([(scope, array // unit) for scope, array in mine], most // unit))
     return found

@@ -21,7 +21,7 @@ COLUMNS = 3_000_000
 
 
 @dataclass(frozen=True)
-class Limit:
+class LinearLimit:
     """Sum of the terms <= most; numbers of any scale (they are brought to about 1 here)."""
 
     terms: Sequence[Term]
@@ -29,7 +29,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Answer:
+class MilpAnswer:
     """What HiGHS said: a choice per variable (None: none found), a lower bound, and whether none exists."""
 
     choice: tuple[int, ...] | None
@@ -101,7 +101,7 @@ class MilpBuilder:
         names = np.array([self.first[v] + position for v, position in choice.items()])
         self._put(np.zeros(len(names), int), names, np.ones(len(names)), [-np.inf], [len(names) - 1.0])
 
-    def solve(self, cost: np.ndarray, upper: np.ndarray, time_limit: float) -> Answer:
+    def solve(self, cost: np.ndarray, upper: np.ndarray, time_limit: float) -> MilpAnswer:
         from scipy.optimize import LinearConstraint  # only here: the import takes long
         from scipy.sparse import coo_array
 
@@ -114,11 +114,11 @@ class MilpBuilder:
         found = highs.least(cost, whole, upper, rows, time_limit)
         bound = -math.inf if found.mip_dual_bound is None else float(found.mip_dual_bound)
         if found.status == 2:
-            return Answer(None, math.inf, True)
+            return MilpAnswer(None, math.inf, True)
         if found.x is None:
-            return Answer(None, bound, False)
+            return MilpAnswer(None, bound, False)
         choice = tuple(int(found.x[a:b].argmax()) for a, b in zip(self.first[:-1], self.first[1:], strict=True))
-        return Answer(choice, bound, False)
+        return MilpAnswer(choice, bound, False)
 
 
 def cells(priced: Sequence[Term]) -> int:
@@ -130,9 +130,9 @@ def minimize(
     sizes: Sequence[int],
     priced: Sequence[Term],
     time_limit: float,
-    limits: Sequence[Limit] = (),
+    limits: Sequence[LinearLimit] = (),
     excluded: Sequence[dict[int, int]] = (),
-) -> Answer:
+) -> MilpAnswer:
     """The least sum of tables under limits; scopes ascending, one table per scope. Costs in any unit."""
     program = MilpBuilder(sizes)
     parts = [(program.columns_of(scope, np.isfinite(array)), scope, array) for scope, array in priced]
@@ -149,4 +149,4 @@ def minimize(
     # HiGHS stops within 1e-6 of its objective: the largest cost as 1000 puts that at 1e-9 of it.
     scale = (float(np.abs(cost).max()) or 1.0) / 1000
     answer = program.solve(cost / scale, upper, time_limit)
-    return Answer(answer.choice, answer.bound * scale, answer.infeasible)
+    return MilpAnswer(answer.choice, answer.bound * scale, answer.infeasible)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoshard.search.exact.wcsp import milp
-from autoshard.search.exact.wcsp.icm import Descent, first_choice
+from autoshard.search.exact.wcsp.icm import Icm, first_assignment
 from autoshard.search.exact.wcsp.network import Network, product
 from autoshard.search.exact.wcsp.problem import Scope
 from autoshard.search.exact.wcsp.scale import Scale, scaled
-from autoshard.search.exact.wcsp.trws import MessagePassing, strike, tighten
+from autoshard.search.exact.wcsp.trws import Trws, pass_messages, strike_out
 from autoshard.util.clock import now
 
 # In which order variables leave: the one whose elimination costs the fewest cells first, ties by number.
@@ -22,7 +22,7 @@ from autoshard.util.clock import now
 # Equal layers look equal to this rule, so their variables leave in one pattern and the tables that arise are shared.
 
 
-class Order:
+class EliminationOrder:
     """Neighbours and costs of the remaining variables, kept current while they leave one by one."""
 
     def __init__(self, network: Network):
@@ -64,7 +64,7 @@ class Order:
 
 def eliminate_up_to(network: Network, limit: float, stop: Callable[[], bool] = lambda: False) -> None:
     """Eliminate variables, cheapest first, as long as one step sums at most `limit` cells."""
-    order = Order(network)
+    order = EliminationOrder(network)
     while not stop() and (step := order.pop(limit)) is not None:
         network.eliminate(step[0])
 
@@ -79,7 +79,7 @@ def forecast(network: Network) -> tuple[float, float]:
 
 
 def _steps(network: Network) -> Iterator[tuple[int, int]]:
-    order = Order(network)
+    order = EliminationOrder(network)
     while (step := order.pop(float("inf"))) is not None:
         yield step[1], max(1, order.sizes[step[0]])
 
@@ -92,7 +92,7 @@ def _steps(network: Network) -> Iterator[tuple[int, int]]:
 # consistency revisited", AIJ 2010). Where nothing tight is left, the cheapest stays.
 
 
-def read_tight(messages: MessagePassing, slack: float) -> dict[int, int] | None:
+def read_primal(messages: Trws, slack: float) -> dict[int, int] | None:
     """A position for every variable; entries up to `slack` above the bound count as tight. None: all choices struck."""
     state = _State(messages, slack)
     for v in messages.order:
@@ -107,7 +107,7 @@ def read_tight(messages: MessagePassing, slack: float) -> dict[int, int] | None:
 class _State:
     """The positions left per variable."""
 
-    def __init__(self, messages: MessagePassing, slack: float):
+    def __init__(self, messages: Trws, slack: float):
         self.messages = messages
         self.slack = slack
         self.left: dict[int, np.ndarray] = {}
@@ -166,7 +166,7 @@ class Minimum:
     stats: dict[str, float] = field(default_factory=dict)
 
 
-class Search:
+class NetworkSearch:
     """One minimization; `upper` and `choice` are the best known so far, in the network's units.
 
     With a `ceiling` nothing up to that value is struck out: the network is reduced for those who look for more than
@@ -178,14 +178,14 @@ class Search:
         network: Network,
         deadline: float,
         cells: int,
-        told: Callable[[float, float], None] = lambda low, high: None,
+        on_progress: Callable[[float, float], None] = lambda low, high: None,
         ceiling: float | None = None,
         branch: bool = True,
     ):
         self.network = network
         self.deadline = deadline
         self.cells = cells
-        self.told = told
+        self.on_progress = on_progress
         self.fixed = ceiling is not None
         self.branch = branch
         self.choice: tuple[int, ...] | None = None
@@ -210,7 +210,7 @@ class Search:
         ):
             self._program()
         self.lower = min(max(self.lower, network.base), self.upper)
-        stats |= {"largest_table": network.pool.largest, "eliminations": network.pool.computed}
+        stats |= {"largest_table": network.interner.largest, "eliminations": network.interner.computed}
         return Minimum(self.choice, self.upper, self.lower, stats)
 
     def reduce(self) -> dict[str, float]:
@@ -235,9 +235,9 @@ class Search:
         network = self.network
         for limit in (CHEAP, 10 * CHEAP):
             before = sum(len(kept) for kept in network.choices.values())
-            messages = tighten(network, self.upper, self.hear, SWEEPS, self.late)
+            messages = pass_messages(network, self.upper, self.on_bound, SWEEPS, self.late)
             self.lower = max(self.lower, min(messages.bound, self.upper))
-            strike(messages)
+            strike_out(messages)
             if not math.isfinite(network.base) or self.lower >= self.upper or self.late():
                 return
             eliminate_up_to(network, min(limit, self.cells), self.late)
@@ -246,21 +246,21 @@ class Search:
             if (largest <= self.cells and work <= DIRECT) or left > 0.9 * before:
                 return
 
-    def hear(self, messages: MessagePassing) -> float:
+    def on_bound(self, messages: Trws) -> float:
         """A bound that the message passing came to, and the choice that its ties say; the upper bound then."""
         self.lower = max(self.lower, min(messages.bound, self.upper))
         gap = self.upper - self.lower
         if not self.fixed and gap > 0:
-            at = read_tight(messages, TIGHT * gap if math.isfinite(gap) else 0.0)
+            at = read_primal(messages, TIGHT * gap if math.isfinite(gap) else 0.0)
             if at is not None:
                 self.consider(self._descend(at))
-        self.told(self.lower, self.upper)
+        self.on_progress(self.lower, self.upper)
         return self.upper
 
     def _descend(self, at: dict[int, int]) -> dict[int, int]:
         names = {v: number for number, v in enumerate(sorted(at))}
         priced = [(tuple(names[v] for v in scope), table.data) for scope, table in self.network.tables.items()]
-        found = Descent([self.network.size(v) for v in names], priced).improve([at[v] for v in names])
+        found = Icm([self.network.size(v) for v in names], priced).improve([at[v] for v in names])
         return dict(zip(names, found, strict=True))
 
     def consider(self, at: dict[int, int]) -> None:
@@ -309,10 +309,12 @@ def minimum(
     branch: bool = True,
 ) -> tuple[Minimum, Scale]:
     """The least sum of the priced scopes; in units of the scale."""
-    choice, upper = first_choice(sizes, priced, start)
+    choice, upper = first_assignment(sizes, priced, start)
     network, scale = scaled(sizes, priced, upper)
-    told = (lambda low, high: progress(scale.bound(low), scale.seconds(high))) if progress else (lambda low, high: None)
-    search = Search(network, deadline, cells, told, branch=branch)
+    on_progress = (
+        (lambda low, high: progress(scale.bound(low), scale.seconds(high))) if progress else (lambda low, high: None)
+    )
+    search = NetworkSearch(network, deadline, cells, on_progress, branch=branch)
     if choice is not None:
         search.choice = tuple(choice)
         search.upper = network.total(dict(enumerate(choice)))

@@ -13,12 +13,12 @@ from functools import reduce
 
 import numpy as np
 
-from autoshard.search.exact.wcsp.interning import InternedTable, Part, Pool
+from autoshard.search.exact.wcsp.interning import InternedTable, Part, TableInterner
 from autoshard.search.exact.wcsp.problem import Scope
 
 
 @dataclass(frozen=True, eq=False)
-class Gone:
+class Eliminated:
     """An eliminated variable: the tables it stood in, its neighbours, and the choices that each had then."""
 
     variable: int
@@ -32,22 +32,22 @@ class Gone:
 class Network:
     """A sum of tables over variables; `base` is the constant part, inf once nothing is feasible."""
 
-    def __init__(self, pool: Pool, sizes: Sequence[int]):
+    def __init__(self, interner: TableInterner, sizes: Sequence[int]):
         ranges = {size: np.arange(size) for size in set(sizes)}
-        self.pool = pool
+        self.interner = interner
         self.choices: dict[int, np.ndarray] = {v: ranges[size] for v, size in enumerate(sizes)}
         self.full = tuple(self.choices.values())
         self.tables: dict[Scope, InternedTable] = {}
         self.scopes: dict[int, set[Scope]] = {v: set() for v in self.choices}
         self.base = 0.0 if all(sizes) else np.inf
-        self.gone: list[Gone] = []
+        self.eliminated: list[Eliminated] = []
 
     def copy(self) -> Network:
         other = Network.__new__(Network)
-        other.pool, other.full, other.base = self.pool, self.full, self.base
+        other.interner, other.full, other.base = self.interner, self.full, self.base
         other.choices, other.tables = dict(self.choices), dict(self.tables)
         other.scopes = {v: set(scopes) for v, scopes in self.scopes.items()}
-        other.gone = list(self.gone)
+        other.eliminated = list(self.eliminated)
         return other
 
     def size(self, v: int) -> int:
@@ -59,7 +59,7 @@ class Network:
         if not scope:
             return
         if scope in self.tables:
-            table, more = self.pool.add(self.tables[scope], table)
+            table, more = self.interner.add(self.tables[scope], table)
             self.base += more
         self.tables[scope] = table
         for v in scope:
@@ -90,9 +90,9 @@ class Network:
         del self.choices[v]
         result = None
         if parts:
-            result, offset = self.pool.minimize(parts, len(around))
+            result, offset = self.interner.minimize(parts, len(around))
             self.add(around, result, offset)
-        self.gone.append(Gone(v, tables, around, kept, result, parts))
+        self.eliminated.append(Eliminated(v, tables, around, kept, result, parts))
 
     def restrict(self, keeps: dict[int, np.ndarray]) -> None:
         """Keep only some positions (ascending) of some variables' choices."""
@@ -100,7 +100,7 @@ class Network:
             return
         touched = sorted({scope for v in keeps for scope in self.scopes[v]})
         for scope in touched:
-            table, offset = self.pool.restrict(self.tables[scope], tuple(keeps.get(v) for v in scope))
+            table, offset = self.interner.restrict(self.tables[scope], tuple(keeps.get(v) for v in scope))
             self.tables[scope] = table
             self.base += offset
         for v, keep in keeps.items():
@@ -136,12 +136,15 @@ class Network:
     def complete(self, chosen: dict[int, int]) -> tuple[int, ...]:
         """The best choice for every variable, given the remaining variables' choices (original numbers)."""
         chosen = dict(chosen)
-        for gone in reversed(self.gone):
-            where = {u: self._position(kept, u, chosen[u]) for u, kept in zip(gone.around, gone.kept[1:], strict=True)}
-            prices = np.zeros(len(gone.kept[0]))
-            for scope, table in gone.tables:
+        for eliminated in reversed(self.eliminated):
+            where = {
+                u: self._position(kept, u, chosen[u])
+                for u, kept in zip(eliminated.around, eliminated.kept[1:], strict=True)
+            }
+            prices = np.zeros(len(eliminated.kept[0]))
+            for scope, table in eliminated.tables:
                 prices = prices + table.data[tuple(where.get(u, slice(None)) for u in scope)]
-            chosen[gone.variable] = int(gone.kept[0][int(prices.argmin())])
+            chosen[eliminated.variable] = int(eliminated.kept[0][int(prices.argmin())])
         return tuple(chosen[v] for v in range(len(self.full)))
 
     def _position(self, kept: np.ndarray, v: int, choice: int) -> int:

@@ -95,7 +95,7 @@ def _check_costs(number: int, cost: np.ndarray) -> None:
 
 
 @dataclass(frozen=True)
-class Solution:
+class TableSolution:
     """The best choice found, None where there is none; `proven` where `value` is the optimum (bound equal within 1e-9).
 
     `bound` (seconds) is never above the optimum. No choice and `proven`: nothing satisfies the tables and the rows.

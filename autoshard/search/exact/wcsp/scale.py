@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.search.exact.wcsp.interning import InternedTable, Pool
+from autoshard.search.exact.wcsp.interning import InternedTable, TableInterner
 from autoshard.search.exact.wcsp.network import Network, ascending
 from autoshard.search.exact.wcsp.problem import Term
 
@@ -38,8 +38,8 @@ def scaled(sizes: Sequence[int], priced: Sequence[Term], upper: float) -> tuple[
     arrays = {id(array): array for _, array in priced}
     least = {key: float(array.min()) if array.size else math.inf for key, array in arrays.items()}
     floor = math.fsum(least[id(array)] for _, array in priced) if priced else 0.0
-    pool = Pool()
-    network = Network(pool, sizes)
+    interner = TableInterner()
+    network = Network(interner, sizes)
     if not math.isfinite(floor):
         network.base = math.inf
         return network, Scale(0.0, 1.0, 0.0)
@@ -50,14 +50,14 @@ def scaled(sizes: Sequence[int], priced: Sequence[Term], upper: float) -> tuple[
     seen = abs(floor) + (abs(upper) if math.isfinite(upper) else 0.0)
     error = count * unit / 2 + 4 * np.finfo(float).eps * seen
     if math.isfinite(upper):
-        pool.cap = math.ceil((way + error) / unit)
+        interner.cap = math.ceil((way + error) / unit)
     tables: dict[tuple, tuple[InternedTable, float]] = {}
     for scope, array in priced:
         order, moved = ascending(scope, array)
         key = (id(array), tuple(sorted(range(len(scope)), key=lambda dim, scope=scope: scope[dim])))
         if key not in tables:
             with np.errstate(over="ignore"):
-                tables[key] = pool.intern(np.rint((moved - least[id(array)]) / unit))
+                tables[key] = interner.intern(np.rint((moved - least[id(array)]) / unit))
         network.add(order, *tables[key])
     return network, Scale(floor, unit, float(error))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autoshard.search.exact.wcsp.lagrangian import Limited
+from autoshard.search.exact.wcsp.lagrangian import WithinLimit
 from autoshard.search.exact.wcsp.minimum import CELLS, EQUAL, Minimum, Progress, minimum
-from autoshard.search.exact.wcsp.problem import CostProblem, Solution
+from autoshard.search.exact.wcsp.problem import CostProblem, TableSolution
 from autoshard.search.exact.wcsp.scale import Scale
 from autoshard.util.clock import now
 
@@ -19,7 +19,7 @@ def solve(
     start: Sequence[int] | None = None,
     progress: Progress | None = None,
     cells: int = CELLS,
-) -> Solution:
+) -> TableSolution:
     """The choice of least cost among those within the memory limit.
 
     Args:
@@ -34,15 +34,15 @@ def solve(
     solution = _solution(problem, best, scale)
     if problem.limit is None or solution.peak <= problem.limit:
         return solution
-    return Limited(problem, solution, deadline, cells, progress).solve()
+    return WithinLimit(problem, solution, deadline, cells, progress).solve()
 
 
-def _solution(problem: CostProblem, best: Minimum, scale: Scale) -> Solution:
+def _solution(problem: CostProblem, best: Minimum, scale: Scale) -> TableSolution:
     if best.choice is None:
         proven = not math.isfinite(best.lower)
-        return Solution(None, math.inf, math.inf if proven else scale.bound(best.lower), proven, stats=best.stats)
+        return TableSolution(None, math.inf, math.inf if proven else scale.bound(best.lower), proven, stats=best.stats)
     value = problem.value(best.choice)
     bound = min(value, scale.bound(best.lower))
     proven = bool(value - bound <= EQUAL * abs(value) + 2 * scale.error)
     peak = max(problem.bytes_at(best.choice), default=0)
-    return Solution(best.choice, value, bound, proven, peak, best.stats)
+    return TableSolution(best.choice, value, bound, proven, peak, best.stats)

@@ -1,9 +1,9 @@
 """The least sum of tables of which only the entries close to their minimum are listed: joins instead of large arrays.
 
 Variables leave one by one, as in bucket elimination (Dechter, 1999), and what exceeds the gap is dropped at once. Where
-the choices left around a variable have few combinations, tables are small arrays that are added up. Elsewhere what is
-summed are the rows that agree on the variables in common (`sparse.py`): after message passing few entries are close to
-the minimum, and the number of rows, not the product of the variables' sizes, is what an elimination costs.
+the choices left around a variable have few combinations, tables are small arrays that are added up. Elsewhere rows are
+joined that agree on the variables in common: after message passing few entries are close to the minimum, and the number
+of rows, not the product of the variables' sizes, is what an elimination costs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.search.exact.wcsp.consistency import Listing, alone, consistent
+from autoshard.search.exact.wcsp.consistency import SparseTables, consistent_entries, unary_entries
 from autoshard.search.exact.wcsp.problem import Scope
 
 # Tables as rows: joined where they agree on the variables in common, and minimized over one of these.
@@ -28,7 +28,7 @@ KEYS = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RowTable:
     """One table: `rows` [n, variables of `scope`] of choices and their `cost` [n]."""
 
     scope: Scope
@@ -36,7 +36,7 @@ class Rows:
     cost: np.ndarray
 
 
-class Joins:
+class RowJoins:
     """Joins of rows within a gap.
 
     Of more rows than `width` the cheapest stay; `beyond` is what those that were given up cost at least.
@@ -46,7 +46,7 @@ class Joins:
         self.sizes, self.gap, self.width, self.stop = sizes, gap, width, stop
         self.beyond = math.inf
 
-    def joined(self, one: Rows, other: Rows) -> Rows:
+    def joined(self, one: RowTable, other: RowTable) -> RowTable:
         """The rows of both that agree on the variables in common."""
         if not len(other.cost):
             one, other = other, one
@@ -74,7 +74,7 @@ class Joins:
         good = self._kept(cost, good)
         place, inner = place[good], inner[good]
         rows = np.concatenate([one.rows[place], other.rows[inner][:, more]], axis=1)
-        return Rows((*one.scope, *(other.scope[i] for i in more)), rows, cost[good])
+        return RowTable((*one.scope, *(other.scope[i] for i in more)), rows, cost[good])
 
     def _kept(self, cost: np.ndarray, good: np.ndarray) -> np.ndarray:
         """Of the rows within the gap, as many as there is room for."""
@@ -85,7 +85,7 @@ class Joins:
         self.beyond = min(self.beyond, float(cost[good[order[width]]]))
         return np.sort(good[order[:width]])
 
-    def minimized(self, v: int, total: Rows) -> tuple[Scope, np.ndarray, np.ndarray, np.ndarray]:
+    def minimized(self, v: int, total: RowTable) -> tuple[Scope, np.ndarray, np.ndarray, np.ndarray]:
         """Over v: the variables around it, the combinations of these, and for each the best of v and its cost."""
         at = total.scope.index(v)
         around = tuple(u for u in total.scope if u != v)
@@ -112,7 +112,7 @@ SMALL = 1 << 13
 
 
 @dataclass(frozen=True)
-class Nearest:
+class BestWithinGap:
     """The least sum and its choice, None where all sums exceed the gap.
 
     Every sum below `beyond` was looked at: what was given up for want of room costs at least that.
@@ -125,11 +125,11 @@ class Nearest:
 
 def least_sum(
     unary: Sequence[np.ndarray],
-    listings: Sequence[Listing],
+    listings: Sequence[SparseTables],
     gap: float,
     width: int = 1 << 18,
     stop: Callable[[], bool] = lambda: False,
-) -> Nearest:
+) -> BestWithinGap:
     """The least sum among those of at most `gap`.
 
     Args:
@@ -137,9 +137,9 @@ def least_sum(
         width: rows that an elimination keeps at most; of more the cheapest stay.
         stop: asked now and then; once it is true, hardly any rows are kept.
     """
-    left, alive = consistent(unary, [*listings, alone(unary, listings)], gap)
+    left, alive = consistent_entries(unary, [*listings, unary_entries(unary, listings)], gap)
     if left is None:
-        return Nearest(None, math.inf, math.inf)
+        return BestWithinGap(None, math.inf, math.inf)
     elimination = _Elimination(list(map(np.flatnonzero, alive)), gap, width, stop)
     for one in left:
         elimination.add(one)
@@ -152,12 +152,12 @@ class _SparseTable:
 
     scope: Scope
     array: np.ndarray | None
-    rows: Rows | None
+    rows: RowTable | None
     count: int
 
 
 @dataclass(frozen=True, eq=False)
-class _Gone:
+class _EliminatedRows:
     """A variable that left: its best choice for each combination around it, in an array or in rows."""
 
     variable: int
@@ -185,18 +185,18 @@ class _Elimination:
         self.number = np.zeros(self.first[-1], dtype=np.int64)
         for one, start, room in zip(left, self.first.tolist(), self.rooms, strict=False):
             self.number[start + one] = range(room)
-        self.joins = Joins(self.rooms, gap, width, stop)
+        self.joins = RowJoins(self.rooms, gap, width, stop)
         self.base = 0.0
         self.tables: dict[int, _SparseTable] = {}
         self.at: list[set[int]] = [set() for _ in left]
         self.same: dict[Scope, int] = {}
-        self.gone: list[_Gone] = []
+        self.eliminated: list[_EliminatedRows] = []
         self.estimates: dict[int, float] = {}
         self._count = 0
 
     # -- tables
 
-    def add(self, one: Listing) -> None:
+    def add(self, one: SparseTables) -> None:
         """All tables of a listing."""
         open_ = np.asarray(self.room[one.scopes] > 1)
         bare = np.logical_not(open_.any(axis=1))
@@ -204,7 +204,7 @@ class _Elimination:
         for table in self._arranged(one, open_, np.flatnonzero(~bare)):
             self._put(table)
 
-    def _arranged(self, one: Listing, open_: np.ndarray, which: np.ndarray) -> Iterator[_SparseTable]:
+    def _arranged(self, one: SparseTables, open_: np.ndarray, which: np.ndarray) -> Iterator[_SparseTable]:
         """Some of a listing's tables over the variables that still have several choices."""
         rank = np.where(open_[one.table], self.number[self.first[one.scopes][one.table] + one.rows], 0)
         order = np.argsort(one.table, kind="stable")
@@ -214,9 +214,9 @@ class _Elimination:
             free = sorted((i for i, isopen in enumerate(places[table]) if isopen), key=scopes[table].__getitem__)
             mine = order[ends[table] : ends[table + 1]]
             scope = tuple(scopes[table][i] for i in free)
-            yield self._table(scope, Rows(scope, rank[mine][:, free], one.cost[mine]))
+            yield self._table(scope, RowTable(scope, rank[mine][:, free], one.cost[mine]))
 
-    def _table(self, scope: Scope, rows: Rows) -> _SparseTable:
+    def _table(self, scope: Scope, rows: RowTable) -> _SparseTable:
         """Rows, as an array if it is small."""
         shape = [self.rooms[v] for v in scope]
         if not scope or math.prod(shape) > SMALL:
@@ -225,12 +225,12 @@ class _Elimination:
         array[tuple(rows.rows[:, [rows.scope.index(v) for v in scope]].T)] = rows.cost
         return _SparseTable(scope, array, None, len(rows.cost))
 
-    def _rows(self, table: _SparseTable) -> Rows:
+    def _rows(self, table: _SparseTable) -> RowTable:
         if table.rows is not None:
             return table.rows
         assert table.array is not None
         places = np.nonzero(table.array <= self.gap)
-        return Rows(table.scope, np.stack(places, axis=1), table.array[places])
+        return RowTable(table.scope, np.stack(places, axis=1), table.array[places])
 
     def _put(self, table: _SparseTable) -> None:
         if not table.scope:
@@ -255,7 +255,7 @@ class _Elimination:
 
     # -- elimination
 
-    def run(self) -> Nearest:
+    def run(self) -> BestWithinGap:
         heap = [(self._estimate(v), v) for v, room in enumerate(self.rooms) if room > 1]
         heapq.heapify(heap)
         waiting = {v for _, v in heap}
@@ -267,8 +267,8 @@ class _Elimination:
             for u in self._eliminate(v):
                 heapq.heappush(heap, (self._estimate(u), u))
         if not self.base <= self.gap:
-            return Nearest(None, math.inf, self.joins.beyond)
-        return Nearest(self._choice(), self.base, self.joins.beyond)
+            return BestWithinGap(None, math.inf, self.joins.beyond)
+        return BestWithinGap(self._choice(), self.base, self.joins.beyond)
 
     def _estimate(self, v: int) -> float:
         """How dear eliminating v seems, as a logarithm: half by the rows that it would join if tables were independent,
@@ -304,10 +304,10 @@ class _Elimination:
             near = max(range(len(rows)), key=lambda i: len(set(total.scope) & set(rows[i].scope)))
             total = self.joins.joined(total, rows.pop(near))
         around, others, best, cost = self.joins.minimized(v, total)
-        self.gone.append(_Gone(v, around, others, best))
+        self.eliminated.append(_EliminatedRows(v, around, others, best))
         if not len(best):
             self.base = math.inf
-        self._put(self._table(tuple(sorted(around)), Rows(around, others, cost)))
+        self._put(self._table(tuple(sorted(around)), RowTable(around, others, cost)))
         return list(around)
 
     def _added_up(self, v: int, scope: Scope, tables: Sequence[_SparseTable]) -> list[int]:
@@ -320,7 +320,7 @@ class _Elimination:
             total = total + array.reshape([self.rooms[u] if u in inside else 1 for u in scope])
         at = scope.index(v)
         around = scope[:at] + scope[at + 1 :]
-        self.gone.append(_Gone(v, around, None, total.argmin(axis=at)))
+        self.eliminated.append(_EliminatedRows(v, around, None, total.argmin(axis=at)))
         least = total.min(axis=at)
         near = least <= self.gap
         count = int(near.sum())
@@ -334,6 +334,6 @@ class _Elimination:
 
     def _choice(self) -> tuple[int, ...]:
         chosen = [0] * len(self.left)
-        for gone in reversed(self.gone):
-            chosen[gone.variable] = gone.answer(chosen)
+        for eliminated in reversed(self.eliminated):
+            chosen[eliminated.variable] = eliminated.answer(chosen)
         return tuple(int(choices[one]) for choices, one in zip(self.left, chosen, strict=True))

@@ -50,7 +50,7 @@ class _Outcome(NamedTuple):
     lent: list[int]
 
 
-class MessagePassing:
+class Trws:
     """The state of the message passing on a network; `bound` is in the network's units, its base included.
 
     `unary[v]` is the number of what variable v holds. `state[f]` has, for each dim of table f, the number of what the
@@ -183,11 +183,11 @@ class MessagePassing:
         return {v: keep for v, keep in kept.items() if len(keep) < self.network.size(v)}
 
 
-def tighten(
-    network: Network, upper: float, report: Callable[[MessagePassing], float], most: int, stop: Callable[[], bool]
-) -> MessagePassing:
+def pass_messages(
+    network: Network, upper: float, report: Callable[[Trws], float], most: int, stop: Callable[[], bool]
+) -> Trws:
     """Sweep until the bound hardly moves, with `report(messages)` now and then, which says the upper bound to beat."""
-    messages = MessagePassing(network)
+    messages = Trws(network)
     stuck = 0
     for round_ in range(most):
         before = messages.bound
@@ -203,7 +203,7 @@ def tighten(
     return messages
 
 
-def strike(messages: MessagePassing) -> None:
+def strike_out(messages: Trws) -> None:
     """Restrict the network to the choices that the messages leave."""
     if not np.isfinite(messages.bound):
         messages.network.base = np.inf

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.search.exact.reduce import Folded, Joined
-from autoshard.search.multi_layout import Shared
+from autoshard.search.exact.reduce import ReducedFactor, ReducedGraph
+from autoshard.search.multi_layout import MultiLayoutCost
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Sums:
     choices: list[object]
     unary: list[np.ndarray]
     sizes: tuple[int, ...]
-    prices: list[Joined]
+    factors: list[ReducedFactor]
 
     def seconds(self, choice) -> float:
         own = sum(float(costs[i]) for costs, i in zip(self.unary, choice, strict=True) if len(costs))
-        return own + sum(price.shared.at([choice[v] for v in price.scope]) for price in self.prices)
+        return own + sum(price.multi_layout.at([choice[v] for v in price.scope]) for price in self.factors)
 
     def least(self) -> float:
         return min(self.seconds(choice) for choice in itertools.product(*map(range, self.sizes)))
@@ -35,24 +35,24 @@ class Sums:
 def drawn(sizes: tuple[int, ...], scopes: list[tuple[int, ...]], seed: int) -> Sums:
     """Random costs; variables of equal size share their costs' array now and then, and a few moves are impossible."""
     rng = np.random.default_rng(seed)
-    shared = {size: rng.random(size) for size in sizes}
-    unary = [(shared[size], rng.random(size), np.zeros(0))[rng.integers(3)] for size in sizes]
-    known: dict[tuple[int, ...], Shared] = {}
-    prices = []
+    multi_layout = {size: rng.random(size) for size in sizes}
+    unary = [(multi_layout[size], rng.random(size), np.zeros(0))[rng.integers(3)] for size in sizes]
+    known: dict[tuple[int, ...], MultiLayoutCost] = {}
+    factors = []
     for scope in scopes:
         key = tuple(sizes[v] for v in scope)
         if key not in known or rng.random() < 0.5:
             known[key] = price(key, rng)
-        prices.append(Joined(scope, known[key]))
-    return Sums([size for size in sizes], unary, sizes, prices)
+        factors.append(ReducedFactor(scope, known[key]))
+    return Sums([size for size in sizes], unary, sizes, factors)
 
 
-def price(sizes: tuple[int, ...], rng: np.random.Generator) -> Shared:
+def price(sizes: tuple[int, ...], rng: np.random.Generator) -> MultiLayoutCost:
     layouts = 4
     seconds = np.where(rng.random((3, layouts)) < 0.1, np.inf, rng.integers(0, 9, (3, layouts)).astype(float))
     seconds[:, 0] = 1.0
     wants = [rng.integers(0, layouts, (size, 1 + int(rng.integers(2)))) for size in sizes[1:]]
-    return Shared.of(seconds, rng.integers(0, 3, sizes[0]), [rng.integers(0, layouts, sizes[0])], wants)
+    return MultiLayoutCost.of(seconds, rng.integers(0, 3, sizes[0]), [rng.integers(0, layouts, sizes[0])], wants)
 
 
 def shapes():
@@ -65,8 +65,8 @@ def shapes():
 def test_the_least_sum_stays(shape, seed):
     sizes, scopes = shape
     sums = drawn(sizes, scopes, seed)
-    folded = Folded(sums)
-    left = Sums(folded.choices, folded.unary, folded.sizes, folded.prices)
+    folded = ReducedGraph(sums)
+    left = Sums(folded.choices, folded.unary, folded.sizes, folded.factors)
     assert left.least() == pytest.approx(sums.least(), rel=1e-12)
 
 
@@ -74,8 +74,8 @@ def test_the_least_sum_stays(shape, seed):
 def test_a_choice_of_what_is_left_is_completed_at_its_price(shape, seed):
     sizes, scopes = shape
     sums = drawn(sizes, scopes, seed)
-    folded = Folded(sums)
-    left = Sums(folded.choices, folded.unary, folded.sizes, folded.prices)
+    folded = ReducedGraph(sums)
+    left = Sums(folded.choices, folded.unary, folded.sizes, folded.factors)
     for choice in itertools.islice(itertools.product(*map(range, folded.sizes)), 20):
         whole, seconds = folded.complete(choice), left.seconds(choice)
         assert [whole[v] for v in folded.variables] == list(choice)
@@ -86,9 +86,9 @@ def test_a_choice_of_what_is_left_is_completed_at_its_price(shape, seed):
 def test_chains_and_leaves_go():
     """A chain of five with leaves shrinks to one variable, a ring too; what joins four in twos stays."""
     chain = [(0, 1), (1, 2), (3, 2), (3, 4), (1, 5), (5, 1), (6, 3)]
-    assert len(Folded(drawn((3, 4, 2, 3, 4, 3, 2), chain, 1)).variables) == 1
-    assert len(Folded(drawn((3, 4, 2), [(0, 1, 2), (0, 1)], 1)).variables) == 1
-    assert len(Folded(drawn((3, 4, 2, 3), [(0, 1, 2), (1, 2, 3), (3, 0)], 1)).variables) == 4
+    assert len(ReducedGraph(drawn((3, 4, 2, 3, 4, 3, 2), chain, 1)).variables) == 1
+    assert len(ReducedGraph(drawn((3, 4, 2), [(0, 1, 2), (0, 1)], 1)).variables) == 1
+    assert len(ReducedGraph(drawn((3, 4, 2, 3), [(0, 1, 2), (1, 2, 3), (3, 0)], 1)).variables) == 4
 
 
 def test_equal_surroundings_stay_equal_objects():
@@ -96,11 +96,20 @@ def test_equal_surroundings_stay_equal_objects():
     sums = drawn((3, 4, 3, 3, 4, 3), [], 5)
     rng = np.random.default_rng(5)
     first, second, all_three = price((3, 4), rng), price((4, 3), rng), price((3, 3, 3), rng)
-    prices = [Joined((0, 1), first), Joined((1, 2), second), Joined((3, 4), first), Joined((4, 5), second)]
-    prices += [Joined((0, 2, 3), all_three), Joined((2, 3, 5), all_three), Joined((5, 0, 2), all_three)]
+    factors = [
+        ReducedFactor((0, 1), first),
+        ReducedFactor((1, 2), second),
+        ReducedFactor((3, 4), first),
+        ReducedFactor((4, 5), second),
+    ]
+    factors += [
+        ReducedFactor((0, 2, 3), all_three),
+        ReducedFactor((2, 3, 5), all_three),
+        ReducedFactor((5, 0, 2), all_three),
+    ]
     unary = [np.zeros(3), np.arange(4.0)]
-    sums = Sums(sums.choices, [unary[0], unary[1], unary[0], unary[0], unary[1], unary[0]], sums.sizes, prices)
-    folded = Folded(sums)
+    sums = Sums(sums.choices, [unary[0], unary[1], unary[0], unary[0], unary[1], unary[0]], sums.sizes, factors)
+    folded = ReducedGraph(sums)
     assert folded.variables == (0, 2, 3, 5)
-    joined = [one.shared for one in folded.prices if len(one.scope) == 2]
+    joined = [one.multi_layout for one in folded.factors if len(one.scope) == 2]
     assert len(joined) == 2 and joined[0] is joined[1]

@@ -12,7 +12,7 @@ from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import Prices
 from autoshard.layout.mesh import Mesh
 from autoshard.ops.registry import lookup
-from autoshard.search.greedy.strategy_arrays import listing
+from autoshard.search.greedy.strategy_arrays import strategy_arrays
 from costmodel import preset
 
 PRICES = Prices(preset("h100"))
@@ -31,7 +31,7 @@ MESHES = (Mesh.parse("dp=2 tp=4"), Mesh.parse("a=3 b=4"))
 def test_bounds_of_all_strategies_are_those_of_each(name, mesh):
     rule = bind(*RULES[name])
     operands, results = RULES[name][1], [rule.result_shape(i) for i in range(len(rule.results))]
-    listed, rng = listing(rule, mesh), random.Random(7)
+    listed, rng = strategy_arrays(rule, mesh), random.Random(7)
     assert listed.strategies == some_strategies(rule, mesh)
     around = {}
     for other in (*listed.strategies, *_others(mesh)):
@@ -59,14 +59,14 @@ def _others(mesh):
 def test_every_listed_strategy_is_legal_and_listed_once(name):
     rule = bind(*RULES[name])
     for mesh in MESHES:
-        listed = listing(rule, mesh)
+        listed = strategy_arrays(rule, mesh)
         assert len(listed.places) == len(listed.strategies)
         assert all(is_legal(rule, one.parts) for one in listed.strategies)
 
 
 def test_a_strategy_leaves_its_hash_behind_when_it_is_pickled():
     rule = bind(*RULES["product"])
-    for one in listing(rule, MESHES[0]).strategies[:20]:
+    for one in strategy_arrays(rule, MESHES[0]).strategies[:20]:
         hash(one)
         again = pickle.loads(pickle.dumps(one))
         assert "_hash" not in again.__dict__ and again == one and hash(again) == hash(one)

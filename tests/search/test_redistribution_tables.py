@@ -13,24 +13,24 @@ from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import prices_for
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.search.domains import CARRIED, SPLITS, Atoms, encode, to_layout
-from autoshard.search.redistribution_tables import ALL, NONE, PARTS, Transfers
+from autoshard.search.domains import CARRIED, SPLITS, MeshUnits, encode, to_layout
+from autoshard.search.redistribution_tables import ALL, NONE, PARTS, RedistributionTables
 from costmodel import preset
 
 PRICES = prices_for(preset("h100"))
 MESHES = ("2x2x2", "2x4", "3x2x2", "4x6")
 
 
-def atoms_of_axes(mesh: Mesh) -> Atoms:
-    return Atoms(mesh, tuple((axis,) for axis in mesh.all_axes))
+def atoms_of_axes(mesh: Mesh) -> MeshUnits:
+    return MeshUnits(mesh, tuple((axis,) for axis in mesh.all_axes))
 
 
-def dividing(shape: tuple[int, ...], atoms: Atoms, rng: np.random.Generator, count: int) -> np.ndarray:
+def dividing(shape: tuple[int, ...], units: MeshUnits, rng: np.random.Generator, count: int) -> np.ndarray:
     """Digits [n, atoms] of random layouts that divide the shape; the whole one among them."""
-    digits = rng.integers(0, SPLITS + len(shape), (count, len(atoms)))
+    digits = rng.integers(0, SPLITS + len(shape), (count, len(units)))
     digits[rng.random(digits.shape) < 0.2] = CARRIED
     digits[0] = 0
-    fits = [to_layout(row, len(shape), atoms).divides(shape) for row in digits.tolist()]
+    fits = [to_layout(row, len(shape), units).divides(shape) for row in digits.tolist()]
     return np.unique(digits[fits], axis=0)
 
 
@@ -38,11 +38,11 @@ def dividing(shape: tuple[int, ...], atoms: Atoms, rng: np.random.Generator, cou
 @given(st.sampled_from(MESHES), st.lists(st.sampled_from([1, 2, 4, 6, 12, 48]), max_size=4), st.integers(0, 10**6))
 def test_tables_are_prices_of_each_pair(mesh, sizes, seed):
     """Also where a shape does not allow what a larger one does."""
-    atoms, rng, shape = atoms_of_axes(Mesh.parse(mesh)), np.random.default_rng(seed), tuple(sizes)
-    digits = dividing(shape, atoms, rng, 8)
+    units, rng, shape = atoms_of_axes(Mesh.parse(mesh)), np.random.default_rng(seed), tuple(sizes)
+    digits = dividing(shape, units, rng, 8)
     codes, of = encode(digits, len(shape)), TensorType.of(shape, "f32")
-    table = Transfers(PRICES, atoms).table(of, codes, codes)
-    layouts = [to_layout(row, len(shape), atoms) for row in digits.tolist()]
+    table = RedistributionTables(PRICES, units).table(of, codes, codes)
+    layouts = [to_layout(row, len(shape), units) for row in digits.tolist()]
     for row, before in zip(table, layouts, strict=True):
         for seconds, after in zip(row, layouts, strict=True):
             assert seconds == pytest.approx(PRICES.redistribution(before, after, of), rel=1e-9, abs=1e-15)
@@ -50,12 +50,12 @@ def test_tables_are_prices_of_each_pair(mesh, sizes, seed):
 
 def test_one_transfers_serves_shapes_of_all_sizes():
     """What was planned for a wide shape is not used where a narrow one does not allow it."""
-    atoms = atoms_of_axes(Mesh.parse("2x2x2"))
-    transfers, rng = Transfers(PRICES, atoms), np.random.default_rng(7)
+    units = atoms_of_axes(Mesh.parse("2x2x2"))
+    transfers, rng = RedistributionTables(PRICES, units), np.random.default_rng(7)
     for shape in ((48, 12, 8), (2, 4, 16), (8, 1, 2), (4, 6), (16,), (2, 2, 2, 2, 8)):
-        digits, of = dividing(shape, atoms, rng, 14), TensorType.of(shape, "bf16")
+        digits, of = dividing(shape, units, rng, 14), TensorType.of(shape, "bf16")
         codes = encode(digits, len(shape))
-        alone = Transfers(PRICES, atoms).table(of, codes, codes)
+        alone = RedistributionTables(PRICES, units).table(of, codes, codes)
         np.testing.assert_allclose(transfers.table(of, codes, codes), alone, rtol=1e-12)
     assert sum(map(len, transfers._planned_for.values())) < len(transfers._classes)
 
@@ -63,13 +63,13 @@ def test_one_transfers_serves_shapes_of_all_sizes():
 def test_without_detours_only_unfit_parts_and_other_terms_are_impossible():
     """Without some alone other terms are."""
     mesh = Mesh.parse("4x6")
-    atoms, shape = atoms_of_axes(mesh), (48, 24)
+    units, shape = atoms_of_axes(mesh), (48, 24)
     of, rng = TensorType.of(shape, "f32"), np.random.default_rng(3)
-    digits = dividing(shape, atoms, rng, 40)
+    digits = dividing(shape, units, rng, 40)
     codes = encode(digits, 2)
-    transfers = Transfers(PRICES, atoms)
+    transfers = RedistributionTables(PRICES, units)
     every, some, fitting = (transfers.table(of, codes, codes, detours=which) for which in (ALL, PARTS, NONE))
-    layouts = [to_layout(row, 2, atoms) for row in digits.tolist()]
+    layouts = [to_layout(row, 2, units) for row in digits.tolist()]
     unfit = np.array([[bool(unfit_parts(one, other)) for other in layouts] for one in layouts])
     exchanged = np.array([[len({*one.partial} ^ {*other.partial}) == 2 for other in layouts] for one in layouts])
     exchanged &= np.array([[len(one.partial) == len(other.partial) for other in layouts] for one in layouts])

@@ -16,9 +16,9 @@ from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT
 from autoshard.partition.composites import call_scratch
 from autoshard.plan.plan import Plan
-from autoshard.search.assignment import Draft, Pricing
+from autoshard.search.assignment import Assignment, Pricing
 from autoshard.search.local.byte_prices import byte_prices
-from autoshard.search.local.memory_multiplier import MemoryOf, keep_within, worst_moments
+from autoshard.search.local.memory_multiplier import MemoryEvaluator, search_within_limit, worst_moments
 from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import program_of
@@ -56,14 +56,14 @@ def free():
 
 
 def test_model_of_drafts_is_that_of_plans():
-    memory = MemoryOf(problem())
+    memory = MemoryEvaluator(problem())
     inputs = {value: batch().layouts[value] for value in problem().graph.inputs}
     assert (memory.timeline(strategies(), inputs) == memory_of(batch()).timeline).all()
 
 
 @pytest.mark.parametrize("found", [batch, free])
 def test_noted_peaks_are_those_of_the_plans_own_model(found):
-    memory, made = MemoryOf(problem()), replace(found())
+    memory, made = MemoryEvaluator(problem()), replace(found())
     memory.note(made)
     assert peak_memory(made) == memory_of(found()).peak == peak_memory(replace(found()))
 
@@ -74,20 +74,20 @@ def test_price_of_a_moment_is_paid_for_all_that_lies_there():
     use, schedule, prices = memory_of(batch()), GraphMoments(problem().graph), prices_for(HARDWARE)
     unpriced = {value.name for value in problem().graph.tied}
     for moment in (0, use.peak_moment, *range(7, use.moments, 97)):
-        draft = Draft(Pricing(problem(), prices, byte_prices(schedule, {moment: PRICE})), strategies())
-        free_of_charge = Draft(Pricing(problem(), prices), strategies())
-        paid = draft.byte_seconds / PRICE
+        assignment = Assignment(Pricing(problem(), prices, byte_prices(schedule, {moment: PRICE})), strategies())
+        free_of_charge = Assignment(Pricing(problem(), prices), strategies())
+        paid = assignment.byte_seconds / PRICE
         there = [one for one in use.at(moment) if one.kind not in ("buffer", "runtime", "scratch")]
         least = sum(one.nbytes for one in there if one.what not in unpriced)
         assert least - 1e-6 <= paid <= 3 * sum(one.nbytes for one in use.at(moment)) + 1, moment
-        assert draft.seconds - draft.byte_seconds == pytest.approx(free_of_charge.seconds)
+        assert assignment.seconds - assignment.byte_seconds == pytest.approx(free_of_charge.seconds)
 
 
 def test_no_price_changes_nothing():
     prices, none = prices_for(HARDWARE), byte_prices(GraphMoments(problem().graph), {})
-    draft = Draft(Pricing(problem(), prices, none), strategies())
-    assert draft.byte_seconds == 0.0
-    assert draft.seconds == Draft(Pricing(problem(), prices), strategies()).seconds
+    assignment = Assignment(Pricing(problem(), prices, none), strategies())
+    assert assignment.byte_seconds == 0.0
+    assert assignment.seconds == Assignment(Pricing(problem(), prices), strategies()).seconds
 
 
 def test_scratch_is_that_of_the_operator():
@@ -130,9 +130,9 @@ def test_no_slower_than_hand_plans_that_fit():
 
 def test_no_byte_has_a_price_where_all_starts_fit():
     start, prices = {node: batch().strategy(node) for node in problem().graph.nodes}, prices_for(HARDWARE)
-    found = keep_within(problem(), prices, [start], [], 2 * peak_memory(batch()), {})
+    found = search_within_limit(problem(), prices, [start], [], 2 * peak_memory(batch()), {})
     assert found.peak <= 2 * peak_memory(batch())
-    assert found.seconds <= Draft(Pricing(problem(), prices), start).seconds
+    assert found.seconds <= Assignment(Pricing(problem(), prices), start).seconds
 
 
 def test_a_limit_that_is_not_reached_changes_nothing():
@@ -150,7 +150,7 @@ def test_what_cannot_fit_is_refused_with_the_least_that_was_found():
 def test_what_is_configured_stays():
     node = next(node for node in problem().graph.nodes if node.op.name == "MatMul")
     fixed = {node: batch().strategy(node)}
-    found = keep_within(problem(), prices_for(HARDWARE), [strategies()], [], 1, fixed)
+    found = search_within_limit(problem(), prices_for(HARDWARE), [strategies()], [], 1, fixed)
     assert found.strategies[node] == fixed[node]
 
 

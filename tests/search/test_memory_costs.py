@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.search.exact.memory.lagrangian_subproblem import Merged, RowsBounds, Written, WrittenMessages
-from autoshard.search.exact.memory.spans import Spanned, SpannedMessages, scaled
-from autoshard.search.exact.reduce import Folded, Joined
-from autoshard.search.multi_layout import Shared
+from autoshard.search.exact.memory.lagrangian_subproblem import JoinedGraph, MemorySrmp, TableCost, TableMinMarginals
+from autoshard.search.exact.memory.spans import SpanCost, SpanMinMarginals, scaled
+from autoshard.search.exact.reduce import ReducedFactor, ReducedGraph
+from autoshard.search.multi_layout import MultiLayoutCost
 
 
-def spanned(rng: np.random.Generator, users: int, wants: int = 1) -> Spanned:
+def spanned(rng: np.random.Generator, users: int, wants: int = 1) -> SpanCost:
     """A price of random tables; longer spans (more users) cost more, as a copy's do."""
     kinds, layouts = int(rng.integers(2, 4)), int(rng.integers(2, 5))
     seconds = rng.random((kinds, layouts))
@@ -27,7 +27,7 @@ def spanned(rng: np.random.Generator, users: int, wants: int = 1) -> Spanned:
     nbytes, moving = rng.integers(9, size=(2, kinds, layouts))
     which = tuple(rng.integers(len(one), size=5) for one in rows)
     plain = (seconds, rng.random(kinds), rng.integers(kinds, size=6), rows, which)
-    return Spanned(*plain, nbytes, moving, tuple((float(a), float(b)) for a, b in weights))
+    return SpanCost(*plain, nbytes, moving, tuple((float(a), float(b)) for a, b in weights))
 
 
 def same(one: float, other: float) -> bool:
@@ -55,7 +55,7 @@ def test_a_copy_is_paid_once_for_the_set_that_shares_it():
     users = (np.array([[1], [2]]), np.array([[1], [2]]))
     weights = ((0.0, 0.0), (0.25, 1.0), (0.5, 0.0), (2.0, 0.5))
     parts = (seconds, np.zeros(1), np.zeros(1, int), users, (np.arange(2), np.arange(2)))
-    price = Spanned(*parts, nbytes, moving, weights)
+    price = SpanCost(*parts, nbytes, moving, weights)
     assert price.at([0, 0, 0]) == 3.0 + 2.0 * 10 + 0.5 * 1
     assert price.at([0, 0, 1]) == (3.0 + 0.25 * 10 + 1.0 * 1) + (5.0 + 0.5 * 100)
 
@@ -70,8 +70,8 @@ def test_messages_are_exact_where_written_and_never_above_where_not(seed, users)
         shape = [1] * total.ndim
         shape[position] = -1
         total = total + one[0].reshape(shape)
-    written = Written.of(price.by_kinds, (price.maker, *price.kinds))
-    for messages, exact in ((WrittenMessages(written), True), (SpannedMessages(price), False)):
+    written = TableCost.of(price.by_kinds, (price.maker, *price.kinds))
+    for messages, exact in ((TableMinMarginals(written), True), (SpanMinMarginals(price), False)):
         grouped = [messages.grouped(position, one) for position, one in enumerate(potentials)]
         least = float(messages.least_grouped(grouped)[0])
         assert least == pytest.approx(total.min()) if exact and total.min() < 1e3 else least <= total.min() + 1e-9
@@ -92,28 +92,28 @@ class Few:
         self.sizes = len(host.maker), *map(len, host.kinds)
         self.choices = [range(size) for size in self.sizes]
         self.unary = [rng.random(size) for size in self.sizes]
-        plain = replace(Written.of(rng.random(self.sizes[:2]), (np.arange(self.sizes[0]), np.arange(self.sizes[1]))))
+        plain = replace(TableCost.of(rng.random(self.sizes[:2]), (np.arange(self.sizes[0]), np.arange(self.sizes[1]))))
         wants = np.arange(self.sizes[2])[:, None]
-        back = Shared(rng.random((self.sizes[1], self.sizes[2])), np.zeros(self.sizes[1]), np.arange(self.sizes[1]),
-                      (wants,), (np.arange(self.sizes[2]),))  # fmt: skip
-        self.prices = [Joined((0, 1, 2), host), Joined((0, 1), plain), Joined((1, 2), back)]
+        seconds, kinds = rng.random(self.sizes[1:]), tuple(map(np.arange, self.sizes[1:]))
+        back = MultiLayoutCost(seconds, np.zeros(self.sizes[1]), kinds[0], (wants,), kinds[1:])
+        self.factors = [ReducedFactor((0, 1, 2), host), ReducedFactor((0, 1), plain), ReducedFactor((1, 2), back)]
 
     def cost(self, choice, prices) -> float:
         own = sum(float(costs[one]) for costs, one in zip(self.unary, choice, strict=True))
-        return own + sum(price.shared.at([choice[v] for v in price.scope]) for price in prices)
+        return own + sum(price.multi_layout.at([choice[v] for v in price.scope]) for price in prices)
 
 
 @given(st.integers(0, 2**32 - 1))
 def test_joined_prices_sum_and_bound_better(seed):
     rng = np.random.default_rng(seed)
-    tables = Few(rng)
-    merged = Merged(tables)
-    assert [price.scope for price in merged.prices] == [(0, 1, 2)]
-    every = [tuple(index) for index in np.ndindex(*tables.sizes)]
-    costs = [tables.cost(choice, tables.prices) for choice in every]
+    factor_graph = Few(rng)
+    merged = JoinedGraph(factor_graph)
+    assert [price.scope for price in merged.factors] == [(0, 1, 2)]
+    every = [tuple(index) for index in np.ndindex(*factor_graph.sizes)]
+    costs = [factor_graph.cost(choice, factor_graph.factors) for choice in every]
     for choice, cost in zip(every, costs, strict=True):
-        assert same(tables.cost(choice, merged.prices), cost)
-    bounds = RowsBounds(merged)
+        assert same(factor_graph.cost(choice, merged.factors), cost)
+    bounds = MemorySrmp(merged)
     bounds.tighten(20, math.inf, 1e-9)
     assert bounds.lower <= min(costs) + 1e-9
     if min(costs) < 1e3:
@@ -123,7 +123,7 @@ def test_joined_prices_sum_and_bound_better(seed):
 def test_what_a_second_counts_scales_seconds_alone():
     rng = np.random.default_rng(3)
     price = spanned(rng, 2)
-    plain = Shared(price.seconds, price.base, price.maker, price.users, price.kinds)
+    plain = MultiLayoutCost(price.seconds, price.base, price.maker, price.users, price.kinds)
     choice = [0, 1, 2]
     assert same(scaled(plain, 0.25).at(choice), 0.25 * plain.at(choice))
 
@@ -131,15 +131,15 @@ def test_what_a_second_counts_scales_seconds_alone():
 @given(st.integers(0, 2**32 - 1))
 def test_marginals_of_what_was_folded_away_are_below_what_choices_cost(seed):
     rng = np.random.default_rng(seed)
-    tables = Few(rng)
-    tables.prices = tables.prices[1:]  # a chain, of which ends are taken out
-    folded = Folded(tables)
-    assert len(folded.variables) < len(tables.sizes)
-    merged = Merged(folded)
-    bounds = RowsBounds(merged)
+    factor_graph = Few(rng)
+    factor_graph.factors = factor_graph.factors[1:]  # a chain, of which ends are taken out
+    folded = ReducedGraph(factor_graph)
+    assert len(folded.variables) < len(factor_graph.sizes)
+    merged = JoinedGraph(folded)
+    bounds = MemorySrmp(merged)
     bounds.tighten(20, math.inf, 1e-9)
-    every = [tuple(index) for index in np.ndindex(*tables.sizes)]
-    costs = np.array([tables.cost(choice, tables.prices) for choice in every])
+    every = [tuple(index) for index in np.ndindex(*factor_graph.sizes)]
+    costs = np.array([factor_graph.cost(choice, factor_graph.factors) for choice in every])
     for variable, rises in enumerate(folded.marginals(bounds.reduced())):
         for choice, rise in enumerate(rises.tolist()):
             least = min(cost for one, cost in zip(every, costs, strict=True) if one[variable] == choice)

@@ -10,29 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.search.exact.enumerate_gap import TooMany, nearby
-from autoshard.search.exact.min_marginals import SharedMessages
-from autoshard.search.exact.wcsp import Listing, least_sum
+from autoshard.search.exact.enumerate_gap import TooManyEntries, enumerate_gap
+from autoshard.search.exact.min_marginals import MinMarginals
+from autoshard.search.exact.wcsp import SparseTables, least_sum
 from autoshard.search.exact.wcsp import sparse_elimination as sparse
-from autoshard.search.multi_layout import Shared
+from autoshard.search.multi_layout import MultiLayoutCost
 
 
-def shared(rng: np.random.Generator, users: int, layouts: int = 4, uses: int = 1) -> Shared:
+def multi_layout(rng: np.random.Generator, users: int, layouts: int = 4, uses: int = 1) -> MultiLayoutCost:
     """A random price: from each of 3 layouts to each of `layouts`, now and then for nothing."""
     seconds = rng.integers(0, 6, (3, layouts)).astype(float)
     left, own = rng.integers(0, 3, 5), [rng.integers(0, layouts, 5)]
-    return Shared.of(seconds, left, own, [rng.integers(0, layouts, (2 + i, uses)) for i in range(users)])
+    return MultiLayoutCost.of(seconds, left, own, [rng.integers(0, layouts, (2 + i, uses)) for i in range(users)])
 
 
 @given(st.integers(0, 4), st.integers(1, 2), st.integers(0, 10**6), st.floats(0, 8))
 def test_lists_all_within_the_gap(users, uses, seed, gap):
     rng = np.random.default_rng(seed)
-    price = shared(rng, users, uses=uses)
+    price = multi_layout(rng, users, uses=uses)
     sizes = [len(price.maker), *map(len, price.kinds)]
     potentials = [rng.normal(size=(2, size)) for size in sizes]
-    messages = SharedMessages(price)
+    messages = MinMarginals(price)
     least = messages.least(potentials)
-    found = nearby(messages, potentials, least, gap, 10**6)
+    found = enumerate_gap(messages, potentials, least, gap, 10**6)
     listed = {
         (int(value), *row): excess
         for value, row, excess in zip(found.value, found.choices.tolist(), found.excess, strict=True)
@@ -48,11 +48,11 @@ def test_lists_all_within_the_gap(users, uses, seed, gap):
 
 
 def test_too_many_are_refused():
-    price = shared(np.random.default_rng(1), 3)
+    price = multi_layout(np.random.default_rng(1), 3)
     potentials = [np.zeros((1, size)) for size in (len(price.maker), *map(len, price.kinds))]
-    messages = SharedMessages(price)
-    with pytest.raises(TooMany):
-        nearby(messages, potentials, messages.least(potentials), 1e6, 20)
+    messages = MinMarginals(price)
+    with pytest.raises(TooManyEntries):
+        enumerate_gap(messages, potentials, messages.least(potentials), 1e6, 20)
 
 
 @st.composite
@@ -61,32 +61,32 @@ def sums(draw):
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     sizes = [int(rng.integers(1, 5)) for _ in range(draw(st.integers(1, 6)))]
     unary = [rng.integers(0, 4, size).astype(float) for size in sizes]
-    tables = []
+    factor_graph = []
     for _ in range(draw(st.integers(0, 7))):
         scope = rng.permutation(len(sizes))[: int(rng.integers(1, 4))].tolist()
-        tables.append((scope, rng.integers(0, 7, [sizes[v] for v in scope]).astype(float)))
-    return sizes, unary, tables
+        factor_graph.append((scope, rng.integers(0, 7, [sizes[v] for v in scope]).astype(float)))
+    return sizes, unary, factor_graph
 
 
-def total(unary, tables, choice) -> float:
+def total(unary, factor_graph, choice) -> float:
     return sum(one[c] for one, c in zip(unary, choice, strict=True)) + sum(
-        table[tuple(choice[v] for v in scope)] for scope, table in tables
+        table[tuple(choice[v] for v in scope)] for scope, table in factor_graph
     )
 
 
-def listed(scope, table, gap) -> Listing:
+def listed(scope, table, gap) -> SparseTables:
     rows = np.argwhere(table <= gap)
-    return Listing(np.array([scope]), np.zeros(len(rows), dtype=np.int64), rows, table[table <= gap])
+    return SparseTables(np.array([scope]), np.zeros(len(rows), dtype=np.int64), rows, table[table <= gap])
 
 
 @given(sums(), st.integers(0, 25), st.sampled_from([1, 3, 1000]), st.sampled_from([1, 12, 1000]))
 def test_least_sum_is_the_least_of_all(problem, gap, width, small):
     """In arrays, in rows, and in some of both."""
-    sizes, unary, tables = problem
-    costs = {choice: total(unary, tables, choice) for choice in itertools.product(*map(range, sizes))}
+    sizes, unary, factor_graph = problem
+    costs = {choice: total(unary, factor_graph, choice) for choice in itertools.product(*map(range, sizes))}
     best = min(costs.values())
     with mock.patch.object(sparse, "SMALL", small):
-        found = least_sum(unary, [listed(scope, table, gap) for scope, table in tables], gap, width)
+        found = least_sum(unary, [listed(scope, table, gap) for scope, table in factor_graph], gap, width)
     if found.choice is not None:
         assert costs[found.choice] == pytest.approx(found.cost)
     assert best > gap or min(found.cost, found.beyond) <= best + 1e-9 <= found.cost + 2e-9

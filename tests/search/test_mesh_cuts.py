@@ -9,11 +9,11 @@ from autoshard.cost.evaluate import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, find_mode
 from autoshard.search import mesh_cuts as ways_of
-from autoshard.search.domains import atoms_of
-from autoshard.search.exact.over_mesh_cuts import search_ways
-from autoshard.search.exact.search import settle
-from autoshard.search.factor_graph import Tables
-from autoshard.search.mesh_cuts import Ways
+from autoshard.search.domains import mesh_units_of
+from autoshard.search.exact.over_mesh_cuts import solve_over_mesh_cuts
+from autoshard.search.exact.search import solve
+from autoshard.search.factor_graph import FactorGraph
+from autoshard.search.mesh_cuts import MeshCuts
 from autoshard.trace.function import trace
 from costmodel import preset
 from tests.search.plans import array
@@ -44,34 +44,36 @@ PROBLEMS = {
 def test_tables_stay_small(name):
     """Two operators on 64 devices planned redistributions between all layouts for more than a minute."""
     problem = PROBLEMS[name]()
-    ways = Ways(problem)
-    assert not ways.is_whole and ways.total <= len(ways.atoms) + ways_of.NEXT * ways.parts
+    ways = MeshCuts(problem)
+    assert not ways.is_whole and ways.total <= len(ways.units) + ways_of.NEXT * ways.parts
     widest = None
-    for atoms in ways:
-        assert len(atoms) <= ways.parts and atoms.bundled
+    for units in ways:
+        assert len(units) <= ways.parts and units.bundled
         ways.note(float(len(ways.searched)))
-        widest = atoms
+        widest = units
     assert len(ways.searched) == ways.total and widest is not None and len(widest) == ways.parts
-    tables = Tables(problem, prices_for(HARDWARE), atoms_of(problem.mesh, problem.graph).cut((len(ways.atoms) // 2,)))
-    assert max(tables.sizes) <= ways_of.MOST
-    assert 0 < len(tables.transfers._classes) <= ways_of.PAIRS
+    factor_graph = FactorGraph(
+        problem, prices_for(HARDWARE), mesh_units_of(problem.mesh, problem.graph).cut((len(ways.units) // 2,))
+    )
+    assert max(factor_graph.sizes) <= ways_of.MOST
+    assert 0 < len(factor_graph.transfers._classes) <= ways_of.PAIRS
 
 
 def test_small_meshes_are_used_whole():
     for text in ("8", "2x4", "8x8", "2x2x2", "dp=16 tp=16"):
-        ways = Ways(product(Mesh.parse(text)))
-        assert [len(atoms) for atoms in ways] == [len(ways.atoms)] and ways.told == ""
+        ways = MeshCuts(product(Mesh.parse(text)))
+        assert [len(units) for units in ways] == [len(ways.units)] and ways.description == ""
 
 
 @pytest.mark.parametrize("text", ["2x2x2x2x2", "4x3x2x2"])
 def test_few_ways_hold_the_best_of_all(text):
     problem = product(Mesh.parse(text))
-    ways = Ways(problem)
-    whole = atoms_of(problem.mesh, problem.graph)
-    every = [settle(Tables(problem, prices_for(HARDWARE), atoms)).value for atoms in whole.bundles(2)]
-    tables, found = search_ways(problem, 60.0, ways=ways)
+    ways = MeshCuts(problem)
+    whole = mesh_units_of(problem.mesh, problem.graph)
+    every = [solve(FactorGraph(problem, prices_for(HARDWARE), units)).value for units in whole.bundles(2)]
+    factor_graph, found = solve_over_mesh_cuts(problem, 60.0, mesh_cuts=ways)
     assert found.proven and found.value <= min(every) * (1 + 1e-9)
-    assert tables.atoms.bundled and found.stats["searched"] == ways.total == len(ways.searched)
+    assert factor_graph.units.bundled and found.stats["searched"] == ways.total == len(ways.searched)
 
 
 def test_a_plan_says_of_which_ways_it_speaks():
