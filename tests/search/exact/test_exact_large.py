@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
-from autoshard.search.exact import CostFactor, CostProblem, MemoryRow, least_memory, solve
-from autoshard.search.exact.pool import min_out
+from autoshard.search.exact.wcsp import CostFactor, CostProblem, MemoryRow, least_memory, solve
+from autoshard.search.exact.wcsp.interning import min_out
 from tests.search.exact.small_problems import enumerate_all
 
 
