@@ -70,7 +70,7 @@ def _of_group(device: str | Placement) -> Placement:
 
 def _of_torchrun(device: str | Placement) -> Placement:
     """Join the ranks that torchrun has started."""
-    store, rank, world = next(dist.rendezvous("env://"))
+    store, rank, world = next(dist.rendezvous("env://"))  # pyright: ignore[reportPrivateImportUsage]
     store.set(f"autoshard/{rank}", json.dumps(seen().as_data()))
     known = [Seen.of_data(json.loads(store.get(f"autoshard/{one}"))) for one in range(world)]
     placement = device if isinstance(device, Placement) else placements(device, known)[rank]

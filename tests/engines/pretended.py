@@ -42,7 +42,7 @@ class Pretended(torch.Tensor):
         )
 
     def __init__(self, inner: torch.Tensor, device: torch.device) -> None:
-        self.inner = inner
+        self.on_host = inner
 
     @property
     def data(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -51,7 +51,7 @@ class Pretended(torch.Tensor):
     @data.setter
     def data(self, other: Pretended) -> None:
         torch.Tensor.data.__set__(self, other)  # pyright: ignore[reportAttributeAccessIssue]
-        self.inner = other.inner
+        self.on_host = other.on_host
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -79,7 +79,7 @@ class _Mode(TorchDispatchMode):
 
 
 def _inner(one: Any) -> Any:
-    return one.inner if isinstance(one, Pretended) else one
+    return one.on_host if isinstance(one, Pretended) else one
 
 
 def _outer(one: Any, target: torch.device, given: list[torch.Tensor]) -> Any:

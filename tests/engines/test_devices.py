@@ -18,7 +18,7 @@ def test_the_device_refuses_operands_of_cpus() -> None:
         x = torch.ones(3, device=device)
         assert (x + 1 + torch.tensor(2.0)).cpu().tolist() == [4.0] * 3
         with pytest.raises(Mixed, match=r"add.Tensor of tensors on cpu, pretended:0"):
-            x + torch.ones(3)
+            torch.add(x, torch.ones(3))
 
 
 def test_operators_on_a_device() -> None:
