@@ -11,7 +11,7 @@ import pytest
 from autoshard import ops, plan
 from autoshard.cost.evaluate import evaluate_plan, prices_for
 from autoshard.layout import Layout, Mesh
-from autoshard.search.choose import chooser
+from autoshard.search.greedy.choose import chooser
 from autoshard.util import memo
 from autoshard.util.memo import Interned, Memo
 from tests.search.plans import array
@@ -28,7 +28,7 @@ FINITE = {
     "lying": "inside of one call",
     "words": "inside of one call",
     "_of_numpy": "types of numbers",
-    "kernels_of": "one per engine",
+    "_kernels": "one per engine and device",
     "_resolved": "element types of numpy's functions",
     "_op": "reductions of torch",
     "_types": "one",

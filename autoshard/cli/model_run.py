@@ -18,7 +18,7 @@ import numpy as np
 
 from autoshard.api import Planned, plan
 from autoshard.cli.agreement import Agreement, Arrays, compare
-from autoshard.cli.module_run import SEED, UNSPLIT, counted, is_narrow, random_inputs, run_summary, shown_types
+from autoshard.cli.module_run import SEED, UNSPLIT, counted, is_narrow, random_inputs, shown_types, summary
 from autoshard.cli.rounding import moved_by_rounding
 from autoshard.cli.target import TargetError, load_target
 from autoshard.frontends.torch.export import seed_torch
@@ -58,6 +58,8 @@ class Prepared:
     """Where ranks record when each instruction ran; None: nowhere."""
     engine: str = "numpy"
     """What computes and communicates."""
+    device: str = "auto"
+    """What ranks of the engine torch compute on."""
     silent: bool = False
     """Whether the outcome is written down only, and not printed."""
 
@@ -70,6 +72,7 @@ def prepare(
     folder: Path,
     trace: Path | None = None,
     engine: str = "numpy",
+    device: str = "auto",
     stages: Mapping[str, Any] | None = None,
     silent: bool = False,
     **settings: Any,
@@ -103,7 +106,7 @@ def prepare(
     inputs = inputs_of(planned, model, inputs)
     wanted = wanted_of(planned, model, inputs) if check else None
     path = folder / f"{target.rpartition(':')[2]}.pickle"
-    write(Prepared(planned, inputs, wanted, trace, engine, silent), path)
+    write(Prepared(planned, inputs, wanted, trace, engine, device, silent), path)
     return path
 
 
@@ -121,7 +124,7 @@ def write(prepared: Prepared, path: Path) -> None:
         AutoshardError: what the engine finds wrong.
     """
     _make_parameters(prepared.planned)
-    prepared.planned.check_engine(prepared.engine)
+    prepared.planned.check_engine(prepared.engine, prepared.device)
     path.write_bytes(pickle.dumps(prepared))
 
 
@@ -161,9 +164,9 @@ def run(prepared: Prepared, path: Path) -> int:
     before = _values(planned, wanted)
     given = [np.array(one) for one in planned.traced.inputs(*prepared.inputs)] if before and get_rank() == 0 else []
     begun = perf_counter()
-    outputs = arrays_in(planned.run(*prepared.inputs, engine=prepared.engine))
+    outputs = arrays_in(planned.run(*prepared.inputs, engine=prepared.engine, device=prepared.device))
     seconds = perf_counter() - begun
-    code = 0 if get_rank() else _print_outcome(prepared, path, outputs, seconds, before, given)
+    code = 0 if get_rank() else _report_outcome(prepared, path, outputs, seconds, before, given)
     if prepared.trace is not None:
         assert isinstance(planned, Planned), "stages are not traced"
         record_steps(planned, prepared.inputs, prepared.trace)
@@ -186,7 +189,7 @@ def prepared_in(path: Path) -> Prepared:
     return pickle.loads(path.read_bytes())
 
 
-def _print_outcome(
+def _report_outcome(
     prepared: Prepared,
     path: Path,
     outputs: list[np.ndarray],
@@ -196,9 +199,9 @@ def _print_outcome(
 ) -> int:
     """Compare what came out, print it, and write it beside the file; the exit code."""
     planned, wanted = prepared.planned, prepared.wanted
-    lines = [run_summary(planned, outputs)]
+    lines = [summary(planned, outputs)]
     if isinstance(planned, PlannedPipeline):
-        lines.append(planned.run_label())
+        lines.append(planned.run_summary())
     if not prepared.silent:
         print("\n".join(lines), flush=True)
     agreed, whose = None, None if wanted is None else wanted.whose
@@ -229,7 +232,7 @@ def _compared(
 
 
 def outcome(planned: AnyPlanned, agreed: Agreement | None, seconds: float) -> dict[str, Any]:
-    """What a run is told as in a table: operators, how many are split, collectives, seconds of the run, agreement."""
+    """The row of a run in a table: operators, how many are split, collectives, seconds of the run, agreement."""
     found = {**counted(planned), "seconds": seconds}
     return found if agreed is None else {**found, **asdict(agreed)}
 

@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
+from autoshard.engines.executors import check_engine_device
 from autoshard.frontends.targets import cuttable_target
 from autoshard.ir.graph import DATA, Graph, Node
 from autoshard.layout.mesh import Mesh
@@ -34,11 +35,11 @@ from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import annotations_on
 from autoshard.runtime.mpi import default_comm
 from autoshard.search import find_mode
-from autoshard.search.limit import read_limit
+from autoshard.search.memory_limit import read_limit
 from autoshard.search.named import is_named
 from autoshard.search.named.plans import REDUCED_ONCE
 from autoshard.search.problem import Problem
-from autoshard.search.rings import with_rings
+from autoshard.search.ring_attention import with_rings
 from autoshard.trace.function import Traced
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
@@ -59,23 +60,26 @@ class PlannedPipeline(PipelineData):
 
     searched: StageSearch | None = None
 
-    def run(self, *inputs: Any, engine: str = "numpy") -> Any:
+    def run(self, *inputs: Any, engine: str = "numpy", device: str = "auto") -> Any:
         """Do a step: whole arrays in, what the model returns out, on every rank; parameters have their new values.
 
         Raises:
             PlanError: another engine than numpy.
+            RuntimeSetupError: another device than CPUs.
         """
-        self.check_engine(engine)
+        self.check_engine(engine, device)
         outputs = self.session.run(self.traced.inputs(*inputs)).outputs
         self.traced.store(outputs)
         return self.traced.unpack(outputs)
 
-    def check_engine(self, engine: str) -> None:
-        """That an engine runs stages: numpy does; and that all programs are made.
+    def check_engine(self, engine: str, device: str = "auto") -> None:
+        """That an engine runs stages: numpy does, on CPUs; and that all programs are made.
 
         Raises:
             PlanError: another engine.
+            RuntimeSetupError: another device than CPUs.
         """
+        check_engine_device(engine, device)
         if engine != "numpy":
             raise PlanError(f"engine {engine!r} does not run stages yet; numpy does")
         _ = self.programs
@@ -94,7 +98,7 @@ class PlannedPipeline(PipelineData):
         """The plan as a page of HTML: the schedule as a picture, times and memory, and how each stage is split."""
         return pipeline_page(self)
 
-    def run_label(self) -> str:
+    def run_summary(self) -> str:
         """What the last step of this process has shown beside what was predicted: seconds, and idle shares of ranks."""
         ran = self.session.last
         if ran is None:

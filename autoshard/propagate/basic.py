@@ -25,13 +25,13 @@ class ShardingProjection:
 
     def __init__(
         self,
-        wiring: FactorMap,
+        factor_map: FactorMap,
         rows: list[TensorFactorShardings],
         mesh: Mesh,
         conservative: bool = False,
         note: Note | None = None,
     ) -> None:
-        self.factor_map = wiring
+        self.factor_map = factor_map
         self.rows = rows
         self.factor_axes: list[FactorAxes] = [list(row.axes) for row in rows]
         self.mesh = mesh
