@@ -34,7 +34,7 @@ def measure(name: str, mesh_text: str, mode: str, hardware: str, memory: str) ->
     import autoshard as ash
     from autoshard import optim
     from autoshard.layout.mesh import Mesh
-    from autoshard.search.limit import read_limit
+    from autoshard.search.memory_limit import read_limit
     from autoshard.util.errors import AutoshardError
     from benchmarks.full_models import MODELS, training_graph
 

@@ -25,32 +25,32 @@ def measure(layers: int, mesh_text: str, parts: list[float], seconds: float) -> 
     from autoshard.cost.memory import peak_memory
     from autoshard.cost.prices import prices_for
     from autoshard.layout.mesh import Mesh
-    from autoshard.search.least_sum import plan_of_choice
-    from autoshard.search.limited import settle_within
+    from autoshard.search.exact.memory.lagrangian import LagrangianSearch
+    from autoshard.search.exact.memory.rows import MemoryRows
+    from autoshard.search.exact.memory.within_limit import solve_within_limit
+    from autoshard.search.exact.over_mesh_cuts import plan_of_assignment
+    from autoshard.search.exact.search import solve
+    from autoshard.search.factor_graph import FactorGraph
+    from autoshard.search.mesh_cuts import MeshCuts
     from autoshard.search.problem import Problem
-    from autoshard.search.rows import MemoryRows
-    from autoshard.search.rows_search import RowsSearch
-    from autoshard.search.settle import settle
-    from autoshard.search.tables import Tables
-    from autoshard.search.ways import Ways
     from autoshard.util.errors import PlanError
     from benchmarks.models import transformer_step
     from costmodel import preset
 
     mesh, hardware = Mesh.parse(mesh_text), preset("h100")
     problem = Problem(transformer_step(layers, 1, 1, batch=2 * mesh.devices).graph, mesh, hardware)
-    tables = Tables(problem, prices_for(hardware), next(iter(Ways(problem))))
-    size = {"layers": layers, "mesh": mesh_text, "strategies": int(sum(tables.sizes))}
+    factor_graph = FactorGraph(problem, prices_for(hardware), next(iter(MeshCuts(problem))))
+    size = {"layers": layers, "mesh": mesh_text, "strategies": int(sum(factor_graph.sizes))}
 
     def row(what: str, begun: float, cpu: float, **more) -> dict:
         return size | {"limit": what, "wall_s": time.perf_counter() - begun, "cpu_s": time.process_time() - cpu} | more
 
     begun, cpu = time.perf_counter(), time.process_time()
-    free = settle(tables, seconds)
-    most = peak_memory(plan_of_choice(tables, free))
+    free = solve(factor_graph, seconds)
+    most = peak_memory(plan_of_assignment(factor_graph, free))
     rows = [row("none", begun, cpu, value=free.value, bound=free.bound, peak=most)]
     begun, cpu = time.perf_counter(), time.process_time()
-    search = RowsSearch(MemoryRows(tables), most, time.monotonic() + seconds, work=False)
+    search = LagrangianSearch(MemoryRows(factor_graph), most, time.monotonic() + seconds, work=False)
     search.run()
     assert search.best is not None
     least, bound = search.value * most, search.bound * most
@@ -59,11 +59,11 @@ def measure(layers: int, mesh_text: str, parts: list[float], seconds: float) -> 
         limit = round(least + part * (most - least))
         begun, cpu = time.perf_counter(), time.process_time()
         try:
-            found = settle_within(tables, limit, seconds, free.bound)
+            found = solve_within_limit(factor_graph, limit, seconds, free.bound)
         except PlanError as error:
             rows.append(row(f"{100 * part:g} %", begun, cpu, limit_bytes=limit, told=str(error)))
             continue
-        peak = peak_memory(plan_of_choice(tables, found))
+        peak = peak_memory(plan_of_assignment(factor_graph, found))
         assert peak <= limit, (peak, limit)
         rows.append(
             row(f"{100 * part:g} %", begun, cpu, value=found.value, bound=found.bound, peak=peak, limit_bytes=limit)

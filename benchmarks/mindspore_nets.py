@@ -28,7 +28,7 @@ from rich.table import Table
 import autoshard as ash
 from autoshard import Parameter, nn, ops
 from autoshard.cost.evaluate import evaluate
-from autoshard.search.bfs import unpropagated
+from autoshard.search.greedy.bfs import unpropagated
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import program_of
 from autoshard.transform import train_step

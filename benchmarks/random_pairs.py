@@ -9,9 +9,9 @@ import numpy as np
 from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, Mesh
-from autoshard.pipeline.transfers.deal import GroupLayout, deal
+from autoshard.pipeline.transfers.deal import GroupLayout, deal, passed_on
 from autoshard.pipeline.transfers.group import RankGroup
-from autoshard.pipeline.transfers.price import cheapest_way, slow_bound, slow_bytes
+from autoshard.pipeline.transfers.price import TransferPath, ValueMessages, cheapest_way, node_spans, slow_bound
 from autoshard.redistribute.planner import plan_steps
 from autoshard.runtime.array import cut, join
 from autoshard.runtime.local import LocalComm
@@ -20,7 +20,7 @@ from costmodel import Hardware
 
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12)
 _AXES = ((1,), (2,), (3,), (4,), (6,), (8,), (2, 2), (2, 3), (3, 2), (2, 4), (4, 2), (2, 2, 2))
-_NODE = 4
+NODE = 4
 """Ranks of a node."""
 
 
@@ -63,23 +63,43 @@ def random_layout(draw: random.Random, mesh: Mesh, rank: int, partial: bool = Fa
 
 
 def check_pair(before: GroupLayout, after: GroupLayout) -> None:
-    """Bring a value over, and see that each rank has its block, from as few bytes as it lacks.
+    """Bring a value over, each rank for itself and each node at once, and see that each rank has its block, from as few
+    bytes as it lacks; and that nodes are sent no more than they need.
 
     Raises:
         AssertionError: it has not.
     """
     array = np.arange(1, 1 + int(np.prod(before.shape)), dtype=np.float64).reshape(before.shape)
-    ranks = [range(held.group.mesh.devices) for held in (before, after)]
-    blocks = cut(array, before.layout, ranks[0], before.padded)
-    wanted = cut(array, after.layout, ranks[1], after.padded)
-    made = [np.zeros(after.local) for _ in ranks[1]]
-    for one in deal(before, after):
+    wanted = cut(array, after.layout, range(after.group.mesh.devices), after.padded)
+    bound = slow_bound(before, after, 8, NODE)
+    for relayed in (0, NODE):
+        blocks = cut(array, before.layout, range(before.group.mesh.devices), before.padded)
+        made = brought(blocks, before, after, (NODE,), relayed)
+        for rank, (one, other) in enumerate(zip(made, wanted, strict=True)):
+            assert np.array_equal(one, other), f"rank {rank} of [{before.layout}] to [{after.layout}] of {before.shape}"
+        moved = ValueMessages(before, after, 8, (NODE,), relayed).slow_bytes(NODE)
+        assert moved == bound if relayed else moved >= bound
+
+
+def brought(
+    blocks: list[np.ndarray], before: GroupLayout, after: GroupLayout, spans: tuple[int, ...], relayed: int
+) -> list[np.ndarray]:
+    """The blocks of the receiving group, of those of the sending one.
+
+    Raises:
+        AssertionError: an element comes twice.
+    """
+    made = [np.zeros(after.local) for _ in range(after.group.mesh.devices)]
+    for one in deal(before, after, spans, relayed):
         box = made[one.target][one.placed]
         assert not np.any(box), "no element comes twice"
         made[one.target][one.placed] = blocks[one.source][one.taken]
-    for rank, (one, other) in enumerate(zip(made, wanted, strict=True)):
-        assert np.array_equal(one, other), f"rank {rank} of [{before.layout}] to [{after.layout}] of {before.shape}"
-    assert slow_bytes(before, after, 8, _NODE) >= slow_bound(before, after, 8, _NODE)
+    fetched = [block.copy() for block in made]
+    for one in passed_on(after, relayed):
+        box = made[one.target][one.placed]
+        assert not np.any(box), "no element comes twice"
+        made[one.target][one.placed] = fetched[one.source][one.taken]
+    return made
 
 
 def check_way(before: GroupLayout, after: GroupLayout, hardware: Hardware) -> tuple[int, int]:
@@ -99,13 +119,18 @@ def check_way(before: GroupLayout, after: GroupLayout, hardware: Hardware) -> tu
         blocks = [np.asarray(block * _is_first(before.layout, rank)) for rank, block in enumerate(blocks)]
     for step in plan_steps(before.layout, way.sent.layout, before.shape):
         blocks = run_step(step, blocks, LocalComm(count))
-    made = [np.zeros(way.received.local) for _ in range(groups[1].mesh.devices)]
-    for one in deal(way.sent, way.received):
-        made[one.target][one.placed] = blocks[one.source][one.taken]
+    made = brought(blocks, way.sent, way.received, node_spans(hardware), way.relayed)
     comm = LocalComm(groups[1].mesh.devices)
     found = join(made, way.received.layout, before.shape, comm, way.received.padded)
     assert np.array_equal(found, array), f"[{before.layout}] to [{after.layout}] of {before.shape}"
-    return slow_bytes(way.sent, way.received, 8, _NODE), slow_bound(before, after, 8, _NODE)
+    return sent_between_nodes(way, after, hardware), slow_bound(before, after, 8, NODE)
+
+
+def sent_between_nodes(way: TransferPath, after: GroupLayout, hardware: Hardware) -> int:
+    """Bytes that go from node to node on a way of elements of 8 bytes, with what a gather in the receiving group takes
+    there at least."""
+    messages = ValueMessages(way.sent, way.received, 8, node_spans(hardware), way.relayed)
+    return messages.slow_bytes(NODE) + slow_bound(way.received, after, 8, NODE)
 
 
 def _is_first(layout: Layout, rank: int) -> bool:

@@ -38,7 +38,7 @@ MILP_COLUMNS = 120_000
 def measure(layers: int, mesh_text: str, milp: bool, limit: float) -> dict:
     """One size: what it took and what came out."""
     from autoshard.layout.mesh import Mesh
-    from autoshard.search.least_sum import plan_of_choice, search_ways
+    from autoshard.search.exact.over_mesh_cuts import plan_of_assignment, solve_over_mesh_cuts
     from autoshard.search.problem import Problem
     from benchmarks.models import transformer_step
     from costmodel import preset
@@ -50,37 +50,37 @@ def measure(layers: int, mesh_text: str, milp: bool, limit: float) -> dict:
     problem = Problem(graph, mesh, hardware)
     took, last = {"tables": 0.0, "solved": 0.0}, [time.process_time()]
 
-    def told(what: str) -> None:
+    def on_progress(what: str) -> None:
         took[what] += time.process_time() - last[0]
         last[0] = time.process_time()
 
-    tables, settled = search_ways(problem, limit, told)
-    plan_of_choice(tables, settled)
+    factor_graph, solution = solve_over_mesh_cuts(problem, limit, on_progress)
+    plan_of_assignment(factor_graph, solution)
     row = {
         "layers": layers,
         "mesh": mesh_text,
         "devices": mesh.devices,
         "operators": len(graph.nodes),
-        "variables": len(tables.variables),
-        "strategies": int(sum(tables.sizes)),
-        "most": int(max(tables.sizes)),
-        "restricted": bool(tables.atoms.bundled),
-        "ways": int(settled.stats["ways"]),
-        "searched": int(settled.stats["searched"]),
+        "variables": len(factor_graph.variables),
+        "strategies": int(sum(factor_graph.sizes)),
+        "most": int(max(factor_graph.sizes)),
+        "restricted": bool(factor_graph.units.bundled),
+        "ways": int(solution.stats["ways"]),
+        "searched": int(solution.stats["searched"]),
         "trace_s": traced - started,
         "tables_s": took["tables"],
         "solve_s": took["solved"],
-        "listed": int(settled.stats.get("listed", 0)),
-        "value": settled.value,
-        "bound": float(settled.bound),
-        "gap": float((settled.value - settled.bound) / settled.value),
-        "proven": settled.proven,
+        "listed": int(solution.stats.get("listed", 0)),
+        "value": solution.value,
+        "bound": float(solution.bound),
+        "gap": float((solution.value - solution.bound) / solution.value),
+        "proven": solution.proven,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-    return row | (whole_program(tables, limit) if milp else {})
+    return row | (whole_program(factor_graph, limit) if milp else {})
 
 
-def whole_program(tables, limit: float) -> dict:
+def whole_program(factor_graph, limit: float) -> dict:
     """All tables as one integer program, scipy's HiGHS; {} where it has too many columns.
 
     A column per choice; per price and user the pairs of (how it is left, how it is wanted), whose sums over either side
@@ -90,7 +90,7 @@ def whole_program(tables, limit: float) -> dict:
     from scipy.sparse import coo_array
 
     started = time.perf_counter()
-    program = Program(tables)
+    program = Program(factor_graph)
     if program.columns > MILP_COLUMNS:
         return {}
     scale = 1e6
@@ -122,36 +122,38 @@ def whole_program(tables, limit: float) -> dict:
 class Program:
     """The columns and rows of the integer program: `costs` per column, and entries `values` at (`rows`, `places`)."""
 
-    def __init__(self, tables) -> None:
-        self.first = np.concatenate([[0], np.cumsum(tables.sizes)])
+    def __init__(self, factor_graph) -> None:
+        self.first = np.concatenate([[0], np.cumsum(factor_graph.sizes)])
         self.choices = self.columns = int(self.first[-1])
         own = np.zeros(self.choices)
         self.costs, self.rows, self.places, self.values = [own], [], [], []
         self.low: list[float] = []
         self.high: list[float] = []
-        for variable, unary in enumerate(tables.unary):
-            start, size = int(self.first[variable]), tables.sizes[variable]
+        for variable, unary in enumerate(factor_graph.unary):
+            start, size = int(self.first[variable]), factor_graph.sizes[variable]
             own[start : start + size] += unary if len(unary) else 0.0
             self._enter(self._new_rows(1, 1.0, 1.0)[np.zeros(size, int)], np.arange(start, start + size), 1.0)
-        for price in tables.prices:
+        for price in factor_graph.factors:
             self._price(own, price)
 
     def _price(self, own: np.ndarray, price) -> None:
-        shared = price.shared
+        multi_layout = price.multi_layout
         start = int(self.first[price.scope[0]])
-        own[start : start + len(shared.maker)] += shared.base[shared.maker]
-        users = zip(price.scope[1:], shared.users, shared.kinds, strict=True)
+        own[start : start + len(multi_layout.maker)] += multi_layout.base[multi_layout.maker]
+        users = zip(price.scope[1:], multi_layout.users, multi_layout.kinds, strict=True)
         uses = [(user, rows[kinds, use]) for user, rows, kinds in users for use in range(rows.shape[1])]
         if not uses:
             return
         alone = len(uses) == 1
-        copies = None if alone else self._new_columns(shared.seconds)
+        copies = None if alone else self._new_columns(multi_layout.seconds)
         for user, wanted in uses:
-            pairs = self._new_columns(shared.seconds if alone else np.where(np.isinf(shared.seconds), np.inf, 0.0))
-            self._sums(pairs, int(self.first[price.scope[0]]), shared.maker)
+            pairs = self._new_columns(
+                multi_layout.seconds if alone else np.where(np.isinf(multi_layout.seconds), np.inf, 0.0)
+            )
+            self._sums(pairs, int(self.first[price.scope[0]]), multi_layout.maker)
             self._sums(pairs.T, int(self.first[user]), wanted)
             if copies is not None:
-                paid = shared.seconds > 0
+                paid = multi_layout.seconds > 0
                 rows = self._new_rows(int(paid.sum()), 0.0, np.inf)
                 self._enter(rows, copies[paid], 1.0)
                 self._enter(rows, pairs[paid], -1.0)
@@ -212,11 +214,11 @@ def main() -> None:
     if options.sizes:
         sizes = [(int(size.split(":")[0]), size.split(":")[1]) for size in options.sizes]
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        rows, told = [], Console(stderr=True, width=150)
-        for layers, mesh in track(sizes, "searching", console=told, transient=True):
+        rows, on_progress = [], Console(stderr=True, width=150)
+        for layers, mesh in track(sizes, "searching", console=on_progress, transient=True):
             rows.append(pool.apply(measure, (layers, mesh, options.milp, options.limit)))
             took = rows[-1]["tables_s"] + rows[-1]["solve_s"]
-            told.print(f"{layers} layers on {mesh}: {took:.2f} s, gap {100 * rows[-1]['gap']:.4f} %")
+            on_progress.print(f"{layers} layers on {mesh}: {took:.2f} s, gap {100 * rows[-1]['gap']:.4f} %")
     if options.json:
         print(json.dumps(rows, indent=2))
     else:

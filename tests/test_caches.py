@@ -11,7 +11,7 @@ import pytest
 from autoshard import ops, plan
 from autoshard.cost.evaluate import evaluate_plan, prices_for
 from autoshard.layout import Layout, Mesh
-from autoshard.search.choose import chooser
+from autoshard.search.greedy.choose import chooser
 from autoshard.util import memo
 from autoshard.util.memo import Interned, Memo
 from tests.search.plans import array

@@ -10,7 +10,7 @@ import autoshard.ops as ops
 from autoshard.cost.prices import prices_for
 from autoshard.ir.graph import walk
 from autoshard.report.explained import explainer
-from autoshard.search.instead import options_around
+from autoshard.search.alternatives import options_around
 from autoshard.util.errors import UnknownNameError
 from tests.search.plans import FFN
 from tests.view.models import biting, trained

@@ -17,3 +17,12 @@ def test_old_name_is_the_module_of_the_new_one(old, monkeypatch):
     with pytest.warns(DeprecationWarning, match=MOVED[old].replace(".", r"\.")):
         module = importlib.import_module(f"autoshard.{old}")
     assert module is importlib.import_module(f"autoshard.{MOVED[old]}")
+
+
+def test_a_renamed_class_is_the_same_under_its_old_module_and_name():
+    module = importlib.import_module("autoshard.search.draft")
+    with pytest.warns(DeprecationWarning, match=r"autoshard\.search\.assignment\.Assignment"):
+        draft = module.Draft
+    assert draft is importlib.import_module("autoshard.search.assignment").Assignment
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = module.nothing

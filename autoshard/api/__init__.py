@@ -33,15 +33,15 @@ from autoshard.propagate.traced import asked_on, work_of
 from autoshard.runtime.mpi import default_comm
 from autoshard.runtime.world import world_size
 from autoshard.search import find_mode
-from autoshard.search.auto import NAME as AUTO
-from autoshard.search.followed import unfollowed
-from autoshard.search.limit import MEMORY, check_limit, read_limit
+from autoshard.search.device_memory import fit_device_memory
+from autoshard.search.memory_limit import MEMORY, check_limit, read_limit
+from autoshard.search.modes.auto import NAME as AUTO
 from autoshard.search.placement import PLACEMENT, placed
 from autoshard.search.planned import PlannedData
 from autoshard.search.problem import Problem
 from autoshard.search.registry import check_options
-from autoshard.search.rings import with_rings
-from autoshard.search.room import with_room
+from autoshard.search.ring_attention import with_rings
+from autoshard.search.unmet_constraints import unmet_constraints
 from autoshard.trace.function import Traced
 from autoshard.transform.planned_graph import planned_graph
 from autoshard.transform.train import accumulated
@@ -223,10 +223,10 @@ def _searched(search: str, problem: Problem, memory: int | None) -> tuple[Plan, 
             mode = find_mode(search)
             run = partial(placed, mode) if PLACEMENT in problem.options else mode
             kept = memory is None and search in (DEFAULT_SEARCH, AUTO)
-            found, memory = with_room(run, problem) if kept else (run(problem), memory)
+            found, memory = fit_device_memory(run, problem) if kept else (run(problem), memory)
         found = with_rings(found, problem.hardware)
     check_limit(found, problem.options.get(MEMORY))
-    return found, unfollowed(problem, found), memory
+    return found, unmet_constraints(problem, found), memory
 
 
 def _check_module(inputs: Any, strategy: DatasetStrategy, micro_batches: int) -> None:

@@ -17,7 +17,7 @@ from autoshard.frontends.planning import is_module
 from autoshard.frontends.targets import traced_target
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Cost, search_modes
-from autoshard.search.limit import read_limit
+from autoshard.search.memory_limit import read_limit
 from autoshard.search.named import named_plans
 from autoshard.search.registry import keeps_limit
 from autoshard.util.doing import doing

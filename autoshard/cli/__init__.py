@@ -1,6 +1,6 @@
 """The command `autoshard`: `main` is its entry. Each command is a function in a module of this folder.
 
-An error that autoshard raises on purpose is one message and exit code 2. One that a script raises is told with the
+An error that autoshard raises on purpose is one message and exit code 2. One that a script raises is printed with the
 script's lines, and exit code 1. AUTOSHARD_DEBUG=1 shows the whole traceback of both.
 """
 
@@ -28,7 +28,7 @@ from autoshard.cli.truthful import truth
 from autoshard.cli.viewing import diff, view
 from autoshard.cli.words import as_options
 from autoshard.util.errors import AutoshardError
-from autoshard.util.source import told_to_user
+from autoshard.util.source import message_for_user
 
 __all__ = ["app", "main"]
 
@@ -65,11 +65,11 @@ def main() -> None:
         print(f"autoshard: {as_options(str(error))}", file=sys.stderr)
         sys.exit(2)
     except Exception as error:
-        told = told_to_user(error, until=False)
-        if _debugging() or told is None and not isinstance(error, OSError):
+        lines = message_for_user(error, until=False)
+        if _debugging() or lines is None and not isinstance(error, OSError):
             raise
-        print("\n".join(told or [f"autoshard: {error}"]), file=sys.stderr)
-        sys.exit(1 if told else 2)
+        print("\n".join(lines or [f"autoshard: {error}"]), file=sys.stderr)
+        sys.exit(1 if lines else 2)
 
 
 def _debugging() -> bool:

@@ -14,7 +14,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.util.errors import MeshError
 
 CODES = (
-    "Exit codes: 0 done; 1 no (a check fails, a limit is not kept, a script raises); 2 wrong use, told in a line; "
+    "Exit codes: 0 done; 1 no (a check fails, a limit is not kept, a script raises); 2 wrong use, said in a line; "
     "130 interrupted; `run` ends with the code of the rank that failed."
 )
 app = Commands(

@@ -62,12 +62,12 @@ def calibrate(
         raise TargetError(f"cannot save to {path}: {error}") from error
     name = "calibrated" if output is None else str(path)
     if as_json:
-        print_json(_told(path, name, found, doubtful=worst > _DOUBTFUL))
+        print_json(_record(path, name, found, doubtful=worst > _DOUBTFUL))
     else:
         typer.echo(f"saved to {path}; plan with --hardware {name}")
 
 
-def _told(path: Path, name: str, found: Calibration, doubtful: bool) -> CalibrateRecord:
+def _record(path: Path, name: str, found: Calibration, doubtful: bool) -> CalibrateRecord:
     rows = {title: tuple(FittedRecord(**asdict(one)) for one in some) for title, some in found.comparisons}
     return CalibrateRecord(str(path), name, rows, doubtful)
 

@@ -51,7 +51,7 @@ def show(
     folder = find(directory, step)
     index = read_index(folder)
     if as_json:
-        typer.echo(json.dumps(_told(folder, index), indent=2))
+        typer.echo(json.dumps(_record(folder, index), indent=2))
         return
     typer.echo(f"{folder}: step {index.step}, {_tensors(index)}, {format_bytes(index.nbytes)}")
     typer.echo(f"saved on mesh {index.mesh}, in {format_count(len(index.files), 'file')}")
@@ -63,7 +63,7 @@ def show(
     _print_tensors(index)
 
 
-def _told(folder: Path, index: Index) -> dict[str, Any]:
+def _record(folder: Path, index: Index) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "step": index.step,

@@ -88,10 +88,10 @@ def export(
             files, text = (write_whole(output, both, ContextError),), None
         else:
             files, text = save(found, to, output), None
-    told = ExportRecord(to, tuple(map(str, files)), text)
+    record = ExportRecord(to, tuple(map(str, files)), text)
     if as_json:
-        print_json(told)
-    elif told.text is not None:
-        typer.echo(told.text, nl=False)
+        print_json(record)
+    elif record.text is not None:
+        typer.echo(record.text, nl=False)
     else:
-        typer.echo("\n".join(told.files))
+        typer.echo("\n".join(record.files))

@@ -18,7 +18,7 @@ import numpy as np
 
 from autoshard.api import Planned, plan
 from autoshard.cli.agreement import Agreement, Arrays, compare
-from autoshard.cli.module_run import SEED, UNSPLIT, counted, is_narrow, random_inputs, shown_types, told
+from autoshard.cli.module_run import SEED, UNSPLIT, counted, is_narrow, random_inputs, shown_types, summary
 from autoshard.cli.rounding import moved_by_rounding
 from autoshard.cli.target import TargetError, load_target
 from autoshard.frontends.torch.export import seed_torch
@@ -163,7 +163,7 @@ def run(prepared: Prepared, path: Path) -> int:
     begun = perf_counter()
     outputs = arrays_in(planned.run(*prepared.inputs, engine=prepared.engine))
     seconds = perf_counter() - begun
-    code = 0 if get_rank() else _told_outcome(prepared, path, outputs, seconds, before, given)
+    code = 0 if get_rank() else _report_outcome(prepared, path, outputs, seconds, before, given)
     if prepared.trace is not None:
         assert isinstance(planned, Planned), "stages are not traced"
         record_steps(planned, prepared.inputs, prepared.trace)
@@ -186,7 +186,7 @@ def prepared_in(path: Path) -> Prepared:
     return pickle.loads(path.read_bytes())
 
 
-def _told_outcome(
+def _report_outcome(
     prepared: Prepared,
     path: Path,
     outputs: list[np.ndarray],
@@ -196,9 +196,9 @@ def _told_outcome(
 ) -> int:
     """Compare what came out, print it, and write it beside the file; the exit code."""
     planned, wanted = prepared.planned, prepared.wanted
-    lines = [told(planned, outputs)]
+    lines = [summary(planned, outputs)]
     if isinstance(planned, PlannedPipeline):
-        lines.append(planned.told_run())
+        lines.append(planned.run_summary())
     if not prepared.silent:
         print("\n".join(lines), flush=True)
     agreed, whose = None, None if wanted is None else wanted.whose
@@ -229,7 +229,7 @@ def _compared(
 
 
 def outcome(planned: AnyPlanned, agreed: Agreement | None, seconds: float) -> dict[str, Any]:
-    """What a run is told as in a table: operators, how many are split, collectives, seconds of the run, agreement."""
+    """The row of a run in a table: operators, how many are split, collectives, seconds of the run, agreement."""
     found = {**counted(planned), "seconds": seconds}
     return found if agreed is None else {**found, **asdict(agreed)}
 

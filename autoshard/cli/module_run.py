@@ -63,7 +63,7 @@ def run_planned(planned: Planned, check: bool, engine: str = "numpy", into: Path
     if get_rank():
         return 0
     if into is None:
-        print(told(planned, outputs))
+        print(summary(planned, outputs))
     graph, different = planned.traced.graph, []
     if check:
         different = differences(outputs, evaluate(graph, inputs), is_narrow(graph))
@@ -111,14 +111,16 @@ def differences(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray], narro
     Args:
         narrow: allow what numbers of two bytes on the way lead to, see `is_narrow`.
     """
-    told = []
+    messages = []
     for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
         if other is TOKEN_VALUE:
             continue
         far, most = _distance(one, other, narrow)
         if far > most:
-            told.append(f"output {i}, {one.dtype}{list(one.shape)}, by up to {far:.3g}; up to {most:.3g} is rounding")
-    return told
+            messages.append(
+                f"output {i}, {one.dtype}{list(one.shape)}, by up to {far:.3g}; up to {most:.3g} is rounding"
+            )
+    return messages
 
 
 def _distance(one: np.ndarray, other: np.ndarray, narrow: bool) -> tuple[float, float]:
@@ -136,7 +138,7 @@ def _distance(one: np.ndarray, other: np.ndarray, narrow: bool) -> tuple[float, 
     return float(np.max(far, initial=0.0)), tolerance * float(np.max(np.abs(np.where(finite, b, 0)), initial=0.0))
 
 
-def told(planned: Planned | PlannedPipeline, outputs: Sequence[np.ndarray]) -> str:
+def summary(planned: Planned | PlannedPipeline, outputs: Sequence[np.ndarray]) -> str:
     """What ran, in one line."""
     found = counted(planned)
     return (

@@ -63,10 +63,10 @@ class Phase:
 
     def __str__(self) -> str:
         """In words: `searching by optimal  12 s  best 3.4 ms, bound 3.3 ms, gap 2.9 %`."""
-        told = [f"{name} {format_seconds(one)}" for name, one in (("best", self.best), ("bound", self.bound)) if one]
+        figures = [f"{name} {format_seconds(one)}" for name, one in (("best", self.best), ("bound", self.bound)) if one]
         if self.best and self.bound:
-            told.append(f"gap {max(0.0, 1 - self.bound / self.best):.1%}")
-        return "  ".join((self.what, f"{monotonic() - self.begun:.1f} s", *([", ".join(told)] if told else [])))
+            figures.append(f"gap {max(0.0, 1 - self.bound / self.best):.1%}")
+        return "  ".join((self.what, f"{monotonic() - self.begun:.1f} s", *([", ".join(figures)] if figures else [])))
 
 
 @dataclass

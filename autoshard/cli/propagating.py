@@ -107,8 +107,8 @@ def _print(
     from autoshard.report.propagation import print_notes, print_report, to_json
 
     if as_json:
-        told = to_json(spread) | ({"against": plain(against)} if against is not None else {})
-        typer.echo(json.dumps(told, indent=2))
+        record = to_json(spread) | ({"against": plain(against)} if against is not None else {})
+        typer.echo(json.dumps(record, indent=2))
     elif against is not None:
         _print_against(against)
     elif out is not None or spread.imported is None:

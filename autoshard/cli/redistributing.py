@@ -76,15 +76,15 @@ def redistribute(
         return
     with doing("planning the redistribution"):
         leg = _planned(asked, prices, allow_memory, thrifty)
-    told = _told(asked.of, leg, prices)
+    record = _record(asked.of, leg, prices)
     if as_json:
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(record, indent=2))
         return
     ends = (layout.show_type(asked.of.shape, str(asked.of.dtype)) for layout in (asked.before, asked.after))
     even = asked.of.with_shape(leg.shape)
     held = "" if even == asked.of else f", held as {even}: the layouts do not divide it"
     typer.echo(f"{' -> '.join(ends)} on {over}{held}\n")
-    _print_steps(told)
+    _print_steps(record)
     _draw(leg, asked.of.shape)
 
 
@@ -109,17 +109,17 @@ def _reshape(asked: RedistributionRequest, prices: Prices, as_json: bool) -> Non
 
     of, before, after, new = asked
     legs = reshape_steps(before, of.shape, after, new.shape).legs
-    told = [_told(of.with_shape(leg.shape), leg, prices) for leg in legs]
+    records = [_record(of.with_shape(leg.shape), leg, prices) for leg in legs]
     if as_json:
-        received = sum(one["bytes_received"] for one in told)
-        whole = {"type": str(of), "to_type": str(new), "mesh": str(before.mesh), "legs": told}
+        received = sum(one["bytes_received"] for one in records)
+        whole = {"type": str(of), "to_type": str(new), "mesh": str(before.mesh), "legs": records}
         typer.echo(json.dumps({**whole, "bytes_received": received}, indent=2))
         return
     ends = (layout.show_type(one.shape, str(one.dtype)) for one, layout in ((of, before), (new, after)))
     typer.echo(f"{' -> '.join(ends)} on {before.mesh}")
     if not legs:
         typer.echo("\nnothing to do: each block is reshaped where it is")
-    for leg, one in zip(legs, told, strict=True):
+    for leg, one in zip(legs, records, strict=True):
         typer.echo(f"\nas {of.with_shape(leg.shape)}: [{leg.before}] -> [{leg.after}]")
         _print_steps(one)
         _draw(leg, leg.shape)
@@ -144,7 +144,7 @@ def read_change(text: str, mesh: Mesh) -> RedistributionRequest:
     return asked
 
 
-def _told(of: TensorType, leg: Leg, prices: Prices) -> dict:
+def _record(of: TensorType, leg: Leg, prices: Prices) -> dict:
     from autoshard.redistribute.bound import fewest_elements
     from autoshard.redistribute.planner import step_shape
 
@@ -176,19 +176,19 @@ def _told(of: TensorType, leg: Leg, prices: Prices) -> dict:
     }
 
 
-def _print_steps(told: dict) -> None:
+def _print_steps(record: dict) -> None:
     rows = [
         (row["step"], f"[{row['after']}]", format_bytes(row["bytes_received"]), format_seconds(row["seconds"]))
-        for row in told["steps"]
+        for row in record["steps"]
     ]
     if not rows:
         typer.echo("nothing to do: the layouts are the same")
         return
-    total = f"bound {format_bytes(told['bound_bytes'])}"
+    total = f"bound {format_bytes(record['bound_bytes'])}"
     rows = [
         ("step", "then", "received", "time"),
         *rows,
-        ("all", total, format_bytes(told["bytes_received"]), format_seconds(told["seconds"])),
+        ("all", total, format_bytes(record["bytes_received"]), format_seconds(record["seconds"])),
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     for row in rows:

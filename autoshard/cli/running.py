@@ -189,14 +189,14 @@ def _outcome(prepared: Path, code: int, trace: Path | None) -> RunRecord:
     path, shown = prepared.with_suffix(".json"), None if trace is None else str(trace)
     if not path.is_file():
         return RunRecord(exit_code=code, trace=shown)
-    told = json.loads(path.read_text(encoding="utf-8"))
-    same = {name: told[name] for name in ("operators", "split", "collectives", "seconds")}
-    same |= {name: told[name] for name in ("difference", "step_difference") if name in told}
-    whose, wrong = told.get("whose"), tuple(told.get("wrong", ()))
+    record = json.loads(path.read_text(encoding="utf-8"))
+    same = {name: record[name] for name in ("operators", "split", "collectives", "seconds")}
+    same |= {name: record[name] for name in ("difference", "step_difference") if name in record}
+    whose, wrong = record.get("whose"), tuple(record.get("wrong", ()))
     return RunRecord(
         exit_code=code,
         **same,
-        outputs=tuple(told["shapes"]),
+        outputs=tuple(record["shapes"]),
         compared_with=whose,
         equal=None if whose is None else not wrong,
         wrong=wrong,

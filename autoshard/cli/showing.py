@@ -105,7 +105,7 @@ def operators(
     mesh: MeshText = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON and nothing else.")] = False,
 ) -> None:
-    """List the operators, or tell about one: with a call also its rule, with -n or --mesh its strategies."""
+    """List the operators, or describe one: with a call also its rule, with -n or --mesh its strategies."""
     from autoshard.ops import lookup
     from autoshard.ops import operators as registered
 
@@ -143,14 +143,14 @@ def modes(
     from autoshard.search.named import named_plans
     from autoshard.search.registry import mode_options
 
-    told = {mode: (find_mode(mode).__doc__ or "").strip().partition("\n")[0] for mode in search_modes()}
+    summaries = {mode: (find_mode(mode).__doc__ or "").strip().partition("\n")[0] for mode in search_modes()}
     if as_json:
         named = named_plans()
-        found = (ModeRecord(mode, words, mode_options(mode), mode in named) for mode, words in told.items())
+        found = (ModeRecord(mode, words, mode_options(mode), mode in named) for mode, words in summaries.items())
         print_json(ModesRecord(tuple(found)))
         return
     table = Table("mode", "what it does", "options", box=box.SIMPLE_HEAD, show_edge=False)
-    for mode, words in told.items():
+    for mode, words in summaries.items():
         table.add_row(mode, words, ", ".join(mode_options(mode)))
     console().print(table)
 

@@ -108,7 +108,7 @@ def view(
         asked = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
         planned = planned_stages(targets[0], devices, mesh, **stages, **asked)
         write_whole(output, planned.page(), PlanError)
-        _told(output, (planned.price.seconds,), as_json, show)
+        _report(output, (planned.price.seconds,), as_json, show)
         return
     plans = _plans(targets, against, devices, mesh, option, search, settings)
     with doing("writing the page" if plotted is None else "drawing"):
@@ -116,10 +116,10 @@ def view(
             view_of(*zip(*plans, strict=True)).save(output)
         else:
             plot(plans[0][0], plotted, output)
-    _told(output, tuple(data["cost"]["seconds"] for data, _ in plans), as_json, show)
+    _report(output, tuple(data["cost"]["seconds"] for data, _ in plans), as_json, show)
 
 
-def _told(output: Path, seconds: tuple[float, ...], as_json: bool, show: bool) -> None:
+def _report(output: Path, seconds: tuple[float, ...], as_json: bool, show: bool) -> None:
     if as_json:
         print_json(ViewRecord(str(output), output.stat().st_size, seconds))
     else:

@@ -24,7 +24,7 @@ from autoshard.exporters.step_json import step_fields
 from autoshard.ir.graph import walk
 from autoshard.plan.plan import Conflict, Option
 from autoshard.report.summary import InputRow, Move, OperatorRow, summarize
-from autoshard.search.instead import options_around
+from autoshard.search.alternatives import options_around
 from costmodel.json_door import plain, with_fields
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from autoshard.search.algorithm import NAMES, SearchParameters
+from autoshard.search.algo_parameters import NAMES, SearchParameters
 from autoshard.search.registry import mode_options, search_modes
 from autoshard.util.errors import ContextError, PlanError
 

@@ -18,7 +18,7 @@ from autoshard.plan.data_layouts import DATA_PARALLEL, FULL_BATCH, DatasetStrate
 from autoshard.runtime.identity import identity
 from autoshard.runtime.world import planned_by
 from autoshard.search import search_modes
-from autoshard.search.limit import read_limit
+from autoshard.search.memory_limit import read_limit
 from autoshard.util.checks import positive
 from autoshard.util.errors import AutoshardError, ContextError
 from costmodel import load, presets

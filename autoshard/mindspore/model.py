@@ -46,7 +46,7 @@ from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Parts
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.mpi import default_comm
-from autoshard.search.algorithm import SearchParameters
+from autoshard.search.algo_parameters import SearchParameters
 from autoshard.trace.arguments import check_count
 from autoshard.trace.cell import recomputed
 from autoshard.trace.function import Traced, trace

@@ -39,15 +39,16 @@ def _sort_rule(*shapes: Shape, dimension: int, **_: object) -> Rule:
 
 
 @operator("Sort", rule=_sort_rule, shape=each, dtype=each)
-def sort_along(*xs, dimension, body, stable=True):
+def sort_along(*xs, dimension, body, stable=True, compared=0):
     """The operands, all reordered along `dimension` so that `body` holds of no element and one before it.
 
     The body compares one element of each operand with another: it takes a, b of the first, then of the second, ...
+    With `compared` it takes those of that many operands, the first ones, and the others go along.
     """
     if xs[0].size == 0:
         return xs
     rows = [np.moveaxis(x, dimension, 0).reshape(x.shape[dimension], -1) for x in xs]
-    order = _order(rows, body)
+    order = _order(rows[: compared or len(rows)], body)
     moved = np.moveaxis(xs[0], dimension, 0).shape
     return tuple(np.moveaxis(np.take_along_axis(one, order, 0).reshape(moved), 0, dimension) for one in rows)
 

@@ -34,11 +34,11 @@ from autoshard.plan.plan import Plan
 from autoshard.propagate.traced import asked_on
 from autoshard.runtime.mpi import default_comm
 from autoshard.search import find_mode
-from autoshard.search.limit import read_limit
+from autoshard.search.memory_limit import read_limit
 from autoshard.search.named import is_named
 from autoshard.search.named.plans import REDUCED_ONCE
 from autoshard.search.problem import Problem
-from autoshard.search.rings import with_rings
+from autoshard.search.ring_attention import with_rings
 from autoshard.trace.function import Traced
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
@@ -94,7 +94,7 @@ class PlannedPipeline(PipelineData):
         """The plan as a page of HTML: the schedule as a picture, times and memory, and how each stage is split."""
         return pipeline_page(self)
 
-    def told_run(self) -> str:
+    def run_summary(self) -> str:
         """What the last step of this process has shown beside what was predicted: seconds, and idle shares of ranks."""
         ran = self.session.last
         if ran is None:

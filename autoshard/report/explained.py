@@ -23,7 +23,7 @@ from autoshard.report.explained_records import (
     ReadRecord,
 )
 from autoshard.report.summary import Move, OperatorRow, summarize
-from autoshard.search.instead import node_options, option_seconds, surroundings
+from autoshard.search.alternatives import node_options, option_seconds, surroundings
 from autoshard.util.errors import UnknownNameError
 
 if TYPE_CHECKING:

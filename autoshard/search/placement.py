@@ -22,7 +22,7 @@ from autoshard.layout.mesh import Groups, Mesh
 from autoshard.partition.program import Bundle, Collective, Instruction, Nest, Program, Start, Together
 from autoshard.plan.plan import Plan
 from autoshard.redistribute.window import WindowStep
-from autoshard.search.limit import MEMORY
+from autoshard.search.memory_limit import MEMORY
 from autoshard.search.problem import Problem
 from autoshard.search.program_price import price_of, program_of, retold
 from autoshard.util.errors import PlanError

@@ -21,7 +21,13 @@ from autoshard.layout.tensor_map import onto
 from autoshard.optimize import DEFAULT
 from autoshard.partition.bundling import latency_shares
 from autoshard.propagate.work import Work
-from autoshard.search.asking import asked_of, asks, fitted, satisfies, strategy_of
+from autoshard.search.constraints import (
+    constraint_sharding,
+    constraint_strategy,
+    dividing_layout,
+    is_constraint,
+    satisfies,
+)
 from autoshard.util.errors import LayoutError, StrategyError
 from autoshard.util.errors import at as where
 from costmodel import Hardware
@@ -112,7 +118,7 @@ class Problem:
             if value in self.given:
                 settled[value] = self.given[value]
             elif self._asked_of_input(value) is not None:
-                settled[value] = fitted(self.asked[value], value.type.shape)
+                settled[value] = dividing_layout(self.asked[value], value.type.shape)
             elif role == DATA:
                 settled[value] = Layout.whole(self.mesh, value.type.rank)
         return settled
@@ -144,11 +150,11 @@ class Problem:
         """
         found = {}
         for node in self.graph.nodes:
-            asked = asked_of(node, self.mesh) if asks(node) else None
+            asked = constraint_sharding(node, self.mesh) if is_constraint(node) else None
             if node in self.annotated:
                 found[node] = self.annotated[node]
             elif asked is not None and all(dim.closed for dim in asked.dims):
-                found[node] = strategy_of(node, asked)
+                found[node] = constraint_strategy(node, asked)
         return found
 
     def times(self, value: Value) -> int:
@@ -177,7 +183,7 @@ class Problem:
         asked = self.asked_outputs[i] if self.asked_outputs else None
         if asked is None or asked.mesh is not self.mesh or satisfies(layout.final(), asked):
             return layout.final()
-        return fitted(asked, self.graph.outputs[i].type.shape)
+        return dividing_layout(asked, self.graph.outputs[i].type.shape)
 
     def describe(self, node: Node) -> str:
         """A node in an error's words, with the line where the user configured it or else wrote it."""

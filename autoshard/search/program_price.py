@@ -17,9 +17,9 @@ from autoshard.optimize import Saving, optimize
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
 from autoshard.plan.plan import CONFIGURED, Plan
-from autoshard.search.limit import MEMORY
+from autoshard.search.memory_limit import MEMORY
 from autoshard.search.problem import Problem
-from autoshard.search.rings import with_rings
+from autoshard.search.ring_attention import with_rings
 from autoshard.util.doing import so_far
 from costmodel import Hardware
 
@@ -80,7 +80,7 @@ def cheapest(
     """The plan whose program takes least time; of equal ones the first.
 
     The first is priced, and of the others those whose program could take less by what `plan_seconds` says of them;
-    of plans that lead to the same program one. Attentions run as rings where that pays (`rings.py`).
+    of plans that lead to the same program one. Attentions run as rings where that pays (`ring_attention.py`).
 
     Args:
         by: how much less, relatively, another has to cost to be taken instead of the first.

@@ -4,7 +4,7 @@
 def mine(problem: Problem) -> Plan: ...
 
 A mode decides a strategy for every node of `problem.graph` and a layout for every value: `problem.configured` and
-`problem.input_layouts` are settled, `problem.left` and `problem.outputs` follow. `plan_of` in finish.py makes the plan
+`problem.input_layouts` are settled, `problem.left` and `problem.outputs` follow. `plan_of` in causes.py makes the plan
 from strategies alone. How good it is, `evaluate_plan` tells.
 """
 

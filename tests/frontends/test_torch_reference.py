@@ -97,6 +97,24 @@ def test_buffers_of_a_model_that_is_not_trained_change_too() -> None:
     np.testing.assert_array_equal(found["embed.weight"], module.embed.weight.detach())
 
 
+def test_results_of_an_earlier_run_may_lie_in_attributes() -> None:
+    class Recurrent(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = torch.nn.Linear(6, 10)
+            self.state: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.state = torch.tanh(self.cell(x))
+            return self.state * 2
+
+    torch.manual_seed(0)
+    module, x = Recurrent(), torch.randn(4, 6)
+    module(x)
+    model = ash.from_torch(module, (x,))
+    np.testing.assert_allclose(model.reference()[0], module(x).detach().numpy(), rtol=1e-6)
+
+
 def test_random_numbers_are_not_those_of_torch() -> None:
     module, ids = net()
     assert not ash.from_torch(module, kwargs={"ids": ids}).random

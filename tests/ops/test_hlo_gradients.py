@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoshard.ops import hlo_chlo, hlo_dynamic, hlo_gather, hlo_pointwise, hlo_reduce, hlo_scatter, hlo_shape
+from autoshard.ops import hlo_chlo, hlo_dynamic, hlo_gather, hlo_pointwise, hlo_reduce, hlo_scatter, hlo_shape, hlo_sort
 from autoshard.ops.body import Body
-from autoshard.util.errors import ShapeError
+from autoshard.util.errors import NoGradientError, ShapeError
 from tests.ops.checks import check_gradient
 
 RNG = np.random.default_rng(0)
@@ -89,12 +89,58 @@ def test_lookups_and_their_gradients(shape, indices, sizes, numbers):
         "scatter_dims_to_operand_dims": numbers["start_index_map"],
         "index_vector_dim": numbers["index_vector_dim"],
     }
-    assert check_gradient(hlo_scatter.scatter_add_slices, [operand, indices, floats(*slices.shape)], scattered) == 2
+    updates = floats(*slices.shape)
+    assert check_gradient(hlo_scatter.scatter_add_slices, [operand, indices, updates], scattered) == 2
+    for name in ("replace", "max", "min", "mul"):
+        attrs = {**scattered, "body": Body(name)}
+        assert check_gradient(hlo_scatter.scatter_slices, [operand, indices, updates], attrs) == 2
+    updates[::3] = 0
+    assert check_gradient(hlo_scatter.scatter_slices, [operand, indices, updates], {**scattered, "body": Body("mul")})
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_equal_updates_share_an_extreme_as_in_jax(name):
+    import jax
+
+    operand, updates = np.asarray([1, 2, 2, 0, 5], np.float32), np.asarray([2, 2, 1, 7, 5, 5], np.float32)
+    indices, weights = np.array([1, 1, 0, 9, 4, 3]), np.asarray([3, 5, 7, 11, 13], np.float32)
+    wanted = jax.grad(lambda x, u: (getattr(x.at[indices], name)(u, mode="drop") * weights).sum(), argnums=(0, 1))(
+        operand, updates
+    )
+    attrs = {
+        "update_window_dims": (), "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,),
+        "index_vector_dim": 1, "body": Body(name),
+    }  # fmt: skip
+    attrs = hlo_scatter.scatter_slices.check_attributes(attrs)
+    arrays = [operand, indices[:, None], updates]
+    (y,) = hlo_scatter.scatter_slices.evaluate(arrays, attrs)
+    found = hlo_scatter.scatter_slices.cotangents(weights, y, arrays, attrs)
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6)
+    np.testing.assert_allclose(found[2], wanted[1], rtol=1e-6)
+
+
+def test_several_inputs_at_once_are_refused():
+    attrs = hlo_scatter.scatter_slices.check_attributes(
+        {"update_window_dims": (), "inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,),
+         "index_vector_dim": 1, "body": Body("mul")}
+    )  # fmt: skip
+    arrays = [floats(5), floats(5), np.array([[1], [1]]), floats(2), floats(2)]
+    with pytest.raises(NoGradientError, match="Scatter of 2 inputs by mul has no gradient"):
+        hlo_scatter.scatter_slices.cotangents((floats(5), None), (floats(5), floats(5)), arrays, attrs)
 
 
 def test_the_largest():
     distinct = RNG.permutation(4 * 6 * 9).reshape(4, 6, 9) / 7.0
     assert check_gradient(hlo_chlo.chlo_top_k, [distinct], {"k": 3}) == 1
+
+
+@pytest.mark.parametrize("dimension", [0, 2])
+def test_sorted_elements(dimension):
+    first, second = RNG.permutation(4 * 6 * 9).reshape(4, 6, 9) / 7.0, floats(4, 6, 9)
+    falling = {"dimension": dimension, "body": Body("ge")}
+    assert check_gradient(hlo_sort.sort_along, [first], falling) == 1
+    assert check_gradient(hlo_sort.sort_along, [first, second], {**falling, "compared": 1}) == 2
 
 
 @pytest.mark.parametrize("dimensions", [(0, 2), (1,), ()])

@@ -13,7 +13,7 @@ from autoshard.frontends import from_stablehlo
 from autoshard.partition.program import timed
 from autoshard.partition.traffic import bytes_moved, to_json, traffic_of
 from autoshard.partition.verify import verify_program
-from autoshard.search.asking import fitted
+from autoshard.search.constraints import dividing_layout
 from autoshard.trace.evaluate import evaluate
 from benchmarks.jax_programs import PROGRAMS
 
@@ -55,10 +55,10 @@ def check_borders(planned: Planned, imported) -> None:
     """Inputs and outputs lie exactly as asked."""
     asked = imported.asked
     for value, register in zip(imported.graph.inputs, planned.program.inputs, strict=True):
-        assert register.layout is fitted(asked.values[value], value.type.shape), value.name
+        assert register.layout is dividing_layout(asked.values[value], value.type.shape), value.name
     for i, sharding in enumerate(asked.outputs[imported.graph.name]):
         register = planned.program.outputs[i]
-        assert register.layout is fitted(sharding, register.true.shape), i
+        assert register.layout is dividing_layout(sharding, register.true.shape), i
 
 
 def check_list(planned: Planned) -> None:

@@ -20,7 +20,7 @@ from autoshard.partition.lower import lower
 from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.search.follow import follow
+from autoshard.search.rules.strategy_from_shardings import strategy_from_shardings
 from tests.oracle.check import assert_same, plan_with, single
 from tests.partition.exchanging import drawn, exchanging
 
@@ -155,8 +155,8 @@ def asked(shape: tuple[int, ...], dim: int | None) -> Sharding:
 
 def followed(size: int, taken: int, result: int | None) -> Strategy:
     rule = single(lookup("DynamicSlice"), [drawn(0, size, 4), number(0), number(0)], {"sizes": (taken, 4)})[1].rule
-    wishes = (asked((size, 4), 0), None, None, asked((taken, 4), result))
-    strategy, _ = follow(rule, MESH_8, wishes, (size * 4, 1, 1, taken * 4))
+    shardings = (asked((size, 4), 0), None, None, asked((taken, 4), result))
+    strategy, _ = strategy_from_shardings(rule, MESH_8, shardings, (size * 4, 1, 1, taken * 4))
     return strategy
 
 

@@ -13,9 +13,11 @@ from autoshard.pipeline import plan_pipeline
 from autoshard.pipeline.planned.price import live_activations
 from autoshard.pipeline.schedules import SCHEDULES, make_schedule
 from autoshard.pipeline.stages import balance
+from autoshard.pipeline.transfers.price import ValueMessages, slow_bound
 from autoshard.trace import Cell, CellList, Parameter, evaluate, set_seed, trace
 from autoshard.transform import train_step
 from autoshard.util.errors import MemoryLimitError, MeshError, PlanError, StageError, UnknownNameError
+from costmodel import Link, Topology, preset
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 6)), RNG.normal(size=(12, 6))
@@ -99,6 +101,18 @@ def test_a_tied_gradient_goes_once_in_a_step(step):
         one for one in planned.programs.routes if one.stage != one.source[0] and one.value.name.endswith(".total")
     ]
     assert routes and not any(one.is_repeated for one in routes)
+
+
+def test_each_node_is_sent_a_value_once_and_passes_it_on(step):
+    near, far = Link("inside", 0.0, 200e9), Link("between", 0.0, 1e9)
+    hardware = replace(preset("cpu"), topology=Topology(((5, near), (None, far))))
+    planned, ran = check_equal(step, mesh="pp=2,tp=5", micro_batches=4, hardware=hardware)
+    routes = [route for route in planned.price.crossing if route.relayed]
+    assert {route.relayed for route in routes} == {5} and any(route.is_repeated for route in routes)
+    for route in routes:
+        messages = ValueMessages(route.before, route.after, 8, route.spans, route.relayed)
+        assert messages.slow_bytes(5) == slow_bound(route.before, route.after, 8, 5)
+    assert all(one.sent > 0 for one in ran.measured.values())
 
 
 def test_groups_along_an_inner_axis(step):

@@ -11,7 +11,7 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.transfers import GroupLayout, deal
 from autoshard.pipeline.transfers.group import RankGroup, stacked
-from autoshard.pipeline.transfers.price import slow_bound, slow_bytes
+from autoshard.pipeline.transfers.price import ValueMessages, slow_bound
 from autoshard.util.errors import MeshError, RedistributeError
 from benchmarks.random_pairs import check_pair, check_way, random_layout, random_pair
 from costmodel import preset
@@ -41,7 +41,7 @@ def test_equal_layouts_send_each_block_once():
     one, other = stacked([Mesh(dp=2, tp=2), Mesh(dp=2, tp=2)])
     before, after = (GroupLayout.of(group, Layout.parse("dp, tp", group.mesh), (8, 12)) for group in (one, other))
     assert [(parcel.source, parcel.target) for parcel in deal(before, after)] == [(i, i) for i in range(4)]
-    assert slow_bytes(before, after, 4, 4) == slow_bound(before, after, 4, 4) == 8 * 12 * 4
+    assert ValueMessages(before, after, 4).slow_bytes(4) == slow_bound(before, after, 4, 4) == 8 * 12 * 4
 
 
 def test_terms_do_not_go_from_group_to_group():

@@ -33,7 +33,7 @@ from autoshard.layout.sdy_text import (
 )
 from autoshard.layout.spec import Spec
 from autoshard.layout.tensor_map import TensorMap
-from autoshard.search.limit import read_limit
+from autoshard.search.memory_limit import read_limit
 from autoshard.util.errors import AutoshardError
 from costmodel import parse_bytes
 from tests.readers.guard import survive

@@ -6,7 +6,7 @@ import pytest
 
 import autoshard as ash
 from autoshard import Parameter, nn, ops
-from autoshard.search.bfs import unpropagated
+from autoshard.search.greedy.bfs import unpropagated
 from autoshard.search.program_price import price_of
 from autoshard.transform import train_step
 from benchmarks.mindspore_nets import SHAPES, WIRINGS, nets, problem_of

@@ -14,7 +14,7 @@ from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
 from autoshard.redistribute.planner import is_cut
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.local import LocalComm
-from autoshard.search.candidates import suggested
+from autoshard.search.greedy.candidates import suggested
 from tests.oracle.check import assert_same
 from tests.oracle.samples import SAMPLES
 

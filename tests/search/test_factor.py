@@ -18,7 +18,7 @@ from autoshard.layout import Layout
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.search import Problem, find_mode
-from autoshard.search.follow import ANY, follow
+from autoshard.search.rules.strategy_from_shardings import ANY, strategy_from_shardings
 from autoshard.trace import trace
 from autoshard.trace.function import Traced
 from autoshard.transform import train_step
@@ -277,20 +277,20 @@ def wished(draw):
 @given(wished())
 def test_a_strategy_runs_and_what_is_lost_is_told(case):
     """Ranks can run it; no axis splits two factors; and where all tensors agree, either it is done or it is told."""
-    rule, wishes, elements = case
-    strategy, lost = follow(rule, MESH, wishes, elements)
+    rule, shardings, elements = case
+    strategy, lost = strategy_from_shardings(rule, MESH, shardings, elements)
     assert is_runnable(rule, strategy.parts)
     used = [ref for refs in strategy.axes for ref in refs]
     assert all(not a.overlaps(b) and a.can_coexist(b) for i, a in enumerate(used) for b in used[:i])
     whole = (*strategy.operand_layouts, *strategy.result_layouts)
     asked = [
-        wish.layout() if wish is not None else Layout.whole(MESH, len(of.dims))
-        for wish, of in zip(wishes, whole, strict=True)
+        sharding.layout() if sharding is not None else Layout.whole(MESH, len(of.dims))
+        for sharding, of in zip(shardings, whole, strict=True)
     ]
-    if not lost and all(wish is None or wish.is_whole for wish in wishes):
+    if not lost and all(sharding is None or sharding.is_whole for sharding in shardings):
         assert strategy.work_split == 1
     for other in range(len(rule.operands)):
         # What one operand alone asks, and all others can have in any way, is followed or told.
-        alone = tuple(wish if i == other else ANY for i, wish in enumerate(wishes))
-        strategy, lost = follow(rule, MESH, alone, elements)
+        alone = tuple(sharding if i == other else ANY for i, sharding in enumerate(shardings))
+        strategy, lost = strategy_from_shardings(rule, MESH, alone, elements)
         assert lost or strategy.operand_layouts[other] is asked[other]

@@ -15,9 +15,9 @@ from autoshard.api.propagate import propagate
 from autoshard.frontends import from_stablehlo
 from autoshard.frontends.planning import planning
 from autoshard.layout.mesh import Mesh
-from autoshard.search.asked import Spread
-from autoshard.search.follow import ANY
 from autoshard.search.problem import Problem
+from autoshard.search.rules.spread_constraints import PropagatedShardings
+from autoshard.search.rules.strategy_from_shardings import ANY
 from autoshard.util.errors import MeshError, PlanError, ShapeError
 from costmodel import preset
 from tests.propagate.generate.module import random_module
@@ -184,7 +184,7 @@ def test_shardings_are_those_of_the_pipeline():
         except PlanError:
             continue
         graph = ready.traced.graph
-        spread = Spread(ready.work(), Problem(graph, ready.mesh, preset("cpu"), places=ready.places))
+        spread = PropagatedShardings(ready.work(), Problem(graph, ready.mesh, preset("cpu"), places=ready.places))
         final = propagate(imported).shardings
         # Constants have a copy per use, inputs and outputs are cut where they enter and leave, and the pipeline ends
         # with moving the results of some operators.

@@ -18,9 +18,9 @@ from autoshard.ir.graph import Graph
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import Plan
 from autoshard.search import Problem
-from autoshard.search.batch import batch_parallel
-from autoshard.search.draft import Draft, Pricing
-from autoshard.search.least_sum import small_optimum
+from autoshard.search.assignment import Assignment, Pricing
+from autoshard.search.exact.over_mesh_cuts import small_optimum
+from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.registry import plan_flat
 from autoshard.trace.function import trace
 from autoshard.transform.inline import inline
@@ -139,16 +139,16 @@ def test_all_sums_agree(seed):
     rng, mesh = np.random.default_rng([seed, 77]), Mesh.parse(("4", "2x2")[seed % 2])
     graph, _ = planned_graph(grown(rng, uneven=False, gradient=seed % 4 == 2).graph, {})
     one = Problem(fused(graph)[0], mesh, compiled())
-    drafts = []
+    assignments = []
 
     def flat(problem: Problem) -> Plan:
         plan = batch_parallel(problem)
         pricing = Pricing(problem, prices_for(problem.hardware))
-        drafts.append(Draft(pricing, {node: plan.strategy(node) for node in problem.graph.nodes}).seconds)
+        assignments.append(Assignment(pricing, {node: plan.strategy(node) for node in problem.graph.nodes}).seconds)
         return plan
 
     plan = plan_flat(flat, one)
-    assert plan_seconds(plan, prices_for(one.hardware)) == pytest.approx(drafts[0], rel=1e-9)
+    assert plan_seconds(plan, prices_for(one.hardware)) == pytest.approx(assignments[0], rel=1e-9)
     try:
         least = plan_flat(small_optimum, one)
     except PlanError:

@@ -10,11 +10,11 @@ from autoshard.core.place import parse_strategy
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.propagate.traced import asked_on
-from autoshard.search.choose import chooser
-from autoshard.search.communication import slow_network
-from autoshard.search.draft import Draft, Pricing
-from autoshard.search.improve import Improver
-from autoshard.search.joint import move_values
+from autoshard.search.assignment import Assignment, Pricing
+from autoshard.search.greedy.choose import chooser
+from autoshard.search.local.icm import LocalSearch
+from autoshard.search.local.joint_moves import joint_moves
+from autoshard.search.modes.communication import slow_network
 from autoshard.search.problem import Problem
 from autoshard.trace.function import trace
 from tests.search.plans import array
@@ -27,7 +27,7 @@ def readers(x, *weights):
 
 
 @pytest.fixture
-def improver() -> Improver:
+def local_search() -> LocalSearch:
     """Three products of one matrix, which lies split by rows; the weights are whole, results are wanted by columns.
 
     The draft gathers the matrix, once for all three, and splits the columns.
@@ -47,41 +47,41 @@ def improver() -> Improver:
         for node in graph.nodes
     }
     assert len(columns) == READERS
-    return Improver(Draft(pricing, columns), mesh, graph.nodes, {}, {})
+    return LocalSearch(Assignment(pricing, columns), mesh, graph.nodes, {}, {})
 
 
-def paid(improver: Improver) -> float:
-    return sum(improver.draft.costs.values())
+def paid(local_search: LocalSearch) -> float:
+    return sum(local_search.assignment.costs.values())
 
 
-def test_several_readers_of_one_copy_change_together(improver):
-    improver.sweep(improver.free)
-    improver.chains(100)
-    x, result = improver.pricing.graph.inputs[0], improver.pricing.graph.outputs[0]
+def test_several_readers_of_one_copy_change_together(local_search):
+    local_search.sweep(local_search.free)
+    local_search.chains(100)
+    x, result = local_search.pricing.graph.inputs[0], local_search.pricing.graph.outputs[0]
     rows, columns = (
-        Layout(improver.mesh, dims) for dims in ([improver.mesh.all_axes, ()], [(), improver.mesh.all_axes])
+        Layout(local_search.mesh, dims) for dims in ([local_search.mesh.all_axes, ()], [(), local_search.mesh.all_axes])
     )
-    prices = improver.pricing.prices
-    gathered = prices.redistribution(rows, Layout.whole(improver.mesh, 2), x.type)
-    assert paid(improver) == pytest.approx(gathered), "alone, no reader saves the copy that others need"
-    move_values(improver, 100)
+    prices = local_search.pricing.prices
+    gathered = prices.redistribution(rows, Layout.whole(local_search.mesh, 2), x.type)
+    assert paid(local_search) == pytest.approx(gathered), "alone, no reader saves the copy that others need"
+    joint_moves(local_search, 100)
     exchanged = READERS * prices.redistribution(rows, columns, result.type)
-    assert paid(improver) == pytest.approx(exchanged)
+    assert paid(local_search) == pytest.approx(exchanged)
     assert exchanged < gathered / 10
-    again = Draft(improver.pricing, improver.draft.strategies)
-    assert again.seconds == pytest.approx(improver.draft.seconds, rel=1e-12)
+    again = Assignment(local_search.pricing, local_search.assignment.strategies)
+    assert again.seconds == pytest.approx(local_search.assignment.seconds, rel=1e-12)
 
 
-def test_no_tries_no_change(improver):
-    before = improver.draft.strategies
-    move_values(improver, 0)
-    assert improver.draft.strategies == before
+def test_no_tries_no_change(local_search):
+    before = local_search.assignment.strategies
+    joint_moves(local_search, 0)
+    assert local_search.assignment.strategies == before
 
 
-def test_a_rejected_move_leaves_the_draft_as_it_was(improver):
-    move_values(improver, 100)
-    best = improver.draft.seconds
-    chosen = dict(improver.draft.chosen)
-    move_values(improver, 100)
-    assert improver.draft.seconds == pytest.approx(best, rel=1e-12)
-    assert np.all([improver.draft.chosen[node] is one for node, one in chosen.items()])
+def test_a_rejected_move_leaves_the_draft_as_it_was(local_search):
+    joint_moves(local_search, 100)
+    best = local_search.assignment.seconds
+    chosen = dict(local_search.assignment.chosen)
+    joint_moves(local_search, 100)
+    assert local_search.assignment.seconds == pytest.approx(best, rel=1e-12)
+    assert np.all([local_search.assignment.chosen[node] is one for node, one in chosen.items()])

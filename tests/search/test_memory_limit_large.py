@@ -12,15 +12,15 @@ from autoshard.cost.memory import peak_memory
 from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan
-from autoshard.search.least_sum import plan_of_choice
-from autoshard.search.limited import settle_within
-from autoshard.search.rows import MemoryRows
-from autoshard.search.rows_priced import RowsBounds
-from autoshard.search.rows_program import RowsProgram
-from autoshard.search.rows_search import RowsSearch
-from autoshard.search.settle import Settled, settle
-from autoshard.search.strategies import atoms_of
-from autoshard.search.tables import Tables
+from autoshard.search.domains import mesh_units_of
+from autoshard.search.exact.memory.columns import MemoryProgram
+from autoshard.search.exact.memory.lagrangian import LagrangianSearch
+from autoshard.search.exact.memory.lagrangian_subproblem import MemorySrmp
+from autoshard.search.exact.memory.rows import MemoryRows
+from autoshard.search.exact.memory.within_limit import solve_within_limit
+from autoshard.search.exact.over_mesh_cuts import plan_of_assignment
+from autoshard.search.exact.search import Solution, solve
+from autoshard.search.factor_graph import FactorGraph
 from autoshard.util.clock import now
 from autoshard.util.errors import MemoryLimitError
 from benchmarks.models import transformer_step
@@ -34,11 +34,11 @@ SHORT = 5.0
 
 
 @cache
-def training() -> Tables:
+def training() -> FactorGraph:
     """A block's training step; wide against its few tokens, so that parameters and their states fill memory."""
     step = transformer_step(1, 1, 1, hidden=256, heads=4, vocabulary=96, sequence=8, batch=4)
     mesh = Mesh(dp=2)
-    return Tables(Problem(step.graph, mesh, HARDWARE), prices_for(HARDWARE), atoms_of(mesh, step.graph))
+    return FactorGraph(Problem(step.graph, mesh, HARDWARE), prices_for(HARDWARE), mesh_units_of(mesh, step.graph))
 
 
 @cache
@@ -47,13 +47,13 @@ def rows() -> MemoryRows:
 
 
 @cache
-def free() -> Settled:
-    return settle(training(), LONG)
+def free() -> Solution:
+    return solve(training(), LONG)
 
 
 @cache
-def least() -> RowsSearch:
-    search = RowsSearch(rows(), peak_memory(plan_of_choice(training(), free())), now() + SHORT, work=False)
+def least() -> LagrangianSearch:
+    search = LagrangianSearch(rows(), peak_memory(plan_of_assignment(training(), free())), now() + SHORT, work=False)
     search.run()
     return search
 
@@ -73,12 +73,12 @@ def test_rows_are_what_plans_need_and_bounds_are_below_all_of_them():
     prices = np.zeros(rows().model.moments)
     prices[rng.integers(len(prices), size=3)] = rng.random(3) * free().value / 1e6
     priced = rows().priced(prices)
-    bounds = RowsBounds(priced)
+    bounds = MemorySrmp(priced)
     lower = bounds.tighten(5, math.inf, 1e-6) + float(prices @ rows().constants)
     for _ in range(6):
         choice = near(rng)
         nbytes = rows().at(choice)
-        assert int(nbytes.max()) == peak_memory(plan_of_choice(training(), Settled(choice, 1.0, 0.0)))
+        assert int(nbytes.max()) == peak_memory(plan_of_assignment(training(), Solution(choice, 1.0, 0.0)))
         assert lower <= training().seconds(choice) + float(prices @ nbytes) + 1e-12
 
 
@@ -87,7 +87,7 @@ def test_a_program_of_one_choice_each_tells_its_bytes_and_seconds():
     for _ in range(3):
         choice = near(rng)
         nbytes = rows().at(choice)
-        program = RowsProgram(rows(), [np.array([one]) for one in choice], 10**6, 1.0, True)
+        program = MemoryProgram(rows(), [np.array([one]) for one in choice], 10**6, 1.0, True)
         moment = int(nbytes.argmax())
         program.add_row(moment)
         for number, more in rows().spots(choice, moment):
@@ -99,16 +99,16 @@ def test_a_program_of_one_choice_each_tells_its_bytes_and_seconds():
 
 
 @cache
-def tight() -> tuple[int, Settled]:
+def tight() -> tuple[int, Solution]:
     """A limit nearer to the least than to what the free plan needs, and what is found within it."""
-    most = peak_memory(plan_of_choice(training(), free()))
+    most = peak_memory(plan_of_assignment(training(), free()))
     limit = round((0.2 + 0.8 * least().value) * most)
-    return limit, settle_within(training(), limit, SHORT, free().bound)
+    return limit, solve_within_limit(training(), limit, SHORT, free().bound)
 
 
 def test_plans_keep_the_limit_and_cost_no_less_than_the_bound():
     limit, found = tight()
-    plan = plan_of_choice(training(), found)
+    plan = plan_of_assignment(training(), found)
     assert least().bound <= least().value < 1 and peak_memory(plan) <= limit
     assert free().value * (1 - 1e-9) <= found.value and free().bound <= found.bound <= found.value
     assert evaluate_plan(plan, HARDWARE).seconds == pytest.approx(found.value, rel=1e-9)
@@ -116,7 +116,7 @@ def test_plans_keep_the_limit_and_cost_no_less_than_the_bound():
 
 def test_states_are_split_over_the_data_axis_when_memory_is_short():
     """Whole parameters and states in each rank are the fastest; short of memory the states are split, as in ZeRO."""
-    roomy, short = (plan_of_choice(training(), settled) for settled in (free(), tight()[1]))
+    roomy, short = (plan_of_assignment(training(), settled) for settled in (free(), tight()[1]))
     graph = training().graph
     states = [value for value, role in zip(graph.inputs, graph.roles, strict=True) if role == "state"]
 
@@ -127,7 +127,7 @@ def test_states_are_split_over_the_data_axis_when_memory_is_short():
 
 
 def test_less_than_any_plan_needs_is_refused():
-    limit = math.ceil(least().bound * peak_memory(plan_of_choice(training(), free()))) // 2
+    limit = math.ceil(least().bound * peak_memory(plan_of_assignment(training(), free()))) // 2
     with pytest.raises(MemoryLimitError, match="needs|the least that is possible") as refused:
-        settle_within(training(), limit, LONG)
+        solve_within_limit(training(), limit, LONG)
     assert refused.value.needed > limit and " at " in str(refused.value)

@@ -15,13 +15,13 @@ from autoshard.cost.evaluate import plan_seconds
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import CONFIGURED, IMPROVED, PRICED, PROPAGATED
 from autoshard.search import Problem, find_mode, search_mode, search_modes
-from autoshard.search.auto import shapes
-from autoshard.search.choose import chooser
-from autoshard.search.draft import Draft, Pricing
-from autoshard.search.eliminate import CostGraph
-from autoshard.search.finish import plan_of
+from autoshard.search.assignment import Assignment, Pricing
+from autoshard.search.causes import plan_of
+from autoshard.search.greedy.choose import chooser
+from autoshard.search.local.local_cost import LocalCost
+from autoshard.search.modes.auto import shapes
+from autoshard.search.modes.eliminations import CostGraph
 from autoshard.search.registry import _MODES, _OPTIONS
-from autoshard.search.seat import Seat
 from autoshard.trace import trace
 from autoshard.transform import train_step
 from autoshard.util.errors import PlanError
@@ -160,19 +160,19 @@ def test_a_draft_costs_what_the_evaluator_says(name):
     problem = problem_of(target.build(), target.mesh)
     prices = chooser(problem.mesh, problem.hardware).prices
     pricing, rng = Pricing(problem, prices), np.random.default_rng(0)
-    draft = Draft(pricing, {node: find_mode("bfs")(problem).strategy(node) for node in problem.graph.nodes})
+    assignment = Assignment(pricing, {node: find_mode("bfs")(problem).strategy(node) for node in problem.graph.nodes})
     for _ in range(40):
         node = problem.graph.nodes[rng.integers(len(problem.graph.nodes))]
         if node in problem.configured:
             continue
         listed = enumerate_strategies(node.rule, problem.mesh)
         choice = pricing.choice(node, listed[rng.integers(len(listed))])
-        before, seat = draft.seconds, Seat(draft, node)
-        gain = seat.price(choice) - seat.price(draft.chosen[node])
-        draft.change(node, choice)
-        assert draft.seconds == pytest.approx(before + gain, rel=1e-9)
-    plan = plan_of(problem, draft, lambda node: find_mode("bfs")(problem).decisions[node].cause, "", "drawn")
-    assert plan_seconds(plan, prices) == pytest.approx(draft.seconds, rel=1e-9)
+        before, local_cost = assignment.seconds, LocalCost(assignment, node)
+        gain = local_cost.price(choice) - local_cost.price(assignment.chosen[node])
+        assignment.change(node, choice)
+        assert assignment.seconds == pytest.approx(before + gain, rel=1e-9)
+    plan = plan_of(problem, assignment, lambda node: find_mode("bfs")(problem).decisions[node].cause, "", "drawn")
+    assert plan_seconds(plan, prices) == pytest.approx(assignment.seconds, rel=1e-9)
 
 
 # -- dynamic programming ---------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_dynamic_programming_is_exhaustive_search_on_a_chain():
     plan = find_mode("dynamic_programming")(problem)
     nodes, pricing = problem.graph.nodes, Pricing(problem, prices)
     every = [
-        Draft(pricing, dict(zip(nodes, strategies, strict=True))).seconds
+        Assignment(pricing, dict(zip(nodes, strategies, strict=True))).seconds
         for strategies in itertools.product(*(enumerate_strategies(node.rule, problem.mesh) for node in nodes))
     ]
     assert len(every) > 1000
@@ -299,8 +299,8 @@ def test_a_mode_of_ones_own_from_strategies_alone():
     def idle(problem: Problem):
         prices = chooser(problem.mesh, problem.hardware).prices
         batch = find_mode("batch")(problem)
-        draft = Draft(Pricing(problem, prices), {node: batch.strategy(node) for node in problem.graph.nodes})
-        return plan_of(problem, draft, lambda node: batch.decisions[node].cause, problem.options["why"], "idle")
+        assignment = Assignment(Pricing(problem, prices), {node: batch.strategy(node) for node in problem.graph.nodes})
+        return plan_of(problem, assignment, lambda node: batch.decisions[node].cause, problem.options["why"], "idle")
 
     try:
         x = array(24, 12)

@@ -8,7 +8,7 @@ from autoshard.core.rule import Rule
 from autoshard.layout import Mesh
 from autoshard.layout.mesh import AxisRef
 from autoshard.layout.sharding import Sharding
-from autoshard.search.follow import follow, moved_axes
+from autoshard.search.rules.strategy_from_shardings import moved_axes, strategy_from_shardings
 
 MESH = Mesh(x=2, y=3)
 X, Y = MESH.axis("x"), MESH.axis("y")
@@ -41,14 +41,14 @@ def asked(dim: int, axis: AxisRef) -> Sharding:
 def test_what_operators_follow():
     """A dim that all ranks need is left for another; one along which they exchange elements stays split."""
     split = (asked(1, X), asked(1, X))
-    strategy, lost = follow(Rule.parse("a b~ -> a b~ {a=4, b=6}"), MESH, split, (24, 24))
+    strategy, lost = strategy_from_shardings(Rule.parse("a b~ -> a b~ {a=4, b=6}"), MESH, split, (24, 24))
     assert strategy.axes == ((X,), ()) and "x splits a in place of b" in lost
-    strategy, lost = follow(Rule.parse("a [b]^6 -> a [b]^6 {a=4, b=6}"), MESH, split, (24, 24))
+    strategy, lost = strategy_from_shardings(Rule.parse("a [b]^6 -> a [b]^6 {a=4, b=6}"), MESH, split, (24, 24))
     assert strategy.axes == ((), (X,)) and not lost
 
 
 def test_a_factor_that_follows_another_is_not_lost():
     rule = Rule.parse("a <b>^6, a [c]=b -> a <b>^6 {a=4, b=6, c=2}")
-    strategy, lost = follow(rule, MESH, (asked(1, X), asked(1, X), asked(1, X)), (24, 8, 24))
+    strategy, lost = strategy_from_shardings(rule, MESH, (asked(1, X), asked(1, X), asked(1, X)), (24, 8, 24))
     assert strategy.axes == ((), (X,), ()) and not lost
     assert [layout.parts for layout in strategy.operand_layouts] == [(1, 2), (1, 2)]

@@ -22,9 +22,9 @@ from autoshard.layout.mesh import Mesh
 from autoshard.partition.lower import lower
 from autoshard.plan.plan import Plan
 from autoshard.search import Problem, find_mode
-from autoshard.search.batch import batch_parallel
-from autoshard.search.draft import Draft, Pricing
-from autoshard.search.least_sum import small_optimum
+from autoshard.search.assignment import Assignment, Pricing
+from autoshard.search.exact.over_mesh_cuts import small_optimum
+from autoshard.search.modes.batch import batch_parallel
 from autoshard.search.program_price import price_of, program_of
 from autoshard.search.registry import plan_flat
 from autoshard.transform.planned_graph import planned_graph
@@ -90,9 +90,11 @@ def test_all_sums_agree(seed):
     def lying_best(problem: Problem) -> Plan:
         """Inputs and ties in the layouts that a draft finds best for a mode's strategies."""
         plan = batch_parallel(problem)
-        draft = Draft(Pricing(problem, prices), {node: plan.strategy(node) for node in problem.graph.nodes})
-        layouts = draft.layouts()
-        return replace(plan, layouts=layouts, outputs=problem.outputs(layouts), search_stats={"draft": draft.seconds})
+        assignment = Assignment(Pricing(problem, prices), {node: plan.strategy(node) for node in problem.graph.nodes})
+        layouts = assignment.layouts()
+        return replace(
+            plan, layouts=layouts, outputs=problem.outputs(layouts), search_stats={"draft": assignment.seconds}
+        )
 
     plan = plan_flat(lying_best, one)
     assert plan_seconds(plan, prices) == pytest.approx(plan.search_stats["draft"], rel=1e-9)

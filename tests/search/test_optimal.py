@@ -14,11 +14,11 @@ from autoshard import nn, ops
 from autoshard.cost.prices import prices_for
 from autoshard.layout.mesh import Mesh
 from autoshard.search import Problem, evaluate_plan, find_mode
-from autoshard.search.bounds import Bounds
-from autoshard.search.least_sum import plan_of_choice
-from autoshard.search.settle import Settled, settle
-from autoshard.search.strategies import atoms_of
-from autoshard.search.tables import Tables
+from autoshard.search.domains import mesh_units_of
+from autoshard.search.exact.over_mesh_cuts import plan_of_assignment
+from autoshard.search.exact.search import Solution, solve
+from autoshard.search.exact.srmp import Srmp
+from autoshard.search.factor_graph import FactorGraph
 from autoshard.trace.function import trace
 from autoshard.transform import train_step
 from costmodel import preset
@@ -27,9 +27,9 @@ from tests.search.plans import FFN, array, checked
 HARDWARE = preset("h100")
 
 
-def tables(graph, mesh: str, **options) -> Tables:
+def factor_graph(graph, mesh: str, **options) -> FactorGraph:
     on = Mesh.parse(mesh)
-    return Tables(Problem(graph, on, HARDWARE, **options), prices_for(HARDWARE), atoms_of(on, graph))
+    return FactorGraph(Problem(graph, on, HARDWARE, **options), prices_for(HARDWARE), mesh_units_of(on, graph))
 
 
 @st.composite
@@ -65,21 +65,21 @@ MESHES = ("2", "4", "2x2", "3x2", "2x4")
 @settings(max_examples=40)
 @given(functions(), st.sampled_from(MESHES), st.integers(0, 1000))
 def test_tables_say_what_the_evaluator_says(function, mesh, seed):
-    found = tables(traced(function), mesh)
+    found = factor_graph(traced(function), mesh)
     rng = np.random.default_rng(seed)
     for _ in range(5):
         choice = tuple(int(rng.integers(size)) for size in found.sizes)
         value = found.seconds(choice)
-        plan = plan_of_choice(found, Settled(choice, value, 0.0))
+        plan = plan_of_assignment(found, Solution(choice, value, 0.0))
         assert evaluate_plan(plan, HARDWARE).seconds == pytest.approx(value, rel=1e-9)
-        dense = sum(factor.cost[tuple(choice[v] for v in factor.scope)] for factor in found.factors())
+        dense = sum(factor.cost[tuple(choice[v] for v in factor.scope)] for factor in found.dense_factors())
         assert dense == pytest.approx(value, rel=1e-9)
 
 
-def least(found: Tables) -> float:
+def least(found: FactorGraph) -> float:
     """The least sum over all choices, one array over all of them."""
     total = np.zeros(found.sizes)
-    for factor in found.factors():
+    for factor in found.dense_factors():
         order = np.argsort(factor.scope)
         shape = [1] * len(found.sizes)
         for axis in factor.scope:
@@ -91,10 +91,10 @@ def least(found: Tables) -> float:
 @settings(max_examples=60)
 @given(functions(3), st.sampled_from(MESHES))
 def test_nothing_is_cheaper(function, mesh):
-    found = tables(traced(function), mesh)
+    found = factor_graph(traced(function), mesh)
     if np.prod([float(size) for size in found.sizes]) > 3e6:
         return
-    settled, best = settle(found), least(found)
+    settled, best = solve(found), least(found)
     assert settled.proven and settled.value == pytest.approx(best, rel=1e-9)
     assert settled.bound <= best * (1 + 1e-9)
 
@@ -103,10 +103,10 @@ def test_nothing_is_cheaper(function, mesh):
 @given(functions(3), st.sampled_from(MESHES), st.integers(1, 4))
 def test_bounds_hold_for_each_choice(function, mesh, sweeps):
     """Whatever the messages are, no choice is said to cost more than the best plan that makes it."""
-    found = tables(traced(function), mesh)
+    found = factor_graph(traced(function), mesh)
     if np.prod([float(size) for size in found.sizes]) > 1e5:
         return
-    bounds = Bounds(found)
+    bounds = Srmp(found)
     for _ in range(sweeps):
         bounds.sweep()
     lower, reduced = bounds.lower, bounds.reduced()

@@ -10,7 +10,7 @@ from autoshard.api import plan
 from autoshard.cost.memory import peak_memory
 from autoshard.ir.verify import verify
 from autoshard.partition.verify import verify_program
-from autoshard.search.recomputing import carried
+from autoshard.search.recompute import carried
 from autoshard.transform import train_step
 from autoshard.transform.recompute import kept, recompute, recomputed
 from autoshard.util.errors import MemoryLimitError, PlanError

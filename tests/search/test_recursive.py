@@ -9,11 +9,11 @@ import pytest
 import autoshard as ash
 from autoshard import Parameter, nn, ops
 from autoshard.cost.prices import Prices
-from autoshard.search.algorithm import SearchParameters, is_elementwise
-from autoshard.search.bfs import unpropagated
-from autoshard.search.dynamic_programming import Candidates
+from autoshard.search.algo_parameters import SearchParameters, is_elementwise
+from autoshard.search.domains import DomainBuilder, mesh_units_of
+from autoshard.search.greedy.bfs import unpropagated
+from autoshard.search.modes.dynamic_programming import Candidates
 from autoshard.search.program_price import price_of
-from autoshard.search.strategies import Lister, atoms_of
 from autoshard.transform import train_step
 from autoshard.util.errors import PlanError
 from benchmarks.mindspore_nets import SHAPES, WIRINGS, nets, problem_of
@@ -145,9 +145,9 @@ def test_an_approximation_looks_at_fewer_strategies() -> None:
         fewer = checked(FFN(sizes=(64, 128, 32)), (array(64, 64),), search=BOTH[1], options=options)
         assert fewer.cost.seconds >= exact.cost.seconds * (1 - 1e-9)
     few = Candidates(SearchParameters(enable_algo_approxi=True, algo_approxi_epsilon=0.5), exact_prices())
-    atoms = atoms_of(exact.plan.mesh, exact.graph)
+    units = mesh_units_of(exact.plan.mesh, exact.graph)
     for node in exact.graph.nodes:
-        menu = Lister(atoms).menu(node, (frozenset(),) * len(node.operands))
+        menu = DomainBuilder(units).menu(node, (frozenset(),) * len(node.operands))
         assert len(set(few(node, menu))) == 2 < len(menu)
 
 

@@ -70,7 +70,16 @@ def state_in_torch(model: RunsInTorch) -> dict[str, np.ndarray]:
 
 def _module(model: RunsInTorch) -> Any:
     """A copy of what was imported, so that nothing changes in it."""
-    return model.program.module() if model.module is None else copy.deepcopy(model.module)
+    return model.program.module() if model.module is None else _copy(model.module)
+
+
+def _copy(module: Any) -> Any:
+    """A deep copy, also of what an earlier run left in attributes (recurrent states): torch copies leaves alone."""
+    import torch
+
+    attributes = [value for part in module.modules() for value in vars(part).values()]
+    left = [value for value in attributes if isinstance(value, torch.Tensor) and not value.is_leaf]
+    return copy.deepcopy(module, {id(value): value.detach().clone() for value in left})
 
 
 def _result(model: RunsInTorch, module: Any) -> Any:

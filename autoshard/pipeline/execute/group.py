@@ -85,7 +85,7 @@ class GroupRun:
         self._send_sums(state)
         for place in self._updates():
             yield from self._do(place, None)
-        state.measured.sent = sum(one.sent for one in state.senders.values())
+        state.measured.sent = sum(one.sent for one in (*state.senders.values(), *state.receivers.values()))
 
     def _prepare(self, state: _GroupStep) -> None:
         for route in self.programs.routes:

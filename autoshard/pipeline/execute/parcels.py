@@ -1,18 +1,19 @@
 """Values on their routes: packed where they are made, sent, expected, and put together where they are read.
 
 All boxes that go from one rank to another are one message. A receiver posts its messages in the order in which the
-sender makes them, one ahead of what it needs.
+sender makes them, one ahead of what it needs. Where a route is relayed, the ranks of the receiving group pass on to
+each other what they have received when they take it: they all do so at the same place of their common order.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from autoshard.pipeline.planned.programs import Route
-from autoshard.pipeline.transfers.deal import Parcel, deal
+from autoshard.pipeline.transfers.deal import Parcel, deal, passed_on
 from autoshard.runtime.array import array_dtype
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Parts
@@ -28,7 +29,7 @@ class Sender:
     def __init__(self, route: Route, comm: Comm, mail: Mail) -> None:
         self.route, self.ranks, self.mail = route, comm.ranks, mail
         self.sent = 0
-        self.by_pair = _by_pair(route) if not route.stays else {}
+        self.by_pair = _by_pair(_over(route)) if not route.stays else {}
 
     def send(self, parts: Parts) -> None:
         """Send the blocks of the hosted ranks to those that lack them."""
@@ -36,8 +37,8 @@ class Sender:
         hosted = dict(zip(self.ranks, parts, strict=True))
         for (source, target), parcels in self.by_pair.items():
             if source in hosted:
-                row = np.concatenate([hosted[source][one.taken].reshape(-1) for one in parcels])
-                self.mail.send((before[source], after[target], self.route.number), row)
+                row = _packed(hosted[source], parcels)
+                self.mail.send((before[source], after[target], _tags(self.route)[0]), row)
                 self.sent += row.nbytes if before[source] != after[target] else 0
 
 
@@ -51,7 +52,8 @@ class Receiver:
     def __init__(self, route: Route, comm: Comm, mail: Mail, order: Iterable[int | None]) -> None:
         self.route, self.ranks, self.mail = route, comm.ranks, mail
         self.dtype = array_dtype(route.value.type.dtype)
-        self.by_pair = _by_pair(route)
+        self.by_pair, self.passed_on = _by_pair(_over(route)), _by_pair(passed_on(route.after, route.relayed))
+        self.sent = 0
         self.coming = deque(order)
         self.letters: dict[int | None, dict[tuple[int, int], Letter]] = {}
 
@@ -68,7 +70,7 @@ class Receiver:
         before, after = self.route.before.group.ranks, self.route.after.group.ranks
         self.letters[micro] = {
             (source, target): self.mail.expect(
-                (before[source], after[target], self.route.number), sum(one.size for one in parcels), self.dtype
+                (before[source], after[target], _tags(self.route)[0]), sum(one.size for one in parcels), self.dtype
             )
             for (source, target), parcels in self.by_pair.items()
             if target in self.ranks
@@ -80,7 +82,41 @@ class Receiver:
         made = {rank: np.zeros(self.route.after.local, self.dtype) for rank in self.ranks}
         for (source, target), letter in letters.items():
             _place(made[target], letter.take(), self.by_pair[source, target])
+        self._pass_on(made)
         return list(made.values())
+
+    def _pass_on(self, blocks: Mapping[int, np.ndarray]) -> None:
+        """Give other ranks of the group what they want, too, and take from them."""
+        ranks, tag = self.route.after.group.ranks, _tags(self.route)[1]
+        letters: list[tuple[np.ndarray, Letter, list[Parcel]]] = []
+        for (source, target), parcels in self.passed_on.items():
+            if target in blocks and source not in blocks:
+                channel, count = (ranks[source], ranks[target], tag), sum(one.size for one in parcels)
+                letters.append((blocks[target], self.mail.expect(channel, count, self.dtype), parcels))
+        for (source, target), parcels in self.passed_on.items():
+            if source not in blocks:
+                continue
+            row = _packed(blocks[source], parcels)
+            self.sent += row.nbytes
+            if target in blocks:
+                _place(blocks[target], row, parcels)
+            else:
+                self.mail.send((ranks[source], ranks[target], tag), row)
+        for block, letter, parcels in letters:
+            _place(block, letter.take(), parcels)
+
+
+def _tags(route: Route) -> tuple[int, int]:
+    """Those of a route's messages from group to group, and inside of the receiving one."""
+    return 2 * route.number, 2 * route.number + 1
+
+
+def _over(route: Route) -> tuple[Parcel, ...]:
+    return deal(route.before, route.after, route.spans, route.relayed)
+
+
+def _packed(block: np.ndarray, parcels: Sequence[Parcel]) -> np.ndarray:
+    return np.concatenate([block[one.taken].reshape(-1) for one in parcels])
 
 
 def _place(block: np.ndarray, row: np.ndarray, parcels: Sequence[Parcel]) -> None:
@@ -91,8 +127,8 @@ def _place(block: np.ndarray, row: np.ndarray, parcels: Sequence[Parcel]) -> Non
         start += one.size
 
 
-def _by_pair(route: Route) -> dict[tuple[int, int], list[Parcel]]:
+def _by_pair(parcels: Iterable[Parcel]) -> dict[tuple[int, int], list[Parcel]]:
     found: dict[tuple[int, int], list[Parcel]] = {}
-    for one in deal(route.before, route.after):
+    for one in parcels:
         found.setdefault((one.source, one.target), []).append(one)
     return found

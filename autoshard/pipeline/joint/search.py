@@ -18,7 +18,7 @@ from autoshard.pipeline.planned.price import PipelinePrice
 from autoshard.pipeline.schedules import SCHEDULES, check, make_schedule
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.transfers.group import RankGroup, stacked
-from autoshard.search.auto import shapes
+from autoshard.search.modes.auto import shapes
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.util.errors import MemoryLimitError, ScheduleError, StageError
 from costmodel import Hardware, format_bytes, format_seconds

@@ -93,7 +93,8 @@ class PipelinePrice:
 
     def _moving(self, route: Route) -> float:
         itemsize = route.value.type.dtype.itemsize
-        return ValueMessages(route.before, route.after, itemsize).seconds(self.planned.hardware)
+        messages = ValueMessages(route.before, route.after, itemsize, route.spans, route.relayed)
+        return messages.seconds(self.planned.hardware)
 
     def _seconds(self, place: Place) -> float:
         ready = self.planned.programs.pieces.get(place)

@@ -18,7 +18,7 @@ from autoshard.pipeline.stages.cut import StagePiece
 from autoshard.pipeline.stages.whole import StagedStep, runs_per_micro_batch
 from autoshard.pipeline.transfers.deal import GroupLayout, is_same
 from autoshard.pipeline.transfers.group import RankGroup
-from autoshard.pipeline.transfers.price import TransferPath, cheapest_way
+from autoshard.pipeline.transfers.price import TransferPath, cheapest_way, node_spans
 from autoshard.plan.plan import Plan
 from autoshard.search.program_price import program_of
 from autoshard.transform.micro.forms import MicroPartial
@@ -62,6 +62,7 @@ class Route:
         stage: of those that read it.
         before, after: how it lies when it is made and when it is read.
         summed: whether it goes once in a step, when what micro batches gave has been added up.
+        spans, relayed: which ranks lie near each other, and which pass on what they receive, as for `deal`.
     """
 
     number: int
@@ -73,6 +74,8 @@ class Route:
     after: GroupLayout
     readers: tuple[Place, ...]
     summed: bool
+    spans: tuple[int, ...] = ()
+    relayed: int = 0
 
     @property
     def stays(self) -> bool:
@@ -146,6 +149,7 @@ class Maker:
         self.hardware, self.across, self.passes = hardware, across, passes
         self.terms = whole.pipeline.step.body.terms
         self.sliced = {of for of, _ in whole.pipeline.step.body.slices.values()}
+        self.spans = node_spans(across)
         self.final: set[tuple[int, Value]] = set()
         self.ways: dict[tuple[Value, int], TransferPath] = {}
 
@@ -233,7 +237,11 @@ class Maker:
                 key = value, place[0], after, summed
                 found.setdefault(key, (source.place, output, before, []))[3].append(place)
         for number, ((value, stage, after, summed), (source, output, before, readers)) in enumerate(found.items()):
-            yield Route(number, value, source, output, stage, before, after, tuple(readers), summed)
+            way = self.ways.get((value, stage))
+            relayed = way.relayed if way is not None else 0
+            yield Route(
+                number, value, source, output, stage, before, after, tuple(readers), summed, self.spans, relayed
+            )
 
     def _output(self, source: Ready, value: Value, stage: int) -> int:
         """The output of a piece in the layout in which the value sets out for a stage."""

@@ -1,12 +1,14 @@
 """What it takes to bring a value from one group to another, and in which layouts it best leaves and arrives.
 
 Ways: direct; or cut finer where it is left (terms that are summed up are scattered, `reduce-scatter, send, gather`), or
-finer where it arrives, and gathered there over the links inside of the group (`split, send, gather`).
+finer where it arrives, and gathered there over the links inside of the group (`split, send, gather`); or to each node
+once, where ranks that want the same block fetch pieces of it and pass them on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -16,7 +18,7 @@ import numpy as np
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import prices_for
 from autoshard.layout.layout import Layout
-from autoshard.pipeline.transfers.deal import GroupLayout, bytes_between, deal
+from autoshard.pipeline.transfers.deal import GroupLayout, Parcel, deal, has_replicas, levels_apart, passed_on
 from autoshard.pipeline.transfers.group import RankGroup
 from costmodel import Hardware, grouped_seconds
 
@@ -25,30 +27,48 @@ from costmodel import Hardware, grouped_seconds
 class TransferPath:
     """A value that is left in `made`, is brought to `sent`, goes over, arrives in `received` and is wanted in `wanted`.
 
-    `seconds` are of all of it, `moving` of the messages from group to group.
+    `seconds` are of all of it, `moving` of the messages; `relayed` is of how many ranks those pass on to each other
+    what they receive, 0: none (see `deal`).
     """
 
     sent: GroupLayout
     received: GroupLayout
     seconds: float
     moving: float
+    relayed: int = 0
 
 
 def cheapest_way(
     of: TensorType, made: Layout, wanted: Layout, groups: tuple[RankGroup, RankGroup], hardware: Hardware
 ) -> TransferPath:
-    """The way that takes the fewest seconds; of equal ones the first: direct before all others."""
-    prices, best = prices_for(hardware), None
+    """The way that takes the fewest seconds; of equal ones that which sends less over the outermost links, of these the
+    first: direct before all others."""
+    prices, best, least = prices_for(hardware), None, (math.inf, 0)
+    spans = node_spans(hardware)
     for sent, received in product(_finer(made.final(), of), _finer(wanted.final(), of)):
         around = prices.redistribution(made, sent, of) + prices.redistribution(received, wanted, of)
-        if best is not None and around >= best.seconds:
+        if around >= least[0]:
             continue
         ends = GroupLayout.of(groups[0], sent, of.shape), GroupLayout.of(groups[1], received, of.shape)
-        moving = moving_seconds(*ends, of.dtype.itemsize, hardware)
-        if best is None or moving + around < best.seconds:
-            best = TransferPath(*ends, moving + around, moving)
+        for relayed in (0, *(span for span in spans if has_replicas(ends[1], span))):
+            messages = ValueMessages(*ends, of.dtype.itemsize, spans, relayed)
+            moving = messages.seconds(hardware)
+            key = moving + around, messages.slow_bytes(spans[-1]) if spans else 0
+            if best is None or _is_less(key, least):
+                best, least = TransferPath(*ends, key[0], moving, relayed), key
     assert best is not None, "a value can always go directly"
     return best
+
+
+def _is_less(one: tuple[float, int], other: tuple[float, int]) -> bool:
+    """Seconds decide, and bytes where these are equal but for rounding."""
+    same = math.isclose(one[0], other[0], rel_tol=1e-9)
+    return one[1] < other[1] if same else one[0] < other[0]
+
+
+def node_spans(hardware: Hardware) -> tuple[int, ...]:
+    """How many consecutive ranks lie near each other, at each level of links but the outermost."""
+    return tuple(span for span, _ in hardware.topology.levels if span is not None)
 
 
 def _finer(layout: Layout, of: TensorType) -> Iterator[Layout]:
@@ -61,37 +81,49 @@ def _finer(layout: Layout, of: TensorType) -> Iterator[Layout]:
             yield parts
 
 
-def moving_seconds(before: GroupLayout, after: GroupLayout, itemsize: int, hardware: Hardware) -> float:
-    """Seconds of the messages from group to group: those of the rank that sends or receives longest."""
-    return ValueMessages(before, after, itemsize).seconds(hardware)
-
-
 @dataclass(frozen=True)
 class ValueMessages:
-    """The messages that bring a value over: one for each two ranks."""
+    """The messages that bring a value over: one for each two ranks, and where it is relayed as many again; `spans` and
+    `relayed` as for `deal`."""
 
     before: GroupLayout
     after: GroupLayout
     itemsize: int
+    spans: tuple[int, ...] = ()
+    relayed: int = 0
 
     @cached_property
-    def nbytes(self) -> dict[tuple[int, int], int]:
-        """Bytes from one of all ranks to another."""
+    def hops(self) -> tuple[dict[tuple[int, int], int], ...]:
+        """Bytes from one of all ranks to another: from group to group, and then inside of the receiving one."""
+        before, after = self.before.group.ranks, self.after.group.ranks
+        over = deal(self.before, self.after, self.spans, self.relayed)
+        return self._bytes(over, before), self._bytes(passed_on(self.after, self.relayed), after)
+
+    def _bytes(self, parcels: Iterable[Parcel], sources: Sequence[int]) -> dict[tuple[int, int], int]:
         found: dict[tuple[int, int], int] = {}
-        for one in deal(self.before, self.after):
-            pair = self.before.group.ranks[one.source], self.after.group.ranks[one.target]
+        for one in parcels:
+            pair = sources[one.source], self.after.group.ranks[one.target]
             if pair[0] != pair[1]:
                 found[pair] = found.get(pair, 0) + one.size * self.itemsize
         return found
 
     def seconds(self, hardware: Hardware) -> float:
-        """Of the rank that sends or receives longest, one message after the other."""
-        busy: dict[tuple[str, int], float] = {}
-        for (source, target), nbytes in self.nbytes.items():
-            took = message_seconds(source, target, nbytes, hardware)
-            for key in (("out", source), ("in", target)):
-                busy[key] = busy.get(key, 0.0) + took
-        return max(busy.values(), default=0.0)
+        """Of the rank that sends or receives longest, one message after the other, on each hop."""
+        return sum(_busiest(hop, hardware) for hop in self.hops)
+
+    def slow_bytes(self, span: int) -> int:
+        """Bytes that go from one node of `span` ranks to another."""
+        hops = (pair for hop in self.hops for pair in hop.items())
+        return sum(nbytes for (source, target), nbytes in hops if levels_apart(source, target, (span,)))
+
+
+def _busiest(hop: Mapping[tuple[int, int], int], hardware: Hardware) -> float:
+    busy: dict[tuple[str, int], float] = {}
+    for (source, target), nbytes in hop.items():
+        took = message_seconds(source, target, nbytes, hardware)
+        for key in (("out", source), ("in", target)):
+            busy[key] = busy.get(key, 0.0) + took
+    return max(busy.values(), default=0.0)
 
 
 def message_seconds(source: int, target: int, nbytes: int, hardware: Hardware) -> float:
@@ -100,12 +132,6 @@ def message_seconds(source: int, target: int, nbytes: int, hardware: Hardware) -
         if span is None or source // span == target // span:
             return grouped_seconds("permute", nbytes, ((2, link),))
     return grouped_seconds("permute", nbytes, ((2, hardware.topology.levels[-1][1]),))
-
-
-def slow_bytes(before: GroupLayout, after: GroupLayout, itemsize: int, span: int) -> int:
-    """Bytes that go from one node of `span` ranks to another."""
-    pairs = ValueMessages(before, after, itemsize).nbytes.items()
-    return sum(nbytes for (source, target), nbytes in pairs if source // span != target // span)
 
 
 def slow_bound(before: GroupLayout, after: GroupLayout, itemsize: int, span: int) -> int:
@@ -123,14 +149,3 @@ def slow_bound(before: GroupLayout, after: GroupLayout, itemsize: int, span: int
                 needed[tuple(slice(*pair) for pair in before.box(place))] = False
         total += int(needed.sum()) * itemsize
     return total
-
-
-__all__ = [
-    "ValueMessages",
-    "TransferPath",
-    "bytes_between",
-    "cheapest_way",
-    "message_seconds",
-    "moving_seconds",
-    "slow_bound",
-]

@@ -1,29 +1,14 @@
-"""Exact minimization of a sum of cost tables, with memory rows kept to the byte.
+"""Exact search: the least sum of a factor graph, with a bound that proves it.
 
-solve(CostProblem(sizes=(2, 3), factors=[CostFactor((0, 1), cost)])).choice
+Read `search.py`, which calls the rest: `reduce.py` eliminates variables of degree at most 2; `srmp.py` bounds what is
+left by message passing, whose order is in `message_schedule.py` and whose arithmetic for one multi-layout cost in
+`min_marginals.py`; `enumerate_gap.py` lists the combinations within the gap. `over_mesh_cuts.py` does this for each cut
+of a mesh. `wcsp/` solves sums of plain cost tables (weighted constraint satisfaction); `memory/` solves under limits.
 """
 
 from typing import Any
 
-from autoshard.search.exact.least import Least, least_memory
-from autoshard.search.exact.listing import Listing
-from autoshard.search.exact.problem import CostFactor, CostProblem, MemoryRow, Solution
-from autoshard.search.exact.solve import solve
-from autoshard.search.exact.sparse import Nearest, least_sum
 from autoshard.util.moved import former
-
-__all__ = [
-    "CostFactor",
-    "CostProblem",
-    "Least",
-    "Listing",
-    "MemoryRow",
-    "Nearest",
-    "Solution",
-    "least_memory",
-    "least_sum",
-    "solve",
-]
 
 
 def __getattr__(name: str) -> Any:

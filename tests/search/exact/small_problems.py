@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.search.exact import CostFactor, CostProblem, MemoryRow
+from autoshard.search.exact.wcsp import CostFactor, CostProblem, MemoryRow
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
-from autoshard.search.exact import CostFactor, CostProblem, MemoryRow, least_memory, solve
-from autoshard.search.exact.pool import min_out
+from autoshard.search.exact.wcsp import CostFactor, CostProblem, MemoryRow, least_memory, solve
+from autoshard.search.exact.wcsp.interning import min_out
 from tests.search.exact.small_problems import enumerate_all
 
 
@@ -165,3 +165,15 @@ def test_min_out(parts):
         ones = "".join(letter for letter in every if letter not in mine)
         total += np.einsum(f"{mine},{ones}->{every}", array, np.ones([sizes[letter] for letter in ones]))
     np.testing.assert_allclose(min_out(arrays, count), total.min(axis=0), rtol=1e-14)
+
+
+def test_many_neighbours_without_a_choice():
+    """A variable may touch more others than an array has dims, if those have one choice each."""
+    rng, count = np.random.default_rng(3), 70
+    hub = [CostFactor((0, v), rng.uniform(1, 2, (2, 1))) for v in range(1, count)]
+    beyond = [CostFactor((v, count), rng.uniform(1, 2, (1, 5))) for v in range(1, count)]
+    problem = CostProblem((2, *[1] * (count - 1), 5), [*hub, *beyond])
+    value = sum(factor.cost for factor in hub).min() + sum(factor.cost for factor in beyond).min()
+    solution = solve(problem)
+    assert solution.proven
+    assert problem.value(solution.choice) == pytest.approx(value)

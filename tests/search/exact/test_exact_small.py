@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from autoshard.search.exact import CostFactor, CostProblem, MemoryRow, Solution, least_memory, solve
+from autoshard.search.exact.wcsp import CostFactor, CostProblem, MemoryRow, TableSolution, least_memory, solve
 from autoshard.util.errors import PlanError
 from tests.search.exact.small_problems import Enumerated, enumerate_all, random_limit, random_problem
 
@@ -15,7 +15,7 @@ from tests.search.exact.small_problems import Enumerated, enumerate_all, random_
 CELLS = [20_000_000, 4, 1]
 
 
-def check_solution(problem: CostProblem, known: Enumerated, solution: Solution) -> None:
+def check_solution(problem: CostProblem, known: Enumerated, solution: TableSolution) -> None:
     costs = known.within(problem.limit)
     best = costs.min()
     assert solution.proven

@@ -1,0 +1,292 @@
+"""Solves a factor graph: the least sum of its costs, with its proof.
+
+Message passing (`srmp.py`) says of each choice, and of each combination of choices around a value, how much the bound
+rises if it is made. All combinations within a small gap are enumerated (`enumerate_gap.py`) and joined
+(`wcsp/sparse_elimination.py`): if they hold an assignment, the best of them is the optimum; if not, the bound rises by
+the gap, and a wider one is tried. Where too many are within the gap, the problem is branched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoshard.search.exact.enumerate_gap import TooManyEntries
+from autoshard.search.exact.min_marginals import LARGE
+from autoshard.search.exact.reduce import GraphicalModel, ReducedGraph
+from autoshard.search.exact.srmp import Srmp
+from autoshard.search.exact.wcsp import BestWithinGap, CostFactor, CostProblem, least_sum
+from autoshard.search.exact.wcsp import solve as solve_tables
+from autoshard.search.factor_graph import FactorGraph
+from autoshard.util.clock import now
+from autoshard.util.doing import doing, so_far
+from autoshard.util.errors import PlanError
+
+Choice = tuple[int, ...]
+
+EQUAL = 1e-9
+NEAR = 1e-6
+"""Choices that raise the bound by at most this, relatively, are looked at first where a plan is still to be found."""
+SWEEPS = 60
+GAIN, ALIKE = 1e-4, 1e-4
+"""The growth of the bound by a sweep, relatively, that is worth another: of all, and of what equal layers share."""
+FIRST, LEAST, WIDER = 6e-5, 1e-12, 4.0
+"""The first gap, relatively and at least in seconds, and by what it is widened."""
+WIDTHS = (1 << 12, 1 << 20)
+"""How many rows an elimination keeps, one look after the other."""
+MOST, FEW = 1 << 20, 1 << 14
+"""The most combinations that are listed of equal values, for a proof and where a good choice is enough."""
+CLOSE = 1.3
+"""Gaps that differ by less are not tried one behind the other."""
+CELLS = 3_000_000
+"""The largest price that is written out."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A choice, its cost, and a bound below the cost of every choice; `stats` by name."""
+
+    choice: tuple[int, ...]
+    value: float
+    bound: float
+    stats: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def proven(self) -> bool:
+        return self.value - self.bound <= EQUAL * self.value
+
+
+def solve(factor_graph: FactorGraph, time_limit: float = 60.0) -> Solution:
+    """Minimize the sum of all prices.
+
+    Raises:
+        PlanError: no choice at all is possible.
+    """
+    found, _ = solve_below(factor_graph, time_limit)
+    assert found is not None
+    return found
+
+
+def solve_below(
+    factor_graph: FactorGraph, time_limit: float, value: float = math.inf, gap: float = 0.0
+) -> tuple[Solution | None, float]:
+    """The least sum of all prices if it is below a value, None if nothing below was found; and a bound for all choices,
+    which may just be that none is below.
+
+    Args:
+        gap: how far, relatively, the sum may be from the least. Above 0 a good choice is looked for, not a proof: no
+            more is listed than is fast, nothing is branched, and a choice that is further from the bound is given, too.
+
+    Raises:
+        PlanError: no choice at all is possible.
+    """
+    with doing("finding the least sum"):
+        return _ExactSearch(factor_graph, now() + time_limit, value, gap).run()
+
+
+class _ExactSearch:
+    def __init__(self, factor_graph: FactorGraph, end: float, value: float, gap: float) -> None:
+        self.gap = gap
+        self.whole, self.factor_graph, self.end = factor_graph, ReducedGraph(factor_graph), end
+        self.bounds = Srmp(self.factor_graph)
+        self.kinds = self._kinds()
+        self.best: Choice | None = None
+        self.chosen: Choice = ()
+        self.value = value
+        self.stats: dict[str, float] = {"turns": len(self.bounds.orbits), "branches": 0}
+
+    def run(self) -> tuple[Solution | None, float]:
+        self.bounds.start(SWEEPS, self.end, ALIKE)
+        lower = self.bounds.tighten(SWEEPS, self.end, GAIN, self.enough)
+        self.stats["message bound"] = lower
+        so_far(bound=lower)
+        proved = min(self._prove(lower, self.bounds.reduced()), self.value)
+        if self.best is None:
+            return None, proved
+        return Solution(self.best, self.value, proved, self.stats), proved
+
+    @property
+    def enough(self) -> float:
+        """A bound that shows that nothing better is left."""
+        return self.value * (1 - max(EQUAL, self.gap))
+
+    @property
+    def left(self) -> float:
+        return self.end - now()
+
+    def _note(self, choice: Choice) -> None:
+        """Keep a choice of what is left if it is the best so far."""
+        whole = self.factor_graph.complete(choice)
+        value = self.whole.seconds(whole)
+        if value < self.value:
+            self.best, self.chosen, self.value = whole, choice, value
+            so_far(best=value)
+
+    def _prove(self, lower: float, reduced: list[np.ndarray]) -> float:
+        """A bound for all choices that the bounds still allow; a better choice is noted on the way."""
+        if lower >= self.enough or (self.left < 0 and math.isfinite(self.value)):
+            return lower
+        if self.gap:
+            self._find(lower, reduced)
+        proved, done = self._widened(lower, reduced)
+        if done or self.gap or proved >= self.enough:
+            return proved
+        if math.isinf(self.value):
+            self._find(lower, reduced)
+        if proved >= self.enough or self.left < 0 or self.best is None:
+            return proved
+        return self._branched(proved, lower, reduced)
+
+    def _widened(self, lower: float, reduced: list[np.ndarray]) -> tuple[float, bool]:
+        """Look at all within wider and wider gaps: a bound, and whether a plan costs just that."""
+        clear, wide, gap = 0.0, math.inf, max(FIRST * lower, LEAST)
+        while self.left > 0 and lower + clear < self.enough and wide > max(CLOSE * clear, NEAR * lower):
+            gap = min(gap, self.value - lower + EQUAL * lower)
+            if self.best is None and lower + gap > LARGE / 2:
+                raise self._impossible()
+            found = self._within(lower, reduced, gap)
+            if found is not None and found.choice is not None and found.cost <= found.beyond:
+                return lower + found.cost, True
+            if found is not None and found.beyond > gap:
+                clear = gap
+            else:
+                wide = gap
+                clear = clear if found is None else max(clear, found.beyond)
+            gap = min(WIDER * gap, math.sqrt(wide * max(clear, wide / WIDER**2)))
+        return lower + clear, False
+
+    def _within(self, lower: float, reduced: list[np.ndarray], gap: float) -> BestWithinGap | None:
+        """The best of all that is within a gap of the bound, as far as there is room; None if it is too much to list.
+
+        A first look keeps few combinations, which finds a plan fast; then only what is better has to be looked at.
+        """
+        found = None
+        for width in WIDTHS[:1] if self.gap else WIDTHS:
+            try:
+                unary, listings = self.bounds.listings(reduced, gap, FEW if self.gap else MOST)
+            except TooManyEntries:
+                return found
+            self.stats["listed"] = sum(len(one.cost) for one in listings)
+            found = least_sum(unary, listings, gap, width, stop=lambda: self.left < 0)
+            if found.choice is not None:
+                self._note(found.choice)
+                gap = min(gap, self.value - lower + EQUAL * lower)
+            if found.beyond >= min(found.cost, gap):
+                break
+        return found
+
+    def _find(self, lower: float, reduced: list[np.ndarray]) -> None:
+        """Some plan, out of few choices of each variable; where one is known already, only a look for a better one."""
+        allowed, known = NEAR * lower, math.isfinite(self.value)
+        while self.best is None:
+            if allowed > 1e6 * LARGE:
+                raise self._impossible()
+            most = max(self.factor_graph.sizes)
+            while self._largest(keep := self._keep(allowed, reduced, most)) > CELLS:
+                most //= 2
+            self._among(keep)
+            if known:
+                return
+            allowed = 100 * max(allowed, 1e-9)
+
+    def _impossible(self) -> PlanError:
+        name = self.whole.graph.name
+        return PlanError(f"no strategies of {name!r} fit each other: no redistribution joins them")
+
+    def _largest(self, keep: Sequence[np.ndarray]) -> int:
+        """Cells of the largest price, written out for the kept choices."""
+        return max((math.prod(len(keep[v]) for v in factor.scope) for factor in self.factor_graph.factors), default=1)
+
+    def _branched(self, proved: float, lower: float, reduced: list[np.ndarray]) -> float:
+        """Prove it once with the choice of one variable as it is in the best plan, and once otherwise."""
+        variable, state = self._loosest(self.chosen, lower, reduced), self.bounds.state()
+        if variable is None:
+            return proved
+        choices = np.arange(self.factor_graph.sizes[variable])
+        mine, both = choices == self.chosen[variable], math.inf
+        for forbidden in (choices[~mine], choices[mine]):
+            self.stats["branches"] += 1
+            self.bounds.go_back(state)
+            self.bounds.forbid(variable, forbidden)
+            bound = self.bounds.tighten(SWEEPS, self.end, GAIN, self.enough)
+            rest = self.bounds.reduced() if bound < self.enough else []
+            both = min(both, self._prove(bound, rest))
+        return max(proved, both)
+
+    def _loosest(self, near: Choice, lower: float, reduced: Sequence[np.ndarray]) -> int | None:
+        """Of the variables with several choices left, the one where the bound misses most of the cost of `near`."""
+        slack = self.bounds.slack(near)
+        for variable, costs in enumerate(reduced):
+            if (lower + costs < self.enough).sum() < 2:
+                slack[variable] = -1.0
+        return None if slack.max() < 0 else int(slack.argmax())
+
+    def _kinds(self) -> np.ndarray:
+        """Per variable, a number that variables with equal surroundings share: they keep the same choices."""
+        found = np.empty(len(self.factor_graph.sizes), dtype=np.int64)
+        for i, orbit in enumerate(self.bounds.orbits):
+            found[orbit.members] = i
+        return found
+
+    def _keep(self, allowed: float, reduced: Sequence[np.ndarray], most: int | None = None) -> list[np.ndarray]:
+        """Per variable, the choices that raise the bound by at most that for it or for one like it; at least one, and
+        of these the `most` that raise it least."""
+        least = [np.full(self.factor_graph.sizes[orbit.members[0]], math.inf) for orbit in self.bounds.orbits]
+        for variable, kind in enumerate(self.kinds):
+            least[kind] = np.minimum(least[kind], reduced[variable])
+        kept = [np.flatnonzero(one <= max(allowed, one.min())) for one in least]
+        if most is not None:
+            kept = [np.sort(k[np.argsort(one[k], kind="stable")[:most]]) for k, one in zip(kept, least, strict=True)]
+        return [kept[kind] for kind in self.kinds]
+
+    def _among(self, keep: list[np.ndarray]) -> None:
+        """Note the best, or a good one, among the kept choices."""
+        problem = Restricted(self.factor_graph, keep)
+        found = solve_tables(CostProblem(problem.sizes, problem.factors), time_limit=max(0.5, self.left))
+        if found.choice is not None:
+            self._note(problem.choice(found.choice))
+
+
+class Restricted:
+    """Tables with only some choices of each variable, written out for the exact search.
+
+    Variables with one choice left are put in: `constant` is what they cost among themselves.
+    """
+
+    def __init__(self, factor_graph: GraphicalModel, keep: Sequence[np.ndarray]) -> None:
+        self.factor_graph, self.keep, self.constant = factor_graph, keep, 0.0
+        self.free = [variable for variable, kept in enumerate(keep) if len(kept) > 1]
+        self.place = {variable: i for i, variable in enumerate(self.free)}
+        self.sizes = tuple(len(keep[variable]) for variable in self.free)
+        self.factors: list[CostFactor] = []
+        self._written: dict[tuple, np.ndarray] = {}
+        for i, costs in enumerate(factor_graph.unary):
+            if len(costs):
+                self._add((i,), (id(costs), id(keep[i])), lambda c=costs, k=keep[i]: c[k])
+        for factor in factor_graph.factors:
+            kept = [keep[i] for i in factor.scope]
+            key = (id(factor.multi_layout), *map(id, kept))
+            self._add(factor.scope, key, lambda p=factor, k=kept: p.multi_layout.restricted(k).dense)
+
+    def _add(self, scope: Sequence[int], key: tuple, make: Callable[[], np.ndarray]) -> None:
+        if key not in self._written:
+            self._written[key] = make().squeeze()
+        written, free = self._written[key], tuple(self.place[v] for v in scope if v in self.place)
+        if free:
+            self.factors.append(CostFactor(free, written))
+        else:
+            self.constant += float(written)
+
+    @property
+    def largest(self) -> int:
+        return max((array.size for array in self._written.values()), default=0)
+
+    def choice(self, found: Sequence[int]) -> tuple[int, ...]:
+        """A choice of the free variables as one of the tables."""
+        return tuple(
+            int(kept[found[self.place[variable]]] if variable in self.place else kept[0])
+            for variable, kept in enumerate(self.keep)
+        )

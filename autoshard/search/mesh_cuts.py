@@ -1,0 +1,131 @@
+"""Cuts of a mesh of many axes into few units, so that a search that lists all strategies of an operator has few.
+
+Where whole axes (or the prime pieces of a flat mesh) would allow an operator more than MOST strategies, or a tensor
+more than PAIRS redistributions, neighbours among them are used as one, in as many parts as that allows. All cuts into
+so many parts are searched if they are at most FEW. Else all cuts into two parts come first; of those that cut one of
+these parts again, NEXT are searched: where what they are cut at was best by itself and added to the best so far; and so
+on. What a search says of its plan is then said of these cuts: `MeshCuts.description` names them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+
+from autoshard.layout.mesh import Mesh
+from autoshard.search.domains import MeshUnits, domain_size_bound, mesh_units_of
+from autoshard.search.problem import Problem
+
+MOST = 1000
+"""The most strategies of an operator."""
+PAIRS = 20_000
+"""The most pairs of layouts of a tensor, whichever dim is which: between all of them redistributions are planned."""
+FEW = 2
+"""So many ways are all searched."""
+NEXT = 2
+"""How many ways are searched that have a part more."""
+NAMED = 4
+"""How many ways are named."""
+
+Cuts = tuple[int, ...]
+"""Between which units a mesh is cut."""
+
+
+class MeshCuts:
+    """The ways in which a problem's mesh is used, in the order in which they are searched.
+
+    What came out of each is to be noted before the next is asked for.
+
+    Attributes:
+        possible: how many ways there are to use the mesh in as many parts as can be.
+        total: how many are searched.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.units = problem, mesh_units_of(problem.mesh, problem.graph)
+        self.is_whole = self._fits(self.units)
+        self.parts = len(self.units) if self.is_whole else self._most_parts()
+        self.possible = 1 if self.is_whole else math.comb(len(self.units) - 1, self.parts - 1)
+        self.is_complete = self.possible <= FEW
+        self.total = self.possible if self.is_complete else len(self.units) - 1 + NEXT * (self.parts - 2)
+        self.searched: dict[Cuts, float] = {}
+
+    def _count(self, units: MeshUnits) -> int:
+        return domain_size_bound(self.problem.graph, units)
+
+    def _fits(self, units: MeshUnits) -> bool:
+        ranks = {of.rank for node in self.problem.graph.nodes for of in (*node.operand_types, *node.result_types)}
+        return self._count(units) <= MOST and all(_pairs(rank, units) <= PAIRS for rank in ranks)
+
+    def _most_parts(self) -> int:
+        """The largest number of parts in which all ways allow few strategies; one, if none does."""
+        fits = 1
+        for parts in range(2, len(self.units)):
+            if not all(self._fits(self.units.cut(cuts)) for cuts in self._cuts(parts)):
+                break
+            fits = parts
+        return fits
+
+    def _cuts(self, parts: int) -> Iterator[Cuts]:
+        return itertools.combinations(range(1, len(self.units)), parts - 1)
+
+    def __iter__(self) -> Iterator[MeshUnits]:
+        """Those with fewest strategies first, among ways with as many parts."""
+        if self.is_whole:
+            self.searched[tuple(range(1, len(self.units)))] = math.inf
+            yield self.units
+            return
+        yield from self._search(self._cuts(self.parts if self.is_complete else 2))
+        for parts in range(3, 1 if self.is_complete else self.parts + 1):
+            yield from self._search(self._promising(parts))
+
+    def _search(self, cuts: Iterable[Cuts]) -> Iterator[MeshUnits]:
+        for one in sorted(cuts, key=lambda cuts: self._count(self.units.cut(cuts))):
+            self.searched[one] = math.inf
+            yield self.units.cut(one)
+
+    def note(self, seconds: float) -> None:
+        """Note what came out of the way that was given last: a plan's seconds, or a bound for all plans."""
+        self.searched[next(reversed(self.searched))] = seconds
+
+    def _promising(self, parts: int) -> list[Cuts]:
+        """Ways with a part more than the best of those before, cut where that is good by itself."""
+        before = sorted((cuts for cuts in self.searched if len(cuts) == parts - 2), key=self.searched.__getitem__)[
+            :NEXT
+        ]
+        hope: dict[Cuts, float] = {}
+        for cuts in before:
+            for place in set(range(1, len(self.units))).difference(cuts):
+                seconds = self.searched[cuts] + self.searched[(place,)]
+                finer = tuple(sorted((*cuts, place)))
+                hope[finer] = min(seconds, hope.get(finer, math.inf))
+        return sorted(sorted(hope), key=hope.__getitem__)[:NEXT]
+
+    @property
+    def description(self) -> str:
+        """Of which strategies a search speaks: '' where it is all on whole axes."""
+        if self.is_whole:
+            return ""
+        named = [" | ".join(_shown(self.units.cut(cuts))) for cuts in list(self.searched)[-NAMED:]]
+        more = f" and {len(self.searched) - len(named)} coarser or like ones" if len(self.searched) > len(named) else ""
+        return f"parts of the mesh that are used as one: {', '.join(named)}{more}"
+
+
+def _pairs(rank: int, units: MeshUnits) -> int:
+    """About how many pairs of layouts a tensor has, those as one that differ in which dim is which.
+
+    A unit is unused, along terms, or splits a dim, before and after: one that is split already or the next.
+    """
+    count, found = len(units), [1] + rank * [0]
+    for _ in range(2 * count):
+        found = [ways * (2 + dims) + (found[dims - 1] if dims else 0) for dims, ways in enumerate(found)]
+    if not (units.ordered and rank):
+        return sum(found)
+    layouts = sum(math.comb(count, used) * math.comb(used + rank - 1, rank - 1) for used in range(count + 1))
+    return min(sum(found), layouts**2)
+
+
+def _shown(units: MeshUnits) -> Iterator[str]:
+    mesh: Mesh = units.mesh
+    return (".".join(map(mesh.show_ref, refs)) for refs in units.pieces)

@@ -1,0 +1,336 @@
+"""The default mode "sharding_propagation": rules settle what follows without communication, prices decide the rest.
+
+1. Rules: user priority > operator priority > aggressive > basic propagation spread what people configured and asked
+   (mode "factor"). An operator is settled where its strategy follows from that without communication and leaves no part
+   of the mesh idle that it could use.
+2. Prices: where rules disagree or are silent, breadth-first propagation from all that is settled decides (mode "bfs"
+   with the settled strategies fixed).
+3. The plans of rules alone, of breadth-first propagation alone, of batch parallelism and of both steps together are
+   assignments; the cheaper ones are improved locally: single operators, chains (`icm.py`), all around a value at once
+   (`joint_moves.py`). What rules settled is kept, unless that would cost more than CERTAINTY of a step, or more than
+   "factor" or "bfs" alone: then prices decide it, too.
+4. On small graphs the plan of the least sum is another assignment (`over_mesh_cuts.py`). In the end the result is
+   held against the plans of other modes (on small graphs that of "dynamic_programming", too) and those known by name,
+   and the one whose program takes least time is taken (`program_price.py`). So it never costs more than those of
+   "factor" and "bfs", nor, where nobody configured operators, than named plans.
+5. Memory: a plan that needs more than a device has is improved once more with prices of bytes (`memory_multiplier.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from autoshard.core.strategy import Strategy
+from autoshard.cost.evaluate import plan_seconds
+from autoshard.cost.memory import peak_memory
+from autoshard.cost.prices import prices_for
+from autoshard.ir.graph import Node, Value
+from autoshard.layout.layout import Layout
+from autoshard.plan.plan import Decision, Plan
+from autoshard.redistribute.planner import is_cut
+from autoshard.search.assignment import Assignment, Choice, Pricing
+from autoshard.search.causes import SearchStart, plan_with_causes
+from autoshard.search.constraints import permits
+from autoshard.search.exact.over_mesh_cuts import SMALL_NODES, affords_all_cuts, small_optimum
+from autoshard.search.greedy.bfs import propagated, propagations
+from autoshard.search.greedy.choose import chooser
+from autoshard.search.greedy.refine import splits_further
+from autoshard.search.local.icm import LocalSearch
+from autoshard.search.local.joint_moves import joint_moves
+from autoshard.search.local.memory_multiplier import SPARE, MemoryEvaluator, search_within_limit, with_input_layouts
+from autoshard.search.memory_limit import MEMORY
+from autoshard.search.mesh_cuts import MeshCuts
+from autoshard.search.modes.batch import batch_parallel
+from autoshard.search.modes.dynamic_programming import dynamic_programming
+from autoshard.search.modes.factor import factor
+from autoshard.search.modes.recursive import cut_in_rounds
+from autoshard.search.named import named_plans
+from autoshard.search.problem import Problem
+from autoshard.search.program_price import SLACK, WIDE, cheapest, retold
+from autoshard.search.registry import find_mode, plans_flat, search_mode
+from autoshard.search.unmet_constraints import unmet_constraints
+from autoshard.util.doing import doing
+from autoshard.util.errors import PlanError, StrategyError
+from autoshard.util.gc_paused import gc_paused
+
+NAME = "sharding_propagation"
+NEAR, MOST_DRAFTS = 1.3, 2
+"""Assignments that cost up to this many times the cheapest are improved, and how many at most."""
+CHAIN_TRIES = 2
+"""Changes that chains may try, per operator that is free."""
+JOINT_TRIES = 4
+"""The same for joint moves."""
+MOST_TRIES = 12_000
+"""The most of either: on graphs of thousands of operators improvement takes no longer than all else."""
+CERTAINTY = 0.05
+"""What a plan may cost more, as a share, so that everything which rules settle stays as rules have it."""
+HOPE = 1.05
+"""Above this many times what it may cost an assignment is not improved further."""
+PURE = ("factor", "bfs")
+"""Modes whose plans are taken where their programs cost less; others where they do by more than CERTAINTY, if people
+configured operators."""
+BY_HAND = ("zero3_keep", "megatron", "megatron_sp_keep", "zero1_ep")
+"""Named plans that are looked at, too, where memory is short."""
+
+
+@search_mode(NAME, regions=True, keeps_limit=True)
+@gc_paused()
+def sharding_propagation(problem: Problem) -> Plan:
+    """Rules first, prices where they leave a choice, then local improvement.
+
+    Raises:
+        PlanError: shardings on another mesh than the plan's.
+        StrategyError: an annotation that does not fit, or two that want one parameter in different layouts.
+    """
+    began: list[_Combination] = []
+
+    def plans(flat: Problem) -> Iterator[Plan]:
+        began.append(_Combination(flat))
+        yield from _plans(began[-1])
+
+    def keeps(plan: Plan) -> bool:
+        return _keeps(problem, plan)
+
+    found, *others = plans_flat(plans, problem)
+    if (limit := problem.options.get(MEMORY)) is not None and peak_memory(found) > limit:
+        found = next(filter(keeps, sorted(others, key=_seconds(problem))), found)
+    pure = [plan for plan in others if plan.search in PURE]
+    best = cheapest(problem, (found, *pure), keeps=keeps)
+    # As everywhere in this mode what rules settle from the operators that people configured may cost a little.
+    named = [plan for plan in others if plan.search not in PURE]
+    slack = WIDE if len(problem.graph.nodes) <= SMALL_NODES else SLACK
+    best = cheapest(problem, (best, *named), CERTAINTY if problem.configured else 0.0, slack, keeps)
+    if best.search != NAME and best.graph is began[-1].graph:
+        best = cheapest(problem, (best, began[-1].improved(best)), keeps=keeps)
+    if best.search == NAME:
+        return best
+    started = f"as mode {best.search} has it, which costs least; {best.started_from}"
+    return retold(best, search=NAME, started_from=started, decisions=_with_runners_up(problem, best))
+
+
+def _with_runners_up(problem: Problem, plan: Plan) -> Mapping[Node, Decision]:
+    """The decisions of a plan; of propagation's with what else was weighed, which assignments do without."""
+    if plan.search == "bfs":
+        for same in plans_flat(lambda flat: iter(propagations(flat, compared=True)), problem):
+            known = {node: one.strategy for node, one in same.decisions.items()}
+            if same.outputs == plan.outputs and known == {node: one.strategy for node, one in plan.decisions.items()}:
+                return same.decisions
+    return plan.decisions
+
+
+def _plans(own: _Combination) -> Iterator[Plan]:
+    """This mode's own plan of a flat graph, then those of modes that it began with, and of others."""
+    problem = own.problem
+    yield own.run()
+    if not problem.graph.nodes or not {*problem.graph.nodes}.difference(problem.inside).issuperset(problem.annotations):
+        return  # what people configured inside of loops other modes may leave
+    yield from (start.plan for start in own.starts if start.is_mode)
+    # On larger meshes that are used in several ways, dynamic programming takes ten times as long as all the rest.
+    small = len(problem.graph.nodes) <= SMALL_NODES and problem.options.get(MEMORY) is None
+    small = small and (affords_all_cuts(problem) or MeshCuts(problem).is_whole)
+    for mode in (cut_in_rounds, *((dynamic_programming,) if small else ()), *map(find_mode, named_plans())):
+        plan = None
+        with suppress(PlanError, StrategyError), doing("trying another mode's plan"):
+            plan = mode(problem)
+        if plan is not None and (plan.graph is problem.graph or not problem.inside):
+            yield plan
+
+
+def _seconds(problem: Problem) -> Callable[[Plan], float]:
+    prices = prices_for(problem.hardware)
+    return lambda plan: plan_seconds(plan, prices)
+
+
+def _keeps(problem: Problem, plan: Plan) -> bool:
+    """Whether another mode's plan keeps to what people fixed and to the memory limit."""
+    limit = problem.options.get(MEMORY)
+    return not unmet_constraints(problem, plan) and (limit is None or peak_memory(plan) <= limit)
+
+
+class _Combination:
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.graph = problem, problem.graph
+        self.prices = chooser(problem.mesh, problem.hardware).prices
+        self.rules = factor(problem) if problem.work is not None else None
+        self.settled = self._settled()
+        self.starts: list[SearchStart] = []
+        for start in self._starts():
+            self.starts.append(start)
+
+    def run(self) -> Plan:
+        assignment, limit = self._improved(), self._limit()
+        if limit is None:
+            return self._best(assignment)
+        memory = MemoryEvaluator(self.problem)
+        if memory.peak(assignment) <= limit * (1 + SPARE):
+            best = self._best(assignment)
+            memory.note(best)
+            if peak_memory(best) <= limit:
+                return best
+        return self._within(limit, assignment, memory)
+
+    def improved(self, plan: Plan) -> Plan:
+        """Another mode's plan, after sweeps over all nodes that are not configured."""
+        fixed = self.problem.configured
+        assignment = Assignment(
+            Pricing(self.problem, self.prices), {node: plan.strategy(node) for node in self.graph.nodes}
+        )
+        known = {node: (choice,) for node, choice in assignment.chosen.items()}
+        return self._best(_Improvement(self.problem, known).best([assignment], fixed).assignment)
+
+    def _limit(self) -> int | None:
+        """The memory limit, where plans can be looked for that keep it."""
+        nested = self.problem.runs or any(node.regions for node in self.graph.nodes)
+        return None if nested else self.problem.options.get(MEMORY)
+
+    def _best(self, assignment: Assignment) -> Plan:
+        """The plan of an assignment."""
+        return plan_with_causes(self.problem, assignment, self.starts, self.settled, NAME)
+
+    def _within(self, limit: int, assignment: Assignment, memory: MemoryEvaluator) -> Plan:
+        """A plan that needs no more memory than the limit, if one is found."""
+        problem, wide = self.problem, self.starts[-1].plan
+        starts = [assignment.strategies, {node: wide.strategy(node) for node in self.graph.nodes}]
+        hand = [plan for name in BY_HAND for plan in self._by_hand(name)]
+        found = search_within_limit(problem, self.prices, starts, hand, limit, problem.configured, memory)
+        kept = Assignment(Pricing(with_input_layouts(problem, found), self.prices), found.strategies)
+        plan = plan_with_causes(problem, kept, self.starts, self.settled, NAME)
+        memory.note(plan)
+        return plan
+
+    def _by_hand(self, name: str) -> Iterator[dict[Node, Strategy]]:
+        """The strategies of a named plan, but for what is configured; nothing where it does not fit the graph."""
+        try:
+            plan = find_mode(name)(self.problem)
+        except PlanError:
+            return
+        fixed = self.problem.configured
+        yield {node: fixed.get(node) or plan.strategy(node) for node in self.graph.nodes}
+
+    # -- where it begins
+
+    def _settled(self) -> dict[Node, Strategy]:
+        """The strategies that rules alone leave no doubt about. Inputs that nobody fixed lie in one way: the first
+        operator that settles one decides."""
+        if self.rules is None:
+            return {}
+        lying: dict[Value, Layout] = {}
+        for node, strategy in self.problem.configured.items():
+            self._note(node, strategy, lying)
+        found = {}
+        for node in self.graph.nodes:
+            if self._is_settled(node, self.rules, lying):
+                found[node] = self.rules.strategy(node)
+                self._note(node, found[node], lying)
+        return found
+
+    def _note(self, node: Node, strategy: Strategy, lying: dict[Value, Layout]) -> None:
+        for value, layout in zip(node.operands, strategy.operand_layouts, strict=True):
+            if value in self.graph.role_of and value not in self.problem.input_layouts:
+                lying.setdefault(value, layout)
+
+    def _is_settled(self, node: Node, rules: Plan, lying: dict[Value, Layout]) -> bool:
+        strategy, cause = rules.strategy(node), rules.decisions[node].cause
+        if node in self.problem.configured or node.regions or cause.lost or strategy.work_split == 1:
+            return False
+        for value, need in zip(node.operands, strategy.operand_layouts, strict=True):
+            if lying.get(value, need) is not need:
+                return False
+            if not is_cut(self.problem.input_layouts.get(value, rules.layouts[value]), need):
+                return False
+        return not splits_further(strategy)
+
+    def _starts(self) -> Iterator[SearchStart]:
+        if self.rules is not None:
+            yield SearchStart("rules alone", self.rules, True, True)
+        for spread in propagations(self.problem, compared=False):
+            yield SearchStart("breadth-first propagation", spread, True, True)
+        spread = next(start.plan for start in self.starts if start.plan.search == "bfs")
+        if any(spread.strategy(node) != strategy for node, strategy in self.settled.items()):
+            fixed = {**self.problem.fixed, **self.settled}
+            yield SearchStart("rules and prices", propagated(replace(self.problem, fixed=fixed), compared=False))
+        yield SearchStart("batch parallelism", batch_parallel(self.problem), is_mode=True)
+        if self.problem.options.get(MEMORY) is None:
+            with suppress(PlanError):
+                yield SearchStart("least sum", small_optimum(self.problem, self._known_seconds()))
+
+    def _known_seconds(self) -> float:
+        """The seconds of the cheapest start so far; none are known of what runs in loops, which plans count once."""
+        return math.inf if self.problem.runs else min(plan_seconds(one.plan, self.prices) for one in self.starts)
+
+    # -- improvement
+
+    def _improved(self) -> Assignment:
+        """The cheapest assignment, improved; as rules have it where that costs little more."""
+        pricing, fixed = Pricing(self.problem, self.prices), self.problem.configured
+        assignments = [self._draft(pricing, start, fixed) for start in self.starts]
+        known = {node: self._known(pricing, node, assignments) for node in self.graph.nodes}
+        improve = _Improvement(self.problem, known)
+        best = self._polished(improve.best(assignments, fixed)).assignment
+        if any(best.chosen[node].strategy != strategy for node, strategy in self.settled.items()):
+            pure = [
+                assignment.seconds for start, assignment in zip(self.starts, assignments, strict=True) if start.is_pure
+            ]
+            most = min(*pure, best.seconds * (1 + CERTAINTY))
+            kept = self._kept(pricing, best, improve, most)
+            best = best if kept is None else kept
+        return best
+
+    def _known(self, pricing: Pricing, node: Node, assignments: list[Assignment]) -> tuple[Choice, ...]:
+        """What assignments have for a node, and what the starts had beside it."""
+        found = dict.fromkeys(assignment.chosen[node] for assignment in assignments)
+        if node not in self.problem.configured:
+            beside = (option.strategy for start in self.starts for option in start.plan.decisions[node].alternatives)
+            found.update(dict.fromkeys(pricing.choice(node, one) for one in beside if permits(node, one)))
+        return tuple(found)
+
+    def _kept(self, pricing: Pricing, best: Assignment, improve: _Improvement, most: float) -> Assignment | None:
+        """The best that is found with everything as rules settle it, if it costs no more than `most`."""
+        fixed = {**self.problem.configured, **self.settled}
+        near = Assignment(pricing, {node: fixed.get(node) or one for node, one in best.strategies.items()})
+        kept = improve.best([near, self._draft(pricing, self.starts[0], fixed)], fixed)
+        if kept.assignment.seconds > most * HOPE:
+            return None
+        assignment = self._polished(kept).assignment
+        return assignment if assignment.seconds <= most else None
+
+    def _polished(self, local_search: LocalSearch) -> LocalSearch:
+        free = len(local_search.free)
+        local_search.chains(min(CHAIN_TRIES * free, MOST_TRIES))
+        joint_moves(local_search, min(JOINT_TRIES * free, MOST_TRIES))
+        return local_search
+
+    def _draft(self, pricing: Pricing, start: SearchStart, fixed: Mapping[Node, Strategy]) -> Assignment:
+        """A start's plan, but as it is fixed where something is."""
+        return Assignment(pricing, {node: fixed.get(node) or start.plan.strategy(node) for node in self.graph.nodes})
+
+
+class _Improvement:
+    """Improves assignments of one problem; what surroundings were answered is shared by all of them."""
+
+    def __init__(self, problem: Problem, known: dict[Node, tuple[Choice, ...]]) -> None:
+        self.problem, self.known = problem, known
+        self.responses: dict[tuple, tuple[float, Choice]] = {}
+
+    def best(self, assignments: list[Assignment], fixed: Mapping[Node, Strategy]) -> LocalSearch:
+        """What improves the cheapest of the assignments, after sweeps over the nodes that are not fixed."""
+        free = [node for node in self.problem.graph.nodes if node not in fixed]
+        first, *others = sorted(_apart(assignments), key=lambda assignment: assignment.seconds)
+        near = [
+            first,
+            *(assignment for assignment in others[: MOST_DRAFTS - 1] if assignment.seconds <= NEAR * first.seconds),
+        ]
+        local_searches = [
+            LocalSearch(assignment, self.problem.mesh, free, self.known, self.responses) for assignment in near
+        ]
+        for one in local_searches:
+            one.sweep(free)
+        return min(local_searches, key=lambda one: one.assignment.seconds)
+
+
+def _apart(assignments: list[Assignment]) -> list[Assignment]:
+    """The assignments without repetition."""
+    return list({tuple(assignment.chosen.values()): assignment for assignment in reversed(assignments)}.values())[::-1]

@@ -1,0 +1,92 @@
+"""Message passing only moves costs about: what it says of a choice is what the tables say, from any start."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoshard import nn, ops
+from autoshard.cost.prices import prices_for
+from autoshard.layout.mesh import Mesh
+from autoshard.search import Problem
+from autoshard.search.domains import mesh_units_of
+from autoshard.search.exact.search import solve
+from autoshard.search.exact.srmp import LIKE, Srmp
+from autoshard.search.factor_graph import FactorGraph
+from autoshard.transform import train_step
+from autoshard.util.clock import now
+from costmodel import preset
+from tests.search.plans import array
+
+HARDWARE = preset("h100")
+
+
+class Deep(nn.Cell):
+    """Equal layers, each of whose inputs has two users."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.CellList([nn.Dense(96, 96) for _ in range(layers)])
+
+    def construct(self, x, y):
+        for layer in self.layers:
+            x = ops.add(ops.relu(layer(x)), x)
+        error = ops.sub(x, y)
+        return ops.reduce_mean(ops.mul(error, error))
+
+
+@pytest.fixture(scope="module", params=["4", "2x4"])
+def deep(request) -> FactorGraph:
+    network, mesh = Deep(7), Mesh.parse(request.param)
+    step = train_step(network, nn.SGD(network.trainable_params(), learning_rate=0.1), array(128, 96), array(128, 96))
+    return FactorGraph(Problem(step.graph, mesh, HARDWARE), prices_for(HARDWARE), mesh_units_of(mesh, step.graph))
+
+
+def stands(bounds: Srmp, choice) -> float:
+    """What a choice costs by what turns hold, by potentials and by prices."""
+    total = 0.0
+    for orbit in bounds.orbits:
+        total += sum(
+            float(potential[choice[v]]) for potential, v in zip(orbit.potential, orbit.members.tolist(), strict=True)
+        )
+    for factor_orbit in bounds.factor_orbits:
+        for row, scope in enumerate(factor_orbit.variables.tolist()):
+            total += factor_orbit.messages.multi_layout.at([choice[v] for v in scope])
+            total += sum(float(one[row, choice[v]]) for one, v in zip(factor_orbit.potentials, scope, strict=True))
+    return total
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_messages_keep_the_cost_of_every_choice(deep, begun):
+    bounds, rng = Srmp(deep), np.random.default_rng(5)
+    assert LIKE * len(bounds.orbits) <= len(deep.variables), "layers take their turns together"
+    if begun:
+        bounds.start(20, now() + 60, 1e-5)
+        assert any(one.any() for factor_orbit in bounds.factor_orbits for one in factor_orbit.potentials)
+    for _ in range(2):
+        for _ in range(10):
+            choice = [int(rng.integers(size)) for size in deep.sizes]
+            assert stands(bounds, choice) == pytest.approx(deep.seconds(choice), rel=1e-9)
+        bounds.sweep()
+
+
+def test_a_sweep_tells_the_bound(deep):
+    bounds = Srmp(deep)
+    best = solve(deep)
+    assert best.proven
+    before = bounds.lower
+    for _ in range(4):
+        told = bounds.sweep()
+        assert told == pytest.approx(bounds.lower, rel=1e-9)
+        assert before * (1 - 1e-9) <= told <= best.value * (1 + 1e-9)
+        before = told
+
+
+def test_a_common_start_comes_as_far(deep):
+    """And the choices of a best plan raise no bound above what the plan costs."""
+    alone, begun, best = Srmp(deep), Srmp(deep), solve(deep)
+    begun.start(60, now() + 60, 1e-6)
+    far, common = (bounds.tighten(60, now() + 60, 1e-6) for bounds in (alone, begun))
+    assert common == pytest.approx(far, rel=1e-3) and common <= best.value * (1 + 1e-9)
+    for rises, chosen in zip(begun.reduced(), best.choice, strict=True):
+        assert common + rises[chosen] <= best.value * (1 + 1e-9)

@@ -1,0 +1,88 @@
+"""Strategies as arrays: bounds of all of them at once are those of each by itself; strategies as keys of memos."""
+
+import pickle
+import random
+
+import pytest
+
+from autoshard.core.enumerate import enumerate_strategies, some_strategies
+from autoshard.core.rule import bind
+from autoshard.core.strategy import is_legal
+from autoshard.core.tensortype import TensorType
+from autoshard.cost.prices import Prices
+from autoshard.layout.mesh import Mesh
+from autoshard.ops.registry import lookup
+from autoshard.search.greedy.strategy_arrays import strategy_arrays
+from costmodel import preset
+
+PRICES = Prices(preset("h100"))
+RULES = {
+    "product": ("m k, k n -> m n", ((24, 16), (16, 40)), {}),
+    "batched": ("b m k, b k n -> b m n", ((8, 24, 6), (8, 6, 12)), {}),
+    "heads": ("b s (h d) -> b s h d", ((4, 6, 48),), {"h": 8}),
+    "softmax": ("b [n] -> b [n]", ((12, 20),), {}),
+    "sum": ("a b c -> b", ((6, 8, 10),), {}),
+}
+MESHES = (Mesh.parse("dp=2 tp=4"), Mesh.parse("a=3 b=4"))
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("name", RULES)
+def test_bounds_of_all_strategies_are_those_of_each(name, mesh):
+    rule = bind(*RULES[name])
+    operands, results = RULES[name][1], [rule.result_shape(i) for i in range(len(rule.results))]
+    listed, rng = strategy_arrays(rule, mesh), random.Random(7)
+    assert listed.strategies == some_strategies(rule, mesh)
+    around = {}
+    for other in (*listed.strategies, *_others(mesh)):
+        for layout in (*other.operand_layouts, *other.result_layouts):
+            around.setdefault(layout.rank, {})[layout] = None
+    for i, shape in enumerate(operands):
+        of = TensorType.of(shape)
+        for have in rng.sample(list(around[of.rank]), min(12, len(around[of.rank]))):
+            each = [PRICES.at_least(have, one.operand_layouts[i], of) for one in listed.strategies]
+            assert listed.entering(i, have, of, PRICES).tolist() == each
+    for i, shape in enumerate(results):
+        of = TensorType.of(shape)
+        for need in rng.sample(list(around[of.rank]), min(12, len(around[of.rank]))):
+            each = [PRICES.at_least(one.result_layouts[i], need, of) for one in listed.strategies]
+            assert listed.leaving(i, need, of, PRICES).tolist() == each
+
+
+def _others(mesh):
+    """Strategies of a product and of a sum of a third rank, whose results are terms along several axes."""
+    for name in ("product", "batched", "sum"):
+        yield from enumerate_strategies(bind(*RULES[name]), mesh)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_listed_strategy_is_legal_and_listed_once(name):
+    rule = bind(*RULES[name])
+    for mesh in MESHES:
+        listed = strategy_arrays(rule, mesh)
+        assert len(listed.places) == len(listed.strategies)
+        assert all(is_legal(rule, one.parts) for one in listed.strategies)
+
+
+def test_a_strategy_leaves_its_hash_behind_when_it_is_pickled():
+    rule = bind(*RULES["product"])
+    for one in strategy_arrays(rule, MESHES[0]).strategies[:20]:
+        hash(one)
+        again = pickle.loads(pickle.dumps(one))
+        assert "_hash" not in again.__dict__ and again == one and hash(again) == hash(one)
+
+
+def test_nodes_share_a_key_if_they_compute_the_same():
+    from autoshard.trace.function import trace
+    from benchmarks.models import Transformer
+
+    tokens = TensorType.of((2, 12), "i32")
+    graph = trace(Transformer(2, 16, 2, 30, 1, 1), tokens, tokens).graph
+    by_key = {}
+    for node in graph.nodes:
+        by_key.setdefault(node.key, []).append(node)
+    assert len(by_key) < len(graph.nodes)
+    for nodes in by_key.values():
+        assert len({(one.op.name, one.operand_types, tuple(one.attrs.items())) for one in nodes}) == 1
+    told = {(one.op.name, one.operand_types, tuple(one.attrs.items()), one.given_rule) for one in graph.nodes}
+    assert len(told) == len(by_key) and lookup("MatMul") in {one.op for one in graph.nodes}
