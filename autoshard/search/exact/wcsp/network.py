@@ -103,11 +103,11 @@ class Network:
             around = tuple(u for u in scope if u != v)
             label = {u: number for number, u in enumerate((v, *around))}
             part = self.tables.pop(scope), tuple(label[u] for u in scope)
-            result, offset = self.pool.minimize((part,), len(around))
+            result, offset = self.interner.minimize((part,), len(around))
             for u in around:
                 self.scopes[u].discard(scope)
             self.add(around, result, offset)
-        self.gone.append(Gone(v, (), (), (self.choices.pop(v),), None, ()))
+        self.eliminated.append(Eliminated(v, (), (), (self.choices.pop(v),), None, ()))
 
     def restrict(self, keeps: dict[int, np.ndarray]) -> None:
         """Keep only some positions (ascending) of some variables' choices."""
