@@ -30,9 +30,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from autoshard.layout import AxisRef, Layout, Mesh
-from autoshard.redistribute import fetch, keep, planner, ways
+from autoshard.redistribute import candidates, fetch, planner, replicate_to_partial
 from autoshard.redistribute.bound import fewest_elements
-from autoshard.redistribute.planner import Steps, evened, moved, plan_steps, step_shape
+from autoshard.redistribute.planner import Steps, elements_moved, evened, plan_steps, step_shape
 from autoshard.runtime.array import cut
 from autoshard.runtime.comm import REDUCTIONS
 from autoshard.runtime.local import LocalComm
@@ -218,7 +218,15 @@ def times(drawn: list[Case]) -> tuple[float, float]:
 
 def forget() -> None:
     """Let the planner begin with nothing known."""
-    for known in (planner._plan, planner._searched, ways.solve, ways.plain, fetch.fetch, fetch._moved, keep.keep):
+    for known in (
+        planner._plan,
+        planner._searched,
+        candidates.solve,
+        candidates.normal_form,
+        fetch.fetch,
+        fetch._elements_moved,
+        replicate_to_partial.replicate_to_partial,
+    ):
         known.cache_clear()
 
 
@@ -229,7 +237,7 @@ def ratios(drawn: list[Case], thrifty: bool) -> list[float]:
     for case in drawn:
         before, after, shape = case
         least = fewest_elements(before, after, evened(*case), size=shape)
-        elements.append(moved(planned(case, thrifty), evened(*case), shape))
+        elements.append(elements_moved(planned(case, thrifty), evened(*case), shape))
         unbounded += least == 0 < elements[-1]
         for name in ("all", group(*case)) if least else ():
             by_group[name].append(elements[-1] / least)

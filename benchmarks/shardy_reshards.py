@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from autoshard.layout import Layout, Mesh
-from autoshard.redistribute.digits import cutter
+from autoshard.redistribute.positions import cutter
 from costmodel import bytes_moved
 
 Change = tuple[Layout, Layout, tuple[int, ...]]

@@ -28,7 +28,7 @@ FINITE = {
     "lying": "inside of one call",
     "words": "inside of one call",
     "_of_numpy": "types of numbers",
-    "kernels_of": "one per engine",
+    "_kernels": "one per engine and device",
     "_resolved": "element types of numpy's functions",
     "_op": "reductions of torch",
     "_types": "one",

@@ -98,6 +98,7 @@ OUTSIDE = {
     "autoshard.propagate": {"scipy"},
     "autoshard.search": {"scipy"},
     "autoshard.truth": {"scipy"},
+    "autoshard.calibrate": {"torch"},
     "autoshard.frontends": {"flax", "jax", "jaxlib", "torch"},
     "autoshard.engines": {"jax", "jaxlib", "ml_dtypes", "torch"},
     "autoshard.exporters": {"jax", "jaxlib", "networkx", "torch"},

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cost.fusion import fused
-from autoshard.engines.executors import check_engine_runs
+from autoshard.engines.executors import check_engine_device, check_engine_runs
 from autoshard.engines.extras import need
 from autoshard.engines.session import Session
 from autoshard.frontends.planning import is_module, planning
@@ -353,43 +353,50 @@ class Planned(PlannedData):
 
         return plan_networkx(self)
 
-    def session_on(self, engine: str) -> Session[Planned]:
-        """The same with another engine than numpy: torch, or xla."""
+    def session_on(self, engine: str, device: str = "auto") -> Session[Planned]:
+        """The same with another engine than numpy: torch, or xla; `device` as of `run`."""
+        check_engine_device(engine, device)
         if engine == "numpy":
             return self.session
-        if engine not in self._sessions:
-            self._sessions[engine] = Session(self, default_comm(self.plan.mesh.devices), engine)
-        return self._sessions[engine]
+        if (engine, device) not in self._sessions:
+            self._sessions[engine, device] = Session(self, default_comm(self.plan.mesh.devices), engine, device)
+        return self._sessions[engine, device]
 
     @cached_property
-    def _sessions(self) -> dict[str, Session[Planned]]:
+    def _sessions(self) -> dict[tuple[str, str], Session[Planned]]:
         return {}
 
-    def run(self, *inputs: Any, engine: str = "numpy") -> Any:
+    def run(self, *inputs: Any, engine: str = "numpy", device: str = "auto") -> Any:
         """Run the program: whole arrays in, what the target returns out, on every rank.
 
         Parameters have their present values, and keep what the model updates. Under MPI rank 0's arrays
         count.
 
         Args:
-            engine: what computes and communicates: "numpy" (over MPI), "torch" (`torch.distributed` with gloo, where
-                each rank is a process; else all ranks here), "torch-compiled" (the same on ranks that are processes,
-                with operators between collectives compiled by `torch.compile`) or "xla" (one program for all of
-                JAX's devices, which are the ranks).
+            engine: what computes and communicates: "numpy" (over MPI), "torch" (`torch.distributed`, where each rank
+                is a process; else all ranks here), "torch-compiled" (the same on ranks that are processes, with
+                operators between collectives compiled by `torch.compile`) or "xla" (one program for all of JAX's
+                devices, which are the ranks).
+            device: what ranks of torch compute on: "cpu" (they send by gloo), "cuda" (by NCCL where each has a CUDA
+                device of its own, else by gloo, through copies on the host), or "auto", which is cuda where all ranks
+                see a CUDA device. Numpy computes on CPUs alone, and XLA on the devices that JAX has.
 
         Raises:
             PlanError: the engine lacks an operator of the program; named with its line.
+            UnknownNameError: no such engine or device.
             RuntimeSetupError: inputs that do not fit, another number of ranks than planned, or what the engine needs
                 is not there.
         """
-        return self.session_on(engine).call(*inputs)
+        return self.session_on(engine, device).call(*inputs)
 
-    def check_engine(self, engine: str) -> None:
-        """That an engine has all operators of the program.
+    def check_engine(self, engine: str, device: str = "auto") -> None:
+        """That an engine has all operators of the program, and computes on the device.
 
         Raises:
             PlanError: it lacks one; named with its line.
+            RuntimeSetupError: it does not compute there.
         """
+        check_engine_device(engine, device)
         check_engine_runs(self.program, engine)
 
     def to_jax(self, devices: Sequence[Any] | None = None) -> JaxStep:
@@ -403,21 +410,24 @@ class Planned(PlannedData):
 
         return JaxStep(self, devices)
 
-    def to_torch(self, module: Any = None, *, compiled: bool = False) -> TorchModule:
+    def to_torch(self, module: Any = None, *, compiled: bool = False, device: str = "auto") -> TorchModule:
         """The program as a module of torch on this rank of torch.distributed; see `autoshard.exporters.torch_module`.
 
         Args:
             module: the torch module that was imported, whose names `state_dict` then has; tied tensors have several.
             compiled: whether operators between two collectives are compiled together, by `torch.compile`.
+            device: what ranks compute on: "cpu", "cuda", or "auto", which is cuda where all ranks see a CUDA device;
+                ranks of a host take its devices in turn.
 
         Raises:
             PlanError: the engine torch lacks an operator, DTensors cannot say a layout, or it is another module.
-            RuntimeSetupError: torch is not there, or another number of ranks than planned.
+            UnknownNameError: no such device.
+            RuntimeSetupError: torch is not there, another number of ranks than planned, or there is no such device.
         """
         need("torch", "to_torch")
         from autoshard.exporters.torch_module import TorchModule
 
-        return TorchModule(self, module, compiled)
+        return TorchModule(self, module, compiled, device)
 
     def dump(self, folder: str | Path, ranks: Sequence[int] | None = None) -> list[Path]:
         """Write the .ir files of the ranks (default: all) to `<folder>/rank_<r>/`; the files written."""

@@ -123,7 +123,7 @@ def calibrate(
 
 
 def _fitted(sizes: list[int], jobs: dict[int, Samples], base: Samples, where: str) -> Calibration:
-    device = fit_device("this machine", base.operators, _memory(), f"measured: {where}")
+    device = fit_device("this machine", base.operators, machine_memory(), f"measured: {where}")
     comparisons = [("operators by themselves", compare_device(device, base.operators))]
     device = fit_programs(device, base.programs)
     comparisons.append(("operators in programs", compare_programs(device, base.programs)))
@@ -131,7 +131,7 @@ def _fitted(sizes: list[int], jobs: dict[int, Samples], base: Samples, where: st
     for count in sizes:
         job, source = jobs[count], f"measured: {count} ranks, {where}"
         link = fit_link("MPI", job.collectives, source)
-        slowed = replace(device.slowed(job.turn / base.turn), memory_bytes=_memory() // count, source=source)
+        slowed = replace(device.slowed(job.turn / base.turn), memory_bytes=machine_memory() // count, source=source)
         found.append((count, Hardware(f"{count} ranks", slowed, Topology(((None, link),)))))
         comparisons.append((f"collectives of {count} ranks", compare_link(link, job.collectives)))
     return Calibration(replace(found[-1][1], name="calibrated", by_ranks=tuple(found)), tuple(comparisons))
@@ -159,7 +159,7 @@ def _job(ranks: int, quick: bool, threads: int, operators: bool) -> Samples:
     )
 
 
-def _memory() -> int:
+def machine_memory() -> int:
     """Bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

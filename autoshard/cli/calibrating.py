@@ -23,7 +23,22 @@ _DOUBTFUL = 0.4
 
 
 def calibrate(
-    ranks: Annotated[int, typer.Option("-n", "--ranks", metavar="N", help="The most ranks that jobs will have.")],
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            "--ranks",
+            metavar="N",
+            help="The most ranks that jobs will have. With --device it may be left out: as many as CUDA devices, or 1.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE",
+            help="Measure by torch instead, as the engine torch computes and sends: cuda, cpu, or auto.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -31,10 +46,15 @@ def calibrate(
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure less: done in seconds, and rougher.")] = False,
-    threads: Annotated[int, typer.Option(metavar="T", min=1, help="BLAS threads per rank, as of the jobs.")] = 1,
+    threads: Annotated[
+        int, typer.Option(metavar="T", min=1, help="BLAS threads per rank, as of the jobs; not with --device.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was fitted as JSON and nothing else.")] = False,
 ) -> None:
     """Measure this machine's MPI and operators on 2, 4, ... N ranks, fit a cost model, and save it.
+
+    With --device what torch computes on is measured: products by shape, bandwidth, attention, what starts cost, and
+    collectives among N ranks.
 
     Plans are then made for it with --hardware calibrated, or --hardware FILE.json. Measure while nothing else runs.
     """
@@ -46,7 +66,12 @@ def calibrate(
     check_file(path, making=True)
     if path.suffix != ".json":
         raise TargetError(f"cannot save to {path}: hardware is known by the ending .json of its file")
-    found = measure(ranks, quick=quick, threads=threads, tell=note)
+    if device is not None:
+        found = _of_device(device, ranks, quick, threads)
+    elif ranks is None:
+        raise TargetError("-n is missing: the most ranks that jobs will have; or measure what torch has, by --device")
+    else:
+        found = measure(ranks, quick=quick, threads=threads, tell=note)
     if not as_json:
         for title, comparisons in found.comparisons:
             _show(title, comparisons)
@@ -65,6 +90,20 @@ def calibrate(
         print_json(_record(path, name, found, doubtful=worst > _DOUBTFUL))
     else:
         typer.echo(f"saved to {path}; plan with --hardware {name}")
+
+
+def _of_device(device: str, ranks: int | None, quick: bool, threads: int) -> Calibration:
+    from autoshard.cli.target import TargetError
+    from autoshard.engines.extras import need
+    from autoshard.engines.placement import check_device
+
+    check_device(device)
+    need("torch", "calibrate --device")
+    if threads != 1:
+        raise TargetError("--threads is for BLAS of MPI ranks; leave it out with --device")
+    from autoshard.calibrate.by_torch import calibrate_device
+
+    return calibrate_device(device, ranks, quick=quick, tell=note)
 
 
 def _record(path: Path, name: str, found: Calibration, doubtful: bool) -> CalibrateRecord:

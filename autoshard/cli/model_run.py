@@ -58,6 +58,8 @@ class Prepared:
     """Where ranks record when each instruction ran; None: nowhere."""
     engine: str = "numpy"
     """What computes and communicates."""
+    device: str = "auto"
+    """What ranks of the engine torch compute on."""
     silent: bool = False
     """Whether the outcome is written down only, and not printed."""
 
@@ -70,6 +72,7 @@ def prepare(
     folder: Path,
     trace: Path | None = None,
     engine: str = "numpy",
+    device: str = "auto",
     stages: Mapping[str, Any] | None = None,
     silent: bool = False,
     **settings: Any,
@@ -103,7 +106,7 @@ def prepare(
     inputs = inputs_of(planned, model, inputs)
     wanted = wanted_of(planned, model, inputs) if check else None
     path = folder / f"{target.rpartition(':')[2]}.pickle"
-    write(Prepared(planned, inputs, wanted, trace, engine, silent), path)
+    write(Prepared(planned, inputs, wanted, trace, engine, device, silent), path)
     return path
 
 
@@ -121,7 +124,7 @@ def write(prepared: Prepared, path: Path) -> None:
         AutoshardError: what the engine finds wrong.
     """
     _make_parameters(prepared.planned)
-    prepared.planned.check_engine(prepared.engine)
+    prepared.planned.check_engine(prepared.engine, prepared.device)
     path.write_bytes(pickle.dumps(prepared))
 
 
@@ -161,7 +164,7 @@ def run(prepared: Prepared, path: Path) -> int:
     before = _values(planned, wanted)
     given = [np.array(one) for one in planned.traced.inputs(*prepared.inputs)] if before and get_rank() == 0 else []
     begun = perf_counter()
-    outputs = arrays_in(planned.run(*prepared.inputs, engine=prepared.engine))
+    outputs = arrays_in(planned.run(*prepared.inputs, engine=prepared.engine, device=prepared.device))
     seconds = perf_counter() - begun
     code = 0 if get_rank() else _report_outcome(prepared, path, outputs, seconds, before, given)
     if prepared.trace is not None:

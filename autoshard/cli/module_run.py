@@ -33,7 +33,9 @@ _TOLERANCE, _NARROW_TOLERANCE = 1e-4, 2e-2
 _SMALL = 4
 
 
-def prepare(module: Path, ranks: int, folder: Path, engine: str = "numpy", **settings: Any) -> Path:
+def prepare(
+    module: Path, ranks: int, folder: Path, engine: str = "numpy", device: str = "auto", **settings: Any
+) -> Path:
     """Plan a module for so many ranks and write it to a file in `folder`; the file.
 
     Args:
@@ -45,20 +47,22 @@ def prepare(module: Path, ranks: int, folder: Path, engine: str = "numpy", **set
     # Ranks need the plan alone: what JAX has read stays here.
     planned = replace(plan(module, devices=ranks, **settings), module=None)
     check_known(planned.traced.graph)
-    planned.check_engine(engine)
+    planned.check_engine(engine, device)
     path = folder / f"{module.stem}.pickle"
     path.write_bytes(pickle.dumps(planned))
     return path
 
 
-def run_planned(planned: Planned, check: bool, engine: str = "numpy", into: Path | None = None) -> int:
+def run_planned(
+    planned: Planned, check: bool, engine: str = "numpy", into: Path | None = None, device: str = "auto"
+) -> int:
     """Run it on the ranks that are there; the exit code: 1 if `check` finds outputs that differ, else 0.
 
     Args:
         into: a file to which rank 0 writes what came out, as JSON; then nothing is printed.
     """
     inputs, begun = random_inputs(planned.graph, SEED), perf_counter()
-    outputs = planned.run(*inputs, engine=engine)
+    outputs = planned.run(*inputs, engine=engine, device=device)
     seconds = perf_counter() - begun
     if get_rank():
         return 0
@@ -159,6 +163,6 @@ def shown_types(arrays: Sequence[np.ndarray]) -> list[str]:
 
 
 if __name__ == "__main__":
-    prepared, options = Path(sys.argv[1]), sys.argv[3:]
+    prepared, (engine, device), options = Path(sys.argv[1]), sys.argv[2:4], sys.argv[4:]
     into = prepared.with_suffix(".json") if "--json" in options else None
-    sys.exit(run_planned(pickle.loads(prepared.read_bytes()), "--check" in options, sys.argv[2], into))
+    sys.exit(run_planned(pickle.loads(prepared.read_bytes()), "--check" in options, engine, into, device))

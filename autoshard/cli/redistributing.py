@@ -220,7 +220,7 @@ def _boxes(step: Step, shape: tuple[int, ...]) -> list[str]:
         found: dict[int, list[str]] = {}
         for piece in fetched.pieces(rank, shape):
             if piece.source != rank:
-                found.setdefault(piece.source, []).append(_box(step.after, rank, piece.placed, shape))
+                found.setdefault(piece.source, []).append(_box(step.after, rank, piece.target_box, shape))
         got = ", ".join(f"{' '.join(boxes)} of {source}" for source, boxes in sorted(found.items()))
         lines.append(f"{rank} gets {got}" if got else f"{rank} has what it needs")
     return lines

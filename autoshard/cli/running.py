@@ -34,12 +34,14 @@ from autoshard.cli.planned import (
 from autoshard.cli.progress import note
 from autoshard.cli.records import RunRecord
 from autoshard.cli.target import TargetError, in_script, is_module
-from autoshard.engines.executors import check_engine
+from autoshard.engines.executors import check_engine_device
+from autoshard.engines.extras import need
+from autoshard.engines.placement import placements
 from autoshard.layout.mesh import Mesh
 from autoshard.runtime.launch import launch
 from autoshard.util.errors import RuntimeSetupError
 
-NUMPY = "numpy"
+NUMPY, DEVICE = "numpy", "auto"
 _RANKS = re.compile(r"-n\d*|--ranks(=.*)?")
 
 
@@ -121,11 +123,19 @@ def run(
         str,
         typer.Option(
             metavar="ENGINE",
-            help="Of a model or module: what computes: numpy over MPI, torch (torch.distributed with gloo), "
+            help="Of a model or module: what computes: numpy over MPI, torch (torch.distributed with gloo or NCCL), "
             "torch-compiled (with torch.compile between collectives) or xla (one process, one host device of JAX for "
             "each rank).",
         ),
     ] = NUMPY,
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="DEVICE",
+            help="Of the engine torch: what its ranks compute on: cpu, cuda (a host's devices in turn), or auto: cuda "
+            "where torch sees a CUDA device on every rank.",
+        ),
+    ] = DEVICE,
     search: Search = None,
     hardware: HardwareName = HARDWARE,
     dataset_strategy: DatasetStrategy = DATASET,
@@ -154,14 +164,23 @@ def run(
     if trace is not None:
         _check_trace(script, trace, engine)
     if not in_script(script) and not is_module(script):
-        own = {"engine": engine, "mesh": mesh, "option": option, "pipeline": pipeline, "json": as_json or None}
+        own = {
+            "engine": engine,
+            "device": device,
+            "mesh": mesh,
+            "option": option,
+            "pipeline": pipeline,
+            "json": as_json or None,
+        }
         _check_script(script, check, {**settings, **own})
         raise typer.Exit(launch(given, ranks, **options))
-    check_engine(engine)
+    check_engine_device(engine, device)
+    if device == "cuda" and hosts is None and rank_table is None:
+        _check_cuda(engine)
     if engine == "xla" and (hosts is not None or rank_table is not None):
         raise TargetError("--engine xla runs on this host's devices alone; leave out --hosts and --rank-table")
     settings["options"] = read_options(option or ())
-    settings["engine"] = engine
+    settings |= {"engine": engine, "device": device}
     if stages is not None:
         _check_stages(script, settings, trace)
         settings["stages"] = stages
@@ -208,11 +227,19 @@ def _check_stages(target: Path, settings: Mapping[str, Any], trace: Path | None)
     """That nothing else is asked of a run in stages than it can do."""
     if is_module(target):
         raise TargetError(f"--pipeline goes with a model, SCRIPT.py:NAME, not with {target}: a module has no stages")
-    usual = {"dataset_strategy": DATASET, "memory": None, "options": {}, "engine": NUMPY}
+    usual = {"dataset_strategy": DATASET, "memory": None, "options": {}, "engine": NUMPY, "device": DEVICE}
     wrong = [f"--{name.replace('_', '-')}" for name, value in usual.items() if settings[name] != value]
     wrong += ["--trace"] * (trace is not None)
     if wrong:
         raise TargetError(f"{' and '.join(wrong)}: not for a run in stages (--pipeline) yet; leave it out")
+
+
+def _check_cuda(engine: str) -> None:
+    """That torch sees a CUDA device on this host, whose ranks are to compute on one."""
+    need("torch", f"the engine {engine}")
+    from autoshard.engines.torch_devices import seen
+
+    placements("cuda", [seen()])
 
 
 def _check_trace(target: Path, folder: Path, engine: str) -> None:
@@ -269,7 +296,7 @@ def on_devices(arguments: list[str], timeout: float | None) -> int:
 
 def _check_script(script: Path, check: bool, given: Mapping[str, Any]) -> None:
     """That nothing is asked of a script which only a model or a module can do."""
-    usual = {"hardware": HARDWARE, "dataset_strategy": DATASET, "micro_batches": 1, "engine": NUMPY}
+    usual = {"hardware": HARDWARE, "dataset_strategy": DATASET, "micro_batches": 1, "engine": NUMPY, "device": DEVICE}
     wrong = [f"--{name.replace('_', '-')}" for name, value in given.items() if value != usual.get(name)]
     if wrong:
         raise TargetError(
@@ -290,7 +317,7 @@ def _prepared_module(
 
     over = _mesh(mesh, ranks) if mesh is not None else None
     path = module_run.prepare(module, ranks, folder, mesh=over, **settings)
-    return [module_run.__file__, str(path), settings["engine"], *["--check"] * check]
+    return [module_run.__file__, str(path), settings["engine"], settings["device"], *["--check"] * check]
 
 
 def _prepared_model(

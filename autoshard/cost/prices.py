@@ -19,8 +19,8 @@ from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import size_of
 from autoshard.partition.manual import is_together
-from autoshard.redistribute.digits import apart
 from autoshard.redistribute.planner import evened, is_cut, plan_steps
+from autoshard.redistribute.positions import uncovered
 from autoshard.util.memo import Memo
 from costmodel import Hardware, grouped_seconds, operator_seconds
 
@@ -170,7 +170,7 @@ def _held(before: Layout, after: Layout, of: TensorType) -> int:
 def rounds_at_least(before: Layout, after: Layout) -> int:
     """How many messages must follow each other where any must be sent: each at most doubles the number of ranks on
     which a block can depend, and a block depends on as many as have different parts or terms of it."""
-    ranks = size_of(apart(before.partial, after.partial))
+    ranks = size_of(uncovered(before.partial, after.partial))
     for old, new in zip(before.parts, after.parts, strict=True):
         ranks *= -(-old // new)
     return max(1, (ranks - 1).bit_length())

@@ -10,6 +10,7 @@ import numpy as np
 from autoshard.engines.check import check_runs
 from autoshard.engines.extras import need
 from autoshard.engines.kernels import COMPILED, ENGINES, kernels_of
+from autoshard.engines.placement import check_device, placements
 from autoshard.engines.text import write
 from autoshard.partition.program import Program
 from autoshard.runtime.comm import Comm
@@ -39,6 +40,24 @@ def check_engine(engine: str) -> None:
         raise UnknownNameError(f"unknown engine {engine!r}{hint}; known are {', '.join(ENGINES)}")
 
 
+def check_engine_device(engine: str, device: str) -> None:
+    """Check that an engine computes on a device that can be asked for; whether there is one only its ranks see.
+
+    Raises:
+        UnknownNameError: there is no such engine, or device.
+        RuntimeSetupError: the engine computes on others.
+    """
+    check_engine(engine)
+    check_device(device)
+    if engine == "numpy" and device == "cuda":
+        raise RuntimeSetupError("the engine numpy computes on CPUs; for device 'cuda' take the engine torch")
+    if engine == "xla" and device != "auto":
+        raise RuntimeSetupError(
+            f"the engine xla computes on the devices that JAX has, not on device {device!r}; leave it out, and set "
+            "JAX_PLATFORMS to choose between them"
+        )
+
+
 def check_engine_runs(program: Program, engine: str) -> None:
     """Check, before ranks are started, that an engine is there and runs all operators of a program.
 
@@ -55,19 +74,19 @@ def check_engine_runs(program: Program, engine: str) -> None:
         write(program)
 
 
-def executor_of(program: Program, comm: Comm, engine: str) -> Runs:
-    """What runs a program on the ranks that `comm` hosts, by the engine's name.
+def executor_of(program: Program, comm: Comm, engine: str, device: str = "auto") -> Runs:
+    """What runs a program on the ranks that `comm` hosts, by the engine's name, and on which device.
 
     Raises:
-        UnknownNameError: there is no such engine.
+        UnknownNameError: there is no such engine, or device.
         PlanError: the engine lacks an operator of the program.
         RuntimeSetupError: packages or devices that it needs are not there.
     """
-    check_engine(engine)
+    check_engine_device(engine, device)
     if engine == "numpy":
         return Executor(program, comm)
     if engine in ("torch", COMPILED):
-        return _torch(program, comm, engine == COMPILED)
+        return _torch(program, comm, engine == COMPILED, device)
     need("jax", "the engine xla")
     if len(comm.ranks) < comm.world:
         raise RuntimeSetupError(
@@ -79,12 +98,16 @@ def executor_of(program: Program, comm: Comm, engine: str) -> Runs:
     return XlaRun(program)
 
 
-def _torch(program: Program, comm: Comm, compiled: bool) -> Runs:
+def _torch(program: Program, comm: Comm, compiled: bool, device: str) -> Runs:
     need("torch", "the engine torch")
-    if len(comm.ranks) < comm.world or (compiled and comm.world == 1):
-        from autoshard.engines.torch_engine import TorchRun
+    from autoshard.engines.torch_devices import seen
+    from autoshard.engines.torch_engine import TorchRun
 
-        return TorchRun(program, comm, compiled)
+    if len(comm.ranks) < comm.world:
+        return TorchRun(program, comm, compiled, device)
+    (placement,) = placements(device, [seen()])
+    if comm.world == 1 and (compiled or not placement.is_cpu):
+        return TorchRun(program, comm, compiled, device)
     if compiled:
         raise RuntimeSetupError(
             f"the engine {COMPILED} compiles what one rank runs in a process of its own, but all {comm.world} ranks "
@@ -92,4 +115,4 @@ def _torch(program: Program, comm: Comm, compiled: bool) -> Runs:
         )
     from autoshard.engines.local_run import LocalRun
 
-    return LocalRun(program, kernels_of("torch"))
+    return LocalRun(program, kernels_of("torch", placement.device))

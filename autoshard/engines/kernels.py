@@ -110,17 +110,24 @@ class Kernels:
         return known.cast(known.final(self.space.raw(part)), kind)
 
 
-@cache
-def kernels_of(engine: str) -> Kernels:
+def kernels_of(engine: str, device: str = "cpu") -> Kernels:
     """The kernels of an engine by its name, torch or xla.
+
+    Args:
+        device: of torch, on which device constants are made, by torch's name; what XLA makes lies where it computes.
 
     Raises:
         UnknownNameError: there is no such engine, or it has none: numpy's operators are what they are.
     """
+    return _kernels(engine, device)
+
+
+@cache
+def _kernels(engine: str, device: str) -> Kernels:
     if engine == "torch":
         from autoshard.engines import torch_library
 
-        return Kernels(engine, torch_library, of_torch())
+        return Kernels(engine, torch_library.on(device), of_torch())
     if engine == "xla":
         from autoshard.engines import jax_library
 

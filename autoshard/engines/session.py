@@ -27,12 +27,12 @@ class Session(Generic[P]):
 
     `load` cuts the parameters' present values into blocks, `step` and `call` run the program, `store` puts
     the updated parameters together again. Under MPI all ranks call each of them together. `engine` is what runs the
-    program: numpy, torch or xla.
+    program: numpy, torch or xla; `device` what torch's ranks compute on (`engines.placement.DEVICES`).
     """
 
-    def __init__(self, planned: P, comm: Comm, engine: str = "numpy") -> None:
+    def __init__(self, planned: P, comm: Comm, engine: str = "numpy", device: str = "auto") -> None:
         self.planned, self.traced, self.comm = planned, planned.traced, comm
-        self.executor = executor_of(planned.program, comm, engine)
+        self.executor = executor_of(planned.program, comm, engine, device)
         self.program = planned.program
         graph = planned.graph
         self._data = tuple(i for i, role in enumerate(graph.roles) if role == DATA)

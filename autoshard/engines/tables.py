@@ -29,7 +29,7 @@ def boxes(one: Collective) -> Table:
         whole = tuple(size * parts for size, parts in zip(local, step.before.parts, strict=True))
         return tuple(
             tuple(
-                (piece.source, _box(piece.taken), _box(piece.placed), piece.adds)
+                (piece.source, _box(piece.source_box), _box(piece.target_box), piece.adds)
                 for piece in step.fetched.pieces(rank, whole)
             )
             for rank in ranks
@@ -64,7 +64,7 @@ def _of_window(step: WindowStep, rank: int, shape: Sequence[int]) -> Iterator[Pi
 def _kept(step: Step, rank: int, shape: tuple[int, ...]) -> Iterator[Piece]:
     """The box that stays in a rank's term: found by numbering the elements of its block."""
     numbered = np.arange(1, int(np.prod(shape)) + 1).reshape(shape)
-    term = step.keeping.term(numbered, rank)
+    term = step.to_partial.partial_block(numbered, rank)
     held = np.argwhere(term)
     if not len(held):
         return

@@ -305,7 +305,7 @@ class Writer:
         step = one.step
         shape = one.result.local.shape if isinstance(step, WindowStep) else step.after.local_shape(one.of.shape)
         wide = ""
-        if isinstance(step, Step) and step.fetched is not None and step.fetched.ended:
+        if isinstance(step, Step) and step.fetched is not None and step.fetched.reduced:
             kind = accumulator(one.of.dtype.numpy)
             wide = f", {step.before.reduction!r}, {kind.name!r}"
         return f"c.boxes({name}, {shape!r}, {self.table(boxes(one), 'BOXES')}{wide})"

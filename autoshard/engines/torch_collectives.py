@@ -1,5 +1,10 @@
 """Collectives of `torch.distributed` as the text of a program calls them, and its loops and branches, on one rank.
 
+Tensors lie on the rank's device, and what is sent on the `wire`: the same device where the backend moves it (gloo on
+CPUs, NCCL on CUDA devices of their own), else the host's memory, with a copy there and one back. What the backends lack
+is done by what both have: narrow floats, bools and small whole numbers are reduced as wider types, largest and least
+floats by gathering, and what only moves goes as bytes.
+
 This file needs numpy and torch, and files that need no more: exported code carries it.
 """
 
@@ -8,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import torch
@@ -41,11 +46,21 @@ _GROUPS: WeakKeyDictionary[Any, dict[tuple[int, ...], Any]] = WeakKeyDictionary(
 it: threads of a group that outlives `destroy_process_group` may end the process when Python ends."""
 
 
-class TorchCollectives(MeshQueries):
-    """`c` of a text on one rank. Each collective begins without waiting and gives what waits and returns its result."""
+_MET: WeakSet[Any] = WeakSet()
+"""Torch's groups of all ranks over which something was sent on another wire than CPUs."""
 
-    def __init__(self, grid: Grid, rank: int) -> None:
+
+class TorchCollectives(MeshQueries):
+    """`c` of a text on one rank. Each collective begins without waiting and gives what waits and returns its result.
+
+    Args:
+        device: where the rank computes, by torch's name.
+        wire: where lies what it sends.
+    """
+
+    def __init__(self, grid: Grid, rank: int, device: str = "cpu", wire: str = "cpu") -> None:
         super().__init__(grid)
+        self._device, self._wire = torch.device(device), torch.device(wire)
         self._rank, self.done = rank, []
         self._rows_of: dict[Axes, tuple[int, ...]] = {}
         """`done`: what was done, as (kind, ranks of the group, elements), for checks."""
@@ -55,7 +70,13 @@ class TorchCollectives(MeshQueries):
         return _GROUPS.setdefault(dist.group.WORLD, {})
 
     def prepare(self, over: Sequence[Axes]) -> None:
-        """Make torch's groups for all axes of a text, on all ranks in one order; groups serve all texts."""
+        """Make torch's groups for all axes of a text, on all ranks in one order; groups serve all texts.
+
+        On another wire than CPUs all ranks meet once: messages from rank to rank wait for all ranks if they come first.
+        """
+        if self._wire.type != "cpu" and dist.group.WORLD not in _MET:
+            dist.all_reduce(torch.zeros(1, device=self._wire))
+            _MET.add(dist.group.WORLD)
         for axes in over:
             for row in self.grid.rows(axes):
                 members = tuple(sorted(row))
@@ -66,6 +87,18 @@ class TorchCollectives(MeshQueries):
         """Torch's group that this rank is in, and its members in the order of the axes (torch sorts them)."""
         row = self._row(axes)
         return self._groups[tuple(sorted(row))], row
+
+    def _sent(self, x: Any) -> Any:
+        """A copy on the wire."""
+        return x.to(self._wire, copy=True, memory_format=torch.contiguous_format)
+
+    def _on_wire(self, x: Any) -> Any:
+        """The same on the wire, where its memory lies in order; no copy where it does already."""
+        return x.contiguous().to(self._wire)
+
+    def _home(self, x: Any, kind: Any) -> Any:
+        """What came, of a type that it is narrowed to, on the rank's device."""
+        return x.to(kind).to(self._device)
 
     def _log(self, kind: str, row: Sequence[int], raw: Any) -> None:
         self.done.append((kind, tuple(row), raw.numel()))
@@ -99,28 +132,27 @@ class TorchCollectives(MeshQueries):
     def _all_reduce(self, x: Any, axes: Axes, op: str) -> Finish:
         group, row = self.group_of(axes)
         self._log("all_reduce", row, x)
-        if op in ("max", "min") and x.dtype.is_floating_point:
+        if _is_gathered(op, x.dtype):
             return self._gathered(x, axes, op)
-        wide = _widened(x)
-        sent = wide.clone(memory_format=torch.contiguous_format)
-        work = dist.all_reduce(sent, _op(op), group=group, async_op=True)
-        return lambda: _finished(work, lambda: _narrowed(sent, x.dtype))
+        sent = self._sent(_widened(x))
+        work = dist.all_reduce(_reals(sent), _op(op), group=group, async_op=True)
+        return lambda: _finished(work, lambda: self._home(sent, x.dtype))
 
     def _gathered(self, x: Any, axes: Axes, op: str) -> Finish:
-        """The largest or least of floats: gloo's own loses NaN by the order of ranks."""
+        """What no backend reduces as numpy does, reduced by each rank."""
         finish = self._rows(x, axes)
-        return lambda: (torch.amax if op == "max" else torch.amin)(finish(), 0)
+        return lambda: _reduced(finish(), op)
 
     def _rows(self, x: Any, axes: Axes) -> Finish:
         """The blocks of a group stacked, in the order of the axes."""
         group, row = self.group_of(axes)
-        sent = _bytes(x.contiguous())
-        got = torch.empty((len(row) * sent.numel(),), dtype=sent.dtype)
+        sent = self._on_wire(_bytes(x.contiguous()))
+        got = sent.new_empty((len(row) * sent.numel(),))
         work = dist.all_gather_single(got, sent.reshape(-1), group=group, async_op=True)
 
         def stacked() -> Any:
             rows = _in_order(got.reshape(len(row), -1), _order(row))
-            return rows.view(x.dtype).reshape(len(row), *x.shape)
+            return rows.view(x.dtype).reshape(len(row), *x.shape).to(self._device)
 
         return lambda: _finished(work, stacked)
 
@@ -133,23 +165,24 @@ class TorchCollectives(MeshQueries):
         group, row = self.group_of(axes)
         self._log("reduce_scatter", row, x)
         pieces = torch.stack(_widened(x).chunk(len(row), dim))
-        if op in ("max", "min") and x.dtype.is_floating_point:
+        if _is_gathered(op, x.dtype):
             finish = self._exchanged(pieces, axes)
-            return lambda: _narrowed((torch.amax if op == "max" else torch.amin)(finish(), 0), x.dtype)
-        sent = _in_order(pieces, _inverse(row))
+            return lambda: _reduced(finish(), op).to(x.dtype)
+        sent = self._on_wire(_in_order(pieces, _inverse(row)))
         got = torch.empty_like(sent[0])
-        work = dist.reduce_scatter_single(got.view(-1), sent.view(-1), _op(op), group=group, async_op=True)
-        return lambda: _finished(work, lambda: _narrowed(got, x.dtype))
+        flat, parts = _reals(got).view(-1), _reals(sent).view(-1)
+        work = dist.reduce_scatter_single(flat, parts, _op(op), group=group, async_op=True)
+        return lambda: _finished(work, lambda: self._home(got, x.dtype))
 
     def _exchanged(self, pieces: Any, axes: Axes) -> Finish:
         """Piece j of dim 0 to member j; what arrives is stacked in the order of the axes."""
         group, row = self.group_of(axes)
-        sent = _bytes(_in_order(pieces, _inverse(row))).reshape(len(row), -1)
+        sent = self._on_wire(_bytes(_in_order(pieces, _inverse(row))).reshape(len(row), -1))
         got = torch.empty_like(sent)
         work = dist.all_to_all_single(got, sent, group=group, async_op=True)
 
         def stacked() -> Any:
-            return _in_order(got, _order(row)).view(pieces.dtype).reshape(pieces.shape)
+            return _in_order(got, _order(row)).view(pieces.dtype).reshape(pieces.shape).to(self._device)
 
         return lambda: _finished(work, stacked)
 
@@ -207,7 +240,7 @@ class TorchCollectives(MeshQueries):
             self._log("permute", range(self.grid.size), x)
         got = self._exchange(sends, counts, x.dtype)
         kind = getattr(torch, wide) if wide else x.dtype
-        block = torch.zeros(shape, dtype=kind)
+        block = x.new_zeros(shape, dtype=kind)
         combine = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum, "prod": torch.mul}[op]
         used = dict.fromkeys(got, 0)
         for source, taken, placed, adds in table[self._rank]:
@@ -223,15 +256,14 @@ class TorchCollectives(MeshQueries):
 
     def _exchange(self, sends: dict[int, Any], counts: dict[int, int], kind: Any) -> dict[int, Any]:
         """A message to each of `sends`, and one of so many elements from each of `counts`; all ranks take part."""
-        got = {source: torch.empty(count, dtype=kind) for source, count in counts.items()}
-        flat = {target: _bytes(part.contiguous().reshape(-1)) for target, part in sends.items()}
-        into = {source: _bytes(part) for source, part in got.items()}
-        works = [dist.irecv(part, source) for source, part in into.items()]
-        works += [dist.isend(part, target) for target, part in flat.items()]
-        for work in works:
-            if work is not None:
-                work.wait()
-        return got
+        got = {source: torch.empty(count, dtype=kind, device=self._wire) for source, count in counts.items()}
+        flat = {target: self._on_wire(_bytes(part.contiguous().reshape(-1))) for target, part in sends.items()}
+        asked = [dist.P2POp(dist.irecv, _bytes(part), source) for source, part in got.items() if part.numel()]
+        asked += [dist.P2POp(dist.isend, part, target) for target, part in flat.items() if part.numel()]
+        # Begun together: NCCL would wait for ever where two ranks each send before they receive.
+        for work in dist.batch_isend_irecv(asked) if asked else ():
+            work.wait()
+        return {source: part.to(self._device) for source, part in got.items()}
 
     def fit(self, x: Any, shape: tuple[int, ...]) -> Any:
         made = x.new_zeros(shape)
@@ -244,7 +276,7 @@ class TorchCollectives(MeshQueries):
         return functions[ways[self._rank]](*operands)
 
     def rank(self, counts: bool) -> Any:
-        return torch.tensor(np.asarray(self._rank if counts else 0, np.uint32))
+        return torch.tensor(np.asarray(self._rank if counts else 0, np.uint32), device=self._device)
 
 
 def _taken(x: Any, box: Box) -> Any:
@@ -273,7 +305,7 @@ def _inverse(row: Sequence[int]) -> list[int]:
 
 def _in_order(rows: Any, order: list[int]) -> Any:
     """The rows of a tensor in that order; the tensor itself where they lie so."""
-    return rows if order == [*range(len(order))] else rows.index_select(0, torch.tensor(order))
+    return rows if order == [*range(len(order))] else rows.index_select(0, torch.tensor(order, device=rows.device))
 
 
 def _pieces(x: Any, count: int, dim: int) -> Any:
@@ -298,8 +330,23 @@ def _op(name: str) -> Any:
     return getattr(dist.ReduceOp, known[name])
 
 
+def _is_gathered(op: str, kind: Any) -> bool:
+    """Whether ranks gather and reduce themselves: the largest and least of floats, of which gloo loses NaN by the order
+    of ranks, and products of complex numbers, which no backend has."""
+    return kind.is_complex if op == "prod" else op != "sum" and kind.is_floating_point
+
+
+def _reduced(rows: Any, op: str) -> Any:
+    return {"max": torch.amax, "min": torch.amin, "prod": torch.prod}[op](rows, 0)
+
+
+def _reals(x: Any) -> Any:
+    """Complex numbers as pairs: sums are those of each part."""
+    return torch.view_as_real(x) if x.dtype.is_complex else x
+
+
 def _widened(x: Any) -> Any:
-    """What gloo reduces: narrow floats as f32 as on all engines, bools as bytes, small whole numbers as i32."""
+    """What backends reduce: narrow floats as f32 as on all engines, bools as bytes, small whole numbers as i32."""
     if x.dtype == torch.bool:
         return x.to(torch.uint8)
     if x.dtype.is_floating_point and x.dtype.itemsize < torch.float32.itemsize:
@@ -308,10 +355,6 @@ def _widened(x: Any) -> Any:
     return x.to(small[x.dtype]) if x.dtype in small else x
 
 
-def _narrowed(x: Any, to: Any) -> Any:
-    return x if x.dtype == to else x.to(to)
-
-
 def _bytes(x: Any) -> Any:
-    """The same memory as bytes: gloo moves few types, and bytes always."""
+    """The same memory as bytes: backends move few types, and bytes always."""
     return x.reshape(-1).view(torch.uint8) if x.numel() else x.reshape(-1).to(torch.uint8)

@@ -1,12 +1,13 @@
 """The text of a program on torch: each rank is a process, operators are torch's, collectives torch.distributed's.
 
 Ranks find each other through the Comm that they are started with (`TorchRun(program, comm)`): its rank 0 makes a store
-and tells the others where: a file, on one host. Backend is gloo, on CPUs.
+and tells the others where: a file, on one host. They compute on CPUs, or on CUDA devices (`placement.py`).
 """
 
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import socket
 import sys
@@ -16,13 +17,13 @@ from uuid import uuid4
 
 import numpy as np
 
-from autoshard.engines import torch_library as library
 from autoshard.engines.check import check_runs
-from autoshard.engines.extras import need
 from autoshard.engines.kernels import kernels_of
+from autoshard.engines.placement import Placement, Seen, placements
 from autoshard.engines.stretches import Stretched
 from autoshard.engines.text import write
 from autoshard.engines.torch_collectives import TorchCollectives
+from autoshard.engines.torch_devices import exact, seen, settle
 from autoshard.engines.torch_kernels import kernels_on
 from autoshard.layout.mesh import Mesh
 from autoshard.partition.program import Program
@@ -37,26 +38,34 @@ TIMEOUT = timedelta(minutes=30)
 """How long a collective waits for other ranks: gloo's default (torch.distributed.init_process_group)."""
 
 
-def join_world(comm: Comm, timeout: timedelta = TIMEOUT) -> None:
-    """Make torch's group of all ranks, unless there is one.
+def join_world(comm: Comm, device: str | Placement = "auto", timeout: timedelta = TIMEOUT) -> Placement:
+    """Make torch's group of all ranks, unless there is one; where this rank computes: on `device`, or as chosen before.
 
     Raises:
-        RuntimeSetupError: torch has a group of another size or rank already, or one of another backend than gloo.
+        UnknownNameError: no such device.
+        RuntimeSetupError: there is no such device on a rank, or torch has a group already, of another size or rank, or
+            of a backend that does not move what lies on the device.
     """
     import torch.distributed as dist
 
     (rank,) = comm.ranks
+    known = [Seen.of_data(json.loads(one)) for one in _told_by_all(comm, json.dumps(seen().as_data()))]
+    chosen = device if isinstance(device, Placement) else None
+    placement = chosen or placements(str(device), known)[rank]
     if dist.is_initialized():
-        check_backend()
+        placement = chosen or placement.through(str(dist.get_backend_config()))
         if (dist.get_rank(), dist.get_world_size()) != (rank, comm.world):
             raise RuntimeSetupError(
                 f"torch.distributed has rank {dist.get_rank()} of {dist.get_world_size()}, but this process is rank "
                 f"{rank} of {comm.world}"
             )
-        return
-    store = _file_store(comm) if _on_one_host(comm) else _open_store(comm, timeout)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=comm.world, timeout=timeout)
+        settle(placement)
+        return placement
+    settle(placement)
+    store = _file_store(comm) if len({one.host for one in known}) == 1 else _open_store(comm, timeout)
+    dist.init_process_group(placement.backend, store=store, rank=rank, world_size=comm.world, timeout=timeout)
     leave_at_exit()
+    return placement
 
 
 def leave_at_exit() -> None:
@@ -72,27 +81,6 @@ def _leave() -> None:
 
     if dist.is_initialized() and not hasattr(sys, "last_value"):
         dist.destroy_process_group()
-
-
-def check_backend() -> None:
-    """Check that the group of all ranks moves tensors of CPUs by gloo.
-
-    Types are never what a backend lacks: what gloo does not reduce or move, bfloat16 say, goes as a wider type or as
-    bytes. Of other backends nobody knows that here.
-
-    Raises:
-        RuntimeSetupError: it has another backend for CPUs, or none.
-    """
-    import torch.distributed as dist
-
-    told = str(dist.get_backend_config())
-    backends = dict(one.split(":", 1) for one in told.split(",") if ":" in one)
-    if backends.get("cpu") != "gloo":
-        raise RuntimeSetupError(
-            f"torch.distributed was started with backend {told!r}, but the engine torch computes on CPUs and sends by "
-            "gloo (bfloat16 and other types that it lacks as bytes, or wider); call "
-            "torch.distributed.init_process_group('gloo'), or leave that to autoshard"
-        )
 
 
 def _file_store(comm: Comm) -> Any:
@@ -128,11 +116,13 @@ def _told(comm: Comm, text: str | None) -> str:
     return found.tobytes().decode().strip()
 
 
-def _on_one_host(comm: Comm) -> bool:
-    name = np.frombuffer(socket.gethostname().encode()[:64].ljust(64), np.uint8)[None]
-    mesh = Mesh.flat(comm.world)
-    (names,) = comm.all_gather([name], mesh.groups(mesh.all_axes), 0)
-    return bool((names == names[0]).all())
+def _told_by_all(comm: Comm, text: str) -> list[str]:
+    """The texts of all ranks, in order, on every rank."""
+    mesh, lengths = Mesh.flat(comm.world), [np.array([[len(text.encode())]])]
+    (counts,) = comm.all_gather(lengths, mesh.groups(mesh.all_axes), 0)
+    row = np.frombuffer(text.encode().ljust(int(counts.max())), np.uint8)[None]
+    (rows,) = comm.all_gather([row], mesh.groups(mesh.all_axes), 0)
+    return [one.tobytes().decode().strip() for one in rows]
 
 
 class TorchRun:
@@ -140,32 +130,29 @@ class TorchRun:
 
     Args:
         compiled: whether operators between two collectives are compiled together, by `torch.compile`.
+        device: what it computes on: "cpu", "cuda", or "auto", which is cuda where all ranks see a CUDA device; or a
+            Placement, which is taken as it is.
 
     Raises:
         PlanError: an operator that the engine lacks.
-        RuntimeSetupError: torch is not there, or has another group already.
+        RuntimeSetupError: torch is not there, or has another group already, or there is no such device.
     """
 
-    def __init__(self, program: Program, comm: Comm, compiled: bool = False) -> None:
-        need("torch", "the engine torch")
-        import torch
-
+    def __init__(self, program: Program, comm: Comm, compiled: bool = False, device: str | Placement = "auto") -> None:
         check_runs(program, kernels_of("torch"))
-        torch.set_num_threads(1)
-        join_world(comm)
+        self.placement = join_world(comm, device)
         (rank,) = comm.ranks
         self.program, self.text = program, Stretched(program).text() if compiled else write(program)
-        self.collectives = TorchCollectives(self.text.grid, rank)
+        self.collectives = TorchCollectives(self.text.grid, rank, self.placement.device, self.placement.wire)
         self.collectives.prepare(self.text.axes)
-        self._kernels = kernels_on(rank, compiled)
+        self._kernels = kernels_on(rank, self.placement.device, compiled)
 
     def consume(self, inputs: list[Parts]) -> list[Parts]:
         """Blocks in, blocks out: for each input, and output, the array of this rank. Empties the list."""
-        import torch
-
+        library = self._kernels.library
         blocks = [library.tensor(part) for (part,) in inputs]
         inputs.clear()
-        with torch.no_grad():
+        with exact(self.placement):
             made = self.text.step(self._kernels, self.collectives, self.text.constants, *blocks)
         return [[library.to_numpy(one)] for one in made]
 

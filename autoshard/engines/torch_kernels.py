@@ -27,6 +27,8 @@ class TorchKernels(TorchControl):
 
     def __init__(self, rank: int, kernels: Kernels) -> None:
         self._rank, self._kernels = rank, kernels
+        self.library: Any = kernels.library
+        """What makes tensors of the rank's device."""
 
     def __getattr__(self, name: str) -> Callable:
         op = lookup(name)
@@ -91,9 +93,9 @@ def _lies(raw: torch.Tensor) -> Any:
     return raw.shape, raw.stride(), raw.dtype
 
 
-def kernels_on(rank: int, compiled: bool) -> TorchKernels:
-    """`k` of a text on a rank; of a text with stretches these are compiled."""
-    return (CompiledKernels if compiled else TorchKernels)(rank, kernels_of("torch"))
+def kernels_on(rank: int, device: str, compiled: bool) -> TorchKernels:
+    """`k` of a text on a rank that computes on a device; of a text with stretches these are compiled."""
+    return (CompiledKernels if compiled else TorchKernels)(rank, kernels_of("torch", device))
 
 
 __all__ = ["CompiledKernels", "TorchKernels", "kernels_on"]

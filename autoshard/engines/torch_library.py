@@ -1,6 +1,9 @@
 """PyTorch's tensors for a Namespace. Functions that torch does not name itself are those of its `torch._numpy`.
 
-This file needs numpy, ml_dtypes (for bfloat16 alone) and torch: exported code carries it.
+The module's own functions are for CPUs; `on(device)` gives them for another device, on which they make what they make
+of numpy's arrays. What is made beside tensors (positions, say) lies where these lie.
+
+This file needs numpy, ml_dtypes (for bfloat16 alone) and torch.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache, reduce
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -78,6 +82,19 @@ def array(value: np.ndarray) -> torch.Tensor:
         bits = np.int16 if value.dtype.itemsize == 2 else np.uint8
         return torch.from_numpy(value.view(bits).copy()).view(of)
     return torch.from_numpy(value.copy())
+
+
+def on(device: str) -> Any:
+    """The library for tensors of a device, by torch's name of it."""
+    known = {key: one for key, one in globals().items() if not key.startswith("__")}
+    if device == "cpu":
+        return SimpleNamespace(**known)
+    placed: dict[str, Callable] = {
+        "array": lambda value: array(value).to(device),
+        "tensor": lambda value: tensor(value).to(device),
+        "repeated": lambda count, step, raws: repeated(count, step, raws, device),
+    }
+    return SimpleNamespace(**{**known, **placed})
 
 
 def tensor(value: np.ndarray) -> torch.Tensor:
@@ -156,10 +173,10 @@ def get(raw: torch.Tensor, index: Any) -> torch.Tensor:
 def set(raw: torch.Tensor, index: Any, part: torch.Tensor) -> torch.Tensor:
     made = raw.clone(memory_format=torch.contiguous_format)
     if _has_backward(index):
-        places = torch.arange(raw.numel()).reshape(raw.shape)
+        places = torch.arange(raw.numel(), device=raw.device).reshape(raw.shape)
         made.view(-1)[get(places, index)] = part
     else:
-        made[_indices(index)] = part
+        made[_indices(index, raw.device)] = part
     return made
 
 
@@ -168,17 +185,19 @@ def _argsort(raw: torch.Tensor, axis: int, stable: bool) -> torch.Tensor:
 
 
 def at(ufunc: str, raw: torch.Tensor, index: Any, part: torch.Tensor) -> torch.Tensor:
-    places = torch.arange(raw.numel()).reshape(raw.shape)[_indices(index)]
+    places = torch.arange(raw.numel(), device=raw.device).reshape(raw.shape)[_indices(index, raw.device)]
     values = part.broadcast_to(places.shape).reshape(-1)
     flat = raw.reshape(-1).clone()
     by = {"add": "sum", "multiply": "prod", "maximum": "amax", "minimum": "amin"}[ufunc]
     return flat.scatter_reduce(0, places.reshape(-1), values, by, include_self=True).reshape(raw.shape)
 
 
-def repeated(count: int, step: Callable[[Any, tuple], tuple], raws: tuple[torch.Tensor, ...]) -> tuple:
+def repeated(
+    count: int, step: Callable[[Any, tuple], tuple], raws: tuple[torch.Tensor, ...], device: str = "cpu"
+) -> tuple:
     """`raws` after that many steps, each of its number and what the one before it has left."""
     for turn in range(count):
-        raws = step(torch.tensor(turn), raws)
+        raws = step(torch.tensor(turn, device=device), raws)
     return raws
 
 
@@ -187,15 +206,15 @@ def _has_backward(index: Any) -> bool:
     return any(isinstance(one, slice) and (one.step or 1) < 0 for one in items)
 
 
-def _indices(index: Any) -> Any:
-    """Numbers that index, as torch takes them: of 64 bits."""
+def _indices(index: Any, device: torch.device) -> Any:
+    """Numbers that index tensors of a device, as torch takes them: of 64 bits."""
     items = index if isinstance(index, tuple) else (index,)
-    return tuple(_index(one) for one in items)
+    return tuple(_index(one, device) for one in items)
 
 
-def _index(one: Any) -> Any:
+def _index(one: Any, device: torch.device) -> Any:
     if isinstance(one, list | range | np.ndarray):
-        one = torch.as_tensor(np.asarray(one))
+        one = torch.as_tensor(np.asarray(one), device=device)
     if isinstance(one, torch.Tensor) and one.dtype != torch.bool:
         return one.to(torch.int64)
     return one
@@ -203,7 +222,7 @@ def _index(one: Any) -> Any:
 
 def _forward(raw: torch.Tensor, index: Any) -> tuple[torch.Tensor, Any]:
     """The same element by steps forward: torch knows no others."""
-    items = list(_indices(index))
+    items = list(_indices(index, raw.device))
     if not _has_backward(tuple(items)):
         return raw, tuple(items)
     taken = sum(map(_dims_of, items))
@@ -213,7 +232,8 @@ def _forward(raw: torch.Tensor, index: Any) -> tuple[torch.Tensor, Any]:
     dim = 0
     for i, one in enumerate(items):
         if isinstance(one, slice) and (one.step or 1) < 0:
-            raw = raw.index_select(dim, torch.tensor(range(raw.shape[dim])[one], dtype=torch.int64))
+            places = torch.tensor(range(raw.shape[dim])[one], dtype=torch.int64, device=raw.device)
+            raw = raw.index_select(dim, places)
             items[i] = slice(None)
         dim += _dims_of(one)
     return raw, tuple(items)

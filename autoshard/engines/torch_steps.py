@@ -5,6 +5,7 @@ The text of the program is a generator then; all else is as in `torch_engine`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -14,8 +15,10 @@ import torch.distributed as dist
 from autoshard.engines.check import check_runs
 from autoshard.engines.kernels import kernels_of
 from autoshard.engines.pausing import PausingStretched, PausingWriter
+from autoshard.engines.placement import Placement, Seen, placements
 from autoshard.engines.torch_collectives import TorchCollectives
-from autoshard.engines.torch_engine import check_backend, join_world, leave_at_exit
+from autoshard.engines.torch_devices import seen, settle
+from autoshard.engines.torch_engine import join_world, leave_at_exit
 from autoshard.engines.torch_kernels import kernels_on
 from autoshard.ir.graph import Node
 from autoshard.partition.program import Compute, Instruction, Program, Register
@@ -23,23 +26,23 @@ from autoshard.runtime.mpi import default_comm
 from autoshard.util.errors import RuntimeSetupError
 
 
-def rank_of(world: int) -> int:
-    """The rank that this process is of `torch.distributed`, which is started if need be.
+def joined(world: int, device: str | Placement = "auto") -> Placement:
+    """Where this process computes as a rank of `torch.distributed`, which is started if need be: on `device`, or as
+    chosen before.
 
     Ranks are those of a group that there is, of torchrun, or of mpiexec (as `autoshard run` starts them).
 
     Raises:
-        RuntimeSetupError: there are not `world` of them.
+        UnknownNameError: no such device.
+        RuntimeSetupError: there are not `world` of them, or there is no such device.
     """
     if dist.is_initialized():
-        check_backend()
+        placement = _of_group(device)
     elif dist.is_torchelastic_launched():
-        dist.init_process_group("gloo")
-        leave_at_exit()
+        placement = _of_torchrun(device)
     else:
         comm = default_comm(world)
-        if len(comm.ranks) < world or world == 1:
-            join_world(comm)
+        placement = join_world(comm, device) if len(comm.ranks) < world or world == 1 else Placement()
     running = dist.get_world_size() if dist.is_initialized() else 1
     if running != world:
         raise RuntimeSetupError(
@@ -47,7 +50,34 @@ def rank_of(world: int) -> int:
             f"with `torchrun --nproc-per-node {world} SCRIPT.py` or `autoshard run -n {world} SCRIPT.py`, or plan for "
             f"{running}"
         )
-    return dist.get_rank()
+    return placement
+
+
+def _of_group(device: str | Placement) -> Placement:
+    """The placement on a group that there is; where NCCL is one of its backends, on the process' present device."""
+    if isinstance(device, Placement):
+        return device
+    backends = str(dist.get_backend_config())
+    has_nccl = "cuda:nccl" in backends.split(",")
+    if not has_nccl:
+        Placement().through(backends)  # before anything is sent
+    known: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(known, seen(is_settled=has_nccl))
+    placement = placements(device, known)[dist.get_rank()].through(backends)
+    settle(placement)
+    return placement
+
+
+def _of_torchrun(device: str | Placement) -> Placement:
+    """Join the ranks that torchrun has started."""
+    store, rank, world = next(dist.rendezvous("env://"))  # pyright: ignore[reportPrivateImportUsage]
+    store.set(f"autoshard/{rank}", json.dumps(seen().as_data()))
+    known = [Seen.of_data(json.loads(store.get(f"autoshard/{one}"))) for one in range(world)]
+    placement = device if isinstance(device, Placement) else placements(device, known)[rank]
+    settle(placement)
+    dist.init_process_group(placement.backend, store=store, rank=rank, world_size=world)
+    leave_at_exit()
+    return placement
 
 
 def pauses_of(program: Program, returned: Sequence[Register], updates: Collection[Node]) -> tuple[int, int]:
@@ -69,24 +99,31 @@ def _updates(one: Instruction, nodes: Collection[Node]) -> bool:
 
 
 class TorchSteps:
-    """A program on the rank that this process is, run in parts; `compiled` as in `torch_engine.TorchRun`.
+    """A program on the rank that this process is, run in parts; `compiled` and `device` as in `torch_engine.TorchRun`.
 
     Raises:
         PlanError: an operator that the engine lacks.
         RuntimeSetupError: another number of ranks than the plan is for.
     """
 
-    def __init__(self, program: Program, returned: int, updates: Collection[Node], compiled: bool = False) -> None:
+    def __init__(
+        self,
+        program: Program,
+        returned: int,
+        updates: Collection[Node],
+        compiled: bool = False,
+        device: str | Placement = "auto",
+    ) -> None:
         check_runs(program, kernels_of("torch"))
-        self.rank = rank_of(program.mesh.devices)
-        torch.set_num_threads(1)
+        self.placement = joined(program.mesh.devices, device)
+        self.rank = dist.get_rank()
         results = program.outputs[:returned]
         made, first = pauses_of(program, results, updates)
         writer = PausingStretched if compiled else PausingWriter
         self.text = writer(program, [(made, results), (first, ())]).text()
-        self.collectives = TorchCollectives(self.text.grid, self.rank)
+        self.collectives = TorchCollectives(self.text.grid, self.rank, self.placement.device, self.placement.wire)
         self.collectives.prepare(self.text.axes)
-        self._kernels = kernels_on(self.rank, compiled)
+        self._kernels = kernels_on(self.rank, self.placement.device, compiled)
 
     def begin(self, blocks: Sequence[torch.Tensor]) -> StepRun:
         """A run of the step; nothing is done until its parts are."""
@@ -126,4 +163,4 @@ class StepRun:
         return found
 
 
-__all__ = ["StepRun", "TorchSteps", "pauses_of", "rank_of"]
+__all__ = ["StepRun", "TorchSteps", "joined", "pauses_of"]

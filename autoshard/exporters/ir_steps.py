@@ -129,10 +129,10 @@ def _boxes_attrs(step: Step, rank: int, shape: Sequence[int]) -> Attrs:
     come: dict[int, int] = {}
     for one in pieces:
         if one.source != rank:
-            come[one.source] = come.get(one.source, 0) + _count(one.taken)
-    go = {target: sum(_count(one.taken) for one in boxes) for target, boxes in wanted.items()}
-    taken = tuple((one.source, *_ends(one.taken), *_ends(one.placed), one.adds) for one in pieces)
-    sent = tuple((target, *_ends(one.taken)) for target, boxes in wanted.items() for one in boxes)
+            come[one.source] = come.get(one.source, 0) + _count(one.source_box)
+    go = {target: sum(_count(one.source_box) for one in boxes) for target, boxes in wanted.items()}
+    taken = tuple((one.source, *_ends(one.source_box), *_ends(one.target_box), one.adds) for one in pieces)
+    sent = tuple((target, *_ends(one.source_box)) for target, boxes in wanted.items() for one in boxes)
     return (*_counts_attrs(come, go), ("recv_boxes", taken), ("send_boxes", sent))
 
 

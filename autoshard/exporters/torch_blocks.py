@@ -39,8 +39,8 @@ def check_says(register: Register) -> None:
 
 
 @lru_cache(maxsize=1 << 8)
-def placements_of(layout: Layout) -> tuple[DeviceMesh, tuple[Any, ...]]:
-    """The DeviceMesh of a layout, and placements on it."""
+def placements_of(layout: Layout, device: str) -> tuple[DeviceMesh, tuple[Any, ...]]:
+    """The DeviceMesh of a layout on devices of a type, and placements on it."""
     split = [dim for dim, parts in enumerate(layout.parts) if parts > 1]
     rest = layout.mesh.devices // layout.split
     sizes = [*(layout.parts[dim] for dim in split), *([rest] if rest > 1 or not split else [])]
@@ -51,19 +51,19 @@ def placements_of(layout: Layout) -> tuple[DeviceMesh, tuple[Any, ...]]:
         copy = counted.get(place, 0)
         counted[place] = copy + 1
         ranks[(*place, copy)[: len(sizes)]] = rank
-    mesh = _mesh(tuple(sizes), tuple(ranks.reshape(-1).tolist()))
+    mesh = _mesh(tuple(sizes), tuple(ranks.reshape(-1).tolist()), device)
     return mesh, (*(Shard(dim) for dim in split), *[Replicate()] * (len(sizes) - len(split)))
 
 
 @lru_cache(maxsize=1 << 8)
-def _mesh(sizes: tuple[int, ...], ranks: tuple[int, ...]) -> DeviceMesh:
-    return DeviceMesh("cpu", torch.tensor(ranks).reshape(sizes))
+def _mesh(sizes: tuple[int, ...], ranks: tuple[int, ...], device: str) -> DeviceMesh:
+    return DeviceMesh(device, torch.tensor(ranks).reshape(sizes))
 
 
 def dtensor(block: torch.Tensor, register: Register, rank: int) -> DTensor:
     """A rank's block, with its padding, as a DTensor, which shares its memory where nothing is padded."""
     shape, inside = register.true.shape, _inside(block, register, rank)
-    mesh, placements = placements_of(register.layout)
+    mesh, placements = placements_of(register.layout, block.device.type)
     strides = tuple(int(np.prod(shape[dim + 1 :])) for dim in range(len(shape)))
     return DTensor.from_local(inside, mesh, placements, run_check=False, shape=torch.Size(shape), stride=strides)
 
@@ -83,7 +83,7 @@ def block_of(tensor: Any, register: Register, rank: int) -> torch.Tensor:
     if tuple(tensor.shape) != shape:
         raise RuntimeSetupError(f"{register.name} has shape {list(shape)}, not {list(tensor.shape)}")
     if isinstance(tensor, DTensor):
-        mesh, placements = placements_of(register.layout)
+        mesh, placements = placements_of(register.layout, tensor._local_tensor.device.type)
         if tensor.device_mesh != mesh or tensor.placements != placements:
             raise RuntimeSetupError(
                 f"{register.name} is a DTensor {tensor.placements} on {tensor.device_mesh}, but lies as "

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from autoshard.engines.placement import Placement
 from autoshard.engines.torch_library import array
 from autoshard.engines.torch_steps import StepRun, TorchSteps
 from autoshard.exporters.torch_blocks import block_of, check_says, dtensor, replace_block, whole_of
@@ -57,13 +57,20 @@ class TorchModule(Shards):
         module: the torch module that was imported: `state_dict` then has the names that its own has.
         compiled: whether operators between two collectives are compiled together, by `torch.compile`, when they are
             first run.
+        device: what this rank computes on: "cpu", "cuda", or "auto", which is cuda where all ranks see a CUDA device.
 
     Raises:
         PlanError: an operator that the engine torch lacks, layouts that DTensors cannot say, or another module.
-        RuntimeSetupError: another number of ranks than planned.
+        RuntimeSetupError: another number of ranks than planned, or there is no such device.
     """
 
-    def __init__(self, planned: PlannedData, module: torch.nn.Module | None = None, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        planned: PlannedData,
+        module: torch.nn.Module | None = None,
+        compiled: bool = False,
+        device: str | Placement = "auto",
+    ) -> None:
         super().__init__()
         graph, known = planned.graph, planned.traced.parameters
         self.planned, self.program = planned, planned.program
@@ -76,7 +83,9 @@ class TorchModule(Shards):
         for register in (*self.program.inputs, *self.program.outputs[: self._returned]):
             check_says(register)
         makers = {graph.producers[graph.outputs[out]][0] for out in self.trained.values()}
-        self.steps = TorchSteps(self.program, self._returned, makers, compiled)
+        self.steps = TorchSteps(self.program, self._returned, makers, compiled, device)
+        self.device = torch.device(self.steps.placement.device)
+        """Where this rank computes, and where its parameters lie."""
         self.held: dict[int, Any] = {i: self._tensor(i, one) for i, one in self.sources.items()}
         """The DTensors of these inputs."""
         own = {one.name: i for i, one in self.sources.items() if not isinstance(one, State | StepCount)}
@@ -86,7 +95,7 @@ class TorchModule(Shards):
         if module is not None:
             self._put_rest(module)
         self._run: StepRun | None = None
-        self._anchor = torch.zeros((), requires_grad=True)
+        self._anchor = torch.zeros((), device=self.device, requires_grad=True)
         self.register_load_state_dict_pre_hook(self._cut)
 
     @property
@@ -99,14 +108,15 @@ class TorchModule(Shards):
     def _tensor(self, i: int, parameter: Parameter) -> Any:
         """The present value of a parameter as a DTensor."""
         register = self.program.inputs[i]
-        tensor = dtensor(block_of(array(parameter.asnumpy()), register, self.rank), register, self.rank)
+        block = block_of(array(parameter.asnumpy()), register, self.rank).to(self.device)
+        tensor = dtensor(block, register, self.rank)
         return torch.nn.Parameter(tensor) if parameter.requires_grad else tensor
 
     def _put_rest(self, module: torch.nn.Module) -> None:
         """Hold what the module has and the plan does not use, so that a state dict is whole."""
         for name, tensor in module.state_dict().items():
             if name not in self._named:
-                self.put(name, tensor.detach().clone())
+                self.put(name, tensor.detach().clone().to(self.device))
 
     # -- the step
 
@@ -114,7 +124,7 @@ class TorchModule(Shards):
         """What the model returns for whole tensors, whole; of a step of training the loss, which has a gradient."""
         run = self.steps.begin(self._blocks(args, kwargs))
         registers = self.program.outputs[: self._returned]
-        whole = [whole_of(block, register, self.rank) for block, register in zip(run.forward(), registers, strict=True)]
+        whole = [self._whole(block, register) for block, register in zip(run.forward(), registers, strict=True)]
         if not self.trained:
             run.backward()
             self._keep(run.finish())
@@ -122,6 +132,10 @@ class TorchModule(Shards):
             self._run = run
             whole[0] = _Loss.apply(whole[0], self._anchor, run)
         return self.planned.traced.unpack(whole)
+
+    def _whole(self, block: torch.Tensor, register: Register) -> torch.Tensor:
+        """The whole tensor, put together where what is sent lies."""
+        return whole_of(block.to(self.steps.placement.wire), register, self.rank).to(self.device)
 
     def update(self) -> None:
         """Do the update of the last step, whose gradient is there; a run that fails here leaves no values.
@@ -143,7 +157,8 @@ class TorchModule(Shards):
 
     def _blocks(self, args: tuple, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
         given = {**self.held, **self._given(args, kwargs)}
-        return [block_of(given[i], register, self.rank) for i, register in enumerate(self.program.inputs)]
+        blocks = (block_of(given[i], register, self.rank) for i, register in enumerate(self.program.inputs))
+        return [block.to(self.device) for block in blocks]
 
     def _given(self, args: tuple, kwargs: Mapping[str, Any]) -> dict[int, torch.Tensor]:
         """The data inputs among arguments: by name where they have one, the others in order."""
@@ -167,12 +182,19 @@ class TorchModule(Shards):
             given = state.get(prefix + name)
             if isinstance(given, torch.Tensor):
                 register = self.program.inputs[i]
-                state[prefix + name] = dtensor(block_of(given, register, self.rank), register, self.rank)
+                block = block_of(given, register, self.rank).to(self.device)
+                state[prefix + name] = dtensor(block, register, self.rank)
 
     def whole_state_dict(self) -> dict[str, torch.Tensor]:
         """What `state_dict` gives, in whole tensors on every rank; all ranks call it together."""
-        state = self.state_dict()
-        return {name: one.full_tensor() if isinstance(one, DTensor) else one for name, one in state.items()}
+        whole = {i: self._whole_held(i) for i in dict.fromkeys(self._named.values())}
+        return {
+            name: whole[self._named[name]] if name in self._named else one for name, one in self.state_dict().items()
+        }
+
+    def _whole_held(self, i: int) -> torch.Tensor:
+        register = self.program.inputs[i]
+        return self._whole(block_of(self.held[i], register, self.rank), register)
 
     def optimizer(self) -> TorchOptimizer:
         """The optimizer that was planned, as one of torch.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from autoshard.api import Planned
-from autoshard.engines.executors import check_engine
+from autoshard.engines.executors import check_engine_device
 from autoshard.engines.session import Session
 from autoshard.layout.mesh import Mesh
 from autoshard.mindspore.algo_parameters import algorithm
@@ -90,7 +90,7 @@ class Model:
         self._active: Session | None = None
         self._latest: tuple[tuple, Session] | None = None
         self._position = Position()
-        self._engine = "numpy"
+        self._engine, self._device = "numpy", "auto"
 
     def train(
         self,
@@ -103,6 +103,7 @@ class Model:
         *,
         resume: bool = False,
         engine: str = "numpy",
+        device: str = "auto",
     ) -> None:
         """Run through the dataset `epoch` times, a step per row; then the cells hold the trained parameters.
 
@@ -116,15 +117,16 @@ class Model:
             resume: go on where the loaded checkpoint was saved: epochs and steps that it has behind it count, and
                 their rows are skipped.
             engine: what runs the steps, as of `Planned.run`.
+            device: what ranks of the engine torch compute on, as of `Planned.run`.
 
         Raises:
             TrainingError: no optimizer, or arguments of the wrong kind.
-            UnknownNameError: there is no such engine.
+            UnknownNameError: there is no such engine, or device.
             DataError: rows that do not fit the program, or differ between ranks where they must not.
         """
         self._check_training(epoch, dataset_sink_mode, resume)
-        check_engine(engine)
-        self._engine = engine
+        check_engine_device(engine, device)
+        self._engine, self._device = engine, device
         listeners = as_callbacks(callbacks)
         self.network.set_train(True)
         if not 0 <= initial_epoch < epoch:
@@ -385,7 +387,7 @@ class Model:
     # -- from rows to programs
 
     def _session(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session[Planned]:
-        now = (kind, settings(), self._parallel, feed.names, feed.types, self._engine)
+        now = (kind, settings(), self._parallel, feed.names, feed.types, self._engine, self._device)
         if self._latest is not None and all(one is other for one, other in zip(now, self._latest[0], strict=True)):
             return self._latest[1]  # as in the step before: nothing was set anew, and the row is of the same kind
         session = self._found(kind, feed, tracing)
@@ -393,11 +395,11 @@ class Model:
         return session
 
     def _found(self, kind: str, feed: Feed, tracing: Callable[[Feed], Traced]) -> Session[Planned]:
-        engine = self._engine if kind == "train" else "numpy"
-        key = (kind, *self._settings_key(), feed.signature, engine)
+        where = (self._engine, self._device) if kind == "train" else ("numpy", "auto")
+        key = (kind, *self._settings_key(), feed.signature, *where)
         if key not in self._sessions:
             planned = self._plan(tracing(feed))
-            self._sessions[key] = Session(planned, feed.comm, engine)
+            self._sessions[key] = Session(planned, feed.comm, *where)
             if kind == "train":
                 self._dump(planned, feed.comm)
         return self._sessions[key]

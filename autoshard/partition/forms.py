@@ -11,7 +11,7 @@ from typing import NamedTuple
 from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
 from autoshard.partition.program import Register
-from autoshard.redistribute.planner import moved, program_steps
+from autoshard.redistribute.planner import elements_moved, program_steps
 from autoshard.redistribute.step import Step
 
 Shape = tuple[int, ...]
@@ -65,7 +65,7 @@ def _leg(start: Form, end: Form, shape: Shape) -> FormPath:
     work = _where_split(end.layout, end.shape, _where_split(start.layout, start.shape, shape))
     steps = program_steps(start.layout, end.layout, work, shape)
     forms = [Form(step.after, _where_split(step.after, work, shape)) for step in steps]
-    return FormPath(start, tuple(zip(steps, forms, strict=True)), moved(steps, work, shape))
+    return FormPath(start, tuple(zip(steps, forms, strict=True)), elements_moved(steps, work, shape))
 
 
 def _where_split(layout: Layout, padded: Shape, shape: Shape) -> Shape:

@@ -27,8 +27,9 @@ from autoshard.partition.program import (
 from autoshard.partition.verify_bundles import check_bundle, check_waits
 from autoshard.partition.verify_nests import check_nest, check_together
 from autoshard.redistribute.fetch import fetch
-from autoshard.redistribute.keep import keep
-from autoshard.redistribute.step import KINDS, Step, relabel_pairs
+from autoshard.redistribute.replicate_to_partial import replicate_to_partial
+from autoshard.redistribute.routing import route
+from autoshard.redistribute.step import KINDS, Step
 from autoshard.redistribute.window import WindowStep
 from autoshard.util.errors import GraphError, LayoutError, ShapeError
 
@@ -191,9 +192,9 @@ def _makes(step: Step) -> bool:
     if step.fetched is not None:
         return step.fetched == fetch(before, after, step.fetched.size)
     if step.kind == "permute":
-        return before.partial == after.partial and relabel_pairs(before, after) is not None
+        return before.partial == after.partial and route(before, after) is not None
     if step.kind == "keep":
-        return after.partial == _terms(before, axes) and keep(before, after) is not None
+        return after.partial == _terms(before, axes) and replicate_to_partial(before, after) is not None
     cut = step.dim if step.kind in ("slice", "reduce_scatter", "all_to_all") else None
     joined = {"all_gather": step.dim, "all_to_all": step.to_dim}.get(step.kind)
     if (step.kind == "all_reduce") != (cut is None and joined is None):

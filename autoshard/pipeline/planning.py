@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from autoshard.api import DEFAULT_SEARCH, known_hardware
+from autoshard.engines.executors import check_engine_device
 from autoshard.frontends.targets import cuttable_target
 from autoshard.ir.graph import DATA, Graph, Node
 from autoshard.layout.mesh import Mesh
@@ -59,23 +60,26 @@ class PlannedPipeline(PipelineData):
 
     searched: StageSearch | None = None
 
-    def run(self, *inputs: Any, engine: str = "numpy") -> Any:
+    def run(self, *inputs: Any, engine: str = "numpy", device: str = "auto") -> Any:
         """Do a step: whole arrays in, what the model returns out, on every rank; parameters have their new values.
 
         Raises:
             PlanError: another engine than numpy.
+            RuntimeSetupError: another device than CPUs.
         """
-        self.check_engine(engine)
+        self.check_engine(engine, device)
         outputs = self.session.run(self.traced.inputs(*inputs)).outputs
         self.traced.store(outputs)
         return self.traced.unpack(outputs)
 
-    def check_engine(self, engine: str) -> None:
-        """That an engine runs stages: numpy does; and that all programs are made.
+    def check_engine(self, engine: str, device: str = "auto") -> None:
+        """That an engine runs stages: numpy does, on CPUs; and that all programs are made.
 
         Raises:
             PlanError: another engine.
+            RuntimeSetupError: another device than CPUs.
         """
+        check_engine_device(engine, device)
         if engine != "numpy":
             raise PlanError(f"engine {engine!r} does not run stages yet; numpy does")
         _ = self.programs

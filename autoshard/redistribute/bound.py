@@ -19,7 +19,7 @@ import numpy as np
 
 from autoshard.layout.layout import Layout, Refs, free_refs
 from autoshard.layout.mesh import Mesh, size_of
-from autoshard.redistribute.digits import apart, cutter, digits_of
+from autoshard.redistribute.positions import cutter, digits_of, uncovered
 
 # Ranks, and ranks times pieces of the tensor, that are counted one by one at most.
 COUNTED = 1 << 18
@@ -44,10 +44,10 @@ def fewest_elements(
         return _lacking(before, after, shape, true, even)
     if counted and (geometry := Geometry.of(before, after, shape, true)) is not None:
         return geometry.bound()
-    return symbolic(before, after, true)
+    return symbolic_bound(before, after, true)
 
 
-def symbolic(before: Layout, after: Layout, size: Sequence[int], idle: int = 1) -> float:
+def symbolic_bound(before: Layout, after: Layout, size: Sequence[int], idle: int = 1) -> float:
     """The bound of terms without a look at who holds what: as if all that is wanted were held as far as can be.
 
     Args:
@@ -56,12 +56,12 @@ def symbolic(before: Layout, after: Layout, size: Sequence[int], idle: int = 1) 
     elements, devices = math.prod(size), before.mesh.devices // idle
     terms, sharing = size_of(before.partial), size_of(after.partial)
     same = before.reduction == after.reduction
-    if not elements or not apart(before.partial, after.partial if same else ()):
+    if not elements or not uncovered(before.partial, after.partial if same else ()):
         return 0.0
     if not all(one.can_coexist(other) for one in before.partial for other in after.partial):
         return 0.0  # terms that are cut unlike: a group may hold more of those that it needs
     groups = devices // (sharing * after.split)
-    held = terms // size_of(apart(before.partial, after.partial)) if sharing > 1 else 1
+    held = terms // size_of(uncovered(before.partial, after.partial)) if sharing > 1 else 1
     wanted = elements / (after.split * sharing)
     return max(elements * max(terms - held + groups - 1, 0) / devices, wanted)
 
@@ -75,7 +75,7 @@ def _lacking(before: Layout, after: Layout, shape: Sequence[int], size: Sequence
             return digits.missing * wanted
     if before.mesh.devices > COUNTED:
         return max(0.0, wanted - math.prod(before.local_shape(shape)))
-    needed, held = overlaps(before, after, shape, size, positions(before.mesh))
+    needed, held = overlaps(before, after, shape, size, grid_positions(before.mesh))
     return float((needed - held).max())
 
 
@@ -92,12 +92,12 @@ def overlaps(
     return needed, held
 
 
-def positions(mesh: Mesh) -> np.ndarray:
+def grid_positions(mesh: Mesh) -> np.ndarray:
     """The grid position of each rank."""
     return np.arange(mesh.devices) if mesh.order is None else np.argsort(np.asarray(mesh.order))
 
 
-def along(mesh: Mesh, places: np.ndarray, refs: Refs) -> np.ndarray:
+def index_along(mesh: Mesh, places: np.ndarray, refs: Refs) -> np.ndarray:
     """Where ranks at these grid positions stand along the refs together."""
     index = np.zeros_like(places)
     for ref in refs:
@@ -107,7 +107,7 @@ def along(mesh: Mesh, places: np.ndarray, refs: Refs) -> np.ndarray:
 
 def _interval(layout: Layout, dim: int, whole: int, true: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     local = -(-whole // layout.parts[dim])
-    start = np.minimum(true, along(layout.mesh, places, layout.dims[dim]) * local)
+    start = np.minimum(true, index_along(layout.mesh, places, layout.dims[dim]) * local)
     return start, np.minimum(true, start + local)
 
 
@@ -134,7 +134,7 @@ class Geometry(NamedTuple):
         """None where there are too many to count."""
         mesh = before.mesh
         marks = [cell_marks(before, after, dim, shape[dim], size[dim]) for dim in range(len(shape))]
-        places, count = positions(mesh), mesh.devices
+        places, count = grid_positions(mesh), mesh.devices
         if count * math.prod(max(1, len(one) - 1) for one in marks) > CELLS:
             return None
         holds, wants = np.ones((count, 1), bool), np.ones((count, 1), bool)
@@ -143,18 +143,18 @@ class Geometry(NamedTuple):
             starts, lengths = np.array(found[:-1], dtype=np.int64), np.diff(found)
             for layout, table in ((before, "holds"), (after, "wants")):
                 local = max(1, -(-shape[dim] // layout.parts[dim]))
-                inside = starts[None] // local == along(mesh, places, layout.dims[dim])[:, None]
+                inside = starts[None] // local == index_along(mesh, places, layout.dims[dim])[:, None]
                 if table == "holds":
                     holds = (holds[:, :, None] & inside[:, None]).reshape(count, -1)
                 else:
                     wants = (wants[:, :, None] & inside[:, None]).reshape(count, -1)
             sizes = (sizes[:, None] * lengths).reshape(-1)
         sharing = size_of(after.partial)
-        group = along(mesh, places, free_refs(mesh, after.partial))
+        group = index_along(mesh, places, free_refs(mesh, after.partial))
         wanted = np.zeros((count // sharing, wants.shape[1]), bool)
         wanted[group] = wants
         alike = not (before.partial and after.partial) or before.reduction == after.reduction
-        term = along(mesh, places, before.partial)
+        term = index_along(mesh, places, before.partial)
         return Geometry(holds, wanted, sizes, group, term, size_of(before.partial), sharing, alike)
 
     def bound(self) -> float:

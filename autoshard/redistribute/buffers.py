@@ -14,7 +14,7 @@ import numpy as np
 
 from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout
-from autoshard.redistribute.fetch import Piece
+from autoshard.redistribute.fetch import FetchPiece
 from autoshard.redistribute.planner import evened, program_steps
 from autoshard.redistribute.step import Step
 
@@ -28,7 +28,7 @@ def staging_bytes(step: Step, of: TensorType, strided: bool = False) -> int:
     """
     before, after = (_nbytes(layout, of, of.dtype.itemsize) for layout in (step.before, step.after))
     if step.fetched is not None:
-        return _fetched(step, of) * of.dtype.itemsize + (_widened(step.after, of) if step.fetched.ended else 0)
+        return _fetched(step, of) * of.dtype.itemsize + (_widened(step.after, of) if step.fetched.reduced else 0)
     if step.kind == "permute":
         return _in_rounds(step, before, strided)
     if not step.communicates:
@@ -80,8 +80,8 @@ def _fetched(step: Step, of: TensorType) -> int:
     return most
 
 
-def _count(piece: Piece) -> int:
-    return _size([one.stop - one.start for one in piece.taken])
+def _count(piece: FetchPiece) -> int:
+    return _size([one.stop - one.start for one in piece.source_box])
 
 
 @lru_cache(maxsize=1 << 12)

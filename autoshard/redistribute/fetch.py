@@ -20,8 +20,8 @@ import numpy as np
 
 from autoshard.layout.layout import Layout, Refs, free_refs
 from autoshard.layout.mesh import merge_refs, size_of
-from autoshard.redistribute.bound import along, cell_marks, overlaps, positions
-from autoshard.redistribute.digits import apart, cutter
+from autoshard.redistribute.bound import cell_marks, grid_positions, index_along, overlaps
+from autoshard.redistribute.positions import cutter, uncovered
 
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]
@@ -36,15 +36,15 @@ Dealing = tuple[int, int, Cell, bool]
 MANY = 256
 
 
-class Piece(NamedTuple):
+class FetchPiece(NamedTuple):
     """A box of elements: whose it is, where it lies in the source's block, and where in one's own.
 
     What `adds` is combined with what lies there already.
     """
 
     source: int
-    taken: Box
-    placed: Box
+    source_box: Box
+    target_box: Box
     adds: bool = False
 
 
@@ -63,30 +63,30 @@ class Fetch:
     size: Shape | None
 
     @cached_property
-    def begun(self) -> Refs:
-        """The pieces of the mesh along which terms begin."""
-        return apart(self.after.partial, self.kept)
+    def added_partial(self) -> Refs:
+        """The pieces of the mesh along which the value becomes partial."""
+        return uncovered(self.after.partial, self.kept_partial)
 
     @cached_property
-    def ended(self) -> Refs:
-        """The pieces of the mesh along which terms end."""
-        return apart(self.before.partial, self.kept)
+    def reduced(self) -> Refs:
+        """The partial axes that are reduced."""
+        return uncovered(self.before.partial, self.kept_partial)
 
     @cached_property
-    def kept(self) -> Refs:
-        """The pieces along which terms stay: so many tensors, each moved for itself."""
+    def kept_partial(self) -> Refs:
+        """The partial axes that stay: so many tensors, each moved for itself."""
         if self.before.reduction != self.after.reduction:
             return ()
-        return apart(self.before.partial, apart(self.before.partial, self.after.partial))
+        return uncovered(self.before.partial, uncovered(self.before.partial, self.after.partial))
 
     @property
     def is_whole(self) -> bool:
-        """Whether terms that end, stay and begin can be told apart."""
-        kept = size_of(self.kept)
+        """Whether the partial axes that are reduced, that stay and that are new do not overlap."""
+        kept, changed = size_of(self.kept_partial), (*self.reduced, *self.added_partial)
         return (
-            size_of(self.ended) * kept == size_of(self.before.partial)
-            and size_of(self.begun) * kept == size_of(self.after.partial)
-            and not any(one.overlaps(other) for one in (*self.ended, *self.begun) for other in self.kept)
+            size_of(self.reduced) * kept == size_of(self.before.partial)
+            and size_of(self.added_partial) * kept == size_of(self.after.partial)
+            and not any(one.overlaps(other) for one in changed for other in self.kept_partial)
         )
 
     @cached_property
@@ -94,18 +94,18 @@ class Fetch:
         """The pieces of the mesh along which boxes change hands."""
         mesh = self.before.mesh
         pairs = [(old, new) for old, new in zip(self.before.dims, self.after.dims, strict=True) if old != new]
-        found = {ref for pair in pairs for refs in pair for ref in refs} | {*self.begun, *self.ended}
+        found = {ref for pair in pairs for refs in pair for ref in refs} | {*self.added_partial, *self.reduced}
         if cutter(self.before, self.after) is None:
             names = {ref.name for ref in found}
             return tuple(mesh.axis(name) for name in mesh.names if name in names)
         pieces: Refs = ()
         for ref in sorted(found, key=lambda ref: (mesh.sort_key(ref)[:2], -ref.size)):
-            pieces += apart((ref,), pieces)
+            pieces += uncovered((ref,), pieces)
         return merge_refs(sorted(pieces, key=mesh.sort_key))
 
     def elements_moved(self, shape: Sequence[int]) -> float:
         """Elements that one rank receives at most; those that a group shares are counted as if they could be cut."""
-        return _moved(self, tuple(shape))
+        return _elements_moved(self, tuple(shape))
 
     def at_least(self, shape: Sequence[int]) -> float:
         """Elements that a rank receives at least, without a look at who holds what: as if all that ranks hold were of
@@ -113,13 +113,13 @@ class Fetch:
         wanted, held = self.after.local_size(shape), self.before.local_size(shape)
         if self.size is not None:
             return 0.0
-        return max(0.0, wanted * size_of(self.ended) / size_of(self.begun) - min(wanted, held))
+        return max(0.0, wanted * size_of(self.reduced) / size_of(self.added_partial) - min(wanted, held))
 
-    def pieces(self, rank: int, shape: Sequence[int]) -> tuple[Piece, ...]:
+    def pieces(self, rank: int, shape: Sequence[int]) -> tuple[FetchPiece, ...]:
         """What a rank's new block is made of, its own elements included, in the order of its places."""
         return _schedule(self, tuple(shape))[rank]
 
-    def wanted(self, rank: int, shape: Sequence[int]) -> dict[int, tuple[Piece, ...]]:
+    def wanted(self, rank: int, shape: Sequence[int]) -> dict[int, tuple[FetchPiece, ...]]:
         """What each other rank takes of a rank's block."""
         return _by_target(self, tuple(shape)).get(rank, {})
 
@@ -139,7 +139,7 @@ class Fetch:
         even = [math.lcm(old, new) for old, new in parts]
         if self.size is not None:
             return tuple(-(-size // both) * both for size, both in zip(self.size, even, strict=True))
-        share = size_of(self.begun)
+        share = size_of(self.added_partial)
         return tuple(both * (share if i == 0 else 1) for i, both in enumerate(even))
 
     @property
@@ -163,34 +163,34 @@ def fetch(before: Layout, after: Layout, size: Shape | None = None) -> Fetch | N
     if before.mesh.devices > MANY:
         return None
     one = Fetch(before, after, size)
-    if not one.is_whole or (one.begun and after.reduction != "sum"):
+    if not one.is_whole or (one.added_partial and after.reduction != "sum"):
         return None
     # Where some terms end and others begin they are added up on the way, whatever they are terms of.
-    return None if one.begun and one.ended and before.reduction != "sum" else one
+    return None if one.added_partial and one.reduced and before.reduction != "sum" else one
 
 
 @lru_cache(maxsize=1 << 12)
-def _moved(one: Fetch, shape: Shape) -> float:
+def _elements_moved(one: Fetch, shape: Shape) -> float:
     mesh = one.before.mesh
-    if not one.begun:  # each rank gets all terms of its block but what it holds of one
-        needed, held = overlaps(one.before, one.after, shape, one.size or shape, positions(mesh))
-        return float((needed * size_of(one.ended) - held).max())
-    ends = Layout(mesh, one.before.dims, one.ended), Layout(mesh, one.after.dims, one.begun)
+    if not one.added_partial:  # each rank gets all terms of its block but what it holds of one
+        needed, held = overlaps(one.before, one.after, shape, one.size or shape, grid_positions(mesh))
+        return float((needed * size_of(one.reduced) - held).max())
+    ends = Layout(mesh, one.before.dims, one.reduced), Layout(mesh, one.after.dims, one.added_partial)
     places = _different(*ends, one.size is None)
     wanted, held = overlaps(*ends, shape, one.size or shape, places)
-    _, group = np.unique(along(mesh, places, free_refs(mesh, one.begun)), return_inverse=True)
-    replicas, first = _replicas(one, places), along(mesh, places, one.begun) == 0
+    _, group = np.unique(index_along(mesh, places, free_refs(mesh, one.added_partial)), return_inverse=True)
+    replicas, first = _replicas(one, places), index_along(mesh, places, one.added_partial) == 0
     chosen = np.empty(group.max() + 1, dtype=replicas.dtype)
     chosen[group[first]] = replicas[first]  # of a group, that of its first rank
     # A block and a term that several ranks of a group hold count once.
     useful = np.flatnonzero((replicas == chosen[group]) & (held > 0))
-    refs = tuple(itertools.chain(*one.before.dims, one.ended))
-    units = group * size_of(refs) + along(mesh, places, refs)
+    refs = tuple(itertools.chain(*one.before.dims, one.reduced))
+    units = group * size_of(refs) + index_along(mesh, places, refs)
     useful = useful[np.unique(units[useful], return_index=True)[1]]
     kept = np.bincount(group[useful], weights=held[useful], minlength=len(chosen))
     lacked = np.zeros(len(chosen))
-    lacked[group] = wanted * size_of(one.ended)
-    return float((lacked - kept).max()) / size_of(one.begun)
+    lacked[group] = wanted * size_of(one.reduced)
+    return float((lacked - kept).max()) / size_of(one.added_partial)
 
 
 def _different(before: Layout, after: Layout, even: bool) -> np.ndarray:
@@ -201,7 +201,7 @@ def _different(before: Layout, after: Layout, even: bool) -> np.ndarray:
     """
     mesh, cut = before.mesh, cutter(before, after)
     if cut is None:
-        return positions(mesh)
+        return grid_positions(mesh)
     alike = {ref for refs in (cut(before.free()), cut(after.free())) for ref in refs}
     alike -= {ref for refs in (cut(before.used), cut(after.used)) for ref in refs}
     for old, new in zip(before.dims, after.dims, strict=True) if even else ():
@@ -220,13 +220,13 @@ def _sent(one: Fetch, shape: Shape) -> tuple[int, ...]:
     for rank, row in enumerate(_schedule(one, shape)):
         for piece in row:
             if piece.source != rank:
-                sent[piece.source] += math.prod(box.stop - box.start for box in piece.taken)
+                sent[piece.source] += math.prod(box.stop - box.start for box in piece.source_box)
     return tuple(sent)
 
 
 @lru_cache(maxsize=1 << 10)
-def _by_target(one: Fetch, shape: Shape) -> dict[int, dict[int, tuple[Piece, ...]]]:
-    found: dict[int, dict[int, list[Piece]]] = {}
+def _by_target(one: Fetch, shape: Shape) -> dict[int, dict[int, tuple[FetchPiece, ...]]]:
+    found: dict[int, dict[int, list[FetchPiece]]] = {}
     for rank, row in enumerate(_schedule(one, shape)):
         for piece in row:
             if piece.source != rank:
@@ -235,7 +235,7 @@ def _by_target(one: Fetch, shape: Shape) -> dict[int, dict[int, tuple[Piece, ...
 
 
 @lru_cache(maxsize=1 << 10)
-def _schedule(one: Fetch, shape: Shape) -> tuple[tuple[Piece, ...], ...]:
+def _schedule(one: Fetch, shape: Shape) -> tuple[tuple[FetchPiece, ...], ...]:
     """Per rank the pieces of its new block."""
     return _Scheduler(one, shape).rows()
 
@@ -246,7 +246,7 @@ def _replicas(one: Fetch, places: np.ndarray) -> np.ndarray:
     Ranks that hold a block of the same sum may make it of other terms: only those of one replica fit together.
     """
     mesh, before = one.before.mesh, one.before
-    return along(mesh, places, free_refs(mesh, before.used) if before.partial else ())
+    return index_along(mesh, places, free_refs(mesh, before.used) if before.partial else ())
 
 
 class _Scheduler:
@@ -256,17 +256,19 @@ class _Scheduler:
         mesh = one.before.mesh
         self.one, self.shape, self.size = one, shape, one.size or shape
         self.local = [one.before.local_shape(shape), one.after.local_shape(shape)]
-        places = positions(mesh)
-        self.old = list(zip(*(along(mesh, places, refs).tolist() for refs in one.before.dims), strict=True))
-        self.new = list(zip(*(along(mesh, places, refs).tolist() for refs in one.after.dims), strict=True))
+        places = grid_positions(mesh)
+        self.old = list(zip(*(index_along(mesh, places, refs).tolist() for refs in one.before.dims), strict=True))
+        self.new = list(zip(*(index_along(mesh, places, refs).tolist() for refs in one.after.dims), strict=True))
         if not shape:
             self.old = self.new = [()] * mesh.devices
         # Only ranks of one group exchange boxes, and of these only those that hold the same of the terms that stay.
-        group, stayed = (along(mesh, places, refs).tolist() for refs in (free_refs(mesh, one.axes), one.kept))
+        group, stayed = (
+            index_along(mesh, places, refs).tolist() for refs in (free_refs(mesh, one.axes), one.kept_partial)
+        )
         self.near = list(zip(group, stayed, strict=True))
         self.replica = _replicas(one, places).tolist()
-        self.terms = size_of(one.ended)
-        self.term = along(mesh, places, one.ended).tolist()
+        self.terms = size_of(one.reduced)
+        self.term = index_along(mesh, places, one.reduced).tolist()
         # Of several holders a rank takes one that it hears of anyway; different ranks begin with different ones.
         self.heard: list[set[int]] = [set() for _ in self.old]
         self.held = list(zip(self.old, self.term, self.replica, strict=True))
@@ -276,9 +278,9 @@ class _Scheduler:
         self.spans: dict[tuple[int, int], list[tuple[tuple[int, int], int]]] = {}
         self.marks = [cell_marks(one.before, one.after, dim, shape[dim], self.size[dim]) for dim in range(len(shape))]
 
-    def rows(self) -> tuple[tuple[Piece, ...], ...]:
+    def rows(self) -> tuple[tuple[FetchPiece, ...], ...]:
         """Per rank the pieces of its new block."""
-        rows: list[list[Piece]] = [[] for _ in self.old]
+        rows: list[list[FetchPiece]] = [[] for _ in self.old]
         for source, rank, cell, adds in self._dealings():
             rows[rank].append(self._piece(source, rank, cell, adds))
         return tuple(map(tuple, rows))
@@ -289,7 +291,7 @@ class _Scheduler:
         A rank that shares its block with nobody takes all it needs of a block and a term from one holder, and nothing
         of what it holds itself.
         """
-        if not self.one.begun:
+        if not self.one.added_partial:
             return max(map(self._blocks_needed, range(len(self.new))))
         if self.one.size is None and all(len(ranks) == 1 for ranks in self.holders.values()):
             counts = [self._units_heard(members) for members in self._groups()]
@@ -324,7 +326,7 @@ class _Scheduler:
 
     def _groups(self) -> Iterator[list[int]]:
         """The ranks that share a block."""
-        groups = self.one.before.mesh.groups(self.one.begun)
+        groups = self.one.before.mesh.groups(self.one.added_partial)
         for rank in range(len(self.old)):
             members = groups.members(rank).tolist()
             if members[0] == rank:
@@ -373,9 +375,9 @@ class _Scheduler:
             self.spans[dim, place] = found
         return found
 
-    def _piece(self, source: int, rank: int, cell: Cell, adds: bool) -> Piece:
+    def _piece(self, source: int, rank: int, cell: Cell, adds: bool) -> FetchPiece:
         taken, placed = _within(cell, self.old[source], self.local[0]), _within(cell, self.new[rank], self.local[1])
-        return Piece(source, taken, placed, adds)
+        return FetchPiece(source, taken, placed, adds)
 
 
 def _within(cell: Cell, index: Shape, local: Shape) -> Box:

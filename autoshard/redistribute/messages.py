@@ -48,7 +48,7 @@ def _permuted(step: Step, shape: Sequence[int], rank: int) -> dict[int, float]:
 def _fetched(one: Fetch, shape: Sequence[int], rank: int) -> dict[int, float]:
     found: dict[int, float] = defaultdict(float)
     for piece in one.pieces(rank, shape):
-        found[piece.source] += float(math.prod(box.stop - box.start for box in piece.placed))
+        found[piece.source] += float(math.prod(box.stop - box.start for box in piece.target_box))
     return found
 
 

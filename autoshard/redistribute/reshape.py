@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, size_of
-from autoshard.redistribute.planner import Steps, moved, plan_steps
+from autoshard.redistribute.planner import Steps, elements_moved, plan_steps
 from autoshard.util.errors import RedistributeError
 
 Shape = tuple[int, ...]
@@ -39,7 +39,7 @@ class Reshaping(NamedTuple):
     @property
     def elements_moved(self) -> float:
         """Elements that one rank receives at most."""
-        return sum(moved(leg.steps, leg.shape) for leg in self.legs)
+        return sum(elements_moved(leg.steps, leg.shape) for leg in self.legs)
 
 
 def reshape_steps(before: Layout, shape: Sequence[int], after: Layout, new_shape: Sequence[int]) -> Reshaping:

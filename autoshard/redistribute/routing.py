@@ -16,7 +16,7 @@ import numpy as np
 
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef
-from autoshard.redistribute.digits import Cuts, Digits, Tail, paired
+from autoshard.redistribute.positions import Cuts, Digits, Tail, paired
 
 # Pieces received that are counted one by one at most.
 COUNTED = 1 << 16
@@ -58,8 +58,8 @@ class Routing:
         """Pieces by which ranks that want the same are told apart, and those that hold the same: that do both, only
         the first, and only the second."""
         (before, after), cuts = self._ends, self._cuts
-        wanted = [ref for tail in self.digits.cuts if not tail.compound for ref in tail.new]
-        held = [ref for tail in self.digits.joins if not tail.compound for ref in tail.old]
+        wanted = [ref for tail in self.digits.cuts if not tail.is_compound for ref in tail.new]
+        held = [ref for tail in self.digits.joins if not tail.is_compound for ref in tail.old]
         here, there = {*wanted, *cuts.after(after.free())}, {*held, *cuts.before(before.free())}
         return self._sorted(here & there), self._sorted(here - there), self._sorted(there - here)
 
@@ -91,7 +91,7 @@ class Routing:
             if old != new:
                 found.update(old, new)
         for tail in self.digits.cuts:
-            if tail.compound:
+            if tail.is_compound:
                 found.update(tail.old, tail.new)
         for tail in self.digits.joins:
             found.update(tail.old, tail.new)
@@ -114,7 +114,7 @@ class Routing:
     def _joined_sizes(self) -> list[int]:
         sizes = []
         for tail in self.digits.joins:
-            sizes += [tail.ratio] if tail.compound else [ref.size for ref in tail.old]
+            sizes += [tail.ratio] if tail.is_compound else [ref.size for ref in tail.old]
         return sizes
 
     @cached_property
@@ -142,14 +142,14 @@ class Routing:
         place = np.zeros_like(self._ranks)
         for old, new in self._pairs:
             place += self._placed(self._index(new), old)
-        virtual = [(tail, self._index(tail.new)) for tail in self.digits.cuts if tail.compound]
+        virtual = [(tail, self._index(tail.new)) for tail in self.digits.cuts if tail.is_compound]
         for tail, index in virtual:
             place += self._placed(index // tail.ratio, tail.old)
         rest = self._index(here)
         for tail, index in virtual:
             rest = rest * tail.ratio + index % tail.ratio
         coordinates = {ref: self._index((ref,)) for ref in same}
-        joins = [tail for tail in self.digits.joins if tail.compound]
+        joins = [tail for tail in self.digits.joins if tail.is_compound]
         shares: dict[Tail, np.ndarray] = {}
         for tail in reversed(joins):
             rest, shares[tail] = np.divmod(rest, tail.ratio)
@@ -168,7 +168,7 @@ class Routing:
         """Shift the digits that are joined by the round's number; the place of the pieces in each joined tail."""
         shifts, pieces = iter(self._shifts[number]), []
         for tail in self.digits.joins:
-            if tail.compound:
+            if tail.is_compound:
                 shares[tail] = (shares[tail] + next(shifts)) % tail.ratio
                 pieces.append(shares[tail])
                 continue

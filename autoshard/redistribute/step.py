@@ -20,12 +20,9 @@ from functools import cached_property
 
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Groups, size_of
-from autoshard.redistribute.digits import cutter
 from autoshard.redistribute.fetch import Fetch, FetchRound
-from autoshard.redistribute.keep import Keep, keep
+from autoshard.redistribute.replicate_to_partial import ReplicateToPartial, replicate_to_partial
 from autoshard.redistribute.routing import Round, Routing, route
-
-__all__ = ["KINDS", "LOCAL_KINDS", "Step", "cutter", "relabel_pairs"]
 
 KINDS = ("slice", "keep", "all_gather", "all_reduce", "reduce_scatter", "all_to_all", "permute")
 LOCAL_KINDS = ("slice", "keep")
@@ -39,7 +36,7 @@ class Step:
     that an all_to_all joins. A permute's axes are those along which blocks may change hands; with several
     `rounds` a rank receives its block in as many pieces, each from another rank. One that is `fetched` moves boxes, as
     one message between each two ranks, and terms may begin on the way. A keep's axes are those of the new terms
-    (`keep.py` says which value stays where).
+    (`replicate_to_partial.py` says which value stays where).
     """
 
     kind: str
@@ -129,13 +126,8 @@ class Step:
         return f"{self.kind} over={over}{dim}{to_dim}{op}{rounds}"
 
     @cached_property
-    def keeping(self) -> Keep:
+    def to_partial(self) -> ReplicateToPartial:
         """Which value of a keep stays in whose term."""
-        found = keep(self.before, self.after)
+        found = replicate_to_partial(self.before, self.after)
         assert found is not None, f"no keep leads from [{self.before}] to [{self.after}]"
         return found
-
-
-def relabel_pairs(before: Layout, after: Layout) -> Routing | None:
-    """How a permute leads from one layout to the other; None if none does."""
-    return route(before, after)

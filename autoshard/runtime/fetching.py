@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from autoshard.redistribute.fetch import Piece
+from autoshard.redistribute.fetch import FetchPiece
 from autoshard.redistribute.step import Step
 from autoshard.runtime.comm import REDUCTIONS, Comm, accumulator
 
@@ -30,7 +30,7 @@ def run_fetch(step: Step, parts: list[np.ndarray], comm: Comm) -> list[np.ndarra
     received = comm.exchange(sends, awaited, parts[0].dtype, step.groups)
     local = step.after.local_shape(shape)
     within, combine = parts[0].dtype, REDUCTIONS[step.before.reduction]
-    if fetched.ended:
+    if fetched.reduced:
         within = accumulator(within)
     return [
         _placed(np.zeros(local, within), part, rank, fetched.pieces(rank, shape), got, combine).astype(
@@ -40,30 +40,30 @@ def run_fetch(step: Step, parts: list[np.ndarray], comm: Comm) -> list[np.ndarra
     ]
 
 
-def _row(part: np.ndarray, pieces: tuple[Piece, ...]) -> np.ndarray:
-    return np.concatenate([part[piece.taken].reshape(-1) for piece in pieces])
+def _row(part: np.ndarray, pieces: tuple[FetchPiece, ...]) -> np.ndarray:
+    return np.concatenate([part[piece.source_box].reshape(-1) for piece in pieces])
 
 
-def _count(piece: Piece) -> int:
-    return math.prod(one.stop - one.start for one in piece.taken)
+def _count(piece: FetchPiece) -> int:
+    return math.prod(one.stop - one.start for one in piece.source_box)
 
 
 def _placed(
     made: np.ndarray,
     part: np.ndarray,
     rank: int,
-    pieces: tuple[Piece, ...],
+    pieces: tuple[FetchPiece, ...],
     got: dict[int, np.ndarray],
     combine: np.ufunc,
 ) -> np.ndarray:
     taken = dict.fromkeys(got, 0)
     for piece in pieces:
-        box = made[piece.placed]
+        box = made[piece.target_box]
         if piece.source == rank:
-            values = part[piece.taken]
+            values = part[piece.source_box]
         else:
             start, count = taken[piece.source], _count(piece)
             values = got[piece.source][start : start + count].reshape(box.shape)
             taken[piece.source] = start + count
-        made[piece.placed] = combine(box, values) if piece.adds else values
+        made[piece.target_box] = combine(box, values) if piece.adds else values
     return made

@@ -19,7 +19,7 @@ def run_step(step: Step | WindowStep, parts: list[np.ndarray], comm: Comm) -> li
     if isinstance(step, WindowStep):
         return run_window(step, parts, comm)
     if step.kind == "keep":
-        return [step.keeping.term(part, rank) for part, rank in zip(parts, comm.ranks, strict=True)]
+        return [step.to_partial.partial_block(part, rank) for part, rank in zip(parts, comm.ranks, strict=True)]
     if step.kind == "all_reduce":
         return comm.all_reduce(parts, step.groups, step.reduction)
     if step.fetched is not None:

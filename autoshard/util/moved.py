@@ -129,6 +129,15 @@ MOVED = {
     "trace.layers": "mindspore.nn.layers",
     "trace.losses": "mindspore.nn.loss",
     "trace.nn": "nn",
+    "redistribute.direct": "redistribute.normal_form",
+    "redistribute.exchange": "redistribute.normal_form",
+    "redistribute.sums": "redistribute.normal_form",
+    "redistribute.ways": "redistribute.candidates",
+    "redistribute.detour": "redistribute.candidates",
+    "redistribute.canonical": "redistribute.planner",
+    "redistribute.orders": "redistribute.planner",
+    "redistribute.keep": "redistribute.replicate_to_partial",
+    "redistribute.digits": "redistribute.positions",
 }
 
 _MINDSPORE = (

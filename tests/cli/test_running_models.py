@@ -51,6 +51,23 @@ def test_a_torch_module_runs_on_ranks_equal_to_torch(cli, scripts, name):
     assert "Sequential ran on mesh tp=2: " in out and out.endswith("\nequal to PyTorch's result\n")
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "words, wanted",
+    [
+        (("--device", "cuda"), "engine numpy computes on CPUs"),
+        (("--device", "mps", "--engine", "torch"), "unknown device 'mps'; known are auto, cpu, cuda"),
+        (("--device", "cuda", "--engine", "torch"), "torch sees no CUDA device"),
+    ],
+)
+def test_devices_are_checked_before_ranks_are_started(cli, scripts, words, wanted):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available() and "no CUDA device" in wanted:
+        pytest.skip("there is one")
+    code, _, err = cli("run", f"{scripts / 'in_torch.py'}:pair", "-n", "2", *words)
+    assert code and wanted in " ".join(err.split())
+
+
 @pytest.mark.mpi
 @pytest.mark.torch
 def test_what_differs_is_told_and_is_the_exit_code(cli, scripts):

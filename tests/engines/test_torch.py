@@ -27,6 +27,14 @@ def test_programs_on_four_ranks() -> None:
 @pytest.mark.mpi
 @pytest.mark.slow
 @pytest.mark.torch
+def test_programs_on_a_device_that_is_no_cpu() -> None:
+    pytest.importorskip("torch")
+    _run(2, ("device/2/zero3",))
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.torch
 @pytest.mark.skipif(which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_compiled_programs_on_two_ranks() -> None:
     pytest.importorskip("torch")

@@ -1,20 +1,25 @@
 """Programs on ranks of torch.distributed, checked on each: started by `test_torch.py` with `autoshard run`.
 
-Each argument is a case: forward/MESH/MODE, step/MESH/MODE, compiled/MESH/MODE (a step, compiled), or random/SEED.
+Each argument is a case: forward/MESH/MODE, step/MESH/MODE, compiled/MESH/MODE (a step, compiled), device/MESH/MODE (a
+step on a device that is no CPU, and sends through copies on the host), or random/SEED (on CPUs, and on such a device).
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from autoshard.api import Planned
+from autoshard.engines.placement import Placement
 from autoshard.engines.torch_engine import TorchRun
+from autoshard.exporters.torch_module import TorchModule
 from autoshard.partition.program import Program
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.mpi import default_comm
+from tests.engines.pretended import pretended
 from tests.engines.programs import forward, program_of, step
 from tests.engines.recorded import difference
 from tests.oracle.many import case
@@ -27,10 +32,19 @@ def check(name: str) -> None:
         one = case(int(rest[0]))
         program = program_of(one)
         comm = default_comm(program.mesh.devices)
-        executor, run = Executor(program, comm), TorchRun(program, comm)
+        executor = Executor(program, comm)
         blocks = executor.scatter(one.made.feeds)
-        found = run.consume([list(parts) for parts in blocks])
-        _assert_same(executor.gather(found), executor.gather(executor.run(blocks)))
+        wanted = executor.gather(executor.run(blocks))
+        with pretended() as device:
+            for placement in _placements(device):
+                run = TorchRun(program, comm, device=placement)
+                _assert_same(executor.gather(run.consume([list(parts) for parts in blocks])), wanted)
+                assert not difference(run.collectives.done, program, comm.ranks[0], 1)
+        found = TorchRun(program, comm).consume([list(parts) for parts in blocks])
+        _assert_same(executor.gather(found), wanted)
+        return
+    if kind == "device":
+        _check_device(*step(*rest))
         return
     model, given = (forward if kind == "forward" else step)(*rest)
     parameters = list(model.traced.parameters.values())
@@ -47,21 +61,44 @@ def check(name: str) -> None:
     if kind == "compiled":
         assert run.text.source.count("k.stretch(") == len(run._kernels._of) > 1  # type: ignore[attr-defined]
         assert run._kernels._compiled  # type: ignore[attr-defined]
-        _check_modules(model, given)
+        _check_modules(model, given, compiled=(False, True))
     _check_collectives(model.program, run, 2)
 
 
-def _check_modules(planned: Planned, given: Sequence[np.ndarray]) -> None:
-    """A module that is compiled trains as one that is not: each from the plan's values, for three steps."""
+def _check_device(planned: Planned, given: Sequence[np.ndarray]) -> None:
+    """A step, and a module that trains, on a device whose tensors no backend moves."""
+    program, comm = planned.program, default_comm(planned.plan.mesh.devices)
+    arrays = [np.array(one) for one in planned.traced.inputs(*given)]
+    executor = Executor(program, comm)
+    blocks = executor.scatter(arrays)
+    with pretended() as device:
+        for placement in _placements(device):
+            run = TorchRun(program, comm, device=placement)
+            found = run.consume([list(parts) for parts in blocks])
+            _assert_same(executor.gather(found), executor.gather(executor.run(blocks)))
+            _check_collectives(program, run, 1)
+        _check_modules(planned, given, device=("cpu", _placements(device)[0]))
+
+
+def _placements(device: str) -> tuple[Placement, Placement]:
+    """With copies on the host around each collective, and with a backend that moves the device's tensors."""
+    backends = "cpu:gloo,pretended:gloo"
+    return Placement(device, backend=backends), Placement(device, device, backends)
+
+
+def _check_modules(planned: Planned, given: Sequence[np.ndarray], **options: tuple[Any, Any]) -> None:
+    """A module with one value of an option trains as with the other: each from the plan's values, for three steps."""
     losses = []
-    for compiled in (False, True):
-        model = planned.to_torch(compiled=compiled)
+    ((name, values),) = options.items()
+    for value in values:
+        model = TorchModule(planned, **{name: value})
         optimizer, own = model.optimizer(), []
         for _ in range(3):
             loss = model(*map(np.asarray, given))
             loss.backward()
             optimizer.step()
-            own.append(loss.detach().numpy())
+            own.append(loss.detach().cpu().numpy())
+        own += [one.cpu().numpy() for one in model.whole_state_dict().values()]
         losses.append(own)
     assert not np.array_equal(losses[0][0], losses[0][2])
     _assert_same(losses[1], losses[0])

@@ -8,7 +8,7 @@ import jax  # noqa: F401  (Shardy's passes come with it)
 import pytest
 
 from autoshard.layout import AxisRef, Layout, Mesh
-from autoshard.redistribute.planner import moved, plan_steps
+from autoshard.redistribute.planner import elements_moved, plan_steps
 from benchmarks.redistribution import SMALL
 from benchmarks.shardy_reshards import ITEMSIZE, PASSES, Change, expressible, received
 from tests.propagate.shardy import shardy
@@ -50,7 +50,7 @@ def test_never_above_shardy(mesh):
         changes, received(mesh, changes, lambda text: shardy(text, PASSES)), strict=True
     ):
         assert theirs is not None, f"Shardy's passes end at another layout than [{after}]"
-        ours = moved(plan_steps(before, after, shape), shape) * ITEMSIZE
+        ours = elements_moved(plan_steps(before, after, shape), shape) * ITEMSIZE
         assert ours <= theirs * (1 + 1e-9), f"[{before}] -> [{after}] of {shape}: {ours} bytes, Shardy {theirs}"
         less += ours < theirs * (1 - 1e-9)
     assert less > 0, "these changes are too easy to tell the two apart"

@@ -64,7 +64,7 @@ def test_who_sends_what_is_agreed(change):
         awaited = {source: [] for source in range(devices)}
         for piece in one.pieces(rank, shape):
             awaited[piece.source].append(piece)
-            assert [s.stop - s.start for s in piece.taken] == [s.stop - s.start for s in piece.placed]
+            assert [s.stop - s.start for s in piece.source_box] == [s.stop - s.start for s in piece.target_box]
         for source in set(range(devices)) - {rank}:
             assert tuple(awaited[source]) == one.wanted(source, shape).get(rank, ())
             assert not awaited[source] or source in ranks.group(step.before.mesh, rank, step.axes)
@@ -101,7 +101,7 @@ def test_ranks_that_share_what_they_lack_receive_alike():
     shape = (36, 12)
     counts = [
         sum(
-            math.prod(s.stop - s.start for s in piece.taken)
+            math.prod(s.stop - s.start for s in piece.source_box)
             for piece in found.pieces(rank, shape)
             if piece.source != rank
         )

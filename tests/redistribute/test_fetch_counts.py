@@ -30,7 +30,7 @@ def _drawn(seed: int) -> list[Fetch]:
         mesh, rank = Mesh.parse(draw.choice(MESHES)), draw.choice((0, 1, 2, 2, 3))
         size = None if draw.random() < 0.6 else tuple(draw.randrange(1, 20) for _ in range(rank))
         one = fetch(_layout(mesh, rank, draw), _layout(mesh, rank, draw), size)
-        if one is not None and one.begun:
+        if one is not None and one.added_partial:
             found.append(one)
     return found
 
@@ -41,7 +41,7 @@ def test_messages_and_elements(seed: int) -> None:
         shape, devices = one._shape, one.before.mesh.devices
         rows = [[piece for piece in one.pieces(rank, shape) if piece.source != rank] for rank in range(devices)]
         assert one.messages == max(len({piece.source for piece in row}) for row in rows), one
-        got = [sum(math.prod(box.stop - box.start for box in piece.taken) for piece in row) for row in rows]
-        groups = one.before.mesh.groups(one.begun)
+        got = [sum(math.prod(box.stop - box.start for box in piece.source_box) for piece in row) for row in rows]
+        groups = one.before.mesh.groups(one.added_partial)
         shares = [sum(got[member] for member in groups.members(rank).tolist()) / groups.size for rank in range(devices)]
         assert one.elements_moved(shape) == pytest.approx(max(shares)), one

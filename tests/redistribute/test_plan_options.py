@@ -13,8 +13,7 @@ from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import Prices
 from autoshard.layout import Layout, Mesh
 from autoshard.redistribute.bound import fewest_elements
-from autoshard.redistribute.orders import orders
-from autoshard.redistribute.planner import Steps, evened, moved, plan_steps, step_shape
+from autoshard.redistribute.planner import Steps, elements_moved, evened, plan_steps, reorderings, step_shape
 from autoshard.redistribute.step import Step
 from benchmarks.redistribution import right
 from costmodel import preset
@@ -50,8 +49,8 @@ def test_plans_that_know_what_is_padding(change, thrifty, seed):
     steps = plan_steps(before, after, even, size=shape, thrifty=thrifty)
     assert ends(steps, before, after)
     assert right(change, steps, seed)
-    least, elements = fewest_elements(before, after, even, size=shape), moved(steps, even, shape)
-    assert least * (1 - 1e-9) <= elements <= moved(plan_steps(before, after, shape), even, shape) * (1 + 1e-8)
+    least, elements = fewest_elements(before, after, even, size=shape), elements_moved(steps, even, shape)
+    assert least * (1 - 1e-9) <= elements <= elements_moved(plan_steps(before, after, shape), even, shape) * (1 + 1e-8)
     room = max(math.prod(end.local_shape(even)) for end in (before, after))
     assert all(math.prod(step.after.local_shape(even)) <= room for step in steps)
     if not before.partial:
@@ -71,7 +70,7 @@ def test_the_quickest_of_those_that_receive_equally_much(change, hardware):
     known = plan_steps(before, after, even, size=shape)
     quick = plan_steps(before, after, even, size=shape, seconds=lambda step: total((step,)))
     assert ends(quick, before, after) and right(change, quick, 1)
-    assert moved(quick, even, shape) <= moved(known, even, shape) * (1 + 1e-8)
+    assert elements_moved(quick, even, shape) <= elements_moved(known, even, shape) * (1 + 1e-8)
     assert total(quick) <= total(known)
 
 
@@ -85,13 +84,13 @@ def test_the_last_gather_goes_over_the_fastest_links():
 
         steps = plan_steps(before, after, (8, 8), seconds=seconds)
         assert [step.axes[0].name for step in steps] == [slow, "b" if slow == "a" else "a"]
-        assert moved(steps, (8, 8)) == 56
+        assert elements_moved(steps, (8, 8)) == 56
 
 
 def test_orders_of_scatters_and_gathers():
     steps = plan_steps(Layout.parse("-, - +a.b", Mesh(a=2, b=4)), Layout.parse("b, a", Mesh(a=2, b=4)), (8, 8))
     assert [step.kind for step in steps] == ["reduce_scatter"] * 2
-    found = list(orders(steps))
+    found = list(reorderings(steps))
     assert len(found) == 2 and all(ends(one, steps[0].before, steps[-1].after) for one in found)
     random = np.random.default_rng(0)
     array = random.integers(1, 1 << 20, (8, 8))
@@ -109,7 +108,7 @@ def test_more_memory_never_means_more_bytes(change):
     even = evened(before, after, shape)
     roomy = plan_steps(before, after, shape, allow_memory=True)
     assert ends(roomy, before, after) and right(change, roomy, 2)
-    assert moved(roomy, even) <= moved(plan_steps(before, after, shape), even) * (1 + 1e-8)
+    assert elements_moved(roomy, even) <= elements_moved(plan_steps(before, after, shape), even) * (1 + 1e-8)
 
 
 def test_thrifty_plans_let_all_ranks_take_part():
@@ -117,7 +116,7 @@ def test_thrifty_plans_let_all_ranks_take_part():
     assert [step.kind for step in plan_steps(before, after, (8, 6))] == ["all_reduce"]
     thrifty = plan_steps(before, after, (8, 6), thrifty=True)
     assert [step.kind for step in thrifty] == ["slice", "all_reduce", "all_gather"]
-    assert moved(thrifty, (8, 6)) == fewest_elements(before, after, (8, 6)) == 60 < 72
+    assert elements_moved(thrifty, (8, 6)) == fewest_elements(before, after, (8, 6)) == 60 < 72
 
 
 def test_what_nobody_sends_is_cut_whether_it_divides_or_not():
@@ -132,4 +131,4 @@ def test_boxes_of_three_parts_against_four():
     before, after = Layout.parse("a, b", mesh), Layout.parse("b, a", mesh)
     steps = plan_steps(before, after, (24, 36))
     assert [step.kind for step in steps] == ["permute"] and steps[0].fetched is not None
-    assert moved(steps, (24, 36)) == fewest_elements(before, after, (24, 36)) == 24 * 36 / 12
+    assert elements_moved(steps, (24, 36)) == fewest_elements(before, after, (24, 36)) == 24 * 36 / 12

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from autoshard.layout import AxisRef, Layout, Mesh
 from autoshard.layout.tensor_map import TensorMap
 from autoshard.redistribute.bound import fewest_elements
-from autoshard.redistribute.digits import cutter, digits_of
-from autoshard.redistribute.direct import direct_steps
+from autoshard.redistribute.normal_form import direct_steps
 from autoshard.redistribute.planner import is_cut, plan_steps
+from autoshard.redistribute.positions import cutter, digits_of
 from autoshard.redistribute.step import Step
 from autoshard.util.errors import LayoutError, RedistributeError
 from tests.redistribute import virtual_ranks as ranks

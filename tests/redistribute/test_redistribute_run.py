@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.layout import Layout, Mesh
-from autoshard.redistribute.keep import keep
 from autoshard.redistribute.planner import plan_steps
+from autoshard.redistribute.replicate_to_partial import replicate_to_partial
 from autoshard.redistribute.routing import route
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.steps import run_step
@@ -73,7 +73,7 @@ def test_each_round_is_a_bijection_and_no_rank_gets_a_piece_twice(data):
 def test_keeps_are_refused_where_something_would_have_to_move():
     mesh = Mesh(a=2, b=4)
     whole, terms = Layout.parse("-, -", mesh), Layout.parse("-, - +a", mesh)
-    assert keep(whole, terms) is not None
-    assert keep(terms, whole) is None and keep(whole, whole) is None
-    assert keep(Layout.parse("b, -", mesh), terms) is None
-    assert keep(whole, Layout.parse("-, - max a", mesh)) is None
+    assert replicate_to_partial(whole, terms) is not None
+    assert replicate_to_partial(terms, whole) is None and replicate_to_partial(whole, whole) is None
+    assert replicate_to_partial(Layout.parse("b, -", mesh), terms) is None
+    assert replicate_to_partial(whole, Layout.parse("-, - max a", mesh)) is None

@@ -15,7 +15,7 @@ from autoshard.partition.forms import Form, padded_steps
 from autoshard.partition.program import Collective
 from autoshard.redistribute import planner
 from autoshard.redistribute.bound import fewest_elements
-from autoshard.redistribute.planner import evened, moved, plan_steps
+from autoshard.redistribute.planner import elements_moved, evened, plan_steps
 from autoshard.runtime.array import cut, join
 from autoshard.runtime.local import LocalComm
 from autoshard.runtime.moving import step_runner
@@ -57,7 +57,7 @@ def test_steps_for_the_evened_shape_bring_every_block_home(change, seed):
         assert step.before.divides(even) and step.after.divides(even)
         held = ranks.run(step, held)
     ranks.check(after, held, padded(array, even))
-    assert moved(steps, even) >= fewest_elements(before, after, even) - 1e-9
+    assert elements_moved(steps, even) >= fewest_elements(before, after, even) - 1e-9
 
 
 @st.composite
@@ -125,5 +125,8 @@ def test_padding_stays_where_boxes_spare_enough(size: int, other: int, boxes: bo
     shape, even = (other, size), evened(split, whole, (other, size))
     way = padded_steps(Form(split, even), Form(whole, shape), shape)
     assert [step.fetched is not None for step, _ in way.steps] == [boxes]
-    least, padded_too = fewest_elements(split, whole, even, size=shape), moved(plan_steps(split, whole, even), even)
+    least, padded_too = (
+        fewest_elements(split, whole, even, size=shape),
+        elements_moved(plan_steps(split, whole, even), even),
+    )
     assert least <= way.moved <= padded_too and (way.moved < padded_too) == boxes

@@ -95,7 +95,7 @@ def run(step: Step, held: list[np.ndarray]) -> list[np.ndarray]:
     if step.kind == "permute":
         return _permute(step, held)
     if step.kind == "keep":
-        return [step.keeping.term(part, rank) for rank, part in enumerate(held)]
+        return [step.to_partial.partial_block(part, rank) for rank, part in enumerate(held)]
     new = []
     for rank in range(mesh.devices):
         members = group(mesh, rank, step.axes)
@@ -127,8 +127,8 @@ def _fetched(step: Step, held: list[np.ndarray]) -> list[np.ndarray]:
         made = np.zeros([size // parts for size, parts in zip(shape, step.after.parts, strict=True)], held[0].dtype)
         for piece in step.fetched.pieces(rank, shape):
             assert piece.source in group(step.before.mesh, rank, step.axes), "boxes come along the step's axes only"
-            box = held[piece.source][piece.taken]
-            made[piece.placed] = COMBINE[step.reduction](made[piece.placed], box) if piece.adds else box
+            box = held[piece.source][piece.source_box]
+            made[piece.target_box] = COMBINE[step.reduction](made[piece.target_box], box) if piece.adds else box
         new.append(made)
     return new
 
@@ -170,9 +170,9 @@ def received(step: Step, shape: tuple[int, ...]) -> float:
 def fetched(step: Step, shape: tuple[int, ...]) -> float:
     """Elements in the boxes that come from others, to the ranks of the group that gets most; an equal share each."""
     assert step.fetched is not None
-    mesh, begun = step.before.mesh, step.fetched.begun
+    mesh, begun = step.before.mesh, step.fetched.added_partial
     own = [
-        sum(math.prod(one.stop - one.start for one in piece.taken) for piece in row if piece.source != rank)
+        sum(math.prod(one.stop - one.start for one in piece.source_box) for piece in row if piece.source != rank)
         for rank, row in ((rank, step.fetched.pieces(rank, shape)) for rank in range(mesh.devices))
     ]
     return max(float(np.mean([own[one] for one in group(mesh, rank, begun)])) for rank in range(mesh.devices))

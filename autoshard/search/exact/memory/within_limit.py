@@ -15,7 +15,7 @@ from autoshard.core.strategy import Strategy
 from autoshard.cost.memory import MemoryModel, Variable
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
-from autoshard.redistribute.digits import primes
+from autoshard.redistribute.positions import primes
 from autoshard.search.domains import Domain
 from autoshard.search.exact.memory.lagrangian import LagrangianSearch
 from autoshard.search.exact.memory.rows import MemoryRows

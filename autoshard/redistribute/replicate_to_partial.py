@@ -12,11 +12,11 @@ from functools import lru_cache
 import numpy as np
 
 from autoshard.layout.layout import Layout, Refs
-from autoshard.redistribute.digits import Cuts, Digits, apart, paired
+from autoshard.redistribute.positions import Cuts, Digits, paired, uncovered
 
 
 @dataclass(frozen=True)
-class Keep:
+class ReplicateToPartial:
     """How the ranks make their terms out of their blocks.
 
     Attributes:
@@ -28,7 +28,7 @@ class Keep:
     digits: Digits
     free: Refs
 
-    def term(self, part: np.ndarray, rank: int) -> np.ndarray:
+    def partial_block(self, part: np.ndarray, rank: int) -> np.ndarray:
         """The rank's term, given its block."""
         index, shape = self.before.mesh.index, list(part.shape)
         keeps = index(rank, self.free) == 0 and all(
@@ -53,13 +53,13 @@ class Keep:
 
 
 @lru_cache(maxsize=1 << 12)
-def keep(before: Layout, after: Layout) -> Keep | None:
+def replicate_to_partial(before: Layout, after: Layout) -> ReplicateToPartial | None:
     """How `after`, partial along further pieces, follows locally; None if it does not.
 
     It does if the only pieces that split the tensor before and no more at the same place are those of the new terms.
     """
-    terms = apart(after.partial, before.partial)
-    if not terms or apart(before.partial, after.partial) or after.reduction != "sum":
+    terms = uncovered(after.partial, before.partial)
+    if not terms or uncovered(before.partial, after.partial) or after.reduction != "sum":
         return None
     cuts = Cuts(before, after)
     digits = paired(*cuts.dims)
@@ -70,4 +70,4 @@ def keep(before: Layout, after: Layout) -> Keep | None:
     left += [ref for tail in (*digits.cuts, *digits.joins) for ref in tail.old]
     if any(ref not in begun for ref in left):
         return None
-    return Keep(before, digits, tuple(ref for ref in begun if ref not in left))
+    return ReplicateToPartial(before, digits, tuple(ref for ref in begun if ref not in left))

@@ -1,4 +1,4 @@
-"""Digits: what two layouts of one tensor say about the places of its elements, position by position.
+"""Mixed-radix positions: what two layouts of one tensor say about where its elements lie, digit by digit.
 
 Along a dim the number of an element's block is written in mixed radix, most significant digit first. Each digit is
 *owned* by the piece of the mesh that splits the dim there: the digit of what a rank holds is where it stands along
@@ -32,7 +32,7 @@ class Tail:
     ratio: int
 
     @property
-    def compound(self) -> bool:
+    def is_compound(self) -> bool:
         """Whether the pieces of both ends share no boundary: (2, 3) parts against 3."""
         return bool(self.old) and bool(self.new)
 
@@ -54,7 +54,9 @@ class Digits:
     @property
     def moves(self) -> bool:
         """Whether some rank holds nothing of what it wants."""
-        return any([old != new for old, new in self.body]) or any([tail.compound for tail in (*self.cuts, *self.joins)])
+        return any([old != new for old, new in self.body]) or any(
+            [tail.is_compound for tail in (*self.cuts, *self.joins)]
+        )
 
     @property
     def rounds(self) -> int:
@@ -111,7 +113,7 @@ def _clash(name: str, *layouts: Layout) -> bool:
     return not all(ref.can_coexist(other) for ref, other in itertools.combinations(refs, 2))
 
 
-def apart(refs: Refs, others: Refs) -> Refs:
+def uncovered(refs: Refs, others: Refs) -> Refs:
     """The pieces of the refs that no other covers; one that does not fit an other that overlaps it stays whole."""
     if not refs or refs == others:
         return ()
@@ -171,7 +173,7 @@ def cutter(*layouts: Layout) -> Callable[[Iterable[AxisRef]], Refs] | None:
 
     None if no one splitting of an axis holds all.
     """
-    pieces = _split(_places(*layouts), _prime_pieces)
+    pieces = _split(_boundaries(*layouts), _prime_pieces)
     return None if pieces is None else Cutter(pieces, _prime_pieces).cut
 
 
@@ -180,17 +182,17 @@ def _coarse(before: Layout, after: Layout) -> Callable[[Iterable[AxisRef]], Refs
 
     No further: that keeps the digits few, however large the mesh. None if no one splitting of an axis holds all.
     """
-    places = _places(before, after)
+    places = _boundaries(before, after)
     for olds, news in zip(before.dims, after.dims, strict=True):
         if olds and news and olds != news:
             parts, wanted = size_of(olds), size_of(news)
             if parts != wanted:
-                _mark(places, *((olds, wanted) if parts > wanted else (news, parts)))
+                _add_boundary(places, *((olds, wanted) if parts > wanted else (news, parts)))
     pieces = _split(places, _pieces)
     return None if pieces is None else Cutter(pieces, _pieces).cut
 
 
-def _places(*layouts: Layout) -> dict[str, set[int]]:
+def _boundaries(*layouts: Layout) -> dict[str, set[int]]:
     """Where the refs of the layouts begin and end, per axis that they use."""
     places: dict[str, set[int]] = {}
     for layout in layouts:
@@ -204,7 +206,7 @@ def _places(*layouts: Layout) -> dict[str, set[int]]:
     return places
 
 
-def _mark(places: dict[str, set[int]], refs: Refs, parts: int) -> None:
+def _add_boundary(places: dict[str, set[int]], refs: Refs, parts: int) -> None:
     """Add the place at which the refs make that many parts, if one does."""
     made = 1
     for name, pre, size in refs:
