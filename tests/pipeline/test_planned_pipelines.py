@@ -133,6 +133,18 @@ def test_what_is_updated_lies_once_in_memory(step):
     assert count > len(tied) / 2
 
 
+@pytest.mark.parametrize("name", ["1f1b", "zb_h2", "zbv"])
+def test_dropout_draws_what_it_draws_of_the_whole_batch(name):
+    set_seed(5)
+    cell = nn.SequentialCell(
+        nn.Dense(6, 10, dtype="f64"), nn.Dropout(0.4), nn.Dense(10, 10, dtype="f64"), nn.Dropout(0.3), nn.ReLU(),
+        nn.Dense(10, 6, dtype="f64"),
+    ).set_train()  # fmt: skip
+    optimizer = nn.Momentum(cell.trainable_params(), 0.1, 0.9)
+    step = train_step(lambda x, y: ops.reduce_mean((cell(x) - y) * WEIGHTS), optimizer, X, Y)
+    check_equal(step, mesh="pp=2,dp=2", micro_batches=3, schedule=name)
+
+
 def test_models_without_a_gradient_go_forward_alone():
     network = nn.SequentialCell(nn.Dense(6, 8, dtype="f64"), nn.ReLU(), nn.Dense(8, 5, dtype="f64"))
     traced = trace(network, X)
