@@ -134,7 +134,7 @@ def test_masks_of_dropout_where_rows_are_another_dim_or_several_elements():
         return ops.reduce_mean(turned * turned) + squared(ops.reshape(pairs, shape=(12, 4)), wanted)
 
     cut = check_equal(FFN, loss, (X, Y), 3)
-    drawn = [node for node in walk(cut.graph) if node.op.name == "DropoutRows"]
+    drawn = [node for node in walk(cut.graph.nodes) if node.op.name == "DropoutRows"]
     assert {node.attrs["dim"] for node in drawn} == {0, 1} and len(drawn) == 4
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -31,21 +32,20 @@ def _first_part(
 ) -> tuple[GroupLayout, GroupLayout, int] | None:
     for dim in range(len(before.shape)):
         names = [_leading_axis(one, dim) for one in (before, after)]
-        sizes = {one.layout.mesh.sizes[name] for one, name in zip((before, after), names, strict=True) if name}
-        if None in names or len(sizes) != 1:
+        groups = [_along(one.group, name) for one, name in zip((before, after), names, strict=True) if name]
+        if len(groups) < 2 or len(groups[0]) != len(groups[1]):
             continue
-        groups = [groups_along(one.layout.mesh, name) for one, name in zip((before, after), names, strict=True) if name]
-        worlds = [
-            [[one.group.ranks[place] for place in part.ranks] for part in parts]
-            for one, parts in zip((before, after), groups, strict=True)
-        ]
-        if _are_alike(*worlds, spans):
-            first = [
-                _part(one, dim, parts[0], ranks[0])
-                for one, parts, ranks in zip((before, after), groups, worlds, strict=True)
-            ]
+        if _are_alike(*([part.ranks for part in parts] for parts in groups), spans):
+            first = [_part(one, dim, parts[0]) for one, parts in zip((before, after), groups, strict=True)]
             return first[0], first[1], len(groups[0])
     return None
+
+
+@lru_cache(maxsize=1 << 8)
+def _along(group: RankGroup, axis: str) -> tuple[RankGroup, ...]:
+    """A group for each place along an axis of its mesh."""
+    parts = groups_along(group.mesh, axis)
+    return tuple(RankGroup(one.mesh, tuple(group.ranks[place] for place in one.ranks)) for one in parts)
 
 
 def _leading_axis(held: GroupLayout, dim: int) -> str | None:
@@ -61,13 +61,14 @@ def _are_alike(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]
     ranks = np.concatenate([np.asarray(sources), np.asarray(targets)], axis=1)
     if np.any(ranks - ranks[:, :1] != ranks[0] - ranks[0, 0]):
         return False
-    nodes = [np.unique(row // span, return_inverse=True)[1] for span in spans for row in ranks]
-    return all(np.array_equal(nodes[i], nodes[i - i % len(ranks)]) for i in range(len(nodes)))
+    ordered = np.sort(ranks, axis=1)
+    borders = [np.diff(ordered // span, axis=1) > 0 for span in spans]
+    return all(bool(np.all(one == one[0])) for one in borders)
 
 
-def _part(held: GroupLayout, dim: int, group: RankGroup, ranks: Sequence[int]) -> GroupLayout:
+def _part(held: GroupLayout, dim: int, group: RankGroup) -> GroupLayout:
     """What the first part holds, on a mesh without the axis."""
     axis, *others = held.layout.dims[dim]
     layout = Layout(group.mesh, (*held.layout.dims[:dim], tuple(others), *held.layout.dims[dim + 1 :]))
     shape, padded = ((*sizes[:dim], sizes[dim] // axis.size, *sizes[dim + 1 :]) for sizes in (held.shape, held.padded))
-    return GroupLayout(RankGroup(group.mesh, tuple(ranks)), layout, shape, padded)
+    return GroupLayout(group, layout, shape, padded)
