@@ -101,11 +101,13 @@ def annotate(
         if stages:
             raise StageError("annotate: a module has no stages; they go with a model")
         return _module(target, patterns or {}, over)
-    patterns = target.patterns(patterns) if patterns and hasattr(target, "patterns") else patterns or {}
+    named: Mapping[str, Any] = patterns or {}
+    if named and hasattr(target, "patterns"):
+        named = target.patterns(named)
     traced = known_trace(target)
     if traced is None:
         raise ShardingError(f"annotate takes something traced or imported, not {type(target).__name__}; trace it first")
-    values, nodes = _found(traced.graph, patterns, over)
+    values, nodes = _found(traced.graph, named, over)
     for value, spec in values.items():
         if over is not None:
             spec.on(over, value.type.rank, what=value.name)

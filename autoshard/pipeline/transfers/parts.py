@@ -35,7 +35,8 @@ def _first_part(
         groups = [_along(one.group, name) for one, name in zip((before, after), names, strict=True) if name]
         if len(groups) < 2 or len(groups[0]) != len(groups[1]):
             continue
-        if _are_alike(*([part.ranks for part in parts] for parts in groups), spans):
+        sources, targets = ([part.ranks for part in parts] for parts in groups)
+        if _are_alike(sources, targets, spans):
             first = [_part(one, dim, parts[0]) for one, parts in zip((before, after), groups, strict=True)]
             return first[0], first[1], len(groups[0])
     return None
