@@ -95,7 +95,7 @@ def train_step(
             scaled = [None if grad is None else grad * gradient_scale for grad in scaled]
         optimizer(scaled)
     returned = graph.outputs[: len(graph.outputs) - len(graph.updates)]
-    traced = recorder.finish(returned, forward.arguments, forward.results)
+    traced = replace(recorder.finish(returned, forward.arguments, forward.results), stages=forward.stages)
     if recompute is not None:
         traced = replace(traced, graph=again(traced.graph, _chosen(traced.graph, recompute)))
     if regather:
