@@ -25,7 +25,7 @@ def training():
             super().__init__()
             self.net = net
 
-        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.mse_loss(self.net(x), labels)
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": torch.nn.functional.mse_loss(self.net(x), labels)}
 
-    return ash.from_torch(WithLoss(), (*inputs, labels), loss=lambda loss: loss, optimizer=lambda params: optim.SGD(params, 0.1))
+    return ash.from_torch(WithLoss(), (*inputs, labels), loss="loss", optimizer=lambda params: optim.SGD(params, 0.1))
