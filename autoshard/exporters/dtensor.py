@@ -19,7 +19,7 @@ from torch.distributed.tensor.placement_types import _MaskPartial, _StridedShard
 from torch.utils import _pytree as pytree
 
 from autoshard.exporters.dtensor_local import LOCAL, gathered_call, some_empty
-from autoshard.exporters.placements import PARTIAL, SHARD, Border, ModulePlan, Placement, Placements, module_plan
+from autoshard.exporters.placements import PARTIAL, SHARD, AxisPlacement, Border, ModulePlan, Placements, module_plan
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
 from autoshard.util.errors import PlanError, RuntimeSetupError
@@ -99,7 +99,7 @@ def torch_placements(placements: Placements) -> list[Any]:
     return list(map(_placement, placements))
 
 
-def _placement(one: Placement) -> Any:
+def _placement(one: AxisPlacement) -> Any:
     if one.kind == SHARD:
         return Shard(one.dim) if one.inside == 1 else _StridedShard(one.dim, split_factor=one.inside)
     return Partial(_REDUCTIONS.get(one.reduction, one.reduction)) if one.kind == PARTIAL else Replicate()

@@ -40,7 +40,8 @@ from autoshard.search.named import is_named
 from autoshard.search.named.plans import REDUCED_ONCE
 from autoshard.search.problem import Problem
 from autoshard.search.ring_attention import with_rings
-from autoshard.trace.function import Traced
+from autoshard.trace.cell import Cell, stages_of_cells
+from autoshard.trace.function import Traced, known_trace
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, StageError
@@ -148,7 +149,8 @@ def plan_pipeline(
         schedule: a name of `autoshard schedule`, the path of a file, or a schedule; "auto": the named one of the
             fewest predicted seconds, of those that keep to `memory`.
         chunks: stages of each group, for a schedule by name.
-        stages: from patterns of names to stages, as `cut_stages` takes them; None: stages of equal cost.
+        stages: from patterns of names to stages, as `cut_stages` takes them; None: those that the model's cells bear
+            (`cell.pipeline_stage = 1`) or that `annotate(model, stages=...)` gave it, else stages of equal cost.
         search: how each stage is planned: a mode.
         hardware: as for `autoshard.plan`.
         memory: what a device has, as for `autoshard.plan`: a pipeline of which a group needs more is refused.
@@ -170,6 +172,7 @@ def plan_pipeline(
         >>> planned.stages, [group.ranks for group in planned.groups]
         (2, [(0, 1), (2, 3)])
     """
+    stages = stages or _stages_of(target)
     if pipeline == AUTO:
         fixed = {"chunks": chunks, "stages": stages}
         if wrong := [name for name, value in fixed.items() if value is not None]:
@@ -200,6 +203,14 @@ def plan_pipeline(
     if limit is not None:
         check_memory(found, limit)
     return found
+
+
+def _stages_of(target: Any) -> Mapping[str, int] | None:
+    """The stages that a model says itself."""
+    own = known_trace(target)
+    if own is None:
+        return stages_of_cells(target) or None if isinstance(target, Cell) else None
+    return own.stages or None
 
 
 def _found(

@@ -13,7 +13,7 @@ which end while some begin. A search may do without the second (`PARTS`), or bot
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -51,7 +51,7 @@ class RedistributionTables:
         self.prices, self.units = prices, units
         self._foreign: list[Layout] = []
         self._foreign_code: dict[Layout, int] = {}
-        self._classes: Memo[bytes, int] = Memo()
+        self._classes: Memo[tuple[int, ...], int] = Memo()
         self._terms: list[Terms | None] = []
         self._numbers: dict[Terms | None, int] = {}
         self._steps: dict[tuple, int] = {}
@@ -143,17 +143,22 @@ class RedistributionTables:
         # Parts are products of pieces of the mesh: a size counts only by what it has in common with the devices.
         sizes = np.gcd(np.array(of.shape, dtype=np.int64), self.units.mesh.devices)
         named, kept = _renamed(pairs, sizes)
-        rows = np.ascontiguousarray(np.concatenate([named, kept], axis=1), np.int32)
-        keys, which = np.unique(rows.view((np.void, rows[0].nbytes)), return_inverse=True)
-        known = np.array([self._class(key) for key in keys.reshape(-1).tolist()], dtype=np.int64)
-        return known[which.reshape(-1)]
+        digits, which = _distinct(named)
+        even = [self._planned_even(row, len(sizes)) for row in digits]
+        needed = np.array([one.needed[: len(sizes)] for one in even], dtype=np.int64)
+        wider = np.array([one.least > len(sizes) for one in even])
+        found = np.array([self._class_of_terms(one.terms) for one in even], dtype=np.int64)[which]
+        rest = np.flatnonzero(wider[which] | (kept % needed[which] > 0).any(axis=1))
+        if len(rest):
+            rows, which = _distinct(np.concatenate([named[rest], kept[rest]], axis=1))
+            found[rest] = np.array([self._class(row, named.shape[1]) for row in rows], dtype=np.int64)[which]
+        return found
 
-    def _class(self, key: bytes) -> int:
-        """The class of the pairs whose digits and sizes, as bytes, are the key."""
-        found = self._classes.get(key)
+    def _class(self, row: tuple[int, ...], ends: int) -> int:
+        """The class of the pairs with so many digits, then sizes."""
+        found = self._classes.get(row)
         if found is None:
-            row, ends = tuple(np.frombuffer(key, np.int32).tolist()), 2 * len(self.units)
-            found = self._classes[key] = self._class_of_terms(self._plan(row[:ends], row[ends:]))
+            found = self._classes[row] = self._class_of_terms(self._plan(row[:ends], row[ends:]))
         return found
 
     def _class_of_terms(self, terms: Terms | None) -> int:
@@ -164,16 +169,24 @@ class RedistributionTables:
 
     def _plan(self, digits: tuple[int, ...], shape: tuple[int, ...]) -> Terms | None:
         """The steps between layouts, the digits of which alternate."""
-        known = self._planned_for.get(digits)
-        if known is None:
-            known = self._planned_for[digits] = []
-        if all(len(one.shape) < len(shape) for one in known):
-            known.append(self._between(digits, (self.units.mesh.devices,) * max(WIDE, len(shape))))
+        self._planned_even(digits, len(shape))
+        known = self._planned_for[digits]
         for one in known:
             if one.serves(shape):
                 return one.terms
         known.append(self._between(digits, shape))
         return known[-1].terms
+
+    def _planned_even(self, digits: tuple[int, ...], rank: int) -> _Planned:
+        """The steps for a shape of at least so many dims that everything divides."""
+        known = self._planned_for.get(digits)
+        if known is None:
+            known = self._planned_for[digits] = []
+        found = next((one for one in known if one.is_even and len(one.shape) >= rank), None)
+        if found is None:
+            found = self._between(digits, (self.units.mesh.devices,) * max(WIDE, rank))
+            known.append(replace(found, is_even=True))
+        return found
 
     def _between(self, digits: tuple[int, ...], shape: tuple[int, ...]) -> _Planned:
         steps = self._steps_between(digits, shape)
@@ -217,20 +230,21 @@ class RedistributionTables:
 
 @dataclass(frozen=True)
 class _Planned:
-    """The best steps for a shape; None where none exist."""
+    """The best steps for a shape, that everything divides where it `is_even`; None where none exist."""
 
     shape: tuple[int, ...]
     steps: Steps | None
     terms: Terms | None
+    is_even: bool = False
 
     def serves(self, shape: tuple[int, ...]) -> bool:
         """Whether these are the best steps for another shape, too: it allows them, and nothing that this one does not.
 
         The shape may have fewer dims, for dims that both layouts leave whole stand last.
         """
-        if not self._least <= len(shape) <= len(self.shape):
+        if not self.least <= len(shape) <= len(self.shape):
             return False
-        pairs = zip(shape, self.shape, self._needed, strict=False)
+        pairs = zip(shape, self.shape, self.needed, strict=False)
         return all(own % size == 0 == size % needed for size, own, needed in pairs)
 
     @cached_property
@@ -238,15 +252,22 @@ class _Planned:
         return tuple(end for step in self.steps or () for end in (step.before, step.after))
 
     @cached_property
-    def _needed(self) -> tuple[int, ...]:
+    def needed(self) -> tuple[int, ...]:
         """What all sizes have to be a multiple of."""
         of_ends = [end.parts for end in self._ends] or [(1,) * len(self.shape)]
         return tuple(math.lcm(*parts) for parts in zip(*of_ends, strict=True))
 
     @cached_property
-    def _least(self) -> int:
+    def least(self) -> int:
         """As many dims, at least, has a shape that allows them: no later one is split."""
         return max((i + 1 for end in self._ends for i, refs in enumerate(end.dims) if refs), default=0)
+
+
+def _distinct(rows: np.ndarray) -> tuple[list[tuple[int, ...]], np.ndarray]:
+    """The rows without repetition, and which of them each is."""
+    rows = np.ascontiguousarray(rows, np.int32)
+    _, first, which = np.unique(rows.view((np.void, rows[0].nbytes)), return_index=True, return_inverse=True)
+    return list(map(tuple, rows[first].tolist())), which.reshape(-1)
 
 
 def _share(step: Step) -> float:

@@ -110,7 +110,7 @@ def _updated(
             scaled = [None if grad is None else grad * gradient_scale for grad in scaled]
         optimizer(scaled)
     returned = graph.outputs[: len(graph.outputs) - len(graph.updates)]
-    return recorder.finish(returned, forward.arguments, forward.results)
+    return replace(recorder.finish(returned, forward.arguments, forward.results), stages=forward.stages)
 
 
 def accumulated(traced: Traced, micro_batches: int) -> Traced:
