@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from autoshard.frontends.planning import is_module
-from autoshard.ir.asked import Asked
+from autoshard.ir.annotations import ShardingAnnotations
 from autoshard.ir.graph import Graph, Node, Value, walk
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -156,7 +156,7 @@ def _module(target: Any, patterns: Mapping[str, Any], mesh: Mesh | None) -> Any:
             f"annotate: operators of a module take no strategies ({next(iter(nodes)).label}); ask of its inputs"
         )
     own = {value: spec.on(over, value.type.rank, name, what=value.name) for value, spec in values.items()}
-    asked = Asked({**meshes, name: over}, {**imported.asked.values, **own}, imported.asked.outputs)
+    asked = ShardingAnnotations({**meshes, name: over}, {**imported.asked.values, **own}, imported.asked.outputs)
     return replace(imported, asked=asked)
 
 

@@ -29,7 +29,7 @@ from autoshard.optimize import DEFAULT
 from autoshard.optimize.pipeline import check_passes
 from autoshard.plan.data_layouts import FULL_BATCH, DatasetStrategy, data_layouts
 from autoshard.plan.plan import Plan
-from autoshard.propagate.traced import asked_on, work_of
+from autoshard.propagate.traced import annotations_on, mutable_module
 from autoshard.runtime.mpi import default_comm
 from autoshard.runtime.world import world_size
 from autoshard.search import find_mode
@@ -151,7 +151,7 @@ def plan_traced(
 
     def problem_on(mesh: Mesh) -> Problem:
         given = data_layouts(traced.graph, mesh, dataset_strategy)
-        asked = asked_on(traced, mesh)
+        asked = annotations_on(traced, mesh)
         return Problem(
             graph,
             mesh,
@@ -161,7 +161,7 @@ def plan_traced(
             {} if dataset_strategy == FULL_BATCH else given,
             asked=asked.values,
             asked_outputs=asked.outputs[traced.graph.name],
-            work=lambda: work_of(traced, mesh),
+            work=lambda: mutable_module(traced, mesh),
             options=_options(memory, options),
             elsewhere=problem_on,
             passes=passes,

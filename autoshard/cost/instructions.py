@@ -22,10 +22,10 @@ from autoshard.partition.program import (
     Collective,
     Compute,
     Instruction,
+    ManualCollective,
     Nest,
     Program,
     Start,
-    Together,
     Wait,
 )
 from autoshard.redistribute.step import Step
@@ -153,7 +153,7 @@ class Costs:
             known = self._steps[key] = one, self._talking(one)
         return known[1]
 
-    def _talking(self, one: Collective | Together) -> Price:
+    def _talking(self, one: Collective | ManualCollective) -> Price:
         return Price(one.nbytes_moved, 1, 0.0, self.links.step(one.step, one.of))
 
     def _inside(self, nest: Nest) -> Price:

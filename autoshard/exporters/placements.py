@@ -79,8 +79,8 @@ def placements(layout: Layout, pieces: Pieces) -> Placements:
     names, sizes = pieces.names, pieces.sizes
     found = dict.fromkeys(names, Placement(REPLICATE))
     for dim, axes in enumerate(pieces.dims(layout)):
-        for place, name in enumerate(axes):
-            before = [one for one in axes[:place] if names.index(one) > names.index(name)]
+        for position, name in enumerate(axes):
+            before = [one for one in axes[:position] if names.index(one) > names.index(name)]
             found[name] = Placement(SHARD, dim, math.prod(sizes[one] for one in before))
     for name in pieces.split(layout.partial):
         found[name] = Placement(PARTIAL, reduction=layout.reduction)

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from autoshard.core.rule import Rule
 from autoshard.core.tensortype import TensorType
-from autoshard.ops.control import apart
+from autoshard.ops.control import unsplit_rule
 from autoshard.ops.registry import Operator
 from autoshard.util.errors import GraphError
 from autoshard.util.notebook import table
@@ -139,7 +139,7 @@ class Node:
     def rule(self) -> Rule:
         """How dims belong together; those of a node with regions do not, as far as the node itself goes."""
         if self.regions and self.given_rule is None and not self.op.has_rule:
-            return apart(self.operand_types, self.result_types)
+            return unsplit_rule(self.operand_types, self.result_types)
         return self.given_rule or self.op.rule(self.operand_types, self.attrs)
 
     @cached_property

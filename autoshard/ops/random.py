@@ -16,7 +16,7 @@ import numpy as np
 from autoshard.core.rule import Rule, source_rule
 from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.axes import letters, words
 from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
@@ -131,9 +131,9 @@ def _(g, y, x, counter, **attrs):
 
 
 @dropout.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    shape = place.operands[0].shape
-    return {"start": tuple(place.operand_offset(0, dim) for dim in range(len(shape))), "whole": shape}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    shape = placement.operands[0].shape
+    return {"start": tuple(placement.operand_offset(0, dim) for dim in range(len(shape))), "whole": shape}
 
 
 def _dropout_rows_rule(
@@ -174,9 +174,9 @@ def _(g, y, x, counter, rows, **attrs):
 
 
 @dropout_rows.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    dims = range(len(place.operands[0].shape))
-    return {"start": tuple(0 if dim == attrs["dim"] else place.operand_offset(0, dim) for dim in dims)}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    dims = range(len(placement.operands[0].shape))
+    return {"start": tuple(0 if dim == attrs["dim"] else placement.operand_offset(0, dim) for dim in dims)}
 
 
 # -- tensors of random numbers, drawn anew in each run
@@ -217,10 +217,10 @@ def _random_type(*, dtype: DType | str, **_: object) -> DType:
     return kind
 
 
-def _random_block(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    whole = place.results[0].shape
-    start = tuple(place.result_offset(dim) for dim in range(len(whole)))
-    return {"shape": place.local_result(), "start": start, "whole": whole}
+def _random_block(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    whole = placement.results[0].shape
+    start = tuple(placement.result_offset(dim) for dim in range(len(whole)))
+    return {"shape": placement.local_result(), "start": start, "whole": whole}
 
 
 @operator("RandomUniform", rule=_random_rule, dtype=_random_type, flops=12)

@@ -32,7 +32,7 @@ from autoshard.pipeline.stages.cut import Pipeline, cut_as_assigned
 from autoshard.pipeline.stages.whole import whole_step
 from autoshard.pipeline.transfers.group import RankGroup, groups_along, read_groups, stacked
 from autoshard.plan.plan import Plan
-from autoshard.propagate.traced import asked_on
+from autoshard.propagate.traced import annotations_on
 from autoshard.runtime.mpi import default_comm
 from autoshard.search import find_mode
 from autoshard.search.memory_limit import read_limit
@@ -99,7 +99,7 @@ class PlannedPipeline(PipelineData):
         """The plan as a page of HTML: the schedule as a picture, times and memory, and how each stage is split."""
         return pipeline_page(self)
 
-    def run_summary(self) -> str:
+    def run_label(self) -> str:
         """What the last step of this process has shown beside what was predicted: seconds, and idle shares of ranks."""
         ran = self.session.last
         if ran is None:
@@ -417,7 +417,7 @@ def _planned(
         own = traced.graph.role_of
         roles = (role if value in own else DATA for value, role in zip(graph.inputs, graph.roles, strict=True))
         graph = replace(graph, roles=tuple(roles))
-    asked = {value: one for value, one in asked_on(traced, mesh).values.items() if value in graph.role_of}
+    asked = {value: one for value, one in annotations_on(traced, mesh).values.items() if value in graph.role_of}
     options = {REDUCED_ONCE: True} if is_named(mode) else {}
     problem = Problem(graph, mesh, hardware, stage.annotations, asked=asked, options=options, passes=passes)
     return with_rings(find_mode(mode)(problem), hardware)

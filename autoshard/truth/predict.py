@@ -25,9 +25,9 @@ from autoshard.partition.program import (
     Collective,
     Compute,
     Instruction,
+    ManualCollective,
     Program,
     Register,
-    Together,
 )
 from autoshard.partition.verify_bundles import bundle_key
 from autoshard.redistribute.step import Step
@@ -262,9 +262,9 @@ class _ShortStep:
         dealt = work.dealt(self.beside, prices_for(known).instructions, joins)
         before, after = (work.summed(late) for late in (work.late, work.updates))
         summed = {home: (before.get(home, 0), after.get(home, 0)) for home in (FIRST, LAYERS, LAST, TIED)}
-        adding = tuple(adding_seconds(sum(some.values()), known, self.sums) for some in (before, after))
+        early, late = (adding_seconds(sum(some.values()), known, self.sums) for some in (before, after))
         repeated = work.repeated_peak(self.beside, True), work.repeated_peak(self.beside, False)
-        return _Measures(self.layers, dealt, adding, summed, work.states, program_peak(self.beside), repeated)
+        return _Measures(self.layers, dealt, (early, late), summed, work.states, program_peak(self.beside), repeated)
 
 
 PREFETCH = 4.0
@@ -446,7 +446,7 @@ class _Work:
         if isinstance(one, Compute):
             return UPDATE if one in self.updates else _part_of(one.composite or one.node)
         first = one.parts[0] if isinstance(one, Bundle) else one
-        assert isinstance(first, Collective | Together)
+        assert isinstance(first, Collective | ManualCollective)
         order = [name for name, _ in self.mesh.axes]
         return OVER + ".".join(sorted({ref.name for ref in first.step.axes}, key=order.index))
 

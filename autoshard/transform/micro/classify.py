@@ -14,7 +14,7 @@ from autoshard.ir.graph import DATA, Builder, Graph, Node, Value
 from autoshard.ir.trips import constant_scalar
 from autoshard.ir.verify import describe
 from autoshard.layout.mesh import Mesh
-from autoshard.ops.attributes import Place, resolve
+from autoshard.ops.attributes import OperatorPlacement, resolve
 from autoshard.ops.hlo_reduce import begins_with_nothing, reduce_add, reduce_with
 from autoshard.ops.hlo_scatter import scatter_add_slices, scatter_slices
 from autoshard.ops.hlo_shape import iota
@@ -40,7 +40,7 @@ def is_barrier(node: Node) -> bool:
     return node.op.name == "OptimizationBarrier"
 
 
-def apart_at_barriers(graph: Graph) -> Graph:
+def with_single_barriers(graph: Graph) -> Graph:
     """The graph with a barrier of its own for each value of one that holds several back at once."""
 
     def apart(node: Node) -> list[Node]:
@@ -271,11 +271,13 @@ def cut_by(node: Node, factor: int, inner: int, mesh: Mesh, makers: Mapping[Valu
         raise MicroRefusal(f"has {of.size // inner} rows, which {parts} does not divide")
     axes = tuple((mesh.ref(AXIS),) if i == factor else () for i in range(len(rule.factors)))
     strategy = Strategy(rule, mesh, axes)
-    place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts)
+    placement = OperatorPlacement(
+        node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts
+    )
     try:
-        attrs = node.op.local_attributes(node.attrs, place)
-        operands = tuple(of.with_shape(place.local_operand(i)) for i, of in enumerate(node.operand_types))
-        results = tuple(of.with_shape(place.local_result(i)) for i, of in enumerate(node.result_types))
+        attrs = node.op.local_attributes(node.attrs, placement)
+        operands = tuple(of.with_shape(placement.local_operand(i)) for i, of in enumerate(node.operand_types))
+        results = tuple(of.with_shape(placement.local_result(i)) for i, of in enumerate(node.result_types))
         fits = node.op.result_types(operands, attrs) == results
     except ShapeError as error:
         raise MicroRefusal(f"cannot run on a part of the batch: {error}") from None
