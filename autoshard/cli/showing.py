@@ -143,14 +143,14 @@ def modes(
     from autoshard.search.named import named_plans
     from autoshard.search.registry import mode_options
 
-    summaries = {mode: (find_mode(mode).__doc__ or "").strip().partition("\n")[0] for mode in search_modes()}
+    descriptions = {mode: (find_mode(mode).__doc__ or "").strip().partition("\n")[0] for mode in search_modes()}
     if as_json:
         named = named_plans()
-        found = (ModeRecord(mode, words, mode_options(mode), mode in named) for mode, words in summaries.items())
+        found = (ModeRecord(mode, words, mode_options(mode), mode in named) for mode, words in descriptions.items())
         print_json(ModesRecord(tuple(found)))
         return
     table = Table("mode", "what it does", "options", box=box.SIMPLE_HEAD, show_edge=False)
-    for mode, words in summaries.items():
+    for mode, words in descriptions.items():
         table.add_row(mode, words, ", ".join(mode_options(mode)))
     console().print(table)
 

@@ -193,10 +193,10 @@ def _parts_of(node: Node, dim: int) -> tuple[Part, ...]:
 
 def _slice_of(node: Node) -> tuple[int, int, int] | None:
     """The one dim of which a slice takes a part, where that begins and how many places it has."""
-    box_map = node.op.index_map(node.operand_types, node.attrs) if len(node.operands) == 1 else None
-    if box_map is None or len(box_map.boxes) != 1 or box_map.fill is not None:
+    boxes = node.op.index_map(node.operand_types, node.attrs) if len(node.operands) == 1 else None
+    if boxes is None or len(boxes.boxes) != 1 or boxes.fill is not None:
         return None
-    (box,), shape = box_map.boxes, node.operand_types[0].shape
+    (box,), shape = boxes.boxes, node.operand_types[0].shape
     cut = [dim for dim, size in enumerate(shape) if box.count[dim] < size]
     if len(cut) != 1 or box.count != node.result_types[0].shape:
         return None

@@ -262,9 +262,9 @@ class _ShortStep:
         dealt = work.dealt(self.beside, prices_for(known).instructions, joins)
         before, after = (work.summed(late) for late in (work.late, work.updates))
         summed = {home: (before.get(home, 0), after.get(home, 0)) for home in (FIRST, LAYERS, LAST, TIED)}
-        adding = tuple(adding_seconds(sum(some.values()), known, self.sums) for some in (before, after))
+        early, late = (adding_seconds(sum(some.values()), known, self.sums) for some in (before, after))
         repeated = work.repeated_peak(self.beside, True), work.repeated_peak(self.beside, False)
-        return _Measures(self.layers, dealt, adding, summed, work.states, program_peak(self.beside), repeated)
+        return _Measures(self.layers, dealt, (early, late), summed, work.states, program_peak(self.beside), repeated)
 
 
 PREFETCH = 4.0
