@@ -262,7 +262,10 @@ class _ShortStep:
         dealt = work.dealt(self.beside, prices_for(known).instructions, joins)
         before, after = (work.summed(late) for late in (work.late, work.updates))
         summed = {home: (before.get(home, 0), after.get(home, 0)) for home in (FIRST, LAYERS, LAST, TIED)}
-        adding = tuple(adding_seconds(sum(some.values()), known, self.sums) for some in (before, after))
+        adding = (
+            adding_seconds(sum(before.values()), known, self.sums),
+            adding_seconds(sum(after.values()), known, self.sums),
+        )
         repeated = work.repeated_peak(self.beside, True), work.repeated_peak(self.beside, False)
         return _Measures(self.layers, dealt, adding, summed, work.states, program_peak(self.beside), repeated)
 
