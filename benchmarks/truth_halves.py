@@ -126,30 +126,30 @@ def fit_hosts(predictor: Predictor, rows: Sequence[Row]) -> tuple[float, ...]:
     measured = np.array([row.measured.seconds for row in rows])
 
     def errors(logarithms: np.ndarray) -> np.ndarray:
-        at = predictor.at(with_hosts(np.exp(logarithms)))
+        at = predictor.at(with_hosts(np.exp(logarithms).tolist()))
         return np.log([at(row).seconds for row in rows] / measured)
 
     start = np.zeros(len(HOST_CONSTANTS))
     found = least_squares(
         errors, start, bounds=(-2, 2), loss="soft_l1", f_scale=FAR_OUTLYING, diff_step=1e-3, xtol=1e-3
     )
-    return tuple(np.exp(found.x))
+    return tuple(np.exp(found.x).tolist())
 
 
-def halves_of_hosts(rows: Sequence[tuple[str, Row]], predictor: Predictor) -> Table:
-    """Hosts fitted on each half and tried on the other, by source."""
+def halves_of_hosts(rows: Sequence[tuple[str, Row]], predictor: Predictor) -> tuple[Table, list[str]]:
+    """Hosts fitted on each half and tried on the other, by source; and what the constants came to, in words."""
     rows = [(source, row) for source, row in rows if row.fusion == "kernels" and row.axes.pp == 1]
-    shown = Table("rows tried", "rows", "median error", "9 of 10", "worst", ", ".join(HOST_CONSTANTS))
+    shown, told = Table("rows tried", "rows", "median error", "9 of 10", "worst"), []
     for half in (0, 1):
         times = fit_hosts(predictor, [row for source, row in rows if half_of(source, row) == half])
-        constants = " ".join(f"{value:.3g}" for value in host_values(times))
+        values = zip(HOST_CONSTANTS, host_values(times), strict=True)
+        told.append(f"fitted on {half}: " + ", ".join(f"{name} {value:.3g}" for name, value in values))
         for source in dict.fromkeys(source for source, _ in rows):
             other = [row for one, row in rows if one == source and half_of(one, row) != half]
-            for name, at in ((f"half {1 - half} of {source}, fitted on {half}", times), ("the present ones", None)):
-                found = [(predictor if at is None else predictor.at(with_hosts(at)))(row) for row in other]
-                if (one := score(name, found)) is not None:
-                    shown.add_row(*_numbers(one), constants if at is not None else "")
-    return shown
+            for name, at in ((f"fitted on {half}", predictor.at(with_hosts(times))), ("present", predictor)):
+                if (one := score(f"{source}, half {1 - half}, {name}", [at(row) for row in other])) is not None:
+                    shown.add_row(*_numbers(one))
+    return shown, told
 
 
 def host_values(times: Sequence[float]) -> list[float]:
@@ -192,7 +192,8 @@ def main() -> None:
     rows = [(one.source.name, row) for one in known for row in one.rows][:: asked.every]
     rows = predicted(rows, predictor)
     if asked.hosts:
-        Console().print(halves_of_hosts(rows, predictor))
+        shown, told = halves_of_hosts(rows, predictor)
+        Console().print(shown, *told, sep="\n")
         return
     halves = [[row for source, row in rows if half_of(source, row) == half] for half in (0, 1)]
     shown = Table("rows tried", "rows", "median error", "9 of 10", "worst", "products, attention")

@@ -39,7 +39,7 @@ _HBM = 0.88
 # device (`python -m benchmarks.truth_halves`, docs/reference/measured.md). All of a kernel's traffic is taken to stand
 # beside its operations: measured products on A100 and B200 (SimuMax's tables, 697 shapes) lose as much with small
 # sides.
-_A100_PRODUCTS, _H100_PRODUCTS, _B200_PRODUCTS = 0.775, 0.62, 0.51
+_A100_PRODUCTS, _H100_PRODUCTS, _B200_PRODUCTS = 0.775, 0.62, 0.495
 
 # Shares that attention reaches, forward and backward together, by the operations that its operators count (a gradient
 # 3.5 times the forward pass, where kernels do 2.5). H100: FlashAttention-2 on heads of 128 at sequences of 8,192, 333

@@ -24,7 +24,7 @@ from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import lookup, operator, remove
 from autoshard.partition.composites import composite_scratch, parts_of
 from autoshard.partition.lower import lower
-from autoshard.partition.program import Collective
+from autoshard.partition.program import Collective, Compute
 from autoshard.partition.verify import verify_program
 from autoshard.partition.windows import exchange_steps
 from autoshard.plan.plan import CONFIGURED, Cause, Decision, Option, Plan
@@ -255,6 +255,6 @@ def test_parts_are_kernels_as_the_rest_of_a_graph_is(name):
     by_how = {how: price_alone(fused(graph, how)[1][node], strategy, costs).computing for how in FUSIONS}
     assert by_how["xla"] < by_how["kernels"] <= by_how["eager"] <= apart
     program = lower(plan_alone(fused(graph)[1][node], strategy))
-    inside = [one for one in program.instructions if getattr(one, "composite", None) is not None]
+    inside = [one for one in program.instructions if isinstance(one, Compute) and one.composite is not None]
     whole = sum(one.local.nbytes for one in (*program.inputs, *program.outputs))
     assert sum(map(traffic_bytes, inside)) < 3 * whole

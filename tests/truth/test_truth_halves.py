@@ -6,7 +6,7 @@ import pytest
 
 from autoshard.truth.predict import Predictor
 from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
-from benchmarks.truth_halves import fit, half_of, tried, with_shares
+from benchmarks.truth_halves import fit, fit_hosts, half_of, tried, with_hosts, with_shares
 
 WIDE = DecoderModel("gpt", 512, 4, 4, 960)
 
@@ -35,6 +35,22 @@ def test_constants_are_found_again():
     found = fit(predictor, rows)
     assert found["a100"] == pytest.approx(true, rel=1e-3)
     assert [one.ratio for one in tried(predictor, rows, found)] == pytest.approx([1.0] * 3, rel=1e-3)
+
+
+def test_hosts_are_found_again():
+    """Rows as hosts of these constants would take them are predicted again by what is fitted."""
+    made = [(1, 16, 2), (2, 16, 2), (2, 64, 8), (1, 1024, 8)]
+    rows = [
+        Row(f"{tp} {length}", "t", WIDE, length, "a100", ParallelDegrees(tp=tp), "megatron" if tp > 1 else "zero3",
+            batch, 1, Measurement(1.0), fusion="kernels", attention="apart")
+        for tp, length, batch in made
+    ]  # fmt: skip
+    predictor = Predictor()
+    true = predictor.at(with_hosts((1.3, 0.7, 1.2, 1.1, 1.2)))
+    rows = [replace_measured(row, true(row).seconds) for row in rows]
+    found = predictor.at(with_hosts(fit_hosts(predictor, rows)))
+    assert max(abs(predictor(row).ratio - 1) for row in rows) > 0.05
+    assert [found(row).ratio for row in rows] == pytest.approx([1.0] * len(rows), rel=0.01)
 
 
 def replace_measured(row: Row, seconds: float) -> Row:
