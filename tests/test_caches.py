@@ -29,6 +29,7 @@ FINITE = {
     "words": "inside of one call",
     "_of_numpy": "types of numbers",
     "_kernels": "one per engine and device",
+    "_kinds": "types of results of operators",
     "_resolved": "element types of numpy's functions",
     "_op": "reductions of torch",
     "_types": "one",

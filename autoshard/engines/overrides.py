@@ -16,6 +16,7 @@ from autoshard.engines.array import Array
 from autoshard.ops.axes import axis_index
 from autoshard.ops.body import Body
 from autoshard.ops.hlo_scatter import REPLACE
+from autoshard.ops.unary import scipy_special
 
 
 def gather_grad(space: Any, g, indices, *, size, axis=0, offset=0, bound=0):
@@ -213,6 +214,7 @@ _UFUNCS = {
 
 
 HELPERS: dict[str, Callable] = {
+    "autoshard.ops.unary._logistic": lambda _, to: to.value(scipy_special("expit")),
     "autoshard.ops.random._key": _key,
     "autoshard.ops.hlo_scatter._Places": _places,
     "autoshard.ops.hlo_scatter._combined": _combined,

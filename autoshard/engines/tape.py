@@ -195,8 +195,12 @@ class Tapes:
         self._known: Memo[Hashable, Callable[..., tuple | None] | str] = Memo(MOST)
 
     def run(self, key: Hashable, operands: Sequence[Any], meaning: Callable[[], tuple]) -> tuple:
-        """What the meaning makes of the operands; equal keys say that it makes the same calls."""
-        found = self._known.get(key)
+        """What the meaning makes of the operands; equal keys say that it makes the same calls. A key that has no hash
+        tells nothing."""
+        try:
+            found = self._known.get(key)
+        except TypeError:
+            return meaning()
         if found is None:
             self._known[key] = _ONCE
             return meaning()

@@ -7,11 +7,12 @@ numpy's meanings is traced. A stretch that no tape can say (it looks at numbers 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 
-from autoshard.core.tensortype import dtype
+from autoshard.core.tensortype import DType, dtype
 from autoshard.engines.kernels import Kernels, kernels_of
 from autoshard.engines.per_rank import on_rank
 from autoshard.engines.tape import Tape
@@ -20,6 +21,15 @@ from autoshard.ops.registry import lookup
 
 MOST_BYTES = 1 << 26
 """Bytes of constants of one compiled stretch at most."""
+
+
+_PLAIN = (bool, int, float, str, type(None))
+"""Values of attributes that are the same on all ranks."""
+
+
+@cache
+def _kinds(of: str | tuple[str, ...]) -> tuple[DType, ...]:
+    return tuple(map(dtype, (of,) if isinstance(of, str) else of))
 
 
 class TorchKernels(TorchControl):
@@ -31,14 +41,14 @@ class TorchKernels(TorchControl):
         """What makes tensors of the rank's device."""
 
     def __getattr__(self, name: str) -> Callable:
-        op = lookup(name)
+        op, rank, run = lookup(name), self._rank, self._kernels.run
 
         def call(*operands: Any, of: str | tuple[str, ...], **attrs: Any) -> Any:
-            kinds = [dtype(one) for one in ((of,) if isinstance(of, str) else of)]
-            own = {n: on_rank(v, self._rank) for n, v in attrs.items()}
-            made = self._kernels.run(op, operands, own, kinds)
-            return made[0] if isinstance(of, str) else made
+            own = {n: v if type(v) in _PLAIN else on_rank(v, rank) for n, v in attrs.items()}
+            made = run(op, operands, own, _kinds(of))
+            return made[0] if type(of) is str else made
 
+        setattr(self, name, call)  # once: a step has hundreds of them
         return call
 
 

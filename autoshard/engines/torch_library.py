@@ -67,9 +67,14 @@ def is_known(raw: torch.Tensor) -> bool:
 def kinds(raws: Sequence[Any]) -> tuple | None:
     """Shapes and types of tensors of torch's own, on which tapes are played; None where torch traces: constants that
     are made then are no numbers to keep, whatever the operands are."""
-    if torch._C._len_torch_dispatch_stack() or any(type(raw) is not torch.Tensor for raw in raws):
+    if torch._C._len_torch_dispatch_stack():
         return None
-    return tuple((raw.shape, raw.dtype) for raw in raws)
+    found = []
+    for raw in raws:
+        if type(raw) is not torch.Tensor:
+            return None
+        found += (raw.shape, raw.dtype)
+    return tuple(found)
 
 
 def array(value: np.ndarray) -> torch.Tensor:
@@ -138,7 +143,7 @@ def transpose(raw: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
 
 
 def broadcast(raw: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    return raw.broadcast_to(shape)
+    return raw if raw.shape == tuple(shape) else raw.broadcast_to(shape)
 
 
 def complexed(real: torch.Tensor, imag: torch.Tensor, to: np.dtype) -> torch.Tensor:
@@ -249,8 +254,10 @@ def ufunc(name: str) -> Callable:
     of = _UFUNCS.get(name) or getattr(torch, name, None) or function(name)
 
     def call(*raws: torch.Tensor) -> Any:
-        wide = {raw.dtype for raw in raws} & _UNSIGNED
-        return _unsigned(name, of, raws, wide.pop()) if wide else of(*raws)
+        for raw in raws:
+            if raw.dtype in _UNSIGNED:
+                return _unsigned(name, of, raws, raw.dtype)
+        return of(*raws)
 
     return call
 

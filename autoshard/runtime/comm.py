@@ -55,6 +55,12 @@ class Comm(ABC):
         """A number for an operator of a program, to be passed to `at`; None if no launcher wants to know."""
         return None if self._progress is None else self._progress.place(("operator", text), text)
 
+    @property
+    def running(self) -> list[int] | memoryview:
+        """Where the number of the operator that is run is written, as `at` does; a list that nobody reads without a
+        launcher."""
+        return [0] if self._progress is None else self._progress.operator
+
     def at(self, place: int | None) -> None:
         """Say that the operator of this place is run from now on; None: that the program is over."""
         if self._progress is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,8 @@ def bind_compute(
 
     A result is made in the memory of an operand that ends here, where the operator can do so and nobody else holds it.
     """
+    if len(ranks) == 1:
+        return _on_own_rank(one, places, ending, ranks[0])
     operands = [places[register] for register in one.operands]
     results = [None if register in ending else places[register] for register in one.results]
     free = [places[register] for register in ending if register not in one.results]
@@ -41,10 +44,76 @@ def bind_compute(
     return action
 
 
+def _on_own_rank(
+    one: Compute, places: Mapping[Register, int], ending: Collection[Register], rank: int
+) -> Callable[[list], None]:
+    """The same where one rank is hosted: between the kernels of a small step each line of Python counts, as little of
+    what it runs is left in the processor's caches."""
+    call, givers = _call_of(one, rank), one.givers(ending)
+    operands = [places[register] for register in one.operands]
+    free = [places[register] for register in ending if register not in one.results]
+    kinds = [(register.local.shape, array_dtype(register.whole.dtype)) for register in one.results]
+    targets = [None if register in ending else places[register] for register in one.results]
+    if len(targets) == 1:
+        return _making_one(call, operands, free, targets[0], *kinds[0], givers[0] if givers else ())
+    run = _several(call, kinds, givers if any(givers) else ())
+
+    def action(slots: list) -> None:
+        arrays = [slots[slot][0] for slot in operands]
+        for slot in free:
+            slots[slot] = None
+        for slot, made in zip(targets, run(arrays), strict=True):
+            if slot is not None:
+                slots[slot] = [made]
+
+    return action
+
+
+def _making_one(
+    call: Callable,
+    operands: Sequence[int],
+    free: Sequence[int],
+    target: int | None,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    givers: tuple[int, ...],
+) -> Callable[[list], None]:
+    def put(slots: list, made: Any) -> None:
+        if target is not None:
+            slots[target] = [_of_type(made[0] if isinstance(made, tuple) else made, dtype)]
+
+    def anew(slots: list) -> None:
+        made = call(*[slots[slot][0] for slot in operands])
+        for slot in free:
+            slots[slot] = None
+        if type(made) is np.ndarray and made.dtype is dtype and target is not None:
+            slots[target] = [made]
+        else:
+            put(slots, made)
+
+    def over(slots: list) -> None:
+        arrays = [slots[slot][0] for slot in operands]
+        for slot in free:  # before it runs, so that what is held by nobody else can be seen to be so
+            slots[slot] = None
+        out = spare(arrays, givers, shape, dtype)
+        made = call(*arrays) if out is None else call(*arrays, out=out)
+        if type(made) is np.ndarray and made.dtype is dtype and target is not None:
+            slots[target] = [made]
+        else:
+            put(slots, made)
+
+    return over if givers else anew
+
+
+def _call_of(one: Compute, rank: int) -> Callable:
+    """The operator with its attributes as they are on a rank."""
+    attrs = {name: resolve(value, rank) for name, value in one.attrs.items()}
+    return partial(one.op.run, **attrs) if attrs else one.op.run
+
+
 def _on_rank(one: Compute, rank: int, givers: tuple[tuple[int, ...], ...]) -> Run:
     """A function from the arrays of the operands on a rank to those of the results."""
-    attrs = {name: resolve(value, rank) for name, value in one.attrs.items()}
-    call = partial(one.op.run, **attrs) if attrs else one.op.run
+    call = _call_of(one, rank)
     kinds = [(register.local.shape, array_dtype(register.whole.dtype)) for register in one.results]
     if len(kinds) == 1:
         return _single(call, *kinds[0], givers[0] if givers else ())

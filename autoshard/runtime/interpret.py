@@ -37,7 +37,8 @@ from autoshard.runtime.together import run_together
 from autoshard.util.errors import RuntimeSetupError
 
 Parts = list[np.ndarray]
-Action = tuple[int | None, Callable[[list], None]]
+Action = tuple[int, Callable[[list], None]]
+"""The number of the operator for whoever watches the rank, and what runs it."""
 
 
 class Executor:
@@ -61,6 +62,7 @@ class Executor:
         for register in (*program.inputs, *_registers(program.instructions)):
             self._slots.setdefault(register, len(self._slots))
         self._running: dict[Start, Finish] = {}
+        self._running_now = comm.running
         self._overlaps = any(isinstance(one, Start) for one in walk(program.instructions))
         self._padded = any(register.size is not None for register in self._slots)
         kept = set(program.inputs).difference(program.inputs[into] for into in program.updates.values())
@@ -112,20 +114,18 @@ class Executor:
         return self.gather(self.run(self.scatter(arrays)))
 
     def _play(self, actions: Sequence[Action], slots: list) -> None:
-        at = self.comm.at
+        running = self._running_now
         for place, action in actions:
-            if place is not None:
-                at(place)
+            running[0] = place
             action(slots)
 
     def _play_timed(self, actions: Sequence[Action], slots: list) -> None:
         """`_play`, with the begin and end of each action."""
-        at, now, times = self.comm.at, perf_counter_ns, self.times
+        running, now, times = self._running_now, perf_counter_ns, self.times
         assert times is not None, "there is somewhere to record"
         times[:] = memoryview(bytes(times.nbytes)).cast("q")
         for i, (place, action) in enumerate(actions):
-            if place is not None:
-                at(place)
+            running[0] = place
             times[2 * i] = now()
             action(slots)
             times[2 * i + 1] = now()
@@ -137,7 +137,7 @@ class Executor:
         actions = []
         for instruction, ending in zip(instructions, last_uses, strict=True):
             ending = [one for one in ending if one not in kept]
-            actions.append((self.comm.place(label(instruction)), self._bind(instruction, ending)))
+            actions.append((self.comm.place(label(instruction)) or 0, self._bind(instruction, ending)))
         return actions
 
     def _bind(self, instruction: Instruction, ending: Collection[Register]) -> Callable[[list], None]:

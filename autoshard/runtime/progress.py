@@ -53,13 +53,16 @@ class RankProgress:
         self._groups: dict[int, str] = {}
         self._turns: dict[str, int] = {}
         self._turns_file = folder / f"rank-{rank}.turns"
-        self._operator = self._line = self._collective = _NOWHERE
+        self._line = self._collective = _NOWHERE
         self._state, self._count, self._turn = STARTED, 0, 0
         self._has_ended = False
         with open(folder / f"rank-{rank}.now", "w+b") as file:
             file.write(bytes(mmap.PAGESIZE))
             file.flush()
             self._now = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+        self.operator = memoryview(self._now)[_OPERATOR.size : 2 * _OPERATOR.size].cast("q")
+        """The number of the operator that runs now, which an interpreter writes itself: it changes with each."""
+        self.operator[0] = _NOWHERE
         self._write()
         self.stack = open(folder / f"rank-{rank}.stack", "wb", buffering=0)  # noqa: SIM115 (open until the end)
         self._places = os.open(folder / f"rank-{rank}.places", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -83,12 +86,11 @@ class RankProgress:
 
     def at(self, place: int | None) -> None:
         """This rank now runs the operator of this place; None: it runs no program."""
-        self._operator = _NOWHERE if place is None else place
-        _OPERATOR.pack_into(self._now, _OPERATOR.size, self._operator)
+        self.operator[0] = _NOWHERE if place is None else place
 
     def enter(self, collective: int) -> None:
         """It comes to the collective of this place, for an operator if it is at one, else for the user's line."""
-        if self._operator == _NOWHERE:
+        if self.operator[0] == _NOWHERE:
             self._line = self._caller()
         self._count += 1
         self._take_turn(collective)
@@ -130,7 +132,7 @@ class RankProgress:
         self._write()
 
     def _write(self) -> None:
-        now = self._state, self._operator, self._line, self._collective, self._count, self._turn, time.time()
+        now = self._state, self.operator[0], self._line, self._collective, self._count, self._turn, time.time()
         _NOW.pack_into(self._now, 0, *now)
 
     def _tell(self, text: str, group: str = "") -> None:
