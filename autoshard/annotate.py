@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from autoshard.frontends.planning import is_module
-from autoshard.ir.asked import Asked
+from autoshard.ir.annotations import ShardingAnnotations
 from autoshard.ir.graph import Graph, Node, Value, walk
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
@@ -26,7 +26,7 @@ from autoshard.layout.spec import Axis, DimSpec, Spec
 from autoshard.layout.tensor_map import matrix_axes
 from autoshard.trace.function import NodeAnnotation, known_trace
 from autoshard.trace.specs import Specs
-from autoshard.util.errors import AutoshardError, MeshError, ShardingError, UnknownNameError
+from autoshard.util.errors import AutoshardError, MeshError, ShardingError, StageError, UnknownNameError
 from autoshard.util.files import read_json
 from costmodel.json_door import Natural, Record
 
@@ -52,7 +52,13 @@ class Ask:
     priority: int | None = None
 
 
-def annotate(target: Any, patterns: Mapping[str, Any], mesh: Mesh | str | None = None) -> Any:
+def annotate(
+    target: Any,
+    patterns: Mapping[str, Any] | None = None,
+    mesh: Mesh | str | None = None,
+    *,
+    stages: Mapping[str, int] | None = None,
+) -> Any:
     """The same model, with what the patterns ask; patterns that come later replace what earlier ones asked.
 
     A pattern names inputs and parameters by their qualified names, a module for its `weight` or `kernel`, or operators
@@ -70,6 +76,8 @@ def annotate(target: Any, patterns: Mapping[str, Any], mesh: Mesh | str | None =
         target: something traced, what has `traced` (a model of `from_torch` or `from_jax`, a train step), or an
             imported module.
         mesh: the mesh, which placements, parts and modules need.
+        stages: the stages of a pipeline, from 0 on, of operators and parameters by patterns of their names, in which
+            `{0..15}` stands for each of these numbers too; `plan_pipeline` and `--pipeline` cut the model so.
 
     Returns:
         A model of `from_torch` or `from_jax` again; of anything else that was traced a Traced, of a module an imported
@@ -79,6 +87,7 @@ def annotate(target: Any, patterns: Mapping[str, Any], mesh: Mesh | str | None =
         UnknownNameError: a pattern that matches nothing; the message has the nearest names.
         ShardingError: what is asked does not fit a tensor: dims, axes, placements; the message names both.
         MeshError: placements, parts or a module without a mesh.
+        StageError: stages of a module, or a stage that is no whole number from 0 on.
 
     >>> import numpy as np
     >>> from autoshard import annotate, nn, plan, trace
@@ -89,20 +98,37 @@ def annotate(target: Any, patterns: Mapping[str, Any], mesh: Mesh | str | None =
     """
     over = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
     if is_module(target):
-        return _module(target, patterns, over)
-    patterns = target.patterns(patterns) if hasattr(target, "patterns") else patterns
+        if stages:
+            raise StageError("annotate: a module has no stages; they go with a model")
+        return _module(target, patterns or {}, over)
+    named: Mapping[str, Any] = patterns or {}
+    if named and hasattr(target, "patterns"):
+        named = target.patterns(named)
     traced = known_trace(target)
     if traced is None:
         raise ShardingError(f"annotate takes something traced or imported, not {type(target).__name__}; trace it first")
-    values, nodes = _found(traced.graph, patterns, over)
+    values, nodes = _found(traced.graph, named, over)
     for value, spec in values.items():
         if over is not None:
             spec.on(over, value.type.rank, what=value.name)
     asked = replace(traced.asked, values={**traced.asked.values, **values})
     own = {node: NodeAnnotation(strategy) for node, strategy in nodes.items()}
-    found = replace(traced, asked=_following(asked, traced.graph), annotations={**traced.annotations, **own})
+    found = replace(
+        traced,
+        asked=_following(asked, traced.graph),
+        annotations={**traced.annotations, **own},
+        stages={**traced.stages, **_numbered(stages or {})},
+    )
     again = getattr(target, "with_traced", None)
     return found if again is None else again(found)
+
+
+def _numbered(stages: Mapping[str, int]) -> Mapping[str, int]:
+    """The stages, each of which must be a number."""
+    for pattern, stage in stages.items():
+        if isinstance(stage, bool) or not isinstance(stage, int) or stage < 0:
+            raise StageError(f"annotate: stage {stage!r} of {pattern!r}; stages are numbered from 0 on")
+    return stages
 
 
 def _following(asked: Specs, graph: Graph) -> Specs:
@@ -130,7 +156,7 @@ def _module(target: Any, patterns: Mapping[str, Any], mesh: Mesh | None) -> Any:
             f"annotate: operators of a module take no strategies ({next(iter(nodes)).label}); ask of its inputs"
         )
     own = {value: spec.on(over, value.type.rank, name, what=value.name) for value, spec in values.items()}
-    asked = Asked({**meshes, name: over}, {**imported.asked.values, **own}, imported.asked.outputs)
+    asked = ShardingAnnotations({**meshes, name: over}, {**imported.asked.values, **own}, imported.asked.outputs)
     return replace(imported, asked=asked)
 
 

@@ -17,7 +17,7 @@ from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import Plan
-from autoshard.propagate.traced import work_of
+from autoshard.propagate.traced import mutable_module
 from autoshard.search import find_mode
 from autoshard.search.named import named_plans
 from autoshard.search.named.completion import Completion
@@ -86,7 +86,7 @@ def contenders(traced: Traced, devices: int, hardware: Hardware, most: int, quic
 def problem_of(traced: Traced, mesh: Mesh, hardware: Hardware, fixed: Mapping[Node, Strategy] | None = None) -> Problem:
     """What to plan: nothing is asked, data lies whole on each rank."""
     graph = plannable(traced.graph)
-    free = Problem(graph, mesh, hardware, fixed=fixed or {}, work=lambda: work_of(traced, mesh))
+    free = Problem(graph, mesh, hardware, fixed=fixed or {}, work=lambda: mutable_module(traced, mesh))
     return replace(free, given={one: free.input_layouts[one] for one in free.input_layouts})
 
 

@@ -37,7 +37,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.optimize import DEFAULT, optimize
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program
-from autoshard.propagate.traced import work_of
+from autoshard.propagate.traced import mutable_module
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Executor
 from autoshard.runtime.launch import launch
@@ -103,7 +103,7 @@ def prepared(seed: int) -> Prepared:
         plan = random_plan(made.graph, mesh, rng, _CARRIES)
     else:
         traced = Traced(made.graph, {}, {}, (), ())
-        plan = find_mode(mode)(Problem(made.graph, mesh, hardware, work=lambda: work_of(traced, mesh)))
+        plan = find_mode(mode)(Problem(made.graph, mesh, hardware, work=lambda: mutable_module(traced, mesh)))
     program = lower(plan)
     program = optimize(program, hardware, DEFAULT)[0] if seed % 3 else program
     return Prepared(

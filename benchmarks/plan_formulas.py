@@ -76,7 +76,7 @@ class _Facts:
     """What a plan of a model holds and sends, beside the model's sizes."""
 
     def __init__(self, planned: Any) -> None:
-        from autoshard.partition.program import Collective, Together, timed
+        from autoshard.partition.program import Collective, ManualCollective, timed
         from autoshard.search.named.structure import Structure
         from autoshard.transform.simplify import merge_equal, prune
         from autoshard.transform.unroll import unrolled
@@ -89,7 +89,7 @@ class _Facts:
         self.size = Sizes(graph, self.mesh.axes[-1][1])
         self.sent: Counter[tuple[str, str]] = Counter()
         for one, times in timed(self.program.instructions):
-            if isinstance(one, Collective | Together) and one.step.communicates:
+            if isinstance(one, Collective | ManualCollective) and one.step.communicates:
                 self.sent[one.step.kind, str(one.step.groups)] += times * one.nbytes_moved
         self.updates = [one for one in structure.updates if one.owner is not None]
 

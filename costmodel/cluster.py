@@ -29,6 +29,7 @@ from pathlib import Path
 
 from costmodel.hardware import Device, Hardware, Link, Topology
 from costmodel.json_door import MOST_BYTES, JsonError, Positive, Record, contents, convert
+from costmodel.plausible import check_units
 from costmodel.preset_table import PRESETS
 from costmodel.units import parse_bytes, parse_rate, parse_seconds
 
@@ -84,7 +85,7 @@ def read_cluster(path: str | Path) -> Hardware:
 
     Raises:
         ValueError: no such file, no TOML, fields that are missing, unknown or of another kind, or links that do not
-            join the devices; the message has the file and the place in it.
+            join the devices, or numbers out of what their unit allows; the message has the file and the place in it.
     """
     try:
         data = contents(path)
@@ -95,7 +96,9 @@ def read_cluster(path: str | Path) -> Hardware:
     try:
         if len(data) > MOST_BYTES:
             raise JsonError(f"it has more than {MOST_BYTES} bytes")
-        return _hardware(convert(tomllib.loads(data.decode()), ClusterFile))
+        found = _hardware(convert(tomllib.loads(data.decode()), ClusterFile))
+        check_units(found)
+        return found
     except (ValueError, RecursionError) as error:
         raise ValueError(f"cluster file {path}: {error}") from None
 

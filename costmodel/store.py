@@ -15,6 +15,7 @@ from typing import Any, Literal
 from costmodel.curves import CollectiveCurve, OperatorCurve
 from costmodel.hardware import Device, Hardware, Link, Topology
 from costmodel.json_door import Natural, Record, read, short
+from costmodel.plausible import check_units
 from costmodel.whole_file import write_whole
 
 CALIBRATED = "calibrated"
@@ -50,11 +51,14 @@ def load(name: str | Path) -> Hardware:
     """Hardware from a file that `save` wrote, or of the name "calibrated".
 
     Raises:
-        ValueError: no such file, or it holds something else; the message says what and where.
+        ValueError: no such file, it holds something else, or a number is out of what its unit allows; the message says
+            what and where.
     """
     path = calibrated_path() if name == CALIBRATED else Path(name)
     try:
-        return _hardware(read(path, HardwareFile).hardware)
+        found = _hardware(read(path, HardwareFile).hardware)
+        check_units(found)
+        return found
     except FileNotFoundError:
         hint = "`autoshard calibrate -n RANKS` makes it" if name == CALIBRATED else "save one by `autoshard calibrate`"
         raise ValueError(f"there is no hardware file {path}; {hint}") from None

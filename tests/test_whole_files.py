@@ -12,7 +12,7 @@ import autoshard as ash
 from autoshard import ops
 from autoshard.mindspore.checkpoint import load_checkpoint, save_checkpoint
 from autoshard.util.errors import AutoshardError, CheckpointError, PlanError
-from autoshard.util.files import replacing, write_whole
+from autoshard.util.files import replacing, write_atomically
 from costmodel import load, preset, save
 from tests.runtime.test_checkpoint_kill import count_calls
 
@@ -88,19 +88,19 @@ def test_links_permissions_pipes_and_folders(tmp_path):
     target.write_text("old")
     target.chmod(0o640)
     link.symlink_to(target)
-    write_whole(link, "new", PlanError)
+    write_atomically(link, "new", PlanError)
     assert link.is_symlink() and target.read_text() == "new" and stat.S_IMODE(target.stat().st_mode) == 0o640
-    write_whole("/dev/null", "gone", PlanError)
+    write_atomically("/dev/null", "gone", PlanError)
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
     with pytest.raises(PlanError, match="cannot write"):
-        write_whole(tmp_path / "none" / "x", "text", PlanError)
-    write_whole(tmp_path / "some" / "x", "text", PlanError, folders=True)
+        write_atomically(tmp_path / "none" / "x", "text", PlanError)
+    write_atomically(tmp_path / "some" / "x", "text", PlanError, folders=True)
     with pytest.raises(PlanError, match="cannot write .*: Is a directory"):
-        write_whole(tmp_path / "some", "text", PlanError)
+        write_atomically(tmp_path / "some", "text", PlanError)
     with pytest.raises(PlanError, match="cannot write"):
-        write_whole(tmp_path / "zero\0", "text", PlanError)
+        write_atomically(tmp_path / "zero\0", "text", PlanError)
     with pytest.raises(KeyError), replacing(tmp_path / "y", CheckpointError) as draft:
         draft.write_text("half")
         raise KeyError
     assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "real", "some"]
-    write_whole(tmp_path / ("n" * 250), "long names leave room for the draft's", PlanError)
+    write_atomically(tmp_path / ("n" * 250), "long names leave room for the draft's", PlanError)

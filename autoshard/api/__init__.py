@@ -16,12 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from autoshard.cost.fusion import fused
+from autoshard.api.arguments import check_request, chosen_mesh, joined_hardware, known_hardware
 from autoshard.engines.executors import check_engine_device, check_engine_runs
 from autoshard.engines.extras import need
 from autoshard.engines.session import Session
 from autoshard.frontends.planning import is_module, planning
 from autoshard.frontends.targets import cuttable_target, traced_target
+from autoshard.ir.fusion import fused
 from autoshard.ir.graph import Value
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.show import show_layout as draw
@@ -29,9 +30,8 @@ from autoshard.optimize import DEFAULT
 from autoshard.optimize.pipeline import check_passes
 from autoshard.plan.data_layouts import FULL_BATCH, DatasetStrategy, data_layouts
 from autoshard.plan.plan import Plan
-from autoshard.propagate.traced import asked_on, work_of
+from autoshard.propagate.traced import annotations_on, mutable_module
 from autoshard.runtime.mpi import default_comm
-from autoshard.runtime.world import world_size
 from autoshard.search import find_mode
 from autoshard.search.device_memory import fit_device_memory
 from autoshard.search.memory_limit import MEMORY, check_limit, read_limit
@@ -45,10 +45,9 @@ from autoshard.search.unmet_constraints import unmet_constraints
 from autoshard.trace.function import Traced
 from autoshard.transform.planned_graph import planned_graph
 from autoshard.transform.train import accumulated
-from autoshard.util.checks import positive
 from autoshard.util.doing import doing
 from autoshard.util.errors import PlanError
-from costmodel import Hardware, preset
+from costmodel import Hardware
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -114,7 +113,7 @@ def plan(
     >>> planned.run(np.ones((16, 12)), np.ones((12, 20)))[0, 0]
     np.float64(12.0)
     """
-    _check_request(search, options)
+    check_request(search, options)
     known = hardware if isinstance(hardware, Hardware) else known_hardware(hardware)
     chosen = check_passes((DEFAULT if passes else ()) if isinstance(passes, bool) else passes)
     if is_module(target):
@@ -122,7 +121,7 @@ def plan(
         return _plan_module(target, mesh, devices, search or DEFAULT_SEARCH, known, read_limit(memory), options, chosen)
     with doing("reading the model"):
         traced = traced_target(target, inputs) if micro_batches == 1 else cuttable_target(target, inputs)
-    over, mode = _mesh(mesh, devices), search or DEFAULT_SEARCH
+    over, mode = chosen_mesh(mesh, devices), search or DEFAULT_SEARCH
     cut = traced if micro_batches == 1 else accumulated(traced, micro_batches)
     found = plan_traced(cut, over, mode, known, dataset_strategy, read_limit(memory), options, chosen)
     return replace(found, uncut=None if cut is traced else traced)
@@ -144,14 +143,14 @@ def plan_traced(
         PlanError: a graph with loops, branches or manual computations, which cannot be planned yet.
     """
     graph, annotations = planned_graph(traced.graph, traced.annotations)
-    hardware = _joined(hardware, mesh)
+    hardware = joined_hardware(hardware, mesh)
     if hardware.device.fusion != "none":
         graph, became = fused(graph, hardware.device.fusion)
         annotations = {became.get(node, node): one for node, one in annotations.items()}
 
     def problem_on(mesh: Mesh) -> Problem:
         given = data_layouts(traced.graph, mesh, dataset_strategy)
-        asked = asked_on(traced, mesh)
+        asked = annotations_on(traced, mesh)
         return Problem(
             graph,
             mesh,
@@ -161,7 +160,7 @@ def plan_traced(
             {} if dataset_strategy == FULL_BATCH else given,
             asked=asked.values,
             asked_outputs=asked.outputs[traced.graph.name],
-            work=lambda: work_of(traced, mesh),
+            work=lambda: mutable_module(traced, mesh),
             options=_options(memory, options),
             elsewhere=problem_on,
             passes=passes,
@@ -182,9 +181,9 @@ def _plan_module(
     passes: tuple[str, ...],
 ) -> Planned:
     with doing("reading the module"):
-        ready = planning(target, None if mesh is None else _mesh(mesh, devices), devices)
+        ready = planning(target, None if mesh is None else chosen_mesh(mesh, devices), devices)
     asked = ready.imported.asked
-    graph, hardware = ready.traced.graph, _joined(hardware, ready.mesh)
+    graph, hardware = ready.traced.graph, joined_hardware(hardware, ready.mesh)
     if hardware.device.fusion != "none":
         graph, _ = fused(graph, hardware.device.fusion)
 
@@ -449,58 +448,6 @@ class Planned(PlannedData):
 
 
 # -- arguments -----------------------------------------------------------------------------------------------
-
-
-def _mesh(mesh: Mesh | str | None, devices: int | None) -> Mesh:
-    chosen = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
-    if chosen is not None and not isinstance(chosen, Mesh):
-        raise PlanError(
-            f"plan: mesh is {mesh!r}; give a Mesh or its text, such as 'dp=2 tp=4' (for a number there is devices=)"
-        )
-    if devices is not None and positive(devices) is None:
-        raise PlanError(f"plan: devices is {devices!r}; it must be a whole number of at least 1")
-    if chosen is not None and devices not in (None, chosen.devices):
-        raise PlanError(
-            f"plan: mesh '{chosen}' has {chosen.devices} devices, but devices is {devices}; give one of both"
-        )
-    return chosen or Mesh.flat(int(devices or world_size()))
-
-
-def _check_request(search: Any, options: Any) -> None:
-    if search is not None and not isinstance(search, str):
-        raise PlanError(f"plan: search is {search!r}; it is the name of a mode, or the FILE.json of a saved plan")
-    if not isinstance(options, Mapping):
-        raise PlanError(
-            f"plan: options is {options!r}; give a dict by the options' names, such as {{'time_limit': 30}}"
-        )
-
-
-def _joined(hardware: Hardware, mesh: Mesh) -> Hardware:
-    """The hardware as the devices of a mesh meet it.
-
-    Raises:
-        PlanError: its links join fewer devices.
-    """
-    found = hardware.for_ranks(mesh.devices)
-    most = found.topology.levels[-1][0]
-    if most is not None and most < mesh.devices:
-        raise PlanError(
-            f"hardware {found.name!r} joins {most} devices at most, and mesh '{mesh}' has {mesh.devices}; give its "
-            "topology a further level, whose span is None for any number"
-        )
-    return found
-
-
-def known_hardware(name: Any) -> Hardware:
-    """The hardware of that name: a preset of costmodel, "calibrated", a FILE.json or a FILE.toml.
-
-    Raises:
-        PlanError: there is none.
-    """
-    try:
-        return preset(name)
-    except (KeyError, ValueError, TypeError) as error:
-        raise PlanError(f"hardware {name!r}: {error.args[0] if error.args else error}") from None
 
 
 def without_annotations(traced: Traced) -> Traced:

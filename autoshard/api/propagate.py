@@ -18,21 +18,21 @@ from autoshard.frontends.propagated import PropagatedData
 from autoshard.layout.mesh import Mesh
 from autoshard.propagate.edges import add_edges, sink_edges
 from autoshard.propagate.levels import Level
+from autoshard.propagate.mutable_ir import MutableModule, from_graph
 from autoshard.propagate.pipeline import EXPORT, IMPORT
 from autoshard.propagate.record import PropagationRecord
 from autoshard.propagate.run import Log, Options
 from autoshard.propagate.run import propagate as spread_work
-from autoshard.propagate.traced import work_of
-from autoshard.propagate.work import Work, from_graph
+from autoshard.propagate.traced import mutable_module
 from autoshard.trace.function import Traced, known_trace, trace
 from autoshard.util.errors import AutoshardError, ContextError, PlanError, RuntimeSetupError
-from autoshard.util.files import write_whole
+from autoshard.util.files import write_atomically
 from autoshard.util.gc_paused import gc_paused
 
 if TYPE_CHECKING:
     from autoshard.frontends.stablehlo.imported import Imported
 
-_Pass = Callable[[Work], None]
+_Pass = Callable[[MutableModule], None]
 # Which priorities a pass goes by, and how it decides.
 _OPTIONS: dict[str, dict[str, Any]] = {
     "basic": {"strategy": "basic", "op_priority": False, "user_priority": False},
@@ -89,7 +89,7 @@ class Propagated(PropagatedData):
             raise PlanError(f"{self.graph.name!r} was not read from a StableHLO module, so it cannot be written as one")
         from autoshard.exporters.sdy import to_module
 
-        return str(to_module(self.work, self.imported, rules=keep_rules, full=self.which == "full"))
+        return str(to_module(self.module, self.imported, rules=keep_rules, full=self.which == "full"))
 
     def save(self, path: str | Path, *, keep_rules: bool = False) -> None:
         """Write `to_mlir` to a file, whole or not at all.
@@ -98,7 +98,7 @@ class Propagated(PropagatedData):
             RuntimeSetupError: the file cannot be written.
             PlanError: the graph did not come from a StableHLO module.
         """
-        write_whole(path, self.to_mlir(keep_rules=keep_rules), RuntimeSetupError)
+        write_atomically(path, self.to_mlir(keep_rules=keep_rules), RuntimeSetupError)
 
 
 def propagate(
@@ -140,12 +140,12 @@ def propagate(
     imported, traced = (None, read) if isinstance(read, Traced) else (read, None)
     record = PropagationRecord()
     with gc_paused():
-        work = _traced_work(read, mesh) if isinstance(read, Traced) else _imported_work(read)
+        module = _traced_work(read, mesh) if isinstance(read, Traced) else _imported_work(read)
         started = time.perf_counter()
-        log = _run(work, which, options, record)
+        log = _run(module, which, options, record)
         seconds = time.perf_counter() - started
     file = _file_of(target)
-    return Propagated(read.graph, which, options, work, log, record, imported, traced, file, seconds)
+    return Propagated(read.graph, which, options, module, log, record, imported, traced, file, seconds)
 
 
 def options_of(which: str, *, order: tuple[Level, ...] | None = None, **settings: Any) -> Options:
@@ -163,17 +163,17 @@ def options_of(which: str, *, order: tuple[Level, ...] | None = None, **settings
     return options
 
 
-def _run(work: Work, which: str, options: Options, record: PropagationRecord) -> Log:
+def _run(module: MutableModule, which: str, options: Options, record: PropagationRecord) -> Log:
     before: tuple[_Pass, ...] = IMPORT if which == "full" else (add_edges,)
     after: tuple[_Pass, ...] = EXPORT if which == "full" else (sink_edges,)
-    record.opened(work)
+    record.opened(module)
     for one in before:
-        one(work)
-    record.started(work)
-    log = spread_work(work, options)
-    record.ended(work, log.groups)
+        one(module)
+    record.started(module)
+    log = spread_work(module, options)
+    record.ended(module, log.groups)
     for one in after:
-        one(work)
+        one(module)
     return log
 
 
@@ -208,12 +208,12 @@ def _file_of(target: Any) -> str:
     return "" if "\n" in text else text
 
 
-def _traced_work(traced: Traced, mesh: Mesh | str | None) -> Work:
-    return work_of(traced, mesh if isinstance(mesh, Mesh) else Mesh.parse(mesh or ""))
+def _traced_work(traced: Traced, mesh: Mesh | str | None) -> MutableModule:
+    return mutable_module(traced, mesh if isinstance(mesh, Mesh) else Mesh.parse(mesh or ""))
 
 
-def _imported_work(imported: Imported) -> Work:
-    work = from_graph(imported.graph, imported.asked, imported.order, imported.public)
-    for function in work.functions:
+def _imported_work(imported: Imported) -> MutableModule:
+    module = from_graph(imported.graph, imported.asked, imported.order, imported.public)
+    for function in module.functions:
         function.attrs["public"] = function.attrs["name"] in imported.public
-    return work
+    return module

@@ -28,7 +28,7 @@ from autoshard.cli.truthful import truth
 from autoshard.cli.viewing import diff, view
 from autoshard.cli.words import as_options
 from autoshard.util.errors import AutoshardError
-from autoshard.util.source import message_for_user
+from autoshard.util.source import location_text
 
 __all__ = ["app", "main"]
 
@@ -65,11 +65,11 @@ def main() -> None:
         print(f"autoshard: {as_options(str(error))}", file=sys.stderr)
         sys.exit(2)
     except Exception as error:
-        lines = message_for_user(error, until=False)
-        if _debugging() or lines is None and not isinstance(error, OSError):
+        listed = location_text(error, until=False)
+        if _debugging() or listed is None and not isinstance(error, OSError):
             raise
-        print("\n".join(lines or [f"autoshard: {error}"]), file=sys.stderr)
-        sys.exit(1 if lines else 2)
+        print("\n".join(listed or [f"autoshard: {error}"]), file=sys.stderr)
+        sys.exit(1 if listed else 2)
 
 
 def _debugging() -> bool:

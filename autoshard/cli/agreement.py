@@ -84,9 +84,9 @@ def compare(
             wrong[name] = f"{name} after its update, by up to {far:.3g}; its step is {step:.3g}, {most:.3g} is rounding"
         shares.append(_STEP_TOLERANCE * max(close, far) / max(most, _SMALLEST))
         excused += apart
-    messages = (*differences(outputs, wanted, narrow), *wrong.values())
+    disagreeing = (*differences(outputs, wanted, narrow), *wrong.values())
     difference = _difference(outputs, wanted)
-    return Agreement(messages, len(wanted), difference, len(updated), max(shares), tuple(wrong), excused)
+    return Agreement(disagreeing, len(wanted), difference, len(updated), max(shares), tuple(wrong), excused)
 
 
 def _parted(distances: np.ndarray, most: float, loose: np.ndarray | None) -> tuple[float, float, int]:

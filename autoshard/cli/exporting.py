@@ -23,7 +23,7 @@ from autoshard.cli.planned import (
 from autoshard.cli.records import ExportRecord
 from autoshard.util.doing import doing
 from autoshard.util.errors import ContextError
-from autoshard.util.files import write_whole
+from autoshard.util.files import write_atomically
 
 if TYPE_CHECKING:
     from autoshard.api import Planned
@@ -85,7 +85,7 @@ def export(
         if output is None:
             files, text = (), both if both is not None else export(found, to)
         elif both is not None:
-            files, text = (write_whole(output, both, ContextError),), None
+            files, text = (write_atomically(output, both, ContextError),), None
         else:
             files, text = save(found, to, output), None
     record = ExportRecord(to, tuple(map(str, files)), text)

@@ -58,7 +58,7 @@ def show(
     from autoshard.cli.target import TargetError
     from autoshard.report.cluster import drawn, link_graph, plain
     from autoshard.report.cluster_picture import cluster_svg
-    from autoshard.util.files import write_whole
+    from autoshard.util.files import write_atomically
 
     found = known_hardware(name)
     graph = link_graph(found, devices)
@@ -73,7 +73,7 @@ def show(
         show_hardware(found)
         typer.echo(drawn(graph))
     if output is not None and output.suffix == ".svg":
-        write_whole(output, cluster_svg(found, devices), TargetError)
+        write_atomically(output, cluster_svg(found, devices), TargetError)
     elif output is not None:
         networkx.write_graphml(plain(graph), output)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from autoshard.api import Planned, plan
 from autoshard.cli.agreement import Agreement, Arrays, compare
-from autoshard.cli.module_run import SEED, UNSPLIT, counted, is_narrow, random_inputs, shown_types, summary
+from autoshard.cli.module_run import SEED, UNSPLIT, counted, is_narrow, random_inputs, run_summary, shown_types
 from autoshard.cli.rounding import moved_by_rounding
 from autoshard.cli.target import TargetError, load_target
 from autoshard.frontends.torch.export import seed_torch
@@ -166,7 +166,7 @@ def run(prepared: Prepared, path: Path) -> int:
     begun = perf_counter()
     outputs = arrays_in(planned.run(*prepared.inputs, engine=prepared.engine, device=prepared.device))
     seconds = perf_counter() - begun
-    code = 0 if get_rank() else _report_outcome(prepared, path, outputs, seconds, before, given)
+    code = 0 if get_rank() else _print_outcome(prepared, path, outputs, seconds, before, given)
     if prepared.trace is not None:
         assert isinstance(planned, Planned), "stages are not traced"
         record_steps(planned, prepared.inputs, prepared.trace)
@@ -189,7 +189,7 @@ def prepared_in(path: Path) -> Prepared:
     return pickle.loads(path.read_bytes())
 
 
-def _report_outcome(
+def _print_outcome(
     prepared: Prepared,
     path: Path,
     outputs: list[np.ndarray],
@@ -199,9 +199,9 @@ def _report_outcome(
 ) -> int:
     """Compare what came out, print it, and write it beside the file; the exit code."""
     planned, wanted = prepared.planned, prepared.wanted
-    lines = [summary(planned, outputs)]
+    lines = [run_summary(planned, outputs)]
     if isinstance(planned, PlannedPipeline):
-        lines.append(planned.run_summary())
+        lines.append(planned.run_label())
     if not prepared.silent:
         print("\n".join(lines), flush=True)
     agreed, whose = None, None if wanted is None else wanted.whose

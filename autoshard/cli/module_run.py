@@ -67,7 +67,7 @@ def run_planned(
     if get_rank():
         return 0
     if into is None:
-        print(summary(planned, outputs))
+        print(run_summary(planned, outputs))
     graph, different = planned.traced.graph, []
     if check:
         different = differences(outputs, evaluate(graph, inputs), is_narrow(graph))
@@ -115,16 +115,14 @@ def differences(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray], narro
     Args:
         narrow: allow what numbers of two bytes on the way lead to, see `is_narrow`.
     """
-    messages = []
+    lines = []
     for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
         if other is TOKEN_VALUE:
             continue
         far, most = _distance(one, other, narrow)
         if far > most:
-            messages.append(
-                f"output {i}, {one.dtype}{list(one.shape)}, by up to {far:.3g}; up to {most:.3g} is rounding"
-            )
-    return messages
+            lines.append(f"output {i}, {one.dtype}{list(one.shape)}, by up to {far:.3g}; up to {most:.3g} is rounding")
+    return lines
 
 
 def _distance(one: np.ndarray, other: np.ndarray, narrow: bool) -> tuple[float, float]:
@@ -142,7 +140,7 @@ def _distance(one: np.ndarray, other: np.ndarray, narrow: bool) -> tuple[float, 
     return float(np.max(far, initial=0.0)), tolerance * float(np.max(np.abs(np.where(finite, b, 0)), initial=0.0))
 
 
-def summary(planned: Planned | PlannedPipeline, outputs: Sequence[np.ndarray]) -> str:
+def run_summary(planned: Planned | PlannedPipeline, outputs: Sequence[np.ndarray]) -> str:
     """What ran, in one line."""
     found = counted(planned)
     return (

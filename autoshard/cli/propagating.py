@@ -229,13 +229,13 @@ def explained_in(
     Raises:
         UnknownNameError: the plan does not know it, either.
     """
-    from autoshard.report.explain_plan import place_explained
+    from autoshard.report.explain_plan import location_explained
     from autoshard.report.explain_propagation import find
     from autoshard.report.explained import explainer
 
     known = explainer(planned)
     if unknown is None:
-        return place_explained(planned, name, find(spread, name).at)
+        return location_explained(planned, name, find(spread, name).at)
     if name not in known.names:
         raise unknown
     return known.of(name)

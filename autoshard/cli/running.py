@@ -208,14 +208,14 @@ def _outcome(prepared: Path, code: int, trace: Path | None) -> RunRecord:
     path, shown = prepared.with_suffix(".json"), None if trace is None else str(trace)
     if not path.is_file():
         return RunRecord(exit_code=code, trace=shown)
-    record = json.loads(path.read_text(encoding="utf-8"))
-    same = {name: record[name] for name in ("operators", "split", "collectives", "seconds")}
-    same |= {name: record[name] for name in ("difference", "step_difference") if name in record}
-    whose, wrong = record.get("whose"), tuple(record.get("wrong", ()))
+    result = json.loads(path.read_text(encoding="utf-8"))
+    same = {name: result[name] for name in ("operators", "split", "collectives", "seconds")}
+    same |= {name: result[name] for name in ("difference", "step_difference") if name in result}
+    whose, wrong = result.get("whose"), tuple(result.get("wrong", ()))
     return RunRecord(
         exit_code=code,
         **same,
-        outputs=tuple(record["shapes"]),
+        outputs=tuple(result["shapes"]),
         compared_with=whose,
         equal=None if whose is None else not wrong,
         wrong=wrong,

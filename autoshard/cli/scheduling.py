@@ -67,7 +67,7 @@ def schedule(
     """
     from autoshard.pipeline.schedules import csv_text, save_schedule, simulate, with_transfers
     from autoshard.pipeline.schedules.picture import schedule_svg
-    from autoshard.util.files import write_whole
+    from autoshard.util.files import write_atomically
 
     check_file(output)
     found = _schedule(name, stages, micro_batches, chunks)
@@ -75,7 +75,7 @@ def schedule(
         line = simulate(found, _durations(durations, transfer, found.stages))
     shown = with_transfers(found) if transfers else found
     if output is not None and output.suffix == ".svg":
-        write_whole(output, schedule_svg(line), ScheduleError)
+        write_atomically(output, schedule_svg(line), ScheduleError)
     elif output is not None:
         save_schedule(shown, output)
     if as_json:

@@ -33,7 +33,7 @@ from autoshard.layout.pictures import layout_svg
 from autoshard.layout.show import show_layout
 from autoshard.layout.tensor_map import TensorMap
 from autoshard.util.errors import PlanError, ShapeError
-from autoshard.util.files import write_whole
+from autoshard.util.files import write_atomically
 from costmodel import Hardware, Link, calibrated_path, format_bytes, format_seconds, load, preset, presets
 from costmodel.json_door import convert
 from costmodel.store import CALIBRATED, HardwareRecord, hardware_data
@@ -60,7 +60,7 @@ def layout(
     lies.check_fits(of.shape, str(of))
     local = of.with_shape(lies.local_shape(of.shape))
     if out is not None:
-        write_whole(out, layout_svg(of.shape, lies), PlanError)
+        write_atomically(out, layout_svg(of.shape, lies), PlanError)
     if as_json:
         print_json(_layout_record(of, lies))
         return
@@ -143,14 +143,14 @@ def modes(
     from autoshard.search.named import named_plans
     from autoshard.search.registry import mode_options
 
-    summaries = {mode: (find_mode(mode).__doc__ or "").strip().partition("\n")[0] for mode in search_modes()}
+    descriptions = {mode: (find_mode(mode).__doc__ or "").strip().partition("\n")[0] for mode in search_modes()}
     if as_json:
         named = named_plans()
-        found = (ModeRecord(mode, words, mode_options(mode), mode in named) for mode, words in summaries.items())
+        found = (ModeRecord(mode, words, mode_options(mode), mode in named) for mode, words in descriptions.items())
         print_json(ModesRecord(tuple(found)))
         return
     table = Table("mode", "what it does", "options", box=box.SIMPLE_HEAD, show_edge=False)
-    for mode, words in summaries.items():
+    for mode, words in descriptions.items():
         table.add_row(mode, words, ", ".join(mode_options(mode)))
     console().print(table)
 

@@ -81,7 +81,7 @@ def view(
     One file, which any browser opens, offline. Two targets, or --against, show two plans side by side with what
     differs. A plan in stages (--pipeline) shows the schedule, what each group does and holds, and how stages are split.
     """
-    from autoshard.util.files import write_whole
+    from autoshard.util.files import write_atomically
     from autoshard.view.page import view_of
     from autoshard.view.plots import FORMATS, check_plot, plot
 
@@ -107,7 +107,7 @@ def view(
         check_staged(unlike)
         asked = {"search": search, "hardware": hardware, "micro_batches": micro_batches, "memory": memory}
         planned = planned_stages(targets[0], devices, mesh, **stages, **asked)
-        write_whole(output, planned.page(), PlanError)
+        write_atomically(output, planned.page(), PlanError)
         _report(output, (planned.price.seconds,), as_json, show)
         return
     plans = _plans(targets, against, devices, mesh, option, search, settings)

@@ -96,20 +96,20 @@ def _combined(rule: Rule, mesh: Mesh, choices: Sequence[Sequence[Laid]]) -> tupl
 def _axis_choices(whole_axis: AxisRef, rule: Rule, free: list[int]) -> Iterator[dict[int, Refs]]:
     """Ways to lay the factors over one axis, in factor order, larger leading splits first, rest unused."""
 
-    def lay(place: int, rest: tuple, chosen: dict[int, Refs]) -> Iterator[dict[int, Refs]]:
-        if place == len(free) or rest[0] is None:
+    def lay(position: int, rest: tuple, chosen: dict[int, Refs]) -> Iterator[dict[int, Refs]]:
+        if position == len(free) or rest[0] is None:
             yield chosen
             return
         axis = rest[0]
-        extent = rule.factors[free[place]].even
+        extent = rule.factors[free[position]].even
         for parts in divisors(axis.size):
             if extent % parts:
                 continue
             if parts == 1:
-                yield from lay(place + 1, rest, chosen)
+                yield from lay(position + 1, rest, chosen)
                 continue
             major, minor = axis.split(parts)
-            yield from lay(place + 1, (minor if minor.size > 1 else None,), {**chosen, free[place]: (major,)})
+            yield from lay(position + 1, (minor if minor.size > 1 else None,), {**chosen, free[position]: (major,)})
 
     return lay(0, (whole_axis,), {})
 

@@ -43,15 +43,15 @@ def place_parts(rule: Rule, parts: Sequence[int], mesh: Mesh) -> Strategy:
 def _whole_axes(parts: tuple[int, ...], mesh: Mesh) -> tuple[Refs, ...] | None:
     """Whole mesh axes whose sizes multiply to the parts, first fit in factor order; None if none do."""
 
-    def fill(place: int, left: tuple[Refs, ...]) -> tuple[Refs, ...] | None:
-        if place == len(parts):
+    def fill(position: int, left: tuple[Refs, ...]) -> tuple[Refs, ...] | None:
+        if position == len(parts):
             return ()
         pool = left[0]
         for count in range(len(pool) + 1):
             for chosen in itertools.combinations(pool, count):
-                if size_of(chosen) != parts[place]:
+                if size_of(chosen) != parts[position]:
                     continue
-                tail = fill(place + 1, (tuple(ref for ref in pool if ref not in chosen),))
+                tail = fill(position + 1, (tuple(ref for ref in pool if ref not in chosen),))
                 if tail is not None:
                     return (chosen, *tail)
         return None

@@ -321,10 +321,10 @@ def _expand(dims: tuple[Names, ...], rank: int | None, lead: int) -> tuple[Names
     """Replace `...` by the leading dims _0 .. _lead-1, right-aligned for an operand of `rank` dims."""
     if ("...",) not in dims:
         return dims
-    place = dims.index(("...",))
+    position = dims.index(("...",))
     count = lead if rank is None else rank - len(dims) + 1
     ellipsis = tuple((f"_{i}",) for i in range(lead - count, lead))
-    return dims[:place] + ellipsis + dims[place + 1 :]
+    return dims[:position] + ellipsis + dims[position + 1 :]
 
 
 def _unreadable(text: str, column: int, why: str) -> RuleError:

@@ -120,7 +120,7 @@ class Strategy:
         return f"{text} carrying +{carried}" if carried else text
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """What tells it from other strategies: its operands' parts; of an operator without any, what it leaves."""
         if self.operand_layouts:
             return str(self)

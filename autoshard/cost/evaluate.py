@@ -25,9 +25,9 @@ from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Graph, Node, walk
 from autoshard.layout.layout import Layout
 from autoshard.partition.bundling import latency_shares
-from autoshard.partition.program import Bundle, Collective, Compute, Program, Together, timed
+from autoshard.partition.manual_step import ManualStep
+from autoshard.partition.program import Bundle, Collective, Compute, ManualCollective, Program, timed
 from autoshard.partition.program import walk as walk_program
-from autoshard.partition.together import TogetherStep
 from autoshard.partition.traffic import bytes_sent
 from autoshard.partition.windows import exchange_steps
 from autoshard.plan.plan import Plan
@@ -38,7 +38,7 @@ from autoshard.util.gc_paused import gc_paused
 from costmodel import Hardware
 
 Move = tuple[tuple[Layout, Layout, TensorType, float], int]
-Counted = tuple[Step | WindowStep | TogetherStep, TensorType, int, float]
+Counted = tuple[Step | WindowStep | ManualStep, TensorType, int, float]
 """A step, the type of the whole tensor, how often it is done in one step of the program, and which share of its time it
 takes: less than 1 where it is done together with others."""
 
@@ -157,13 +157,13 @@ def program_seconds(program: Program, hardware: Hardware) -> float:
 def _program_steps(program: Program, costs: Costs) -> Iterator[Counted]:
     shares = bundle_shares(program, costs)
     for one, times in timed(program.instructions):
-        if isinstance(one, Collective | Together) and one.step.communicates:
+        if isinstance(one, Collective | ManualCollective) and one.step.communicates:
             yield one.step, one.of, times, shares.get(one, 1.0)
 
 
-def bundle_shares(program: Program, costs: Costs) -> dict[Collective | Together, float]:
+def bundle_shares(program: Program, costs: Costs) -> dict[Collective | ManualCollective, float]:
     """For collectives done together: the time of the bundle to that of its parts one by one."""
-    found: dict[Collective | Together, float] = {}
+    found: dict[Collective | ManualCollective, float] = {}
     for bundle in walk_program(program.instructions):
         if isinstance(bundle, Bundle):
             alone = sum(costs.of(one).talking for one in bundle.parts)
@@ -177,7 +177,7 @@ def seconds_of_nodes(program: Program, costs: Costs) -> dict[Node, float]:
     for one, times in timed(program.instructions):
         if isinstance(one, Compute):
             node, seconds = one.composite or one.node, costs.of(one).computing
-        elif isinstance(one, Together):
+        elif isinstance(one, ManualCollective):
             node, seconds = one.node, costs.of(one).talking
         else:
             continue
@@ -185,7 +185,7 @@ def seconds_of_nodes(program: Program, costs: Costs) -> dict[Node, float]:
     return found
 
 
-def axes_of(step: Step | WindowStep | TogetherStep) -> tuple[str, ...]:
+def axes_of(step: Step | WindowStep | ManualStep) -> tuple[str, ...]:
     """The mesh axes that a step's collective runs over, in mesh order."""
     names = {ref.name for ref in step.axes}
     return tuple(name for name, _ in step.before.mesh.axes if name in names)

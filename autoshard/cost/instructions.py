@@ -22,10 +22,10 @@ from autoshard.partition.program import (
     Collective,
     Compute,
     Instruction,
+    ManualCollective,
     Nest,
     Program,
     Start,
-    Together,
     Wait,
 )
 from autoshard.redistribute.step import Step
@@ -153,7 +153,7 @@ class Costs:
             known = self._steps[key] = one, self._talking(one)
         return known[1]
 
-    def _talking(self, one: Collective | Together) -> Price:
+    def _talking(self, one: Collective | ManualCollective) -> Price:
         return Price(one.nbytes_moved, 1, 0.0, self.links.step(one.step, one.of))
 
     def _inside(self, nest: Nest) -> Price:
@@ -223,8 +223,8 @@ class Setting:
 
 
 def _is_own(one: Compute) -> bool:
-    """Whether an instruction is its node's operator as it stands in the graph, no part of it and nothing added."""
-    return one.composite is None and one.op is one.node.op and len(one.operands) == len(one.node.operands)
+    """Whether an instruction is its node's operator as it stands in the graph, with nothing added."""
+    return one.op is one.node.op and len(one.operands) == len(one.node.operands)
 
 
 def computed_in(node: Node, operands: Sequence[TensorType], results: Sequence[TensorType]) -> str:

@@ -11,7 +11,7 @@ import math
 
 from autoshard.core.tensortype import TensorType
 from autoshard.layout.mesh import Grouping, Groups
-from autoshard.partition.together import TogetherStep
+from autoshard.partition.manual_step import ManualStep
 from autoshard.partition.verify_bundles import BUNDLED
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
@@ -29,7 +29,7 @@ class LinkPrices:
         self._levels: dict[Grouping, tuple] = {}
         self._per_byte: dict[tuple[str, Grouping], float] = {}
 
-    def step(self, step: Step | WindowStep | TogetherStep, of: TensorType) -> float:
+    def step(self, step: Step | WindowStep | ManualStep, of: TensorType) -> float:
         """Seconds of one step; local steps are free."""
         if not step.communicates:
             return 0.0
@@ -38,7 +38,7 @@ class LinkPrices:
             return step.messages * grouped_seconds("permute", each, self.levels(step.groups))
         return self.sized_step(step, step.nbytes_priced(of.shape, of.dtype.itemsize))
 
-    def sized_step(self, step: Step | TogetherStep, nbytes: float) -> float:
+    def sized_step(self, step: Step | ManualStep, nbytes: float) -> float:
         """Seconds of a step that communicates, for a tensor of which `nbytes` count (`Step.nbytes_priced`)."""
         if step.rounds > 1:
             each = grouped_seconds(step.kind, nbytes / step.rounds, self.levels(step.groups))

@@ -18,7 +18,7 @@ from autoshard.ir.flow import is_nest
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import size_of
-from autoshard.partition.manual import is_together
+from autoshard.partition.manual import is_manual_collective
 from autoshard.redistribute.planner import evened, is_cut, plan_steps
 from autoshard.redistribute.positions import uncovered
 from autoshard.util.memo import Memo
@@ -78,7 +78,7 @@ class Prices(LinkPrices):
 
     def exchanges(self, node: Node, strategy: Strategy) -> bool:
         """Whether `exchange` may be more than 0."""
-        return strategy.exchanges or is_together(node)
+        return strategy.exchanges or is_manual_collective(node)
 
     def local_work(self, node: Node, strategy: Strategy) -> float:
         """Seconds that a rank computes for the operator; the regions of a loop or branch are nodes of their own."""

@@ -77,7 +77,7 @@ class GraphMoments:
         made: set[Value] = set()
         replaced = set(self.graph.tied.values())
         for node in self.graph.nodes:
-            if node in self.settles or node.op.runs_apart or node.regions:
+            if node in self.settles or node.op.runs_decomposed or node.regions:
                 continue
             taken: set[Value] = set()
             for result, places in zip(node.results, node.op.over, strict=False):

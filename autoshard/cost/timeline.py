@@ -16,10 +16,10 @@ from autoshard.partition.program import (
     Bundle,
     Collective,
     Instruction,
+    ManualCollective,
     Nest,
     Program,
     Start,
-    Together,
     Wait,
     communicates,
     walk,
@@ -128,7 +128,7 @@ def _stream(one: Instruction, costs: Costs) -> str:
     """The outermost links that a collective needs."""
     whole = one.of if isinstance(one, Start) else one
     first = whole.parts[0] if isinstance(whole, Bundle) else whole
-    assert isinstance(first, Collective | Together)
+    assert isinstance(first, Collective | ManualCollective)
     levels = costs.links.levels(first.step.groups)
     return levels[-1][1].name if levels else ""
 

@@ -34,12 +34,12 @@ from autoshard.partition.program import (
     Collective,
     Compute,
     Instruction,
+    ManualCollective,
     Nest,
     NestBody,
     Program,
     Register,
     Start,
-    Together,
     Wait,
     walk,
 )
@@ -93,7 +93,7 @@ def refs_of(program: Program) -> tuple[set[AxisRef], bool]:
     for one in walk(program.instructions):
         if isinstance(one, Collective):
             refs.update(one.step.groups.refs, one.step.before.used, one.step.after.used)
-        elif isinstance(one, Together):
+        elif isinstance(one, ManualCollective):
             listed = listed or isinstance(one.groups, GroupList)
             refs.update(one.groups.refs if isinstance(one.groups, Groups) else ())
         elif isinstance(one, Compute):
@@ -212,7 +212,7 @@ class Writer:
             yield from self.made(one.results, self.compute(one), None, pad)
         elif isinstance(one, Bundle):
             yield from self.made(one.results, self.call(self.begun(one)), one, pad)
-        elif isinstance(one, Together):
+        elif isinstance(one, ManualCollective):
             yield from self.together(one, pad)
         else:
             yield from self.made((one.result,), self.moved(one), one, pad)
@@ -351,7 +351,7 @@ class Writer:
         function, _, arguments = begun.partition(", ")
         return f"{function}({arguments})"
 
-    def together(self, one: Together, pad: str) -> Lines:
+    def together(self, one: ManualCollective, pad: str) -> Lines:
         if one.kind == "rank":
             counts = one.node.op.name == "PartitionId"
             yield from self.made(one.results, f"c.rank({counts!r})", None, pad)
@@ -359,7 +359,7 @@ class Writer:
         for operand, result in zip(one.operands, one.results, strict=True):
             yield from self.made((result,), self._by_hand(one, self.names[operand]), None, pad)
 
-    def _by_hand(self, one: Together, name: str) -> str:
+    def _by_hand(self, one: ManualCollective, name: str) -> str:
         """A collective that the model writes itself."""
         attrs, axes = one.node.attrs, self.axes(one.groups)
         if one.kind == "permute":
@@ -429,7 +429,7 @@ def _kinds(name: str, count: int) -> tuple[str, ...]:
 
 
 def _node_of(one: Instruction) -> Node | None:
-    return one.node if isinstance(one, Compute | Together | Nest) else one.serves
+    return one.node if isinstance(one, Compute | ManualCollective | Nest) else one.serves
 
 
 def _one_line(text: str) -> str:

@@ -22,19 +22,19 @@ from autoshard.partition.program import (
     Collective,
     Compute,
     Instruction,
+    ManualCollective,
     Nest,
     NestBody,
     Program,
     Register,
     Start,
-    Together,
     Wait,
     communicates,
 )
 from autoshard.redistribute.messages import POINT_TO_POINT, received
 from autoshard.search.planned import PlannedData
 from autoshard.util.errors import PlanError
-from autoshard.util.files import write_whole
+from autoshard.util.files import write_atomically
 
 VERSION = "0.0.4"
 """Of the schema, `et_def.proto` of mlcommons/chakra."""
@@ -59,9 +59,9 @@ def save_chakra(planned: PlannedData, path: str | Path) -> list[Path]:
     paths = []
     for rank in planned.plan.mesh.listed("write a trace for each rank"):
         data = rank_trace(planned.program, rank, costs, groups)
-        paths.append(write_whole(f"{path}.{rank}.et", data, PlanError, durable=rank == world - 1))
-    told = {str(i): list(members) for members, i in groups.numbers.items()}
-    return [*paths, write_whole(f"{path}.json", json.dumps(told), PlanError)]
+        paths.append(write_atomically(f"{path}.{rank}.et", data, PlanError, durable=rank == world - 1))
+    ranks_of = {str(i): list(members) for members, i in groups.numbers.items()}
+    return [*paths, write_atomically(f"{path}.json", json.dumps(ranks_of), PlanError)]
 
 
 def rank_trace(program: Program, rank: int, costs: Costs, groups: ProcessGroups) -> bytes:
@@ -101,7 +101,7 @@ class _ChakraWriter:
             elif not isinstance(one, Wait):  # what waits has what the start made
                 self._communication(one.of if isinstance(one, Start) else one)
 
-    def _communication(self, one: Collective | Together | Bundle) -> None:
+    def _communication(self, one: Collective | ManualCollective | Bundle) -> None:
         if isinstance(one, Bundle):
             self._bundle(one)
         else:
@@ -137,7 +137,7 @@ class _ChakraWriter:
         size = sum(_size(part) for part in one.parts)
         self._leaves(one.results, self._collected(one.parts[0], names, self._needs(one.operands), size, one))
 
-    def _collective(self, one: Collective | Together) -> None:
+    def _collective(self, one: Collective | ManualCollective) -> None:
         needs = self._needs(one.operands)
         if not communicates(one):
             self._leaves(one.results, needs)
@@ -149,7 +149,9 @@ class _ChakraWriter:
         else:
             raise PlanError(f"cannot write a trace for Chakra: it has no word for a {one.step.kind}")
 
-    def _collected(self, one: Collective | Together, name: str, needs: Deps, size: int, priced: Instruction) -> Deps:
+    def _collected(
+        self, one: Collective | ManualCollective, name: str, needs: Deps, size: int, priced: Instruction
+    ) -> Deps:
         group = self.groups.number(one.step.groups.members(self.rank))
         attributes = (
             _attribute("comm_type", _UINT64, TYPES[one.step.kind]),
@@ -159,7 +161,7 @@ class _ChakraWriter:
         seconds = self.costs.of(priced).talking
         return self._node(f"{one.step.kind} {name}", COLLECTIVE, needs, seconds, attributes)
 
-    def _exchanged(self, one: Collective | Together, needs: Deps) -> Deps:
+    def _exchanged(self, one: Collective | ManualCollective, needs: Deps) -> Deps:
         """Messages of this rank; what it receives, and what it has already, is its result."""
         self.messages += 1
         table, name = _messages(one, self.world), f"{one.step.kind} {one.operands[0].name}"
@@ -199,14 +201,14 @@ def _joined(ends: Sequence[Sequence[Deps]], count: int) -> list[Deps]:
     return [deciding.union(*(one[i] for one in making)) for i in range(count)]
 
 
-def _size(one: Collective | Together) -> int:
+def _size(one: Collective | ManualCollective) -> int:
     """Bytes that a collective works on: of a gather its result, of the others what a rank brings."""
     return round(one.step.nbytes_priced(one.of.shape, one.of.dtype.itemsize))
 
 
-def _messages(one: Collective | Together, world: int) -> list[dict[int, int]]:
+def _messages(one: Collective | ManualCollective, world: int) -> list[dict[int, int]]:
     """For each rank the bytes that come to it, by whom they come from."""
-    if isinstance(one, Together):
+    if isinstance(one, ManualCollective):
         pairs = completed(sources(one.node, one.results[0].layout.mesh), world)
         size = sum(each.local.nbytes for each in one.operands)
         return [{source: size} if source != rank and size else {} for rank, source in enumerate(pairs)]

@@ -162,8 +162,8 @@ def _figures(before: PlanRecord, after: PlanRecord) -> Iterator[FigureRecord]:
             yield FigureRecord(what, unit, *(cost.get(name) for cost in costs))
     axes = [{one["axes"]: one for one in cost.get("axes", ())} for cost in costs]
     for name in dict.fromkeys((*axes[0], *axes[1])):
-        told = [side.get(name, {}).get("seconds", 0.0) for side in axes]
-        yield FigureRecord(f"over {name}", "seconds", *told)
+        measured = [side.get(name, {}).get("seconds", 0.0) for side in axes]
+        yield FigureRecord(f"over {name}", "seconds", *measured)
     if all(axes):
         numbers = [float(sum(one["collectives"] for one in side.values())) for side in axes]
         yield FigureRecord("collectives", "", *numbers)

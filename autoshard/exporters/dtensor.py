@@ -19,7 +19,7 @@ from torch.distributed.tensor.placement_types import _MaskPartial, _StridedShard
 from torch.utils import _pytree as pytree
 
 from autoshard.exporters.dtensor_local import LOCAL, gathered_call, some_empty
-from autoshard.exporters.placements import PARTIAL, SHARD, Border, ModulePlan, Placement, Placements, module_plan
+from autoshard.exporters.placements import PARTIAL, SHARD, AxisPlacement, Border, ModulePlan, Placements, module_plan
 from autoshard.layout.layout import Layout
 from autoshard.plan.plan import Plan
 from autoshard.util.errors import PlanError, RuntimeSetupError
@@ -63,16 +63,16 @@ def parallelize(
             f"parallelize takes a Plan, or what autoshard.plan returned, not {type(plan).__name__}; a saved plan is "
             "read by autoshard.plan(model, mesh, search='plan.json')"
         )
-    told = module_plan(plan, tuple(path for path, _ in module.named_modules() if path))
+    specs = module_plan(plan, tuple(path for path, _ in module.named_modules() if path))
     mesh = device_mesh(plan) if mesh is None else mesh
-    layouts = {value.name: plan.layouts[value] for value in plan.graph.inputs if value.name in told.tensors}
-    _distribute(module, mesh, told, layouts)
+    layouts = {value.name: plan.layouts[value] for value in plan.graph.inputs if value.name in specs.tensors}
+    _distribute(module, mesh, specs, layouts)
     for path, inner in module.named_modules():
-        if path in told.entering:
-            entering, leaving = told.entering[path], told.leaving[path]
+        if path in specs.entering:
+            entering, leaving = specs.entering[path], specs.leaving[path]
             inner.register_forward_pre_hook(functools.partial(_enter, mesh, entering), with_kwargs=True)
             inner.register_forward_hook(functools.partial(_leave, mesh, leaving))
-    _wrap(module, mesh, told, gather_outputs)
+    _wrap(module, mesh, specs, gather_outputs)
     return module
 
 
@@ -99,7 +99,7 @@ def torch_placements(placements: Placements) -> list[Any]:
     return list(map(_placement, placements))
 
 
-def _placement(one: Placement) -> Any:
+def _placement(one: AxisPlacement) -> Any:
     if one.kind == SHARD:
         return Shard(one.dim) if one.inside == 1 else _StridedShard(one.dim, split_factor=one.inside)
     return Partial(_REDUCTIONS.get(one.reduction, one.reduction)) if one.kind == PARTIAL else Replicate()
@@ -108,7 +108,7 @@ def _placement(one: Placement) -> Any:
 # -- parameters
 
 
-def _distribute(module: torch.nn.Module, mesh: DeviceMesh, told: ModulePlan, layouts: Mapping[str, Layout]) -> None:
+def _distribute(module: torch.nn.Module, mesh: DeviceMesh, specs: ModulePlan, layouts: Mapping[str, Layout]) -> None:
     """Put DTensors in the place of parameters and of buffers that the plan knows; shared ones stay shared."""
     made: dict[int, Any] = {}
     known: set[str] = set()
@@ -116,13 +116,13 @@ def _distribute(module: torch.nn.Module, mesh: DeviceMesh, told: ModulePlan, lay
         for kind in (inner._parameters, inner._buffers):
             for own, tensor in kind.items():
                 name = f"{path}.{own}" if path else own
-                if tensor is None or (kind is inner._buffers and name not in told.tensors and id(tensor) not in made):
+                if tensor is None or (kind is inner._buffers and name not in specs.tensors and id(tensor) not in made):
                     continue
                 known.add(name)
                 if id(tensor) not in made:
-                    made[id(tensor)] = tensor, split_tensor(tensor, name, mesh, told, layouts)
+                    made[id(tensor)] = tensor, split_tensor(tensor, name, mesh, specs, layouts)
                 kind[own] = made[id(tensor)][1]
-    missing = [name for name in told.tensors if name not in known and not _is_state(name, known)]
+    missing = [name for name in specs.tensors if name not in known and not _is_state(name, known)]
     if missing:
         raise PlanError(
             f"the plan is for another module than {type(module).__name__}, which has no {', '.join(missing[:3])}"
@@ -135,14 +135,14 @@ def _is_state(name: str, known: set[str]) -> bool:
 
 
 def split_tensor(
-    tensor: torch.Tensor, name: str, mesh: DeviceMesh, told: ModulePlan, layouts: Mapping[str, Layout]
+    tensor: torch.Tensor, name: str, mesh: DeviceMesh, specs: ModulePlan, layouts: Mapping[str, Layout]
 ) -> torch.Tensor:
     """A whole tensor as the plan splits that of a name; a Parameter stays one.
 
     Raises:
         PlanError: the plan has another number of dims for it.
     """
-    placements = torch_placements(told.tensors[name]) if name in told.tensors else [Replicate()] * mesh.ndim
+    placements = torch_placements(specs.tensors[name]) if name in specs.tensors else [Replicate()] * mesh.ndim
     shape, data = tensor.shape, tensor.detach()
     layout = layouts.get(name)
     if layout is not None and layout.rank != len(shape):
@@ -191,7 +191,7 @@ def _placed(mesh: DeviceMesh, border: Border, one: Any) -> Any:
 # -- the module as a whole
 
 
-def _wrap(module: torch.nn.Module, mesh: DeviceMesh, told: ModulePlan, gather: bool) -> None:
+def _wrap(module: torch.nn.Module, mesh: DeviceMesh, specs: ModulePlan, gather: bool) -> None:
     """Let the module take plain tensors, and run with DTensor's gaps filled."""
     inner = module.forward
     mode = _Filled(mesh)
@@ -200,19 +200,19 @@ def _wrap(module: torch.nn.Module, mesh: DeviceMesh, told: ModulePlan, gather: b
     def forward(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = pytree.tree_flatten((args, kwargs))
         tensors = [i for i, one in enumerate(leaves) if isinstance(one, torch.Tensor)]
-        if len(tensors) != len(told.inputs):
-            known = ", ".join(name for name, _, _ in told.inputs)
-            raise PlanError(f"the plan is for {len(told.inputs)} tensors ({known}), but {len(tensors)} were given")
-        for place, (i, (name, shape, of)) in enumerate(zip(tensors, _by_name(kwargs, told.inputs), strict=True)):
+        if len(tensors) != len(specs.inputs):
+            known = ", ".join(name for name, _, _ in specs.inputs)
+            raise PlanError(f"the plan is for {len(specs.inputs)} tensors ({known}), but {len(tensors)} were given")
+        for position, (i, (name, shape, of)) in enumerate(zip(tensors, _by_name(kwargs, specs.inputs), strict=True)):
             if tuple(leaves[i].shape) != shape:
                 raise PlanError(
-                    f"the plan is for {name} (input {place}) of shape {shape}, but it has {tuple(leaves[i].shape)}"
+                    f"the plan is for {name} (input {position}) of shape {shape}, but it has {tuple(leaves[i].shape)}"
                 )
             whole = leaves[i] if isinstance(leaves[i], DTensor) else mode.whole(leaves[i])
             leaves[i] = whole.redistribute(mesh, torch_placements(of))
         with implicit_replication(), mode:
             found, form = pytree.tree_flatten(inner(*_args(leaves, structure)[0], **_args(leaves, structure)[1]))
-        return pytree.tree_unflatten(_returned(found, told, mesh, gather), form)
+        return pytree.tree_unflatten(_returned(found, specs, mesh, gather), form)
 
     module.forward = forward  # type: ignore[method-assign]
     module.gathered = mode.gathered  # type: ignore[assignment]
@@ -229,11 +229,11 @@ def _args(leaves: list[Any], structure: Any) -> Any:
     return pytree.tree_unflatten(leaves, structure)
 
 
-def _returned(found: list[Any], told: ModulePlan, mesh: DeviceMesh, gather: bool) -> list[Any]:
+def _returned(found: list[Any], specs: ModulePlan, mesh: DeviceMesh, gather: bool) -> list[Any]:
     """Outputs whole, or as the plan leaves them."""
-    if gather or len(told.outputs) != sum(isinstance(one, DTensor) for one in found):
+    if gather or len(specs.outputs) != sum(isinstance(one, DTensor) for one in found):
         return [one.full_tensor() if isinstance(one, DTensor) else one for one in found]
-    wanted = iter(told.outputs)
+    wanted = iter(specs.outputs)
     return [one.redistribute(mesh, _final(next(wanted))) if isinstance(one, DTensor) else one for one in found]
 
 

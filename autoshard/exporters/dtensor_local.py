@@ -273,13 +273,13 @@ def _grouped(
     left = {"rows": x.shape[0], "groups": w.shape[0], "columns": w.shape[2], "inner": w.shape[1]}
     ways, row, group = [], 0, 0
     for axis in range(mesh.ndim):
-        place, count = mesh.get_local_rank(axis), mesh.size(axis)
+        position, count = mesh.get_local_rank(axis), mesh.size(axis)
         way = _group_way(x, w, axis)
         way = "" if way and left[way] % count else way
         if way:
             left[way] //= count
-        row += place * left["rows"] if way == "rows" else 0
-        group += place * left["groups"] if way == "groups" else 0
+        row += position * left["rows"] if way == "rows" else 0
+        group += position * left["groups"] if way == "groups" else 0
         ways.append(way)
     xs, ws, outs, x_grads, w_grads = zip(*(places[way] for way in ways), strict=True)
     own, matrices = _block(x, mesh, xs, x_grads), _block(w, mesh, ws, w_grads)

@@ -37,13 +37,13 @@ def distribute_states(optimizer: torch.optim.Optimizer, module: torch.nn.Module,
             if missing
             else "distribute_states: the plan has no states of an optimizer; give from_torch a loss and an optimizer"
         )
-    told = module_plan(planned.plan, ())
+    specs = module_plan(planned.plan, ())
     layouts = {value.name: planned.plan.layouts[value] for value in planned.graph.inputs}
     counts = any(isinstance(one, StepCount) for one in planned.traced.parameters.values())
     for one in states:
         parameter = own[one.of.name]
         zeros = torch.zeros(parameter.shape, dtype=parameter.dtype)
-        made = split_tensor(zeros, one.name, parameter.device_mesh, told, layouts)
+        made = split_tensor(zeros, one.name, parameter.device_mesh, specs, layouts)
         optimizer.state[parameter][STATES.get(one.prefix, one.prefix)] = made
         if counts:
             optimizer.state[parameter]["step"] = torch.zeros(())

@@ -21,7 +21,7 @@ from autoshard.exporters.plan_networkx import dot, graphml
 from autoshard.exporters.plan_records import plan_schema as plan_schema
 from autoshard.search.planned import PlannedData
 from autoshard.util.errors import PlanError
-from autoshard.util.files import write_whole
+from autoshard.util.files import write_atomically
 from autoshard.util.gc_paused import gc_paused
 
 
@@ -62,7 +62,7 @@ def save(planned: PlannedData, to: str, path: str | Path) -> list[Path]:
         PlanError: as for `export`, or a file cannot be written.
     """
     check_form(to)
-    return FILES[to][1](planned, path) if to in FILES else [write_whole(path, export(planned, to), PlanError)]
+    return FILES[to][1](planned, path) if to in FILES else [write_atomically(path, export(planned, to), PlanError)]
 
 
 def _json(planned: PlannedData) -> dict[str, Any]:
@@ -140,7 +140,7 @@ FORMS: Mapping[str, tuple[str, Callable[[PlannedData], Any]]] = {
 
 
 def _memory_viz(planned: PlannedData, path: str | Path) -> list[Path]:
-    return [write_whole(path, memory_snapshot(planned), PlanError)]
+    return [write_atomically(path, memory_snapshot(planned), PlanError)]
 
 
 FILES: Mapping[str, tuple[str, Callable[[PlannedData, str | Path], list[Path]]]] = {

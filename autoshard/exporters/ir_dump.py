@@ -34,7 +34,7 @@ from autoshard.ops.attributes import Literal, resolve
 from autoshard.partition.program import Bundle, Collective, Compute, Instruction, Nest, Program, Start, Wait
 from autoshard.plan.plan import CONFIGURED, Plan
 from autoshard.util.errors import PlanError
-from autoshard.util.files import write_whole
+from autoshard.util.files import write_atomically
 
 MONAD = DumpType("UMonad")
 INDENT = " " * 8
@@ -138,7 +138,7 @@ def save_graphs(
             f"{serial + 2:02d}_validate_{serial + 2:04d}.ir",
         )
         for name, text in zip(names, (begin, local, local), strict=True):
-            write_whole(place / name, text, PlanError, durable=False)
+            write_atomically(place / name, text, PlanError, durable=False)
             paths.append(place / name)
     return tuple(paths)
 

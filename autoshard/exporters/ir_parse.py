@@ -362,7 +362,7 @@ def _numbers(value: object, line: Scanner) -> tuple[int, ...]:
 
 def _read_operand(line: Scanner) -> Operand:
     line.skip()
-    if line.text.startswith("(", line.place):
+    if line.text.startswith("(", line.position):
         return _numbers(parse_attr(line), line)
     return line.need(_REFERENCE, "an operand")
 
@@ -382,7 +382,7 @@ def parse_attr(line: Scanner) -> Attr:
         return tuple(line.several(")", lambda: parse_attr(line)))
     if line.take("["):
         return ListedValue(tuple(line.several("]", lambda: parse_attr(line))))
-    if line.text.startswith('"', line.place):
+    if line.text.startswith('"', line.position):
         return line.string()
     return _bare(line.need(_BARE, "a value"))
 

@@ -97,8 +97,8 @@ class JaxShardings:
                 f"XLA_FLAGS=--xla_force_host_platform_device_count={ranks.size} makes them"
             )
         placed = np.empty(ranks.shape, object)
-        for place, rank in np.ndenumerate(ranks):
-            placed[place] = given[rank]
+        for position, rank in np.ndenumerate(ranks):
+            placed[position] = given[rank]
         return jax.sharding.Mesh(placed, self.pieces.names)
 
     def to_data(self) -> dict[str, Any]:
@@ -169,18 +169,18 @@ def jit(function: Callable, plan: Any, *args: Any, devices: Sequence[Any] | None
         RuntimeSetupError: too few devices.
     """
     plan = _plan(plan)
-    told = jax_shardings(plan)
-    mesh = told.mesh(devices)
+    specs = jax_shardings(plan)
+    mesh = specs.mesh(devices)
     leaves, structure = jax.tree.flatten((args, kwargs))
     _check_leaves(leaves, plan)
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args, **kwargs)
     jaxpr = _live(closed.jaxpr)
     outputs, returned = jax.tree.flatten(shapes)
-    if len(outputs) != len(told.outputs):
-        raise PlanError(f"the plan is for {len(told.outputs)} outputs, but the function returns {len(outputs)}")
-    wanted = [None if spec is None else NamedSharding(mesh, spec) for spec in _products(jaxpr, plan, told)]
-    entering = [NamedSharding(mesh, spec) for spec in told.inputs]
-    leaving = [NamedSharding(mesh, spec) for spec in told.outputs]
+    if len(outputs) != len(specs.outputs):
+        raise PlanError(f"the plan is for {len(specs.outputs)} outputs, but the function returns {len(outputs)}")
+    wanted = [None if spec is None else NamedSharding(mesh, spec) for spec in _products(jaxpr, plan, specs)]
+    entering = [NamedSharding(mesh, spec) for spec in specs.inputs]
+    leaving = [NamedSharding(mesh, spec) for spec in specs.outputs]
 
     def run(*flat: Any) -> list[Any]:
         return _run(jaxpr, closed.consts, flat, iter(wanted))
@@ -209,17 +209,17 @@ def jit_model(model: JaxModel, plan: Any, devices: Sequence[Any] | None = None) 
         RuntimeSetupError: too few devices.
     """
     plan = _plan(plan)
-    told = jax_shardings(plan)
-    mesh, known = told.mesh(devices), told.named
+    specs = jax_shardings(plan)
+    mesh, known = specs.mesh(devices), specs.named
     closed, shape = jax.make_jaxpr(model.result, return_shape=True)(*model.leaf_shapes)
     unknown = [name for name in model.leaf_names if name not in known]
     if unknown:
         raise PlanError(f"the plan is for another model: it has no input {unknown[0]!r}")
     jaxpr = _live(closed.jaxpr)
     outputs, returned = jax.tree.flatten(shape)
-    wanted = [None if spec is None else NamedSharding(mesh, spec) for spec in _products(jaxpr, plan, told)]
+    wanted = [None if spec is None else NamedSharding(mesh, spec) for spec in _products(jaxpr, plan, specs)]
     entering = [NamedSharding(mesh, known[name]) for name in model.leaf_names]
-    leaving = [NamedSharding(mesh, spec) for spec in told.outputs[: len(outputs)]]
+    leaving = [NamedSharding(mesh, spec) for spec in specs.outputs[: len(outputs)]]
 
     def run(*flat: Any) -> list[Any]:
         return _run(jaxpr, closed.consts, flat, iter(wanted))
@@ -240,7 +240,7 @@ def _check_leaves(leaves: Sequence[Any], plan: Plan) -> None:
 # -- products: in the jaxpr and in the graph they stand in one order, as JAX lowers equation by equation
 
 
-def _products(jaxpr: Any, plan: Plan, told: JaxShardings) -> list[PartitionSpec | None]:
+def _products(jaxpr: Any, plan: Plan, specs: JaxShardings) -> list[PartitionSpec | None]:
     """Per product of a jaxpr what its result is split by; None for the two that the plan has as one attention."""
     own = [(_PRODUCT[eqn.primitive.name], tuple(eqn.outvars[0].aval.shape)) for eqn in _equations(jaxpr)]
     nodes = [node for node in plan.graph.nodes if node.op.name in _PRODUCT.values()]
@@ -249,7 +249,7 @@ def _products(jaxpr: Any, plan: Plan, told: JaxShardings) -> list[PartitionSpec 
     found, left = [], list(nodes)
     for product in own:
         same = bool(left) and product == (left[0].op.name, left[0].results[0].type.shape)
-        found.append(told.values[left.pop(0).results[0].name] if same else None)
+        found.append(specs.values[left.pop(0).results[0].name] if same else None)
     if left or found.count(None) != 2 * attentions:
         raise PlanError(
             f"the plan is for another function: it has the products {theirs} and {attentions} attentions, "

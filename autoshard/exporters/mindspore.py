@@ -21,7 +21,7 @@ from autoshard.layout.mesh import Mesh
 from autoshard.layout.tensor_map import TensorMap
 from autoshard.plan.plan import Plan
 from autoshard.util.errors import LayoutError, ParseError, PlanError
-from autoshard.util.files import checked, read_json, write_whole
+from autoshard.util.files import checked, read_json, write_atomically
 from autoshard.util.text import natural
 from costmodel.json_door import Positive, Record, between
 
@@ -127,7 +127,7 @@ def save_checkpoint(plan: Plan, path: str | Path) -> Path:
     Raises:
         PlanError: as for `to_checkpoint`, or the file cannot be written.
     """
-    return write_whole(path, json.dumps(to_checkpoint(plan), indent=1) + "\n", PlanError)
+    return write_atomically(path, json.dumps(to_checkpoint(plan), indent=1) + "\n", PlanError)
 
 
 def from_checkpoint(data: Mapping[str, Any] | str | Path) -> Strategies:

@@ -79,8 +79,8 @@ def _parts(name: str, cuts: list[int], taken: set[str]) -> tuple[tuple[str, int,
     if len(between) == 1:
         return ((name, *between[0]),)
     made = []
-    for place, (first, end) in enumerate(between):
-        piece = f"{name}_{place}"
+    for position, (first, end) in enumerate(between):
+        piece = f"{name}_{position}"
         while piece in taken:
             piece += "_"
         taken.add(piece)

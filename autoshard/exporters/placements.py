@@ -21,7 +21,7 @@ from autoshard.plan.plan import Plan
 REPLICATE, SHARD, PARTIAL = "R", "S", "P"
 
 
-class Placement(NamedTuple):
+class AxisPlacement(NamedTuple):
     """What one mesh axis does. `inside` is into how many parts later axes have split the dim before."""
 
     kind: str
@@ -35,7 +35,7 @@ class Placement(NamedTuple):
         return f"P({self.reduction})" if self.kind == PARTIAL else "R"
 
 
-Placements = tuple[Placement, ...]
+Placements = tuple[AxisPlacement, ...]
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class ModulePlan:
 def placements(layout: Layout, pieces: Pieces) -> Placements:
     """A layout as one placement per axis of the pieces."""
     names, sizes = pieces.names, pieces.sizes
-    found = dict.fromkeys(names, Placement(REPLICATE))
+    found = dict.fromkeys(names, AxisPlacement(REPLICATE))
     for dim, axes in enumerate(pieces.dims(layout)):
-        for place, name in enumerate(axes):
-            before = [one for one in axes[:place] if names.index(one) > names.index(name)]
-            found[name] = Placement(SHARD, dim, math.prod(sizes[one] for one in before))
+        for position, name in enumerate(axes):
+            before = [one for one in axes[:position] if names.index(one) > names.index(name)]
+            found[name] = AxisPlacement(SHARD, dim, math.prod(sizes[one] for one in before))
     for name in pieces.split(layout.partial):
-        found[name] = Placement(PARTIAL, reduction=layout.reduction)
+        found[name] = AxisPlacement(PARTIAL, reduction=layout.reduction)
     return tuple(found.values())
 
 

@@ -32,7 +32,7 @@ from autoshard.plan.diff import signature
 from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.transform.recompute import made_as
 from autoshard.util.errors import AutoshardError, PlanError
-from autoshard.util.files import parse_json, read_bytes, write_whole
+from autoshard.util.files import parse_json, read_bytes, write_atomically
 from costmodel.json_door import Record, plain
 
 
@@ -42,7 +42,7 @@ def save_plan(plan: Plan, path: str | Path) -> Path:
     Raises:
         PlanError: the file cannot be written.
     """
-    return write_whole(path, json_text(plan_data(plan)), PlanError)
+    return write_atomically(path, json_text(plan_data(plan)), PlanError)
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from typing import Any
 
 from autoshard.exporters.sdy import to_module
 from autoshard.frontends.stablehlo.imported import Imported
-from autoshard.ir.asked import Asked
+from autoshard.ir.annotations import ShardingAnnotations
 from autoshard.ir.graph import Graph, Value, inner_values
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.plan.plan import Plan
-from autoshard.propagate.work import Op, Val, Work, from_graph
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation, from_graph
 from autoshard.search.planned import PlannedData
 from autoshard.transform.inline import inline_placed
 from autoshard.util.errors import PlanError
@@ -42,20 +42,20 @@ def plan_module(planned: PlannedData) -> Any:
     return to_module(_work(imported, planned.plan), imported)
 
 
-def _work(imported: Imported, plan: Plan) -> Work:
+def _work(imported: Imported, plan: Plan) -> MutableModule:
     graph = imported.graph
     name = _mesh_name(imported.asked, plan.mesh)
     outputs = tuple(_sharding(layout, name) for layout in plan.outputs)
-    asked = Asked({**imported.asked.meshes, name: plan.mesh}, {}, {graph.name: outputs})
-    work = from_graph(graph, asked, imported.order)
-    for function in work.functions:
+    asked = ShardingAnnotations({**imported.asked.meshes, name: plan.mesh}, {}, {graph.name: outputs})
+    module = from_graph(graph, asked, imported.order)
+    for function in module.functions:
         function.attrs["public"] = function.attrs["name"] in imported.public
     layouts = _layouts(graph, plan)
-    for val in _values(work):
+    for val in _values(module):
         if val.origin in layouts:
             val.sharding = _sharding(layouts[val.origin], name)
-    _settle_calls(work)
-    return work
+    _settle_calls(module)
+    return module
 
 
 def _layouts(graph: Graph, plan: Plan) -> dict[Value, Layout]:
@@ -79,10 +79,10 @@ def _layouts(graph: Graph, plan: Plan) -> dict[Value, Layout]:
     return found
 
 
-def _settle_calls(work: Work) -> None:
+def _settle_calls(module: MutableModule) -> None:
     """Let the arguments and results of functions lie as in their calls, outer functions before those they call."""
-    by_name = {function.attrs["name"]: function for function in work.functions}
-    ahead = [work.main] if work.main is not None else []
+    by_name = {function.attrs["name"]: function for function in module.functions}
+    ahead = [module.main] if module.main is not None else []
     for function in ahead:
         for op in _inner(function):
             if op.name != "Call":
@@ -98,7 +98,7 @@ def _settle_calls(work: Work) -> None:
                 ahead.append(called)
 
 
-def _agree(inside: Val, outside: Val, called: Op) -> None:
+def _agree(inside: MutableValue, outside: MutableValue, called: Operation) -> None:
     """Let a value of a function lie as what it stands for in a call."""
     inside.sharding = inside.sharding or outside.sharding
     if outside.sharding is not None and inside.sharding is not outside.sharding:
@@ -113,7 +113,7 @@ def _split(sharding: Sharding | None) -> Sharding | None:
     return None if sharding is None or sharding.is_whole else sharding
 
 
-def _mesh_name(asked: Asked, mesh: Mesh) -> str:
+def _mesh_name(asked: ShardingAnnotations, mesh: Mesh) -> str:
     """The symbol of the mesh in the module, or one that is free."""
     for name, own in asked.meshes.items():
         if own is mesh:
@@ -128,12 +128,12 @@ def _sharding(layout: Layout, name: str) -> Sharding:
     return Sharding(layout.mesh, [DimSharding(refs) for refs in layout.dims], mesh_name=name)
 
 
-def _values(work: Work) -> Iterator[Val]:
-    for function in work.functions:
+def _values(module: MutableModule) -> Iterator[MutableValue]:
+    for function in module.functions:
         yield from function.blocks[0].args
         yield from (val for op in _inner(function) for val in op.results if val.is_tensor)
 
 
-def _inner(function: Op) -> Iterator[Op]:
+def _inner(function: Operation) -> Iterator[Operation]:
     for op in function.blocks[0]:
         yield from op.walk()

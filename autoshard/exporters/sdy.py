@@ -24,7 +24,7 @@ from autoshard.layout.sdy_show import show_axis, show_mesh
 from autoshard.layout.sdy_text import show_per_value, show_sharding
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import lookup
-from autoshard.propagate.work import Block, Op, Val, Work
+from autoshard.propagate.mutable_ir import Block, MutableModule, MutableValue, Operation
 from autoshard.util.errors import PlanError
 
 _CONSTANT = "stablehlo.constant"
@@ -34,7 +34,7 @@ _SHARDING, _RULE = "sdy.sharding", "sdy.sharding_rule"
 _CUSTOM = ", custom>"
 
 
-def to_module(work: Work, imported: Imported, *, rules: bool = False, full: bool = False) -> Any:
+def to_module(work: MutableModule, imported: Imported, *, rules: bool = False, full: bool = False) -> Any:
     """The MLIR module of a working copy of `imported`.
 
     Args:
@@ -59,9 +59,9 @@ def _verify(made: Any) -> None:
     try:
         made.operation.verify()
     except ir.MLIRError as error:
-        told = "; ".join(diagnostic.message for diagnostic in error.error_diagnostics)
+        messages = "; ".join(diagnostic.message for diagnostic in error.error_diagnostics)
         raise PlanError(
-            f"cannot write the module with these shardings: {told.rstrip('.')}. Ask for other axes there; single "
+            f"cannot write the module with these shardings: {messages.rstrip('.')}. Ask for other axes there; single "
             "passes can give an axis to a manual computation that has it already, which `full` prevents"
         ) from None
 
@@ -73,10 +73,10 @@ class _SdyWriter:
         self.full = full
         bodies = [op.operation for op in imported.module.body.operations if op.operation.name == "func.func"]
         self.functions = {_symbol(op): op for op in bodies}
-        self.values: dict[Val, Any] = {}
+        self.values: dict[MutableValue, Any] = {}
         self.parsed = lru_cache(maxsize=None)(ir.Attribute.parse)
 
-    def module(self, work: Work) -> Any:
+    def module(self, work: MutableModule) -> Any:
         made = ir.Module.create()
         old = self.imported.module.operation
         for named in old.attributes:
@@ -97,7 +97,7 @@ class _SdyWriter:
         for before, op in pairwise(ordered):
             op.move_after(before)
 
-    def meshes(self, work: Work) -> None:
+    def meshes(self, work: MutableModule) -> None:
         """All that is no function, and behind it the meshes that passes gave a symbol."""
         others = [op.operation for op in self.imported.module.body.operations if op.operation.name != "func.func"]
         known = {_symbol(op) for op in others if op.name == "sdy.mesh"}
@@ -119,7 +119,7 @@ class _SdyWriter:
             ids = f", device_ids = dense<{shown}> : tensor<{len(order)}xi64>" if order else ""
             op.attributes["stablehlo.mesh"] = self.parsed(f"{{axes = [{axes}]{ids}}}")
 
-    def function(self, function: Op) -> None:
+    def function(self, function: Operation) -> None:
         named = self.imported.operations.get(function.origin) if function.origin is not None else None
         old = self.functions[function.attrs.get("copy_of", function.attrs["name"])] if named is None else named
         attributes = _attributes(old) if named is None else {"function_type": _function_type(named)}
@@ -164,13 +164,13 @@ class _SdyWriter:
             name = "func.return" if last.name == "Return" else ending.name
             ir.Operation.create(name, (), operands, _attributes(ending), loc=ending.location)
 
-    def operation(self, op: Op) -> None:
+    def operation(self, op: Operation) -> None:
         old = self.imported.operations.get(op.origin) if op.origin is not None else None
         is_same = old is not None and op.origin is not None and op.origin.op is op.operator
         made = self.copied(op, old) if is_same else self.created(op, old)
         self.values.update(zip(op.results, made.results, strict=True))
 
-    def copied(self, op: Op, old: Any) -> Any:
+    def copied(self, op: Operation, old: Any) -> Any:
         """The operation it came from, with new operands; regions are written anew or copied whole."""
         operands = [self.values[value] for value in op.operands]
         if not op.blocks:
@@ -193,7 +193,7 @@ class _SdyWriter:
             self.block(region, block, before.blocks[0])
         return made
 
-    def mark(self, op: Op, attributes: Any) -> None:
+    def mark(self, op: Operation, attributes: Any) -> None:
         """Set the sharding and rule attributes."""
         if op.name in _MADE:
             for name, value in _MADE[op.name](self, op)[1].items():
@@ -202,15 +202,15 @@ class _SdyWriter:
             self.mark_results(op, attributes)
         self.mark_rule(op, attributes)
 
-    def mark_results(self, op: Op, attributes: Any) -> None:
+    def mark_results(self, op: Operation, attributes: Any) -> None:
         shardings = [value.sharding for value in op.results] if op.results else [op.devices]
         if any(sharding is not None for sharding in shardings):
             attributes[_SHARDING] = self.per_value(shardings)
         elif _SHARDING in attributes and op.results:
             del attributes[_SHARDING]
 
-    def mark_rule(self, op: Op, attributes: Any) -> None:
-        rule = op.info.rule if self.rules and op.info is not None else None
+    def mark_rule(self, op: Operation, attributes: Any) -> None:
+        rule = op.op_class.rule if self.rules and op.op_class is not None else None
         if rule is not None and _RULE not in attributes:
             attributes[_RULE] = self.parsed(f"#sdy.op_sharding_rule<{show_sdy(rule)}>")
         elif _RULE in attributes and not self.rules and not str(attributes[_RULE]).endswith(_CUSTOM):
@@ -225,7 +225,7 @@ class _SdyWriter:
                     operands, results = (", ".join(["[]"] * len(some)) for some in (inner.operands, inner.results))
                     inner.attributes[_RULE] = self.parsed(f"#sdy.op_sharding_rule<({operands})->({results})>")
 
-    def created(self, op: Op, old: Any) -> Any:
+    def created(self, op: Operation, old: Any) -> Any:
         """An operation that a pass made."""
         if op.name not in _MADE or op.blocks:
             raise PlanError(f"cannot write {op.name} as an operation of StableHLO or sdy")
@@ -317,20 +317,20 @@ def _name(named: Any) -> str:
 Made = tuple[str, dict[str, Any]]
 
 
-def _constraint(writer: _SdyWriter, op: Op) -> Made:
+def _constraint(writer: _SdyWriter, op: Operation) -> Made:
     return "sdy.sharding_constraint", {"sharding": writer.sharding(op.attrs["sharding"])}
 
 
-def _reshard(writer: _SdyWriter, op: Op) -> Made:
+def _reshard(writer: _SdyWriter, op: Operation) -> Made:
     return "sdy.reshard", {"sharding": writer.sharding(op.attrs["sharding"])}
 
 
-def _edge(writer: _SdyWriter, op: Op) -> Made:
+def _edge(writer: _SdyWriter, op: Operation) -> Made:
     sharding = op.results[0].sharding or op.attrs.get("sharding")
     return "sdy.data_flow_edge", {"sharding": writer.sharding(sharding)} if sharding is not None else {}
 
 
-def _manual(writer: _SdyWriter, op: Op) -> Made:
+def _manual(writer: _SdyWriter, op: Operation) -> Made:
     axes = ", ".join(f'"{axis}"' for axis in op.attrs["manual_axes"])
     return "sdy.manual_computation", {
         "in_shardings": writer.per_value(op.attrs["in_shardings"]),
@@ -339,20 +339,20 @@ def _manual(writer: _SdyWriter, op: Op) -> Made:
     }
 
 
-def _call(writer: _SdyWriter, op: Op) -> Made:
+def _call(writer: _SdyWriter, op: Operation) -> Made:
     return "func.call", {"callee": ir.FlatSymbolRefAttr.get(op.attrs["callee"])}
 
 
-def _named(writer: _SdyWriter, op: Op) -> Made:
+def _named(writer: _SdyWriter, op: Operation) -> Made:
     lists = {name: op.attrs[name] for name in ("in_shardings", "out_shardings") if op.attrs[name]}
     attributes = {name: writer.per_value(shardings) for name, shardings in lists.items()}
     return "sdy.named_computation", {"name": ir.StringAttr.get(op.attrs["name"]), **attributes}
 
 
-def _sums(name: str, attribute: str, per_dim: bool) -> Callable[[_SdyWriter, Op], Made]:
+def _sums(name: str, attribute: str, per_dim: bool) -> Callable[[_SdyWriter, Operation], Made]:
     """An operation that begins or ends a partial sum; its axes are one list, or one for each dim."""
 
-    def make(writer: _SdyWriter, op: Op) -> Made:
+    def make(writer: _SdyWriter, op: Operation) -> Made:
         target: Sharding = op.attrs["sharding"]
 
         def shown(axes: Refs) -> str:
@@ -365,7 +365,7 @@ def _sums(name: str, attribute: str, per_dim: bool) -> Callable[[_SdyWriter, Op]
     return make
 
 
-_MADE: dict[str, Callable[[_SdyWriter, Op], Made]] = {
+_MADE: dict[str, Callable[[_SdyWriter, Operation], Made]] = {
     "ShardingConstraint": _constraint,
     "Reshard": _reshard,
     "DataFlowEdge": _edge,

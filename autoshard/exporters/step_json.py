@@ -11,7 +11,16 @@ from autoshard.cost.timeline import scheduled
 from autoshard.exporters.plan_records import ModuleRecord, PlacementRecord, TaskRecord
 from autoshard.ir.graph import Node, Value, inner_values
 from autoshard.layout.layout import Layout
-from autoshard.partition.program import Collective, Compute, Instruction, Nest, Together, Wait, communicates, walk
+from autoshard.partition.program import (
+    Collective,
+    Compute,
+    Instruction,
+    ManualCollective,
+    Nest,
+    Wait,
+    communicates,
+    walk,
+)
 from autoshard.plan.plan import Plan
 from autoshard.report.modules import Module, module_tree
 from autoshard.report.summary import Summary
@@ -53,7 +62,7 @@ def lane_of(one: Instruction) -> str:
     """The lane that an instruction takes: the mesh axes that it talks over, `compute` for all else, loops included."""
     if isinstance(one, Nest | Wait) or not communicates(one):
         return COMPUTE
-    first = next(each for each in walk((one,)) if isinstance(each, Collective | Together))
+    first = next(each for each in walk((one,)) if isinstance(each, Collective | ManualCollective))
     return ".".join(axes_of(first.step))
 
 
@@ -61,7 +70,7 @@ def node_of(one: Instruction) -> Node | None:
     """The operator that an instruction runs, if it runs one."""
     if isinstance(one, Compute):
         return one.composite or one.node
-    return one.node if isinstance(one, Nest | Together) else None
+    return one.node if isinstance(one, Nest | ManualCollective) else None
 
 
 def _module(one: Module) -> ModuleRecord:

@@ -47,10 +47,10 @@ def placements_of(layout: Layout, device: str) -> tuple[DeviceMesh, tuple[Any, .
     ranks = np.empty(sizes, np.int64)
     counted: dict[tuple[int, ...], int] = {}
     for rank in range(layout.mesh.devices):
-        place = tuple(int(layout.mesh.index(rank, layout.dims[dim])) for dim in split)
-        copy = counted.get(place, 0)
-        counted[place] = copy + 1
-        ranks[(*place, copy)[: len(sizes)]] = rank
+        position = tuple(int(layout.mesh.index(rank, layout.dims[dim])) for dim in split)
+        copy = counted.get(position, 0)
+        counted[position] = copy + 1
+        ranks[(*position, copy)[: len(sizes)]] = rank
     mesh = _mesh(tuple(sizes), tuple(ranks.reshape(-1).tolist()), device)
     return mesh, (*(Shard(dim) for dim in split), *[Replicate()] * (len(sizes) - len(split)))
 

@@ -23,10 +23,10 @@ from autoshard.cost.prices import prices_for
 from autoshard.cost.timeline import scheduled
 from autoshard.exporters.step_json import COMPUTE, lane_of, node_of
 from autoshard.ir.graph import Node
-from autoshard.partition.program import Bundle, Collective, Instruction, Nest, Start, Together, Wait, walk
+from autoshard.partition.program import Bundle, Collective, Instruction, ManualCollective, Nest, Start, Wait, walk
 from autoshard.report.summary import OperatorRow, summarize
 from autoshard.util.errors import PlanError
-from autoshard.util.files import write_whole
+from autoshard.util.files import write_atomically
 
 if TYPE_CHECKING:
     from autoshard.search.planned import PlannedData
@@ -81,14 +81,14 @@ def trace_data(
     if measured:
         shown = {rank: measured[rank] for rank in chosen if rank in measured}
         events += writer.ranks(shown, MEASURED, " measured")
-    told = {
+    metadata = {
         "program": planned.program.name,
         "mesh": str(planned.plan.mesh),
         "hardware": planned.hardware.name,
         "mode": planned.plan.search,
         "predicted_seconds": planned.cost.seconds,
     }
-    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": told}
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": metadata}
 
 
 def save_trace(data: Mapping[str, Any], path: str | Path) -> Path:
@@ -99,7 +99,7 @@ def save_trace(data: Mapping[str, Any], path: str | Path) -> Path:
     """
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     packed = str(path).endswith(".gz")
-    return write_whole(path, gzip.compress(text.encode(), mtime=0) if packed else text, PlanError)
+    return write_atomically(path, gzip.compress(text.encode(), mtime=0) if packed else text, PlanError)
 
 
 class _TraceWriter:
@@ -164,7 +164,7 @@ class _TraceWriter:
         }
 
     def _communication(self, one: Instruction) -> dict[str, Any]:
-        parts = [part for part in walk((one,)) if isinstance(part, Collective | Together)]
+        parts = [part for part in walk((one,)) if isinstance(part, Collective | ManualCollective)]
         moves = [self.moves[part] for part in parts if part in self.moves]
         users = dict.fromkeys(user for move in moves for user in move.users)
         nodes = [move.serves for move in moves if move.serves is not None and move.serves.source is not None]
@@ -188,7 +188,7 @@ class _TraceWriter:
         for moment, one in enumerate(self.program.instructions):
             if lane_of(one) == COMPUTE:
                 continue
-            first = next(part for part in walk((one,)) if isinstance(part, Collective | Together))
+            first = next(part for part in walk((one,)) if isinstance(part, Collective | ManualCollective))
             for group in _groups(first, sorted(talking)):
                 there = [(rank, talking[rank][moment]) for rank in group if moment in talking[rank]]
                 if len(there) > 1:
@@ -233,7 +233,7 @@ def moment_times(moments: int, spans: Sequence[Span]) -> list[float]:
     return found
 
 
-def _groups(one: Collective | Together, ranks: Sequence[int]) -> Iterator[list[int]]:
+def _groups(one: Collective | ManualCollective, ranks: Sequence[int]) -> Iterator[list[int]]:
     """The groups of a collective, as far as their ranks are shown."""
     left = dict.fromkeys(ranks)
     while left:
@@ -251,6 +251,6 @@ def _named(what: str, pid: int, tid: int, name: str) -> Event:
 def _word(one: Instruction) -> str:
     if isinstance(one, Wait):
         return "wait for"
-    if isinstance(one, Collective | Bundle | Start | Together):
+    if isinstance(one, Collective | Bundle | Start | ManualCollective):
         return "local"
     return "loop" if isinstance(one, Nest) else "besides"

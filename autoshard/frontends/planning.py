@@ -13,9 +13,9 @@ from autoshard.ir.graph import Graph, Node, Value, walk
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding, divisible, without_size_one_axes
-from autoshard.ops.control import apart
+from autoshard.ops.control import unsplit_rule
 from autoshard.ops.registry import lookup
-from autoshard.propagate.work import Work, from_graph
+from autoshard.propagate.mutable_ir import MutableModule, from_graph
 from autoshard.trace.collectives import COLLECTIVES
 from autoshard.trace.evaluate import check_known
 from autoshard.trace.function import Traced
@@ -24,7 +24,7 @@ from autoshard.trace.structure import Leaf
 from autoshard.transform.along_batches import along_batches
 from autoshard.transform.inline import Places, inline_placed
 from autoshard.transform.invariant import capture_invariants
-from autoshard.transform.moves import merge_moves
+from autoshard.transform.merge_movements import merge_movements
 from autoshard.transform.plannable import plannable, rewritten
 from autoshard.transform.simplify import prune
 from autoshard.util.errors import MeshError, PlanError, at
@@ -61,7 +61,7 @@ class Planning:
     places: Places
     mesh: Mesh
 
-    def work(self) -> Work:
+    def work(self) -> MutableModule:
         """The working copy of the module for propagation."""
         work = from_graph(self.imported.graph, self.imported.asked, self.imported.order)
         for function in work.functions:
@@ -104,7 +104,7 @@ def planning(target: Any, mesh: Mesh | None = None, devices: int | None = None) 
     graph = along_batches(graph)
     asked = imported.asked.values
     copies = (copy for copy, (_, value) in places.items() if value in asked)
-    graph = merge_moves(graph, asked=[*asked, *copies])
+    graph = merge_movements(graph, asked=[*asked, *copies])
     chosen = _mesh(imported, mesh, devices)
     arguments = tuple(Leaf(i) for i in range(len(graph.inputs)))
     results = tuple(Leaf(i) for i in range(len(graph.outputs)))
@@ -126,7 +126,7 @@ def _with_rule(node: Node) -> tuple[Node]:
     elif op.name == "OptimizationBarrier":
         rule = None
     elif not op.has_rule and rule is None and _runs_alone(node):
-        rule = apart(node.operand_types, node.result_types)
+        rule = unsplit_rule(node.operand_types, node.result_types)
     if (op, rule) == (node.op, node.given_rule):
         return (node,)
     return (replace(node, op=op, attrs=attrs, given_rule=rule),)

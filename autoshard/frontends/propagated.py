@@ -10,10 +10,10 @@ from autoshard.frontends.stablehlo.imported import Imported
 from autoshard.ir.graph import Graph, Value
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.causes import AxisHistory
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue
 from autoshard.propagate.record import PropagationRecord
 from autoshard.propagate.run import Log, Options
 from autoshard.propagate.values import get_sharding
-from autoshard.propagate.work import Val, Work
 from autoshard.trace.function import Traced
 from autoshard.util.source import Source
 
@@ -38,7 +38,7 @@ class PropagatedData:
     graph: Graph
     which: str
     options: Options
-    work: Work
+    module: MutableModule
     log: Log
     record: PropagationRecord
     imported: Imported | None
@@ -70,9 +70,9 @@ class PropagatedData:
             return dict(self.traced.asked.sources) if self.traced is not None else {}
         return dict(_argument_sources(self.imported, self.file))
 
-    def vals(self) -> Iterator[Val]:
+    def vals(self) -> Iterator[MutableValue]:
         """The values of the working copy, in the order of the program."""
-        for op in self.work.module.walk():
+        for op in self.module.op.walk():
             yield from op.results
             for block in op.blocks:
                 yield from block.args

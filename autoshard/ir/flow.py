@@ -14,7 +14,18 @@ from autoshard.core.strategy import Strategy
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.ops.control import ARG, OPERAND, RESULT, YIELD, Edge, NodeEdges, Sizes, Spot, apart, links
+from autoshard.ops.control import (
+    ARG,
+    OPERAND,
+    RESULT,
+    YIELD,
+    Edge,
+    NodeEdges,
+    Sizes,
+    ValueLocation,
+    links,
+    unsplit_rule,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +43,7 @@ class Boundary(Strategy):
             entering: how its operands lie while it runs.
             leaving: how its results are left.
         """
-        rule = apart(node.operand_types, node.result_types)
+        rule = unsplit_rule(node.operand_types, node.result_types)
         return Boundary(rule, mesh, ((),) * len(rule.factors), (), (), tuple(entering), tuple(leaving))
 
     @cached_property
@@ -62,14 +73,14 @@ def node_links(node: Node) -> NodeEdges:
     return links(node.op, Sizes(len(node.operands), len(node.results), len(node.regions)))
 
 
-def value_at(node: Node, spot: Spot) -> Value:
+def value_at(node: Node, location: ValueLocation) -> Value:
     """The value at a place of a node."""
-    if spot.kind == OPERAND:
-        return node.operands[spot.index]
-    if spot.kind == RESULT:
-        return node.results[spot.index]
-    region = node.regions[spot.region]
-    return (region.args if spot.kind == ARG else region.outputs)[spot.index]
+    if location.kind == OPERAND:
+        return node.operands[location.index]
+    if location.kind == RESULT:
+        return node.results[location.index]
+    region = node.regions[location.region]
+    return (region.args if location.kind == ARG else region.outputs)[location.index]
 
 
 def manual_axes(node: Node) -> tuple[str, ...]:
@@ -88,17 +99,17 @@ def borders(node: Node, strategy: Strategy, region: int) -> Borders:
         return inside(layout, manual) if edge.crosses else layout
 
     body = node.regions[region]
-    args = tuple(seen(found.targets.get(Spot(ARG, i, region)), one) for i, one in enumerate(body.args))
-    yields = tuple(seen(found.sources.get(Spot(YIELD, i, region)), one) for i, one in enumerate(body.outputs))
+    args = tuple(seen(found.targets.get(ValueLocation(ARG, i, region)), one) for i, one in enumerate(body.args))
+    yields = tuple(seen(found.sources.get(ValueLocation(YIELD, i, region)), one) for i, one in enumerate(body.outputs))
     return Borders(args, yields)
 
 
 def _outer(edge: Edge, strategy: Strategy) -> Layout:
     """The layout that an edge has outside of the regions."""
-    result = next((spot for spot in edge.targets if spot.kind == RESULT), None)
+    result = next((location for location in edge.targets if location.kind == RESULT), None)
     if result is not None:
         return strategy.result_layouts[result.index]
-    operand = next(spot for spot in edge.sources if spot.kind == OPERAND)
+    operand = next(location for location in edge.sources if location.kind == OPERAND)
     return strategy.operand_layouts[operand.index]
 
 

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from autoshard.core.rule import Rule
 from autoshard.core.tensortype import TensorType
-from autoshard.ops.control import apart
+from autoshard.ops.control import unsplit_rule
 from autoshard.ops.registry import Operator
 from autoshard.util.errors import GraphError
 from autoshard.util.notebook import table
@@ -80,11 +80,13 @@ def _interned(key: tuple) -> Function:
 @dataclass(frozen=True)
 class KernelTraffic:
     """What a node moves through memory where several nodes are one kernel: which of its operands and results, and
-    whether it stands for the kernel's start."""
+    whether it stands for the kernel's start; and what makes kernels (`autoshard.ir.fusion`), for a node that runs as
+    several."""
 
     operands: tuple[bool, ...]
     results: tuple[bool, ...]
     launches: bool
+    how: str
 
 
 @dataclass(eq=False)
@@ -139,7 +141,7 @@ class Node:
     def rule(self) -> Rule:
         """How dims belong together; those of a node with regions do not, as far as the node itself goes."""
         if self.regions and self.given_rule is None and not self.op.has_rule:
-            return apart(self.operand_types, self.result_types)
+            return unsplit_rule(self.operand_types, self.result_types)
         return self.given_rule or self.op.rule(self.operand_types, self.attrs)
 
     @cached_property

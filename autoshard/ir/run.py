@@ -149,8 +149,8 @@ def _one_by_one(runner: Runner, graph: Graph, *operands: Any) -> tuple:
     arrays = np.broadcast_arrays(*operands)
     shape = arrays[0].shape
     results = [np.empty(shape, value.type.dtype.numpy) for value in graph.outputs]
-    for place in np.ndindex(shape):
-        found = runner.graph(graph, [array[place] for array in arrays])
+    for position in np.ndindex(shape):
+        found = runner.graph(graph, [array[position] for array in arrays])
         for result, one in zip(results, found, strict=True):
-            result[place] = one
+            result[position] = one
     return tuple(results)

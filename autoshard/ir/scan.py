@@ -28,22 +28,22 @@ class Scanner:
     """A line of text and a place in it; errors point at the place."""
 
     def __init__(self, text: str, line: int, function: Callable[[str], Callable] | None = None) -> None:
-        self.text, self.line, self.place, self.depth = text, line, 0, 0
+        self.text, self.line, self.position, self.depth = text, line, 0, 0
         self.function = function
         """What makes a function of the text of a graph, where a line may hold one."""
 
     def error(self, reason: str) -> ParseError:
-        return ParseError(f"cannot read line {self.line}: {reason}\n    {self.text}\n    {' ' * self.place}^")
+        return ParseError(f"cannot read line {self.line}: {reason}\n    {self.text}\n    {' ' * self.position}^")
 
     def skip(self) -> None:
-        while self.text.startswith(" ", self.place):
-            self.place += 1
+        while self.text.startswith(" ", self.position):
+            self.position += 1
 
     def take(self, mark: str) -> bool:
         """Whether `mark` comes next, behind spaces; if so it is passed."""
         self.skip()
-        found = self.text.startswith(mark, self.place)
-        self.place += len(mark) if found else 0
+        found = self.text.startswith(mark, self.position)
+        self.position += len(mark) if found else 0
         return found
 
     def expect(self, mark: str) -> None:
@@ -52,8 +52,8 @@ class Scanner:
 
     def match(self, pattern: re.Pattern) -> re.Match | None:
         self.skip()
-        found = pattern.match(self.text, self.place)
-        self.place = found.end() if found else self.place
+        found = pattern.match(self.text, self.position)
+        self.position = found.end() if found else self.position
         return found
 
     def need(self, pattern: re.Pattern, what: str) -> str:
@@ -102,5 +102,5 @@ class Scanner:
 
     def end(self) -> None:
         self.skip()
-        if self.place < len(self.text):
+        if self.position < len(self.text):
             raise self.error("nothing more may stand here")

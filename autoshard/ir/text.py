@@ -265,7 +265,7 @@ class _GraphReader:
         given = dict(line.several("}", lambda: _read_attribute(line))) if line.take("{") else {}
         rule = _read_rule(line) if line.take("by ") else None
         line.skip()
-        name = line.string() if line.text.startswith('"', line.place) else ""
+        name = line.string() if line.text.startswith('"', line.position) else ""
         source = _read_source(line)
         line.end()
         regions = []

@@ -96,7 +96,7 @@ def _show_nested(items: Any) -> str:
 def read_name(line: Scanner) -> str:
     """What `show_name` prints."""
     line.skip()
-    return line.string() if line.text.startswith('"', line.place) else line.need(WORD, "a name")
+    return line.string() if line.text.startswith('"', line.position) else line.need(WORD, "a name")
 
 
 def read_type(line: Scanner) -> TensorType:
@@ -125,9 +125,9 @@ def read_value(line: Scanner) -> Any:
         return _read_rule(line)
     if line.take("Sharding("):
         return _read_sharding(line)
-    if line.text.startswith('"', line.place):
+    if line.text.startswith('"', line.position):
         return line.string()
-    return read_type(line) if _TYPE.match(line.text, line.place) else _read_scalar(line)
+    return read_type(line) if _TYPE.match(line.text, line.position) else _read_scalar(line)
 
 
 def _read_complex(line: Scanner) -> complex:
@@ -199,7 +199,7 @@ def _read_literal(line: Scanner) -> Literal:
     line.expect(",")
     line.skip()
     try:
-        if line.text.startswith('"', line.place):
+        if line.text.startswith('"', line.position):
             data = base64.b64decode(line.string(), validate=True)
             kind = of.dtype.numpy
             flat = np.frombuffer(data, kind if of.dtype.extended else kind.newbyteorder("<"))

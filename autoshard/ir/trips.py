@@ -60,9 +60,9 @@ def known_trips(node: Node, makers: Makers) -> int | None:
     tested, bound = (_origin(one, makers) for one in test.operands)
     if tested not in cond.args:
         return None
-    place = cond.args.index(tested)
-    start, limit = _number(node.operands[place], makers), _number(bound, makers)
-    step = _step(body.outputs[place], body.args[place], makers)
+    position = cond.args.index(tested)
+    start, limit = _number(node.operands[position], makers), _number(bound, makers)
+    step = _step(body.outputs[position], body.args[position], makers)
     if start is None or step is None or limit is None:
         return None
     up = test.op.name in _UP

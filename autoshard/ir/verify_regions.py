@@ -53,10 +53,10 @@ def _check_edges(node: Node, where: str) -> None:
     sizes = Sizes(len(node.operands), len(node.results), len(node.regions))
     for edge in node.op.edges(sizes):
         places = (*edge.sources, *edge.targets)
-        types = {value_at(node, place).type: place for place in places}
+        types = {value_at(node, location).type: location for location in places}
         if len(types) > 1:
-            told = ", ".join(f"{place.kind} {place.index} is {of}" for of, place in types.items())
-            raise GraphError(f"{where}: what flows along an edge has several types: {told}")
+            shown = ", ".join(f"{location.kind} {location.index} is {of}" for of, location in types.items())
+            raise GraphError(f"{where}: what flows along an edge has several types: {shown}")
 
 
 def _check_manual(node: Node, where: str) -> None:

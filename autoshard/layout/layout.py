@@ -287,13 +287,13 @@ def _check(mesh: Mesh, dims: tuple[Refs, ...], partial: Refs, reduction: str) ->
 def _used_twice(mesh: Mesh, dims: tuple[Refs, ...], partial: Refs) -> LayoutError:
     """What to say of pieces that overlap or do not fit each other."""
     places = [(f"dim {i}", refs) for i, refs in enumerate(dims)] + [("partial", partial)]
-    used = [(ref, place) for place, refs in places for ref in refs]
-    for count, (ref, place) in enumerate(used):
+    used = [(ref, position) for position, refs in places for ref in refs]
+    for count, (ref, position) in enumerate(used):
         for other, where in used[:count]:
             if ref.overlaps(other) or not ref.can_coexist(other):
                 free = ", ".join(map(mesh.show_ref, free_refs(mesh, [taken for taken, _ in used[:count]]))) or "none"
                 return LayoutError(
-                    f"layout uses mesh axis {mesh.show_ref(ref)!r} for {place}, but "
+                    f"layout uses mesh axis {mesh.show_ref(ref)!r} for {position}, but "
                     f"{mesh.show_ref(other)!r} already serves {where}; an axis can be used once. "
                     f"Free axes of the mesh: {free}"
                 )

@@ -60,7 +60,7 @@ def device_order(order: Sequence[int] | None, axes: tuple[tuple[str, int], ...])
     if devices > LISTED:
         raise MeshError(f"a device order cannot list {devices} ranks; {LISTED} at most")
     ranks = tuple(map(int, order))
-    return None if all(rank == place for place, rank in enumerate(ranks)) else ranks
+    return None if all(rank == position for position, rank in enumerate(ranks)) else ranks
 
 
 def check_axes(axes: tuple[tuple[str, int], ...], order: Sequence[int] | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.layout.show import Blocks, Place
+from autoshard.layout.show import BlockPosition, Blocks
 from autoshard.util.errors import MeshError
 from autoshard.util.svg import CHARACTER, SIZE, Svg, colour
 
@@ -35,8 +35,8 @@ def layout_svg(shape: Sequence[int], layout: Layout, title: str = "") -> str:
     """
     picture, blocks = Svg(), Blocks(shape, layout)
     names = [f"dim {i} " for i in range(layout.rank)]
-    told = title or f"[{', '.join(map(str, shape))}] as [{layout}] on mesh {layout.mesh}"
-    below = _drawn(picture, blocks, told, names)
+    caption = title or f"[{', '.join(map(str, shape))}] as [{layout}] on mesh {layout.mesh}"
+    below = _drawn(picture, blocks, caption, names)
     if layout.partial:
         axes = ".".join(map(layout.mesh.show_ref, layout.partial))
         picture.words(0, below + 20, f"each rank holds a term of a {layout.reduction} over {axes}", kind="faint")
@@ -48,19 +48,19 @@ def _drawn(picture: Svg, blocks: Blocks, title: str, names: Sequence[str]) -> fl
     top = SIZE + 2
     picture.words(0, top, title)
     x, below = 0.0, float(top)
-    for place in itertools.product(*map(range, blocks.leading)):
-        head = ", ".join(f"{names[i]}{blocks.spans[i][k]}" for i, k in enumerate(place))
-        x, end = _table(picture, blocks, place, head, x, top + _GAP)
+    for position in itertools.product(*map(range, blocks.leading)):
+        head = ", ".join(f"{names[i]}{blocks.spans[i][k]}" for i, k in enumerate(position))
+        x, end = _table(picture, blocks, position, head, x, top + _GAP)
         below = max(below, end)
     return below
 
 
-def _table(picture: Svg, blocks: Blocks, place: Place, head: str, x: float, y: float) -> tuple[float, float]:
+def _table(picture: Svg, blocks: Blocks, position: BlockPosition, head: str, x: float, y: float) -> tuple[float, float]:
     """A table of blocks; where the next one begins, and the lowest line."""
     rows, columns = blocks.rows, blocks.columns
     labels = [blocks.row_label(row) for row in rows]
     heads = [blocks.column_label(column) for column in columns]
-    cells = {(row, column): blocks.ranks(place, row, column) for row in rows for column in columns}
+    cells = {(row, column): blocks.ranks(position, row, column) for row in rows for column in columns}
     left = x + (max(map(len, labels)) + 1) * CHARACTER
     wide = (max(map(len, (*cells.values(), *heads))) + 2) * CHARACTER
     if head:
@@ -73,7 +73,7 @@ def _table(picture: Svg, blocks: Blocks, place: Place, head: str, x: float, y: f
         picture.words(left - CHARACTER / 2, y + j * _ROW + _ROW / 2 + 4, labels[j], anchor="end", kind="faint")
         for i, column in enumerate(columns):
             at, ranks = (left + i * wide, y + j * _ROW), cells[row, column]
-            fill = colour(blocks.number(place, row, column), blocks.layout.split)
+            fill = colour(blocks.number(position, row, column), blocks.layout.split)
             picture.box(*at, wide, _ROW, fill=fill, title=f"ranks {ranks}")
             picture.words(at[0] + wide / 2, at[1] + _ROW / 2 + 4, ranks, anchor="middle", kind="ink")
     return left + len(columns) * wide + 2 * _GAP, y + len(rows) * _ROW

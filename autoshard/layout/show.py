@@ -36,16 +36,16 @@ def show_layout(shape: Sequence[int], layout: Layout, size: Sequence[int] | None
     """
     blocks = Blocks(shape, layout, size)
     tables = []
-    for place in itertools.product(*map(range, blocks.leading)):
-        title = ", ".join(f"dim {i} {blocks.spans[i][k]}" for i, k in enumerate(place))
-        tables.append((title + ":\n" if title else "") + _table(blocks, place))
+    for position in itertools.product(*map(range, blocks.leading)):
+        title = ", ".join(f"dim {i} {blocks.spans[i][k]}" for i, k in enumerate(position))
+        tables.append((title + ":\n" if title else "") + _table(blocks, position))
     if layout.partial:
         axes = ".".join(map(layout.mesh.show_ref, layout.partial))
         tables.append(f"each rank holds a term of a {layout.reduction} over {axes}")
     return "\n".join(tables)
 
 
-Place = tuple[int, ...]
+BlockPosition = tuple[int, ...]
 
 
 class Blocks:
@@ -69,22 +69,22 @@ class Blocks:
             )
         self.layout, rank = layout, layout.rank
         self.spans = [_spans(shape, layout, dim, (size or shape)[dim]) for dim in range(rank)]
-        self.leading: Place = layout.parts[:-2] if rank > 2 else ()
+        self.leading: BlockPosition = layout.parts[:-2] if rank > 2 else ()
         self.rows: Sequence[int | None] = range(layout.parts[rank - 2]) if rank >= 2 else (None,)
         self.columns: Sequence[int | None] = range(layout.parts[rank - 1]) if rank >= 1 else (None,)
-        self._holders: dict[Place, list[int]] = {}
+        self._holders: dict[BlockPosition, list[int]] = {}
         for one in range(layout.mesh.devices):
-            place = tuple(layout.mesh.index(one, refs) for refs in layout.dims)
-            self._holders.setdefault(place, []).append(one)
-        self._number = {place: i for i, place in enumerate(sorted(self._holders))}
+            position = tuple(layout.mesh.index(one, refs) for refs in layout.dims)
+            self._holders.setdefault(position, []).append(one)
+        self._number = {position: i for i, position in enumerate(sorted(self._holders))}
 
-    def ranks(self, place: Place, row: int | None, column: int | None) -> str:
+    def ranks(self, position: BlockPosition, row: int | None, column: int | None) -> str:
         """The ranks that hold a block, e.g. "0-3"."""
-        return _ranks(self._holders[_block(place, row, column)])
+        return _ranks(self._holders[_block(position, row, column)])
 
-    def number(self, place: Place, row: int | None, column: int | None) -> int:
+    def number(self, position: BlockPosition, row: int | None, column: int | None) -> int:
         """Which block it is, of all."""
-        return self._number[_block(place, row, column)]
+        return self._number[_block(position, row, column)]
 
     def row_label(self, row: int | None) -> str:
         return "ranks" if row is None else self.spans[-2][row]
@@ -93,8 +93,8 @@ class Blocks:
         return "" if column is None else self.spans[-1][column]
 
 
-def _block(place: Place, row: int | None, column: int | None) -> Place:
-    return place + tuple(k for k in (row, column) if k is not None)
+def _block(position: BlockPosition, row: int | None, column: int | None) -> BlockPosition:
+    return position + tuple(k for k in (row, column) if k is not None)
 
 
 def _spans(shape: Sequence[int], layout: Layout, dim: int, size: int) -> list[str]:
@@ -111,9 +111,9 @@ def _ranks(ranks: list[int]) -> str:
     return ",".join(runs)
 
 
-def _table(blocks: Blocks, place: Place) -> str:
+def _table(blocks: Blocks, position: BlockPosition) -> str:
     row_dim, column_dim = blocks.layout.rank - 2, blocks.layout.rank - 1
-    cells = [[blocks.ranks(place, row, column) for column in blocks.columns] for row in blocks.rows]
+    cells = [[blocks.ranks(position, row, column) for column in blocks.columns] for row in blocks.rows]
     heads = [blocks.column_label(column) for column in blocks.columns]
     widths = [max(len(head), *(len(line[i]) for line in cells)) for i, head in enumerate(heads)]
     first = f"dim {row_dim} " if row_dim >= 0 else ""

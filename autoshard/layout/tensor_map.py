@@ -78,10 +78,10 @@ class TensorMap:
         count = len(pieces)
         dims: list[tuple[AxisRef, ...]] = []
         for entry in self.tensor_map:
-            places = [place for place in (entry if isinstance(entry, tuple) else (entry,)) if place != -1]
-            if any(not 0 <= place < count for place in places):
+            places = [position for position in (entry if isinstance(entry, tuple) else (entry,)) if position != -1]
+            if any(not 0 <= position < count for position in places):
                 raise LayoutError(f"{self}: entry {entry} is not -1 nor one of 0..{count - 1}")
-            dims.append(tuple(ref for place in places for ref in pieces[count - 1 - place]))
+            dims.append(tuple(ref for position in places for ref in pieces[count - 1 - position]))
         return Layout(mesh, dims)
 
 

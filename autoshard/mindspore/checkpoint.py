@@ -18,7 +18,7 @@ import numpy as np
 
 from autoshard.mindspore.communication import get_rank
 from autoshard.util.errors import CheckpointError
-from autoshard.util.files import write_whole
+from autoshard.util.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | os.PathLike) -> Path:
     from safetensors.numpy import save
 
     data = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
-    return write_whole(target, data, CheckpointError, folders=True)
+    return write_atomically(target, data, CheckpointError, folders=True)
 
 
 def _arrays(parameters: Any) -> dict[str, np.ndarray]:

@@ -40,7 +40,7 @@ from autoshard.mindspore.feed import Feed, named_columns, signature
 from autoshard.mindspore.gradient_scale import gradient_scale
 from autoshard.mindspore.metrics import Loss, metrics_of
 from autoshard.mindspore.ops.primitive import as_tensors
-from autoshard.mindspore.planning import layouts_told, planned_as_set
+from autoshard.mindspore.planning import layout_summary, planned_as_set
 from autoshard.mindspore.resume import Position, TrainingState
 from autoshard.runtime.comm import Comm
 from autoshard.runtime.interpret import Parts
@@ -237,15 +237,15 @@ class Model:
     def infer_train_layout(
         self, train_dataset: Any, dataset_sink_mode: bool = True, sink_size: int = -1
     ) -> dict[str, tuple]:
-        """How parameters and states lie in training: by name what `layouts_told` says. Nothing is run."""
+        """How parameters and states lie in training: by name what `layout_summary` says. Nothing is run."""
         self._check_training(1, False, False)
         self.network.set_train(True)
-        return layouts_told(self._prepared("train", train_dataset, self._trace_step).planned)
+        return layout_summary(self._prepared("train", train_dataset, self._trace_step).planned)
 
     def infer_predict_layout(self, *predict_data: Any, skip_backend_compile: bool = False) -> dict[str, tuple]:
-        """How parameters lie when `predict` is called with such data: by name what `layouts_told` says."""
+        """How parameters lie when `predict` is called with such data: by name what `layout_summary` says."""
         with _mode_of(self.network, training=False):
-            return layouts_told(self._predicting(predict_data).planned)
+            return layout_summary(self._predicting(predict_data).planned)
 
     def predict(self, *predict_data: Any) -> Any:
         """The network's result for whole arrays, given alike on every rank."""

@@ -166,18 +166,18 @@ def cut_further(layout: Layout, shape: tuple[int, ...], most: int) -> Layout | N
     return Layout(layout.mesh, [(*layout.dims[0], *taken), *layout.dims[1:]])
 
 
-def layouts_told(planned: Planned) -> dict[str, tuple]:
+def layout_summary(planned: Planned) -> dict[str, tuple]:
     """Per parameter what MindSpore's `infer_train_layout` tells: device matrix, tensor map, the shape of a rank's part,
     field size, whether it is split evenly, and the group of optimizer parallelism (none: that is in the tensor map).
     """
     from autoshard.layout.tensor_map import TensorMap
 
-    told = {}
+    summary = {}
     for value in planned.traced.parameters:
         layout = planned.plan.layouts[value]
         view = TensorMap.of(layout)
         parts = tuple(-(-size // count) for size, count in zip(value.type.shape, layout.parts, strict=True))
-        told[value.name] = (
+        summary[value.name] = (
             list(view.device_matrix),
             list(view.tensor_map),
             list(parts),
@@ -185,4 +185,4 @@ def layouts_told(planned: Planned) -> dict[str, tuple]:
             layout.divides(value.type.shape),
             "",
         )
-    return told
+    return summary

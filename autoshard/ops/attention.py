@@ -37,7 +37,7 @@ from autoshard.ops.attention_blocks import (
     state_type,
     with_rows,
 )
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.options import Storage, UnequalFlops
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange
@@ -150,8 +150,8 @@ def _finished(v: np.ndarray, state: State) -> np.ndarray:
 
 
 @attention.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    return {"first": place.operand_offset(0, place.operands[0].rank - 2)}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    return {"first": placement.operand_offset(0, placement.operands[0].rank - 2)}
 
 
 # -- in turns, with blocks of keys and values that go round
@@ -209,6 +209,6 @@ def attention_end(q, k, v, total, largest, weight):
 
 
 @attention.exchange
-def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
     turns = attention_begin, attention_turn, attention_end
-    return block_ring(attrs, place, 0, (1, 2), turns, ("first", "first_key", "keys"))
+    return block_ring(attrs, placement, 0, (1, 2), turns, ("first", "first_key", "keys"))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autoshard.core.tensortype import DType
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.registry import Operator
 from autoshard.ops.windows import Exchange, Ring, Varying, along, common_parts
 from autoshard.util.errors import ShapeError
@@ -310,7 +310,7 @@ def ring_parts(q: Shape, k: Shape, extras: Sequence[Shape], sequence: str) -> in
 
 def block_ring(
     attrs: Mapping[str, Any],
-    place: Place,
+    placement: OperatorPlacement,
     held: int,
     moving: tuple[int, ...],
     turns: tuple[Operator, Operator, Operator],
@@ -321,17 +321,19 @@ def block_ring(
     `turns` are the operators that begin, go on and end. `numbers` names their attributes for the number of the first
     row that is held, of the first that has come, and for how many of those that move there are in all.
     """
-    dim, (own, other, count) = place.operands[held].rank - 2, numbers
-    held_at, moving_at = _block_numbers(place, held, moving[0], dim)
+    dim, (own, other, count) = placement.operands[held].rank - 2, numbers
+    held_at, moving_at = _block_numbers(placement, held, moving[0], dim)
     given = {name: attrs[name] for name in Scoring._fields}
-    given[count] = place.operands[moving[0]].shape[dim]
+    given[count] = placement.operands[moving[0]].shape[dim]
     each = tuple({**given, own: held_at, other: one} for one in moving_at)
     return Exchange(ring=Ring(moving, dim, *turns, each))
 
 
-def _block_numbers(place: Place, held: int, moving: int, dim: int) -> tuple[Varying, tuple[Varying, ...]]:
+def _block_numbers(
+    placement: OperatorPlacement, held: int, moving: int, dim: int
+) -> tuple[Varying, tuple[Varying, ...]]:
     """Where a rank's block of operand `held` begins; and that of `moving` that it has in each turn."""
-    layout = place.operand_layouts[held]
-    parts, own, other = layout.parts[dim], place.local_operand(held)[dim], place.local_operand(moving)[dim]
+    layout = placement.operand_layouts[held]
+    parts, own, other = layout.parts[dim], placement.local_operand(held)[dim], placement.local_operand(moving)[dim]
     numbers = [[(p + turn) % parts * other for p in range(parts)] for turn in range(parts)]
     return along(layout, dim, [p * own for p in range(parts)]), tuple(along(layout, dim, one) for one in numbers)

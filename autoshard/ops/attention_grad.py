@@ -46,7 +46,7 @@ from autoshard.ops.attention_blocks import (
     with_rows,
 )
 from autoshard.ops.attention_mask_grad import attention_mask_grad
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.options import Filling, Storage, UnequalFlops
 from autoshard.ops.pointwise import mul, sub
 from autoshard.ops.reduce import reduce_sum, sum_to
@@ -203,8 +203,8 @@ def _query_end(q: np.ndarray, state: State) -> Pair:
 
 
 @attention_query_grad.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    return {"first": place.operand_offset(2, place.operands[2].rank - 2)}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    return {"first": placement.operand_offset(2, placement.operands[2].rank - 2)}
 
 
 def _query_state(g: Shape, inner: Shape, q: Shape, *_: Shape, **__: object) -> tuple[Shape, ...]:
@@ -257,9 +257,9 @@ def attention_query_grad_end(g, inner, q, k, v, total, largest, weight):
 
 
 @attention_query_grad.exchange
-def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
     turns = attention_query_grad_begin, attention_query_grad_turn, attention_query_grad_end
-    return block_ring(attrs, place, 2, (3, 4), turns, ("first", "first_key", "keys"))
+    return block_ring(attrs, placement, 2, (3, 4), turns, ("first", "first_key", "keys"))
 
 
 # -- of keys and values
@@ -426,9 +426,9 @@ def _key_end(k: np.ndarray, v: np.ndarray, state: Pair) -> Pair:
 
 
 @attention_key_grad.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    dim = place.operands[2].rank - 2
-    return {"first": place.operand_offset(2, dim), "first_key": place.operand_offset(4, dim)}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    dim = placement.operands[2].rank - 2
+    return {"first": placement.operand_offset(2, dim), "first_key": placement.operand_offset(4, dim)}
 
 
 def _key_state_type(g: DType, inner: DType, q: DType, *_: DType, **__: object) -> str:
@@ -472,6 +472,6 @@ def attention_key_grad_end(g, inner, q, ends, k, v, keys, values):
 
 
 @attention_key_grad.exchange
-def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
     turns = attention_key_grad_begin, attention_key_grad_turn, attention_key_grad_end
-    return block_ring(attrs, place, 4, (0, 1, 2, 3), turns, ("first_key", "first", "queries"))
+    return block_ring(attrs, placement, 4, (0, 1, 2, 3), turns, ("first_key", "first", "queries"))

@@ -25,7 +25,7 @@ from autoshard.ops.attention_blocks import (
     scored_blocks,
     seen_share,
 )
-from autoshard.ops.attributes import Place, Types
+from autoshard.ops.attributes import OperatorPlacement, Types
 from autoshard.ops.options import Filling, Storage
 from autoshard.ops.registry import operator
 
@@ -116,5 +116,5 @@ def attention_mask_grad(
 
 
 @attention_mask_grad.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    return {"first": place.operand_offset(2, place.operands[2].rank - 2)}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    return {"first": placement.operand_offset(2, placement.operands[2].rank - 2)}

@@ -65,7 +65,7 @@ class Valid:
 
 
 @dataclass(frozen=True)
-class Place:
+class OperatorPlacement:
     """Where one operator runs split: global types and layouts of its operands and results, for `localize`.
 
     The types are the true ones. Where a layout does not divide one, blocks are those of a larger shape:

@@ -23,7 +23,7 @@ from autoshard.util.errors import ShapeError
 OPERAND, RESULT, ARG, YIELD = "operand", "result", "arg", "yield"
 
 
-class Spot(NamedTuple):
+class ValueLocation(NamedTuple):
     """A place at a node: operand or result `index`, or argument or yielded value `index` of region `region`."""
 
     kind: str
@@ -42,8 +42,8 @@ class Edge:
     `manual_axes`: one end of it knows these axes, the other does not.
     """
 
-    sources: tuple[Spot, ...]
-    targets: tuple[Spot, ...]
+    sources: tuple[ValueLocation, ...]
+    targets: tuple[ValueLocation, ...]
     crosses: str = ""
 
 
@@ -57,13 +57,16 @@ class Sizes(NamedTuple):
 
 def through(sizes: Sizes) -> tuple[Edge, ...]:
     """Operand i is result i."""
-    return tuple(Edge((Spot(OPERAND, i),), (Spot(RESULT, i),)) for i in range(sizes.operands))
+    return tuple(Edge((ValueLocation(OPERAND, i),), (ValueLocation(RESULT, i),)) for i in range(sizes.operands))
 
 
 def looped(sizes: Sizes) -> tuple[Edge, ...]:
     """A loop: operand i and what the body yields become result i and the argument of both regions (cond, body)."""
     return tuple(
-        Edge((Spot(OPERAND, i), Spot(YIELD, i, 1)), (Spot(RESULT, i), Spot(ARG, i, 0), Spot(ARG, i, 1)))
+        Edge(
+            (ValueLocation(OPERAND, i), ValueLocation(YIELD, i, 1)),
+            (ValueLocation(RESULT, i), ValueLocation(ARG, i, 0), ValueLocation(ARG, i, 1)),
+        )
         for i in range(sizes.operands)
     )
 
@@ -71,7 +74,7 @@ def looped(sizes: Sizes) -> tuple[Edge, ...]:
 def branched(sizes: Sizes) -> tuple[Edge, ...]:
     """A choice: what any of the regions yields becomes the result."""
     return tuple(
-        Edge(tuple(Spot(YIELD, i, region) for region in range(sizes.regions)), (Spot(RESULT, i),))
+        Edge(tuple(ValueLocation(YIELD, i, region) for region in range(sizes.regions)), (ValueLocation(RESULT, i),))
         for i in range(sizes.results)
     )
 
@@ -81,8 +84,8 @@ def enclosed(sizes: Sizes) -> tuple[Edge, ...]:
 
     What is asked of its arguments and results may stand in attributes `in_shardings` and `out_shardings`.
     """
-    entering = (Edge((Spot(OPERAND, i),), (Spot(ARG, i),)) for i in range(sizes.operands))
-    leaving = (Edge((Spot(YIELD, i),), (Spot(RESULT, i),)) for i in range(sizes.results))
+    entering = (Edge((ValueLocation(OPERAND, i),), (ValueLocation(ARG, i),)) for i in range(sizes.operands))
+    leaving = (Edge((ValueLocation(YIELD, i),), (ValueLocation(RESULT, i),)) for i in range(sizes.results))
     return (*entering, *leaving)
 
 
@@ -98,8 +101,8 @@ class NodeEdges(NamedTuple):
     `entering` and `leaving` are the edges whose owner is an argument of a region and a result, in order.
     """
 
-    sources: Mapping[Spot, Edge]
-    targets: Mapping[Spot, Edge]
+    sources: Mapping[ValueLocation, Edge]
+    targets: Mapping[ValueLocation, Edge]
     entering: tuple[Edge, ...]
     leaving: tuple[Edge, ...]
 
@@ -117,14 +120,14 @@ def _links(edges: Callable[[Sizes], tuple[Edge, ...]], sizes: Sizes) -> NodeEdge
     made = edges(sizes)
     owners = [(edge, edge.targets[0].kind) for edge in made]
     return NodeEdges(
-        {spot: edge for edge in made for spot in edge.sources},
-        {spot: edge for edge in made for spot in edge.targets},
+        {location: edge for edge in made for location in edge.sources},
+        {location: edge for edge in made for location in edge.targets},
         tuple(edge for edge, kind in owners if kind == ARG),
         tuple(edge for edge, kind in owners if kind == RESULT),
     )
 
 
-def apart(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule:
+def unsplit_rule(operands: Sequence[TensorType], results: Sequence[TensorType]) -> Rule:
     """The rule of an operator of which nothing is known: each dim is a factor of its own that is never split."""
     factors: list[Factor] = []
 

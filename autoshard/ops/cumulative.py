@@ -128,8 +128,8 @@ def mode_position(x, *, axis=-1):
     rows = np.take_along_axis(moved, order, -1)
     begins = np.ones(rows.shape, bool)
     begins[..., 1:] = rows[..., 1:] != rows[..., :-1]
-    place = np.arange(rows.shape[-1])
-    length = place - np.maximum.accumulate(np.where(begins, place, 0), -1)
+    position = np.arange(rows.shape[-1])
+    length = position - np.maximum.accumulate(np.where(begins, position, 0), -1)
     at = np.argmax(length, -1)[..., None]
     return np.moveaxis(np.take_along_axis(order, at, -1).astype(np.int32), -1, axis)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import DType, dtype, promote
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.options import Filling, Storage
 from autoshard.ops.registry import operator
 from autoshard.ops.unary import cast
@@ -95,12 +95,12 @@ def _(g, y, x, chosen, gates, *, experts, blocks, room, **_):
 
 
 @dispatch_tokens.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    dim = len(place.local_result()) - 3
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    dim = len(placement.local_result()) - 3
     return {
-        "experts": place.local_result()[dim],
-        "blocks": _local_blocks(attrs, place, 0),
-        "first": place.result_offset(dim),
+        "experts": placement.local_result()[dim],
+        "blocks": _local_blocks(attrs, placement, 0),
+        "first": placement.result_offset(dim),
     }
 
 
@@ -136,8 +136,8 @@ def _(g, y, rows, chosen, gates, *, blocks, room, **_):
 
 
 @combine_tokens.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    return _local_rows(attrs, place, 0, 1)
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    return _local_rows(attrs, placement, 0, 1)
 
 
 def _products_rule(x: Shape, rows: Shape, chosen: Shape, *, blocks: int, room: int, **_: object) -> Any:
@@ -174,17 +174,17 @@ def _(g, y, x, rows, chosen, *, blocks, room, **_):
 
 
 @gate_products.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    return _local_rows(attrs, place, 1, 0)
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    return _local_rows(attrs, placement, 1, 0)
 
 
-def _local_rows(attrs: Mapping[str, Any], place: Place, rows: int, tokens: int) -> dict[str, Any]:
-    first = place.operand_offset(rows, len(place.local_operand(rows)) - 3)
-    return {"blocks": _local_blocks(attrs, place, tokens), "first": first}
+def _local_rows(attrs: Mapping[str, Any], placement: OperatorPlacement, rows: int, tokens: int) -> dict[str, Any]:
+    first = placement.operand_offset(rows, len(placement.local_operand(rows)) - 3)
+    return {"blocks": _local_blocks(attrs, placement, tokens), "first": first}
 
 
-def _local_blocks(attrs: Mapping[str, Any], place: Place, tokens: int) -> int:
-    return place.local_operand(tokens)[-2] // (place.operands[tokens].shape[-2] // attrs["blocks"])
+def _local_blocks(attrs: Mapping[str, Any], placement: OperatorPlacement, tokens: int) -> int:
+    return placement.local_operand(tokens)[-2] // (placement.operands[tokens].shape[-2] // attrs["blocks"])
 
 
 def _by_block(x: Any, experts: int, blocks: int) -> Any:
@@ -205,15 +205,15 @@ def _rows_of(chosen: Any, first: int, experts: int, blocks: int, room: int) -> A
     hit = np.reshape(chosen, (samples, 1, blocks, size)) == of
     if count == 1 and room == 1:  # a token's own row, also if it chooses an expert twice
         return np.reshape(hit, (samples, experts, blocks, count, chosen.shape[-1], 1))
-    place = np.add.accumulate(np.where(hit, 1, 0), axis=3) - 1
-    if np.any(hit & (place >= room)):
+    position = np.add.accumulate(np.where(hit, 1, 0), axis=3) - 1
+    if np.any(hit & (position >= room)):
         most = int(np.max(np.sum(hit, axis=3)))
         raise ShapeError(
             f"tokens to experts: {most} of {size} choices in a block are of one expert, which has room for {room}; "
             "import the model with a larger capacity_factor (inf: room for all)"
         )
     rows = np.reshape(np.arange(room), (1, 1, 1, 1, room))
-    found = hit[..., None] & (place[..., None] == rows)
+    found = hit[..., None] & (position[..., None] == rows)
     return np.reshape(found, (samples, experts, blocks, count, chosen.shape[-1], room))
 
 

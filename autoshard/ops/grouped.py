@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import DType
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
 
@@ -67,9 +67,9 @@ def _(g, y, x, w, ends, transpose_b, **_):
 
 
 @grouped_matmul.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    groups = place.operands[1].shape[0]
-    return {"row": place.operand_offset(0, 0), "group": place.operand_offset(1, 0), "groups": groups}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    groups = placement.operands[1].shape[0]
+    return {"row": placement.operand_offset(0, 0), "group": placement.operand_offset(1, 0), "groups": groups}
 
 
 def _outer_rule(x: Shape, g: Shape, ends: Shape, *, count: int | None, **_: object) -> tuple[str, dict[str, int]]:
@@ -95,9 +95,9 @@ def _(g, y, x, other, ends, **_):
 
 
 @grouped_outer.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
     return {
-        "row": place.operand_offset(0, 0),
-        "group": place.result_offset(0),
-        "count": place.local_result()[0],
+        "row": placement.operand_offset(0, 0),
+        "group": placement.result_offset(0),
+        "count": placement.local_result()[0],
     }

@@ -12,11 +12,11 @@ import numpy as np
 
 from autoshard.core.rule import REPLICATE, Rule
 from autoshard.core.tensortype import dtype as element_type
-from autoshard.ops import whole
-from autoshard.ops.best import best_exchange
+from autoshard.ops import integer_arithmetic as integers
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.options import Spreading
 from autoshard.ops.registry import Operator, operator
+from autoshard.ops.top_k import top_k_exchange
 from autoshard.ops.unary import BOOL, native, scipy_special
 from autoshard.util.errors import ShapeError
 
@@ -83,7 +83,7 @@ zeta = _two("ChloZeta", scipy_special("zeta"), "The Hurwitz zeta function.")
 chlo_square = _one("ChloSquare", np.square, "x * x.", flops=1)
 conj = _one("ChloConj", np.conjugate, "The complex conjugate.", flops=1)
 next_after = _two("ChloNextAfter", _next_after, "The next float after the first operand towards the second.", flops=1)
-multiply_high = _two("ChloMulhi", whole.multiply_high, "The high half of a product of whole numbers.", flops=1)
+multiply_high = _two("ChloMulhi", integers.multiply_high, "The high half of a product of whole numbers.", flops=1)
 is_inf = _one("ChloIsInf", np.isinf, "Whether it is infinite.", of=lambda x: BOOL, flops=1)
 is_pos_inf = _one("ChloIsPosInf", np.isposinf, "Whether it is infinity.", of=lambda x: BOOL, flops=1)
 is_neg_inf = _one("ChloIsNegInf", np.isneginf, "Whether it is minus infinity.", of=lambda x: BOOL, flops=1)
@@ -117,10 +117,10 @@ def chlo_top_k(x, *, k):
 
     NaN counts as larger than all else.
     """
-    place = np.argsort(-whole.ranks(x), axis=-1, kind="stable")[..., :k]
-    return np.take_along_axis(x, place, -1), place
+    position = np.argsort(-integers.ranks(x), axis=-1, kind="stable")[..., :k]
+    return np.take_along_axis(x, position, -1), position
 
 
 @chlo_top_k.exchange
-def _(attrs, place):
-    return best_exchange(chlo_top_k, attrs, place, place.operands[0].rank - 1, attrs["k"])
+def _(attrs, placement):
+    return top_k_exchange(chlo_top_k, attrs, placement, placement.operands[0].rank - 1, attrs["k"])

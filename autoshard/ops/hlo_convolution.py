@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.rule import PERMUTATION, REDUCTION, Rule
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import widened
 from autoshard.ops.hlo_window import Window, dilated, windows
@@ -154,9 +154,9 @@ def convolution(
 
 
 @convolution.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
     """Groups are split with the batch or the features that they are groups of."""
-    lhs, rhs, out = place.local_operand(0), place.local_operand(1), place.local_result(0)
+    lhs, rhs, out = placement.local_operand(0), placement.local_operand(1), placement.local_result(0)
     return {
         "feature_groups": lhs[attrs["lhs_dims"][1]] // rhs[attrs["rhs_dims"][0]],
         "batch_groups": lhs[attrs["lhs_dims"][0]] // out[attrs["out_dims"][0]],
@@ -164,10 +164,10 @@ def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
 
 
 @convolution.exchange
-def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
     """Of each spatial dim that is split, what the rank's windows, or its part of each window, read."""
-    (lhs, rhs), (lhs_layout, rhs_layout) = (of.shape for of in place.operands), place.operand_layouts
-    out_layout, taken, block = place.result_layouts[0], place.local_operand(1), place.local_result()
+    (lhs, rhs), (lhs_layout, rhs_layout) = (of.shape for of in placement.operands), placement.operand_layouts
+    out_layout, taken, block = placement.result_layouts[0], placement.local_operand(1), placement.local_result()
     padding: list[Any] = list(attrs["padding"] or ((0, 0),) * (len(lhs) - 2))
     turned = attrs["reversal"] or (False,) * len(padding)
     moves, windows = _windows(rhs, attrs["rhs_dims"], attrs), []
@@ -229,8 +229,8 @@ def _by_place(x: np.ndarray, kernel: np.ndarray, moves: Sequence[Window], counts
     groups, batch, features = x.shape[:3]
     last = np.moveaxis(x, 2, -1)
     out = np.zeros((groups, batch * math.prod(counts), kernel.shape[2]), x.dtype)
-    for place, seen in _seen(moves, counts):
-        out += last[(slice(None), slice(None), *seen)].reshape(groups, -1, features) @ kernel[(..., *place)]
+    for position, seen in _seen(moves, counts):
+        out += last[(slice(None), slice(None), *seen)].reshape(groups, -1, features) @ kernel[(..., *position)]
     return out
 
 
@@ -239,10 +239,10 @@ def _by_window(x: np.ndarray, kernel: np.ndarray, moves: Sequence[Window], count
     groups, batch = x.shape[:2]
     flat = np.moveaxis(kernel, 2, -1).reshape(groups, -1, kernel.shape[2])
     found = []
-    for place in itertools.product(*map(range, counts)):
+    for position in itertools.product(*map(range, counts)):
         seen = tuple(
             slice(at * one.stride, at * one.stride + one.extent, one.dilation)
-            for at, one in zip(place, moves, strict=True)
+            for at, one in zip(position, moves, strict=True)
         )
         found.append(x[(..., *seen)].reshape(groups, batch, -1) @ flat)
     return np.stack(found, 2)
@@ -250,10 +250,10 @@ def _by_window(x: np.ndarray, kernel: np.ndarray, moves: Sequence[Window], count
 
 def _seen(moves: Sequence[Window], counts: Shape) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
     """Each place in the window, with the elements that all windows have there."""
-    for place in itertools.product(*(range(one.size) for one in moves)):
-        starts = (at * one.dilation for at, one in zip(place, moves, strict=True))
+    for position in itertools.product(*(range(one.size) for one in moves)):
+        starts = (at * one.dilation for at, one in zip(position, moves, strict=True))
         yield (
-            place,
+            position,
             tuple(
                 slice(start, start + (count - 1) * one.stride + 1, one.stride)
                 for start, count, one in zip(starts, counts, moves, strict=True)

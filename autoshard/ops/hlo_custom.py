@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import TensorType
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.control import typed
 from autoshard.ops.registry import Operator, operator
 from autoshard.util.errors import ShapeError, UnknownNameError
@@ -129,8 +129,8 @@ def _run(xs: tuple[np.ndarray, ...], **attrs: Any) -> Any:
     return run(*xs, call=_made(tuple(x.shape for x in xs), attrs))
 
 
-def _local_types(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    types = tuple(of.with_shape(place.local_result(i)) for i, of in enumerate(attrs["types"]))
+def _local_types(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    types = tuple(of.with_shape(placement.local_result(i)) for i, of in enumerate(attrs["types"]))
     return {"types": types}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from autoshard.core.rule import PASS, REPLICATE, Rule
 from autoshard.core.tensortype import DType
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.options import Filling, Storage
 from autoshard.ops.registry import operator
@@ -114,20 +114,20 @@ def _overlap(
     return tuple(inside), tuple(part)
 
 
-def _block(place: Place, cut: Sequence[int]) -> tuple:
+def _block(placement: OperatorPlacement, cut: Sequence[int]) -> tuple:
     """The (offset, extent) of the whole operand that the local one is a part of; dims that are not cut begin at 0."""
-    whole, local = place.operands[0].shape, place.local_operand(0)
+    whole, local = placement.operands[0].shape, placement.local_operand(0)
     return tuple(
-        (place.operand_offset(0, dim), size) if dim in cut else (0, local[dim]) for dim, size in enumerate(whole)
+        (placement.operand_offset(0, dim), size) if dim in cut else (0, local[dim]) for dim, size in enumerate(whole)
     )
 
 
 @dynamic_slice.localize
-def _(attrs, place):
-    sizes, layout = place.local_result(), place.operand_layouts[0]
-    cut = [dim for dim, size in enumerate(place.operands[0].shape) if attrs["sizes"][dim] != size]
+def _(attrs, placement):
+    sizes, layout = placement.local_result(), placement.operand_layouts[0]
+    cut = [dim for dim, size in enumerate(placement.operands[0].shape) if attrs["sizes"][dim] != size]
     split = any(layout.dims[dim] for dim in cut)
-    return {"sizes": sizes, "block": _block(place, cut) if split else ()}
+    return {"sizes": sizes, "block": _block(placement, cut) if split else ()}
 
 
 # -- dynamic_update_slice
@@ -178,7 +178,9 @@ def dynamic_update_slice(x, update, *starts, fixed=False, block=()):
 
 
 @dynamic_update_slice.localize
-def _(attrs, place):
+def _(attrs, placement):
     # A dim that is written in full begins at 0 on every rank.
-    update = place.operands[1].shape
-    return {"block": _block(place, [dim for dim, size in enumerate(place.operands[0].shape) if update[dim] != size])}
+    update = placement.operands[1].shape
+    return {
+        "block": _block(placement, [dim for dim, size in enumerate(placement.operands[0].shape) if update[dim] != size])
+    }

@@ -83,8 +83,8 @@ class IndexDims:
                 dim = next(kept)
                 yield DimLink(WINDOW if operand[dim] == size else CUT, dim, ABSENT, at)
             else:
-                place = next(places)
-                yield DimLink(BATCH if place in own else IMPLICIT, own.get(place, ABSENT), place, at)
+                position = next(places)
+                yield DimLink(BATCH if position in own else IMPLICIT, own.get(position, ABSENT), position, at)
         yield from (DimLink(DROPPED, dim, ABSENT, ABSENT) for dim in self.dropped)
         if self.vector < len(indices):
             yield DimLink(VECTOR, ABSENT, self.vector, ABSENT)
@@ -114,8 +114,8 @@ class IndexDims:
         for component, dim in enumerate(self.index_map):
             starts[dim] = last[..., component]
         for dim, where in zip(self.batching, self.indices_batching, strict=True):
-            place, count = where - (where > self.vector), last.ndim - 1
-            starts[dim] = np.arange(last.shape[place]).reshape((-1,) + (1,) * (count - place - 1))
+            position, count = where - (where > self.vector), last.ndim - 1
+            starts[dim] = np.arange(last.shape[position]).reshape((-1,) + (1,) * (count - position - 1))
         return starts
 
 
@@ -296,14 +296,14 @@ def _held(
 
 
 @gather_slices.localize
-def _(attrs, place):
+def _(attrs, placement):
     dims, sizes = gather_dims(**attrs), attrs["slice_sizes"]
-    whole, local = place.operands[0].shape, place.local_operand(0)
+    whole, local = placement.operands[0].shape, placement.local_operand(0)
     full = [dim for dim in dims.kept(len(whole)) if sizes[dim] == whole[dim]]
     return {
         "slice_sizes": tuple(local[dim] if dim in full else size for dim, size in enumerate(sizes)),
         "block": tuple(
-            (0, local[dim]) if dim in full or dim in dims.batching else (place.operand_offset(0, dim), size)
+            (0, local[dim]) if dim in full or dim in dims.batching else (placement.operand_offset(0, dim), size)
             for dim, size in enumerate(whole)
         ),
     }

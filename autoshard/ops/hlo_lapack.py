@@ -54,10 +54,10 @@ def _over(function: Callable, operands: Sequence[np.ndarray], call: CustomCall, 
     """The function on each element of the first `leading` dims, one call after the other."""
     batch = operands[0].shape[:leading]
     results = tuple(np.empty(of.shape, of.dtype.numpy) for of in call.results)
-    for place in np.ndindex(batch):
-        found = function(*(operand[place] for operand in operands), call=call)
+    for position in np.ndindex(batch):
+        found = function(*(operand[position] for operand in operands), call=call)
         for result, one in zip(results, found, strict=True):
-            result[place] = one
+            result[position] = one
     return results[0] if len(results) == 1 else results
 
 

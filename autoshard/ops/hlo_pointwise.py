@@ -13,7 +13,7 @@ import numpy as np
 
 from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
-from autoshard.ops import whole
+from autoshard.ops import integer_arithmetic as integers
 from autoshard.ops.options import Storage
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.unary import BOOL, magnitude, native
@@ -63,19 +63,21 @@ atan2 = _two("Atan2", _atan2, "The angle of the point (second operand, first ope
 
 # -- whole numbers and bits
 
-rem = _two("Remainder", whole.remainder, "What division leaves, with the sign of the dividend.", flops=3)
-quotient = _two("Quotient", whole.quotient, "Division, rounded towards zero.")
-integer_power = _two("IntegerPower", whole.power, "Whole numbers to the power of whole numbers.", flops=16)
+rem = _two("Remainder", integers.remainder, "What division leaves, with the sign of the dividend.", flops=3)
+quotient = _two("Quotient", integers.quotient, "Division, rounded towards zero.")
+integer_power = _two("IntegerPower", integers.power, "Whole numbers to the power of whole numbers.", flops=16)
 bitwise_not = _one("Not", np.invert, "Every bit inverted; of bools the negation.")
 bitwise_and = _two("And", np.bitwise_and, "Every bit of both.")
 bitwise_or = _two("Or", np.bitwise_or, "Every bit of either.")
 bitwise_xor = _two("Xor", np.bitwise_xor, "Every bit of one of them.")
-population_count = _one("PopulationCount", whole.ones, "How many bits are set.", flops=4)
-count_leading_zeros = _one("CountLeadingZeros", whole.leading_zeros, "How many high bits are not set.", flops=12)
-shift_left = _two("ShiftLeft", whole.shift_left, "x * 2^y; 0 if all bits go out.")
-shift_right_logical = _two("ShiftRightLogical", whole.shift_right_logical, "x moved y bits down, zeros from above.")
+population_count = _one("PopulationCount", integers.ones, "How many bits are set.", flops=4)
+count_leading_zeros = _one("CountLeadingZeros", integers.leading_zeros, "How many high bits are not set.", flops=12)
+shift_left = _two("ShiftLeft", integers.shift_left, "x * 2^y; 0 if all bits go out.")
+shift_right_logical = _two("ShiftRightLogical", integers.shift_right_logical, "x moved y bits down, zeros from above.")
 shift_right_arithmetic = _two(
-    "ShiftRightArithmetic", whole.shift_right_arithmetic, "x moved y bits down, copies of the sign from above."
+    "ShiftRightArithmetic",
+    integers.shift_right_arithmetic,
+    "x moved y bits down, copies of the sign from above.",
 )
 
 
@@ -111,7 +113,7 @@ _DIRECTIONS = {
 @operator("CompareTotalOrder", rule="..., ... -> ...", dtype=lambda x, y, *, direction: BOOL)
 def compare_total_order(x, y, *, direction):
     """Compare floats in the total order of IEEE-754, where -0 is before 0 and NaNs stand at the ends."""
-    return _DIRECTIONS[direction](whole.total_order(x), whole.total_order(y))
+    return _DIRECTIONS[direction](integers.total_order(x), integers.total_order(y))
 
 
 # -- conversions
@@ -160,4 +162,4 @@ def reduce_precision(x, *, exponent_bits, mantissa_bits):
     What is too large becomes infinite, what is below the smallest normal number 0 (XLA, elemental_ir_emitter.cc,
     EmitReducePrecisionIR).
     """
-    return whole.reduced(np.ascontiguousarray(x), exponent_bits, mantissa_bits)
+    return integers.reduced(np.ascontiguousarray(x), exponent_bits, mantissa_bits)

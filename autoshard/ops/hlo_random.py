@@ -16,7 +16,7 @@ import numpy as np
 
 from autoshard.core.rule import REPLICATE, Rule
 from autoshard.core.tensortype import DType, dtype
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.options import Spreading
 from autoshard.ops.random import random_bits
@@ -199,12 +199,12 @@ def _advanced(state: np.ndarray, used: int) -> np.ndarray:
     return after
 
 
-def _block(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def _block(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
     """The block of the last result that a rank draws."""
-    last = len(place.results) - 1
-    whole = place.results[last].shape
-    start = tuple(place.result_offset(dim, last) for dim in range(len(whole)))
-    return {"shape": place.local_result(last), "start": start, "whole": whole}
+    last = len(placement.results) - 1
+    whole = placement.results[last].shape
+    start = tuple(placement.result_offset(dim, last) for dim in range(len(whole)))
+    return {"shape": placement.local_result(last), "start": start, "whole": whole}
 
 
 rng_bit_generator.localize(_block)

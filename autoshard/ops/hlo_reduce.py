@@ -15,7 +15,7 @@ import numpy as np
 
 from autoshard.core.rule import PASS, REDUCTION, Rule
 from autoshard.core.tensortype import DType
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.axes import axis_indices
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
@@ -108,8 +108,8 @@ def reduce_add(x, start, *, dimensions, first=()):
     return _reduced((x, start), dimensions, ADD, first)
 
 
-def _where(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    return {"first": tuple(place.operand_offset(0, dim) for dim in attrs["dimensions"])}
+def _where(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    return {"first": tuple(placement.operand_offset(0, dim) for dim in attrs["dimensions"])}
 
 
 def begins_with_nothing(starts: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> bool:
@@ -165,12 +165,12 @@ def reduce_after(*xs, dimensions, body):
 
 
 @reduce_with.exchange
-def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
-    layout, dimensions = place.operand_layouts[0], attrs["dimensions"]
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
+    layout, dimensions = placement.operand_layouts[0], attrs["dimensions"]
     dim = next(dim for dim in dimensions if layout.dims[dim])
-    valid = place.operand_valid(0, dim)
+    valid = placement.operand_valid(0, dim)
     total = {"dimensions": dimensions, "body": attrs["body"], "dim": dim, "valid": valid}
-    return Exchange((), None, Totals(tuple(range(len(place.operands))), dim, block_reduce, total, reduce_after))
+    return Exchange((), None, Totals(tuple(range(len(placement.operands))), dim, block_reduce, total, reduce_after))
 
 
 # -- map

@@ -15,7 +15,7 @@ import numpy as np
 
 from autoshard.core.rule import REDUCTION, REPLICATE, Rule
 from autoshard.core.tensortype import DType
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.hlo_gather import ABSENT, CUT, DROPPED, IMPLICIT, VECTOR, DimLink, IndexDims, Slices
@@ -306,23 +306,23 @@ def scatter_add_slices(
 
 @scatter_slices.exchange
 @scatter_add_slices.exchange
-def _(attrs, place: Place) -> Exchange:
+def _(attrs, placement: OperatorPlacement) -> Exchange:
     """Nothing is fetched: all updates are here, and each rank writes those of its block."""
     return Exchange()
 
 
 @scatter_slices.localize
 @scatter_add_slices.localize
-def _(attrs, place: Place):
-    inputs, indices, updates = _tensors([one.shape for one in place.operands])
+def _(attrs, placement: OperatorPlacement):
+    inputs, indices, updates = _tensors([one.shape for one in placement.operands])
     links = list(scatter_dims(**attrs).links(inputs[0], indices, updates[0]))
     # Slices begin at 0 in dims that they cover, and batching dims are split like the indices.
     sought = [link.operand for link in links if link.role in (CUT, DROPPED)]
-    first, local = len(inputs) + 1, place.local_operand(0)
+    first, local = len(inputs) + 1, placement.local_operand(0)
     return {
         "block": tuple(
-            (place.operand_offset(0, dim), size) if dim in sought else (0, local[dim])
+            (placement.operand_offset(0, dim), size) if dim in sought else (0, local[dim])
             for dim, size in enumerate(inputs[0])
         ),
-        "parts": tuple(place.operand_offset(first, link.slices) for link in links if link.role == IMPLICIT),
+        "parts": tuple(placement.operand_offset(first, link.slices) for link in links if link.role == IMPLICIT),
     }

@@ -14,10 +14,10 @@ import numpy as np
 
 from autoshard.core.rule import PERMUTATION, REPLICATE, Rule, source_rule
 from autoshard.core.tensortype import dtype as element_type
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
+from autoshard.ops.concatenation import joined_boxes, joined_windows, placed
 from autoshard.ops.factors import FactorBuilder
-from autoshard.ops.joint import joined_boxes, joined_windows, placed
-from autoshard.ops.laid import Laid, box
+from autoshard.ops.index_map import BoxMap, box
 from autoshard.ops.options import Spreading, Storage
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import Exchange, OperandWindow, Slide, along, block_starts, common_parts, picked, slid
@@ -43,8 +43,8 @@ def iota(*, shape, dim, dtype="i32", start=0):
 
 
 @iota.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    return {"shape": place.local_result(), "start": place.result_offset(attrs["dim"])}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    return {"shape": placement.local_result(), "start": placement.result_offset(attrs["dim"])}
 
 
 # -- broadcast
@@ -84,8 +84,8 @@ def broadcast_in_dim(x, *, shape, dims):
 
 
 @broadcast_in_dim.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    return {"shape": place.local_result()}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    return {"shape": placement.local_result()}
 
 
 # -- concatenate
@@ -130,14 +130,14 @@ def concatenate(*xs, dim, of_slices=False, places=(), size=0):
     return placed(xs, dim, places, size) if places else np.concatenate(xs, dim)
 
 
-@concatenate.lays
-def _(*shapes: Sizes, dim: int, **_: object) -> Laid:
+@concatenate.maps_indices
+def _(*shapes: Sizes, dim: int, **_: object) -> BoxMap:
     return joined_boxes(shapes, dim)
 
 
 @concatenate.exchange
-def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
-    windows, places, size = joined_windows(place, attrs["dim"])
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
+    windows, places, size = joined_windows(placement, attrs["dim"])
     return Exchange(windows, {"places": places, "size": size})
 
 
@@ -202,8 +202,8 @@ def _placed(size: int, room: int, low: int, interior: int) -> tuple[slice, slice
     return slice(begin, begin + count * step, step) if count else slice(0, 0), slice(first, first + count)
 
 
-@hlo_pad.lays
-def _(x: Sizes, value: Sizes, low: Sizes, high: Sizes, interior: Sizes) -> Laid | None:
+@hlo_pad.maps_indices
+def _(x: Sizes, value: Sizes, low: Sizes, high: Sizes, interior: Sizes) -> BoxMap | None:
     if any(inner and size > 1 for inner, size in zip(interior, x, strict=True)):
         return None
     room = [before + size + after for before, size, after in zip(low, x, high, strict=True)]
@@ -211,12 +211,12 @@ def _(x: Sizes, value: Sizes, low: Sizes, high: Sizes, interior: Sizes) -> Laid 
     target = [max(0, before) for before in low]
     columns = zip(x, source, room, target, strict=True)
     count = [min(size - skipped, space - at) for size, skipped, space, at in columns]
-    return Laid((box(0, source, target, count),) if min(count, default=1) > 0 else (), fill=1)
+    return BoxMap((box(0, source, target, count),) if min(count, default=1) > 0 else (), fill=1)
 
 
 @hlo_pad.exchange
-def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
-    layout, shape, block = place.operand_layouts[0], place.operands[0].shape, place.local_result()
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
+    layout, shape, block = placement.operand_layouts[0], placement.operands[0].shape, placement.local_result()
     low, high, windows = list(attrs["low"]), list(attrs["high"]), []
     for dim, inner in enumerate(attrs["interior"]):
         if layout.parts[dim] > 1 and (low[dim], high[dim], inner) != (0, 0, 0):
@@ -264,12 +264,12 @@ def slice_in_dims(x, *, start, limit, strides):
     return x[tuple(map(slice, start, limit, strides))]
 
 
-@slice_in_dims.lays
-def _(x: Sizes, start: Sizes, limit: Sizes, strides: Sizes) -> Laid | None:
+@slice_in_dims.maps_indices
+def _(x: Sizes, start: Sizes, limit: Sizes, strides: Sizes) -> BoxMap | None:
     taken = _taken(x, start, limit, strides)
     if any(step > 1 and size > 1 for step, size in zip(strides, taken, strict=True)):
         return None
-    return Laid((box(0, start, [0] * len(x), taken),) if all(taken) else ())
+    return BoxMap((box(0, start, [0] * len(x), taken),) if all(taken) else ())
 
 
 @slice_in_dims.conservative
@@ -278,22 +278,22 @@ def _(x: Sizes, start: Sizes, limit: Sizes, strides: Sizes) -> Rule:
 
 
 @slice_in_dims.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    whole, local = place.operands[0].shape, place.local_operand(0)
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    whole, local = placement.operands[0].shape, placement.local_operand(0)
     cut = zip(attrs["limit"], whole, local, strict=True)
     return {"limit": tuple(last if part == size else part for last, size, part in cut)}
 
 
 @slice_in_dims.exchange
-def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
-    layout, shape, block = place.operand_layouts[0], place.results[0].shape, place.local_result()
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
+    layout, shape, block = placement.operand_layouts[0], placement.results[0].shape, placement.local_result()
     local = {name: list(attrs[name]) for name in ("start", "strides")}
-    local["limit"] = list(place.local_operand(0))
+    local["limit"] = list(placement.local_operand(0))
     windows = []
     for dim, parts in enumerate(layout.parts):
         if parts == 1:
             local["limit"][dim] = attrs["limit"][dim]
-        elif shape[dim] != place.operands[0].shape[dim]:
+        elif shape[dim] != placement.operands[0].shape[dim]:
             run = picked(attrs["start"][dim], attrs["strides"][dim], shape[dim], block[dim], parts)
             windows.append(OperandWindow(0, dim, layout.dims[dim], (run,)))
             local["start"][dim], local["limit"][dim], local["strides"][dim] = 0, block[dim], 1

@@ -105,8 +105,8 @@ def _merged(left: np.ndarray, right: np.ndarray, less: Before) -> np.ndarray:
     own = np.arange(left.shape[1])[:, None]
     places = (own + _count(right, left, less), own + _count(left, right, lambda i, j: ~less(j, i)))
     merged = np.empty((len(left), 2 * left.shape[1], left.shape[2]), np.int64)
-    for place, run in zip(places, (left, right), strict=True):
-        np.put_along_axis(merged, place, run, axis=1)
+    for position, run in zip(places, (left, right), strict=True):
+        np.put_along_axis(merged, position, run, axis=1)
     return merged
 
 

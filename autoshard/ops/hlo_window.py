@@ -14,7 +14,7 @@ import numpy as np
 
 from autoshard.core.rule import PASS, PERMUTATION, REPLICATE, Rule
 from autoshard.core.tensortype import DType
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.body import Body
 from autoshard.ops.factors import FactorBuilder
 from autoshard.ops.folding import combine, fold_windows
@@ -170,13 +170,13 @@ def reduce_window(*xs, dimensions, strides=(), base_dilations=(), window_dilatio
 
 
 @reduce_window.exchange
-def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
-    shape, block, layout = place.operands[0].shape, place.local_result(), place.result_layouts[0]
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
+    shape, block, layout = placement.operands[0].shape, placement.local_result(), placement.result_layouts[0]
     moves = _pooled(shape, **{name: attrs[name] for name in _MOVES})
-    scanned = _scanned(shape, moves) if len(place.results) == 1 else None
+    scanned = _scanned(shape, moves) if len(placement.results) == 1 else None
     if scanned is not None and layout.parts[scanned] * block[scanned] == shape[scanned]:
         return scan_exchange(
-            layout, scanned, shape[scanned], attrs["body"], moves[scanned].high > 0, place.results[0].dtype
+            layout, scanned, shape[scanned], attrs["body"], moves[scanned].high > 0, placement.results[0].dtype
         )
     padding: list[Any] = [(move.low, move.high) for move in moves]
     windows = []
@@ -184,7 +184,7 @@ def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
         if parts > 1 and not (move.trivial and move.base == 1):
             slide = Slide(move.size, move.stride, move.base, move.dilation, move.low)
             read = slid(shape[dim], slide, block_starts(block[dim], parts), block[dim])
-            windows += [Fetched(i, dim, layout.dims[dim], (read.run,)) for i in range(len(place.results))]
+            windows += [Fetched(i, dim, layout.dims[dim], (read.run,)) for i in range(len(placement.results))]
             padding[dim] = (along(layout, dim, read.low), along(layout, dim, read.high))
     return Exchange(tuple(windows), {"padding": tuple(padding)})
 
@@ -241,10 +241,10 @@ def select_and_scatter(operand, source, start, *, dimensions, strides=(), paddin
     lows = tuple((one.low, one.high) for one in moves)
     room = tuple(one.padded(size) for size, one in zip(operand.shape, moves, strict=True))
     sums = np.full(room, start, operand.dtype)
-    for number, place in enumerate(_places(moves, source.shape)):
-        here = sums[place]
+    for number, position in enumerate(_places(moves, source.shape)):
+        here = sums[position]
         added = combine(scatter, (here,), (source.astype(operand.dtype, copy=False),))[0]
-        sums[place] = np.where(chosen == number, added, here)
+        sums[position] = np.where(chosen == number, added, here)
     result = dilated(sums, start, (1,) * operand.ndim, tuple((-low, -high) for low, high in lows))
     if not kept:
         return result
@@ -259,12 +259,12 @@ def _lengths(operand: Shape, kept: Sequence) -> Shape:
 
 
 @select_and_scatter.exchange
-def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
     """Windows that reach into a rank's block, all that they choose from, and what is left of it then."""
     (operand, source, _), layout, block = (
-        (of.shape for of in place.operands),
-        place.result_layouts[0],
-        place.local_result(),
+        (of.shape for of in placement.operands),
+        placement.result_layouts[0],
+        placement.local_result(),
     )
     moves = _scattered(operand, source, *(attrs[name] for name in ("dimensions", "strides", "padding")))
     padding: list[Any] = [(move.low, move.high) for move in moves]
@@ -336,8 +336,8 @@ def _chosen(operand: np.ndarray, moves: Sequence[Window], select: Body) -> np.nd
     real = dilated(np.ones(operand.shape, bool), False, (1,) * operand.ndim, pads)
     counts = tuple(one.count(size) for size, one in zip(operand.shape, moves, strict=True))
     best, chosen = np.zeros(counts, operand.dtype), np.full(counts, -1)
-    for number, place in enumerate(_places(moves, counts)):
-        stays = np.asarray(select(best, padded[place])[0], bool) & (chosen >= 0)
-        taken = real[place] & ~stays
-        best, chosen = np.where(taken, padded[place], best), np.where(taken, number, chosen)
+    for number, position in enumerate(_places(moves, counts)):
+        stays = np.asarray(select(best, padded[position])[0], bool) & (chosen >= 0)
+        taken = real[position] & ~stays
+        best, chosen = np.where(taken, padded[position], best), np.where(taken, number, chosen)
     return chosen

@@ -15,16 +15,16 @@ import numpy as np
 
 from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.axes import along_words, axis_index, letters, words
-from autoshard.ops.best import best_exchange
 from autoshard.ops.known import surely
 from autoshard.ops.options import Filling, Storage
 from autoshard.ops.registry import operator
+from autoshard.ops.top_k import top_k_exchange
 from autoshard.util.errors import ShapeError
 
 Bound = tuple[str, dict[str, int]]
-Localize = Callable[[Mapping[str, Any], Place], dict[str, Any]]
+Localize = Callable[[Mapping[str, Any], OperatorPlacement], dict[str, Any]]
 
 
 def _local(index: np.ndarray, size: int, offset: int, bound: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -63,15 +63,15 @@ def type_of_first(what: str):
 
 def operand_block(along: str) -> Localize:
     """A rank looks up in its block of the first operand along the dim that the attribute `along` names."""
-    return lambda attrs, place: {"offset": place.operand_offset(0, attrs[along] % place.operands[0].rank)}
+    return lambda attrs, placement: {"offset": placement.operand_offset(0, attrs[along] % placement.operands[0].rank)}
 
 
 def result_block(along: str, size: str = "size") -> Localize:
     """A rank makes its block of the result, `size` places along the dim that the attribute `along` names."""
 
-    def localize(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-        dim = attrs[along] % place.results[0].rank
-        return {size: place.local_result()[dim], "offset": place.result_offset(dim)}
+    def localize(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+        dim = attrs[along] % placement.results[0].rank
+        return {size: placement.local_result()[dim], "offset": placement.result_offset(dim)}
 
     return localize
 
@@ -312,8 +312,8 @@ def top_k(x, *, k, sorted=True):
 
 
 @top_k.exchange
-def _(attrs, place):
-    return best_exchange(top_k, attrs, place, place.operands[0].rank - 1, attrs["k"])
+def _(attrs, placement):
+    return top_k_exchange(top_k, attrs, placement, placement.operands[0].rank - 1, attrs["k"])
 
 
 @top_k.gradient

@@ -25,8 +25,8 @@ def _type(x: DType, last: DType, index: DType, **_: object) -> DType:
 
 
 def _rows_rule(rows: Shape, last: Shape, index: Shape, **_: object) -> str:
-    row, place, *rest = letters(len(rows) + 1)
-    return f"{words([row, *rest])}, {place}, {row} -> {words([place, *rest])}"
+    row, position, *rest = letters(len(rows) + 1)
+    return f"{words([row, *rest])}, {position}, {row} -> {words([position, *rest])}"
 
 
 @operator("LastRows", rule=_rows_rule, dtype=_type, linear=((0,),), flops=0, storage=Storage(scratch=0))
@@ -44,8 +44,8 @@ def _(g, y, rows, last, index, offset):
 
 
 @last_rows.localize
-def _(attrs, place):
-    return {"offset": place.operand_offset(0, 0)}
+def _(attrs, placement):
+    return {"offset": placement.operand_offset(0, 0)}
 
 
 def _elements_rule(x: Shape, last: Shape, index: Shape, *, dim: int, **_: object) -> str:

@@ -196,9 +196,9 @@ def _vectors_rule(a: Shape) -> tuple[str, dict[str, int]]:
 def geqrf(a):
     """Householder vectors below the diagonal of r, and their factors (LAPACK's geqrf)."""
     factors, taus = np.empty_like(a), np.empty((*a.shape[:-2], min(a.shape[-2:])), a.dtype)
-    for place in np.ndindex(a.shape[:-2]):
+    for position in np.ndindex(a.shape[:-2]):
         if a.size:
-            factors[place], taus[place], _, _ = routine("geqrf", a)(a[place])
+            factors[position], taus[position], _, _ = routine("geqrf", a)(a[position])
     return factors, taus
 
 

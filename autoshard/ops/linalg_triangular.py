@@ -40,9 +40,9 @@ def lu(a):
     """
     factors, rows = np.empty_like(a), np.zeros((*a.shape[:-2], min(a.shape[-2:])), np.int32)
     info = np.zeros(a.shape[:-2], np.int32)
-    for place in np.ndindex(a.shape[:-2]):
+    for position in np.ndindex(a.shape[:-2]):
         if a.size:
-            factors[place], rows[place], info[place] = routine("getrf", a)(a[place])
+            factors[position], rows[position], info[position] = routine("getrf", a)(a[position])
     return factors, rows, info
 
 
@@ -113,8 +113,8 @@ def row_order(rows, *, size):
 def cholesky_info(a, *, lower=True):
     """The order of the first leading minor that is not positive, 0 where there is none: what potrf of LAPACK tells."""
     info = np.zeros(a.shape[:-2], np.int32)
-    for place in np.ndindex(info.shape):
-        info[place] = routine("potrf", a)(a[place], lower=lower)[1] if a.shape[-1] else 0
+    for position in np.ndindex(info.shape):
+        info[position] = routine("potrf", a)(a[position], lower=lower)[1] if a.shape[-1] else 0
     return info
 
 

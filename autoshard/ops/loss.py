@@ -13,7 +13,7 @@ import numpy as np
 
 from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.axes import letters, words
 from autoshard.ops.known import surely
 from autoshard.ops.norm import log_softmax, shifted, softmax, softmax_grad
@@ -238,8 +238,8 @@ def _divisor(shape: Shape, reduction: str, count: float) -> float:
 
 
 def _global_count(operand: int) -> Callable:
-    def localize(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-        return {"count": attrs["count"] or place.operands[operand].elements}
+    def localize(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+        return {"count": attrs["count"] or placement.operands[operand].elements}
 
     return localize
 

@@ -71,5 +71,5 @@ def _(g, y, index, **_):
 
 
 @last_along.localize
-def _(attrs: dict[str, Any], place: Any) -> dict[str, Any]:
-    return {**_block(attrs, place), "start": place.operand_offset(0, attrs["dim"] % place.results[0].rank)}
+def _(attrs: dict[str, Any], placement: Any) -> dict[str, Any]:
+    return {**_block(attrs, placement), "start": placement.operand_offset(0, attrs["dim"] % placement.results[0].rank)}

@@ -16,7 +16,7 @@ import numpy as np
 from autoshard.core.rule import Rule, source_rule
 from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.axes import letters, words
 from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
@@ -39,13 +39,23 @@ def _mixed(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def random_bits(shape: Sequence[int], start: Sequence[int], whole: Sequence[int], seed: int, step: int) -> np.ndarray:
+def random_bits(
+    shape: Sequence[int],
+    start: Sequence[int],
+    whole: Sequence[int],
+    seed: int,
+    step: int,
+    rows: tuple[int, np.ndarray] | None = None,
+) -> np.ndarray:
     """64 random bits per element of the block of `shape` at `start` of a tensor of shape `whole`.
 
     splitmix64 (Steele, Lea and Flood 2014): element i of the whole tensor, row by row, is the i-th output of
     the generator that starts at the key of (seed, step).
+
+    Args:
+        rows: a dim, and where along it the rows of the block stand in the whole tensor, if not one behind the other.
     """
-    z = _positions(tuple(shape), tuple(start) or (0,) * len(shape), tuple(whole) or tuple(shape))
+    z = _positions(tuple(shape), tuple(start) or (0,) * len(shape), tuple(whole) or tuple(shape), rows)
     z *= np.uint64(_GOLDEN)
     z += np.uint64(_key(seed, step))
     scratch = np.empty_like(z)
@@ -56,15 +66,17 @@ def random_bits(shape: Sequence[int], start: Sequence[int], whole: Sequence[int]
     return z
 
 
-def _positions(shape: tuple[int, ...], start: tuple[int, ...], whole: tuple[int, ...]) -> np.ndarray:
+def _positions(
+    shape: tuple[int, ...], start: tuple[int, ...], whole: tuple[int, ...], rows: tuple[int, np.ndarray] | None
+) -> np.ndarray:
     """1 + row-major positions in the whole tensor, always an array of its own."""
-    if shape == whole:
+    if shape == whole and rows is None:
         return np.arange(1, math.prod(shape) + 1, dtype=np.uint64).reshape(shape)
     strides = [math.prod(whole[dim + 1 :]) for dim in range(len(whole))]
-    along = [
-        np.arange(first, first + size, dtype=np.uint64) * np.uint64(stride)
-        for first, size, stride in zip(start, shape, strides, strict=True)
-    ]
+    places = [np.arange(first, first + size, dtype=np.uint64) for first, size in zip(start, shape, strict=True)]
+    if rows is not None:
+        places[rows[0]] = rows[1].astype(np.uint64)
+    along = [place * np.uint64(stride) for place, stride in zip(places, strides, strict=True)]
     return reduce(lambda rows, column: rows[..., None] + column, along, np.ones((), np.uint64))
 
 
@@ -104,12 +116,12 @@ def dropout(x, counter, *, rate=0.5, seed=0, start=(), whole=()):
 
     `start` and `whole` tell where x, if a block, lies in which tensor. The gradient is the same operator.
     """
-    if rate == 0:
-        return x
-    bits = random_bits(x.shape, start, whole, seed, int(counter))
-    kept = bits >= np.uint64(min(round(rate * 2.0**64), _MASK))
+    return x if rate == 0 else _kept(x, random_bits(x.shape, start, whole, seed, int(counter)), rate)
+
+
+def _kept(x: np.ndarray, bits: np.ndarray, rate: float) -> np.ndarray:
     result = x * x.dtype.type(1 / (1 - rate))
-    result *= kept
+    result *= bits >= np.uint64(min(round(rate * 2.0**64), _MASK))
     return result
 
 
@@ -119,9 +131,52 @@ def _(g, y, x, counter, **attrs):
 
 
 @dropout.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    shape = place.operands[0].shape
-    return {"start": tuple(place.operand_offset(0, dim) for dim in range(len(shape))), "whole": shape}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    shape = placement.operands[0].shape
+    return {"start": tuple(placement.operand_offset(0, dim) for dim in range(len(shape))), "whole": shape}
+
+
+def _dropout_rows_rule(
+    x: Sequence[int],
+    counter: Sequence[int],
+    rows: Sequence[int],
+    *,
+    dim: int,
+    whole: Sequence[int],
+    rate: float,
+    **_: object,
+) -> str:
+    if len(whole) != len(x) or not 0 <= dim < len(x):
+        raise ShapeError(f"DropoutRows of {tuple(x)}: the whole tensor is {tuple(whole)} and the rows are dim {dim}")
+    text = _dropout_rule(x, counter, rate=rate).partition(",")[0]
+    return f"{text}, (), {letters(len(x))[dim]} -> {text}"
+
+
+@operator(
+    "DropoutRows",
+    rule=_dropout_rows_rule,
+    dtype=lambda x, counter, rows, **_: _dropout_type(x, counter if not rows.is_float else rows),
+    linear=((0,),),
+    flops=10,
+    storage=Storage(scratch=lambda operands, results, **_: 16 * results[0].elements - results[0].nbytes),
+)
+def dropout_rows(x, counter, rows, *, dim, whole, rate=0.5, seed=0, start=()):
+    """Dropout of some rows of a larger tensor of shape `whole`: what it makes of these.
+
+    `rows` says where along `dim` they stand in it; `start` is where x begins along other dims, if a block.
+    """
+    return x if rate == 0 else _kept(x, random_bits(x.shape, start, whole, seed, int(counter), (dim, rows)), rate)
+
+
+@dropout_rows.gradient
+def _(g, y, x, counter, rows, **attrs):
+    return dropout_rows(g, counter, rows, **attrs), None, None
+
+
+@dropout_rows.localize
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    dims = range(len(placement.operands[0].shape))
+    return {"start": tuple(0 if dim == attrs["dim"] else placement.operand_offset(0, dim) for dim in dims)}
 
 
 # -- tensors of random numbers, drawn anew in each run
@@ -162,10 +217,10 @@ def _random_type(*, dtype: DType | str, **_: object) -> DType:
     return kind
 
 
-def _random_block(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    whole = place.results[0].shape
-    start = tuple(place.result_offset(dim) for dim in range(len(whole)))
-    return {"shape": place.local_result(), "start": start, "whole": whole}
+def _random_block(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    whole = placement.results[0].shape
+    start = tuple(placement.result_offset(dim) for dim in range(len(whole)))
+    return {"shape": placement.local_result(), "start": start, "whole": whole}
 
 
 @operator("RandomUniform", rule=_random_rule, dtype=_random_type, flops=12)

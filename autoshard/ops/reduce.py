@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import DType, dtype
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.axes import axis_index, axis_indices, letters, unsplit_words, words
-from autoshard.ops.best import best_exchange
 from autoshard.ops.folding import widened
 from autoshard.ops.options import Filling, Storage
 from autoshard.ops.registry import Operator, operator
 from autoshard.ops.source import sizes_of
+from autoshard.ops.top_k import top_k_exchange
 from autoshard.ops.windows import Exchange, OperandWindow, Totals, along, picked
 from autoshard.util.errors import ShapeError
 
@@ -96,8 +96,8 @@ def _(g, y, x, axis, keep_dims, count):
 
 
 @reduce_mean.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    shape = place.operands[0].shape
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    shape = placement.operands[0].shape
     return {"count": attrs["count"] or _count(shape, _axes(attrs["axis"], len(shape), "ReduceMean"))}
 
 
@@ -128,8 +128,8 @@ def _(g, y, x, shape, axis, keep_dims, scale):
 
 
 @spread.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    return {"shape": place.local_result()}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    return {"shape": placement.local_result()}
 
 
 def sum_to(g: Any, shape: Sequence[int]) -> Any:
@@ -229,13 +229,13 @@ def count_equal(x, y, *, axis=(), keep_dims=False, valid=()):
 
 
 @count_equal.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    shape, local = place.operands[0].shape, place.local_operand(0)
-    parts = place.operand_layouts[0].parts
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    shape, local = placement.operands[0].shape, placement.local_operand(0)
+    parts = placement.operand_layouts[0].parts
     axes = [dim for dim in _axes(attrs["axis"], len(shape), "CountEqual") if local[dim] * parts[dim] > shape[dim]]
     if not axes:
         return {}
-    return {"valid": tuple(place.operand_valid(0, dim) if dim in axes else size for dim, size in enumerate(local))}
+    return {"valid": tuple(placement.operand_valid(0, dim) if dim in axes else size for dim, size in enumerate(local))}
 
 
 def _extreme_share_rule(g: Shape, y: Shape, ties: Shape, x: Shape, *, axis: Any, keep_dims: bool) -> str:
@@ -319,8 +319,8 @@ def _position(name: str, run: Callable) -> Operator:
         return run(x, axis=axis, keepdims=keep_dims)
 
     @find.exchange
-    def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
-        return best_exchange(find, attrs, place, axis_index(attrs["axis"], place.operands[0].rank, name), 1)
+    def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
+        return top_k_exchange(find, attrs, placement, axis_index(attrs["axis"], placement.operands[0].rank, name), 1)
 
     kind = "largest" if run is np.argmax else "smallest"
     find.__doc__ = f"Position of the {kind} element along `axis`, the first of equal ones."
@@ -360,11 +360,11 @@ def cum_sum_after(x, totals, *, exclusive, reverse, axis, position):
 
 
 @cum_sum.exchange
-def _(attrs: Mapping[str, Any], place: Place) -> Exchange:
-    layout = place.operand_layouts[0]
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
+    layout = placement.operand_layouts[0]
     at = axis_index(attrs["axis"], layout.rank, "CumSum")
     totals = Totals((0,), at, reduce_sum, {"axis": (at,), "keep_dims": True}, cum_sum_after)
-    size, block, parts = place.operands[0].shape[at], place.local_operand(0)[at], layout.parts[at]
+    size, block, parts = placement.operands[0].shape[at], placement.local_operand(0)[at], layout.parts[at]
     # Where blocks hold more than the dim has, zeros take the place of the padding.
     windows = (
         (OperandWindow(0, at, layout.dims[at], (picked(0, 1, size, block, parts),)),) if block * parts > size else ()

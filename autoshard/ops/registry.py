@@ -28,8 +28,8 @@ import numpy as np
 
 from autoshard.core.rule import Rule, bind, decomposed
 from autoshard.core.tensortype import DType, TensorType, promote, type_of
-from autoshard.ops.attributes import Place, Types, hashable
-from autoshard.ops.laid import Laid
+from autoshard.ops.attributes import OperatorPlacement, Types, hashable
+from autoshard.ops.index_map import BoxMap
 from autoshard.ops.options import Filling, OperatorOptions, Spreading, Storage, UnequalFlops, with_former
 from autoshard.ops.positional import sort_call
 from autoshard.ops.windows import Exchange
@@ -59,7 +59,7 @@ class Operator:
         self._exchange: Callable | None = None
         self._decompose: Callable | None = None
         self._conservative: Callable | None = None
-        self._laid: Callable | None = None
+        self._index_map: Callable | None = None
         self._memo: dict[object, Any] = {}
 
     def __repr__(self) -> str:
@@ -127,12 +127,12 @@ class Operator:
         self._conservative = function
         return function
 
-    def lays(self, function: Callable) -> Callable:
+    def maps_indices(self, function: Callable) -> Callable:
         """Register `function(*shapes, **attrs) -> Laid | None`: which elements of the operands lie where in the result.
 
         For operators that only move elements; None where that is no matter of boxes without gaps.
         """
-        self._laid = function
+        self._index_map = function
         return function
 
     # -- what follows from them
@@ -236,7 +236,7 @@ class Operator:
         return self._decompose
 
     @property
-    def runs_apart(self) -> bool:
+    def runs_decomposed(self) -> bool:
         """Whether it runs as the operators of its decomposition where a factor is split that it needs whole."""
         return self._decompose is not None and self._exchange is None
 
@@ -276,7 +276,7 @@ class Operator:
 
     def _rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
         rule = self._bound(self.options.rule, operands, attrs)
-        return decomposed(rule) if self.runs_apart else rule
+        return decomposed(rule) if self.runs_decomposed else rule
 
     def _conservative_rule(self, operands: Types, attrs: Mapping[str, Any]) -> Rule:
         return self._bound(self._conservative, operands, attrs)
@@ -350,11 +350,11 @@ class Operator:
         found = self.flops(local, attrs)
         return found * self.options.imbalance(operands, local, **attrs) if self.options.imbalance else found
 
-    def local_attributes(self, attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    def local_attributes(self, attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
         """The attributes of the local call under the given layouts."""
-        return dict(attrs) if self._localize is None else {**attrs, **self._localize(attrs, place)}
+        return dict(attrs) if self._localize is None else {**attrs, **self._localize(attrs, placement)}
 
-    def exchanged(self, attrs: Mapping[str, Any], place: Place) -> Exchange:
+    def exchanged(self, attrs: Mapping[str, Any], placement: OperatorPlacement) -> Exchange:
         """The windows that ranks fetch before they run the operator on their blocks, and its attributes afterwards.
 
         Raises:
@@ -362,7 +362,7 @@ class Operator:
         """
         if self._exchange is None:
             raise ShapeError(f"{self.name} does not say what its blocks need of their neighbours")
-        return self._exchange(attrs, place)
+        return self._exchange(attrs, placement)
 
     def evaluate(
         self, arrays: Sequence[np.ndarray], attrs: Mapping[str, Any], regions: tuple[Callable, ...] = ()
@@ -376,9 +376,9 @@ class Operator:
         results = results if isinstance(results, tuple) else (results,)
         return tuple(np.asarray(result, dtype=of.dtype.numpy) for result, of in zip(results, types, strict=True))
 
-    def laid(self, operands: Types, attrs: Mapping[str, Any]) -> Laid | None:
+    def index_map(self, operands: Types, attrs: Mapping[str, Any]) -> BoxMap | None:
         """Which elements of the operands lie where in the result, for operators that only move them; else None."""
-        return None if self._laid is None else self._laid(*(of.shape for of in operands), **attrs)
+        return None if self._index_map is None else self._index_map(*(of.shape for of in operands), **attrs)
 
     def cotangents(self, g: Any, y: Any, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tuple:
         """Gradients for each operand, from the gradients of the results.

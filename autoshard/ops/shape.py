@@ -137,8 +137,8 @@ def _(g, y, x, shape):
 
 
 @reshape.localize
-def _(attrs, place):
-    return {"shape": place.local_result()}
+def _(attrs, placement):
+    return {"shape": placement.local_result()}
 
 
 # -- order of dims, dims of size 1
@@ -238,9 +238,9 @@ def _(g, y, x, axis):
 
 
 @squeeze.localize
-def _(attrs, place):
+def _(attrs, placement):
     # A local dim may be 1 because it is split; only those that are 1 in the whole tensor go.
-    return {"axis": _unit_dims(place.operands[0].shape, attrs["axis"])}
+    return {"axis": _unit_dims(placement.operands[0].shape, attrs["axis"])}
 
 
 # -- repetition
@@ -290,8 +290,8 @@ def _(g, y, x, shape):
 
 
 @broadcast_to.localize
-def _(attrs, place):
-    return {"shape": place.local_result()}
+def _(attrs, placement):
+    return {"shape": placement.local_result()}
 
 
 def _repeats(x: Sequence[int], multiples: Sequence[int]) -> tuple[int, ...]:
@@ -333,7 +333,7 @@ def _(g, y, x, multiples):
 
 
 @tile.localize
-def _(attrs, place):
-    result, operand = place.local_result(), place.local_operand(0)
+def _(attrs, placement):
+    result, operand = placement.local_result(), placement.local_operand(0)
     operand = (1,) * (len(result) - len(operand)) + operand
     return {"multiples": tuple(new // old for new, old in zip(result, operand, strict=True))}

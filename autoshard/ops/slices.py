@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.rule import Rule, source_rule
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.axes import axis_index, axis_indices, letters, sized, whole_numbers, words
-from autoshard.ops.laid import Laid, box
+from autoshard.ops.index_map import BoxMap, box
 from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
 from autoshard.ops.windows import (
@@ -44,14 +44,14 @@ def _touched_rule(shape: Sequence[int], touched: Sequence[bool], other: Sequence
     return sized(f"{dims} -> {dims}", names, shape)
 
 
-def _split_dims(place: Place, touched: Sequence[bool]) -> list[tuple[int, int]]:
+def _split_dims(placement: OperatorPlacement, touched: Sequence[bool]) -> list[tuple[int, int]]:
     """(dim, its number of parts) of the touched dims that are split."""
-    parts = place.result_layouts[0].parts
+    parts = placement.result_layouts[0].parts
     return [(dim, parts[dim]) for dim, hit in enumerate(touched) if hit and parts[dim] > 1]
 
 
-def _window(place: Place, dim: int, run: Run, wraps: bool = False) -> OperandWindow:
-    return OperandWindow(0, dim, place.operand_layouts[0].dims[dim], (run,), wraps)
+def _window(placement: OperatorPlacement, dim: int, run: Run, wraps: bool = False) -> OperandWindow:
+    return OperandWindow(0, dim, placement.operand_layouts[0].dims[dim], (run,), wraps)
 
 
 # -- slices
@@ -124,28 +124,28 @@ def _(g, y, x, begin, end, strides):
     return strided_slice_grad(g, shape=x.shape, begin=begin, end=end, strides=strides)
 
 
-@strided_slice.lays
+@strided_slice.maps_indices
 def _(x, begin, end, strides):
     taken = _taken(x, begin, end, strides)
     if any(indices.step != 1 for indices in taken):
         return None
-    return Laid((box(0, [indices.start for indices in taken], [0] * len(x), [len(indices) for indices in taken]),))
+    return BoxMap((box(0, [indices.start for indices in taken], [0] * len(x), [len(indices) for indices in taken]),))
 
 
 @strided_slice.localize
-def _(attrs, place):
-    return _open_ends(place.operands[0].shape, attrs)
+def _(attrs, placement):
+    return _open_ends(placement.operands[0].shape, attrs)
 
 
 @strided_slice.exchange
-def _(attrs, place):
-    shape, block = place.operands[0].shape, place.local_result()
+def _(attrs, placement):
+    shape, block = placement.operands[0].shape, placement.local_result()
     taken = _taken(shape, *(attrs[name] for name in ("begin", "end", "strides")))
     local = {name: list(values) for name, values in _open_ends(shape, attrs).items()}
     windows = []
-    for dim, parts in _split_dims(place, _cut(shape, taken)):
+    for dim, parts in _split_dims(placement, _cut(shape, taken)):
         run = picked(taken[dim].start, taken[dim].step, len(taken[dim]), block[dim], parts)
-        windows.append(_window(place, dim, run))
+        windows.append(_window(placement, dim, run))
         local["begin"][dim], local["end"][dim], local["strides"][dim] = None, None, 1
     return Exchange(tuple(windows), {name: tuple(values) for name, values in local.items()})
 
@@ -194,28 +194,28 @@ def _(g, y, x, shape, begin, end, strides, first):
 
 
 @strided_slice_grad.localize
-def _(attrs, place):
-    return {"shape": place.local_result(), **_open_ends(attrs["shape"], attrs)}
+def _(attrs, placement):
+    return {"shape": placement.local_result(), **_open_ends(attrs["shape"], attrs)}
 
 
 @strided_slice_grad.exchange
-def _(attrs, place):
-    shape, block = attrs["shape"], place.local_result()
+def _(attrs, placement):
+    shape, block = attrs["shape"], placement.local_result()
     taken = _taken(shape, *(attrs[name] for name in ("begin", "end", "strides")))
     local = {name: list(values) for name, values in _open_ends(shape, attrs).items()}
     first: list = [None] * len(shape)
     windows = []
-    for dim, parts in _split_dims(place, _cut(shape, taken)):
+    for dim, parts in _split_dims(placement, _cut(shape, taken)):
         step, starts = taken[dim].step, block_starts(block[dim], parts)
         ends = (starts - taken[dim].start, starts + block[dim] - 1 - taken[dim].start)
         low, high = ends if step > 0 else ends[::-1]
         least = np.maximum(0, -(-low // step))
         counts = np.maximum(0, np.minimum(len(taken[dim]) - 1, high // step) - least + 1)
         run = Run(numbers(np.where(counts, least, 0)), numbers(counts), max(1, int(counts.max())))
-        windows.append(_window(place, dim, run))
+        windows.append(_window(placement, dim, run))
         local["begin"][dim], local["end"][dim], local["strides"][dim] = None, None, step
         places = np.where(counts, taken[dim].start + step * least - starts, block[dim] if step > 0 else -1)
-        first[dim] = along(place.operand_layouts[0], dim, numbers(places))
+        first[dim] = along(placement.operand_layouts[0], dim, numbers(places))
     return Exchange(tuple(windows), {"first": tuple(first), **{name: tuple(one) for name, one in local.items()}})
 
 
@@ -249,14 +249,14 @@ def pad(x, *, paddings, value=0, dropped=()):
 
 
 @pad.exchange
-def _(attrs, place):
-    shape, whole = place.operands[0].shape, place.results[0].shape
+def _(attrs, placement):
+    shape, whole = placement.operands[0].shape, placement.results[0].shape
     dropped: list[Any] = [(0, 0)] * len(shape)
     paddings, windows = list(attrs["paddings"]), []
-    for dim, parts in _split_dims(place, [new != old for new, old in zip(whole, shape, strict=True)]):
-        block, layout = place.local_result()[dim], place.operand_layouts[0]
+    for dim, parts in _split_dims(placement, [new != old for new, old in zip(whole, shape, strict=True)]):
+        block, layout = placement.local_result()[dim], placement.operand_layouts[0]
         read = slid(shape[dim], Slide(low=paddings[dim][0]), block_starts(block, parts), block)
-        windows.append(_window(place, dim, read.run))
+        windows.append(_window(placement, dim, read.run))
         ends = np.array([read.low, read.high])
         paddings[dim] = tuple(along(layout, dim, numbers(one)) for one in np.maximum(ends, 0))
         dropped[dim] = tuple(along(layout, dim, numbers(one)) for one in np.maximum(-ends, 0))
@@ -290,19 +290,19 @@ def flip(x, *, axis):
     return np.flip(x, axis)
 
 
-def _turned(place: Place, axes: Sequence[int]) -> tuple[tuple[OperandWindow, ...], tuple[int, ...]]:
+def _turned(placement: OperatorPlacement, axes: Sequence[int]) -> tuple[tuple[OperandWindow, ...], tuple[int, ...]]:
     """The windows that turn the split dims of `axes` around, and the axes that are left to be turned by each rank."""
-    shape, block = place.operands[0].shape, place.local_result()
-    split = _split_dims(place, [dim in axes for dim in range(len(shape))])
+    shape, block = placement.operands[0].shape, placement.local_result()
+    split = _split_dims(placement, [dim in axes for dim in range(len(shape))])
     windows = tuple(
-        _window(place, dim, picked(shape[dim] - 1, -1, shape[dim], block[dim], parts)) for dim, parts in split
+        _window(placement, dim, picked(shape[dim] - 1, -1, shape[dim], block[dim], parts)) for dim, parts in split
     )
     return windows, tuple(axis for axis in axes if axis not in dict(split))
 
 
 @flip.exchange
-def _(attrs, place):
-    windows, axes = _turned(place, axis_indices(attrs["axis"], len(place.operands[0].shape), "ReverseV2"))
+def _(attrs, placement):
+    windows, axes = _turned(placement, axis_indices(attrs["axis"], len(placement.operands[0].shape), "ReverseV2"))
     return Exchange(windows, {"axis": axes})
 
 
@@ -324,13 +324,13 @@ def roll(x, *, shift, axis):
 
 
 @roll.exchange
-def _(attrs, place):
-    shape, block = place.operands[0].shape, place.local_result()
+def _(attrs, placement):
+    shape, block = placement.operands[0].shape, placement.local_result()
     shifts = dict(zip(_axes_of(attrs["axis"], len(shape)), whole_numbers(attrs["shift"], "Roll"), strict=True))
     windows = []
-    for dim, parts in _split_dims(place, [dim in shifts for dim in range(len(shape))]):
+    for dim, parts in _split_dims(placement, [dim in shifts for dim in range(len(shape))]):
         run = picked(-shifts.pop(dim), 1, shape[dim], block[dim], parts)
-        windows.append(_window(place, dim, run, wraps=True))
+        windows.append(_window(placement, dim, run, wraps=True))
     return Exchange(tuple(windows), {"shift": tuple(shifts.values()), "axis": tuple(shifts)})
 
 
@@ -372,8 +372,8 @@ def _(g, y, x, **attrs):
 
 @tril.localize
 @triu.localize
-def _(attrs, place):
-    return {"row": place.result_offset(-2), "column": place.result_offset(-1)}
+def _(attrs, placement):
+    return {"row": placement.result_offset(-2), "column": placement.result_offset(-1)}
 
 
 # -- ranges
@@ -402,5 +402,5 @@ def _(g, y, **attrs):
 
 
 @arange.localize
-def _(attrs, place):
-    return {"offset": place.result_offset(0), "count": place.local_result()[0]}
+def _(attrs, placement):
+    return {"offset": placement.result_offset(0), "count": placement.local_result()[0]}

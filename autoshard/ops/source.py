@@ -13,7 +13,7 @@ import numpy as np
 from autoshard.core.rule import Rule, source_rule
 from autoshard.core.tensortype import DType
 from autoshard.core.tensortype import dtype as element_type
-from autoshard.ops.attributes import Literal, Place
+from autoshard.ops.attributes import Literal, OperatorPlacement
 from autoshard.ops.axes import whole_numbers
 from autoshard.ops.registry import operator
 from autoshard.util.errors import ShapeError
@@ -47,8 +47,8 @@ def _(g, y, **_):
 
 
 @fill.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    return {"shape": place.local_result()}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    return {"shape": placement.local_result()}
 
 
 def _constant_shape(value: object, shape: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -86,9 +86,9 @@ def _(g, y, **_):
 
 
 @constant.localize
-def _(attrs: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    shape = place.local_result()
-    return {"shape": shape, "start": tuple(place.result_offset(dim) for dim in range(len(shape)))}
+def _(attrs: Mapping[str, Any], placement: OperatorPlacement) -> dict[str, Any]:
+    shape = placement.local_result()
+    return {"shape": shape, "start": tuple(placement.result_offset(dim) for dim in range(len(shape)))}
 
 
 @operator("ZerosLike", rule="... -> ...", flops=0)

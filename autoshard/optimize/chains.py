@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from autoshard.cost.instructions import Costs, Setting
 from autoshard.ir.graph import Node
-from autoshard.optimize.block import Accepted, InstructionBlock, Namer, Replacement, dying, swept
+from autoshard.optimize.rewrite import Accepted, InstructionBlock, Namer, Replacement, dying, swept
 from autoshard.partition.forms import Form, padded_steps
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
 from autoshard.redistribute.window import WindowStep
@@ -24,11 +24,11 @@ def chains(program: Program, setting: Setting) -> Program:
 
     def sweep(block: InstructionBlock) -> Sequence[Replacement]:
         accepted = Accepted(block)
-        for place, one in enumerate(block.instructions):
+        for position, one in enumerate(block.instructions):
             step = as_step(one)
-            if block.manual or step is None or not accepted.free((place,)) or _leaves_as_asked(block, step, setting):
+            if block.manual or step is None or not accepted.free((position,)) or _leaves_as_asked(block, step, setting):
                 continue
-            change = _joined(block, place, step, namer)
+            change = _joined(block, position, step, namer)
             if change is not None and gains(block, change, setting.costs) and setting.ok(change.site):
                 accepted.add(change)
         return accepted.changes
@@ -47,7 +47,7 @@ def _leaves_as_asked(block: InstructionBlock, step: Collective, setting: Setting
     return isinstance(maker, Compute) and maker.node is step.serves and maker.node in setting.fixed
 
 
-def _joined(block: InstructionBlock, place: int, one: Collective, namer: Namer) -> Replacement | None:
+def _joined(block: InstructionBlock, position: int, one: Collective, namer: Namer) -> Replacement | None:
     """What reads the result of this step made from its operand instead."""
     users = block.users(one.result)
     steps = [step for user in users if user < block.end and (step := as_step(block.instructions[user]))]
@@ -58,7 +58,7 @@ def _joined(block: InstructionBlock, place: int, one: Collective, namer: Namer) 
     except RedistributeError:
         return None
     return Replacement(
-        one.result.name, dying(block, (place, *users), new, names.values()), {users[0]: tuple(new)}, names
+        one.result.name, dying(block, (position, *users), new, names.values()), {users[0]: tuple(new)}, names
     )
 
 

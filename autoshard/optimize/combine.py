@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from autoshard.cost.instructions import BundleSize, Costs, Setting
-from autoshard.optimize.block import InstructionBlock, Replacement, rewritten
+from autoshard.optimize.rewrite import InstructionBlock, Replacement, rewritten
 from autoshard.partition.bundling import Ends, bundled
 from autoshard.partition.program import Bundle, Collective, Program, Register
 from autoshard.partition.verify_bundles import bundle_key
@@ -30,7 +30,7 @@ def combine(program: Program, setting: Setting) -> Program:
 
 
 def _bundled(group: Sequence[tuple[int, Collective]], early: bool) -> Replacement:
-    places = [place for place, _ in group]
+    places = [position for position, _ in group]
     bundle = Bundle(tuple(one for _, one in group))
     return Replacement(bundle.results[0].name, frozenset(places), {places[0] if early else places[-1]: (bundle,)})
 
@@ -38,8 +38,8 @@ def _bundled(group: Sequence[tuple[int, Collective]], early: bool) -> Replacemen
 class _Group:
     """Collectives to be done together, with their positions, and what that takes, kept as the group grows."""
 
-    def __init__(self, block: InstructionBlock, place: int, one: Collective, costs: Costs) -> None:
-        self.parts = [(place, one)]
+    def __init__(self, block: InstructionBlock, position: int, one: Collective, costs: Costs) -> None:
+        self.parts = [(position, one)]
         self.size = costs.size(one)
         self.seconds = costs.of(one).talking
         self.needed = _needed(block, one)  # where one of the results is first read
@@ -49,8 +49,8 @@ class _Group:
         size = self.size.plus(costs.size(one))
         return size, costs.together(self.parts[0][1], size)
 
-    def add(self, block: InstructionBlock, place: int, one: Collective, size: BundleSize, seconds: float) -> None:
-        self.parts.append((place, one))
+    def add(self, block: InstructionBlock, position: int, one: Collective, size: BundleSize, seconds: float) -> None:
+        self.parts.append((position, one))
         self.size, self.seconds = size, seconds
         self.needed = min(self.needed, _needed(block, one))
 
@@ -65,29 +65,29 @@ def _groups(
     """
     costs = setting.costs
     open_groups: dict[tuple, _Group] = {}
-    for place, one in enumerate(block.instructions):
+    for position, one in enumerate(block.instructions):
         end = among.of(one.operand) if isinstance(one, Collective) else ""
         kind = bundle_key(one) if isinstance(one, Collective) and end else None
         if kind is None or not isinstance(one, Collective):
             continue
         key = end, kind
         group = open_groups.get(key)
-        if group is not None and _fits(block, group, one, early, place):
+        if group is not None and _fits(block, group, one, early, position):
             size, seconds = group.grown(one, costs)
             # One more part has to take less time in the bundle than on its own.
             if seconds < group.seconds + costs.of(one).talking and setting.ok(one.result.name):
-                group.add(block, place, one, size, seconds)
+                group.add(block, position, one, size, seconds)
                 continue
         if group is not None and len(group.parts) > 1:
             yield group.parts
-        open_groups[key] = _Group(block, place, one, costs)
+        open_groups[key] = _Group(block, position, one, costs)
     yield from (group.parts for group in open_groups.values() if len(group.parts) > 1)
 
 
-def _fits(block: InstructionBlock, group: _Group, one: Collective, early: bool, place: int) -> bool:
+def _fits(block: InstructionBlock, group: _Group, one: Collective, early: bool, position: int) -> bool:
     if early:
         return block.makers.get(one.operand, -1) < group.parts[0][0]
-    return group.needed > place
+    return group.needed > position
 
 
 def _needed(block: InstructionBlock, one: Collective) -> int:

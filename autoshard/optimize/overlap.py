@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoshard.cost.instructions import Setting
-from autoshard.optimize.block import InstructionBlock, Replacement, is_pure, rewritten
+from autoshard.optimize.rewrite import InstructionBlock, Replacement, is_pure, rewritten
 from autoshard.partition.program import (
     Bundle,
     Collective,
@@ -51,14 +51,14 @@ class _Sweep:
     def changes(self) -> list[Replacement]:
         found: list[Replacement] = []
         latest = self._latest_starts()
-        for place, one in enumerate(self.block.instructions):
+        for position, one in enumerate(self.block.instructions):
             begun = _can_start(one)
-            change = None if begun is None else self._apart(place, begun, latest[place])
+            change = None if begun is None else self._split_in_two(position, begun, latest[position])
             if begun is not None and change is not None and self.setting.ok(change.site):
                 found.append(change)
                 self._note(begun, change)
             elif communicates(one):
-                self.last = place + 1
+                self.last = position + 1
         return found
 
     def _note(self, one: Collective | Bundle, change: Replacement) -> None:
@@ -68,15 +68,15 @@ class _Sweep:
         for register in (*one.results, *(r for new in change.inserted[wait] for r in new.results)):
             self.waits[register] = wait
 
-    def _apart(self, place: int, one: Collective | Bundle, latest: int) -> Replacement | None:
+    def _split_in_two(self, position: int, one: Collective | Bundle, latest: int) -> Replacement | None:
         """The collective as a start and a wait, if operators lie between the two."""
-        ahead, behind = self._ahead(place, one), self._behind(one)
-        ready = (self._ready(register) for at in (place, *ahead) for register in self.block.instructions[at].operands
+        ahead, behind = self._ahead(position, one), self._behind(one)
+        ready = (self._ready(register) for at in (position, *ahead) for register in self.block.instructions[at].operands
                  if self.block.makers.get(register) not in ahead)  # fmt: skip
         first = max(self.last, *ready, 0)
-        read = self._read(place, one, behind)
-        first = min(max(first, latest), place)
-        gone = frozenset((place, *ahead, *behind))
+        read = self._read(position, one, behind)
+        first = min(max(first, latest), position)
+        gone = frozenset((position, *ahead, *behind))
         between = (self.block.instructions[i] for i in range(first, read) if i not in gone)
         if not any(isinstance(other, Compute) and self.costs.of(other).computing for other in between):
             return None
@@ -88,13 +88,13 @@ class _Sweep:
     def _ready(self, register: Register) -> int:
         return self.waits.get(register, self.block.makers.get(register, -1) + 1)
 
-    def _read(self, place: int, one: Collective | Bundle, behind: Sequence[int]) -> int:
+    def _read(self, position: int, one: Collective | Bundle, behind: Sequence[int]) -> int:
         """The position before which results are wanted, the operators that go with the wait aside."""
         results = [*one.results, *(r for at in behind for r in self.block.instructions[at].results)]
         users = (at for register in results for at in self.block.users(register) if at not in behind)
-        return min(min(users, default=self.block.end), _next_nest(self.block, place))
+        return min(min(users, default=self.block.end), _next_nest(self.block, position))
 
-    def _ahead(self, place: int, one: Collective | Bundle) -> list[int]:
+    def _ahead(self, position: int, one: Collective | Bundle) -> list[int]:
         """Operators that make what is sent, each of one thing, from what comes into the block; in order."""
         found: set[int] = set()
         for register in one.operands:
@@ -127,15 +127,15 @@ class _Sweep:
         lies in memory from there on."""
         found: dict[int, int] = {}
         at, left = self.block.end, 0.0  # the position that the next start stands before, and time unused behind it
-        for place in reversed(range(self.block.end)):
-            one = _can_start(self.block.instructions[place])
+        for position in reversed(range(self.block.end)):
+            one = _can_start(self.block.instructions[position])
             if one is None:
                 continue
-            read = self._read(place, one, self._behind(one))
+            read = self._read(position, one, self._behind(one))
             if read < at:
                 at, left = read, 0.0
             at, left = self._back(at, left - self.costs.of(one).talking)
-            found[place] = min(at, place)
+            found[position] = min(at, position)
         return found
 
     def _back(self, at: int, left: float) -> tuple[int, float]:
@@ -159,7 +159,7 @@ def _can_start(one: Instruction) -> Collective | Bundle | None:
     return one if isinstance(one, Collective) and one.step.communicates and bundle_key(one) is not None else None
 
 
-def _next_nest(block: InstructionBlock, place: int) -> int:
+def _next_nest(block: InstructionBlock, position: int) -> int:
     """The place of the next loop or branch: no collective runs on beside what may communicate inside."""
-    rest = range(place + 1, block.end)
+    rest = range(position + 1, block.end)
     return next((i for i in rest if isinstance(block.instructions[i], Nest)), block.end)

@@ -14,8 +14,8 @@ from autoshard.cost.timeline import step_seconds
 from autoshard.ir.graph import Node
 from autoshard.optimize.chains import chains
 from autoshard.optimize.combine import combine
-from autoshard.optimize.move import move
 from autoshard.optimize.overlap import overlap
+from autoshard.optimize.relayout import move
 from autoshard.optimize.share import share
 from autoshard.partition.program import Program
 from autoshard.util.errors import PlanError

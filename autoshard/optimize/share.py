@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from autoshard.cost.instructions import Setting
 from autoshard.ir.flow import manual_axes
-from autoshard.optimize.block import Names, final, is_pure, renamed, without_dead
+from autoshard.optimize.rewrite import Names, final, is_pure, renamed, without_dead
 from autoshard.partition.program import Collective, Compute, Instruction, Nest, NestBody, Program, Register
 from autoshard.redistribute.window import WindowStep
 
 
 def share(program: Program, setting: Setting) -> Program:
     """The program without what it does twice."""
-    known = _Known(setting)
+    known = _SharedValues(setting)
     for register in program.inputs:
         known.value(register)
     instructions, names = known.block(program.instructions)
@@ -30,10 +30,10 @@ def share(program: Program, setting: Setting) -> Program:
     return without_dead(replace(program, instructions=instructions, outputs=outputs))
 
 
-class _Known:
+class _SharedValues:
     """What is held where, in one block and those around it."""
 
-    def __init__(self, setting: Setting, around: _Known | None = None) -> None:
+    def __init__(self, setting: Setting, around: _SharedValues | None = None) -> None:
         self.setting = setting
         self.values: dict[Register, Register] = dict(around.values) if around else {}
         self.held: dict[Hashable, Register] = dict(around.held) if around else {}
@@ -88,7 +88,7 @@ class _Known:
     def inside(self, nest: Nest) -> Nest:
         bodies = []
         for body in nest.bodies:
-            inner = _Known(self.setting, self)
+            inner = _SharedValues(self.setting, self)
             for register in body.args:
                 inner.value(register)
             instructions, names = inner.block(body.instructions)

@@ -18,7 +18,8 @@ import numpy as np
 from autoshard.core.rule import Rule
 from autoshard.core.strategy import Strategy, is_runnable, project
 from autoshard.core.tensortype import DType, TensorType, dtype
-from autoshard.ir.graph import Builder, Graph, Node, Value, walk
+from autoshard.ir.fusion import kernel_traffic
+from autoshard.ir.graph import Builder, Graph, KernelTraffic, Node, Value, walk
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Mesh, size_of
 from autoshard.ops.attributes import Literal
@@ -51,9 +52,9 @@ class Parts:
         return zip(self.graph.nodes, self.strategies, strict=True)
 
 
-def runs_apart(node: Node, strategy: Strategy) -> bool:
+def runs_decomposed(node: Node, strategy: Strategy) -> bool:
     """Whether a node runs as its parts under a strategy: one that splits a factor which its own kernel needs whole."""
-    return strategy.exchanges and node.op.runs_apart
+    return strategy.exchanges and node.op.runs_decomposed
 
 
 def parts_of(node: Node, strategy: Strategy) -> Parts:
@@ -304,7 +305,7 @@ def call_scratch(node: Node, strategy: Strategy) -> int:
     branches, whose operators are counted inside."""
     if node.regions:
         return 0
-    if runs_apart(node, strategy):
+    if runs_decomposed(node, strategy):
         return composite_scratch(node, strategy)
     operands, results = (
         tuple(of.with_shape(layout.local_shape(of.shape)) for of, layout in zip(types, layouts, strict=True))
@@ -324,7 +325,7 @@ def _local(of: TensorType, layout: Layout) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Apart:
+class Decomposition:
     """A plan that knows the parts of its composites too: the nodes of each, and of each part the outermost composite.
 
     The plan's graph is as before; its strategies and layouts hold those of the parts besides.
@@ -335,7 +336,7 @@ class Apart:
     composites: Mapping[Node, Node]
 
 
-def taken_apart(plan: Plan) -> Apart:
+def decomposition_plan(plan: Plan) -> Decomposition:
     """The plan with the parts of all composites that run so, at any depth."""
     parts: dict[Node, tuple[Node, ...]] = {}
     composites: dict[Node, Node] = {}
@@ -344,7 +345,7 @@ def taken_apart(plan: Plan) -> Apart:
     pending = [(node, plan.strategy(node), node) for node in walk(plan.graph.nodes)]
     while pending:
         node, strategy, composite = pending.pop()
-        if not runs_apart(node, strategy):
+        if not runs_decomposed(node, strategy):
             continue
         made = parts_of(node, strategy)
         written, known = _written(node, made.graph)
@@ -355,19 +356,26 @@ def taken_apart(plan: Plan) -> Apart:
             composites[one] = composite
             pending.append((one, used, composite))
     if not parts:
-        return Apart(plan, {}, {})
+        return Decomposition(plan, {}, {})
     whole = replace(plan, decisions={**decisions, **plan.decisions}, layouts={**layouts, **plan.layouts})
-    return Apart(whole, parts, composites)
+    return Decomposition(whole, parts, composites)
 
 
 def _written(node: Node, graph: Graph) -> tuple[tuple[Node, ...], dict[Value, Value]]:
     """Copies of the parts that work on the very operands and results of the node; and what stands for which value."""
     known = dict(zip((*graph.inputs, *graph.outputs), (*node.operands, *node.results), strict=True))
+    traffic = {} if node.traffic is None else _traffic(graph, node.traffic.how)
     written = []
     for one in graph.nodes:
         for value in one.results:
             known.setdefault(value, Value(value.type, f"{node.label}.{value.name}"))
         operands, results = (tuple(known[value] for value in values) for values in (one.operands, one.results))
         name = f"{node.label}.{one.results[0].name}"
-        written.append(Node(one.op, operands, one.attrs, results, name, node.source))
+        written.append(Node(one.op, operands, one.attrs, results, name, node.source, traffic=traffic.get(one)))
     return tuple(written), known
+
+
+@lru_cache(maxsize=1 << 10)
+def _traffic(graph: Graph, how: str) -> dict[Node, KernelTraffic]:
+    """What the parts move where kernels are made so of them."""
+    return kernel_traffic(graph, how)

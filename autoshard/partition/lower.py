@@ -16,17 +16,17 @@ from autoshard.ir.flow import borders, is_nest
 from autoshard.ir.graph import Node, Value, walk
 from autoshard.ir.trips import trips
 from autoshard.layout.layout import Layout
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.padding import mask_padding
 from autoshard.ops.registry import Operator
-from autoshard.partition.composites import taken_apart
+from autoshard.partition.composites import decomposition_plan
 from autoshard.partition.forms import Form, FormPath, padded_steps
-from autoshard.partition.manual import is_together, together
+from autoshard.partition.manual import is_manual_collective, manual_collective
 from autoshard.partition.masks import masks
 from autoshard.partition.padding import padding_of
 from autoshard.partition.program import Collective, Compute, Instruction, Nest, NestBody, Program, Register
 from autoshard.partition.regions import LOOPS, wanted_outside
-from autoshard.partition.windows import Gathered, Rounds, exchanged
+from autoshard.partition.windows import Gathered, Rounds, exchange_of
 from autoshard.plan.plan import Plan
 from autoshard.redistribute.window import WindowStep
 from autoshard.util.errors import RedistributeError
@@ -45,8 +45,8 @@ def lower(plan: Plan) -> Program:
 
 class _Lowering:
     def __init__(self, plan: Plan) -> None:
-        self.apart = taken_apart(plan)
-        self.plan = plan = self.apart.plan
+        self.decomposition = decomposition_plan(plan)
+        self.plan = plan = self.decomposition.plan
         self.instructions: list[Instruction] = []
         self.padding = padding_of(plan)
         self.copies: dict[Value, dict[Form, Register]] = {}
@@ -86,39 +86,41 @@ class _Lowering:
         if is_nest(node):
             self.nest(node)
             return
-        if node in self.apart.parts:
-            for part in self.apart.parts[node]:
+        if node in self.decomposition.parts:
+            for part in self.decomposition.parts[node]:
                 self.compute(part)
             return
-        strategy, composite = self.plan.strategy(node), self.apart.composites.get(node)
+        strategy, composite = self.plan.strategy(node), self.decomposition.composites.get(node)
         serves = composite or node
         padded = self.padding.of_node(node, strategy)
         operands = tuple(
             self.bring(value, layout, serves, shape)
             for value, layout, shape in zip(node.operands, strategy.operand_layouts, padded[0], strict=True)
         )
-        place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts, *padded)
+        placement = OperatorPlacement(
+            node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts, *padded
+        )
         operands = self.mask(node, strategy.rule, operands)
         if strategy.exchanges:
-            operands, op, attrs = self.fetched(node, operands, place)
+            operands, op, attrs = self.fetched(node, operands, placement)
         else:
-            op, attrs = node.op, node.op.local_attributes(node.attrs, place)
+            op, attrs = node.op, node.op.local_attributes(node.attrs, placement)
         results = tuple(
             self.define(value, layout, shape)
             for value, layout, shape in zip(node.results, strategy.result_layouts, padded[1], strict=True)
         )
-        if is_together(node):
-            self.instructions.append(together(node, operands, results, self.plan.mesh))
+        if is_manual_collective(node):
+            self.instructions.append(manual_collective(node, operands, results, self.plan.mesh))
         else:
             self.instructions.append(Compute(op, operands, results, attrs, node, composite))
         for value in node.results:
             self.settle(value, serves)
 
     def fetched(
-        self, node: Node, operands: tuple[Register, ...], place: Place
+        self, node: Node, operands: tuple[Register, ...], placement: OperatorPlacement
     ) -> tuple[tuple[Register, ...], Operator, Mapping[str, Any]]:
         """The operands with what the operator's blocks need of other ranks, and the operator and attributes to run."""
-        needs = exchanged(node.op, node.attrs, place)
+        needs = exchange_of(node.op, node.attrs, placement)
         held = list(operands)
         for operand, step, of in needs.fetches:
             before = held[operand]
@@ -200,9 +202,9 @@ class _Lowering:
         for value in node.results:
             self.settle(value, node)
 
-    def body(self, node: Node, place: int) -> NestBody:
+    def body(self, node: Node, placement: int) -> NestBody:
         """One region, in a list of instructions and with copies of values of its own."""
-        region, border = node.regions[place], borders(node, self.plan.strategy(node), place)
+        region, border = node.regions[placement], borders(node, self.plan.strategy(node), placement)
         outside, copies = self.instructions, self.copies
         self.instructions, self.copies = [], {value: dict(held) for value, held in copies.items()}
         args = tuple(self.define(value, layout) for value, layout in zip(region.args, border.args, strict=True))

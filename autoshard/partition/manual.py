@@ -18,8 +18,8 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import AxisRef, Grouping, GroupList, Groups, Mesh
 from autoshard.ops.body import Body
 from autoshard.ops.hlo_collective import crosses_partitions, device_groups
-from autoshard.partition.program import Register, Together
-from autoshard.partition.together import TogetherStep
+from autoshard.partition.manual_step import ManualStep
+from autoshard.partition.program import ManualCollective, Register
 from autoshard.util.errors import PlanError, at
 
 KINDS = {
@@ -40,12 +40,14 @@ _BOOLS = {"add": "max", "or": "max", "and": "min", "mul": "min", "max": "max", "
 Rows = tuple[tuple[int, ...], ...]
 
 
-def is_together(node: Node) -> bool:
+def is_manual_collective(node: Node) -> bool:
     """Whether the node says itself what ranks do."""
     return node.op.name in KINDS
 
 
-def together(node: Node, operands: tuple[Register, ...], results: tuple[Register, ...], mesh: Mesh) -> Together:
+def manual_collective(
+    node: Node, operands: tuple[Register, ...], results: tuple[Register, ...], mesh: Mesh
+) -> ManualCollective:
     """The instruction of a collective in a manual computation, on these registers.
 
     Raises:
@@ -53,8 +55,8 @@ def together(node: Node, operands: tuple[Register, ...], results: tuple[Register
     """
     groups = grouping(node, mesh)
     for register in operands:
-        _check_apart(node, register.layout, groups)
-    return Together(node, operands, results, kind_of(node), groups)
+        _check_same_blocks(node, register.layout, groups)
+    return ManualCollective(node, operands, results, kind_of(node), groups)
 
 
 def kind_of(node: Node) -> str:
@@ -63,12 +65,12 @@ def kind_of(node: Node) -> str:
     return "all_gather" if kind in ("all_reduce", "reduce_scatter") and reduction(node) is None else kind
 
 
-def steps_together(node: Node, strategy: Strategy) -> tuple[tuple[TogetherStep, TensorType], ...]:
+def manual_steps(node: Node, strategy: Strategy) -> tuple[tuple[ManualStep, TensorType], ...]:
     """What it moves under a strategy, for each operand, with the operand's type."""
     groups, kind = grouping(node, strategy.mesh), kind_of(node)
     pairs = zip(node.operand_types, strategy.operand_layouts, strict=True)
     return tuple(
-        (TogetherStep(kind, layout, groups, math.prod(layout.local_shape(of.shape))), of) for of, layout in pairs
+        (ManualStep(kind, layout, groups, math.prod(layout.local_shape(of.shape))), of) for of, layout in pairs
     )
 
 
@@ -95,11 +97,11 @@ def grouping(node: Node, mesh: Mesh) -> Grouping:
     rows = tuple(map(tuple, device_groups(node.attrs, len(ranks))))
     if sorted(device for row in rows for device in row) != list(ranks):
         raise PlanError(
-            f"cannot plan {_told(node)}: its groups {list(map(list, rows))} do not have each of the "
+            f"cannot plan {_description(node)}: its groups {list(map(list, rows))} do not have each of the "
             f"{mesh.devices} devices once; name all devices in groups"
         )
     if len(set(map(len, rows))) > 1:
-        raise PlanError(f"cannot plan {_told(node)}: its groups {list(map(list, rows))} differ in size")
+        raise PlanError(f"cannot plan {_description(node)}: its groups {list(map(list, rows))} differ in size")
     return grouped(rows, mesh)
 
 
@@ -170,7 +172,7 @@ def _between(pairs: dict[int, int], mesh: Mesh) -> tuple[AxisRef, ...]:
     return tuple(found)
 
 
-def _check_apart(node: Node, layout: Layout, groups: Grouping) -> None:
+def _check_same_blocks(node: Node, layout: Layout, groups: Grouping) -> None:
     """That all members of a group hold the same block of what the manual computation sees as one tensor."""
     refs = [ref for dim in layout.dims for ref in dim]
     if not refs:
@@ -184,10 +186,10 @@ def _check_apart(node: Node, layout: Layout, groups: Grouping) -> None:
                 pair for pair in combinations(members, 2) if mesh.index(pair[0], refs) != mesh.index(pair[1], refs)
             )
             raise PlanError(
-                f"cannot plan {_told(node)}: it joins devices {first} and {second}, which hold different blocks of its "
-                f"operand [{layout}]; the axis between them is not manual there"
+                f"cannot plan {_description(node)}: it joins devices {first} and {second}, which hold different "
+                f"blocks of its operand [{layout}]; the axis between them is not manual there"
             )
 
 
-def _told(node: Node) -> str:
+def _description(node: Node) -> str:
     return f"{node.label} ({node.op.name}){at(node.source)}"

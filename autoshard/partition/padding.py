@@ -29,7 +29,8 @@ Shape = tuple[int, ...]
 class Padding:
     """Collects in which layouts values lie and which operators bind their dims; then tells padded shapes.
 
-    First `held`, `tied` and `used` for all values and operators of a program, then `shape` and `of_node`.
+    First `add_layout`, `add_equal` and `add_operator` for all values and operators of a program, then `shape` and
+    `of_node`.
     """
 
     def __init__(self) -> None:
@@ -39,13 +40,13 @@ class Padding:
 
     # -- what is known of the program
 
-    def held(self, value: Value, layout: Layout) -> None:
+    def add_layout(self, value: Value, layout: Layout) -> None:
         """The value lies in this layout somewhere in the program."""
         for dim, (size, parts) in enumerate(zip(value.type.shape, layout.parts, strict=True)):
             if parts > 1 and size:
                 self._member((value, dim), size, parts)
 
-    def tied(self, values: Iterable[Value]) -> None:
+    def add_equal(self, values: Iterable[Value]) -> None:
         """These values are held in the same blocks, in dims of equal size: what a loop carries, results of branches."""
         first, *others = values
         for other in others:
@@ -53,12 +54,12 @@ class Padding:
                 if size == same:
                     self._join((first, dim), (other, dim))
 
-    def used(self, node: Node, strategy: Strategy) -> None:
+    def add_operator(self, node: Node, strategy: Strategy) -> None:
         """The operator runs by this strategy: dims with the same split factor are held alike."""
         for value, layout in zip(node.operands, strategy.operand_layouts, strict=True):
-            self.held(value, layout)
+            self.add_layout(value, layout)
         for value, layout in zip(node.results, strategy.result_layouts, strict=True):
-            self.held(value, layout)
+            self.add_layout(value, layout)
         rule, exact = strategy.rule, exact_factors(strategy)
         tensors = zip((*node.operands, *node.results), (*rule.operands, *rule.results), strict=True)
         for value, dims in tensors:
@@ -178,15 +179,15 @@ def padding_of(plan: Plan) -> Padding:
     if _divides_all(plan):
         return padding
     for value, layout in (*plan.layouts.items(), *zip(plan.graph.outputs, plan.outputs, strict=True)):
-        padding.held(value, layout)
+        padding.add_layout(value, layout)
     for value, replaced in plan.graph.tied.items():
-        padding.tied((value, replaced))
+        padding.add_equal((value, replaced))
     nests = [node for node in plan.decisions if is_nest(node)]
     for node, decision in plan.decisions.items():
-        padding.used(node, decision.strategy)
+        padding.add_operator(node, decision.strategy)
     for node in nests:
         for edge in _edges(node):
-            padding.tied(value_at(node, spot) for spot in (*edge.sources, *edge.targets))
+            padding.add_equal(value_at(node, spot) for spot in (*edge.sources, *edge.targets))
     for node in nests:
         _check_manual(node, plan.strategy(node), padding)
     return padding

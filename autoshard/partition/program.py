@@ -19,7 +19,7 @@ from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Grouping, Mesh
 from autoshard.ops.calls import call_bytes
 from autoshard.ops.registry import Operator
-from autoshard.partition.together import TogetherStep
+from autoshard.partition.manual_step import ManualStep
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
 
@@ -142,7 +142,7 @@ class Collective:
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
+class ManualCollective:
     """A collective that a manual computation does by its own words: `node`, over `groups` of ranks.
 
     `kind` is the collective that moves the data (an all_gather also for what no collective of `Comm` does at once); a
@@ -156,11 +156,11 @@ class Together:
     groups: Grouping
 
     @cached_property
-    def step(self) -> TogetherStep:
+    def step(self) -> ManualStep:
         """What it moves."""
         itemsize = max(1, self.of.dtype.itemsize)
         local = sum(one.local.nbytes for one in self.operands) / itemsize
-        return TogetherStep(self.kind, (*self.operands, *self.results)[0].layout, self.groups, local)
+        return ManualStep(self.kind, (*self.operands, *self.results)[0].layout, self.groups, local)
 
     @property
     def of(self) -> TensorType:
@@ -296,14 +296,14 @@ class Nest:
         return any(communicates(one) for body in self.bodies for one in body.instructions)
 
 
-Instruction = Compute | Collective | Together | Nest | Bundle | Start | Wait
+Instruction = Compute | Collective | ManualCollective | Nest | Bundle | Start | Wait
 
 
 def communicates(one: Instruction) -> bool:
     """Whether ranks talk to each other in an instruction."""
     if isinstance(one, Collective):
         return one.step.communicates
-    return isinstance(one, Bundle | Start | Wait) or isinstance(one, Together | Nest) and one.communicates
+    return isinstance(one, Bundle | Start | Wait) or isinstance(one, ManualCollective | Nest) and one.communicates
 
 
 def parts_of(one: Instruction) -> tuple[Instruction, ...]:
@@ -360,9 +360,9 @@ class Program:
     roles: tuple[str, ...] = ()
 
     @cached_property
-    def collectives(self) -> tuple[Collective | Together, ...]:
+    def collectives(self) -> tuple[Collective | ManualCollective, ...]:
         """The instructions that communicate, those inside of loops, branches and manual computations too."""
-        moving = (one for one in walk(self.instructions) if isinstance(one, Collective | Together))
+        moving = (one for one in walk(self.instructions) if isinstance(one, Collective | ManualCollective))
         return tuple(one for one in moving if one.step.communicates)
 
     @cached_property

@@ -14,7 +14,7 @@ import numpy as np
 
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Refs
-from autoshard.partition.program import Collective, Program, Together, timed
+from autoshard.partition.program import Collective, ManualCollective, Program, timed
 from autoshard.redistribute.step import Step
 from autoshard.redistribute.window import WindowStep
 from autoshard.util.errors import at
@@ -62,11 +62,13 @@ class Traffic:
 
 def traffic_of(program: Program) -> tuple[Traffic, ...]:
     """The collectives of a program, in program order, those in loops, branches and manual computations too."""
-    moving = ((one, times) for one, times in timed(program.instructions) if isinstance(one, Collective | Together))
+    moving = (
+        (one, times) for one, times in timed(program.instructions) if isinstance(one, Collective | ManualCollective)
+    )
     return tuple(_traffic(one, times) for one, times in moving if one.step.communicates)
 
 
-def _traffic(one: Collective | Together, times: int) -> Traffic:
+def _traffic(one: Collective | ManualCollective, times: int) -> Traffic:
     step = one.step
     axes = tuple(map(step.before.mesh.show_ref, step.axes))
     kind = KINDS.get(step.kind, step.kind.replace("_", "-"))
@@ -96,7 +98,7 @@ def bytes_sent(program: Program) -> float:
     unlike: dict[Refs, np.ndarray] = {}
     of_ranks = np.zeros(0)
     for one, times in timed(program.instructions):
-        if not isinstance(one, Collective | Together) or not one.step.communicates:
+        if not isinstance(one, Collective | ManualCollective) or not one.step.communicates:
             continue
         if isinstance(one, Collective) and isinstance(one.step, WindowStep):
             sent = np.array(one.step.elements_sent(one.of.shape)) * one.of.dtype.itemsize * times

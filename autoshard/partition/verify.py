@@ -10,22 +10,22 @@ from collections.abc import Sequence
 
 from autoshard.ir.verify import describe
 from autoshard.layout.layout import Layout, Refs
-from autoshard.layout.mesh import merge_refs
+from autoshard.layout.mesh import Mesh, merge_refs
 from autoshard.ops.attributes import resolve
 from autoshard.partition.program import (
     Bundle,
     Collective,
     Compute,
     Instruction,
+    ManualCollective,
     Nest,
     NestBody,
     Program,
     Register,
-    Together,
     walk,
 )
 from autoshard.partition.verify_bundles import check_bundle, check_waits
-from autoshard.partition.verify_nests import check_nest, check_together
+from autoshard.partition.verify_nests import check_manual_collective, check_nest
 from autoshard.redistribute.fetch import fetch
 from autoshard.redistribute.replicate_to_partial import replicate_to_partial
 from autoshard.redistribute.routing import route
@@ -47,8 +47,8 @@ def verify_program(program: Program) -> None:
                 _check_compute(instruction, rank)
         elif isinstance(instruction, Nest):
             check_nest(instruction)
-        elif isinstance(instruction, Together):
-            check_together(instruction)
+        elif isinstance(instruction, ManualCollective):
+            check_manual_collective(instruction)
         elif isinstance(instruction, Collective):
             _check_collective(instruction)
         elif isinstance(instruction, Bundle):
@@ -57,52 +57,59 @@ def verify_program(program: Program) -> None:
 
 
 def _check_order(program: Program) -> None:
-    names: set[str] = set()
-    defined: set[Register] = set()
+    """Check that each register is defined once, on the program's mesh, and before it is read."""
+    order = _DefinitionOrder(program.mesh)
+    for register in program.inputs:
+        order.define(register, f"program {program.name!r}")
+    order.block(program.instructions)
+    for i, register in enumerate(program.outputs):
+        if register not in order.defined:
+            raise GraphError(f"program {program.name!r}: output {i}, {register.name!r}, is never defined")
 
-    def define(register: Register, where: str) -> None:
-        if register in defined or register.name in names:
+
+class _DefinitionOrder:
+    """The registers that are defined so far, and their names."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.names: set[str] = set()
+        self.defined: set[Register] = set()
+
+    def define(self, register: Register, where: str) -> None:
+        if register in self.defined or register.name in self.names:
             raise GraphError(f"{where}: register {register.name!r} is defined twice")
-        if register.layout.mesh is not program.mesh:
+        if register.layout.mesh is not self.mesh:
             mesh = register.layout.mesh
-            raise GraphError(f"{where}: {register.name!r} lies on mesh '{mesh}', the program on '{program.mesh}'")
+            raise GraphError(f"{where}: {register.name!r} lies on mesh '{mesh}', the program on '{self.mesh}'")
         if register.layout.rank != register.whole.rank:
             shown = f"[{register.layout}] of {register.name!r}"
             raise GraphError(f"{where}: layout {shown} does not fit {register.whole}")
         _check_padding(register, where)
-        names.add(register.name)
-        defined.add(register)
+        self.names.add(register.name)
+        self.defined.add(register)
 
-    for register in program.inputs:
-        define(register, f"program {program.name!r}")
-
-    def block(instructions: Sequence[Instruction]) -> None:
+    def block(self, instructions: Sequence[Instruction]) -> None:
         check_waits(instructions, _where)
         for instruction in instructions:
             where = _where(instruction)
             for register in instruction.operands:
-                if register not in defined:
+                if register not in self.defined:
                     raise GraphError(f"{where}: register {register.name!r} is not defined before it")
             for body in instruction.bodies if isinstance(instruction, Nest) else ():
-                inner(body, where)
+                self.body(body, where)
             for register in instruction.results:
-                define(register, where)
+                self.define(register, where)
 
-    def inner(body: NestBody, where: str) -> None:
+    def body(self, body: NestBody, where: str) -> None:
         """A body sees what is defined around it; what it defines is not seen outside."""
-        before = set(defined)
+        before = set(self.defined)
         for register in body.args:
-            define(register, where)
-        block(body.instructions)
+            self.define(register, where)
+        self.block(body.instructions)
         for register in body.outputs:
-            if register not in defined:
+            if register not in self.defined:
                 raise GraphError(f"{where}: {register.name!r}, which it yields, is never defined")
-        defined.intersection_update(before)
-
-    block(program.instructions)
-    for i, register in enumerate(program.outputs):
-        if register not in defined:
-            raise GraphError(f"program {program.name!r}: output {i}, {register.name!r}, is never defined")
+        self.defined.intersection_update(before)
 
 
 def _check_padding(register: Register, where: str) -> None:
@@ -116,7 +123,7 @@ def _check_padding(register: Register, where: str) -> None:
 
 
 def _where(instruction: Instruction) -> str:
-    if isinstance(instruction, Compute | Together | Nest):
+    if isinstance(instruction, Compute | ManualCollective | Nest):
         return describe(instruction.node)
     serves = "a graph output" if instruction.serves is None else describe(instruction.serves)
     what = instruction.step if isinstance(instruction, Collective) else type(instruction).__name__.lower()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from autoshard.ir.flow import inside, manual_axes
 from autoshard.ir.verify import describe
 from autoshard.layout.layout import Layout
-from autoshard.partition.program import Collective, Nest, NestBody, Register, Together, walk
+from autoshard.partition.program import Collective, ManualCollective, Nest, NestBody, Register, walk
 from autoshard.redistribute.step import Step
 from autoshard.util.errors import GraphError
 
@@ -91,7 +91,7 @@ def _crosses(one: Collective, manual: Sequence[str]) -> bool:
     )
 
 
-def check_together(one: Together) -> None:
+def check_manual_collective(one: ManualCollective) -> None:
     """Check that a hand-written collective makes blocks of the size that its results have.
 
     Raises:
@@ -108,7 +108,7 @@ def check_together(one: Together) -> None:
             )
 
 
-def _shape_after(one: Together, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _shape_after(one: ManualCollective, shape: tuple[int, ...]) -> tuple[int, ...]:
     attrs, name, sizes = one.node.attrs, one.node.op.name, list(shape)
     if name == "AllGather":
         sizes[attrs["dim"]] *= one.groups.size

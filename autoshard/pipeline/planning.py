@@ -32,7 +32,7 @@ from autoshard.pipeline.stages.cut import Pipeline, cut_as_assigned
 from autoshard.pipeline.stages.whole import whole_step
 from autoshard.pipeline.transfers.group import RankGroup, groups_along, read_groups, stacked
 from autoshard.plan.plan import Plan
-from autoshard.propagate.traced import asked_on
+from autoshard.propagate.traced import annotations_on
 from autoshard.runtime.mpi import default_comm
 from autoshard.search import find_mode
 from autoshard.search.memory_limit import read_limit
@@ -40,7 +40,8 @@ from autoshard.search.named import is_named
 from autoshard.search.named.plans import REDUCED_ONCE
 from autoshard.search.problem import Problem
 from autoshard.search.ring_attention import with_rings
-from autoshard.trace.function import Traced
+from autoshard.trace.cell import Cell, stages_of_cells
+from autoshard.trace.function import Traced, known_trace
 from autoshard.transform.layers import RepeatedLayers
 from autoshard.transform.micro.accumulate import StepParts
 from autoshard.util.errors import MemoryLimitError, PlanError, ScheduleError, StageError
@@ -98,7 +99,7 @@ class PlannedPipeline(PipelineData):
         """The plan as a page of HTML: the schedule as a picture, times and memory, and how each stage is split."""
         return pipeline_page(self)
 
-    def run_summary(self) -> str:
+    def run_label(self) -> str:
         """What the last step of this process has shown beside what was predicted: seconds, and idle shares of ranks."""
         ran = self.session.last
         if ran is None:
@@ -148,7 +149,8 @@ def plan_pipeline(
         schedule: a name of `autoshard schedule`, the path of a file, or a schedule; "auto": the named one of the
             fewest predicted seconds, of those that keep to `memory`.
         chunks: stages of each group, for a schedule by name.
-        stages: from patterns of names to stages, as `cut_stages` takes them; None: stages of equal cost.
+        stages: from patterns of names to stages, as `cut_stages` takes them; None: those that the model's cells bear
+            (`cell.pipeline_stage = 1`) or that `annotate(model, stages=...)` gave it, else stages of equal cost.
         search: how each stage is planned: a mode.
         hardware: as for `autoshard.plan`.
         memory: what a device has, as for `autoshard.plan`: a pipeline of which a group needs more is refused.
@@ -170,6 +172,7 @@ def plan_pipeline(
         >>> planned.stages, [group.ranks for group in planned.groups]
         (2, [(0, 1), (2, 3)])
     """
+    stages = stages or _stages_of(target)
     if pipeline == AUTO:
         fixed = {"chunks": chunks, "stages": stages}
         if wrong := [name for name, value in fixed.items() if value is not None]:
@@ -200,6 +203,14 @@ def plan_pipeline(
     if limit is not None:
         check_memory(found, limit)
     return found
+
+
+def _stages_of(target: Any) -> Mapping[str, int] | None:
+    """The stages that a model says itself."""
+    own = known_trace(target)
+    if own is None:
+        return stages_of_cells(target) or None if isinstance(target, Cell) else None
+    return own.stages or None
 
 
 def _found(
@@ -356,6 +367,10 @@ def check_memory(planned: PlannedPipeline, limit: int) -> None:
 
 def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[RankGroup]) -> tuple[RankGroup, ...]:
     if not isinstance(pipeline, str):
+        if not isinstance(pipeline, Sequence) or not all(isinstance(one, RankGroup) for one in pipeline):
+            raise PlanError(
+                f"pipeline is {pipeline!r}; give an axis of the mesh, meshes 'tp=2/tp=2', 'auto', or groups"
+            )
         return tuple(pipeline)
     if "=" in pipeline or "/" in pipeline:
         groups = read_groups(pipeline)
@@ -374,6 +389,8 @@ def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[RankGroup]) -> tup
 def _schedule(schedule: str | Schedule, groups: int, micro_batches: int, chunks: int | None) -> Schedule:
     if isinstance(schedule, Schedule):
         return check(schedule)
+    if not isinstance(schedule, str):
+        raise ScheduleError(f"schedule is {schedule!r}; give a name, the path of a file, 'auto', or a Schedule")
     if schedule.endswith(".csv"):
         found = load_schedule(schedule)
         if found.micro_batches != micro_batches:
@@ -406,7 +423,7 @@ def _planned(
         own = traced.graph.role_of
         roles = (role if value in own else DATA for value, role in zip(graph.inputs, graph.roles, strict=True))
         graph = replace(graph, roles=tuple(roles))
-    asked = {value: one for value, one in asked_on(traced, mesh).values.items() if value in graph.role_of}
+    asked = {value: one for value, one in annotations_on(traced, mesh).values.items() if value in graph.role_of}
     options = {REDUCED_ONCE: True} if is_named(mode) else {}
     problem = Problem(graph, mesh, hardware, stage.annotations, asked=asked, options=options, passes=passes)
     return with_rings(find_mode(mode)(problem), hardware)

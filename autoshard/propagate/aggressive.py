@@ -11,23 +11,31 @@ import math
 
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, size_of
-from autoshard.propagate.basic import FactorTable, clear_of_factors, is_prefix, is_strict_prefix, remainder, room, trim
+from autoshard.propagate.basic import (
+    ShardingProjection,
+    available_prefix,
+    clear_of_factors,
+    is_prefix,
+    is_strict_prefix,
+    remainder,
+    trim,
+)
 
 
-def source_of(table: FactorTable, factor: int, axes: Refs) -> tuple[int, int]:
+def source_of(projection: ShardingProjection, factor: int, axes: Refs) -> tuple[int, int]:
     """The tensor that the agreed axes of a factor come from, and its size in elements.
 
     Among the tensors that have them all it is the largest, and the first of equal ones. The size is the product of the
-    factors that the table has in its row.
+    factors that the projection has in its row.
     """
     best, size = -1, -1
-    operands, results = table.wiring.columns[factor]
+    operands, results = projection.factor_map.columns[factor]
     for tensor in operands + results:
-        own = table.rows[tensor].axes[factor]
+        own = projection.rows[tensor].axes[factor]
         if own is not None and _has(own, axes):
             elements = math.prod(
                 of_factor
-                for of_factor, other in zip(table.wiring.sizes, table.rows[tensor].axes, strict=True)
+                for of_factor, other in zip(projection.factor_map.sizes, projection.rows[tensor].axes, strict=True)
                 if other is not None
             )
             if elements > size:
@@ -41,7 +49,7 @@ def _has(own: Refs, axes: Refs) -> bool:
     return len(own) > last and own[:last] == axes[:last] and is_prefix(axes[last], own[last])
 
 
-def spread_aggressive(table: FactorTable, wanted: dict[int, Refs], pointwise: bool = False) -> set[int]:
+def spread_aggressive(projection: ShardingProjection, wanted: dict[int, Refs], pointwise: bool = False) -> set[int]:
     """Let each tensor take, factor by factor in order of preference, what it has room for: results, then operands.
 
     Args:
@@ -55,47 +63,47 @@ def spread_aggressive(table: FactorTable, wanted: dict[int, Refs], pointwise: bo
     """
     order = list(wanted)
     if len(order) > 1:
-        order.sort(key=lambda factor: _preference(table, factor, wanted[factor], pointwise))
+        order.sort(key=lambda factor: _preference(projection, factor, wanted[factor], pointwise))
     grown: set[int] = set()
-    operands, tensors = table.wiring.operands, len(table.rows)
+    operands, tensors = projection.factor_map.operands, len(projection.rows)
     for tensor in (*range(operands, tensors), *range(operands)):
         for factor in order:
-            axes = _possible(table, tensor, factor, wanted[factor])
+            axes = _compatible_major_axes_of_tensor(projection, tensor, factor, wanted[factor])
             if axes and pointwise and tensor < operands:
-                axes = _within_results(table, factor, axes)
-            if axes and table.expand(tensor, factor, axes):
+                axes = _within_results(projection, factor, axes)
+            if axes and projection.expand(tensor, factor, axes):
                 grown.add(tensor)
     return grown
 
 
-def _preference(table: FactorTable, factor: int, axes: Refs, pointwise: bool) -> tuple[int, int, int, int]:
-    source, size = source_of(table, factor, axes)
+def _preference(projection: ShardingProjection, factor: int, axes: Refs, pointwise: bool) -> tuple[int, int, int, int]:
+    source, size = source_of(projection, factor, axes)
     return -size, -size_of(axes) if pointwise else 0, source, factor
 
 
-def _possible(table: FactorTable, tensor: int, factor: int, wanted: Refs) -> Refs:
+def _compatible_major_axes_of_tensor(projection: ShardingProjection, tensor: int, factor: int, wanted: Refs) -> Refs:
     """What one tensor can take of the agreed axes of a factor; nothing if that is no more than it has."""
-    cells = table.cells[tensor]
+    cells = projection.factor_axes[tensor]
     own = cells[factor]
     if own is None or not is_strict_prefix(own, wanted):
         return ()
 
     def within(axis: AxisRef, done: int) -> AxisRef | None:
-        return room(table, tensor, factor, axis, done)
+        return available_prefix(projection, tensor, factor, axis, done)
 
     def across(axis: AxisRef, done: int) -> AxisRef | None:
-        return clear_of_factors(axis, cells, table.rows[tensor], factor)
+        return clear_of_factors(axis, cells, projection.rows[tensor], factor)
 
-    fitting = trim(table, wanted, within)
-    axes = trim(table, fitting, across) if is_strict_prefix(own, fitting) else ()
-    if table.note is not None and (axes or own) != wanted:
-        table.note(factor, remainder(wanted, axes or own), tensor)
+    fitting = trim(projection, wanted, within)
+    axes = trim(projection, fitting, across) if is_strict_prefix(own, fitting) else ()
+    if projection.note is not None and (axes or own) != wanted:
+        projection.note(factor, remainder(wanted, axes or own), tensor)
     return axes
 
 
-def _within_results(table: FactorTable, factor: int, axes: Refs) -> Refs:
-    for tensor in table.wiring.columns[factor][1]:
-        taken = table.cells[tensor][factor]
+def _within_results(projection: ShardingProjection, factor: int, axes: Refs) -> Refs:
+    for tensor in projection.factor_map.columns[factor][1]:
+        taken = projection.factor_axes[tensor][factor]
         if taken is not None and is_strict_prefix(taken, axes):
             axes = taken
     return axes

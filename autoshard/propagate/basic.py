@@ -11,29 +11,29 @@ from collections.abc import Callable, Iterable
 
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, Mesh
-from autoshard.propagate.project import TensorFactorShardings, Wiring
+from autoshard.propagate.projection import FactorMap, TensorFactorShardings
 
 # Called with (factor, axes that were cut off, tensor that has no room for them).
 Note = Callable[[int, Refs, int], None]
-Cells = list[Refs | None]
+FactorAxes = list[Refs | None]
 
 
-class FactorTable:
-    """The rows of one operator while a step fills them in: `cells[tensor][factor]` starts as the rows' axes."""
+class ShardingProjection:
+    """The rows of one operator while a step fills them in: `factor_axes[tensor][factor]` starts as the rows' axes."""
 
-    __slots__ = ("wiring", "rows", "cells", "mesh", "conservative", "note")
+    __slots__ = ("factor_map", "rows", "factor_axes", "mesh", "conservative", "note")
 
     def __init__(
         self,
-        wiring: Wiring,
+        factor_map: FactorMap,
         rows: list[TensorFactorShardings],
         mesh: Mesh,
         conservative: bool = False,
         note: Note | None = None,
     ) -> None:
-        self.wiring = wiring
+        self.factor_map = factor_map
         self.rows = rows
-        self.cells: list[Cells] = [list(row.axes) for row in rows]
+        self.factor_axes: list[FactorAxes] = [list(row.axes) for row in rows]
         self.mesh = mesh
         # Whether only whole axes may spread.
         self.conservative = conservative
@@ -41,17 +41,17 @@ class FactorTable:
 
     def expand(self, tensor: int, factor: int, axes: Refs) -> bool:
         """Split the factor by `axes` if they continue what splits it there; whether that changed anything."""
-        own = self.cells[tensor][factor]
+        own = self.factor_axes[tensor][factor]
         if own is None or not is_strict_prefix(own, axes):
             return False
-        self.cells[tensor][factor] = axes
+        self.factor_axes[tensor][factor] = axes
         return True
 
     def is_piece(self, axis: AxisRef) -> bool:
         return axis.size != self.mesh.sizes[axis.name]
 
 
-def agreed(first: Iterable[Refs | None], second: Iterable[Refs | None], both: bool) -> Refs:
+def compatible_major_axes(first: Iterable[Refs | None], second: Iterable[Refs | None], both: bool) -> Refs:
     """The longest compatible major axes of a factor, whatever other factors do with them.
 
     Each list of axes may continue what the ones before it have; from the first disagreement on, none can.
@@ -145,7 +145,7 @@ def clear_of(axis: AxisRef, axes: Refs) -> AxisRef | None:
     return left
 
 
-def clear_of_factors(axis: AxisRef, cells: Cells, row: TensorFactorShardings, factor: int) -> AxisRef | None:
+def clear_of_factors(axis: AxisRef, cells: FactorAxes, row: TensorFactorShardings, factor: int) -> AxisRef | None:
     """The largest prefix of `axis` that no other factor of a tensor uses."""
     left: AxisRef | None = axis
     for other, axes in enumerate(cells):
@@ -161,24 +161,26 @@ def clear_of_factors(axis: AxisRef, cells: Cells, row: TensorFactorShardings, fa
     return left
 
 
-def room(table: FactorTable, tensor: int, factor: int, axis: AxisRef, done: int) -> AxisRef | None:
+def available_prefix(
+    projection: ShardingProjection, tensor: int, factor: int, axis: AxisRef, done: int
+) -> AxisRef | None:
     """The largest prefix of `axis` by which a factor of a tensor can be split, behind others of size `done`.
 
     Replicated and unreduced axes are not to be had. What the factor has already is fine; to have more it must be open
     and without overflow, and the axis must divide it unless it is minor-most in its dim.
     """
-    row = table.rows[tensor]
-    if row.kept:
-        left = clear_of(axis, row.kept)
+    row = projection.rows[tensor]
+    if row.reserved:
+        left = clear_of(axis, row.reserved)
         if left is None:
             return None
         axis = left
-    own = table.cells[tensor][factor] or ()
+    own = projection.factor_axes[tensor][factor] or ()
     for mine in own:
         if mine[0] == axis[0] and mine.pre <= axis.pre and axis.next <= mine.next:
             return axis
     if not row.closed[factor] and factor not in row.overflow:
-        of_tensor = table.wiring.tensors[tensor]
+        of_tensor = projection.factor_map.tensors[tensor]
         if factor in of_tensor.minor:
             return axis
         size = of_tensor.sizes[factor]
@@ -190,12 +192,12 @@ def room(table: FactorTable, tensor: int, factor: int, axis: AxisRef, done: int)
     return own[-1] if own and is_prefix(own[-1], axis) else None
 
 
-def trim(table: FactorTable, axes: Refs, left_of: Callable[[AxisRef, int], AxisRef | None]) -> Refs:
+def trim(projection: ShardingProjection, axes: Refs, left_of: Callable[[AxisRef, int], AxisRef | None]) -> Refs:
     """Cut a list of axes at the first that is not whole in `left_of(axis, size of the axes before it)`."""
     done = 1
     for i, axis in enumerate(axes):
         left = left_of(axis, done)
-        if left is None or (table.conservative and table.is_piece(left)):
+        if left is None or (projection.conservative and projection.is_piece(left)):
             return axes[:i]
         if left != axis:
             return (*axes[:i], left)
@@ -212,7 +214,7 @@ def remainder(axes: Refs, taken: Refs) -> Refs:
     return (rest, *axes[len(taken) :])
 
 
-def spread_basic(table: FactorTable, wanted: dict[int, Refs]) -> set[int]:
+def spread_basic(projection: ShardingProjection, wanted: dict[int, Refs]) -> set[int]:
     """Spread along each factor what is left of its agreed axes when every tensor has had its say.
 
     Args:
@@ -223,22 +225,22 @@ def spread_basic(table: FactorTable, wanted: dict[int, Refs]) -> set[int]:
     """
     grown: set[int] = set()
     for factor, axes in wanted.items():
-        for tensor in _expanded(table, factor, axes):
+        for tensor in _expanded(projection, factor, axes):
             grown.add(tensor)
     return grown
 
 
-def _expanded(table: FactorTable, factor: int, wanted: Refs) -> list[int]:
-    tensors = range(len(table.rows))
+def _expanded(projection: ShardingProjection, factor: int, wanted: Refs) -> list[int]:
+    tensors = range(len(projection.rows))
     vetoes: list[int] = []
 
     def left_of(axis: AxisRef, done: int) -> AxisRef | None:
         left: AxisRef | None = axis
         for tensor in tensors:
-            cells = table.cells[tensor]
-            shorter = clear_of_factors(left, cells, table.rows[tensor], factor)
+            cells = projection.factor_axes[tensor]
+            shorter = clear_of_factors(left, cells, projection.rows[tensor], factor)
             if shorter is not None and cells[factor] is not None:
-                shorter = room(table, tensor, factor, shorter, done)
+                shorter = available_prefix(projection, tensor, factor, shorter, done)
             if shorter != left:
                 vetoes.append(tensor)
             left = shorter
@@ -246,8 +248,8 @@ def _expanded(table: FactorTable, factor: int, wanted: Refs) -> list[int]:
                 return None
         return left
 
-    axes = trim(table, wanted, left_of)
-    if table.note is not None:
+    axes = trim(projection, wanted, left_of)
+    if projection.note is not None:
         for tensor in dict.fromkeys(vetoes):
-            table.note(factor, remainder(wanted, axes), tensor)
-    return [tensor for tensor in tensors if table.expand(tensor, factor, axes)]
+            projection.note(factor, remainder(wanted, axes), tensor)
+    return [tensor for tensor in tensors if projection.expand(tensor, factor, axes)]

@@ -17,11 +17,11 @@ from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import INTO
 from autoshard.propagate.driver import Event
 from autoshard.propagate.edges import is_edge
-from autoshard.propagate.project import Wiring, wiring
-from autoshard.propagate.record import MANUAL_IN, Output, Place, PropagationRecord, Request
+from autoshard.propagate.mutable_ir import MutableValue, Operation
+from autoshard.propagate.projection import FactorMap, factor_map
+from autoshard.propagate.record import MANUAL_IN, Holder, Output, PropagationRecord, Request
 from autoshard.propagate.run import Log
 from autoshard.propagate.step import AddedAxes, PropagationStep
-from autoshard.propagate.work import Op, Val
 
 ASKED, STEP, FLOW, RETURNED, GROUP, CALL, RESHARD = "asked", "step", "flow", "returned", "group", "call", "reshard"
 
@@ -34,7 +34,7 @@ class AxisCause:
         how: ASKED by a person; by a STEP of an operator; along a data-FLOW edge; between an output and the value
             RETURNED there; with the other members of a GROUP; from the function that a CALL calls; by a RESHARD that
             lets the shardings of an operator fit together.
-        place, dim, axis: what it came to.
+        holder, dim, axis: what it came to.
         origin, origin_dim: where it came from; None if it was asked.
         asked: who asked, if somebody did.
         number: the position of the step in the log; None before and after spreading.
@@ -45,10 +45,10 @@ class AxisCause:
     """
 
     how: str
-    place: Place
+    holder: Holder
     dim: int
     axis: AxisRef
-    origin: Place | None = None
+    origin: Holder | None = None
     origin_dim: int | None = None
     asked: Request | None = None
     number: int | None = None
@@ -75,13 +75,13 @@ class AxisCause:
 
 
 class _Given(NamedTuple):
-    """Axes that a place got from another one."""
+    """Axes that a value or output got from another one."""
 
     number: int
     how: str
     dim: int
     axes: Refs
-    origin: Place
+    origin: Holder
     origin_dim: int
     # The latest step whose result at the origin counts.
     until: int
@@ -89,7 +89,7 @@ class _Given(NamedTuple):
     factor: int | None = None
 
 
-_AllGiven = dict[Place, list[_Given]]
+_AllGiven = dict[Holder, list[_Given]]
 
 
 class Lost(NamedTuple):
@@ -104,19 +104,19 @@ class AxisHistory:
     """Who gave which axes to whom.
 
     Args:
-        record: the three looks at the working copy that the log is of.
+        record: the three looks at the mutable module that the log is of.
         log: what was done between the second and the third.
     """
 
     def __init__(self, record: PropagationRecord, log: Log) -> None:
         self.record = record
         self.log = log
-        self._traced: dict[tuple[Place, int, int, AxisRef], list[AxisCause]] = {}
+        self._traced: dict[tuple[Holder, int, int, AxisRef], list[AxisCause]] = {}
 
     # -- tracing
 
-    def trace(self, value: Val | Output, dim: int, axis: AxisRef) -> list[AxisCause]:
-        """How an axis came to split a dim of a value of the finished working copy.
+    def trace(self, value: MutableValue | Output, dim: int, axis: AxisRef) -> list[AxisCause]:
+        """How an axis came to split a dim of a value of the finished module.
 
         An axis whose pieces came on several ways has a cause for each piece, major to minor.
         """
@@ -125,35 +125,35 @@ class AxisHistory:
             causes += self._after(value, dim, piece)
         return sorted(causes, key=lambda cause: cause.axis.pre)
 
-    def at(self, place: Place, dim: int, axis: AxisRef, number: int | None = None) -> list[AxisCause]:
-        """The same for a place as it was just before a step, or when spreading ended."""
+    def at(self, location: Holder, dim: int, axis: AxisRef, number: int | None = None) -> list[AxisCause]:
+        """The same for a value or output as it was just before a step, or when spreading ended."""
         given = self._given
-        return self._at(given, place, dim, axis, len(self.log.events) if number is None else number - 1)
+        return self._at(given, location, dim, axis, len(self.log.events) if number is None else number - 1)
 
-    def _kept(self, value: Val | Output) -> Place:
-        return value if isinstance(value, Output) else self.record.place_of(value)
+    def _kept(self, value: MutableValue | Output) -> Holder:
+        return value if isinstance(value, Output) else self.record.holder_of(value)
 
-    def _at(self, known: _AllGiven, place: Place, dim: int, axis: AxisRef, until: int) -> list[AxisCause]:
+    def _at(self, known: _AllGiven, location: Holder, dim: int, axis: AxisRef, until: int) -> list[AxisCause]:
         causes: list[AxisCause] = []
         left = [axis]
-        asked = self.record.start.get(place)
-        request = self.record.requests.get(place)
+        asked = self.record.start.get(location)
+        request = self.record.requests.get(location)
         if asked is not None and request is not None:
             axes = asked.dims[dim].axes
-            causes += [AxisCause(ASKED, place, dim, piece, asked=request) for piece in _overlaps(axes, left)]
+            causes += [AxisCause(ASKED, location, dim, piece, asked=request) for piece in _overlaps(axes, left)]
             left = _rest(left, axes)
-        for given in known.get(place, ()):
+        for given in known.get(location, ()):
             if not left:
                 break
             if given.dim == dim and given.number <= until:
                 for piece in _overlaps(given.axes, left):
-                    causes += self._through(known, given, place, piece)
+                    causes += self._through(known, given, location, piece)
                 left = _rest(left, given.axes)
-        return causes + self._manual(place, dim, left)
+        return causes + self._manual(location, dim, left)
 
-    def _manual(self, place: Place, dim: int, left: list[AxisRef]) -> list[AxisCause]:
+    def _manual(self, location: Holder, dim: int, left: list[AxisRef]) -> list[AxisCause]:
         """Manual axes of the operand of a manual computation; the argument inside, which stands for it, lacks them."""
-        flow = self.record.flows.get(place) if isinstance(place, Val) else None
+        flow = self.record.flows.get(location) if isinstance(location, MutableValue) else None
         if flow is None or flow.edge.crosses != INTO:
             return []
         parent, index = flow.op, flow.edge.targets[0].index
@@ -161,21 +161,21 @@ class AxisHistory:
         source = parent.origin.source if parent.origin is not None else None
         request = Request(MANUAL_IN, flow.owner, sharding, source, parent)
         manual = tuple(axis for axis in sharding.dims[dim].axes if axis.name in parent.attrs["manual_axes"])
-        return [AxisCause(ASKED, place, dim, piece, asked=request) for piece in _overlaps(manual, left)]
+        return [AxisCause(ASKED, location, dim, piece, asked=request) for piece in _overlaps(manual, left)]
 
-    def _through(self, known: _AllGiven, given: _Given, place: Place, axis: AxisRef) -> list[AxisCause]:
-        key = place, given.number, given.dim, axis
+    def _through(self, known: _AllGiven, given: _Given, location: Holder, axis: AxisRef) -> list[AxisCause]:
+        key = location, given.number, given.dim, axis
         causes = self._traced.get(key)
         if causes is None:
             before = self._at(known, given.origin, given.origin_dim, axis, given.until)
-            causes = self._traced[key] = [self._cause(given, place, one) for one in before]
+            causes = self._traced[key] = [self._cause(given, location, one) for one in before]
         return causes
 
-    def _cause(self, given: _Given, place: Place, before: AxisCause) -> AxisCause:
+    def _cause(self, given: _Given, location: Holder, before: AxisCause) -> AxisCause:
         number = given.number if given.number >= 0 else None
         return AxisCause(
             given.how,
-            place,
+            location,
             given.dim,
             before.axis,
             given.origin,
@@ -189,7 +189,7 @@ class AxisHistory:
 
     # -- after spreading
 
-    def _after(self, value: Val | Output, dim: int, axis: AxisRef) -> list[AxisCause]:
+    def _after(self, value: MutableValue | Output, dim: int, axis: AxisRef) -> list[AxisCause]:
         """An axis that a value has besides: by itself, from what its function returns, or to fit its operator.
 
         A value whose data-flow edge was given an operation by hand, without a sharding, keeps what it was asked.
@@ -207,36 +207,36 @@ class AxisHistory:
                 break
         return causes
 
-    def _later_origins(self, value: Val | Output, dim: int) -> Iterator[tuple[str, Place, int]]:
+    def _later_origins(self, value: MutableValue | Output, dim: int) -> Iterator[tuple[str, Holder, int]]:
         if isinstance(value, Output):
             returned = value.function.blocks[0].terminator.operands[value.index]
-            yield CALL, self.record.place_of(returned), dim
+            yield CALL, self.record.holder_of(returned), dim
             while (maker := returned.defining) is not None and maker.name == "Reshard":
                 # It is moved to where the result of a call was kept, whose function gives it otherwise.
                 returned = maker.operands[0]
-                yield CALL, self.record.place_of(returned), dim
+                yield CALL, self.record.holder_of(returned), dim
             return
         op = value.defining
         if op is None:
             return
-        kept = self.record.place_of(value)
-        if isinstance(kept, Val) and kept in self.record.flows and kept.defining is not None:
-            for source in (kept.defining.held or ())[:-1]:
+        kept = self.record.holder_of(value)
+        if isinstance(kept, MutableValue) and kept in self.record.flows and kept.defining is not None:
+            for source in (kept.defining.holders or ())[:-1]:
                 yield CALL, source, dim
-        if op.held is None:
+        if op.holders is None:
             return
-        same, others = _meeting(self._rule_of(op), op.held.index(value) if value in op.held else None, dim)
+        same, others = _meeting(self._rule_of(op), op.holders.index(value) if value in op.holders else None, dim)
         for tensor, of_dim in (*same, *others):
-            yield RESHARD, op.held[tensor], of_dim
+            yield RESHARD, op.holders[tensor], of_dim
 
-    def _rule_of(self, op: Op) -> Rule | None:
+    def _rule_of(self, op: Operation) -> Rule | None:
         return self._rules.get(op)
 
     @cached_property
-    def _rules(self) -> dict[Op, Rule | None]:
-        return {op: info.used for op, info in self.record.ops}
+    def _rules(self) -> dict[Operation, Rule | None]:
+        return {op: op_class.used for op, op_class in self.record.ops}
 
-    def lost(self, value: Val | Output, now: Sharding | None) -> list[Lost]:
+    def lost(self, value: MutableValue | Output, now: Sharding | None) -> list[Lost]:
         """The axes that spreading gave to a value and that passes took away again."""
         before = self.record.end.get(self._kept(value))
         if before is None or before is now:
@@ -253,77 +253,77 @@ class AxisHistory:
 
     @cached_property
     def _given(self) -> _AllGiven:
-        """What each place got. Each gift is traced on the way, so that no chain is followed far, however long it is."""
+        """What each value and output got, traced on the way, so that no chain is followed far, however long it is."""
         found: _AllGiven = {}
-        for place, given in self._all_given():
-            found.setdefault(place, []).append(given)
+        for location, given in self._all_given():
+            found.setdefault(location, []).append(given)
             for axis in given.axes:
-                self._through(found, given, place, axis)
+                self._through(found, given, location, axis)
         return found
 
-    def _all_given(self) -> Iterator[tuple[Place, _Given]]:
+    def _all_given(self) -> Iterator[tuple[Holder, _Given]]:
         yield from self._in_groups_at_start()
         for number, event in enumerate(self.log.events):
-            places = self.places_of(event)
-            of_rule = wiring(rule_of(event.step))
-            for placed in event.step.placed:
-                given = _given(number, event, placed, places, of_rule)
+            holders = self.holders_of(event)
+            of_rule = factor_map(rule_of(event.step))
+            for placed in event.step.added:
+                given = _given(number, event, placed, holders, of_rule)
                 if given is not None:
-                    yield places[placed.tensor], given
+                    yield holders[placed.tensor], given
             for tensor, sharding in event.step.changes:
-                yield from self._in_group(number, places, tensor, sharding)
+                yield from self._in_group(number, holders, tensor, sharding)
 
-    def _in_groups_at_start(self) -> Iterator[tuple[Place, _Given]]:
+    def _in_groups_at_start(self) -> Iterator[tuple[Holder, _Given]]:
         """Members of a group start with what one of them has."""
         for value, (_, members) in self.record.groups.items():
-            place = self.record.place_of(value)
+            location = self.record.holder_of(value)
             for member in members:
-                origin = self.record.place_of(member)
+                origin = self.record.holder_of(member)
                 sharding = self.record.start.get(origin)
-                if origin is not place and sharding is not None:
+                if origin is not location and sharding is not None:
                     for dim, spec in enumerate(sharding.dims):
                         if spec.axes:
-                            yield place, _Given(-1, GROUP, dim, spec.axes, origin, dim, -1)
+                            yield location, _Given(-1, GROUP, dim, spec.axes, origin, dim, -1)
 
     def _in_group(
-        self, number: int, places: list[Place], tensor: int, sharding: Sharding
-    ) -> Iterator[tuple[Place, _Given]]:
+        self, number: int, holders: list[Holder], tensor: int, sharding: Sharding
+    ) -> Iterator[tuple[Holder, _Given]]:
         """What changes for a member of a group changes for all; of an output, for those of the returned value."""
-        origin = places[tensor]
-        value = places[0] if isinstance(origin, Output) else origin
+        origin = holders[tensor]
+        value = holders[0] if isinstance(origin, Output) else origin
         for member in self._mates.get(value, ()):
             for dim, spec in enumerate(sharding.dims):
                 if spec.axes and member is not origin:
                     yield member, _Given(number, GROUP, dim, spec.axes, origin, dim, number)
 
-    def places_of(self, event: Event) -> list[Place]:
+    def holders_of(self, event: Event) -> list[Holder]:
         """The places that a step was on, by the positions of its tensors."""
         if event.output is not None:
             output = Output(event.op, event.output)
             return [self.record.returned[output], output]
-        return list(event.op.held or ())
+        return list(event.op.holders or ())
 
     @cached_property
-    def _mates(self) -> dict[Place, list[Place]]:
-        """The places of the members of a group, by the place of each."""
+    def _mates(self) -> dict[Holder, list[Holder]]:
+        """The members of a group, by each of them."""
         record = self.record
         return {
-            record.place_of(value): [record.place_of(member) for member in members]
+            record.holder_of(value): [record.holder_of(member) for member in members]
             for value, (_, members) in record.groups.items()
         }
 
 
 def rule_of(step: PropagationStep) -> Rule:
     """The rule that a step went by."""
-    return step._asked[0]
+    return step._inputs[0]
 
 
-def dim_of(of_rule: Wiring, tensor: int, factor: int) -> int | None:
+def dim_of(of_rule: FactorMap, tensor: int, factor: int) -> int | None:
     """The dim of a tensor that a factor of the rule lies in."""
     return next((dim for dim, factors in enumerate(of_rule.tensors[tensor].dims) if factor in factors), None)
 
 
-def _given(number: int, event: Event, placed: AddedAxes, places: list[Place], of_rule: Wiring) -> _Given | None:
+def _given(number: int, event: Event, placed: AddedAxes, holders: list[Holder], of_rule: FactorMap) -> _Given | None:
     into = dim_of(of_rule, placed.tensor, placed.factor)
     out_of = dim_of(of_rule, placed.source, placed.factor)
     if into is None or out_of is None:
@@ -334,14 +334,14 @@ def _given(number: int, event: Event, placed: AddedAxes, places: list[Place], of
     elif is_edge(event.op.operator):
         how = FLOW
     tensors = placed.source, placed.tensor
-    return _Given(number, how, into, placed.axes, places[placed.source], out_of, number - 1, tensors, placed.factor)
+    return _Given(number, how, into, placed.axes, holders[placed.source], out_of, number - 1, tensors, placed.factor)
 
 
 def _meeting(rule: Rule | None, tensor: int | None, dim: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """The (tensor, dim) that share a factor with a dim of an operator's tensor, and all others."""
     if rule is None or tensor is None:
         return [], []
-    of_rule = wiring(rule)
+    of_rule = factor_map(rule)
     wanted = set(of_rule.tensors[tensor].dims[dim])
     same: list[tuple[int, int]] = []
     others: list[tuple[int, int]] = []
@@ -391,9 +391,9 @@ def _ends(piece: AxisRef, other: AxisRef) -> list[AxisRef]:
 UNEVEN, PIECES, MOVED = "uneven", "pieces", "moved"
 
 
-def _why_lost(value: Val | Output, dim: int, before: Sharding) -> str:
+def _why_lost(value: MutableValue | Output, dim: int, before: Sharding) -> str:
     """UNEVEN parts at a boundary, PIECES of axes at main's inputs and outputs, or MOVED to fit an operator."""
-    maker = value.defining if isinstance(value, Val) else None
+    maker = value.defining if isinstance(value, MutableValue) else None
     if maker is not None and maker.name not in ("Call", "ManualComputation"):
         return MOVED
     if any(axis.size != before.mesh.sizes[axis.name] for axis in before.dims[dim].axes):
@@ -402,7 +402,7 @@ def _why_lost(value: Val | Output, dim: int, before: Sharding) -> str:
     return UNEVEN
 
 
-def _size(value: Val | Output, dim: int) -> int:
+def _size(value: MutableValue | Output, dim: int) -> int:
     if isinstance(value, Output):
         value = value.function.blocks[0].terminator.operands[value.index]
     return value.type.shape[dim]

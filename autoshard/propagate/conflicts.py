@@ -14,11 +14,11 @@ from autoshard.layout.layout import Refs
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import Operator
 from autoshard.propagate.causes import AxisHistory, dim_of, rule_of
-from autoshard.propagate.infos import identity
-from autoshard.propagate.project import Wiring, to_factors, wiring
-from autoshard.propagate.record import Place
-from autoshard.propagate.step import Clash, PropagationStep, Shardings, flags_of, step_of
-from autoshard.propagate.work import Op
+from autoshard.propagate.mutable_ir import Operation
+from autoshard.propagate.op_classes import identity
+from autoshard.propagate.projection import FactorMap, factor_map, to_factors
+from autoshard.propagate.record import Holder
+from autoshard.propagate.step import PropagationStep, Shardings, StepConflict, flags_of, step_of
 
 # Why axes did not spread.
 DISAGREE = "disagree"  # the other side has other axes on the very same dim
@@ -42,7 +42,7 @@ RESULT = "result"  # the result did not take them, so that operands of an elemen
 class Side:
     """Axes of a dim of a value. `dim` is None for axes that no dim has."""
 
-    place: Place
+    holder: Holder
     dim: int | None
     axes: Refs
 
@@ -63,7 +63,7 @@ class AxisConflict:
         priority: the user priority of the round.
     """
 
-    op: Op
+    op: Operation
     wanted: Side
     into: Side
     against: Side
@@ -84,7 +84,7 @@ def conflicts(history: AxisHistory) -> list[AxisConflict]:
 
 
 def _key(conflict: AxisConflict) -> tuple:
-    return conflict.op, conflict.wanted.place, conflict.wanted.dim, conflict.into.place, conflict.into.dim
+    return conflict.op, conflict.wanted.holder, conflict.wanted.dim, conflict.into.holder, conflict.into.dim
 
 
 def _in_log(history: AxisHistory, at_end: dict[tuple, AxisConflict]) -> Iterator[AxisConflict]:
@@ -93,91 +93,91 @@ def _in_log(history: AxisHistory, at_end: dict[tuple, AxisConflict]) -> Iterator
     Axes that waited for their priority are told here in any case: at the end they just are where they waited for.
     """
     for number, event in enumerate(history.log.events):
-        if event.step.clashes:
-            scene = _Scene(history, event.op, history.places_of(event), event.step, number)
-            for clash in event.step.clashes:
-                conflict = scene.conflict(clash, left=False)
+        if event.step.conflicts:
+            scene = _StepLocation(history, event.op, history.holders_of(event), event.step, number)
+            for found in event.step.conflicts:
+                conflict = scene.conflict(found, left=False)
                 left = _key(conflict) in at_end
                 if not left or conflict.decided or conflict.why == WAITING:
-                    yield scene.conflict(clash, left=left)
+                    yield scene.conflict(found, left=left)
 
 
 def _at_end(history: AxisHistory) -> Iterator[AxisConflict]:
-    for op, places, done in _once_more(history):
-        if done.clashes:
-            scene = _Scene(history, op, places, done, None)
-            for clash in done.clashes:
-                yield scene.conflict(clash, left=True)
+    for op, holders, done in _once_more(history):
+        if done.conflicts:
+            scene = _StepLocation(history, op, holders, done, None)
+            for found in done.conflicts:
+                yield scene.conflict(found, left=True)
 
 
-def _once_more(history: AxisHistory) -> Iterator[tuple[Op, list[Place], PropagationStep]]:
+def _once_more(history: AxisHistory) -> Iterator[tuple[Operation, list[Holder], PropagationStep]]:
     """One more step of each op, and of each output of main with the value returned there, on what all ended with."""
     record = history.record
-    for op, info in record.ops:
-        memo = info.now_shared or info.now
-        if memo is not None and info.used is not None and op.held:
-            shardings: Shardings = tuple(record.end.get(value, value.sharding) for value in op.held)
+    for op, op_class in record.ops:
+        memo = op_class.memo_shared or op_class.memo
+        if memo is not None and op_class.used is not None and op.holders:
+            shardings: Shardings = tuple(record.end.get(value, value.sharding) for value in op.holders)
             last = shardings[-1]
-            if info.view is not None and last is not None:
-                shardings = (*shardings[:-1], info.view[0](last))
-            yield op, list(op.held), step_of(info.used, shardings, memo.flags)
+            if op_class.view is not None and last is not None:
+                shardings = (*shardings[:-1], op_class.view[0](last))
+            yield op, list(op.holders), step_of(op_class.used, shardings, memo.flags)
     for output, value in record.returned.items():
         shardings = record.end.get(value), record.end.get(output)
         if value.is_tensor:
             yield output.function, [value, output], step_of(identity(value.type.shape), shardings, flags_of())
 
 
-class _Scene:
+class _StepLocation:
     """A step and the places that it was on."""
 
     def __init__(
-        self, history: AxisHistory, op: Op, places: list[Place], step: PropagationStep, number: int | None
+        self, history: AxisHistory, op: Operation, holders: list[Holder], step: PropagationStep, number: int | None
     ) -> None:
         self.history = history
         self.op = op
-        self.places = places
-        self.wired: Wiring = wiring(rule_of(step))
-        self.shardings: Shardings = step._asked[1]
+        self.holders = holders
+        self.factor_map: FactorMap = factor_map(rule_of(step))
+        self.shardings: Shardings = step._inputs[1]
         self.number = number
 
-    def conflict(self, clash: Clash, left: bool) -> AxisConflict:
+    def conflict(self, found: StepConflict, left: bool) -> AxisConflict:
         priority = 0 if self.number is None else self.history.log.events[self.number].priority
         return AxisConflict(
             self.op,
-            self.side(clash.tensor, clash.factor, clash.axes),
-            self.side(clash.other_tensor, clash.factor, ()),
-            self.side(clash.other_tensor, clash.other_factor, clash.other_axes),
-            clash.decided,
-            self.why(clash),
+            self.side(found.tensor, found.factor, found.axes),
+            self.side(found.other_tensor, found.factor, ()),
+            self.side(found.other_tensor, found.other_factor, found.other_axes),
+            found.decided,
+            self.why(found),
             self.number,
             left,
             priority,
         )
 
     def side(self, tensor: int, factor: int | None, axes: Refs) -> Side:
-        dim = None if factor is None else dim_of(self.wired, tensor, factor)
-        return Side(self.places[tensor], dim, axes)
+        dim = None if factor is None else dim_of(self.factor_map, tensor, factor)
+        return Side(self.holders[tensor], dim, axes)
 
-    def why(self, clash: Clash) -> str:
-        sharding = self.shardings[clash.other_tensor]
-        if clash.other_factor is None:
-            return self.kept_for(clash, sharding)
-        if clash.other_factor != clash.factor:
-            if not clash.other_axes:
+    def why(self, found: StepConflict) -> str:
+        sharding = self.shardings[found.other_tensor]
+        if found.other_factor is None:
+            return self.reserved_for(found, sharding)
+        if found.other_factor != found.factor:
+            if not found.other_axes:
                 return HIDDEN
-            return self.preferred(clash) if clash.decided else TAKEN
-        if clash.other_axes and not _continues(clash.axes, clash.other_axes) and self.has(clash):
+            return self.preferred(found) if found.decided else TAKEN
+        if found.other_axes and not _continues(found.axes, found.other_axes) and self.has(found):
             return DISAGREE
-        return self.no_room(clash, sharding)
+        return self.no_room(found, sharding)
 
-    def has(self, clash: Clash) -> bool:
+    def has(self, found: StepConflict) -> bool:
         """Whether the other tensor had these axes on the factor before the step: then both sides ask for something."""
-        row = to_factors(self.wired.tensors[clash.other_tensor], self.shardings[clash.other_tensor])
-        return bool(row.axes[clash.factor]) and clash.tensor != clash.other_tensor
+        row = to_factors(self.factor_map.tensors[found.other_tensor], self.shardings[found.other_tensor])
+        return bool(row.axes[found.factor]) and found.tensor != found.other_tensor
 
-    def kept_for(self, clash: Clash, sharding: Sharding | None) -> str:
-        asked = self.history.record.start.get(self.places[clash.other_tensor])
-        axis = clash.axes[0]
+    def reserved_for(self, found: StepConflict, sharding: Sharding | None) -> str:
+        asked = self.history.record.start.get(self.holders[found.other_tensor])
+        axis = found.axes[0]
         if sharding is not None and any(axis.overlaps(other) for other in sharding.unreduced):
             return UNREDUCED
         if asked is not None and any(axis.overlaps(other) for other in asked.replicated):
@@ -185,38 +185,38 @@ class _Scene:
         later = [ref for dim in asked.dims if dim.priority for ref in dim.axes] if asked is not None else []
         return WAITING if any(axis.overlaps(other) for other in later) else REPLICATED
 
-    def preferred(self, clash: Clash) -> str:
+    def preferred(self, found: StepConflict) -> str:
         """Why the other factor was served first."""
-        mine, theirs = self.size(clash.factor), self.size(clash.other_factor or 0)
+        mine, theirs = self.size(found.factor), self.size(found.other_factor or 0)
         if theirs > mine:
             return LARGER
         spread = self.op.operator.spread if isinstance(self.op.operator, Operator) else ""
-        more = math.prod(axis.size for axis in clash.other_axes) > math.prod(axis.size for axis in clash.axes)
+        more = math.prod(axis.size for axis in found.other_axes) > math.prod(axis.size for axis in found.axes)
         return PARTS if spread == "pointwise" and more else ORDER
 
     def size(self, factor: int) -> int:
         """Elements of the largest tensor that asks for axes on a factor."""
         sizes = [0]
-        for of_tensor, sharding in zip(self.wired.tensors, self.shardings, strict=True):
+        for of_tensor, sharding in zip(self.factor_map.tensors, self.shardings, strict=True):
             if to_factors(of_tensor, sharding).axes[factor]:
-                sizes.append(math.prod(self.wired.sizes[one] for dim in of_tensor.dims for one in dim))
+                sizes.append(math.prod(self.factor_map.sizes[one] for dim in of_tensor.dims for one in dim))
         return max(sizes)
 
-    def no_room(self, clash: Clash, sharding: Sharding | None) -> str:
-        of_tensor = self.wired.tensors[clash.other_tensor]
-        dim = dim_of(self.wired, clash.other_tensor, clash.factor)
+    def no_room(self, found: StepConflict, sharding: Sharding | None) -> str:
+        of_tensor = self.factor_map.tensors[found.other_tensor]
+        dim = dim_of(self.factor_map, found.other_tensor, found.factor)
         if sharding is not None and dim is not None and sharding.dims[dim].closed:
-            asked = self.history.record.start.get(self.places[clash.other_tensor])
+            asked = self.history.record.start.get(self.holders[found.other_tensor])
             waits = asked is not None and not asked.dims[dim].closed and bool(asked.dims[dim].priority)
             return LATER if waits and self.number is not None else CLOSED
         row = to_factors(of_tensor, sharding)
-        if clash.factor in row.overflow or row.closed[clash.factor]:
+        if found.factor in row.overflow or row.closed[found.factor]:
             return STRIDE
-        own = math.prod(axis.size for axis in row.axes[clash.factor] or ())
-        if clash.factor not in of_tensor.minor and of_tensor.sizes[clash.factor] // own % clash.axes[0].size:
+        own = math.prod(axis.size for axis in row.axes[found.factor] or ())
+        if found.factor not in of_tensor.minor and of_tensor.sizes[found.factor] // own % found.axes[0].size:
             return UNEVEN
         mesh = sharding.mesh if sharding is not None else None
-        if mesh is not None and clash.axes[0].size != mesh.sizes.get(clash.axes[0].name):
+        if mesh is not None and found.axes[0].size != mesh.sizes.get(found.axes[0].name):
             return PIECE
         return RESULT
 

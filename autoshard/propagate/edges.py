@@ -12,17 +12,17 @@ from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import Edge, data_flow_edge, func_data_flow_edge
 from autoshard.ops.registry import Operator
 from autoshard.propagate.function_edges import function_sources
-from autoshard.propagate.values import edge_of_target, edge_op, get_sharding, set_held, store_outer
-from autoshard.propagate.work import Op, Val, Work, find
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation, find
+from autoshard.propagate.values import edge_of_target, edge_op, get_sharding, set_holder, store_outer
 from autoshard.util.errors import GraphError
 
 
-def add_edges(work: Work) -> None:
+def add_edges(module: MutableModule) -> None:
     """Put a DataFlowEdge op behind each owner of an edge; all uses of the owner become uses of it.
 
     It takes over the owner's sharding. Tokens have none and get no op.
     """
-    for op in find(work.module, _has_edges):
+    for op in find(module.op, _has_edges):
         for edges in (op.links.entering, op.links.leaving):
             _add(op.at(edge.targets[0]) for edge in reversed(edges))
 
@@ -31,16 +31,16 @@ def _has_edges(operator: Operator) -> bool:
     return operator.edges is not None
 
 
-def _add(owners: Iterable[Val]) -> None:
+def _add(owners: Iterable[MutableValue]) -> None:
     for owner in owners:
         if owner.is_tensor and edge_op(owner) is None:
             sharding = get_sharding(owner)
-            edge = insert_after(owner, Op(data_flow_edge, [owner], [owner.type], {"sharding": sharding}))
+            edge = insert_after(owner, Operation(data_flow_edge, [owner], [owner.type], {"sharding": sharding}))
             edge.results[0].sharding = sharding
             owner.replace_by(edge.results[0], keep=[edge])
 
 
-def insert_after(value: Val, op: Op) -> Op:
+def insert_after(value: MutableValue, op: Operation) -> Operation:
     """Put an op right behind where the value comes from."""
     defining = value.defining
     if defining is not None:
@@ -50,21 +50,21 @@ def insert_after(value: Val, op: Op) -> Op:
     return block.insert(op, block.first)  # type: ignore[union-attr]
 
 
-def sink_edges(work: Work) -> None:
+def sink_edges(module: MutableModule) -> None:
     """Give the shardings of the DataFlowEdge ops to the owners of the edges, and remove the ops.
 
     If one of the owners that are results (or arguments) of an op has a sharding, those without get an open one.
     """
-    for op in find(work.module, _has_edges):
+    for op in find(module.op, _has_edges):
         for edges in (op.links.entering, op.links.leaving):
             _give([op.at(edge.targets[0]) for edge in edges])
         store_outer(op)
-    for op in find(work.module, lambda operator: operator is data_flow_edge):
+    for op in find(module.op, lambda operator: operator is data_flow_edge):
         op.results[0].replace_by(op.operands[0])
         op.erase()
 
 
-def _give(owners: Sequence[Val]) -> None:
+def _give(owners: Sequence[MutableValue]) -> None:
     ops = [edge_op(owner) for owner in owners]
     known = [op.results[0].sharding for op in ops if op is not None and op.results[0].sharding is not None]
     if not known:
@@ -72,10 +72,10 @@ def _give(owners: Sequence[Val]) -> None:
     for owner, op in zip(owners, ops, strict=True):
         sharding = None if op is None else op.results[0].sharding
         rank = len(owner.type.shape)
-        set_held(owner, sharding or Sharding.open(known[0].mesh, rank, known[0].mesh_name))
+        set_holder(owner, sharding or Sharding.open(known[0].mesh, rank, known[0].mesh_name))
 
 
-def of_edge_op(op: Op) -> tuple[Op, Edge]:
+def of_edge_op(op: Operation) -> tuple[Operation, Edge]:
     """The edge that a DataFlowEdge op stands for, and the op that has the edge.
 
     Raises:
@@ -96,15 +96,15 @@ def is_edge(operator: Operator) -> bool:
     return operator is data_flow_edge or operator is func_data_flow_edge
 
 
-def sources(op: Op) -> list[Val]:
+def sources(op: Operation) -> list[MutableValue]:
     """The values that flow into the edge of a DataFlowEdge or FuncDataFlowEdge op."""
     if op.operator is func_data_flow_edge:
         return function_sources(op)
     parent, edge = of_edge_op(op)
-    return [parent.at(spot) for spot in edge.sources]
+    return [parent.at(location) for location in edge.sources]
 
 
-def other_targets(op: Op) -> list[Val]:
+def other_targets(op: Operation) -> list[MutableValue]:
     """The values beside the owner that the edge of a DataFlowEdge op leads to."""
     parent, edge = of_edge_op(op)
-    return [parent.at(spot) for spot in edge.targets[1:]]
+    return [parent.at(location) for location in edge.targets[1:]]

@@ -11,11 +11,11 @@ from itertools import chain
 from operator import attrgetter
 
 from autoshard.ops.control import call, func_data_flow_edge
-from autoshard.propagate.work import Op, Use, Val
+from autoshard.propagate.mutable_ir import MutableValue, Operation, Use
 from autoshard.util.errors import GraphError
 
 
-def function_sources(edge: Op) -> list[Val]:
+def function_sources(edge: Operation) -> list[MutableValue]:
     """The values that flow into the edge of a FuncDataFlowEdge op.
 
     Raises:
@@ -32,7 +32,7 @@ def function_sources(edge: Op) -> list[Val]:
     return [_callee(maker).blocks[0].terminator.operands[value.index]]
 
 
-def users_across(use: Use) -> Iterator[Op]:
+def users_across(use: Use) -> Iterator[Operation]:
     """The ops in other functions that use the value: an operand of a call, or one that a function returns."""
     user, index = use
     if user.operator is call:
@@ -42,7 +42,7 @@ def users_across(use: Use) -> Iterator[Op]:
     return (op for target in targets for op, _ in target.users if op.operator is func_data_flow_edge)
 
 
-def _function_of(op: Op) -> Op:
+def _function_of(op: Operation) -> Operation:
     parent = op.parent_op
     while parent is not None and parent.operator.name != "Function":
         parent = parent.parent_op
@@ -50,31 +50,31 @@ def _function_of(op: Op) -> Op:
     return parent
 
 
-def _module_of(op: Op) -> Op:
+def _module_of(op: Operation) -> Operation:
     module = _function_of(op).parent_op
     assert module is not None
     return module
 
 
-def _calls(function: Op) -> list[Op]:
+def _calls(function: Operation) -> list[Operation]:
     """The calls of a function, in the order in which MLIR lists the uses of a symbol.
 
     Caller by caller, the calls in a block come before those inside its operations, the last of which comes first.
     """
     module = function.parent_op
     assert module is not None
-    found: list[Op] = []
+    found: list[Operation] = []
     for caller in module.blocks[0]:
         blocks = list(caller.blocks)
         while blocks:
             block = blocks.pop()
-            for op in sorted(chain.from_iterable(block.rare.values()), key=attrgetter("place")):
+            for op in sorted(chain.from_iterable(block.rare.values()), key=attrgetter("order")):
                 if op.operator is call and op.attrs["callee"] == function.attrs["name"]:
                     found.append(op)
                 blocks.extend(op.blocks)
     return found
 
 
-def _callee(of: Op) -> Op:
+def _callee(of: Operation) -> Operation:
     name = of.attrs["callee"]
     return next(function for function in _module_of(of).blocks[0] if function.attrs["name"] == name)

@@ -8,13 +8,13 @@ from autoshard.layout.sdy_text import show_sharding
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.control import sharding_constraint, sharding_group
 from autoshard.propagate.edges import insert_after
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation, find
 from autoshard.propagate.values import get_sharding, set_sharding
-from autoshard.propagate.work import Op, Val, Work, find
 from autoshard.util.errors import GraphError
 
 
 class ShardingGroups:
-    """The groups of a working copy.
+    """The groups of a mutable module.
 
     Attributes:
         members: group -> its values.
@@ -25,15 +25,15 @@ class ShardingGroups:
         GraphError: a value is in two groups.
     """
 
-    def __init__(self, work: Work) -> None:
-        self.members: dict[int, list[Val]] = {}
-        self.of: dict[Val, list[Val]] = {}
+    def __init__(self, module: MutableModule) -> None:
+        self.members: dict[int, list[MutableValue]] = {}
+        self.of: dict[MutableValue, list[MutableValue]] = {}
         self.warnings: list[str] = []
-        self._group: dict[Val, int] = {}
-        for op in find(work.module, lambda operator: operator is sharding_group):
+        self._group: dict[MutableValue, int] = {}
+        for op in find(module.op, lambda operator: operator is sharding_group):
             self._add(op.operands[0], op.attrs["group"])
 
-    def _add(self, value: Val, group: int) -> None:
+    def _add(self, value: MutableValue, group: int) -> None:
         known = self._group.setdefault(value, group)
         if known != group:
             raise GraphError(f"{value.type} is in the sharding groups {known} and {group}; a value can be in one only")
@@ -57,10 +57,10 @@ class ShardingGroups:
                 for value in values:
                     set_sharding(value, known[0])
 
-    def _part(self, values: list[Val], sharding: Sharding) -> None:
+    def _part(self, values: list[MutableValue], sharding: Sharding) -> None:
         for i, value in enumerate(values):
             plain = Sharding.open(sharding.mesh, len(value.type.shape), sharding.mesh_name)
-            made = insert_after(value, Op(sharding_constraint, [value], [value.type], {"sharding": plain}))
+            made = insert_after(value, Operation(sharding_constraint, [value], [value.type], {"sharding": plain}))
             values[i] = made.results[0]
             values[i].sharding = plain
             value.replace_by(values[i], keep=[made])
@@ -68,7 +68,7 @@ class ShardingGroups:
             self.of[values[i]] = values
 
 
-def _known(values: list[Val]) -> list[Sharding]:
+def _known(values: list[MutableValue]) -> list[Sharding]:
     """The different shardings of the members, those that ask nothing left out; a single member's in any case."""
     shardings: Iterable[Sharding | None] = map(get_sharding, values)
     if len(values) == 1:

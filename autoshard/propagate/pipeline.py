@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoshard.propagate.edges import add_edges, sink_edges
-from autoshard.propagate.passes.boundaries import even_boundaries, whole_axes_at_main
+from autoshard.propagate.mutable_ir import MutableModule
+from autoshard.propagate.passes.boundaries import even_boundaries, full_axes_at_main
 from autoshard.propagate.passes.calls_in import flatten_calls, import_calls, results_to_calls
 from autoshard.propagate.passes.calls_out import (
     export_named_computations,
@@ -26,9 +27,8 @@ from autoshard.propagate.passes.meshes import close_shardings, lift_meshes, remo
 from autoshard.propagate.passes.reshards import insert_reshards
 from autoshard.propagate.passes.unreduced import cancel_sums
 from autoshard.propagate.run import Log, Options, propagate
-from autoshard.propagate.work import Work
 
-Pass = Callable[[Work], None]
+Pass = Callable[[MutableModule], None]
 _DEFAULT = Options()
 
 IMPORT: tuple[Pass, ...] = (
@@ -59,7 +59,7 @@ EXPORT: tuple[Pass, ...] = (
     drop_groups,
     constraints_to_reshards,
     even_boundaries,
-    whole_axes_at_main,
+    full_axes_at_main,
     close_shardings,
     insert_reshards,
     cancel_sums,
@@ -67,7 +67,7 @@ EXPORT: tuple[Pass, ...] = (
 )
 
 
-def run_pipeline(work: Work, options: Options = _DEFAULT) -> Log:
+def run_pipeline(module: MutableModule, options: Options = _DEFAULT) -> Log:
     """Import, propagate, export, in place.
 
     Afterwards constants stand for `sdy.constant` in text, as splitting leaves them, and operations that have neither
@@ -77,8 +77,8 @@ def run_pipeline(work: Work, options: Options = _DEFAULT) -> Log:
         ShardingError, GraphError: a module that the passes cannot take; each says which.
     """
     for one in IMPORT:
-        one(work)
-    log = propagate(work, options)
+        one(module)
+    log = propagate(module, options)
     for one in EXPORT:
-        one(work)
+        one(module)
     return log

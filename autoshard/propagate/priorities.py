@@ -12,23 +12,23 @@ from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, Mesh
 from autoshard.layout.sharding import CLOSED, Sharding
 from autoshard.ops.control import function
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation, is_rare
 from autoshard.propagate.values import edge_op, set_sharding
-from autoshard.propagate.work import Op, Val, Work, is_rare
 
 
 @dataclass(frozen=True, eq=False)
 class ShardingLocation:
     """Where a sharding stands: a value, or output `output` of a Function op."""
 
-    at: Val | Op
+    at: MutableValue | Operation
     output: int = 0
 
     @property
     def sharding(self) -> Sharding | None:
-        return self.at.sharding if isinstance(self.at, Val) else self.at.attrs["outputs"][self.output]
+        return self.at.sharding if isinstance(self.at, MutableValue) else self.at.attrs["outputs"][self.output]
 
     def set(self, sharding: Sharding) -> None:
-        if isinstance(self.at, Val):
+        if isinstance(self.at, MutableValue):
             set_sharding(self.at, sharding)
         else:
             self.at.attrs["outputs"][self.output] = sharding
@@ -38,7 +38,7 @@ class ShardingLocation:
 Waiting = dict[int, list[tuple[ShardingLocation, Sharding]]]
 
 
-def hold_back(work: Work) -> Waiting:
+def start_with_priority_0(module: MutableModule) -> Waiting:
     """Start with priority 0: take back all dims of other priorities, and tell which wait for which round.
 
     Owners of data-flow edges that have an op are left alone, the op counts.
@@ -46,32 +46,32 @@ def hold_back(work: Work) -> Waiting:
     waiting: Waiting = {}
     # Distinct shardings are few.
     known: dict[Sharding | None, tuple[Sharding, tuple[int, ...]] | None] = {None: None}
-    for place in _places(work):
-        sharding = place.sharding
+    for location in _places(module):
+        sharding = location.sharding
         if sharding is not None and sharding not in known:
             priorities = tuple(dict.fromkeys(dim.priority for dim in sharding.dims if dim.priority))
-            first = _held_back(sharding)
+            first = _without_priorities(sharding)
             known[sharding] = (first, priorities) if priorities or first is not sharding else None
         found = known[sharding]
         if sharding is None or found is None:
             continue
         for priority in found[1]:
-            waiting.setdefault(priority, []).append((place, sharding))
+            waiting.setdefault(priority, []).append((location, sharding))
         if found[0] is not sharding:
-            place.set(found[0])
+            location.set(found[0])
     return dict(sorted(waiting.items()))
 
 
-def release(places: Iterable[tuple[ShardingLocation, Sharding]], priority: int) -> None:
+def release(locations: Iterable[tuple[ShardingLocation, Sharding]], priority: int) -> None:
     """Give the dims of that priority back what people asked of them."""
-    for place, asked in places:
-        now = place.sharding
+    for location, asked in locations:
+        now = location.sharding
         if now is not None:
-            place.set(_released(now, asked, priority))
+            location.set(_released(now, asked, priority))
 
 
-def _places(work: Work) -> Iterable[ShardingLocation]:
-    for op in work.module.walk():
+def _places(module: MutableModule) -> Iterable[ShardingLocation]:
+    for op in module.op.walk():
         if not is_rare(op.operator):
             for value in op.results:
                 if value.sharding is not None:
@@ -86,7 +86,7 @@ def _places(work: Work) -> Iterable[ShardingLocation]:
             yield from (ShardingLocation(value) for value in op.results if value.sharding is not None)
 
 
-def _held_back(sharding: Sharding) -> Sharding:
+def _without_priorities(sharding: Sharding) -> Sharding:
     if all(dim.priority is None for dim in sharding.dims):
         return sharding
     later = [ref for dim in sharding.dims if dim.priority for ref in dim.axes]

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoshard.propagate.driver import Event, Spreader
-from autoshard.propagate.infos import Infos
+from autoshard.propagate.driver import Event, PropagationDriver
 from autoshard.propagate.levels import ANY, ORDER, Level, Mode
-from autoshard.propagate.priorities import hold_back, release
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation
+from autoshard.propagate.op_classes import OpClasses
+from autoshard.propagate.priorities import release, start_with_priority_0
 from autoshard.propagate.values import store
-from autoshard.propagate.work import Op, Val, Work
 from autoshard.util.errors import ContextError
 
 STRATEGIES = {"basic": (False,), "aggressive": (True,), "basic-then-aggressive": (False, True)}
@@ -63,35 +63,35 @@ class Log:
     """
 
     events: tuple[Event, ...]
-    without_rule: tuple[Op, ...]
-    groups: dict[int, list[Val]]
+    without_rule: tuple[Operation, ...]
+    groups: dict[int, list[MutableValue]]
     warnings: tuple[str, ...]
 
 
-def propagate(work: Work, options: Options = Options()) -> Log:
-    """Spread the shardings of a working copy over it, in place.
+def propagate(module: MutableModule, options: Options = Options()) -> Log:
+    """Spread the shardings of a mutable module over it, in place.
 
     Data-flow edges are spread along if they have DataFlowEdge ops, see `edges.add_edges`. Values, outputs and
     the attributes `sharding`, `in_shardings` and `out_shardings` have the new shardings afterwards.
     """
-    infos = Infos(options.conservative, options.foreign)
-    spreader = Spreader(work, infos)
-    waiting = hold_back(work) if options.user_priority else {}
+    classes = OpClasses(options.conservative, options.foreign)
+    spreader = PropagationDriver(module, classes)
+    waiting = start_with_priority_0(module) if options.user_priority else {}
     _levels(spreader, options)
-    for priority, places in waiting.items():
-        release(places, priority)
-        spreader.disturb()
+    for priority, locations in waiting.items():
+        release(locations, priority)
+        spreader.invalidate()
         spreader.priority = priority
         _levels(spreader, options)
-    store(work)
+    store(module)
     if not options.keep_rules:
         for op in spreader.ops:
-            op.info = None
+            op.op_class = None
     groups = spreader.groups
     return Log(tuple(spreader.events), tuple(spreader.without_rule), groups.members, tuple(groups.warnings))
 
 
-def _levels(spreader: Spreader, options: Options) -> None:
+def _levels(spreader: PropagationDriver, options: Options) -> None:
     levels = (options.order or ORDER) if options.op_priority else ANY
     for i in range(len(levels)):
         spreader.level = i if options.op_priority else None
@@ -99,24 +99,24 @@ def _levels(spreader: Spreader, options: Options) -> None:
             spreader.run(levels[: i + 1], Mode(aggressive, options.conservative))
 
 
-def run_basic(work: Work, **options: Any) -> Log:
+def run_basic(module: MutableModule, **options: Any) -> Log:
     """Only what suits all tensors of an operator; no priorities. Options as in `Options`."""
-    return propagate(work, replace(_PLAIN, strategy="basic", **options))
+    return propagate(module, replace(_PLAIN, strategy="basic", **options))
 
 
-def run_aggressive(work: Work, **options: Any) -> Log:
+def run_aggressive(module: MutableModule, **options: Any) -> Log:
     """Conflicts between factors are decided; no priorities. Options as in `Options`."""
-    return propagate(work, replace(_PLAIN, **options))
+    return propagate(module, replace(_PLAIN, **options))
 
 
-def run_op_priority(work: Work, **options: Any) -> Log:
+def run_op_priority(module: MutableModule, **options: Any) -> Log:
     """Level by level of op priority. Options as in `Options`."""
-    return propagate(work, replace(_PLAIN, op_priority=True, **options))
+    return propagate(module, replace(_PLAIN, op_priority=True, **options))
 
 
-def run_user_priority(work: Work, **options: Any) -> Log:
+def run_user_priority(module: MutableModule, **options: Any) -> Log:
     """Round by round of user priority, in each level by level of op priority. Options as in `Options`."""
-    return propagate(work, replace(_PLAIN, op_priority=True, user_priority=True, **options))
+    return propagate(module, replace(_PLAIN, op_priority=True, user_priority=True, **options))
 
 
 _PLAIN = Options(op_priority=False, user_priority=False)

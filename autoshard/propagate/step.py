@@ -16,8 +16,15 @@ from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.aggressive import source_of, spread_aggressive
-from autoshard.propagate.basic import FactorTable, agreed, clear_of, is_strict_prefix, remainder, spread_basic
-from autoshard.propagate.project import TensorFactorShardings, Wiring, from_factors, to_factors, wiring
+from autoshard.propagate.basic import (
+    ShardingProjection,
+    clear_of,
+    compatible_major_axes,
+    is_strict_prefix,
+    remainder,
+    spread_basic,
+)
+from autoshard.propagate.projection import FactorMap, TensorFactorShardings, factor_map, from_factors, to_factors
 
 Shardings = tuple[Sharding | None, ...]
 
@@ -49,7 +56,7 @@ class AddedAxes:
 
 
 @dataclass(frozen=True)
-class Clash:
+class StepConflict:
     """Axes that did not spread along a factor, and what stood against them.
 
     Attributes:
@@ -78,28 +85,28 @@ class PropagationStep:
         changes: (tensor index, new sharding), operands before results; empty if nothing changes.
     """
 
-    __slots__ = ("changes", "_asked", "__dict__")
+    __slots__ = ("changes", "_inputs", "__dict__")
 
     def __init__(self, changes: tuple[tuple[int, Sharding], ...], asked: tuple[Rule, Shardings, int]) -> None:
         self.changes = changes
-        self._asked = asked
+        self._inputs = asked
 
     def __repr__(self) -> str:
         return f"Step({self.changes})"
 
     @property
-    def placed(self) -> tuple[AddedAxes, ...]:
+    def added(self) -> tuple[AddedAxes, ...]:
         """The axes that were added, tensor by tensor."""
         return self._explained[0]
 
     @property
-    def clashes(self) -> tuple[Clash, ...]:
+    def conflicts(self) -> tuple[StepConflict, ...]:
         """The conflicts that the step decided or left."""
         return self._explained[1]
 
     @cached_property
-    def _explained(self) -> tuple[tuple[AddedAxes, ...], tuple[Clash, ...]]:
-        return _explain(*self._asked)
+    def _explained(self) -> tuple[tuple[AddedAxes, ...], tuple[StepConflict, ...]]:
+        return _explain(*self._inputs)
 
 
 def step(
@@ -144,13 +151,13 @@ def step_of(rule: Rule, shardings: Shardings, flags: int) -> PropagationStep:
     mesh = common_mesh(shardings)
     if mesh is None or not flags & _BOTH:
         return PropagationStep((), asked)
-    of_rule = wiring(rule)
+    of_rule = factor_map(rule)
     rows = _rows(of_rule, shardings)
     wanted = _wanted(of_rule, rows, flags)
     if not wanted:
         return PropagationStep((), asked)
-    table = FactorTable(of_rule, rows, mesh[0], bool(flags & _CONSERVATIVE))
-    return PropagationStep(_changes(table, _spread(table, wanted, flags), shardings, *mesh), asked)
+    projection = ShardingProjection(of_rule, rows, mesh[0], bool(flags & _CONSERVATIVE))
+    return PropagationStep(_changes(projection, _spread(projection, wanted, flags), shardings, *mesh), asked)
 
 
 def common_mesh(shardings: Sequence[Sharding | None]) -> tuple[Mesh, str] | None:
@@ -168,40 +175,40 @@ def common_mesh(shardings: Sequence[Sharding | None]) -> tuple[Mesh, str] | None
     return None if found is None or name is None else (found, name)
 
 
-def _rows(of_rule: Wiring, shardings: Shardings) -> list[TensorFactorShardings]:
-    """The table of a rule. A sharding on the empty mesh holds no axes, so any of them fits in."""
+def _rows(of_rule: FactorMap, shardings: Shardings) -> list[TensorFactorShardings]:
+    """The projection by a rule. A sharding on the empty mesh holds no axes, so any of them fits in."""
     return [to_factors(tensor, sharding) for tensor, sharding in zip(of_rule.tensors, shardings, strict=True)]
 
 
-def _wanted(of_rule: Wiring, rows: list[TensorFactorShardings], flags: int) -> dict[int, Refs]:
+def _wanted(of_rule: FactorMap, rows: list[TensorFactorShardings], flags: int) -> dict[int, Refs]:
     """The agreed axes of the factors along which a tensor could take more than it has."""
     backward, both = flags & _BOTH == _BACKWARD, flags & _BOTH == _BOTH
     wanted: dict[int, Refs] = {}
-    for factor in of_rule.moving_pass if flags & _PASS_ONLY else of_rule.moving:
+    for factor in of_rule.spreadable_pass if flags & _PASS_ONLY else of_rule.spreadable:
         operands, results = of_rule.columns[factor]
         first = [rows[tensor].axes[factor] for tensor in operands]
         second = [rows[tensor].axes[factor] for tensor in results]
-        axes = agreed(second, first, both) if backward else agreed(first, second, both)
+        axes = compatible_major_axes(second, first, both) if backward else compatible_major_axes(first, second, both)
         if axes and any(own is not None and is_strict_prefix(own, axes) for own in first + second):
             wanted[factor] = axes
     return wanted
 
 
-def _spread(table: FactorTable, wanted: dict[int, Refs], flags: int) -> set[int]:
+def _spread(projection: ShardingProjection, wanted: dict[int, Refs], flags: int) -> set[int]:
     if flags & _BASIC:
-        return spread_basic(table, wanted)
-    return spread_aggressive(table, wanted, bool(flags & _POINTWISE))
+        return spread_basic(projection, wanted)
+    return spread_aggressive(projection, wanted, bool(flags & _POINTWISE))
 
 
 def _changes(
-    table: FactorTable, grown: set[int], shardings: Shardings, mesh: Mesh, mesh_name: str
+    projection: ShardingProjection, grown: set[int], shardings: Shardings, mesh: Mesh, mesh_name: str
 ) -> tuple[tuple[int, Sharding], ...]:
     """The new shardings of the tensors that have more axes, unless these cannot be said of their dims."""
     changes = []
     for tensor in sorted(grown):
         old = shardings[tensor]
-        of_tensor = table.wiring.tensors[tensor]
-        new = from_factors(of_tensor, table.cells[tensor], table.rows[tensor], old, mesh, mesh_name)
+        of_tensor = projection.factor_map.tensors[tensor]
+        new = from_factors(of_tensor, projection.factor_axes[tensor], projection.rows[tensor], old, mesh, mesh_name)
         if new is not old and (old is not None or not new.is_whole):
             changes.append((tensor, new))
     return tuple(changes)
@@ -209,55 +216,57 @@ def _changes(
 
 def explain_step(
     rule: Rule, shardings: Shardings, direction: Direction = BOTH, **options: bool
-) -> tuple[tuple[AddedAxes, ...], tuple[Clash, ...]]:
+) -> tuple[tuple[AddedAxes, ...], tuple[StepConflict, ...]]:
     """What `step` with the same arguments places, and the conflicts it decides or leaves."""
     done = step(rule, shardings, direction, **options)
-    return done.placed, done.clashes
+    return done.added, done.conflicts
 
 
-def _explain(rule: Rule, shardings: Shardings, flags: int) -> tuple[tuple[AddedAxes, ...], tuple[Clash, ...]]:
+def _explain(rule: Rule, shardings: Shardings, flags: int) -> tuple[tuple[AddedAxes, ...], tuple[StepConflict, ...]]:
     mesh = common_mesh(shardings)
     if mesh is None or not flags & _BOTH:
         return (), ()
-    of_rule = wiring(rule)
+    of_rule = factor_map(rule)
     rows = _rows(of_rule, shardings)
     wanted = _wanted(of_rule, rows, flags)
     clashes = _disagreements(of_rule, rows, flags)
 
     def note(factor: int, axes: Refs, tensor: int) -> None:
-        clashes.append(_clash(table, wanted[factor], factor, axes, tensor))
+        clashes.append(_conflict(projection, wanted[factor], factor, axes, tensor))
 
-    table = FactorTable(of_rule, rows, mesh[0], bool(flags & _CONSERVATIVE), note)
-    changes = _changes(table, _spread(table, wanted, flags), shardings, *mesh)
-    told = [_as_said(table, dict(changes), shardings, clash) for clash in clashes]
-    return _placed(table, wanted, changes), tuple(dict.fromkeys(told))
+    projection = ShardingProjection(of_rule, rows, mesh[0], bool(flags & _CONSERVATIVE), note)
+    changes = _changes(projection, _spread(projection, wanted, flags), shardings, *mesh)
+    told = [_as_representable(projection, dict(changes), shardings, conflict) for conflict in clashes]
+    return _added(projection, wanted, changes), tuple(dict.fromkeys(told))
 
 
-def _as_said(table: FactorTable, changes: dict[int, Sharding], shardings: Shardings, clash: Clash) -> Clash:
+def _as_representable(
+    projection: ShardingProjection, changes: dict[int, Sharding], shardings: Shardings, conflict: StepConflict
+) -> StepConflict:
     """A conflict that was decided for a factor that no dim can show so: nothing got the axes."""
-    tensor, other = clash.other_tensor, clash.other_factor
-    if not clash.decided or other is None:
-        return clash
-    row = to_factors(table.wiring.tensors[tensor], changes.get(tensor, shardings[tensor]))
-    if clear_of(clash.axes[0], row.axes[other] or ()) != clash.axes[0]:
-        return clash
-    return Clash(clash.factor, clash.axes, clash.tensor, other, tensor, (), False)
+    tensor, other = conflict.other_tensor, conflict.other_factor
+    if not conflict.decided or other is None:
+        return conflict
+    row = to_factors(projection.factor_map.tensors[tensor], changes.get(tensor, shardings[tensor]))
+    if clear_of(conflict.axes[0], row.axes[other] or ()) != conflict.axes[0]:
+        return conflict
+    return StepConflict(conflict.factor, conflict.axes, conflict.tensor, other, tensor, (), False)
 
 
-def _placed(
-    table: FactorTable, wanted: dict[int, Refs], changes: tuple[tuple[int, Sharding], ...]
+def _added(
+    projection: ShardingProjection, wanted: dict[int, Refs], changes: tuple[tuple[int, Sharding], ...]
 ) -> tuple[AddedAxes, ...]:
     """What the new shardings have more than the old ones, factor by factor."""
     placed = []
     for tensor, sharding in changes:
-        row = to_factors(table.wiring.tensors[tensor], sharding)
+        row = to_factors(projection.factor_map.tensors[tensor], sharding)
         for factor, axes in wanted.items():
-            old = table.rows[tensor].axes[factor]
+            old = projection.rows[tensor].axes[factor]
             more = _more(old, row.axes[factor], parts=True)
-            idle = _more(old, table.cells[tensor][factor], parts=False)
+            idle = _more(old, projection.factor_axes[tensor][factor], parts=False)
             more += tuple(axis for axis in idle if any(axis in dim.axes for dim in sharding.dims))
             if more:
-                source, _ = source_of(table, factor, axes)
+                source, _ = source_of(projection, factor, axes)
                 placed.append(AddedAxes(tensor, factor, more, source))
     return tuple(placed)
 
@@ -273,10 +282,10 @@ def _more(old: Refs | None, new: Refs | None, parts: bool) -> Refs:
     return tuple(axis for axis in remainder(new, old) if (axis.size > 1) == parts)
 
 
-def _disagreements(of_rule: Wiring, rows: list[TensorFactorShardings], flags: int) -> list[Clash]:
+def _disagreements(of_rule: FactorMap, rows: list[TensorFactorShardings], flags: int) -> list[StepConflict]:
     """The pairs of tensors whose axes on one factor go different ways, each way named by the first that goes it."""
     clashes = []
-    for factor in of_rule.moving_pass if flags & _PASS_ONLY else of_rule.moving:
+    for factor in of_rule.spreadable_pass if flags & _PASS_ONLY else of_rule.spreadable:
         operands, results = of_rule.columns[factor]
         ways: dict[Refs, int] = {}
         for tensor in operands + results:
@@ -284,24 +293,24 @@ def _disagreements(of_rule: Wiring, rows: list[TensorFactorShardings], flags: in
             if not axes:
                 continue
             for other, first in ways.items():
-                common = agreed((other, axes), (), True)
+                common = compatible_major_axes((other, axes), (), True)
                 if common != other and common != axes:
                     asked, against = remainder(other, common), remainder(axes, common)
-                    clashes.append(Clash(factor, asked, first, factor, tensor, against, False))
+                    clashes.append(StepConflict(factor, asked, first, factor, tensor, against, False))
             ways.setdefault(axes, tensor)
     return clashes
 
 
-def _clash(table: FactorTable, wanted: Refs, factor: int, axes: Refs, tensor: int) -> Clash:
+def _conflict(projection: ShardingProjection, wanted: Refs, factor: int, axes: Refs, tensor: int) -> StepConflict:
     """Who stands against `axes` of a factor in a tensor that did not take them."""
-    source, _ = source_of(table, factor, wanted)
-    row, cells = table.rows[tensor], table.cells[tensor]
+    source, _ = source_of(projection, factor, wanted)
+    row, cells = projection.rows[tensor], projection.factor_axes[tensor]
     for other in range(len(cells)):
         against = (cells[other] or ()) + row.overflow.get(other, ())
         if other != factor and clear_of(axes[0], against) != axes[0]:
             decided = cells[other] != row.axes[other]
-            return Clash(factor, axes, source, other, tensor, against, decided)
-    kept = tuple(ref for ref in row.kept if clear_of(axes[0], (ref,)) != axes[0])
+            return StepConflict(factor, axes, source, other, tensor, against, decided)
+    kept = tuple(ref for ref in row.reserved if clear_of(axes[0], (ref,)) != axes[0])
     if kept:
-        return Clash(factor, axes, source, None, tensor, kept, False)
-    return Clash(factor, axes, source, factor, tensor, cells[factor] or (), False)
+        return StepConflict(factor, axes, source, None, tensor, kept, False)
+    return StepConflict(factor, axes, source, factor, tensor, cells[factor] or (), False)

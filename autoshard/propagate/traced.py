@@ -1,4 +1,4 @@
-"""From a traced model and a mesh to what propagation works on: `asked_on`, `work_of`.
+"""From a traced model and a mesh to what propagation works on: `annotations_on`, `mutable_module`.
 
 Model code asks by Specs, which know no mesh; here each becomes a Sharding on the mesh, in every place where one is
 asked: inputs, outputs, constraints. Manual computations name their mesh themselves.
@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from autoshard.ir.asked import Asked
+from autoshard.ir.annotations import ShardingAnnotations
 from autoshard.ir.graph import Graph, Value
 from autoshard.ir.verify import describe
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
 from autoshard.layout.spec import Spec
-from autoshard.propagate.work import Block, Op, Work, from_graph
+from autoshard.propagate.mutable_ir import Block, MutableModule, Operation, from_graph
 from autoshard.util.errors import ShardingError, at
 from autoshard.util.source import Source
 
 _MESH = "mesh"
 
 
-class PropagationSpecs(Protocol):
+class ShardingSpecs(Protocol):
     """What is asked of inputs and outputs; `sources` has lines by input, and for outputs by position."""
 
     @property
@@ -42,10 +42,10 @@ class TracedGraph(Protocol):
     def graph(self) -> Graph: ...
 
     @property
-    def asked(self) -> PropagationSpecs: ...
+    def asked(self) -> ShardingSpecs: ...
 
 
-def asked_on(traced: TracedGraph, mesh: Mesh) -> Asked:
+def annotations_on(traced: TracedGraph, mesh: Mesh) -> ShardingAnnotations:
     """What a traced model asks of its inputs and outputs, on that mesh.
 
     Raises:
@@ -60,23 +60,23 @@ def asked_on(traced: TracedGraph, mesh: Mesh) -> Asked:
         if spec is not None:
             value = graph.outputs[i]
             outputs[i] = _on(spec, value, f"output {i} ({value.name})", asked.sources.get(i), mesh)
-    return Asked({_MESH: mesh}, values, {graph.name: tuple(outputs)})
+    return ShardingAnnotations({_MESH: mesh}, values, {graph.name: tuple(outputs)})
 
 
 def _on(spec: Spec, value: Value, name: str, source: Source | None, mesh: Mesh) -> Sharding:
     return spec.on(mesh, value.type.rank, _MESH, what=f"{name}{at(source)}")
 
 
-def work_of(traced: TracedGraph, mesh: Mesh) -> Work:
-    """The working copy of a traced model, with all that it asks, ready for `propagate` or `run_pipeline`.
+def mutable_module(traced: TracedGraph, mesh: Mesh) -> MutableModule:
+    """The mutable module of a traced model, with all that it asks, ready for `propagate` or `run_pipeline`.
 
     Raises:
-        ShardingError: as `asked_on`; also for constraints, and for manual computations on another mesh.
+        ShardingError: as `annotations_on`; also for constraints, and for manual computations on another mesh.
     """
-    work = from_graph(traced.graph, asked_on(traced, mesh))
-    for function in work.functions:
+    module = from_graph(traced.graph, annotations_on(traced, mesh))
+    for function in module.functions:
         _resolve(function.blocks[0], mesh, ())
-    return work
+    return module
 
 
 def _resolve(block: Block, mesh: Mesh, manual: tuple[str, ...]) -> None:
@@ -90,14 +90,14 @@ def _resolve(block: Block, mesh: Mesh, manual: tuple[str, ...]) -> None:
             _resolve(inner, mesh, (*manual, *op.attrs.get("manual_axes", ())))
 
 
-def _resolve_sharding(op: Op, mesh: Mesh, manual: tuple[str, ...]) -> None:
+def _resolve_sharding(op: Operation, mesh: Mesh, manual: tuple[str, ...]) -> None:
     what = _described(op)
     spec = Spec.of(op.attrs["sharding"], what)
     (result,) = op.results
     op.attrs["sharding"] = result.sharding = spec.on(mesh, result.type.rank, _MESH, what=what, manual=manual)
 
 
-def _check_mesh(op: Op, mesh: Mesh) -> None:
+def _check_mesh(op: Operation, mesh: Mesh) -> None:
     for sharding in (*op.attrs["in_shardings"], *op.attrs["out_shardings"]):
         if sharding.mesh is not mesh:
             raise ShardingError(
@@ -105,17 +105,17 @@ def _check_mesh(op: Op, mesh: Mesh) -> None:
             )
 
 
-def _described(op: Op) -> str:
+def _described(op: Operation) -> str:
     return describe(op.origin) if op.origin is not None else op.name
 
 
-def shardings(work: Work) -> dict[Value, Sharding | None]:
-    """The sharding that each value of the graph has in a working copy; those of values that are gone are left out.
+def shardings(module: MutableModule) -> dict[Value, Sharding | None]:
+    """The sharding that each value of the graph has in a mutable module; those of values that are gone are left out.
 
     Where passes made copies of a value, one of them stands for it.
     """
     found: dict[Value, Sharding | None] = {}
-    for op in work.module.walk():
+    for op in module.op.walk():
         for value in (*op.results, *(arg for block in op.blocks for arg in block.args)):
             if value.origin is not None:
                 found.setdefault(value.origin, value.sharding)

@@ -134,9 +134,9 @@ def exchange_steps(before: Layout, after: Layout) -> tuple[Step, ...] | None:
     digits = paired(sliced, middle)
     if digits is None:
         return None
-    if digits.moves and middle != news:
+    if digits.exchanges_blocks and middle != news:
         at_once = paired(sliced, news)
-        if at_once is not None and not at_once.moves:
+        if at_once is not None and not at_once.exchanges_blocks:
             middle, digits = news, at_once  # every rank keeps a part of its block, which it would not on the way
     steps = list(_slices(before, after, sliced, olds))
     now = steps[-1].after if steps else before
@@ -199,7 +199,11 @@ def _slices(now: Layout, after: Layout, dims: Dims, olds: Dims) -> Iterator[Step
 
 def _exchange(before: Layout, after: Layout, digits: Digits, cuts: Cuts) -> Step:
     """An all_to_all if one dim just takes what another loses; else a permute, in rounds if need be."""
-    if not digits.moves and len(digits.cuts) == len(digits.joins) == 1 and digits.cuts[0].new == digits.joins[0].old:
+    if (
+        not digits.exchanges_blocks
+        and len(digits.cuts) == len(digits.joins) == 1
+        and digits.cuts[0].new == digits.joins[0].old
+    ):
         taken, lost = digits.cuts[0], digits.joins[0]
         return Step("all_to_all", before, after, merge_refs(taken.new), taken.dim, lost.dim)
     # The cuts hold for layouts in between as well, unless each of the two ends has its own.

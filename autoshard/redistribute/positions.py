@@ -52,7 +52,7 @@ class Digits:
     joins: tuple[Tail, ...]
 
     @property
-    def moves(self) -> bool:
+    def exchanges_blocks(self) -> bool:
         """Whether some rank holds nothing of what it wants."""
         return any([old != new for old, new in self.body]) or any(
             [tail.is_compound for tail in (*self.cuts, *self.joins)]
@@ -66,7 +66,7 @@ class Digits:
     @property
     def missing(self) -> float:
         """The share of its wanted block that some rank lacks: 1, or what is joined from the others."""
-        return 1.0 if self.moves else 1 - 1 / self.rounds
+        return 1.0 if self.exchanges_blocks else 1 - 1 / self.rounds
 
 
 def digits_of(before: Layout, after: Layout) -> Digits | None:

@@ -40,14 +40,14 @@ def link_graph(hardware: Hardware, devices: int | None = None) -> nx.DiGraph:
     spans = [1]
     for level, (span, link) in enumerate(hardware.topology.levels, start=1):
         wide = min(span or count, count)
-        for place in range(-(-count // wide)):
-            joined = range(place * wide, min(count, (place + 1) * wide))
+        for position in range(-(-count // wide)):
+            joined = range(position * wide, min(count, (position + 1) * wide))
             graph.add_node(
-                (level, place), name=link.name, devices=joined, bandwidth=link.bandwidth, latency=link.latency
+                (level, position), name=link.name, devices=joined, bandwidth=link.bandwidth, latency=link.latency
             )
             first = joined.start // spans[-1]
             inner = range(first, first + -(-len(joined) // spans[-1]))
-            graph.add_edges_from(((level, place), (level - 1, i)) for i in inner)
+            graph.add_edges_from(((level, position), (level - 1, i)) for i in inner)
         spans.append(wide)
         if wide == count:
             break

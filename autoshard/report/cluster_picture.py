@@ -44,14 +44,14 @@ def _draw(picture: Svg, graph: nx.DiGraph, node: Box, x: float, y: float) -> tup
         picture.words(x + _DEVICE / 2, y + _DEVICE / 2 + 4, str(node[1]), anchor="middle", kind="ink")
         return _DEVICE, _DEVICE
     of = graph.nodes[node]
-    told = link_words(of["name"], of["bandwidth"], of["latency"])
+    label = link_words(of["name"], of["bandwidth"], of["latency"])
     most = ALIKE if node[0] > 1 else 2 * ALIKE
     shown = inside if len(inside) <= most else [inside[0], inside[1], None, inside[-1]]
     sizes = [_measure(graph, one) for one in shown]
-    width = max(sum(wide for wide, _ in sizes) + _PAD * (len(sizes) + 1), (len(told) + 2) * CHARACTER)
+    width = max(sum(wide for wide, _ in sizes) + _PAD * (len(sizes) + 1), (len(label) + 2) * CHARACTER)
     height = max(high for _, high in sizes) + 2 * _PAD + SIZE + 6
     picture.box(x, y, width, height, fill=_FILLS[min(node[0], len(_FILLS)) - 1])
-    picture.words(x + _PAD, y + SIZE + 4, told, kind="ink")
+    picture.words(x + _PAD, y + SIZE + 4, label, kind="ink")
     at, top = x + _PAD, y + SIZE + 6 + _PAD
     for one, (wide, high) in zip(shown, sizes, strict=True):
         if one is None:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from autoshard.propagate.record import Output, Place
+from autoshard.propagate.record import Holder, Output
 from autoshard.report.explained import explainer
 from autoshard.report.explained_records import (
     ExplainedRecord,
@@ -35,7 +35,7 @@ def explain_name(planned: PlannedData, name: str) -> str:
     return explained_text(explainer(planned).of(name))
 
 
-def place_explained(planned: PlannedData, name: str, place: Place) -> ExplainedRecord:
+def location_explained(planned: PlannedData, name: str, place: Holder) -> ExplainedRecord:
     """What is known of a place of the program, which is called by that name.
 
     Args:
@@ -134,7 +134,7 @@ def _read(one: ReadRecord) -> str:
 
 
 def _moved(one: MovedRecord) -> str:
-    told = f", after a redistribution to [{one.to}]"
+    sentence = f", after a redistribution to [{one.to}]"
     if not one.steps:
-        return told
-    return f"{told}: {', '.join(one.steps)}, {format_bytes(one.bytes)} in {format_seconds(one.seconds)}"
+        return sentence
+    return f"{sentence}: {', '.join(one.steps)}, {format_bytes(one.bytes)} in {format_seconds(one.seconds)}"

@@ -12,18 +12,18 @@ from autoshard.frontends.propagated import PropagatedData
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.causes import PIECES, UNEVEN, AxisCause, Lost
 from autoshard.propagate.conflicts import AxisConflict
+from autoshard.propagate.descriptions import axes_text, joined, level_description
 from autoshard.propagate.levels import ORDER
-from autoshard.propagate.record import Output, Place
-from autoshard.propagate.words import axes_text, joined, level_words
-from autoshard.propagate.work import Op, Val
+from autoshard.propagate.mutable_ir import MutableValue, Operation
+from autoshard.propagate.record import Holder, Output
 from autoshard.report.propagation import (
     ValueRow,
     all_conflicts,
+    descriptions_of,
     output_rows,
     sharding_at,
     shown,
     value_rows,
-    words_of,
 )
 from autoshard.util.errors import UnknownNameError
 
@@ -57,27 +57,27 @@ def find(spread: PropagatedData, name: str) -> ValueRow:
 def names(spread: PropagatedData) -> Iterator[tuple[str, ValueRow]]:
     """Every name that `find` knows; of equal ones the last counts, which is the most exact."""
     rows = [*value_rows(spread)]
-    words = words_of(spread)
+    words = descriptions_of(spread)
     for row in rows:
-        if isinstance(row.at, Val) and row.at.defining is not None:
+        if isinstance(row.at, MutableValue) and row.at.defining is not None:
             yield from _instance(spread, row, row.at.defining)
     for row in output_rows(spread):
         yield from ((name, row) for name in _output_names(spread, row))
-    for function in spread.work.functions:
+    for function in spread.module.functions:
         prefix = "" if function.attrs["name"] == spread.graph.name else f"{function.attrs['name']}/"
         by_value = {row.at: row for row in rows}
         for i, argument in enumerate(function.blocks[0].args):
             if argument in by_value:
                 yield f"{prefix}%arg{i}", by_value[argument]
     for row in reversed(rows):
-        if isinstance(row.at, Val) and row.at.index == 0:
-            yield words.place(row.at).removesuffix("#0"), row
+        if isinstance(row.at, MutableValue) and row.at.index == 0:
+            yield words.holder(row.at).removesuffix("#0"), row
         yield row.name, row
 
 
-def _instance(spread: PropagatedData, row: ValueRow, op: Op) -> Iterator[tuple[str, ValueRow]]:
+def _instance(spread: PropagatedData, row: ValueRow, op: Operation) -> Iterator[tuple[str, ValueRow]]:
     name = op.origin.name if op.origin is not None else ""
-    if name and isinstance(row.at, Val) and row.at.index == 0:
+    if name and isinstance(row.at, MutableValue) and row.at.index == 0:
         yield name, row
 
 
@@ -106,19 +106,19 @@ def explain(spread: PropagatedData, name: str) -> str:
         UnknownNameError: there is no such value.
     """
     row = find(spread, name)
-    return "\n".join(_Story(spread, row).lines()) + "\n"
+    return "\n".join(_Description(spread, row).lines()) + "\n"
 
 
-class _Story:
+class _Description:
     def __init__(self, spread: PropagatedData, row: ValueRow) -> None:
         self.spread = spread
         self.row = row
-        self.words = words_of(spread)
+        self.words = descriptions_of(spread)
         self.levels: dict[int, None] = {}
-        self.conflicts: dict[Op, list[AxisConflict]] = {}
+        self.conflicts: dict[Operation, list[AxisConflict]] = {}
         for conflict in all_conflicts(spread):
             self.conflicts.setdefault(conflict.op, []).append(conflict)
-        self.told: set[AxisConflict] = set()
+        self.reported: set[AxisConflict] = set()
 
     def lines(self) -> Iterator[str]:
         yield from self.head()
@@ -138,14 +138,14 @@ class _Story:
 
     def head(self) -> Iterator[str]:
         row = self.row
-        meshes = len(self.spread.work.meshes)
+        meshes = len(self.spread.module.meshes)
         yield f"{row.name}: {row.type}" + (f", sharding {shown(row.sharding, meshes)}" if row.sharding else "")
         if row.sharding is not None and not row.sharding.mesh.is_empty:
             local = row.type.with_shape(row.sharding.local_shape(row.type.shape))
             yield f"{_STEP}on mesh {row.sharding.mesh} a device holds {local}"
-        op = row.at.defining if isinstance(row.at, Val) else None
+        op = row.at.defining if isinstance(row.at, MutableValue) else None
         if op is not None:
-            operands = joined(self.words.place(value) for value in op.operands)
+            operands = joined(self.words.holder(value) for value in op.operands)
             made = f"{_STEP}made by {self.words.operator(op)}" + (f" from {operands}" if operands else "")
             yield _with_source(made, self.words.line(op))
 
@@ -164,7 +164,7 @@ class _Story:
 
     def chain(self, cause: AxisCause) -> Iterator[str]:
         steps = cause.chain[::-1]
-        rows = [(self.words.dim(one.place, one.dim), self.tag(one), self.words.cause(one)) for one in steps]
+        rows = [(self.words.dim(one.holder, one.dim), self.tag(one), self.words.cause(one)) for one in steps]
         widths = [min(max(len(row[i]) for row in rows), 40) for i in range(2)]
         for number, (one, (at, tag, told)) in enumerate(zip(steps, rows, strict=True), 1):
             when = f"{tag:<{widths[1]}}  " if widths[1] else ""
@@ -185,17 +185,17 @@ class _Story:
         """The conflicts at the operator of a step that the two places of the step had a part in."""
         if cause.event is None:
             return
-        places = (cause.place, cause.origin)
+        places = (cause.holder, cause.origin)
         for conflict in self.conflicts.get(cause.event.op, ()):
             sides = (conflict.wanted, conflict.into, conflict.against)
-            if conflict not in self.told and any(side.place in places for side in sides):
+            if conflict not in self.reported and any(side.holder in places for side in sides):
                 yield from self.conflict(conflict)
 
     def whole(self, dim: int) -> Iterator[str]:
         size = self.row.type.shape[dim]
         place = self.place()
         start = self.spread.record.start.get(place)
-        found = [one for one in all_conflicts(self.spread) if one.into.place is place and one.into.dim == dim]
+        found = [one for one in all_conflicts(self.spread) if one.into.holder is place and one.into.dim == dim]
         if start is not None and start.dims[dim].closed and not start.dims[dim].axes:
             request = self.spread.record.requests.get(place)
             who = self.words.request(request) if request is not None else "asked of it"
@@ -208,16 +208,16 @@ class _Story:
             yield from self.conflict(conflict)
 
     def conflict(self, conflict: AxisConflict) -> Iterator[str]:
-        self.told.add(conflict)
+        self.reported.add(conflict)
         sharding = sharding_at(self.spread, conflict)
         yield _with_source(
             f"{_NOTE}{_kind(conflict)}: {self.words.conflict(conflict, sharding)}", self.words.line(conflict.op)
         )
         for side in (conflict.wanted, conflict.against):
-            yield from self.origin(conflict, side.place, side.dim, side.axes, sharding)
+            yield from self.origin(conflict, side.holder, side.dim, side.axes, sharding)
 
     def origin(
-        self, conflict: AxisConflict, place: Place, dim: int | None, axes: Iterable, sharding: Sharding
+        self, conflict: AxisConflict, place: Holder, dim: int | None, axes: Iterable, sharding: Sharding
     ) -> Iterator[str]:
         """Where the axes of one side come from in the first place."""
         if dim is None:
@@ -231,9 +231,9 @@ class _Story:
 
     # -- the rest
 
-    def place(self) -> Place:
+    def place(self) -> Holder:
         at = self.row.at
-        return at if isinstance(at, Output) else self.spread.record.place_of(at)
+        return at if isinstance(at, Output) else self.spread.record.holder_of(at)
 
     def kept(self) -> Iterator[str]:
         """Axes that keep it whole, or whose terms it holds."""
@@ -254,7 +254,7 @@ class _Story:
         others = [
             one
             for one in all_conflicts(self.spread)
-            if one not in self.told and place in (one.wanted.place, one.into.place, one.against.place)
+            if one not in self.reported and place in (one.wanted.holder, one.into.holder, one.against.holder)
         ]
         if others:
             yield "\nother conflicts that it had a part in:"
@@ -266,7 +266,7 @@ class _Story:
             order = self.spread.options.order or ORDER
             yield "\nlevels of operator priority, each run until nothing changes before the next:"
             for level in sorted(self.levels):
-                yield f"{_STEP}level {level + 1} of {len(order)}: {level_words(order[level])}"
+                yield f"{_STEP}level {level + 1} of {len(order)}: {level_description(order[level])}"
 
 
 def _kind(conflict: AxisConflict) -> str:
@@ -296,7 +296,7 @@ def _alike(causes: list[AxisCause]) -> list[list[AxisCause]]:
 
 
 def _way(cause: AxisCause) -> list[tuple]:
-    return [(one.how, one.place, one.dim, one.number) for one in cause.chain]
+    return [(one.how, one.holder, one.dim, one.number) for one in cause.chain]
 
 
 def _with_source(line: str, source: str) -> str:

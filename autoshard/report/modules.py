@@ -39,9 +39,9 @@ class Module:
 
 
 @dataclass
-class _Draft:
+class _ModuleRow:
     operators: list[int] = field(default_factory=list)
-    children: dict[str, _Draft] = field(default_factory=dict)
+    children: dict[str, _ModuleRow] = field(default_factory=dict)
 
 
 def module_path(label: str) -> tuple[str, ...]:
@@ -58,16 +58,16 @@ def module_path(label: str) -> tuple[str, ...]:
 
 def module_tree(summary: Summary) -> Module:
     """The modules of a plan; the outermost has no name."""
-    root = _Draft()
+    root = _ModuleRow()
     for index, row in enumerate(summary.operators):
         at = root
         for part in module_path(row.node.label)[:-1]:
-            at = at.children.setdefault(part, _Draft())
+            at = at.children.setdefault(part, _ModuleRow())
         at.operators.append(index)
     return _finished("", root, summary.operators)[0]
 
 
-def _finished(name: str, draft: _Draft, rows: Sequence[OperatorRow]) -> tuple[Module, Hashable]:
+def _finished(name: str, draft: _ModuleRow, rows: Sequence[OperatorRow]) -> tuple[Module, Hashable]:
     """A module, and what it has in common with those that equal it."""
     joined = list(_joined([_finished(part, one, rows) for part, one in draft.children.items()]))
     own = [rows[i] for i in draft.operators]

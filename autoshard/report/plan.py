@@ -145,7 +145,7 @@ def _runners_up(rows: Sequence[OperatorRow], fold: Fold) -> Table:
             best = min(others, key=_seconds)
             more = _seconds(best) - _seconds(chosen)
             shown = f"{'-' if more < 0 else ''}{format_seconds(abs(more))}"
-            cells.append((row.node.label, chosen.strategy.told, best.strategy.told, shown))
+            cells.append((row.node.label, chosen.strategy.label, best.strategy.label, shown))
     return _filled(table, fold(cells))
 
 

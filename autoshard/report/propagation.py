@@ -19,10 +19,10 @@ from autoshard.frontends.propagated import PropagatedData
 from autoshard.layout.sdy_text import show_sharding
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.conflicts import AxisConflict, conflicts
+from autoshard.propagate.descriptions import Descriptions, axes_text, joined, operator_name
+from autoshard.propagate.mutable_ir import MutableValue
 from autoshard.propagate.record import ARGUMENT, Output
 from autoshard.propagate.values import get_sharding
-from autoshard.propagate.words import Words, axes_text, joined, operator_name
-from autoshard.propagate.work import Val
 
 UNLIMITED = 1000
 """Columns of a report that goes to no terminal; long cells are wrapped in any case."""
@@ -34,7 +34,7 @@ class ValueRow(NamedTuple):
     name: str
     type: TensorType
     sharding: Sharding | None
-    at: Val | Output
+    at: MutableValue | Output
 
 
 class Wall(NamedTuple):
@@ -49,10 +49,10 @@ class Wall(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def words_of(spread: PropagatedData) -> Words:
+def descriptions_of(spread: PropagatedData) -> Descriptions:
     """The words for a propagation."""
     names = spread.imported.output_names if spread.imported is not None else ()
-    return Words(spread.record, spread.graph.name, spread.sources, names)
+    return Descriptions(spread.record, spread.graph.name, spread.sources, names)
 
 
 def value_rows(spread: PropagatedData) -> Iterator[ValueRow]:
@@ -60,13 +60,13 @@ def value_rows(spread: PropagatedData) -> Iterator[ValueRow]:
 
     Of values that each use has its own copy of, those with other shardings than the ones before are told as well.
     """
-    words = words_of(spread)
-    told: dict[str, list[Sharding | None]] = {}
+    words = descriptions_of(spread)
+    by_function: dict[str, list[Sharding | None]] = {}
     for value in spread.vals():
         if value.origin is None or not value.is_tensor:
             continue
-        name, sharding = words.place(value), get_sharding(value)
-        known = told.setdefault(name, [])
+        name, sharding = words.holder(value), get_sharding(value)
+        known = by_function.setdefault(name, [])
         if sharding not in known:
             known.append(sharding)
             copy = f" copy {len(known)}" if len(known) > 1 else ""
@@ -75,10 +75,10 @@ def value_rows(spread: PropagatedData) -> Iterator[ValueRow]:
 
 def output_rows(spread: PropagatedData) -> Iterator[ValueRow]:
     """The outputs of the main function."""
-    main = spread.work.main
+    main = spread.module.main
     if main is None:
         return
-    words = words_of(spread)
+    words = descriptions_of(spread)
     returned = main.blocks[0].terminator.operands
     for i, (value, sharding) in enumerate(zip(returned, main.attrs["outputs"], strict=True)):
         output = Output(main, i)
@@ -87,7 +87,7 @@ def output_rows(spread: PropagatedData) -> Iterator[ValueRow]:
 
 def cause_text(spread: PropagatedData, row: ValueRow) -> str:
     """In a few words, where the axes of a value came from: `from %28 (asked of argument %arg27)`."""
-    words, sharding = words_of(spread), row.sharding
+    words, sharding = descriptions_of(spread), row.sharding
     if sharding is None or not any(dim.axes for dim in sharding.dims):
         return ""
     parts: dict[str, None] = {}
@@ -99,14 +99,14 @@ def cause_text(spread: PropagatedData, row: ValueRow) -> str:
                     own = cause.request.what == ARGUMENT or cause.request.at is row.at
                     parts["asked" if own else request] = None
                 else:
-                    origin = words.place(cause.origin)
+                    origin = words.holder(cause.origin)
                     parts[f"from {origin}" if request.endswith(f" {origin}") else f"from {origin} ({request})"] = None
     return ", ".join(parts)
 
 
 def walls(spread: PropagatedData) -> list[Wall]:
     """The operators without a rule, the most frequent first."""
-    words = words_of(spread)
+    words = descriptions_of(spread)
     found: dict[str, list[str]] = {}
     for op in spread.log.without_rule:
         found.setdefault(operator_name(op), []).append(words.line(op))
@@ -124,7 +124,7 @@ def sharding_at(spread: PropagatedData, conflict: AxisConflict) -> Sharding:
     """A sharding of the mesh that a conflict is about."""
     record = spread.record
     for side in (conflict.wanted, conflict.against):
-        found = record.end.get(side.place) or record.start.get(side.place)
+        found = record.end.get(side.holder) or record.start.get(side.holder)
         if found is not None and not found.mesh.is_empty:
             return found
     raise AssertionError("a conflict is between values of which one has a sharding")
@@ -164,10 +164,10 @@ def _json_row(spread: PropagatedData, row: ValueRow) -> dict[str, Any]:
 
 
 def _json_conflict(spread: PropagatedData, conflict: AxisConflict) -> dict[str, Any]:
-    words, sharding = words_of(spread), sharding_at(spread, conflict)
+    words, sharding = descriptions_of(spread), sharding_at(spread, conflict)
 
     def side(of: Any) -> dict[str, Any]:
-        return {"value": words.place(of.place), "dim": of.dim, "axes": axes_text(of.axes, sharding)}
+        return {"value": words.holder(of.holder), "dim": of.dim, "axes": axes_text(of.axes, sharding)}
 
     return {
         "operator": words.operator(conflict.op),
@@ -202,7 +202,7 @@ def print_report(spread: PropagatedData, console: Console) -> None:
         f"in {len(spread.log.events)} steps that took {spread.seconds:.3g} s",
         soft_wrap=True,
     )
-    for name, mesh in spread.work.meshes.items():
+    for name, mesh in spread.module.meshes.items():
         console.print(f"mesh @{name} is {mesh}, {mesh.devices} devices", soft_wrap=True)
     for title, found in (("values", rows), ("outputs", outputs)):
         console.print()
@@ -232,14 +232,14 @@ def _table(title: str, *columns: str, limits: tuple[int, ...] = ()) -> Table:
 
 def _rows_table(spread: PropagatedData, title: str, rows: list[ValueRow]) -> Table:
     table = _table(title, "name", "type", "sharding", "cause", limits=(40, 0, 60, 60))
-    meshes = len(spread.work.meshes)
+    meshes = len(spread.module.meshes)
     for row in rows:
         table.add_row(row.name, str(row.type), shown(row.sharding, meshes) or "-", cause_text(spread, row) or "-")
     return table
 
 
 def _conflicts_table(spread: PropagatedData) -> Table:
-    words = words_of(spread)
+    words = descriptions_of(spread)
     table = _table(
         "conflicts", "at", "axes", "of", "did not spread to", "because", "source", limits=(30, 20, 24, 24, 60)
     )
@@ -248,7 +248,7 @@ def _conflicts_table(spread: PropagatedData) -> Table:
         table.add_row(
             words.operator(one.op),
             axes_text(one.wanted.axes, sharding),
-            words.dim(one.wanted.place, one.wanted.dim),
+            words.dim(one.wanted.holder, one.wanted.dim),
             words.target(one),
             words.why(one, sharding) + ("" if one.left else " (at that time)"),
             words.line(one.op),

@@ -67,9 +67,9 @@ def _why(node: Node, decision: Decision, operand: int, dim: int, refs: Refs) -> 
     strategy = decision.strategy
     rule, mesh = strategy.rule, strategy.mesh
     factors = [rule.factors[i] for i in rule.operands[operand][dim] if rule.factors[i].size > 1]
-    told = [one for one in decision.cause.lost for factor in factors if f"cannot split {factor.name} " in one]
-    if told:
-        return told[0]
+    reasons = [one for one in decision.cause.lost for factor in factors if f"cannot split {factor.name} " in one]
+    if reasons:
+        return reasons[0]
     if not factors:
         return "no other dim of the operator belongs to it"
     shown = ".".join(map(mesh.show_ref, refs))

@@ -22,12 +22,12 @@ from autoshard.partition.program import (
     Bundle,
     Collective,
     Instruction,
+    ManualCollective,
     Nest,
     NestBody,
     Program,
     Register,
     Start,
-    Together,
     Wait,
 )
 from autoshard.runtime.comm import Comm, show_ranks
@@ -124,7 +124,7 @@ def _what(instruction: Instruction) -> tuple[str, str, Node | None]:
     node = instruction.node
     if isinstance(instruction, Nest):
         return node.op.name, _text(node.attrs), node
-    if isinstance(instruction, Together):
+    if isinstance(instruction, ManualCollective):
         return node.op.name, f"{_text(node.attrs)} over {instruction.groups}", node
     return instruction.op.name, _text(instruction.attrs) + _inside(node), node
 

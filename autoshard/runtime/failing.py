@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from autoshard.runtime.progress import FAILING, of_this_rank
 from autoshard.runtime.reports import MARK
 from autoshard.util.errors import AutoshardError, RuntimeSetupError
-from autoshard.util.source import message_for_user
+from autoshard.util.source import location_text
 
 Library = Callable[[], Any]
 _DRAIN_SECONDS = 0.2
@@ -27,7 +27,7 @@ def fail(mpi: Library, error: BaseException, script: str | None = None) -> NoRet
     """
     trace = _from_script(error.__traceback__, script)
     plain = isinstance(error, AutoshardError) and os.environ.get("AUTOSHARD_DEBUG", "0") in ("", "0")
-    lines = message_for_user(error, until=True) if plain else None
+    lines = location_text(error, until=True) if plain else None
     if lines is None:
         lines = "".join(traceback.format_exception(type(error), error, trace)).splitlines()
     message = str(error)

@@ -17,12 +17,12 @@ from autoshard.partition.program import (
     Collective,
     Compute,
     Instruction,
+    ManualCollective,
     Nest,
     NestBody,
     Program,
     Register,
     Start,
-    Together,
     Wait,
     walk,
 )
@@ -148,7 +148,7 @@ class Executor:
             return self._bind_collective(instruction, free)
         if isinstance(instruction, Nest):
             return self._bind_nest(instruction, free)
-        if isinstance(instruction, Together):
+        if isinstance(instruction, ManualCollective):
             return self._bind_together(instruction, free)
         if isinstance(instruction, Bundle):
             return self._bind_bundle(instruction, free)
@@ -182,7 +182,7 @@ class Executor:
 
         return action
 
-    def _bind_together(self, instruction: Together, free: list[int]) -> Callable[[list], None]:
+    def _bind_together(self, instruction: ManualCollective, free: list[int]) -> Callable[[list], None]:
         operands, results = self._places(instruction.operands), self._places(instruction.results)
         comm = self.comm
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from autoshard.runtime.interpret import Executor
 from autoshard.util.errors import RuntimeSetupError
-from autoshard.util.files import read_bytes, read_json, write_whole
+from autoshard.util.files import read_bytes, read_json, write_atomically
 from costmodel.json_door import Natural, Record
 
 _FILES = re.compile(r"rank_\d+\.(json|times)")
@@ -48,10 +48,10 @@ def recording(executor: Executor, folder: Path) -> Iterator[None]:
         raise RuntimeSetupError(f"a run is recorded where each rank is a process; {len(comm.ranks)} share this one")
     rank = comm.ranks[0]
     path = folder / f"rank_{rank}.times"
-    write_whole(path, bytes(max(16 * count, 1)), RuntimeSetupError, folders=True)
+    write_atomically(path, bytes(max(16 * count, 1)), RuntimeSetupError, folders=True)
     comm.barrier()
     told = {"rank": rank, "machine": _machine(), "began": perf_counter_ns(), "instructions": count}
-    write_whole(folder / f"rank_{rank}.json", json.dumps(told), RuntimeSetupError)
+    write_atomically(folder / f"rank_{rank}.json", json.dumps(told), RuntimeSetupError)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         times = memoryview(mapped)[: 16 * count].cast("q")
         executor.times = times

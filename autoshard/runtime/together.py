@@ -7,13 +7,13 @@ import numpy as np
 from autoshard.ir.graph import Node
 from autoshard.ops.body import Body
 from autoshard.partition.manual import completed, reduction, sources
-from autoshard.partition.program import Together
+from autoshard.partition.program import ManualCollective
 from autoshard.runtime.comm import Comm
 
 Parts = list[np.ndarray]
 
 
-def run_together(one: Together, operands: list[Parts], comm: Comm) -> list[Parts]:
+def run_together(one: ManualCollective, operands: list[Parts], comm: Comm) -> list[Parts]:
     """The parts of each result on the hosted ranks."""
     if one.kind == "rank":
         counts = one.node.op.name == "PartitionId"
@@ -21,7 +21,7 @@ def run_together(one: Together, operands: list[Parts], comm: Comm) -> list[Parts
     return [_moved(one, parts, comm) for parts in operands]
 
 
-def _moved(one: Together, parts: Parts, comm: Comm) -> Parts:
+def _moved(one: ManualCollective, parts: Parts, comm: Comm) -> Parts:
     attrs, groups, name = one.node.attrs, one.groups, one.node.op.name
     if one.kind == "all_reduce":
         return comm.all_reduce(parts, groups, _reduction(one.node))
@@ -49,7 +49,7 @@ def _reduction(node: Node) -> str:
     return found
 
 
-def _permuted(one: Together, parts: Parts, comm: Comm) -> Parts:
+def _permuted(one: ManualCollective, parts: Parts, comm: Comm) -> Parts:
     """What each rank's sender has; zeros where nothing is sent."""
     pairs = sources(one.node, one.results[0].layout.mesh)
     whole = completed(pairs, comm.world)

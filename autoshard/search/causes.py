@@ -175,7 +175,7 @@ def _judged(chosen: Choice, local_cost: LocalCost, others: Sequence[Choice]) -> 
     now = local_cost.price(chosen)
     ranked = local_cost.cheapest([one for one in others if one is not chosen], ALTERNATIVES)
     alternatives = tuple([_option(one, seconds) for seconds, one in ranked])
-    instead = f"{ranked[0][1].strategy.told}, which costs {_more(ranked[0][0] - now)}" if ranked else ""
+    instead = f"{ranked[0][1].strategy.label}, which costs {_more(ranked[0][0] - now)}" if ranked else ""
     return _Judged(_option(chosen, now), alternatives, instead)
 
 

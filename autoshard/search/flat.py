@@ -29,7 +29,7 @@ from autoshard.ir.flow import Boundary, is_nest
 from autoshard.ir.graph import Graph, Node, Value, inner_values, walk
 from autoshard.ir.trips import runs
 from autoshard.layout.layout import Layout
-from autoshard.ops.control import apart
+from autoshard.ops.control import unsplit_rule
 from autoshard.ops.registry import lookup
 from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.search.problem import CARRIED, Place, Problem
@@ -189,7 +189,7 @@ class _Flattening:
 
     def shell(self, node: Node) -> Node:
         """A manual computation without its body."""
-        rule = apart(node.operand_types, node.result_types)
+        rule = unsplit_rule(node.operand_types, node.result_types)
         made = Node(node.op, node.operands, node.attrs, node.results, node.name, node.source, (), rule)
         self.shells[made] = node
         return made

@@ -19,7 +19,7 @@ import numpy as np
 from autoshard.cost.instructions import BundleSize, Costs
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import Groups, Mesh
-from autoshard.partition.program import Bundle, Collective, Instruction, Nest, Program, Start, Together
+from autoshard.partition.program import Bundle, Collective, Instruction, ManualCollective, Nest, Program, Start
 from autoshard.plan.plan import Plan
 from autoshard.redistribute.window import WindowStep
 from autoshard.search.memory_limit import MEMORY
@@ -88,11 +88,11 @@ def _sent(instructions: Iterable[Instruction], costs: Costs, times: int) -> Iter
             for part in done.parts:
                 size = size.plus(costs.size(part))
             yield from _message(done.parts[0], size.sent, times)
-        elif isinstance(done, Collective | Together) and done.step.communicates:
+        elif isinstance(done, Collective | ManualCollective) and done.step.communicates:
             yield from _message(done, done.step.nbytes_priced(done.of.shape, done.of.dtype.itemsize), times)
 
 
-def _message(one: Collective | Together, nbytes: float, times: int) -> Iterator[tuple[Refs, str, float, float]]:
+def _message(one: Collective | ManualCollective, nbytes: float, times: int) -> Iterator[tuple[Refs, str, float, float]]:
     step, groups = one.step, one.step.groups
     if not isinstance(groups, Groups):
         return

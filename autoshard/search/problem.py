@@ -20,7 +20,7 @@ from autoshard.layout.sharding import Sharding
 from autoshard.layout.tensor_map import onto
 from autoshard.optimize import DEFAULT
 from autoshard.partition.bundling import latency_shares
-from autoshard.propagate.work import Work
+from autoshard.propagate.mutable_ir import MutableModule
 from autoshard.search.constraints import (
     constraint_sharding,
     constraint_strategy,
@@ -85,7 +85,7 @@ class Problem:
     fixed: Mapping[Node, Strategy] = field(default_factory=dict)
     asked: Mapping[Value, Sharding] = field(default_factory=dict)
     asked_outputs: tuple[Sharding | None, ...] = ()
-    work: Callable[[], Work] | None = None
+    work: Callable[[], MutableModule] | None = None
     places: Mapping[Value, Place] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     elsewhere: Callable[[Mesh], Problem] | None = None

@@ -20,7 +20,7 @@ from autoshard.cost.prices import Prices, prices_for
 from autoshard.ir.graph import Node, Value, walk
 from autoshard.layout.layout import Layout, Refs
 from autoshard.ops.attention_blocks import AUTO, RING
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.redistribute.planner import evened, plan_steps
 from costmodel import Hardware, format_bytes, format_seconds
@@ -174,6 +174,6 @@ def _held(node: Node, strategy: Strategy) -> int:
     blocks = [local_nbytes(of, layout) for of, layout in zip(types, layouts, strict=True)]
     if not strategy.exchanges:
         return sum(blocks)
-    place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts)
+    place = OperatorPlacement(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts)
     ring = node.op.exchanged(node.attrs, place).ring
     return sum(blocks) + sum(blocks[i] for i in (() if ring is None else ring.moving))

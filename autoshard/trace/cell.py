@@ -308,3 +308,14 @@ def _checked(given: Any, what: str) -> tuple[Entry, ...] | None:
                 f"{what}: entry {entry!r} must be a tuple of positive whole numbers, one per dim, or a Layout"
             )
     return tuple(tuple(map(int, entry)) if isinstance(entry, tuple | list) else entry for entry in given)
+
+
+def stages_of_cells(network: Cell) -> dict[str, int]:
+    """The stages that a model's cells bear, MindSpore's way: `network.layer1.pipeline_stage = 1`; by paths, as
+    `cut_stages` takes them. The stage of a cell inside of another one counts more than that one's.
+
+    Args:
+        network: what was traced: names in the graph begin at its parts.
+    """
+    found = ((path, getattr(cell, "pipeline_stage", None)) for path, cell in network.cells_and_names())
+    return {path: stage for path, stage in found if path and stage is not None}

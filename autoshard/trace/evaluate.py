@@ -32,10 +32,10 @@ def evaluate(graph: Graph, inputs: Inputs) -> list[np.ndarray]:
     """
     held = _checked(graph, inputs)
     check_known(graph)
-    return list(_Whole(graph.functions).block(graph.nodes, graph.outputs, held))
+    return list(_Replicated(graph.functions).block(graph.nodes, graph.outputs, held))
 
 
-class _Whole(Runner):
+class _Replicated(Runner):
     def node(self, node: Node, held: Held) -> tuple:
         if node.op.name == "ManualComputation":
             return Team.run(self.functions, node, held)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from autoshard.ops.primitive import current_primitive
 from autoshard.ops.registry import Operator, lookup
 from autoshard.trace.arguments import argument_names, by_position, check_count
 from autoshard.trace.asking import constrained
-from autoshard.trace.cell import Cell
+from autoshard.trace.cell import Cell, stages_of_cells
 from autoshard.trace.evaluate import evaluate
 from autoshard.trace.parameter import Entry, Parameter, activate, cast_to, computed_type
 from autoshard.trace.specs import Requests, Specs
@@ -44,7 +44,8 @@ class Traced:
     """A graph, and what it means to the model that it came from.
 
     `arguments` and `results` are the nested structures of the arguments and of the returned value, with a
-    `Leaf` for each tensor; the graph's data inputs and its first outputs are these leaves in order.
+    `Leaf` for each tensor; the graph's data inputs and its first outputs are these leaves in order. `stages` are those
+    of a pipeline that parts of the model are given to, by patterns of names: as its cells bear them, or by `annotate`.
     """
 
     graph: Graph
@@ -53,6 +54,7 @@ class Traced:
     arguments: Any
     results: Any
     asked: Specs = field(default_factory=Specs)
+    stages: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def _data(self) -> tuple[Value, ...]:
@@ -157,7 +159,8 @@ def trace(
             )
         outputs = [recorder.lift(one) for _, one in found]
     recorder.requests.note_outputs(outputs, results, out_shardings, recorder.builder.name, asked_out)
-    return recorder.finish(outputs, arguments, results)
+    found = recorder.finish(outputs, arguments, results)
+    return replace(found, stages=stages_of_cells(fn)) if isinstance(fn, Cell) else found
 
 
 @dataclass

@@ -68,8 +68,8 @@ class _Counting:
         if names is None or node.given_rule is not None:
             yield node
             return
-        place = len(node.operands) // 2
-        operand, index, vector = node.operands[0], node.operands[place], node.attrs["index_vector_dim"]
+        position = len(node.operands) // 2
+        operand, index, vector = node.operands[0], node.operands[position], node.attrs["index_vector_dim"]
         parts = self._components(index, vector)
         counted = self._counted(node, names, operand, parts, vector)
         if not counted or len(counted) == len(parts):
@@ -85,7 +85,7 @@ class _Counting:
             rest = [value]
         yield replace(
             node,
-            operands=(*node.operands[:place], rest[0], *node.operands[place + 1 :]),
+            operands=(*node.operands[:position], rest[0], *node.operands[position + 1 :]),
             attrs=node.op.check_attributes({**node.attrs, **_numbers(node, names, counted)}),
         )
 
@@ -136,7 +136,7 @@ def _numbers(node: Node, names: _DimNames, counted: dict[int, int]) -> dict[str,
     """The dimension numbers where these components of an index are dims that go along."""
     before = dict(zip(node.attrs[names.batching], node.attrs[names.places], strict=True))
     components = node.attrs[names.components]
-    along = dict(sorted({**before, **{components[i]: place for i, place in counted.items()}}.items()))
+    along = dict(sorted({**before, **{components[i]: position for i, position in counted.items()}}.items()))
     return {
         names.dropped: tuple(dim for dim in node.attrs[names.dropped] if dim not in along),
         names.batching: tuple(along),

@@ -317,11 +317,11 @@ class _AttentionWriter:
     ) -> Value:
         """Attention of queries with a dim for each group of heads, and its result without."""
         if shared.lead is not None:
-            query, extras = self.apart(query, shared), [self.apart(one, shared) for one in extras]
+            query, extras = self.heads_in_groups(query, shared), [self.heads_in_groups(one, shared) for one in extras]
         result = self.add("Attention", (query, shared.keys, shared.values, *extras), attrs, self.near.name)
         return self.reshape(result, shape)
 
-    def apart(self, value: Value, shared: SharedKeys) -> Value:
+    def heads_in_groups(self, value: Value, shared: SharedKeys) -> Value:
         """A value with its heads as groups and those of a group."""
         i, shape = shared.lead, value.type.shape
         assert i is not None

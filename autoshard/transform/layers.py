@@ -92,18 +92,18 @@ class RepeatedLayers:
     def are_equal(self) -> bool:
         """Whether all layers but the first and the last two are."""
         shapes: list[list[tuple]] = [[] for _ in range(self.count)]
-        for node, (layer, place) in self.places.items():
+        for node, (layer, position) in self.places.items():
             if 0 < layer < self.count - 2:
                 read = tuple(self._read(value, layer) for value in node.operands)
-                shapes[layer].append((place, node.key, node.regions, read))
+                shapes[layer].append((position, node.key, node.regions, read))
         return all(one == shapes[1] for one in shapes[2 : self.count - 2])
 
     def _read(self, value: Value, layer: int) -> tuple:
         """What a value is to a layer that reads it, in words that equal layers share."""
         made = self._made(value)
         if made is not None:
-            other, place, number = made
-            return other - layer, place, number
+            other, position, number = made
+            return other - layer, position, number
         name = self._pattern.search(value.name)
         if value in self.graph.role_of and name is not None:
             return int(name["number"]) - layer, value.name[: name.start("number")], value.name[name.end() :]
@@ -143,10 +143,10 @@ class RepeatedLayers:
             made = self._made(value)
             if made is None or made[0] not in gone:
                 return value
-            layer, place, number = made
-            own = self.places.get(node, (None, place))[0]
+            layer, position, number = made
+            own = self.places.get(node, (None, position))[0]
             shifted = layer + by if own is None or own < layer else layer - by
-            other = at.get((shifted, place))
+            other = at.get((shifted, position))
             near = own is not None and abs(own - layer) == 1 and shifted not in gone
             if not near or other is None or other.results[number].type != value.type:
                 name = self.graph.name

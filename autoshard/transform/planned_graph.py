@@ -1,7 +1,7 @@
 """The graph that a traced model is planned on: `planned_graph(traced)`.
 
 What the search cannot plan is rewritten (`plannable.py`), operators that compute the same of the same values become
-one, and those that only move elements are joined (`moves.py`). So a plan pays once for what programs do once.
+one, and those that only move elements are joined (`merge_movements.py`). So a plan pays once for what programs do once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoshard.ir.graph import Graph, Node
-from autoshard.transform.moves import merge_moves
+from autoshard.transform.merge_movements import merge_movements
 from autoshard.transform.plannable import plannable
 from autoshard.transform.recompute import AGAIN
 from autoshard.transform.simplify import merged
@@ -28,7 +28,7 @@ def planned_graph(graph: Graph, annotations: Mapping[Node, Any]) -> tuple[Graph,
     graph = plannable(graph)
     made, became = merged(graph, _kept(graph, annotations), inside=True)
     said = {became.get(node, node): one for node, one in annotations.items()}
-    return merge_moves(made, said), said
+    return merge_movements(made, said), said
 
 
 def _kept(graph: Graph, annotations: Mapping[Node, Any]) -> Iterator[Node]:

@@ -26,7 +26,7 @@ def summed_first(graph: Graph, places: Mapping[Value, Sequence[int]]) -> Graph:
     """
     if not places:
         return graph
-    nodes = [one for node in graph.nodes for one in _apart(node, places.get(node.results[0], ()))]
+    nodes = [one for node in graph.nodes for one in _summed_first(node, places.get(node.results[0], ()))]
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -38,7 +38,7 @@ def summed_as(graph: Graph, names: Collection[str]) -> Graph:
     return summed_first(graph, {value: [int(one) for one in text.split("_")[1:]] for value, text in known.items()})
 
 
-def _apart(node: Node, places: Sequence[int]) -> tuple[Node, ...]:
+def _summed_first(node: Node, places: Sequence[int]) -> tuple[Node, ...]:
     if not places:
         return (node,)
     (result,) = node.results

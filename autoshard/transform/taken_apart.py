@@ -193,10 +193,10 @@ def _parts_of(node: Node, dim: int) -> tuple[Part, ...]:
 
 def _slice_of(node: Node) -> tuple[int, int, int] | None:
     """The one dim of which a slice takes a part, where that begins and how many places it has."""
-    laid = node.op.laid(node.operand_types, node.attrs) if len(node.operands) == 1 else None
-    if laid is None or len(laid.boxes) != 1 or laid.fill is not None:
+    boxes = node.op.index_map(node.operand_types, node.attrs) if len(node.operands) == 1 else None
+    if boxes is None or len(boxes.boxes) != 1 or boxes.fill is not None:
         return None
-    (box,), shape = laid.boxes, node.operand_types[0].shape
+    (box,), shape = boxes.boxes, node.operand_types[0].shape
     cut = [dim for dim, size in enumerate(shape) if box.count[dim] < size]
     if len(cut) != 1 or box.count != node.result_types[0].shape:
         return None

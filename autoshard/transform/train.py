@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +14,8 @@ from autoshard.trace.tensor import TracedTensor
 from autoshard.transform.grad import gradient, reaching
 from autoshard.transform.micro.accumulate import Accumulated
 from autoshard.transform.recompute import backward_begins, cheap
-from autoshard.transform.recompute import recompute as again
-from autoshard.transform.recompute import regather as apart
+from autoshard.transform.recompute import recompute as recomputed
+from autoshard.transform.recompute import regather as regathered
 from autoshard.util.errors import GraphError
 
 
@@ -87,22 +87,30 @@ def train_step(
             "gradient passes"
         )
     full, gradients = gradient(graph, loss, wanted)
+    of_parameters = [gradients[inputs[id(one)]] if id(one) in inputs else None for one in optimizer.parameters]
+    traced = _updated(forward, full, of_parameters, optimizer, gradient_scale)
+    if recompute is not None:
+        traced = replace(traced, graph=recomputed(traced.graph, _chosen(traced.graph, recompute)))
+    if regather:
+        traced = replace(traced, graph=regathered(traced.graph))
+    if micro_batches != 1:
+        traced = accumulated(traced, micro_batches)
+    return TrainStep(traced, loss, gradients, untouched)
+
+
+def _updated(
+    forward: Traced, full: Graph, gradients: Sequence[Value | None], optimizer: Optimizer, gradient_scale: float
+) -> Traced:
+    """The trace of the forward pass with the graph `full` of both passes, and the optimizer's updates behind it."""
+    graph = forward.graph
     recorder = TraceRecorder.resume(full, forward)
     with activate(recorder):
-        grads = [gradients[inputs[id(one)]] if id(one) in inputs else None for one in optimizer.parameters]
-        scaled = [None if grad is None else TracedTensor(grad, recorder) for grad in grads]
+        scaled = [None if grad is None else TracedTensor(grad, recorder) for grad in gradients]
         if gradient_scale != 1:
             scaled = [None if grad is None else grad * gradient_scale for grad in scaled]
         optimizer(scaled)
     returned = graph.outputs[: len(graph.outputs) - len(graph.updates)]
-    traced = recorder.finish(returned, forward.arguments, forward.results)
-    if recompute is not None:
-        traced = replace(traced, graph=again(traced.graph, _chosen(traced.graph, recompute)))
-    if regather:
-        traced = replace(traced, graph=apart(traced.graph))
-    if micro_batches != 1:
-        traced = accumulated(traced, micro_batches)
-    return TrainStep(traced, loss, gradients, untouched)
+    return replace(recorder.finish(returned, forward.arguments, forward.results), stages=forward.stages)
 
 
 def accumulated(traced: Traced, micro_batches: int) -> Traced:

@@ -2,7 +2,7 @@
 
 Layers are alike, so programs of few layers are priced and the rest follows: what one layer more takes, as often as the
 model has it. A step of several micro batches takes the forward and backward pass as often, sums gradients up in between
-(f32, in the device's memory) and updates once.
+(in the device's memory) and updates once.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from autoshard.partition.program import (
     Collective,
     Compute,
     Instruction,
+    ManualCollective,
     Program,
     Register,
-    Together,
 )
 from autoshard.partition.verify_bundles import bundle_key
 from autoshard.redistribute.step import Step
 from autoshard.transform.recompute import AGAIN
 from autoshard.truth.micro_memory import micro_batch_peak, started_by
 from autoshard.truth.models import step_of
+from autoshard.truth.rates import SUM_BYTES, adding_seconds, rates_of, with_attention
 from autoshard.truth.rows import Row
 from autoshard.truth.stages import (
     ATTENTION,
@@ -61,16 +62,8 @@ from autoshard.truth.stages import (
     load,
 )
 from autoshard.util.errors import AutoshardError
-from costmodel import Hardware, operator_seconds, preset
+from costmodel import Hardware, preset
 from costmodel.host import HOSTS
-
-OUTSIDE_SHARE = {"kernels": 0.30}
-"""What kernels written by hand take longer than the bandwidth of copies allows (a softmax of scores, dropout with its
-mask, norms, losses in several passes: 0.68 of the peak and not 0.88), to what attention in several kernels, the loss
-and the rest besides products take; fitted to rows of Megatron-LM."""
-OLDER = 0.55
-"""The rate of the attention kernels of early 2023 to that of FlashAttention-2, which is "around 2x" (Dao 2023, section
-4); fitted to llm-foundry's rows of sequences from 8,192 on, on A100 and H100 alike."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +104,13 @@ class Predictor:
 
     Args:
         hardware: what a row's `hardware` stands for.
+        rates: what a row's software does at which rate.
     """
 
-    def __init__(self, hardware: Callable[[str], Hardware] = preset) -> None:
-        self.hardware = hardware
+    def __init__(
+        self, hardware: Callable[[str], Hardware] = preset, rates: Callable[[Row, Hardware], RowRates] = rates_of
+    ) -> None:
+        self.hardware, self.rates = hardware, rates
         self._steps: dict[tuple, _ShortStep] = {}
         self._known: dict[tuple, _Measures] = {}
 
@@ -134,7 +130,7 @@ class Predictor:
     def _alone(self, row: Row, few: _Measures, more: _Measures) -> Ledger:
         """Seconds by part of a step that is in no stages: its host is never waited for by others, and may start the
         next micro batch while the device works on this one."""
-        rates, share = rates_of(row), few.of_stage(row, more, row.model.layers)
+        rates, share = self.rates(row, self.hardware(row.hardware)), few.of_stage(row, more, row.model.layers)
         forward, backward, *once = in_order(row, share)
         each = rates.done(forward, backward, row.micro_batches)
         found = {**each.ledger, SUMS: (row.micro_batches - 1) * share.adding}
@@ -145,38 +141,32 @@ class Predictor:
 
     def _staged(self, row: Row, few: _Measures, more: _Measures) -> Prediction:
         """The prediction of a row whose layers are dealt out to stages."""
+        hardware = self.hardware(row.hardware)
         shares = (few.of_stage(row, more, layers, homes) for layers, homes in dealt_out(row))
-        loads = tuple(load(row, share, rates_of(row)) for share in shares)
-        step = StagedRow(row, loads, self.hardware(row.hardware))
+        loads = tuple(load(row, share, self.rates(row, hardware)) for share in shares)
+        step = StagedRow(row, loads, hardware)
         return Prediction(row, step.parts, step.peak_bytes(few.peak_bytes - sum(few.states.values())))
 
     def on(self, hardware: Callable[[str], Hardware]) -> Predictor:
         """One that takes rows' hardware for something else and shares the programs, made by this one's prices."""
-        other = Predictor(hardware)
+        other = Predictor(hardware, self.rates)
         other._steps = self._steps
+        return other
+
+    def at(self, rates: Callable[[Row, Hardware], RowRates]) -> Predictor:
+        """One whose rows' software has other rates, and that shares all else."""
+        other = Predictor(self.hardware, rates)
+        other._steps, other._known = self._steps, self._known
         return other
 
     def _measures(self, row: Row, layers: int) -> _Measures:
         key = (_alike(row), layers)
         if key not in self._known:
-            hardware = _with_attention(self.hardware(row.hardware), row)
+            hardware = with_attention(self.hardware(row.hardware), row)
             if key not in self._steps:
                 self._steps[key] = _step_of(row, layers, hardware)
             self._known[key] = self._steps[key].measured(hardware, HOSTS[row.fusion].joins)
         return self._known[key]
-
-
-def rates_of(row: Row) -> RowRates:
-    """How fast a row's host is, and what it computes beside its graph."""
-    return RowRates(HOSTS[row.fusion], OUTSIDE_SHARE.get(row.fusion, 0.0))
-
-
-def _with_attention(hardware: Hardware, row: Row) -> Hardware:
-    """The hardware with the attention kernels that the row had."""
-    share = hardware.device.attention_efficiency
-    if row.attention != "older" or share is None:
-        return hardware
-    return changed(hardware, device=changed(hardware.device, attention_efficiency=OLDER * share))
 
 
 def _depths(row: Row) -> tuple[int, int]:
@@ -264,15 +254,17 @@ class _ShortStep:
     ranks: int
     work: _Work
     beside: Program
+    sums: int = 4
+    """Bytes of an element of the sums of gradients over micro batches."""
 
     def measured(self, hardware: Hardware, joins: bool = False) -> _Measures:
         known, work = hardware.for_ranks(self.ranks), self.work
         dealt = work.dealt(self.beside, prices_for(known).instructions, joins)
         before, after = (work.summed(late) for late in (work.late, work.updates))
         summed = {home: (before.get(home, 0), after.get(home, 0)) for home in (FIRST, LAYERS, LAST, TIED)}
-        adding = _adding(sum(before.values()), known), _adding(sum(after.values()), known)
+        early, late = (adding_seconds(sum(some.values()), known, self.sums) for some in (before, after))
         repeated = work.repeated_peak(self.beside, True), work.repeated_peak(self.beside, False)
-        return _Measures(self.layers, dealt, adding, summed, work.states, program_peak(self.beside), repeated)
+        return _Measures(self.layers, dealt, (early, late), summed, work.states, program_peak(self.beside), repeated)
 
 
 PREFETCH = 4.0
@@ -291,7 +283,8 @@ def _step_of(row: Row, layers: int, hardware: Hardware) -> _ShortStep:
     program, _ = optimize(planned.program, planned.hardware, DEFAULT, fixed=again)
     ahead = ("overlap",) if row.overlap else ()
     beside, _ = optimize(program, planned.hardware, ahead, more_memory=PREFETCH, fixed=again)
-    return _ShortStep(layers, row.axes.of_stage.devices, _Work(program, planned.graph, planned.plan.mesh), beside)
+    work = _Work(program, planned.graph, planned.plan.mesh)
+    return _ShortStep(layers, row.axes.of_stage.devices, work, beside, SUM_BYTES.get(row.precision, 4))
 
 
 def _is_again(node: Node) -> bool:
@@ -307,11 +300,6 @@ def _gradients(graph: Graph) -> Iterator[Node]:
             node, _ = graph.producers.get(node.operands[0], (None, 0))
         if node is not None and graph.role_of.get(of) == PARAMETER and _part_of(node) == PRODUCTS:
             yield node
-
-
-def _adding(elements: int, hardware: Hardware) -> float:
-    """Seconds to add gradients of 2 bytes to sums of 4, which are read and written."""
-    return float(operator_seconds(elements, elements * (2 + 4 + 4), hardware.device, "f32"))
 
 
 class _Work:
@@ -458,7 +446,7 @@ class _Work:
         if isinstance(one, Compute):
             return UPDATE if one in self.updates else _part_of(one.composite or one.node)
         first = one.parts[0] if isinstance(one, Bundle) else one
-        assert isinstance(first, Collective | Together)
+        assert isinstance(first, Collective | ManualCollective)
         order = [name for name, _ in self.mesh.axes]
         return OVER + ".".join(sorted({ref.name for ref in first.step.axes}, key=order.index))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from autoshard.util.errors import AutoshardError
+from costmodel import preset
 from costmodel.json_door import JsonError, Positive, Record, between, described, read, schema
 
 FORMAT, VERSION = "autoshard truth", 1
@@ -199,6 +200,24 @@ def _contradiction(row: Row) -> str:
     peak = row.measured.peak_gib
     if peak is not None and not 0 < peak <= PEAK_GIB:
         return f"a peak of {peak} GiB was measured; it is above 0 and at most {PEAK_GIB}"
+    return _too_fast(row)
+
+
+def _too_fast(row: Row) -> str:
+    """What is wrong with a step that takes less than its products do at the peak of all devices; empty if nothing."""
+    model = row.model
+    try:
+        device = preset(row.hardware).device
+    except ValueError:
+        return ""  # a name that stands for a file is known where rows are predicted
+    products = model.layers * 2 * model.hidden * (model.hidden + model.inner)  # less than any builder has
+    operations = 6 * row.global_batch * row.sequence * products
+    least = operations / (row.axes.devices * max(rate for _, rate in device.peak_flops))
+    if row.measured.seconds < least and model.builder != "mixture":
+        return (
+            f"{row.measured.seconds} seconds were measured; its products alone take {least:.3g} at the peak of "
+            f"{row.axes.devices} {row.hardware} (another unit?)"
+        )
     return ""
 
 

@@ -125,11 +125,12 @@ class StageShare:
 
 @dataclass(frozen=True)
 class RowRates:
-    """A row's host, and what kernels move beside the graph to what its attention, loss and the rest besides products
-    take."""
+    """A row's host, what kernels move beside the graph to what its attention, loss and the rest besides products take,
+    and how many ranks of a node share a collective of a micro batch."""
 
     host: HostTimes
     outside_share: float
+    ranks: int = 1
 
     def with_outside(self, ledger: Ledger) -> Ledger:
         """A ledger with what is moved beside the graph."""
@@ -138,7 +139,7 @@ class RowRates:
     def task(self, work: SlotWork, backward: bool) -> Task:
         """All of a slot, in equal pieces, for a device and its host."""
         each = self.host.backward if backward else self.host.forward
-        host = work.kernels * each + work.collectives * self.host.collective
+        host = work.kernels * each + work.collectives * self.host.collective_among(self.ranks)
         seconds = max(0.0, sum(self.with_outside(work.ledger).values()))
         return Task(seconds, host=max(0.0, host), pieces=max(1, round(work.kernels + work.collectives)))
 

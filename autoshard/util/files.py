@@ -79,7 +79,7 @@ def checked(data: Any, kind: type[T] | Any, where: str, error: type[AutoshardErr
         raise error(f"cannot read {where}: {fault}") from None
 
 
-def write_whole(
+def write_atomically(
     path: FilePath, data: str | bytes, error: type[AutoshardError], *, durable: bool = True, folders: bool = False
 ) -> Path:
     """Write a file whole or not at all; the path.

@@ -81,7 +81,8 @@ _SEARCH = {
     "ways": "mesh_cuts",
     "within": "local.memory_multiplier",
 }
-_OPTIMIZE = ("block", "chains", "combine", "move", "moved", "overlap", "pipeline", "share")
+_OPTIMIZE = ("chains", "combine", "overlap", "pipeline", "share")
+_REWRITES = {"block": "rewrite", "move": "relayout", "moved": "relayout_strategies"}
 # Old name -> new name, both below autoshard. To be dropped with release 0.2.
 MOVED = {
     "callbacks": "mindspore.callbacks",
@@ -104,6 +105,11 @@ MOVED = {
     "report_whole": "report.whole",
     "partition.passes": "optimize",
     **{f"partition.passes.{name}": f"optimize.{name}" for name in _OPTIMIZE},
+    **{
+        f"{room}.{old}": f"optimize.{new}"
+        for room in ("optimize", "partition.passes")
+        for old, new in _REWRITES.items()
+    },
     "partition.passes.costs": "cost.instructions",
     "partition.passes.timeline": "cost.timeline",
     "propagate.api": "api.propagate",
@@ -138,6 +144,18 @@ MOVED = {
     "redistribute.orders": "redistribute.planner",
     "redistribute.keep": "redistribute.replicate_to_partial",
     "redistribute.digits": "redistribute.positions",
+    "propagate.work": "propagate.mutable_ir",
+    "propagate.infos": "propagate.op_classes",
+    "propagate.project": "propagate.projection",
+    "propagate.words": "propagate.descriptions",
+    "propagate.passes.places": "propagate.passes.block_positions",
+    "ops.laid": "ops.index_map",
+    "ops.best": "ops.top_k",
+    "ops.whole": "ops.integer_arithmetic",
+    "ops.joint": "ops.concatenation",
+    "partition.together": "partition.manual_step",
+    "transform.moves": "transform.merge_movements",
+    "ir.asked": "ir.annotations",
 }
 
 _MINDSPORE = (

@@ -1,6 +1,6 @@
 """Source: a line of the user's code, for error messages and dumps; `caller` finds the one being run.
 
-`message_for_user` tells an exception by the user's lines alone, without autoshard's around them.
+`location_text` describes an exception by the user's lines alone, without autoshard's around them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def caller() -> Source | None:
     return None
 
 
-def message_for_user(error: BaseException, until: bool) -> list[str] | None:
+def location_text(error: BaseException, until: bool) -> list[str] | None:
     """The lines of an exception's traceback from the user's first line on; None if no line of theirs is in it.
 
     Args:
@@ -54,8 +54,8 @@ def message_for_user(error: BaseException, until: bool) -> list[str] | None:
     own = [i for i, frame in enumerate(frames) if _is_users(frame.filename)]
     if not own:
         return None
-    users = frames[own[0] : own[-1] + 1 if until else len(frames)]
-    text = ["Traceback (most recent call last):\n", *traceback.format_list(users)]
+    listed = frames[own[0] : own[-1] + 1 if until else len(frames)]
+    text = ["Traceback (most recent call last):\n", *traceback.format_list(listed)]
     return "".join([*text, *traceback.format_exception_only(error)]).splitlines()
 
 

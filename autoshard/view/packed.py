@@ -28,7 +28,7 @@ def plan_in_columns(plan: Mapping[str, Any]) -> dict[str, Any]:
     made = {one["name"] for operator in plan["operators"] for one in operator["results"]}
     found = {**plan, **{name: in_columns(plan[name]) for name in TABLES if _is_table(plan.get(name))}}
     for name in ("types", "layouts"):
-        found[name] = {value: told for value, told in plan[name].items() if value not in made}
+        found[name] = {value: item for value, item in plan[name].items() if value not in made}
     memory = {**plan["cost"]["memory"], MEMORY: in_columns(plan["cost"]["memory"][MEMORY])}
     return {**found, "cost": {**plan["cost"], "memory": memory}}
 

@@ -21,7 +21,7 @@ from autoshard.exporters.export import export
 from autoshard.exporters.plan_records import PlanRecord
 from autoshard.search.planned import PlannedData
 from autoshard.util.errors import AutoshardError, PlanError
-from autoshard.util.files import write_whole
+from autoshard.util.files import write_atomically
 from autoshard.view.packed import packed, plan_in_columns
 from costmodel import format_bytes, format_seconds
 from costmodel.json_door import convert, plain
@@ -55,14 +55,14 @@ class View:
         Raises:
             PlanError: the file cannot be written.
         """
-        return write_whole(path, self.html, PlanError)
+        return write_atomically(path, self.html, PlanError)
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that neither disturbs the other; a summary where no script may run."""
         inside = html.escape(self.html)
-        told = html.escape("; ".join(map(_told, self.data["plans"])))
+        subtitle = html.escape("; ".join(map(_plan_label, self.data["plans"])))
         return (
-            f'<p>{told}</p><iframe sandbox="allow-scripts" srcdoc="{inside}" title="The plan" '
+            f'<p>{subtitle}</p><iframe sandbox="allow-scripts" srcdoc="{inside}" title="The plan" '
             'style="width: 100%; height: 760px; border: 1px solid #8888"></iframe>'
         )
 
@@ -120,7 +120,7 @@ def _static(name: str) -> str:
     return files("autoshard.view").joinpath("static", name).read_text(encoding="utf-8")
 
 
-def _told(plan: dict[str, Any]) -> str:
+def _plan_label(plan: dict[str, Any]) -> str:
     cost = plan["cost"]
     return (
         f"{plan['graph']} on mesh {plan['mesh']} by {plan['search']}: a step takes {format_seconds(cost['seconds'])}, "

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.util.errors import PlanError
-from autoshard.util.files import write_whole
+from autoshard.util.files import write_atomically
 
 FORMATS = (".svg", ".png", ".pdf")
 _LANES = {"compute": "#4c78a8"}
@@ -68,7 +68,7 @@ def _drawn(draw: Callable[[Any], None], title: str, path: str | Path) -> Path:
         made = BytesIO()
         suffix = Path(path).suffix[1:]
         figure.savefig(made, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
-    return write_whole(path, made.getvalue(), PlanError)
+    return write_atomically(path, made.getvalue(), PlanError)
 
 
 def check_plot(what: str, path: str | Path) -> None:
@@ -123,9 +123,9 @@ def _memory(data: Data, axes: Any) -> None:
     axes.stackplot(range(moments), *stacked, labels=order, colors=colours, step="mid", linewidth=0)
     peak = memory["peak_moment"]
     axes.axvline(peak, color=_EXPOSED, linewidth=0.8)
-    told = f"{total[peak] / scale:.3g} {unit} at {memory['peak_at']}"
+    label = f"{total[peak] / scale:.3g} {unit} at {memory['peak_at']}"
     axes.annotate(
-        _short(told), (peak, total[peak] / scale), xytext=(4, 4), textcoords="offset points", color=_EXPOSED,
+        _short(label), (peak, total[peak] / scale), xytext=(4, 4), textcoords="offset points", color=_EXPOSED,
         ha="right" if peak > moments / 2 else "left",
     )  # fmt: skip
     axes.set_xlim(0, max(1, moments - 1))
@@ -141,14 +141,14 @@ def _contenders(points: Sequence[Point], bound: float, axes: Any) -> None:
     scale, unit = _scaled(max(seconds for _, seconds, _, _ in points))
     size, of_size = _sized(max(nbytes for _, _, nbytes, _ in points))
     wide, high = max(one[1] for one in points) or 1.0, max(one[2] for one in points) or 1.0
-    told: list[tuple[float, float]] = []
+    label: list[tuple[float, float]] = []
     for name, seconds, nbytes, fits in sorted(points, key=lambda one: (one[1], one[2], one[0])):
         at = seconds * scale, nbytes / size
         axes.plot(*at, "o" if fits else "x", color=_LANES["compute"] if fits else _EXPOSED)
         # Names of plans that lie together stand above each other.
-        near = sum(abs(seconds - x) < 0.15 * wide and abs(nbytes - y) < 0.06 * high for x, y in told)
+        near = sum(abs(seconds - x) < 0.15 * wide and abs(nbytes - y) < 0.06 * high for x, y in label)
         axes.annotate(name, at, xytext=(6, 4 + 11 * near), textcoords="offset points")
-        told.append((seconds, nbytes))
+        label.append((seconds, nbytes))
     if bound > 0:
         axes.axvline(bound * scale, color=_EXPOSED, linewidth=0.8, linestyle="--")
         axes.annotate("no plan is below", (bound * scale, 0), xytext=(4, 4), textcoords="offset points", color=_EXPOSED)

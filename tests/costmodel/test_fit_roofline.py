@@ -14,7 +14,7 @@ from costmodel.measure import OperatorSample
 
 MADE_BY = Device(
     "made up",
-    {"f32": 40e12, "bf16": 600e12},
+    (("f32", 40e12), ("bf16", 600e12)),
     memory_bandwidth=3e12,
     memory_bytes=2**36,
     launch_seconds=2e-6,

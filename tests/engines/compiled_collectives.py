@@ -18,7 +18,7 @@ import numpy as np
 from autoshard.engines.grid import Grid, Rows
 from autoshard.engines.rounds import rounds_of
 from autoshard.engines.tables import boxes, is_whole_permute
-from autoshard.partition.program import Collective, Program, Together
+from autoshard.partition.program import Collective, ManualCollective, Program
 from autoshard.redistribute.step import Step
 from tests.engines.traced_collectives import Found, asked
 
@@ -109,9 +109,9 @@ def planned(program: Program, grid: Grid) -> Counter[Found]:
     return Counter(found for one in program.collectives for found in _of(one, grid))
 
 
-def _of(one: Collective | Together, grid: Grid) -> Iterator[Found]:
+def _of(one: Collective | ManualCollective, grid: Grid) -> Iterator[Found]:
     itemsize = one.of.dtype.itemsize
-    if isinstance(one, Together):
+    if isinstance(one, ManualCollective):
         yield one.kind, _sorted_rows(one, grid), sum(result.local.nbytes for result in one.results)
         return
     step = one.step
@@ -136,7 +136,7 @@ def _reduced(step: Step, rows: Rows, shape: tuple[int, ...], itemsize: int) -> F
     return step.kind, rows, after
 
 
-def _sorted_rows(one: Collective | Together, grid: Grid) -> Rows:
+def _sorted_rows(one: Collective | ManualCollective, grid: Grid) -> Rows:
     groups = one.step.groups
     rows = {tuple(map(int, groups.members(rank))) for rank in range(grid.size)}
     return tuple(sorted(rows))

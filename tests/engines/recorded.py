@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from autoshard.partition.program import Bundle, Collective, Instruction, Nest, Program, Start, Together
+from autoshard.partition.program import Bundle, Collective, Instruction, ManualCollective, Nest, Program, Start
 from autoshard.redistribute.window import WindowStep
 
 Done = tuple[str, tuple[int, ...], int]
@@ -55,7 +55,7 @@ def _of(one: Instruction, rank: int, everyone: tuple[int, ...]) -> Iterator[Done
         yield from _of(one.of, rank, everyone)
     elif isinstance(one, Bundle):
         yield one.parts[0].step.kind, _members(one.parts[0], rank), sum(map(_elements, one.parts))
-    elif isinstance(one, Together) and one.communicates:
+    elif isinstance(one, ManualCollective) and one.communicates:
         group = everyone if one.kind == "permute" else _members(one, rank)
         yield from ((one.kind, group, math.prod(operand.local.shape)) for operand in one.operands)
     elif isinstance(one, Collective) and one.step.communicates:
@@ -67,7 +67,7 @@ def _of(one: Instruction, rank: int, everyone: tuple[int, ...]) -> Iterator[Done
         )
 
 
-def _members(one: Collective | Together, rank: int) -> tuple[int, ...]:
+def _members(one: Collective | ManualCollective, rank: int) -> tuple[int, ...]:
     return tuple(map(int, one.step.groups.members(rank)))
 
 

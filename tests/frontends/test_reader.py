@@ -19,7 +19,7 @@ from autoshard.ir.text import parse, show
 from autoshard.ir.verify import verify
 from autoshard.layout.sdy_text import show_sharding
 from autoshard.ops.body import Body
-from autoshard.propagate.work import from_graph
+from autoshard.propagate.mutable_ir import from_graph
 from autoshard.trace.evaluate import evaluate
 from autoshard.util.errors import ParseError
 from tests.frontends.jax_models import floats

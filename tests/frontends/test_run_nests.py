@@ -14,7 +14,7 @@ from autoshard.api import plan
 from autoshard.cli.module_run import differences, random_inputs
 from autoshard.frontends import from_jax, from_stablehlo
 from autoshard.ir.graph import walk
-from autoshard.partition.program import Together
+from autoshard.partition.program import ManualCollective
 from autoshard.partition.program import walk as instructions
 from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
@@ -158,7 +158,7 @@ def test_partly_manual(program, mode):
 
 def test_free_axes_stay_split_inside():
     planned = check(partly, some((8, 16), "y", "x"), some((16, 16), "x", None))
-    reduced = [one for one in instructions(planned.program.instructions) if isinstance(one, Together)]
+    reduced = [one for one in instructions(planned.program.instructions) if isinstance(one, ManualCollective)]
     (psum,) = (one for one in reduced if one.kind == "all_reduce")
     assert psum.operands[0].layout.parts == (4, 1) and str(psum.groups) == "x"
 

@@ -11,7 +11,7 @@ from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import type_of
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.ops.attributes import Place, resolve
+from autoshard.ops.attributes import OperatorPlacement, resolve
 from autoshard.ops.registry import Operator
 from autoshard.ops.windows import Exchange
 from tests.oracle.check import differing
@@ -59,7 +59,7 @@ def check_split(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, mesh: M
     strategies = differing(enumerate_strategies(op.rule(operands, attrs), mesh))
     whole = op.evaluate(arrays, attrs)
     for strategy in strategies:
-        if not (op.runs_apart and strategy.exchanges):
+        if not (op.runs_decomposed and strategy.exchanges):
             check_strategy(op, arrays, attrs, strategy, whole)
     return len(strategies)
 
@@ -68,7 +68,7 @@ def check_strategy(
     op: Operator, arrays: Sequence[np.ndarray], attrs: dict, strategy: Strategy, whole: Sequence[np.ndarray]
 ) -> None:
     operands, results = tuple(map(type_of, arrays)), tuple(map(type_of, whole))
-    place = Place(operands, results, strategy.operand_layouts, strategy.result_layouts)
+    place = OperatorPlacement(operands, results, strategy.operand_layouts, strategy.result_layouts)
     exchange = op.exchanged(attrs, place) if strategy.exchanges else Exchange()
     local = {**op.local_attributes(attrs, place), **(exchange.attrs or {})}
     outputs = []

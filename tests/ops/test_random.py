@@ -83,6 +83,13 @@ def test_dropout_changes_with_step_and_seed_alone() -> None:
     assert (first != ops.dropout(x, np.int32(1), seed=5)).any()
 
 
+def test_dropout_of_rows_is_that_of_the_whole_tensor() -> None:
+    x, rows = np.random.default_rng(0).normal(size=(6, 10, 4)), np.array([7, 1, 4], np.int32)
+    whole = ops.dropout(x, np.int32(3), rate=0.4, seed=9)
+    given = {"dim": 1, "whole": x.shape, "rate": 0.4, "seed": 9}
+    np.testing.assert_array_equal(ops.dropout_rows(x[:, rows], np.int32(3), rows, **given), whole[:, rows])
+
+
 def test_dropout_gradient_has_the_mask_of_the_forward_run() -> None:
     x, attrs = np.ones((24, 10)), ops.dropout.check_attributes({"rate": 0.25, "seed": 4})
     y = ops.dropout(x, np.int32(7), **attrs)
@@ -97,6 +104,8 @@ def test_dropout_gradient_has_the_mask_of_the_forward_run() -> None:
         (lambda: ops.dropout(np.ones(4), np.int32(0), rate=1.0), "Dropout: rate is 1.0"),
         (lambda: ops.dropout(np.ones(4, int), np.int32(0)), "Dropout takes floats, not i64"),
         (lambda: ops.dropout(np.ones(4), np.zeros(2, int)), "Dropout"),
+        (lambda: ops.dropout_rows(np.ones(4), np.int32(0), np.arange(4), dim=1, whole=(8,)), "rows are dim 1"),
+        (lambda: ops.dropout_rows(np.ones(4), np.int32(0), np.ones(4), dim=0, whole=(8,)), "is f64"),
         (lambda: ops.random_normal(shape=(4, -1)), r"shape \(4, -1\) has a negative size"),
         (lambda: ops.random_uniform(shape=(4,), dtype="i32"), "of a float type, not i32"),
     ],

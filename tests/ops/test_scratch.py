@@ -48,6 +48,7 @@ CALLS = {
     "Concat": ((X, G), {"axis": 1}),
     "Gather": ((big(64, 300), LABELS), {"axis": 0}),
     "Dropout": ((X, np.int32(3)), {"rate": 0.3}),
+    "DropoutRows": ((X, np.int32(3), np.arange(len(X), dtype=np.int32)), {"rate": 0.3, "dim": 0, "whole": X.shape}),
     "SGD": ((X, G), {"learning_rate": 0.1}),
     "ApplyMomentum": ((X, G, X), {"learning_rate": 0.1, "nesterov": True, "weight_decay": 0.1}),
     "Adam": ((X, G, np.abs(X), G, np.int32(2)), {"weight_decay": 0.1, "decoupled": True}),

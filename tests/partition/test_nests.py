@@ -17,7 +17,7 @@ from autoshard.ir.trips import ASSUMED_TRIPS, trips
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import GroupList, Groups, Mesh
 from autoshard.partition.manual import grouped
-from autoshard.partition.program import Collective, Nest, NestBody, Program, Together, timed
+from autoshard.partition.program import Collective, ManualCollective, Nest, NestBody, Program, timed
 from autoshard.partition.program import walk as instructions
 from autoshard.partition.verify import verify_program
 from autoshard.runtime.interpret import Executor
@@ -170,7 +170,7 @@ def test_free_axes_split_a_manual_computation():
     planned = checked(local(lambda a: ops.all_reduce(ops.tanh(a), "tp"), "[{dp}, {?}]", free=True), [X],
                       "dp=2 tp=4", search="factor")  # fmt: skip
     (nest,) = (one for one in planned.program.instructions if isinstance(one, Nest))
-    (reduced,) = (one for one in nest.bodies[0].instructions if isinstance(one, Together))
+    (reduced,) = (one for one in nest.bodies[0].instructions if isinstance(one, ManualCollective))
     assert [str(one.layout) for one in reduced.operands] == ["dp, -"]
     assert reduced.operands[0].local.shape == (4, 3) and str(reduced.groups) == "tp"
 

@@ -13,9 +13,9 @@ from autoshard.layout import Layout
 from autoshard.optimize import PASSES, optimize
 from autoshard.optimize.chains import chains
 from autoshard.optimize.combine import combine
-from autoshard.optimize.move import move
-from autoshard.optimize.moved import with_result
 from autoshard.optimize.overlap import overlap
+from autoshard.optimize.relayout import move
+from autoshard.optimize.relayout_strategies import with_result
 from autoshard.optimize.share import share
 from autoshard.partition.program import Bundle, Compute, Program, Start, Wait
 from autoshard.partition.verify import verify_program

@@ -8,8 +8,8 @@ from autoshard.cost.instructions import Costs
 from autoshard.cost.program_memory import program_memory
 from autoshard.cost.timeline import step_seconds, timeline
 from autoshard.optimize import PASSES, optimize
-from autoshard.optimize.block import without_dead
 from autoshard.optimize.pipeline import MORE_MEMORY
+from autoshard.optimize.rewrite import without_dead
 from autoshard.partition.lower import lower
 from autoshard.partition.program import Program, walk
 from autoshard.partition.verify import verify_program

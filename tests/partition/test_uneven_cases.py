@@ -14,7 +14,7 @@ from autoshard.core.tensortype import TensorType
 from autoshard.core.tensortype import dtype as element_type
 from autoshard.ir.graph import Builder
 from autoshard.layout import Layout, Mesh
-from autoshard.ops.attributes import Offset, Place, Valid
+from autoshard.ops.attributes import Offset, OperatorPlacement, Valid
 from autoshard.ops.padding import neutral_element
 from autoshard.ops.registry import lookup, operator, remove
 from autoshard.partition.lower import lower
@@ -80,7 +80,7 @@ def _rows(count: int) -> Layout:
 
 def test_how_much_of_a_block_is_no_padding():
     mesh = _rows(4).mesh
-    place = Place((TensorType.of((9, 5)),), (), (_rows(4),), (), ((12, 5),), ())
+    place = OperatorPlacement((TensorType.of((9, 5)),), (), (_rows(4),), (), ((12, 5),), ())
     assert place.local_operand(0) == (3, 5)
     assert place.operand_offset(0, 0) == Offset(mesh, mesh.all_axes, 3)
     assert [place.operand_valid(0, 0).at(rank) for rank in range(4)] == [3, 3, 3, 0]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from autoshard import nn, ops
+from autoshard import annotate, nn, ops
 from autoshard.cost.program_memory import program_peak
 from autoshard.pipeline import plan_pipeline
 from autoshard.pipeline.planned.price import live_activations
@@ -16,7 +17,7 @@ from autoshard.pipeline.stages import balance
 from autoshard.pipeline.transfers.price import ValueMessages, slow_bound
 from autoshard.trace import Cell, CellList, Parameter, evaluate, set_seed, trace
 from autoshard.transform import train_step
-from autoshard.util.errors import MemoryLimitError, MeshError, PlanError, StageError, UnknownNameError
+from autoshard.util.errors import MemoryLimitError, MeshError, PlanError, ScheduleError, StageError, UnknownNameError
 from costmodel import Link, Topology, preset
 
 RNG = np.random.default_rng(0)
@@ -95,6 +96,34 @@ def test_stages_of_one_device_and_by_name(step):
     assert [len(stage.parameters) for stage in planned.whole.pipeline.stages] == [6, 2, 2]
 
 
+def test_stages_that_a_model_says_itself():
+    def stages_of(model, **settings):
+        planned = plan_pipeline(model, mesh="pp=3", micro_batches=4, **settings)
+        return [sorted(value.name for value in one.parameters) for one in planned.whole.pipeline.stages]
+
+    set_seed(3)
+    cell = Tied()
+    train = lambda: train_step(cell, nn.SGD(cell.trainable_params(), 0.1), X, Y)  # noqa: E731
+    given = {"layers.{0..1}": 0, "layers.2": 1, "layers.3": 2}
+    wanted = stages_of(train(), stages=given)
+    assert stages_of(annotate(train(), stages=given)) == wanted
+    for number, stage in enumerate((0, 0, 1, 2)):
+        cell.layers[number].pipeline_stage = stage
+    assert stages_of(train()) == wanted
+    check_equal(train(), mesh="pp=3", micro_batches=2)
+    assert stages_of(train(), stages={"layers.0": 0, "layers.{1..2}": 1, "layers.3": 2}) != wanted
+    with pytest.raises(StageError, match="3 stages are given, but the schedule has 2"):
+        plan_pipeline(train(), mesh="pp=2", micro_batches=2)
+    with pytest.raises(PlanError, match="finds the stages itself: leave out stages"):
+        plan_pipeline(train(), mesh="2", pipeline="auto", micro_batches=2)
+    wrongs: tuple[Any, ...] = (-1, True, "1")
+    for wrong in wrongs:
+        with pytest.raises(StageError, match="numbered from 0 on"):
+            annotate(train(), stages={"layers.0": wrong})
+    with pytest.raises(UnknownNameError, match="nothing"):
+        plan_pipeline(annotate(train(), stages={"nothing": 1}), mesh="pp=2", micro_batches=2)
+
+
 def test_a_tied_gradient_goes_once_in_a_step(step):
     planned, _ = check_equal(step, mesh="pp=3,dp=2", micro_batches=4)
     routes = [
@@ -133,6 +162,18 @@ def test_what_is_updated_lies_once_in_memory(step):
     assert count > len(tied) / 2
 
 
+@pytest.mark.parametrize("name", ["1f1b", "zb_h2", "zbv"])
+def test_dropout_draws_what_it_draws_of_the_whole_batch(name):
+    set_seed(5)
+    cell = nn.SequentialCell(
+        nn.Dense(6, 10, dtype="f64"), nn.Dropout(0.4), nn.Dense(10, 10, dtype="f64"), nn.Dropout(0.3), nn.ReLU(),
+        nn.Dense(10, 6, dtype="f64"),
+    ).set_train()  # fmt: skip
+    optimizer = nn.Momentum(cell.trainable_params(), 0.1, 0.9)
+    step = train_step(lambda x, y: ops.reduce_mean((cell(x) - y) * WEIGHTS), optimizer, X, Y)
+    check_equal(step, mesh="pp=2,dp=2", micro_batches=3, schedule=name)
+
+
 def test_models_without_a_gradient_go_forward_alone():
     network = nn.SequentialCell(nn.Dense(6, 8, dtype="f64"), nn.ReLU(), nn.Dense(8, 5, dtype="f64"))
     traced = trace(network, X)
@@ -165,6 +206,8 @@ def test_cuts_are_as_good_as_any():
         ({"mesh": "pp=2", "stages": {"layers.0": 0, "layers.1": 1, "layers.2": 2}}, StageError, "3 stages are given"),
         ({"mesh": "pp=2", "search": "plan.json"}, PlanError, "not by the file plan.json"),
         ({"mesh": "pp=2", "schedule": "2f2b"}, UnknownNameError, "did you mean 1f1b"),
+        ({"mesh": "pp=2", "schedule": None}, ScheduleError, "schedule is None; give a name"),
+        ({"mesh": "pp=2", "pipeline": 3}, PlanError, "pipeline is 3; give an axis"),
         ({"mesh": "pp=2", "memory": 3000}, MemoryLimitError, r"group 0, which runs stage 0, holds .*layers\.0\.weight"),
     ],
 )

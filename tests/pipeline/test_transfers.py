@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
 from autoshard.pipeline.transfers import GroupLayout, deal
+from autoshard.pipeline.transfers.deal import passed_on
 from autoshard.pipeline.transfers.group import RankGroup, stacked
+from autoshard.pipeline.transfers.parts import one_of_equal_parts
 from autoshard.pipeline.transfers.price import ValueMessages, slow_bound
 from autoshard.util.errors import MeshError, RedistributeError
 from benchmarks.random_pairs import check_pair, check_way, random_layout, random_pair
@@ -61,3 +64,27 @@ def test_blocks_that_do_not_divide():
     before, after = (GroupLayout.of(group, Layout.parse("tp", group.mesh), (7,)) for group in (one, other))
     assert [before.box(rank) for rank in range(3)] == [((0, 3),), ((3, 6),), ((6, 7),)]
     assert np.sum([parcel.size for parcel in deal(before, after)]) == 7
+
+
+@pytest.mark.parametrize("span", [2, 3, 4, 6])
+@pytest.mark.parametrize("layouts", list(itertools.product(["dp, -", "dp.tp, -", "dp, tp"], repeat=2)))
+@pytest.mark.parametrize("tensors", [(2, 2), (2, 4), (3, 2)])
+def test_parts_that_are_alike_tell_what_all_take(span, layouts, tensors):
+    """The messages of all parts, counted one by one, on nodes that fit the parts and on such that do not."""
+    groups = stacked([Mesh(dp=4, tp=size) for size in tensors])
+    before, after = (
+        GroupLayout.of(group, Layout.parse(text, group.mesh), (24, 12))
+        for group, text in zip(groups, layouts, strict=True)
+    )
+    first, _, parts = one_of_equal_parts(before, after, (span,))
+    assert parts * first.group.mesh.devices == before.group.mesh.devices
+    assert parts % 4 == 0 or tensors[0] != tensors[1] or tensors[0] % span and span % tensors[0]
+    for relayed in (0, span):
+        hops = ((before, deal(before, after, (span,), relayed)), (after, passed_on(after, relayed)))
+        messages = [
+            (source.group.ranks[one.source], after.group.ranks[one.target], one.size * 8)
+            for source, parcels in hops
+            for one in parcels
+        ]
+        slow = sum(size for source, target, size in messages if source // span != target // span)
+        assert ValueMessages(before, after, 8, (span,), relayed).slow_bytes(span) == slow

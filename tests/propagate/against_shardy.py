@@ -12,8 +12,8 @@ from jaxlib.mlir.passmanager import PassManager
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
 from autoshard.propagate import run
 from autoshard.propagate.edges import add_edges, sink_edges
+from autoshard.propagate.mutable_ir import MutableModule, from_graph
 from autoshard.propagate.values import outer_shardings
-from autoshard.propagate.work import Work, from_graph
 
 PASSES: dict[str, Callable[..., run.Log]] = {
     "sdy-basic-propagate": run.run_basic,
@@ -36,15 +36,15 @@ def released(text: str, *passes: str) -> str:
         return str(module)
 
 
-def work_of(text: str) -> Work:
+def work_of(text: str) -> MutableModule:
     imported = read_module(parse_module(text), dynamic=True)
     return from_graph(imported.graph, imported.asked, imported.order)
 
 
-def facts(work: Work) -> list[tuple[Any, ...]]:
+def facts(mutable: MutableModule) -> list[tuple[Any, ...]]:
     """All that a propagation decides, op by op: which ops are left, and the shardings of values and outputs."""
     rows = []
-    for op in work.module.walk():
+    for op in mutable.op.walk():
         results = [value.sharding for value in op.results]
         outputs = list(op.attrs.get("outputs", ()))
         # Arguments of loops have no sharding of their own in a module's text.
@@ -54,15 +54,15 @@ def facts(work: Work) -> list[tuple[Any, ...]]:
     return rows
 
 
-def propagated(text: str, name: str, edges: bool = True, **options: Any) -> tuple[Work, run.Log]:
+def propagated(text: str, name: str, edges: bool = True, **options: Any) -> tuple[MutableModule, run.Log]:
     """Ours, with data-flow edges added before and sunk after."""
-    work = work_of(text)
+    mutable = work_of(text)
     if edges:
-        add_edges(work)
-    log = PASSES[name](work, **options)
+        add_edges(mutable)
+    log = PASSES[name](mutable, **options)
     if edges:
-        sink_edges(work)
-    return work, log
+        sink_edges(mutable)
+    return mutable, log
 
 
 def check(text: str, *names: str, edges: bool = True) -> None:

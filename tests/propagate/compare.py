@@ -21,10 +21,10 @@ from autoshard.layout.sdy_show import show_mesh
 from autoshard.layout.sdy_text import show_sharding
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.attributes import Literal
+from autoshard.propagate.mutable_ir import Block, MutableModule, MutableValue, Operation, from_graph
 from autoshard.propagate.values import store
-from autoshard.propagate.work import Block, Op, Val, Work, from_graph
 
-Pass = Callable[[Work], Any]
+Pass = Callable[[MutableModule], Any]
 # What the reader finds out from other operations, or keeps of one that it does not know, shardings among it.
 _NOT_COMPARED = {"Opaque": {"text"}, "Concatenate": {"of_slices"}, "DynamicUpdateSlice": {"fixed"}}
 
@@ -34,13 +34,13 @@ def module_text(name: str) -> str:
     return (Path(__file__).parent / "modules" / f"{name}.mlir").read_text()
 
 
-def load(text: str) -> Work:
+def load(text: str) -> MutableModule:
     """The working copy of a module, its public functions marked."""
     imported = read_module(parse_module(text), dynamic=True)
-    work = from_graph(imported.graph, imported.asked, imported.order)
-    for function in work.functions:
+    mutable = from_graph(imported.graph, imported.asked, imported.order)
+    for function in mutable.functions:
         function.attrs["public"] = function.attrs["name"] in imported.public
-    return work
+    return mutable
 
 
 def run_shardy(text: str, passes: Sequence[str]) -> str:
@@ -63,20 +63,20 @@ def check(text: str, ours: Pass, theirs: Sequence[str], *, uses: bool = False, b
         before: Shardy's passes that both start after.
     """
     text = run_shardy(text, before) if before else text
-    work = load(text)
-    ours(work)
+    mutable = load(text)
+    ours(mutable)
     module = _run(text, theirs)
     with module.context:
-        difference = differing(work, load(str(module)))
+        difference = differing(mutable, load(str(module)))
         assert not difference, f"ours is '-', Shardy's '+':\n{difference}"
         if uses:
-            assert list(use_order(work)) == list(use_order_of(module))
+            assert list(use_order(mutable)) == list(use_order_of(module))
 
 
-def differing(ours: Work, theirs: Work) -> str:
+def differing(ours: MutableModule, theirs: MutableModule) -> str:
     """What differs, as lines of a dump that only ours has ('-') or only theirs ('+'); '' if nothing does."""
-    for work in (ours, theirs):
-        store(work)
+    for mutable in (ours, theirs):
+        store(mutable)
     a, b = list(dump(ours)), list(dump(theirs))
     return "" if a == b else "\n".join(difflib.unified_diff(a, b, "ours", "Shardy's", lineterm="", n=4))
 
@@ -84,18 +84,18 @@ def differing(ours: Work, theirs: Work) -> str:
 # -- the dump of a working copy
 
 
-def dump(work: Work) -> Iterator[str]:
+def dump(mutable: MutableModule) -> Iterator[str]:
     """A line per mesh, function, argument and operation: operands by number, attributes, shardings."""
-    for name, mesh in work.meshes.items():
+    for name, mesh in mutable.meshes.items():
         yield f"mesh @{name} = {show_mesh(mesh)}"
-    for function in work.functions:
+    for function in mutable.functions:
         attrs = function.attrs
         yield f"{'public' if attrs['public'] else 'private'} function @{attrs['name']}"
         yield f"  results {_shardings(attrs['outputs'])}"
         yield from _dump_block(function.blocks[0], {}, "  ")
 
 
-def _dump_block(block: Block, numbers: dict[Val, int], indent: str) -> Iterator[str]:
+def _dump_block(block: Block, numbers: dict[MutableValue, int], indent: str) -> Iterator[str]:
     for arg in block.args:
         numbers[arg] = len(numbers)
         yield f"{indent}arg %{numbers[arg]}: {arg.type} {_shardings([arg.sharding])}"
@@ -111,7 +111,7 @@ def _dump_block(block: Block, numbers: dict[Val, int], indent: str) -> Iterator[
             yield from _dump_block(inner, numbers, f"{indent}    ")
 
 
-def _attributes(op: Op) -> str:
+def _attributes(op: Operation) -> str:
     left_out = _NOT_COMPARED.get(op.name, set())
     return " ".join(f"{name}={_text(value)}" for name, value in sorted(op.attrs.items()) if name not in left_out)
 
@@ -135,12 +135,12 @@ def _text(value: Any) -> str:
 Uses = tuple[int, int, list[tuple[int, int]]]
 
 
-def use_order(work: Work) -> Iterator[Uses]:
+def use_order(mutable: MutableModule) -> Iterator[Uses]:
     """Per value with several uses: (number of its operation, which value of it, uses, newest first).
 
     Values of an operation are its results and then the arguments of its regions.
     """
-    ops = [op for function in work.functions for op in function.walk()]
+    ops = [op for function in mutable.functions for op in function.walk()]
     numbers = {op: i for i, op in enumerate(ops)}
     for op in ops:
         values = [*op.results, *(arg for block in op.blocks for arg in block.args)]

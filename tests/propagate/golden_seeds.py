@@ -14,11 +14,11 @@ from autoshard.core.rule import Rule
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sdy_text import parse_sharding, show_sharding
 from autoshard.layout.sharding import Sharding
-from autoshard.propagate.basic import agreed
-from autoshard.propagate.project import TensorFactorShardings, to_factors, wiring
+from autoshard.propagate.basic import compatible_major_axes
+from autoshard.propagate.mutable_ir import Block, MutableModule, MutableValue
+from autoshard.propagate.projection import TensorFactorShardings, factor_map, to_factors
 from autoshard.propagate.step import step
 from autoshard.propagate.values import get_sharding
-from autoshard.propagate.work import Block, Val, Work
 
 FOLDER = Path(__file__).parent.parent / "golden" / "seeds"
 REWRITE = os.environ.get("AUTOSHARD_REWRITE_GOLDEN") == "1"
@@ -57,7 +57,7 @@ def check(file: str, title: str, made: str) -> None:
 
 def table(rule: Rule, mesh: Mesh, asked: Sequence[Sharding | None]) -> str:
     """The table of an operator's tensors, the axes its factors agree on, and the table after each kind of step."""
-    of_rule = wiring(rule)
+    of_rule = factor_map(rule)
     names = [factor.name for factor in rule.factors]
     rows = [["", *(f"{name}={size}" for name, size in zip(names, of_rule.sizes, strict=True)), "replicated"]]
     projected = [to_factors(tensor, sharding) for tensor, sharding in zip(of_rule.tensors, asked, strict=True)]
@@ -75,7 +75,9 @@ def table(rule: Rule, mesh: Mesh, asked: Sequence[Sharding | None]) -> str:
 
 def _agreed(columns: Sequence, rows: Sequence[TensorFactorShardings]) -> Iterator[tuple]:
     for factor, (operands, results) in enumerate(columns):
-        yield agreed([rows[i].axes[factor] for i in operands], [rows[i].axes[factor] for i in results], True)
+        yield compatible_major_axes(
+            [rows[i].axes[factor] for i in operands], [rows[i].axes[factor] for i in results], True
+        )
 
 
 def _rows(mesh: Mesh, rows: Sequence[TensorFactorShardings]) -> list[list[str]]:
@@ -86,7 +88,7 @@ def _rows(mesh: Mesh, rows: Sequence[TensorFactorShardings]) -> list[list[str]]:
         return "X" if axes is None else mesh_text(mesh, axes) + "!" * row.closed[factor]
 
     return [
-        [f"T{i}", *(cell(row, factor) for factor in range(len(row.axes))), mesh_text(mesh, row.kept)]
+        [f"T{i}", *(cell(row, factor) for factor in range(len(row.axes))), mesh_text(mesh, row.reserved)]
         for i, row in enumerate(rows)
     ]
 
@@ -106,12 +108,12 @@ def read_asked(text: str) -> tuple[Mesh, dict[str, Sharding]]:
     return mesh, {name: parse_sharding(f"<@mesh, {of}>", {"mesh": mesh}) for name, of in pairs}
 
 
-def show_work(work: Work) -> str:
+def show_work(module: MutableModule) -> str:
     """A line for each argument and operation, with shardings; regions further in."""
-    return "".join(f"{line}\n" for op in work.functions for line in _block(op.blocks[0], {}, ""))
+    return "".join(f"{line}\n" for op in module.functions for line in _block(op.blocks[0], {}, ""))
 
 
-def _block(block: Block, names: dict[Val, str], indent: str) -> Iterator[str]:
+def _block(block: Block, names: dict[MutableValue, str], indent: str) -> Iterator[str]:
     for value in block.args:
         names[value] = f"%{len(names)}"
         yield f"{indent}{names[value]}: {_typed(value)}"
@@ -126,15 +128,15 @@ def _block(block: Block, names: dict[Val, str], indent: str) -> Iterator[str]:
             yield from _block(inner, names, f"{indent}    ")
 
 
-def _typed(value: Val) -> str:
+def _typed(value: MutableValue) -> str:
     sharding = get_sharding(value)
     if sharding is None:
         return str(value.type)
     return f"{value.type} {show_sharding(sharding).removeprefix('<@mesh, ').removesuffix('>')}"
 
 
-def by_name(work: Work) -> Mapping[str, Sharding | None]:
+def by_name(module: MutableModule) -> Mapping[str, Sharding | None]:
     """The sharding of each value that came from a graph, by its name there."""
-    ops = list(work.module.walk())
+    ops = list(module.op.walk())
     vals = [val for op in ops for val in (*op.results, *(arg for block in op.blocks for arg in block.args))]
     return {val.origin.name: val.sharding for val in vals if val.origin is not None}

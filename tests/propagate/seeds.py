@@ -21,9 +21,9 @@ from autoshard.core.rule_sdy import show_sdy
 from autoshard.exporters.sdy import to_module
 from autoshard.frontends.stablehlo.reader import parse_module, read_module
 from autoshard.propagate.edges import add_edges
-from autoshard.propagate.priorities import hold_back, release
+from autoshard.propagate.mutable_ir import from_graph
+from autoshard.propagate.priorities import release, start_with_priority_0
 from autoshard.propagate.run import run_op_priority
-from autoshard.propagate.work import from_graph
 from tests.propagate.shardy import PIPELINES, shardy
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.mlir"))
@@ -73,7 +73,7 @@ def ours(text: str, title: str) -> str:
 
 def our_rules(text: str) -> list[str]:
     """A line for each kind of operation and rule, in order: `Reshape ([i, j, k])->([ij, k]) {i=2, j=4, k=32}`."""
-    nodes = (op.origin for op in work_of(text).module.walk())
+    nodes = (op.origin for op in work_of(text).op.walk())
     rules = (f"{node.op.name} {show_sdy(node.rule)}" for node in nodes if node is not None and node.op.has_rule)
     return list(dict.fromkeys(rules))
 
@@ -81,14 +81,14 @@ def our_rules(text: str) -> list[str]:
 def _rounds(text: str) -> dict[int, str]:
     """The module after each round of user priority."""
     imported = read_module(parse_module(text))
-    work = from_graph(imported.graph, imported.asked, imported.order)
-    add_edges(work)
-    waiting = hold_back(work)
+    mutable = from_graph(imported.graph, imported.asked, imported.order)
+    add_edges(mutable)
+    waiting = start_with_priority_0(mutable)
     after = {}
     for priority in (0, *waiting):
         release(waiting.get(priority, ()), priority)
-        run_op_priority(work)
-        after[priority] = str(to_module(work, imported))
+        run_op_priority(mutable)
+        after[priority] = str(to_module(mutable, imported))
     return after
 
 
@@ -105,7 +105,7 @@ def shardys(text: str, title: str) -> str:
 
 
 def _shardys_rules(text: str) -> Iterator[str]:
-    nodes = [op.origin for op in work_of(text).module.walk() if op.origin is not None]
+    nodes = [op.origin for op in work_of(text).op.walk() if op.origin is not None]
     with jax_mlir.make_ir_context():
         module = ir.Module.parse(shardy(text, ["func.func(sdy-populate-op-sharding-rules)"]))
         blocks = [block for op in module.body.operations for region in op.regions for block in region.blocks]

@@ -39,10 +39,10 @@ def _ours(
 ) -> str:
     from autoshard.exporters.sdy import to_module
     from autoshard.propagate.edges import add_edges, sink_edges
+    from autoshard.propagate.mutable_ir import from_graph
     from autoshard.propagate.pipeline import run_pipeline
     from autoshard.propagate.run import run_aggressive, run_basic, run_op_priority, run_user_priority
     from autoshard.propagate.values import store
-    from autoshard.propagate.work import from_graph
 
     runs = {
         "basic": run_basic,
@@ -50,15 +50,15 @@ def _ours(
         "op-priority": run_op_priority,
         "user-priority": run_user_priority,
     }
-    work = from_graph(imported.graph, imported.asked, imported.order)
-    for function in work.functions:
+    module = from_graph(imported.graph, imported.asked, imported.order)
+    for function in module.functions:
         function.attrs["public"] = function.attrs["name"] in imported.public
     if which == "full":
-        run_pipeline(work)
+        run_pipeline(module)
     else:
         if edges:
-            add_edges(work)
-        runs[which](work, keep_rules=keep_rules, conservative=conservative)
-        sink_edges(work)
-        store(work)
-    return str(to_module(work, imported, rules=keep_rules, full=which == "full"))
+            add_edges(module)
+        runs[which](module, keep_rules=keep_rules, conservative=conservative)
+        sink_edges(module)
+        store(module)
+    return str(to_module(module, imported, rules=keep_rules, full=which == "full"))

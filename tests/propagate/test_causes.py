@@ -27,12 +27,12 @@ from autoshard.propagate.causes import (
     rule_of,
 )
 from autoshard.propagate.conflicts import AxisConflict, conflicts
+from autoshard.propagate.descriptions import dim_text, level_description
 from autoshard.propagate.levels import ORDER, Level
+from autoshard.propagate.mutable_ir import MutableValue
 from autoshard.propagate.record import CONSTRAINT, MANUAL_IN, MANUAL_OUT, OUTPUT, Output
 from autoshard.propagate.step import FORWARD
 from autoshard.propagate.values import get_sharding
-from autoshard.propagate.words import dim_text, level_words
-from autoshard.propagate.work import Val
 from autoshard.util.errors import AutoshardError
 from tests.propagate.generate.module import random_module
 
@@ -50,7 +50,7 @@ def tensor(shape: str, sharding: str = "") -> str:
     return f"tensor<{shape}xf32>" + (f" {{sdy.sharding = #sdy.sharding<@mesh, {sharding}>}}" if sharding else "")
 
 
-def value(spread: Propagated, name: str) -> Val:
+def value(spread: Propagated, name: str) -> MutableValue:
     return next(one for one in spread.vals() if one.origin is not None and one.origin.name == name)
 
 
@@ -70,9 +70,9 @@ def hows(links: list[AxisCause]) -> list[str]:
 # -- any module
 
 
-def split_dims(spread: Propagated) -> Iterator[tuple[Val | Output, int, Sharding]]:
+def split_dims(spread: Propagated) -> Iterator[tuple[MutableValue | Output, int, Sharding]]:
     found = [(one, get_sharding(one)) for one in spread.vals() if one.origin is not None]
-    for function in spread.work.functions:
+    for function in spread.module.functions:
         found += [(Output(function, i), one) for i, one in enumerate(function.attrs["outputs"])]
     for at, sharding in found:
         if sharding is not None:
@@ -89,7 +89,7 @@ def check_traced(spread: Propagated) -> int:
             assert math.prod(cause.axis.size for cause in causes) == axis.size
             for cause in causes:
                 if not isinstance(at, Output):
-                    assert cause.place in (at, spread.history.record.place_of(at))
+                    assert cause.holder in (at, spread.history.record.holder_of(at))
                 for link in cause.chain:
                     check_link(spread.history, link)
             count += 1
@@ -104,7 +104,7 @@ def check_link(history: AxisHistory, link: AxisCause) -> None:
     assert link.before is not None and link.asked is None
     # The origin's own cause is of the same place and dim. Outputs of functions are named afresh.
     assert link.before.dim == link.origin_dim
-    assert link.before.place is link.origin or isinstance(link.origin, Output)
+    assert link.before.holder is link.origin or isinstance(link.origin, Output)
     if link.how in (STEP, RETURNED):
         check_step(history, link)
 
@@ -115,7 +115,7 @@ def check_step(history: AxisHistory, link: AxisCause) -> None:
     assert event is not None and link.tensors is not None and link.number is not None
     assert link.origin_dim is not None
     source, target = link.tensors
-    assert [history.places_of(event)[t] for t in link.tensors] == [link.origin, link.place]
+    assert [history.holders_of(event)[t] for t in link.tensors] == [link.origin, link.holder]
     assert has(event.before[source], link.origin_dim, link)
     assert not has(event.before[target], link.dim, link)
     assert has(dict(event.step.changes)[target], link.dim, link)
@@ -158,10 +158,10 @@ def check_conflict(history: AxisHistory, conflict: AxisConflict) -> None:
     for side in (conflict.wanted, conflict.against):
         if side.dim is not None:
             for axis in side.axes:
-                assert history.at(side.place, side.dim, axis, number), f"{axis} of {side} came from nowhere"
+                assert history.at(side.holder, side.dim, axis, number), f"{axis} of {side} came from nowhere"
     into = conflict.into
-    if conflict.why == reasons.CLOSED and into.place in history.record.end:  # the place may be dead, and gone
-        ended = history.record.end[into.place]
+    if conflict.why == reasons.CLOSED and into.holder in history.record.end:  # the place may be dead, and gone
+        ended = history.record.end[into.holder]
         assert ended is not None and into.dim is not None and ended.dims[into.dim].closed
 
 
@@ -192,7 +192,7 @@ def test_forward_and_backward_from_two_requests():
     rows = chain(spread, "%1", 0, "x")
     assert hows(rows) == [STEP, STEP, ASKED]
     assert [link.event.op.name for link in rows[:2] if link.event] == ["Tanh", "DotGeneral"]
-    assert rows[-1].asked is not None and rows[-1].place is value(spread, "%arg0")
+    assert rows[-1].asked is not None and rows[-1].holder is value(spread, "%arg0")
     # Products wait for a later level than elementwise operators.
     assert [link.event.level for link in rows[:2] if link.event] == [2, 2]
     columns = chain(spread, "%arg1", 1, "y")
@@ -218,7 +218,7 @@ def test_pieces_of_an_axis_may_come_by_two_ways():
     )
     spread = propagate(text, which="basic")
     at = value(spread, "%arg0")
-    causes = spread.history.trace(at, 0, spread.work.meshes["mesh"].axis("y"))
+    causes = spread.history.trace(at, 0, spread.module.meshes["mesh"].axis("y"))
     assert [(cause.axis.pre, cause.axis.size, cause.origin_dim) for cause in causes] == [(1, 2, 0), (2, 2, 1)]
 
 
@@ -267,10 +267,10 @@ def test_around_a_loop(which):
     spread = propagate(LOOP, which=which)
     links = chain(spread, "%0#1", 1, "x")
     assert hows(links)[0] == FLOW or hows(links) == [STEP, ASKED]
-    assert links[-1].asked is not None and links[-1].place is value(spread, "%arg2")
+    assert links[-1].asked is not None and links[-1].holder is value(spread, "%arg2")
     # The argument of the body has what the loop has.
     inside = next(one for one in spread.vals() if one.origin and one.origin.name.startswith("%0#0.b."))
-    assert spread.history.record.place_of(inside) is not None
+    assert spread.history.record.holder_of(inside) is not None
     assert FLOW in hows(chain(spread, "%arg1", 1, "x"))
 
 
@@ -303,7 +303,7 @@ def test_a_closed_constraint_gives_its_sharding_to_its_input():
     )
     [copied] = chain(propagate(text, which="full"), "%0", 0, "x")
     assert copied.asked is not None and copied.asked.what == CONSTRAINT
-    assert copied.asked.at is not copied.place
+    assert copied.asked.at is not copied.holder
     # Without the pipeline it comes by a step.
     assert hows(chain(propagate(text, which="basic"), "%0", 0, "x")) == [STEP, ASKED]
 
@@ -324,8 +324,8 @@ def test_into_and_out_of_a_called_function():
     spread = propagate(CALLED, which="full")
     links = chain(spread, "%arg0", 1, "x")
     assert hows(links) == [FLOW, STEP, FLOW, RETURNED, ASKED]
-    function = spread.work.functions[-1]
-    [cause] = spread.history.trace(Output(function, 0), 1, spread.work.meshes["mesh"].axis("x"))
+    function = spread.module.functions[-1]
+    [cause] = spread.history.trace(Output(function, 0), 1, spread.module.meshes["mesh"].axis("x"))
     assert cause.how == CALL and cause.request.what == OUTPUT
 
 
@@ -396,7 +396,7 @@ def test_a_dim_of_a_later_priority_is_closed_until_then():
 def test_both_sides_are_told():
     spread = propagate(sum_of('[{"x"}, {}]', '[{"y"}, {}]'))
     [conflict] = [one for one in conflicts(spread.history) if one.why == reasons.DISAGREE]
-    places = {conflict.wanted.place, conflict.against.place}
+    places = {conflict.wanted.holder, conflict.against.holder}
     assert {value(spread, "%arg0"), value(spread, "%arg1")} == places
     assert {axis.name for axis in conflict.wanted.axes + conflict.against.axes} == {"x", "y"}
 
@@ -410,15 +410,15 @@ def test_no_conflict_where_all_agree():
 
 
 def test_levels_in_words():
-    told = [level_words(level) for level in ORDER]
+    told = [level_description(level) for level in ORDER]
     assert (
         told[0]
         == "elementwise operators, operators that only move data and slices forward, where each operand has one use"
     )
     assert told[2].startswith("all operators, broadcasts only backward, along dims")
     assert told[4] == "all operators"
-    assert level_words(Level(operators={"MatMul": FORWARD})) == "MatMul forward"
-    assert level_words(Level()) == "nothing"
+    assert level_description(Level(operators={"MatMul": FORWARD})) == "MatMul forward"
+    assert level_description(Level()) == "nothing"
 
 
 def test_dims_in_words():

@@ -145,11 +145,11 @@ def test_rules_are_kept_on_request():
     text = f"""{HEAD} func.func @main(%x: tensor<8x6xf32>) -> tensor<8x6xf32> {{
       %0 = stablehlo.sine %x : tensor<8x6xf32>
       return %0 : tensor<8x6xf32> }} }}"""
-    work = work_of(text)
-    propagate(work, Options(keep_rules=True))
-    assert [str(op.info.rule) for op in work.module.walk() if op.name == "Sin"] == ["_0 _1 -> _0 _1 {_0=8, _1=6}"]
-    propagate(work)
-    assert all(op.info is None for op in work.module.walk())
+    mutable = work_of(text)
+    propagate(mutable, Options(keep_rules=True))
+    assert [str(op.op_class.rule) for op in mutable.op.walk() if op.name == "Sin"] == ["_0 _1 -> _0 _1 {_0=8, _1=6}"]
+    propagate(mutable)
+    assert all(op.op_class is None for op in mutable.op.walk())
 
 
 def test_unknown_options():

@@ -6,17 +6,17 @@ import pytest
 from against_shardy import check, facts, released, work_of
 
 from autoshard.core.tensortype import TensorType
-from autoshard.ir.asked import Asked
+from autoshard.ir.annotations import ShardingAnnotations
 from autoshard.ir.graph import Graph, Node, Region, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import OPEN, DimSharding, Sharding
 from autoshard.ops import registry
-from autoshard.ops.control import ARG, OPERAND, RESULT, YIELD, Edge, Sizes, Spot, data_flow_edge, typed
+from autoshard.ops.control import ARG, OPERAND, RESULT, YIELD, Edge, Sizes, ValueLocation, data_flow_edge, typed
 from autoshard.ops.options import Spreading
 from autoshard.propagate.edges import add_edges, sink_edges
+from autoshard.propagate.mutable_ir import Operation, from_graph
 from autoshard.propagate.run import propagate, run_basic
 from autoshard.propagate.values import outer_shardings
-from autoshard.propagate.work import Op, from_graph
 from autoshard.util.errors import GraphError
 
 pytestmark = pytest.mark.jax
@@ -83,13 +83,13 @@ def test_propagation(name: str, edges: bool):
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_adding_and_sinking(name: str):
-    work = work_of(TEXTS[name])
-    add_edges(work)
-    assert facts(work) == facts(work_of(released(TEXTS[name], "sdy-add-data-flow-edges")))
-    add_edges(work)
-    assert facts(work) == facts(work_of(released(TEXTS[name], "sdy-add-data-flow-edges")))
-    sink_edges(work)
-    assert facts(work) == facts(work_of(TEXTS[name]))
+    module = work_of(TEXTS[name])
+    add_edges(module)
+    assert facts(module) == facts(work_of(released(TEXTS[name], "sdy-add-data-flow-edges")))
+    add_edges(module)
+    assert facts(module) == facts(work_of(released(TEXTS[name], "sdy-add-data-flow-edges")))
+    sink_edges(module)
+    assert facts(module) == facts(work_of(TEXTS[name]))
 
 
 def test_edges_in_the_module_are_taken_as_they_are():
@@ -97,21 +97,23 @@ def test_edges_in_the_module_are_taken_as_they_are():
 
 
 def test_sinking_gives_the_other_results_an_open_sharding():
-    work = work_of(BARRIER)
-    add_edges(work)
-    run_basic(work)
-    sink_edges(work)
-    [barrier] = [op for op in work.module.walk() if op.name == "OptimizationBarrier"]
+    module = work_of(BARRIER)
+    add_edges(module)
+    run_basic(module)
+    sink_edges(module)
+    [barrier] = [op for op in module.op.walk() if op.name == "OptimizationBarrier"]
     assert [len(value.sharding.dims) for value in barrier.results if value.sharding is not None] == [2, 1]
 
 
 def test_an_edge_op_must_stand_on_an_owner():
-    work = work_of(BARRIER)
-    [sine] = [op for op in work.module.walk() if op.name == "Sin"]
+    module = work_of(BARRIER)
+    [sine] = [op for op in module.op.walk() if op.name == "Sin"]
     assert sine.parent is not None
-    sine.parent.insert(Op(data_flow_edge, [sine.results[0]], [sine.results[0].type], {"sharding": None}), sine.next)
+    sine.parent.insert(
+        Operation(data_flow_edge, [sine.results[0]], [sine.results[0].type], {"sharding": None}), sine.next
+    )
     with pytest.raises(GraphError, match=r"stands on f32\[8, 6\], which owns no data-flow edge"):
-        propagate(work)
+        propagate(module)
 
 
 MESH = Mesh(x=2, y=2)
@@ -119,8 +121,8 @@ MESH = Mesh(x=2, y=2)
 
 def _twice(sizes: Sizes) -> tuple[Edge, ...]:
     """Operand i flows into argument i (the owner) and what is yielded into result i."""
-    into = (Edge((Spot(OPERAND, i),), (Spot(ARG, i),), "into") for i in range(sizes.operands))
-    out = (Edge((Spot(YIELD, i),), (Spot(RESULT, i),), "out of") for i in range(sizes.results))
+    into = (Edge((ValueLocation(OPERAND, i),), (ValueLocation(ARG, i),), "into") for i in range(sizes.operands))
+    out = (Edge((ValueLocation(YIELD, i),), (ValueLocation(RESULT, i),), "out of") for i in range(sizes.results))
     return (*into, *out)
 
 
@@ -145,11 +147,13 @@ def test_operators_of_users(region_operator):
     body = Region((local,), (Node(sine, (local,), {}, (inside,)),), (inside,))
     node = Node(region_operator, (x,), attrs, (made,), regions=(body,))
     both = Sharding(MESH, (DimSharding((MESH.axis("x"),), False), DimSharding((MESH.axis("y"),), False)))
-    work = from_graph(Graph("main", (x,), (node,), (made,), ("data",)), Asked({"mesh": MESH}, {x: both}))
-    add_edges(work)
-    propagate(work)
-    sink_edges(work)
-    [op] = [op for op in work.module.walk() if op.name == "TestShardMap"]
+    module = from_graph(
+        Graph("main", (x,), (node,), (made,), ("data",)), ShardingAnnotations({"mesh": MESH}, {x: both})
+    )
+    add_edges(module)
+    propagate(module)
+    sink_edges(module)
+    [op] = [op for op in module.op.walk() if op.name == "TestShardMap"]
     assert outer_shardings(op) == ((both,), (both,))
     assert [value.sharding for value in op.blocks[0].first.results] == [both.with_dims((OPEN, both.dims[1]))]
 
@@ -158,17 +162,17 @@ def test_edges_that_do_not_fit_the_op():
     @registry.operator(
         "TestBadEdges",
         **typed(),
-        spread=Spreading(edges=lambda sizes: (Edge((Spot(OPERAND, 7),), (Spot(RESULT, 0),)),)),
+        spread=Spreading(edges=lambda sizes: (Edge((ValueLocation(OPERAND, 7),), (ValueLocation(RESULT, 0),)),)),
     )
     def bad(*xs, types):
         raise NotImplementedError
 
     x, made = Value(TensorType.of((8,)), "x"), Value(TensorType.of((8,)), "made")
     graph = Graph("main", (x,), (Node(bad, (x,), {"types": (x.type,)}, (made,)),), (made,), ("data",))
-    work = from_graph(graph, Asked({"mesh": MESH}))
-    add_edges(work)
+    module = from_graph(graph, ShardingAnnotations({"mesh": MESH}))
+    add_edges(module)
     try:
         with pytest.raises(GraphError, match="names operand 7 .* which it lacks; it has 1 operands, 1 results"):
-            propagate(work)
+            propagate(module)
     finally:
         registry.remove("TestBadEdges")

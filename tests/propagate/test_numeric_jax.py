@@ -12,7 +12,7 @@ import pytest
 from autoshard.api import plan
 from autoshard.frontends import from_jax
 from autoshard.frontends.stablehlo.imported import Imported
-from autoshard.ir.asked import Asked
+from autoshard.ir.annotations import ShardingAnnotations
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import DimSharding, Sharding
 from autoshard.trace.evaluate import evaluate
@@ -41,7 +41,7 @@ def asking(imported: Imported, random: Random) -> Imported:
                 size //= 2
             dims.append(DimSharding(tuple(refs), random.random() < 0.3))
         values[value] = Sharding(MESH, dims)
-    return replace(imported, asked=Asked({"mesh": MESH}, values))
+    return replace(imported, asked=ShardingAnnotations({"mesh": MESH}, values))
 
 
 CASES = [(name, gradient) for name in MODELS for gradient in (False, True) if (name, gradient) != ("while_loop", True)]

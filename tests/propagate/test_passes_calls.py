@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from autoshard.propagate.mutable_ir import MutableModule
 from autoshard.propagate.passes.calls_in import flatten_calls, import_calls, results_to_calls
 from autoshard.propagate.passes.calls_out import (
     export_named_computations,
@@ -15,12 +16,11 @@ from autoshard.propagate.passes.calls_out import (
 )
 from autoshard.propagate.passes.functions import Symbols, callers_first, drop_unused_functions
 from autoshard.propagate.passes.reshards import insert_reshards
-from autoshard.propagate.work import Work
 from autoshard.util.errors import GraphError
 from tests.propagate.compare import check, load, module_text
 
 pytestmark = pytest.mark.jax
-Pass = Callable[[Work], None]
+Pass = Callable[[MutableModule], None]
 
 SHARED = module_text("shared_calls")
 
@@ -45,9 +45,9 @@ CHAIN: list[tuple[Pass, str]] = [
 @pytest.mark.parametrize("text", [SHARED, ASKED], ids=["shared", "asked"])
 @pytest.mark.parametrize("count", range(1, len(CHAIN) + 1))
 def test_a_chain_of_passes_equals_shardys(text: str, count: int) -> None:
-    def ours(work: Work) -> None:
+    def ours(module: MutableModule) -> None:
         for one, _ in CHAIN[:count]:
-            one(work)
+            one(module)
 
     # Uses decide what propagation, which comes after the fifth, chases first; later their order means nothing.
     check(text, ours, [theirs for _, theirs in CHAIN[:count]], uses=count <= 5)
@@ -73,7 +73,7 @@ def test_names_count_on_and_skip_what_is_taken() -> None:
 
 
 def test_a_call_of_nothing_is_an_error() -> None:
-    work = load(SHARED)
-    work.function("baz").attrs["name"] = "other"
+    module = load(SHARED)
+    module.function("baz").attrs["name"] = "other"
     with pytest.raises(GraphError, match=r"a call of 'baz', but the module has only bar, main, foo, foo_0, other"):
-        flatten_calls(work)
+        flatten_calls(module)

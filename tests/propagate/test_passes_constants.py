@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from autoshard.propagate.mutable_ir import MutableModule
 from autoshard.propagate.passes.cleanup import drop_dead
 from autoshard.propagate.passes.constants import merge_constants, split_constants
-from autoshard.propagate.work import Work
 from tests.propagate.compare import check, dump, load, module_text
 
 pytestmark = pytest.mark.jax
@@ -26,9 +26,9 @@ def test_constants_are_split_as_in_shardy(text: str) -> None:
 
 @pytest.mark.parametrize("text", [USES, REGIONS, FUNCTIONS], ids=["uses", "regions", "functions"])
 def test_constants_are_merged_as_in_shardy(text: str) -> None:
-    def split_and_merge(work: Work) -> None:
-        split_constants(work)
-        merge_constants(work)
+    def split_and_merge(module: MutableModule) -> None:
+        split_constants(module)
+        merge_constants(module)
 
     check(text, split_and_merge, [SPLIT, MERGE])
 
@@ -55,10 +55,10 @@ func.func @main(%arg0: tensor<6xf32>) -> tensor<6xf32> {
   %0 = stablehlo.add %arg0, %c : tensor<6xf32>
   return %0 : tensor<6xf32>
 }"""
-    work = load(text)
-    before = list(dump(work))
-    split_constants(work)
-    assert list(dump(work)) == before
+    module = load(text)
+    before = list(dump(module))
+    split_constants(module)
+    assert list(dump(module)) == before
 
 
 def test_dead_operations_go_with_what_only_they_use() -> None:

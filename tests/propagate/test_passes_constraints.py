@@ -36,16 +36,16 @@ def test_groups_are_unified_as_in_shardy() -> None:
 
 
 def test_groups_are_numbered_as_they_come_up() -> None:
-    work = load(GROUPS)
-    unify_groups(work)
-    numbers = [op.attrs["group"] for op in work.module.walk() if op.name == "ShardingGroup"]
+    module = load(GROUPS)
+    unify_groups(module)
+    numbers = [op.attrs["group"] for op in module.op.walk() if op.name == "ShardingGroup"]
     assert numbers == [1, 0, 1, 2, 0]
 
 
 def test_a_group_of_two_shapes_is_an_error() -> None:
-    work = load(GROUPS.replace("group_id=3 ", "group_id=7 "))
+    module = load(GROUPS.replace("group_id=3 ", "group_id=7 "))
     with pytest.raises(ShardingError, match=r"group 7 have the shapes \(4,\) and \(8, 4\)"):
-        unify_groups(work)
+        unify_groups(module)
 
 
 def test_a_group_across_a_manual_computation_is_an_error() -> None:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoshard.propagate.mutable_ir import MutableModule
 from autoshard.propagate.passes.cleanup import drop_dead
 from autoshard.propagate.passes.reshards import insert_reshards
 from autoshard.propagate.passes.unreduced import cancel_sums
-from autoshard.propagate.work import Work
 from autoshard.util.errors import ShardingError
 from tests.propagate.compare import check, load, module_text, run_shardy
 
@@ -156,9 +156,9 @@ def test_a_concatenation_whose_tensors_agree_is_left_alone() -> None:
   %0 = stablehlo.concatenate %a, %b, dim = 0{result(same)} : ({tensor(8, 4)}, {tensor(4, 4)}) -> {tensor(12, 4)}
   return %0 : {tensor(12, 4)}
 }}"""
-    work = load(text)
-    insert_reshards(work)
-    assert [op.name for op in work.module.walk()] == ["Module", "Function", "Concatenate", "Return"]
+    module = load(text)
+    insert_reshards(module)
+    assert [op.name for op in module.op.walk()] == ["Module", "Function", "Concatenate", "Return"]
     check(text, insert_reshards, [PASS])
 
 
@@ -171,9 +171,9 @@ def test_dims_are_given_up_or_moved_first_where_sums_begin() -> None:
 
 
 def test_a_sum_that_begins_and_ends_cancels() -> None:
-    def ours(work: Work) -> None:
+    def ours(module: MutableModule) -> None:
         for one in (insert_reshards, cancel_sums, drop_dead):
-            one(work)
+            one(module)
 
     patterns = "canonicalize{enable-patterns={sdy-collective} region-simplify=aggressive}"
     for name in ("beginning_sums", "unreduced"):
@@ -181,6 +181,6 @@ def test_a_sum_that_begins_and_ends_cancels() -> None:
 
 
 def test_a_sum_cannot_end_where_another_begins() -> None:
-    work = load(module_text("unreduced").replace('}], unreduced={"y", "z"}>', '}], unreduced={"z"}>'))
+    module = load(module_text("unreduced").replace('}], unreduced={"y", "z"}>', '}], unreduced={"z"}>'))
     with pytest.raises(ShardingError, match="cannot sum up a tensor along y and make it unreduced along z in one step"):
-        insert_reshards(work)
+        insert_reshards(module)

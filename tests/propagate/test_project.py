@@ -13,7 +13,7 @@ from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import Mesh, merge_refs, size_of
 from autoshard.layout.sharding import CLOSED, OPEN, DimSharding, Sharding
 from autoshard.propagate.basic import is_strict_prefix
-from autoshard.propagate.project import TensorFactors, TensorFactorShardings, from_factors, to_factors, wiring
+from autoshard.propagate.projection import TensorFactors, TensorFactorShardings, factor_map, from_factors, to_factors
 
 MESH = Mesh(x=4, y=2, z=3, w=6)
 
@@ -76,7 +76,7 @@ def test_what_does_not_divide_overflows(
 
 def test_kept_axes_are_replicated_and_unreduced_ones() -> None:
     sharding = Sharding(MESH, [spec("x")], refs("y"), refs("z"))
-    assert to_factors(TensorFactors(((0,),), (8,)), sharding).kept == refs("y z")
+    assert to_factors(TensorFactors(((0,),), (8,)), sharding).reserved == refs("y z")
 
 
 def test_no_sharding_is_an_open_one() -> None:
@@ -122,10 +122,10 @@ def test_priorities_are_dropped_and_the_rest_is_kept() -> None:
 
 
 def test_wiring_knows_columns_and_what_can_move() -> None:
-    of_rule = wiring(Rule.parse("b m k!, b k! [n] -> b m [n] {b=2, m=4, k=6, n=8}"))
+    of_rule = factor_map(Rule.parse("b m k!, b k! [n] -> b m [n] {b=2, m=4, k=6, n=8}"))
     assert of_rule.columns == (((0, 1), (2,)), ((0,), (2,)), ((0, 1), ()), ((1,), (2,)))
-    assert of_rule.moving == (0, 1, 3)
-    assert of_rule.moving_pass == (0, 1)
+    assert of_rule.spreadable == (0, 1, 3)
+    assert of_rule.spreadable_pass == (0, 1)
     assert of_rule.tensors[1].minor == {0, 2, 3}
 
 

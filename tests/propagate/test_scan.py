@@ -9,7 +9,7 @@ import pytest
 from against_shardy import work_of
 from generate.module import random_module
 
-from autoshard.propagate.driver import Spreader
+from autoshard.propagate.driver import PropagationDriver
 from autoshard.propagate.pipeline import run_pipeline
 from autoshard.propagate.run import Log
 
@@ -26,5 +26,5 @@ def _steps(log: Log) -> list[tuple[Any, ...]]:
 def test_a_scan_skips_no_step(seed: int, monkeypatch: pytest.MonkeyPatch):
     text = random_module(random.Random(seed))
     ours = _steps(run_pipeline(work_of(text)))
-    monkeypatch.setattr(Spreader, "_worth_a_visit", lambda self, more: bytearray(b"\1") * len(self.ops))
+    monkeypatch.setattr(PropagationDriver, "_worth_a_visit", lambda self, more: bytearray(b"\1") * len(self.ops))
     assert ours == _steps(run_pipeline(work_of(text)))

@@ -9,19 +9,19 @@ import pytest
 from golden_seeds import by_name, check, read_asked, sections, show_work
 
 from autoshard.core.rule import source_rule
-from autoshard.ir.asked import Asked
+from autoshard.ir.annotations import ShardingAnnotations
 from autoshard.ir.graph import Node, Value
 from autoshard.ir.graph import walk as nodes_in
 from autoshard.ir.text import parse
 from autoshard.ops import registry
-from autoshard.ops.control import ARG, OPERAND, RESULT, YIELD, Edge, Sizes, Spot, typed
+from autoshard.ops.control import ARG, OPERAND, RESULT, YIELD, Edge, Sizes, ValueLocation, typed
 from autoshard.ops.options import Spreading
 from autoshard.propagate.edges import add_edges, sink_edges
 from autoshard.propagate.levels import ORDER, Level
+from autoshard.propagate.mutable_ir import MutableModule, from_graph
 from autoshard.propagate.pipeline import run_pipeline
 from autoshard.propagate.run import run_op_priority
 from autoshard.propagate.step import BOTH
-from autoshard.propagate.work import Work, from_graph
 
 FILE = "own_operators.txt"
 
@@ -29,7 +29,8 @@ FILE = "own_operators.txt"
 def repeated(sizes: Sizes) -> tuple[Edge, ...]:
     """Operand i and what is yielded become argument i and result i."""
     return tuple(
-        Edge((Spot(OPERAND, i), Spot(YIELD, i)), (Spot(RESULT, i), Spot(ARG, i))) for i in range(sizes.operands)
+        Edge((ValueLocation(OPERAND, i), ValueLocation(YIELD, i)), (ValueLocation(RESULT, i), ValueLocation(ARG, i)))
+        for i in range(sizes.operands)
     )
 
 
@@ -69,12 +70,14 @@ def dialect() -> Iterator[None]:
         registry.remove(name)
 
 
-def load(example: str) -> Work:
+def load(example: str) -> MutableModule:
     graph = parse(sections(FILE)[f"{example}: in"])
     mesh, asked = read_asked(sections(FILE)[f"{example}: asked"])
     made = (value for node in nodes_in(graph.nodes) for value in (*node.results, *_arguments(node)))
     known = {value.name: value for value in (*graph.inputs, *made)}
-    return from_graph(graph, Asked({"mesh": mesh}, {known[name]: sharding for name, sharding in asked.items()}))
+    return from_graph(
+        graph, ShardingAnnotations({"mesh": mesh}, {known[name]: sharding for name, sharding in asked.items()})
+    )
 
 
 def _arguments(node: Node) -> Iterator[Value]:
@@ -83,18 +86,18 @@ def _arguments(node: Node) -> Iterator[Value]:
 
 @pytest.mark.parametrize("example", ["rule", "region", "constant-like"])
 def test_the_pipeline_passes_them(example: str) -> None:
-    work = load(example)
-    log = run_pipeline(work)
+    module = load(example)
+    log = run_pipeline(module)
     assert not log.without_rule
-    check(FILE, f"{example}: out", show_work(work))
+    check(FILE, f"{example}: out", show_work(module))
 
 
-def ordered(*levels: Level) -> Work:
-    work = load("order")
-    add_edges(work)
-    run_op_priority(work, order=levels)
-    sink_edges(work)
-    return work
+def ordered(*levels: Level) -> MutableModule:
+    module = load("order")
+    add_edges(module)
+    run_op_priority(module, order=levels)
+    sink_edges(module)
+    return module
 
 
 def test_an_order_of_operators() -> None:
@@ -110,9 +113,9 @@ def test_an_order_of_operators() -> None:
 
 
 def test_what_is_asked_inside_a_region_comes_out_of_it() -> None:
-    work = load("region")
-    run_pipeline(work)
-    found = {name: str(sharding) for name, sharding in by_name(work).items()}
+    module = load("region")
+    run_pipeline(module)
+    found = {name: str(sharding) for name, sharding in by_name(module).items()}
     assert {found[name] for name in ("a", "y", "r")} == {'<@mesh, [{"x"}, {"y"}]>'}
     assert {found[name] for name in ("b", "u")} == {'<@mesh, [{}, {"x"}]>'}
 
@@ -129,9 +132,9 @@ def test_an_operator_without_rule_and_edges_is_reported() -> None:
             "graph main(x: f32[8, 12] data)\n  y: f32[8, 12] = SeedWall(x) {types=(f32[8, 12],)}\n  return y\n"
         )
         mesh, asked = read_asked('mesh x=2\nx [{"x", ?}, {?}]')
-        work = from_graph(graph, Asked({"mesh": mesh}, {graph.inputs[0]: asked["x"]}))
-        log = run_pipeline(work)
+        module = from_graph(graph, ShardingAnnotations({"mesh": mesh}, {graph.inputs[0]: asked["x"]}))
+        log = run_pipeline(module)
         assert [op.name for op in log.without_rule] == ["SeedWall"]
-        assert by_name(work)["y"] is None
+        assert by_name(module)["y"] is None
     finally:
         registry.remove(wall.name)

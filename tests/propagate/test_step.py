@@ -17,8 +17,8 @@ from autoshard.propagate.step import (
     FORWARD,
     NONE,
     AddedAxes,
-    Clash,
     Direction,
+    StepConflict,
     explain_step,
     step,
     step_of,
@@ -52,64 +52,64 @@ def test_table_of_three_factors(aggressive: bool) -> None:
         aggressive=aggressive,
     )
     assert done.changes == ((0, asked("a b ?, c ?, f ?")), (2, asked("a b ?, c e ?, ?")))
-    assert done.placed == (
+    assert done.added == (
         AddedAxes(0, 0, axes("b"), 1),
         AddedAxes(0, 1, axes("c"), 1),
         AddedAxes(2, 0, axes("a b"), 1),
     )
-    assert done.clashes == (
-        Clash(1, axes("d"), 1, 1, 2, axes("e"), False),
-        Clash(2, axes("f"), 0, 2, 1, axes("g"), False),
+    assert done.conflicts == (
+        StepConflict(1, axes("d"), 1, 1, 2, axes("e"), False),
+        StepConflict(2, axes("f"), 0, 2, 1, axes("g"), False),
     )
 
 
 def test_matmul_spreads_along_each_factor() -> None:
     done = step(MATMUL, (asked("a ?, c ?"), asked("?, b ?"), None), aggressive=False)
     assert done.changes == ((1, asked("c ?, b ?")), (2, asked("a ?, b ?")))
-    assert done.placed == (
+    assert done.added == (
         AddedAxes(1, 2, axes("c"), 0),
         AddedAxes(2, 0, axes("a"), 0),
         AddedAxes(2, 1, axes("b"), 1),
     )
-    assert not done.clashes
+    assert not done.conflicts
 
 
 def test_both_sides_of_a_matmul_want_one_axis() -> None:
     shardings = (asked("a ?, ?"), asked("?, a ?"), None)
     left = step(MATMUL, shardings, aggressive=False)
     assert not left.changes
-    assert left.clashes == (
-        Clash(0, axes("a"), 0, 1, 1, axes("a"), False),
-        Clash(1, axes("a"), 1, 0, 0, axes("a"), False),
+    assert left.conflicts == (
+        StepConflict(0, axes("a"), 0, 1, 1, axes("a"), False),
+        StepConflict(1, axes("a"), 1, 0, 0, axes("a"), False),
     )
     # The larger source wins; of equal ones the left operand.
     lhs = step(Rule.parse("i k, k j -> i j {i=8, j=8, k=16}"), shardings)
     assert lhs.changes == ((2, asked("a ?, ?")),)
-    assert lhs.clashes == (Clash(1, axes("a"), 1, 0, 2, axes("a"), True),)
+    assert lhs.conflicts == (StepConflict(1, axes("a"), 1, 0, 2, axes("a"), True),)
     rhs = step(WIDE, shardings)
     assert rhs.changes == ((2, asked("?, a ?")),)
-    assert rhs.placed == (AddedAxes(2, 1, axes("a"), 1),)
-    assert rhs.clashes == (Clash(0, axes("a"), 0, 1, 2, axes("a"), True),)
+    assert rhs.added == (AddedAxes(2, 1, axes("a"), 1),)
+    assert rhs.conflicts == (StepConflict(0, axes("a"), 0, 1, 2, axes("a"), True),)
 
 
 def test_reshape_shares_an_axis_out() -> None:
     rule = Rule.parse("(i j) -> i j {i=2, j=3}")
     done = step(rule, (asked("c"), None))
     assert done.changes == ((1, asked("c:(1)2 ?, c:(2)2 ?")),)
-    assert done.placed == (AddedAxes(1, 0, axes("c:(1)2"), 0), AddedAxes(1, 1, axes("c:(2)2"), 0))
+    assert done.added == (AddedAxes(1, 0, axes("c:(1)2"), 0), AddedAxes(1, 1, axes("c:(2)2"), 0))
     assert not step(rule, (asked("c"), None), conservative=True).changes
 
 
 def test_a_placed_axis_is_what_came_in_addition() -> None:
     done = step(SAME, (asked("c:(1)2 ?, ?"), asked("c b ?, ?"), asked("-, -")))
     assert done.changes == ((0, asked("c b ?, ?")),)
-    assert done.placed == (AddedAxes(0, 0, axes("c:(2)2 b"), 1),)
+    assert done.added == (AddedAxes(0, 0, axes("c:(2)2 b"), 1),)
 
 
 def test_a_strided_view_is_no_change() -> None:
     """Only the minor factor could be split, which needs every so-manieth element."""
     done = step(Rule.parse("(i j) -> i j {i=2, j=3}"), (None, asked("?, a ?")))
-    assert not done.changes and not done.placed
+    assert not done.changes and not done.added
 
 
 def test_elementwise_operands_take_no_more_than_the_result() -> None:
@@ -127,13 +127,13 @@ def test_the_more_split_factor_goes_first_in_elementwise_operators() -> None:
 def test_what_stands_against_an_axis() -> None:
     kept = step(SAME, (asked("a ?, ?"), asked("?, ?", "a"), None))
     assert kept.changes == ((2, asked("a ?, ?")),)
-    assert kept.clashes == (Clash(0, axes("a"), 0, None, 1, axes("a"), False),)
+    assert kept.conflicts == (StepConflict(0, axes("a"), 0, None, 1, axes("a"), False),)
     closed = step(SAME, (asked("a ?, ?"), asked("-, ?"), asked("a, ?")))
     assert not closed.changes
-    assert closed.clashes == (Clash(0, axes("a"), 0, 0, 1, (), False),)
+    assert closed.conflicts == (StepConflict(0, axes("a"), 0, 0, 1, (), False),)
     part = step(SAME, (asked("c ?, ?"), asked("?, c:(2)2 ?"), asked("?, -")))
     assert part.changes == ((1, asked("c:(1)2 ?, c:(2)2 ?")), (2, asked("c ?, -")))
-    assert Clash(0, axes("c:(2)2"), 0, 1, 1, axes("c:(2)2"), False) in part.clashes
+    assert StepConflict(0, axes("c:(2)2"), 0, 1, 1, axes("c:(2)2"), False) in part.conflicts
 
 
 def test_directions() -> None:
@@ -224,11 +224,11 @@ def test_what_a_step_may_do(
             assert after.axes == before.axes or not before.closed
             added[tensor] = added.get(tensor, 0) + len(after.axes) - len(before.axes)
         assert len(set(new.used)) == len(new.used) and added[tensor] > 0
-    assert {placed.tensor for placed in done.placed} == set(added)
-    assert sum(len(placed.axes) for placed in done.placed) == sum(added.values())
-    for placed in done.placed:
+    assert {placed.tensor for placed in done.added} == set(added)
+    assert sum(len(placed.axes) for placed in done.added) == sum(added.values())
+    for placed in done.added:
         source = shardings[placed.source]
         assert placed.source != placed.tensor and source is not None and set(placed.axes) <= set(source.used)
-    for clash in done.clashes:
+    for clash in done.conflicts:
         asking = shardings[clash.tensor]
         assert clash.axes and asking is not None and set(clash.axes) <= set(asking.used)

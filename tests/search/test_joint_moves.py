@@ -9,7 +9,7 @@ from autoshard import ops
 from autoshard.core.place import parse_strategy
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import Mesh
-from autoshard.propagate.traced import asked_on
+from autoshard.propagate.traced import annotations_on
 from autoshard.search.assignment import Assignment, Pricing
 from autoshard.search.greedy.choose import chooser
 from autoshard.search.local.icm import LocalSearch
@@ -39,7 +39,7 @@ def local_search() -> LocalSearch:
     graph = traced.graph
     x, *weights = graph.inputs
     given = {x: Layout(mesh, [mesh.all_axes, ()]), **{one: Layout.whole(mesh, 2) for one in weights}}
-    outputs = asked_on(traced, mesh).outputs[graph.name]
+    outputs = annotations_on(traced, mesh).outputs[graph.name]
     problem = Problem(graph, mesh, slow_network(), given=given, asked_outputs=outputs)
     pricing = Pricing(problem, chooser(mesh, problem.hardware).prices)
     columns = {

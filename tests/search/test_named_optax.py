@@ -11,7 +11,7 @@ import autoshard as ash
 from autoshard.api import Planned
 from autoshard.cost.blocks import local_nbytes
 from autoshard.ir.graph import PARAMETER, walk
-from autoshard.partition.program import Collective, Together, timed
+from autoshard.partition.program import Collective, ManualCollective, timed
 from autoshard.search.flat import flat
 from autoshard.search.named.structure import Structure
 from tests.search.plans import assert_runs_as_whole
@@ -56,7 +56,9 @@ def step(scanned: bool, decay: float = 0.0):
 def sent(planned: Planned) -> float:
     """Bytes that a device sends in a step, but for the loss."""
     moves = [
-        (one, times) for one, times in timed(planned.program.instructions) if isinstance(one, Collective | Together)
+        (one, times)
+        for one, times in timed(planned.program.instructions)
+        if isinstance(one, Collective | ManualCollective)
     ]
     return sum(times * one.nbytes_moved for one, times in moves if one.step.communicates and one.operand.whole.shape)
 

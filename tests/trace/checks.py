@@ -8,7 +8,7 @@ from autoshard.ir.text import parse, show
 from autoshard.ir.verify import verify
 from autoshard.layout import Mesh
 from autoshard.propagate.pipeline import run_pipeline
-from autoshard.propagate.traced import shardings, work_of
+from autoshard.propagate.traced import mutable_module, shardings
 from autoshard.trace import Traced, evaluate, trace
 from autoshard.trace.asking import is_tensor
 from autoshard.trace.structure import flatten
@@ -34,7 +34,7 @@ def checked(fn, *args, **options) -> Traced:
 
 def settled(traced: Traced, mesh: Mesh) -> dict[str, str]:
     """The shardings of the whole pipeline by the values' names, outputs under their position."""
-    work = work_of(traced, mesh)
+    work = mutable_module(traced, mesh)
     run_pipeline(work)
     assert work.main is not None
     found = {value.name: sharding for value, sharding in shardings(work).items()}

@@ -17,7 +17,7 @@ from autoshard.ir.verify import verify
 from autoshard.layout import Layout, Mesh
 from autoshard.layout.sharding import OPEN, DimSharding, Sharding
 from autoshard.layout.spec import Axis, DimSpec, Spec
-from autoshard.propagate.traced import asked_on, work_of
+from autoshard.propagate.traced import annotations_on, mutable_module
 from autoshard.trace import Cell, Parameter, trace
 from autoshard.transform import merge_equal, prune, train_step
 from autoshard.util.errors import GraphError, ParseError, ShapeError, ShardingError
@@ -167,7 +167,7 @@ def test_inputs_are_asked_by_position_or_by_name_and_nested() -> None:
     for traced in (nested, named):
         assert {value.name: str(spec) for value, spec in traced.asked.values.items()} == {"batch.b": '[{"dp"}, {}]'}
         assert [spec and str(spec) for spec in traced.asked.outputs] == [None, '[{}, {"tp"}]', None]
-        asked = asked_on(traced, MESH)
+        asked = annotations_on(traced, MESH)
         assert asked.meshes == {"mesh": MESH}
         assert [str(one) for one in asked.outputs["f"]] == ["None", '<@mesh, [{}, {"tp"}]>', "None"]
     assert trace(f, *args).asked.values == {}
@@ -305,15 +305,15 @@ def test_errors_name_the_value_and_the_line() -> None:
     with pytest.raises(
         ShardingError, match=rf"weight at \S*{line('wrong = Parameter')} .*axis 'ep' is not in the mesh"
     ):
-        work_of(trace(lambda x: x + wrong, X), MESH)
+        mutable_module(trace(lambda x: x + wrong, X), MESH)
     traced = trace(lambda x: ops.sharding_constraint(x, "[{dp}, {dp}]"), X)
     with pytest.raises(
         ShardingError, match=rf"sharding_constraint .*{line('traced = trace(lambda x: ops.sharding_co')}"
     ):
-        work_of(traced, MESH)
+        mutable_module(traced, MESH)
     traced = trace(lambda x: x, X, out_shardings="[{ep}, {}]")
     with pytest.raises(ShardingError, match=rf"output 0 \(x\) at \S*{line('traced = trace(lambda x: x, X, out')}"):
-        asked_on(traced, MESH)
+        annotations_on(traced, MESH)
 
 
 @pytest.mark.parametrize(

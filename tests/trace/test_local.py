@@ -9,7 +9,7 @@ from autoshard import ops
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.verify import verify
 from autoshard.layout import Mesh
-from autoshard.propagate.traced import work_of
+from autoshard.propagate.traced import mutable_module
 from autoshard.trace import Parameter, trace
 from autoshard.util.errors import GraphError, MeshError, ShapeError, ShardingError
 from tests.trace.checks import checked, settled
@@ -99,7 +99,7 @@ def test_what_is_used_from_outside_comes_in_whole() -> None:
         '<@mesh, [{?}], replicated={"dp", "tp"}>',
         '<@mesh, [{?}, {?}], replicated={"dp", "tp"}>',
     ]
-    work_of(traced, MESH)
+    mutable_module(traced, MESH)
 
 
 def test_manual_computations_nest() -> None:
@@ -167,7 +167,7 @@ def test_manual_computations_that_do_not_fit(make, text: str) -> None:
 
 def test_one_on_another_mesh_than_the_model() -> None:
     with pytest.raises(ShardingError, match="is on the mesh 'dp=2 tp=4', but the model is on 'dp=8'"):
-        work_of(trace(local_matmul, X, W), Mesh(dp=8))
+        mutable_module(trace(local_matmul, X, W), Mesh(dp=8))
 
 
 # -- propagation: what Shardy gives on the same program in StableHLO
@@ -194,7 +194,7 @@ def test_a_constraint_inside_is_along_free_axes() -> None:
     found = settled(f("[{}, {dp}]"), MESH)
     assert found["x"] == found["output 0"] == '[{"tp"}, {"dp"}]' and found["scalar_mul"] == '[{}, {"dp"}]'
     with pytest.raises(ShardingError, match=r"sharding_constraint .*axis 'tp' is manual here"):
-        work_of(f("[{}, {tp}]"), MESH)
+        mutable_module(f("[{}, {tp}]"), MESH)
 
 
 def test_types_alone_can_be_traced() -> None:

@@ -123,7 +123,19 @@ def test_means_over_valid_labels_are_of_the_whole_batch(recompute):
 
 
 def test_masks_of_dropout_are_those_of_the_whole_batch():
-    check_equal(lambda: set_seed(4) or Language(dropout=0.4), token_loss, (IDS, WORDS), 4, 2)
+    check_equal(lambda: set_seed(4) or Language(dropout=0.4).set_train(), token_loss, (IDS, WORDS), 4, 2)
+
+
+def test_masks_of_dropout_where_rows_are_another_dim_or_several_elements():
+    def loss(made, wanted):
+        counter = ops.fill(shape=(), value=3, dtype="i32")
+        turned = ops.dropout(ops.transpose(made, perm=(1, 0)), counter, rate=0.3, seed=7)
+        pairs = ops.dropout(ops.reshape(made, shape=(24, 2)), counter, rate=0.6, seed=2)
+        return ops.reduce_mean(turned * turned) + squared(ops.reshape(pairs, shape=(12, 4)), wanted)
+
+    cut = check_equal(FFN, loss, (X, Y), 3)
+    drawn = [node for node in walk(cut.graph.nodes) if node.op.name == "DropoutRows"]
+    assert {node.attrs["dim"] for node in drawn} == {0, 1} and len(drawn) == 4
 
 
 def test_parameters_that_are_used_twice_are_added_up_once():

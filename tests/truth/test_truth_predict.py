@@ -9,6 +9,7 @@ import pytest
 from autoshard.api import plan
 from autoshard.truth.models import step_of
 from autoshard.truth.predict import Prediction, Predictor, _step_of
+from autoshard.truth.rates import adding_seconds, rates_of
 from autoshard.truth.rows import DecoderModel, Measurement, ParallelDegrees, Row
 from autoshard.truth.score import rankings, refusals, score
 from autoshard.truth.stages import EACH, HOST, OUTSIDE, SUMS, UPDATES, RowRates, SlotWork, dealt_out, load
@@ -113,6 +114,27 @@ def test_micro_batches_update_and_reduce_once():
         assert thrice.parts["update"] == pytest.approx(once.parts["update"])
         assert thrice.parts["over dp"] == pytest.approx(reductions * once.parts["over dp"], rel=0.05)
         assert once.parts["gradient sums"] == 0 < thrice.parts["gradient sums"]
+
+
+def test_sums_of_gradients_are_of_the_type_that_is_computed_in():
+    """Megatron-LM: f16 in steps of f16, f32 in those of bf16."""
+    more = {"sequence": 512, "global_batch": 12, "fusion": "kernels", "attention": "apart"}
+    narrow, wide = (
+        Predictor()(row("a", GPT, "data_parallel", ParallelDegrees(dp=2), precision=kind, **more)).parts[SUMS]
+        for kind in ("f16", "bf16")
+    )
+    assert 0 < narrow < wide
+    half, whole = (adding_seconds(10**9, preset("a100"), sums) for sums in (2, 4))
+    assert half == pytest.approx((2 + 2 + 2) / (2 + 4 + 4) * whole, rel=0.01)
+
+
+def test_hosts_of_ranks_of_one_node_wait_for_each_other():
+    apart = {"sequence": 64, "fusion": "kernels", "attention": "apart"}
+    rates = [rates_of(row("a", GPT, "megatron", ParallelDegrees(tp=tp), **apart), preset("a100")) for tp in (1, 2, 16)]
+    assert [one.ranks for one in rates] == [1, 2, 8]
+    work = SlotWork({}, 10, 4)
+    alone, pair, node = (one.done([work]).seconds for one in rates)
+    assert pair - alone == pytest.approx(4 * HOSTS["kernels"].crowd, rel=0.1) and node - alone > 40 * (pair - alone)
 
 
 STAGES = {

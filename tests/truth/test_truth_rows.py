@@ -119,6 +119,7 @@ BAD_TABLES = {
     "no number": (_HEADER + "2,16,x,1024,16,24,1024,1,1,2,372.1\n", "line 2: micro batch is 'x'"),
     "negative": (_HEADER + "2,16,8,1024,16,24,1024,1,1,2,-3\n", "iteration time (ms) is '-3'"),
     "devices": (_HEADER + "4,16,8,1024,16,24,1024,1,1,2,372.1\n", "are 2 GPUs, not 4"),
+    "milliseconds": (_HEADER + "2,16,8,1024,16,24,1024,1,1,2,0.372\n", "its products alone take"),
     "not a time": (_HEADER + "2,16,8,1024,16,24,1024,1,1,2,nan\n", "it is a number above 0"),
 }
 

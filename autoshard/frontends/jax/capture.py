@@ -85,9 +85,9 @@ def _own(jaxpr: Any) -> Iterator[str]:
         inner = [one for one in map(_jaxpr, _params(eqn)) if one is not None]
         if eqn.primitive.name in _OWN:
             for one in inner[:1]:
-                told = str(one.debug_info.func_src_info or eqn.primitive.name)
-                if not any(package in told for package in _EXACT):
-                    yield told
+                source = str(one.debug_info.func_src_info or eqn.primitive.name)
+                if not any(package in source for package in _EXACT):
+                    yield source
         for one in inner:
             yield from _own(one)
 

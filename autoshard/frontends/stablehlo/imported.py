@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoshard.ir.asked import Asked
+from autoshard.ir.annotations import ShardingAnnotations
 from autoshard.ir.graph import Graph, Node
 
 
@@ -25,7 +25,7 @@ class Imported:
     """
 
     graph: Graph
-    asked: Asked
+    asked: ShardingAnnotations
     order: tuple[str, ...]
     module: Any
     operations: Mapping[Node, Any]

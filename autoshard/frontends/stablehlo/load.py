@@ -122,8 +122,10 @@ def _with_sdy(module: Any) -> Any:
     from jaxlib.mlir import ir, passmanager
 
     attributes = module.operation.attributes
-    told = str(attributes["mhlo.frontend_attributes"]) if "mhlo.frontend_attributes" in attributes else ""
-    if _ROUND_TRIP not in told:
+    frontend_attributes = (
+        str(attributes["mhlo.frontend_attributes"]) if "mhlo.frontend_attributes" in attributes else ""
+    )
+    if _ROUND_TRIP not in frontend_attributes:
         return module
     with module.context:
         copy = ir.Module.parse(str(module))

@@ -26,7 +26,7 @@ from autoshard.frontends.stablehlo.locations import Locations, argument_name
 from autoshard.frontends.stablehlo.nesting import BYTECODE, DEEPEST, is_deep
 from autoshard.frontends.stablehlo.structures import STRUCTURES
 from autoshard.frontends.stablehlo.table import TABLE
-from autoshard.ir.asked import Asked
+from autoshard.ir.annotations import ShardingAnnotations
 from autoshard.ir.graph import DATA, Graph, Node, Region, Value, given
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sdy_text import parse_mesh, parse_per_value, parse_sharding
@@ -73,8 +73,8 @@ def parse_module(text: str | bytes, file: str = "") -> Any:
         try:
             return ir.Module.parse(text)
         except (ir.MLIRError, ValueError) as error:
-            told = str(error).replace('"-":', f'"{file}":' if file else '"-":')
-            raise ParseError(f"cannot read {file or 'this'} as a StableHLO module: {told}") from None
+            message = str(error).replace('"-":', f'"{file}":' if file else '"-":')
+            raise ParseError(f"cannot read {file or 'this'} as a StableHLO module: {message}") from None
 
 
 def read_module(module: Any, file: str = "", *, dynamic: bool = False) -> Imported:
@@ -216,8 +216,10 @@ class OperationReader:
         try:
             return self.translated(op, known, name, source)
         except AutoshardError as error:
-            told = str(error)
-            raise type(error)(told if _READING in told else f"{_READING} {op.name}{at(source)}: {told}") from None
+            message = str(error)
+            raise type(error)(
+                message if _READING in message else f"{_READING} {op.name}{at(source)}: {message}"
+            ) from None
 
     def translated(self, op: Any, known: Known, name: str, source: Source | None) -> Node:
         try:
@@ -379,7 +381,7 @@ class _ModuleReader(OperationReader):
         check_calls(graphs)
         entry = graphs.pop(entry_of(functions))
         entry = Graph(entry.name, entry.inputs, entry.nodes, entry.outputs, entry.roles, functions=graphs)
-        asked = Asked(self.meshes, self.values, self.outputs, self.effects)
+        asked = ShardingAnnotations(self.meshes, self.values, self.outputs, self.effects)
         names = _result_names(functions[entry.name], len(entry.outputs))
         public = public_of(functions)
         return Imported(entry, asked, tuple(functions), self.module, self.operations, names, public)

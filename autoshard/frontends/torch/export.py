@@ -86,7 +86,7 @@ def _exported(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
         with quiet():  # torch reads the names of arguments from the code: it has to be made here
             return program.run_decompositions(_decompositions())
     except Exception as error:  # of many kinds, as above
-        raise ParseError(f"torch cannot decompose this program: {type(error).__name__}: {_told(error)}") from error
+        raise ParseError(f"torch cannot decompose this program: {type(error).__name__}: {_message(error)}") from error
 
 
 def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -112,14 +112,14 @@ def _program(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any
         where = at(user_line(error))
         raise ParseError(
             f"torch.export cannot capture {type(target).__name__} for these arguments{where}: "
-            f"{_told(error)}{_advice(error)}"
+            f"{_message(error)}{_advice(error)}"
         ) from error
 
 
 def _advice(error: Exception) -> str:
     """What to do about what torch.export's users meet first."""
-    told = str(error)
-    return next((f"\n    {advice}" for words, advice in _ADVICE.items() if words in told), "")
+    message = str(error)
+    return next((f"\n    {advice}" for words, advice in _ADVICE.items() if words in message), "")
 
 
 _ADVICE = {
@@ -134,7 +134,7 @@ _ADVICE = {
 }
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     if type(error).__name__ == "DynamicOutputShapeException":
         return f"how large the results of {lines[0]} are depends on the data; say it with other functions of torch"
@@ -155,7 +155,7 @@ def _loaded(path: Path) -> Any:
     except ParseError:
         raise
     except Exception as error:  # whatever the zip archive or its contents are wrong in
-        raise ParseError(f"cannot read {path} as an exported program (.pt2): {_told(error)}") from error
+        raise ParseError(f"cannot read {path} as an exported program (.pt2): {_message(error)}") from error
 
 
 def _decompositions() -> Any:

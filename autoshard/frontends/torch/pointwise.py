@@ -263,8 +263,8 @@ def _(call: Call, x: Any, y: Any) -> Any:
     y = as_type(y, call.dtype)
     zero, one, sign = number(0, call.dtype), number(1, call.dtype), do(ops.sign, y)
     of_zero = do(ops.select, do(ops.less, do(ops.reciprocal, y), zero), do(ops.neg, one), one)
-    told = do(ops.logical_and, do(ops.not_equal, sign, zero), do(ops.equal, y, y))
-    return do(ops.mul, do(ops.abs, call.cast(x)), do(ops.select, told, sign, of_zero))
+    defined = do(ops.logical_and, do(ops.not_equal, sign, zero), do(ops.equal, y, y))
+    return do(ops.mul, do(ops.abs, call.cast(x)), do(ops.select, defined, sign, of_zero))
 
 
 @translates("aten.ldexp.Tensor")

@@ -255,8 +255,13 @@ def schedule_exists(choice: LayeredChoice) -> bool:
     kind, groups, count = schedule_kind(choice.schedule), choice.groups, choice.micro_batches
     if kind.fixed and kind.chunks != choice.chunks or count < kind.fewest_per_rank * groups:
         return False
+    return _exists(choice.schedule, groups, min(count, 2 * groups + count % groups), choice.chunks)
+
+
+@lru_cache(maxsize=1 << 12)
+def _exists(name: str, groups: int, micro_batches: int, chunks: int) -> bool:
     try:
-        _schedule(choice.schedule, groups, min(count, 2 * groups + count % groups), choice.chunks)
+        make_schedule(name, groups, micro_batches, chunks)
     except ScheduleError:
         return False
     return True

@@ -15,7 +15,7 @@ from autoshard.pipeline.schedules.action import Action
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.pipeline.schedules.validity import check
 from autoshard.util.errors import ScheduleError
-from autoshard.util.files import FilePath, read_text, write_whole
+from autoshard.util.files import FilePath, read_text, write_atomically
 
 _PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 _NOT_HELD = re.compile(r"\d+(UNSHARD|RESHARD|REDUCE_GRAD)")
@@ -77,7 +77,7 @@ def save_schedule(schedule: Schedule, path: FilePath) -> None:
     Raises:
         ScheduleError: the file cannot be written.
     """
-    write_whole(path, csv_text(schedule), ScheduleError)
+    write_atomically(path, csv_text(schedule), ScheduleError)
 
 
 def _rows(text: str, where: str) -> list[list[str]]:

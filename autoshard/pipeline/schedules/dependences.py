@@ -23,16 +23,23 @@ def dependences(schedule: Schedule, slots: bool = False) -> nx.DiGraph:
     """
     graph = nx.DiGraph()
     graph.add_nodes_from(schedule)
-    for order in schedule.orders:
-        graph.add_edges_from(_turns(order), crosses=False)
-    for action in schedule:
-        for before, crosses in _reads(schedule, action):
-            if before in graph:
-                graph.add_edge(before, action, crosses=crosses)
+    for action, some in waits(schedule).items():
+        graph.add_edges_from(((before, action, {"crosses": crosses}) for before, crosses in some))
     if slots:
         for second, first in second_in_slot(schedule).items():
             _join(graph, first, second)
     return graph
+
+
+def waits(schedule: Schedule) -> dict[Action, list[tuple[Action, bool]]]:
+    """For each action those that it must wait for, and whether a message brings what they made."""
+    found: dict[Action, list[tuple[Action, bool]]] = {action: [] for action in schedule}
+    for order in schedule.orders:
+        for before, action in _turns(order):
+            found[action].append((before, False))
+    for action, some in found.items():
+        some.extend(pair for pair in _reads(schedule, action) if pair[0] in found)
+    return found
 
 
 def second_in_slot(schedule: Schedule) -> dict[Action, Action]:

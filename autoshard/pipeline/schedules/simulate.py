@@ -10,10 +10,8 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-import networkx as nx
-
 from autoshard.pipeline.schedules.action import BACKWARD, FORWARD, INPUT_GRADIENT, SEND_FORWARD, WEIGHT_GRADIENT, Action
-from autoshard.pipeline.schedules.dependences import dependences
+from autoshard.pipeline.schedules.dependences import waits
 from autoshard.pipeline.schedules.schedule import Schedule
 from autoshard.util.errors import ScheduleError
 
@@ -180,9 +178,9 @@ class _Order:
         starts: list[Seconds] = []
         ends: list[Seconds] = []
         messages = seconds.messages
-        for rank, took, waits in zip(self.ranks, seconds.actions, self.waits, strict=True):
+        for rank, took, some in zip(self.ranks, seconds.actions, self.waits, strict=True):
             begin = free[rank]
-            for before, crosses in waits:
+            for before, crosses in some:
                 ready = ends[before] + messages[before] if crosses else ends[before]
                 begin = max(begin, ready)
             starts.append(begin)
@@ -192,16 +190,30 @@ class _Order:
 
 @lru_cache(maxsize=32)
 def _ordered(schedule: Schedule) -> _Order:
-    graph = dependences(schedule)
-    try:
-        actions = tuple(nx.topological_sort(graph))
-    except nx.NetworkXUnfeasible:
-        raise ScheduleError("the schedule deadlocks; check() tells where") from None
+    waiting = waits(schedule)
+    actions = _in_order(waiting)
+    if len(actions) < len(waiting):
+        raise ScheduleError("the schedule deadlocks; check() tells where")
     place = {action: i for i, action in enumerate(actions)}
-    waits = (graph.in_edges(action, data="crosses") for action in actions)
     return _Order(
         schedule.stages,
         actions,
         tuple(map(schedule.rank_of, actions)),
-        tuple(tuple((place[before], bool(crosses)) for before, _, crosses in some) for some in waits),
+        tuple(tuple((place[before], crosses) for before, crosses in waiting[action]) for action in actions),
     )
+
+
+def _in_order(waiting: Mapping[Action, Sequence[tuple[Action, bool]]]) -> tuple[Action, ...]:
+    """The actions, each after all that it waits for, as far as there is such an order."""
+    left = {action: len(some) for action, some in waiting.items()}
+    followers: dict[Action, list[Action]] = {action: [] for action in waiting}
+    for action, some in waiting.items():
+        for before, _ in some:
+            followers[before].append(action)
+    found = [action for action, count in left.items() if not count]
+    for action in found:  # grows
+        for after in followers[action]:
+            left[after] -= 1
+            if not left[after]:
+                found.append(after)
+    return tuple(found)

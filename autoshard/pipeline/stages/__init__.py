@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from autoshard.pipeline.stages.cut import Pipeline, Stage, StagePiece, cut_stages, stages_of_cells
+from autoshard.pipeline.stages.cut import Pipeline, Stage, StagePiece, cut_stages
+from autoshard.trace.cell import stages_of_cells
 from autoshard.util.moved import former
 
 __all__ = ["Pipeline", "Stage", "StagePiece", "cut_stages", "stages_of_cells"]

@@ -11,7 +11,6 @@ from autoshard.ir.graph import DATA, Graph, Node, Value
 from autoshard.pipeline.schedules.action import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from autoshard.pipeline.stages.assign import Assigned, assign
 from autoshard.pipeline.stages.sums import with_late_sums
-from autoshard.trace.cell import Cell
 from autoshard.trace.function import Traced
 from autoshard.transform.micro.accumulate import StepParts
 
@@ -85,17 +84,6 @@ class Pipeline:
             f"input, {counts[WEIGHT_GRADIENT]} of its weights; {len(stage.parameters)} parameters of {size} bytes; "
             f"sends {sent} bytes per micro batch"
         )
-
-
-def stages_of_cells(network: Cell) -> dict[str, int]:
-    """The stages that a model's cells bear, MindSpore's way: `network.layer1.pipeline_stage = 1`; by paths, as
-    `cut_stages` takes them. The stage of a cell inside of another one counts more than that one's.
-
-    Args:
-        network: what was traced: names in the graph begin at its parts.
-    """
-    found = ((path, getattr(cell, "pipeline_stage", None)) for path, cell in network.cells_and_names())
-    return {path: stage for path, stage in found if path and stage is not None}
 
 
 def cut_stages(step: Traced | Graph, stages: Mapping[str, int], micro_batches: int = 1) -> Pipeline:

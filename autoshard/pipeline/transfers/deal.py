@@ -53,8 +53,16 @@ class GroupLayout:
 
     def start(self, rank: int) -> Shape:
         """Where a rank's block begins."""
-        pairs = zip(self.layout.dims, self.local, strict=True)
-        return tuple(self.layout.mesh.index(rank, refs) * local for refs, local in pairs)
+        return self._starts[rank]
+
+    @cached_property
+    def _starts(self) -> list[Shape]:
+        mesh, ranks = self.layout.mesh, range(self.layout.mesh.devices)
+        columns = [
+            [mesh.index(rank, refs) * local for rank in ranks] if refs else [0] * len(ranks)
+            for refs, local in zip(self.layout.dims, self.local, strict=True)
+        ]
+        return list(zip(*columns, strict=True)) if columns else [()] * len(ranks)
 
     def starts_within(self, box: Box) -> Iterator[Shape]:
         """Where the blocks begin that hold some of a box."""

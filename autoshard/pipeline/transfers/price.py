@@ -18,8 +18,9 @@ import numpy as np
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.prices import prices_for
 from autoshard.layout.layout import Layout
-from autoshard.pipeline.transfers.deal import GroupLayout, Parcel, deal, has_replicas, levels_apart, passed_on
+from autoshard.pipeline.transfers.deal import GroupLayout, Parcel, deal, has_replicas, passed_on
 from autoshard.pipeline.transfers.group import RankGroup
+from autoshard.pipeline.transfers.parts import one_of_equal_parts
 from costmodel import Hardware, grouped_seconds
 
 
@@ -83,8 +84,8 @@ def _finer(layout: Layout, of: TensorType) -> Iterator[Layout]:
 
 @dataclass(frozen=True)
 class ValueMessages:
-    """The messages that bring a value over: one for each two ranks, and where it is relayed as many again; `spans` and
-    `relayed` as for `deal`."""
+    """The messages that bring a value over: one for each two ranks, and where it is relayed more inside of the
+    receiving group; `spans` and `relayed` as for `deal`."""
 
     before: GroupLayout
     after: GroupLayout
@@ -92,29 +93,42 @@ class ValueMessages:
     spans: tuple[int, ...] = ()
     relayed: int = 0
 
-    @cached_property
-    def hops(self) -> tuple[dict[tuple[int, int], int], ...]:
-        """Bytes from one of all ranks to another: from group to group, and then inside of the receiving one."""
-        before, after = self.before.group.ranks, self.after.group.ranks
-        over = deal(self.before, self.after, self.spans, self.relayed)
-        return self._bytes(over, before), self._bytes(passed_on(self.after, self.relayed), after)
-
-    def _bytes(self, parcels: Iterable[Parcel], sources: Sequence[int]) -> dict[tuple[int, int], int]:
-        found: dict[tuple[int, int], int] = {}
-        for one in parcels:
-            pair = sources[one.source], self.after.group.ranks[one.target]
-            if pair[0] != pair[1]:
-                found[pair] = found.get(pair, 0) + one.size * self.itemsize
-        return found
-
     def seconds(self, hardware: Hardware) -> float:
         """Of the rank that sends or receives longest, one message after the other, on each hop."""
-        return sum(_busiest(hop, hardware) for hop in self.hops)
+        hops, _ = self._hops(node_spans(hardware))
+        return sum(_busiest(hop, hardware) for hop in hops)
 
     def slow_bytes(self, span: int) -> int:
         """Bytes that go from one node of `span` ranks to another."""
-        hops = (pair for hop in self.hops for pair in hop.items())
-        return sum(nbytes for (source, target), nbytes in hops if levels_apart(source, target, (span,)))
+        hops, parts = self._hops((span,))
+        pairs = (pair for hop in hops for pair in hop.items())
+        return parts * sum(nbytes for (source, target), nbytes in pairs if source // span != target // span)
+
+    def _hops(self, spans: tuple[int, ...]) -> tuple[tuple[dict[tuple[int, int], int], ...], int]:
+        """Bytes from one of all ranks to another, from group to group and then inside of the receiving one; of one of
+        parts that are alike for these nodes, too, and how many there are."""
+        nodes = tuple(sorted({*self.spans, *spans, *((self.relayed,) if self.relayed else ())}))
+        if nodes not in self._known:
+            before, after, parts = one_of_equal_parts(self.before, self.after, nodes)
+            over = deal(before, after, self.spans, self.relayed)
+            ranks = before.group.ranks, after.group.ranks
+            inside = passed_on(after, self.relayed)
+            self._known[nodes] = (self._bytes(over, *ranks), self._bytes(inside, ranks[1], ranks[1])), parts
+        return self._known[nodes]
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, ...], tuple[tuple[dict[tuple[int, int], int], ...], int]]:
+        return {}
+
+    def _bytes(
+        self, parcels: Iterable[Parcel], sources: Sequence[int], targets: Sequence[int]
+    ) -> dict[tuple[int, int], int]:
+        found: dict[tuple[int, int], int] = {}
+        for one in parcels:
+            pair = sources[one.source], targets[one.target]
+            if pair[0] != pair[1]:
+                found[pair] = found.get(pair, 0) + one.size * self.itemsize
+        return found
 
 
 def _busiest(hop: Mapping[tuple[int, int], int], hardware: Hardware) -> float:

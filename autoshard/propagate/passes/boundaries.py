@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autoshard.layout.sharding import Sharding, divisible, without_sub_axes
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation, find
 from autoshard.propagate.values import outer_shardings
 from autoshard.propagate.views import inside
-from autoshard.propagate.work import Op, Val, Work, find
 from autoshard.util.errors import GraphError
 
 _BOUNDARIES = ("Function", "Call", "ManualComputation")
 
 
-def even_boundaries(work: Work) -> None:
+def even_boundaries(module: MutableModule) -> None:
     """Cut shardings that do not divide, at functions, calls and manual computations.
 
     Inside, uneven shardings stay (sdy-update-non-divisible-input-output-shardings).
     """
-    for op in find(work.module, lambda operator: operator.name in _BOUNDARIES):
+    for op in find(module.op, lambda operator: operator.name in _BOUNDARIES):
         name = op.operator.name
         if name == "Function":
             body = op.blocks[0]
@@ -33,17 +33,17 @@ def even_boundaries(work: Work) -> None:
             _even_manual(op)
 
 
-def _even(value: Val, sharding: Sharding) -> Sharding:
+def _even(value: MutableValue, sharding: Sharding) -> Sharding:
     return divisible(sharding, value.type.shape) if value.is_tensor else sharding
 
 
-def _even_values(values: Iterable[Val]) -> None:
+def _even_values(values: Iterable[MutableValue]) -> None:
     for value in values:
         if value.sharding is not None:
             value.sharding = _even(value, value.sharding)
 
 
-def _even_manual(op: Op) -> None:
+def _even_manual(op: Operation) -> None:
     _even_values(op.results)
     entering, leaving = outer_shardings(op)
     even = [sharding and _even(value, sharding) for value, sharding in zip(op.operands, entering, strict=True)]
@@ -52,7 +52,7 @@ def _even_manual(op: Op) -> None:
         arg.sharding = sharding and inside(sharding, op.attrs["manual_axes"])
 
 
-def whole_axes_at_main(work: Work) -> None:
+def full_axes_at_main(module: MutableModule) -> None:
     """Cut open dims of main's inputs and outputs at the first sub-axis.
 
     This is sdy-remove-sub-axes-in-input-output-shardings.
@@ -60,9 +60,9 @@ def whole_axes_at_main(work: Work) -> None:
     Raises:
         GraphError: several functions and none is called main.
     """
-    main = work.main
+    main = module.main
     if main is None:
-        names = ", ".join(function.attrs["name"] for function in work.functions)
+        names = ", ".join(function.attrs["name"] for function in module.functions)
         raise GraphError(f"cannot tell the entry of a module with the functions {names}: one has to be called main")
     for value in main.blocks[0].args:
         value.sharding = value.sharding and without_sub_axes(value.sharding)

@@ -11,24 +11,24 @@ from collections.abc import Sequence
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import lookup
 from autoshard.propagate.edges import add_edges
+from autoshard.propagate.mutable_ir import Block, MutableModule, MutableValue, Operation, fill_open
 from autoshard.propagate.passes.edit import clone_block, move_block, named, replace_op
 from autoshard.propagate.passes.functions import Symbols, callees_first, calls, clone_function, original_name
-from autoshard.propagate.work import Block, Op, Val, Work, fill_open
 
 
-def results_to_calls(work: Work) -> None:
+def results_to_calls(module: MutableModule) -> None:
     """Give calls without result shardings those of their function (sdy-propagate-sharding-from-func-to-call)."""
-    symbols = Symbols(work)
-    for call in named(work.module, "Call"):
+    symbols = Symbols(module)
+    for call in named(module.op, "Call"):
         if all(value.sharding is None for value in call.results):
             set_results(call, result_shardings(symbols.callee(call)))
 
 
-def flatten_calls(work: Work) -> None:
+def flatten_calls(module: MutableModule) -> None:
     """Let each call but the first of a function call a copy of it (sdy-flatten-call-graph)."""
-    symbols = Symbols(work)
+    symbols = Symbols(module)
     called: set[str] = set()
-    for function in callees_first(work):
+    for function in callees_first(module):
         for call in calls(function):
             callee = symbols.callee(call)
             if callee.attrs["name"] in called:
@@ -37,26 +37,26 @@ def flatten_calls(work: Work) -> None:
                 called.add(callee.attrs["name"])
 
 
-def import_calls(work: Work) -> None:
+def import_calls(module: MutableModule) -> None:
     """Turn each call into a named computation that holds the function's body, with edges (sdy-import-func-calls)."""
-    _drop_edges(work)
-    symbols = Symbols(work)
-    moved: dict[Op, Block] = {}
-    for function in callees_first(work):
+    _drop_edges(module)
+    symbols = Symbols(module)
+    moved: dict[Operation, Block] = {}
+    for function in callees_first(module):
         for call in calls(function):
             _import_call(call, symbols.callee(call), moved)
     for function in moved:
         function.erase()
-    add_edges(work)
+    add_edges(module)
 
 
-def _drop_edges(work: Work) -> None:
+def _drop_edges(module: MutableModule) -> None:
     """Erase the edges between calls and functions, whose shardings what they stand on gets: the bodies get own ones.
 
     Edges on functions that nobody calls stay; nothing passes them.
     """
-    called = {call.attrs["callee"] for call in named(work.module, "Call")}
-    for function in work.functions:
+    called = {call.attrs["callee"] for call in named(module.op, "Call")}
+    for function in module.functions:
         for op in named(function, "FuncDataFlowEdge"):
             (value,), (result,) = op.operands, op.results
             if value.defining is None and function.attrs["name"] not in called:
@@ -67,7 +67,7 @@ def _drop_edges(work: Work) -> None:
             replace_op(op, [value])
 
 
-def _import_call(call: Op, function: Op, moved: dict[Op, Block]) -> None:
+def _import_call(call: Operation, function: Operation, moved: dict[Operation, Block]) -> None:
     entering = argument_shardings(function, moved.get(function))
     leaving = tuple(value.sharding for value in call.results if value.sharding is not None)
     attrs = {
@@ -76,7 +76,7 @@ def _import_call(call: Op, function: Op, moved: dict[Op, Block]) -> None:
         "out_shardings": leaving,
         "types": call.attrs["types"],
     }
-    inlined = Op(lookup("NamedComputation"), call.operands, (value.type for value in call.results), attrs)
+    inlined = Operation(lookup("NamedComputation"), call.operands, (value.type for value in call.results), attrs)
     inlined.origin, inlined.devices = call.origin, call.devices
     assert call.parent is not None
     call.parent.insert(inlined, call)
@@ -91,13 +91,13 @@ def _import_call(call: Op, function: Op, moved: dict[Op, Block]) -> None:
     replace_op(call, inlined.results)
 
 
-def _ask(values: Sequence[Val], shardings: Sequence[Sharding]) -> None:
+def _ask(values: Sequence[MutableValue], shardings: Sequence[Sharding]) -> None:
     """Arguments of a body have shardings all or none."""
     for i, value in enumerate(values):
         value.sharding = shardings[i] if shardings else None
 
 
-def argument_shardings(function: Op, body: Block | None = None) -> tuple[Sharding, ...]:
+def argument_shardings(function: Operation, body: Block | None = None) -> tuple[Sharding, ...]:
     """What is asked of the arguments of a function, nothing where there is nothing; () if nothing is asked of any.
 
     Args:
@@ -107,7 +107,7 @@ def argument_shardings(function: Op, body: Block | None = None) -> tuple[Shardin
     return completed([value.sharding for value in args], [value.type.rank for value in args])
 
 
-def result_shardings(function: Op) -> tuple[Sharding, ...]:
+def result_shardings(function: Operation) -> tuple[Sharding, ...]:
     """What is asked of the results of a function, an open sharding where there is nothing; () if nothing is asked."""
     types = [value.type for value in function.blocks[0].terminator.operands]
     return completed(function.attrs["outputs"], [of.rank for of in types])
@@ -136,7 +136,7 @@ def first_on_mesh(shardings: Sequence[Sharding | None]) -> Sharding | None:
     return next((one for one in shardings if one is not None and not one.mesh.is_maximal), None)
 
 
-def set_results(op: Op, shardings: Sequence[Sharding]) -> None:
+def set_results(op: Operation, shardings: Sequence[Sharding]) -> None:
     for value, sharding in zip(op.results, shardings, strict=bool(shardings)):
         value.sharding = sharding
     fill_open(op.results)

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from autoshard.layout.sharding import Sharding, is_equivalent
 from autoshard.ops.control import data_flow_edge
 from autoshard.ops.registry import lookup
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation, fill_open
 from autoshard.propagate.passes.calls_in import (
     argument_shardings,
     completed,
@@ -20,22 +21,21 @@ from autoshard.propagate.passes.calls_in import (
 from autoshard.propagate.passes.edit import insert_after, move_block, named, replace_op, wrapped
 from autoshard.propagate.passes.functions import Symbols, new_function, original_name
 from autoshard.propagate.values import get_sharding
-from autoshard.propagate.work import Op, Val, Work, fill_open
 
 
-def export_named_computations(work: Work) -> None:
+def export_named_computations(module: MutableModule) -> None:
     """Turn each named computation into a call of a new private function (sdy-export-named-computations).
 
     Its data-flow edges go, and the function's arguments and the call's results get their shardings.
     """
-    symbols = Symbols(work)
-    results: list[Val] = []
-    for op in named(work.module, "NamedComputation"):
+    symbols = Symbols(module)
+    results: list[MutableValue] = []
+    for op in named(module.op, "NamedComputation"):
         results += _export(op, symbols)
     _drop_edges(results)
 
 
-def _export(op: Op, symbols: Symbols) -> list[Val]:
+def _export(op: Operation, symbols: Symbols) -> list[MutableValue]:
     body = op.blocks[0]
     # What has no edge (a token, a tensor of dynamic size) is asked nothing.
     entering = completed(
@@ -51,7 +51,7 @@ def _export(op: Op, symbols: Symbols) -> list[Val]:
     _drop_edges(body.args)
     symbols.add(function)
     types = tuple(value.type for value in op.results)
-    call = Op(lookup("Call"), op.operands, types, {"callee": function.attrs["name"], "types": types})
+    call = Operation(lookup("Call"), op.operands, types, {"callee": function.attrs["name"], "types": types})
     call.origin, call.devices = op.origin, op.devices
     assert op.parent is not None
     op.parent.insert(call, op)
@@ -62,7 +62,7 @@ def _export(op: Op, symbols: Symbols) -> list[Val]:
     return call.results
 
 
-def _drop_edges(values: Iterable[Val]) -> None:
+def _drop_edges(values: Iterable[MutableValue]) -> None:
     """Let the users of the edges on these values use the values themselves."""
     for value in values:
         users = [user for user, _ in value.uses if user.operator is data_flow_edge]
@@ -70,33 +70,33 @@ def _drop_edges(values: Iterable[Val]) -> None:
             replace_op(users[0], [value])
 
 
-def shardings_to_results(work: Work) -> None:
+def shardings_to_results(module: MutableModule) -> None:
     """Ask of the results of functions but main what they return has (sdy-propagate-to-func-results)."""
-    main = work.main
-    for function in work.module.blocks[0]:
+    main = module.main
+    for function in module.op.blocks[0]:
         if function is not main:
             returned = function.blocks[0].terminator.operands
             function.attrs["outputs"] = [get_sharding(value) for value in returned]
 
 
-def unflatten_calls(work: Work) -> None:
+def unflatten_calls(module: MutableModule) -> None:
     """Let calls share one of the copies of a function whose shardings are equal (sdy-unflatten-call-graph)."""
-    symbols = Symbols(work)
+    symbols = Symbols(module)
     kept: dict[Hashable, str] = {}
-    for call in named(work.module, "Call"):
+    for call in named(module.op, "Call"):
         callee = symbols.callee(call)
         key = original_name(callee), argument_shardings(callee), result_shardings(callee)
         call.attrs["callee"] = kept.setdefault(key, callee.attrs["name"])
 
 
-def reshard_call_results(work: Work) -> None:
+def reshard_call_results(module: MutableModule) -> None:
     """Move the results of a call from what its function gives to what the call asks (sdy-insert-func-call-reshards)."""
-    symbols = Symbols(work)
-    for call in named(work.module, "Call"):
+    symbols = Symbols(module)
+    for call in named(module.op, "Call"):
         _reshard_results(call, symbols.callee(call))
 
 
-def _reshard_results(call: Op, function: Op) -> None:
+def _reshard_results(call: Operation, function: Operation) -> None:
     asked = [value.sharding for value in call.results]
     given: Sequence[Sharding] = result_shardings(function)
     known = first_on_mesh([*given, *asked])

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from autoshard.propagate.mutable_ir import Block, MutableModule, Operation
 from autoshard.propagate.passes.edit import is_pure, is_used
-from autoshard.propagate.work import Block, Op, Work
 
 _STRUCTURE = {"Function", "Return", "Yield"}
 
 
-def drop_dead(work: Work) -> None:
+def drop_dead(module: MutableModule) -> None:
     """Erase operations without effects whose results nobody uses, and what then is unused.
 
     With `cancel_sums` this is Shardy's last pass, canonicalize with the patterns of sdy-collective, as far as these
     apply to the collectives that the passes before it make.
     """
-    for function in work.module.blocks[0]:
+    for function in module.op.blocks[0]:
         _sweep(function.blocks[0])
 
 
@@ -31,5 +31,5 @@ def _sweep(block: Block) -> None:
         op = before
 
 
-def _is_dead(op: Op) -> bool:
+def _is_dead(op: Operation) -> bool:
     return not is_used(op) and op.operator.name not in _STRUCTURE and is_pure(op)

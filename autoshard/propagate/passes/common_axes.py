@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from autoshard.core.rule import PASS, PERMUTATION, REDUCTION, REPLICATE, Rule
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, size_of
-from autoshard.propagate.project import TensorFactorShardings
+from autoshard.propagate.projection import TensorFactorShardings
 
 # Of two factors that want the same axis with equal sizes of tensors, the one of the greater kind gets it.
 _PRECEDENCE = {PASS: 3, REDUCTION: 2, PERMUTATION: 1, REPLICATE: 0}

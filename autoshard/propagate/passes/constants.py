@@ -12,12 +12,12 @@ from functools import lru_cache
 from itertools import chain
 
 from autoshard.ops.registry import Operator
+from autoshard.propagate.mutable_ir import Block, MutableModule, MutableValue, Operation
 from autoshard.propagate.passes.edit import clone, inside_out, is_pure, named, outside_in
 from autoshard.propagate.passes.functions import Symbols, callees_first, clone_function, original_name
-from autoshard.propagate.work import Block, Op, Val, Work
 
 
-def split_constants(work: Work) -> None:
+def split_constants(module: MutableModule) -> None:
     """Give each use of a constant computation, or of a scalar broadcast, its own copy.
 
     Constant computations are constants, iotas, and elementwise operations, broadcasts, reshapes, slices and calls of
@@ -25,17 +25,17 @@ def split_constants(work: Work) -> None:
     From here on, constants must not be folded together: the text form writes them as `sdy.constant`.
     This is sdy-constant-or-scalar-splitter.
     """
-    for op in outside_in(work.module.blocks[0]):
+    for op in outside_in(module.op.blocks[0]):
         if _kind(op.operator) == _CONSTANT:
             _turn_uses(op.results[0])
-    splitter = _Splitter(Symbols(work))
-    for function in callees_first(work):
+    splitter = _Splitter(Symbols(module))
+    for function in callees_first(module):
         for op in named(function, "NamedComputation"):
             splitter.split(op.blocks[0], function, op)
         splitter.split(function.blocks[0], function, None)
 
 
-def _turn_uses(value: Val) -> None:
+def _turn_uses(value: MutableValue) -> None:
     """Reverse the order of the uses, as MLIR does when an operation is exchanged for another."""
     if len(value.uses) > 1:
         value.uses = dict.fromkeys(reversed(value.uses))
@@ -75,10 +75,10 @@ class _Splitter:
         self.varying_functions: set[str] = set()
         self.varying_named: set[str] = set()
         # Of the block at hand: constant computations, and broadcasts of scalars that are not.
-        self.constants: dict[Op, None] = {}
-        self.expansions: dict[Op, None] = {}
+        self.constants: dict[Operation, None] = {}
+        self.expansions: dict[Operation, None] = {}
 
-    def split(self, block: Block, function: Op, inside: Op | None) -> None:
+    def split(self, block: Block, function: Operation, inside: Operation | None) -> None:
         """Split what a block holds: the body of a function, or of the named computation `inside`."""
         self.constants, self.expansions = {}, {}
         if self.visit(block):
@@ -101,7 +101,7 @@ class _Splitter:
             op = op.next
         return varying
 
-    def process(self, op: Op, kind: int) -> bool:
+    def process(self, op: Operation, kind: int) -> bool:
         if kind <= _SOURCE:
             self.constants[op] = None
             return False
@@ -117,11 +117,11 @@ class _Splitter:
             self.clone_operands(op)
         return not preserving and kind != _END
 
-    def is_constant(self, values: list[Val]) -> bool:
+    def is_constant(self, values: list[MutableValue]) -> bool:
         constants = self.constants
         return all([value.owner in constants for value in values])
 
-    def preserves(self, op: Op, kind: int) -> bool:
+    def preserves(self, op: Operation, kind: int) -> bool:
         """Whether the results are constant when the operands are."""
         if kind == _CALL:
             return original_name(self.symbols.callee(op)) not in self.varying_functions
@@ -129,16 +129,16 @@ class _Splitter:
             return op.attrs["name"] not in self.varying_named
         return is_pure(op)
 
-    def clone_operands(self, op: Op) -> None:
+    def clone_operands(self, op: Operation) -> None:
         constants, expansions = self.constants, self.expansions
         for i, value in enumerate(op.operands):
             if value.owner in constants or value.owner in expansions:
-                values: dict[Val, Val] = {}
+                values: dict[MutableValue, MutableValue] = {}
                 self.clone_computation(value, values)
                 # A scalar stays the same value, but this becomes its newest use.
                 op.set_operand(i, values.get(value, value))
 
-    def clone_computation(self, value: Val, values: dict[Val, Val]) -> None:
+    def clone_computation(self, value: MutableValue, values: dict[MutableValue, MutableValue]) -> None:
         """Copy what computes `value`, each operation directly before its original."""
         op = value.defining
         if op is None or not value.type.shape or value in values:
@@ -153,12 +153,12 @@ class _Splitter:
             _insert_clone(group, op, values)
 
 
-def _insert_clone(op: Op, before: Op, values: dict[Val, Val]) -> Op:
+def _insert_clone(op: Operation, before: Operation, values: dict[MutableValue, MutableValue]) -> Operation:
     assert before.parent is not None
     return before.parent.insert(clone(op, values), before)
 
 
-def _erase_unless_used(op: Op) -> None:
+def _erase_unless_used(op: Operation) -> None:
     """Erase an operation, and the groups that it is in, if nothing else uses it."""
     users = {user: None for value in op.results for user, _ in value.users}
     if any(user.operator.name != "ShardingGroup" for user in users):
@@ -168,17 +168,17 @@ def _erase_unless_used(op: Op) -> None:
     op.erase()
 
 
-def merge_constants(work: Work) -> None:
+def merge_constants(module: MutableModule) -> None:
     """Let equal constants and equal broadcasts of one scalar be one again where their shardings are equal.
 
     What stands in different regions stays apart (sdy-constant-or-scalar-merger).
     """
-    for function in work.module.blocks[0]:
+    for function in module.op.blocks[0]:
         _merge(inside_out(function))
 
 
-def _merge(ops: Iterable[Op]) -> None:
-    kept: dict[object, Op] = {}
+def _merge(ops: Iterable[Operation]) -> None:
+    kept: dict[object, Operation] = {}
     same: dict[object, object] = {}
     for op in ops:
         kind = _kind(op.operator)

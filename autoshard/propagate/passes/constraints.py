@@ -7,56 +7,58 @@ from functools import partial
 
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import lookup
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation, find
+from autoshard.propagate.passes.block_positions import BlockPositions
 from autoshard.propagate.passes.edit import insert_after, named, wrapped
-from autoshard.propagate.passes.places import BlockPositions
 from autoshard.propagate.values import edge_of_target, edge_op, get_sharding, holder, set_sharding
-from autoshard.propagate.work import Op, Val, Work, find
 
 _CONSTRAINT, _MANUAL = "ShardingConstraint", "ManualComputation"
 
 
-def apply_constraints(work: Work) -> None:
+def apply_constraints(module: MutableModule) -> None:
     """Let the inputs of closed constraints and of manual computations have what these ask.
 
     An operation before a constraint could otherwise be split further than the constraint allows. And what follows a
     chain of constraints uses its end, not its start. This is sdy-apply-sharding-constraints.
     """
-    places = BlockPositions()
-    for op in find(work.module, lambda operator: operator.name in (_CONSTRAINT, _MANUAL)):
+    positions = BlockPositions()
+    for op in find(module.op, lambda operator: operator.name in (_CONSTRAINT, _MANUAL)):
         if op.operator.name == _CONSTRAINT:
-            _follow_chain(op, places)
-            _apply_constraint(op, places)
+            _follow_chain(op, positions)
+            _apply_constraint(op, positions)
         elif op.operator.name == _MANUAL:
             for i, sharding in enumerate(op.attrs["in_shardings"]):
-                _apply(op.operands[i], sharding, partial(_new_behind, places))
+                _apply(op.operands[i], sharding, partial(_new_behind, positions))
 
 
-def _asked(op: Op) -> Sharding:
+def _asked(op: Operation) -> Sharding:
     return op.attrs["sharding"]
 
 
-def _apply_constraint(op: Op, places: BlockPositions) -> None:
-    def behind(value: Val, _: Sharding) -> Op:
+def _apply_constraint(op: Operation, positions: BlockPositions) -> None:
+    def behind(value: MutableValue, _: Sharding) -> Operation:
         assert op.parent is not None
-        places.forget(op.parent)
+        positions.forget(op.parent)
         op.parent.remove(op)
-        return _insert_behind(places, value, op)
+        return _insert_behind(positions, value, op)
 
     _apply(op.operands[0], _asked(op), behind)
 
 
-def _new_behind(places: BlockPositions, value: Val, asked: Sharding) -> Op:
-    return _insert_behind(places, value, wrapped(_CONSTRAINT, value, asked))
+def _new_behind(positions: BlockPositions, value: MutableValue, asked: Sharding) -> Operation:
+    return _insert_behind(positions, value, wrapped(_CONSTRAINT, value, asked))
 
 
-def _insert_behind(places: BlockPositions, value: Val, op: Op) -> Op:
+def _insert_behind(positions: BlockPositions, value: MutableValue, op: Operation) -> Operation:
     insert_after(value, op)
     assert op.parent is not None
-    places.forget(op.parent)
+    positions.forget(op.parent)
     return op
 
 
-def _apply(value: Val, asked: Sharding, constraint_behind: Callable[[Val, Sharding], Op]) -> None:
+def _apply(
+    value: MutableValue, asked: Sharding, constraint_behind: Callable[[MutableValue, Sharding], Operation]
+) -> None:
     """Let a value have the sharding if it has none.
 
     Where a data-flow edge leads to the value, its sharding is that of others too: there, what uses it uses the
@@ -74,14 +76,14 @@ def _apply(value: Val, asked: Sharding, constraint_behind: Callable[[Val, Shardi
         set_sharding(value, asked)
 
 
-def _on_edge(value: Val) -> bool:
+def _on_edge(value: MutableValue) -> bool:
     defining, found = value.defining, edge_of_target(value)
     if defining is not None and defining.operator.name == "DataFlowEdge":
         return True
     return found is not None and edge_op(found[0].at(found[1].targets[0])) is not None
 
 
-def _contested(value: Val, asked: Sharding) -> bool:
+def _contested(value: MutableValue, asked: Sharding) -> bool:
     """Whether another constraint or manual computation asks something else of the value."""
     for op, index in value.uses:
         if op.operator.name == _CONSTRAINT and _asked(op) is not asked:
@@ -91,23 +93,23 @@ def _contested(value: Val, asked: Sharding) -> bool:
     return False
 
 
-def _is_constrained(value: Val, but_for: Op | None = None) -> bool:
+def _is_constrained(value: MutableValue, but_for: Operation | None = None) -> bool:
     return any(op is not but_for and op.operator.name in (_CONSTRAINT, _MANUAL) for op, _ in value.uses)
 
 
-def _follow_chain(head: Op, places: BlockPositions) -> None:
+def _follow_chain(head: Operation, positions: BlockPositions) -> None:
     """What stands behind the end of a chain of constraints, in the same block, uses the end instead of the start."""
     tail = _end_of_chain(head)
     if tail is None or tail.parent is None:
         return
     value, block = head.operands[0], tail.parent
     for op, index in list(value.users):
-        behind = op is not head and op.operator.name != "Return" and op.parent is block and places.before(tail, op)
+        behind = op is not head and op.operator.name != "Return" and op.parent is block and positions.before(tail, op)
         if behind:
             op.set_operand(index, tail.results[0])
 
 
-def _end_of_chain(head: Op) -> Op | None:
+def _end_of_chain(head: Operation) -> Operation | None:
     """The last of the constraints that follow each other from `head`; None if there is but one, or others interfere."""
     start = head.operands[0]
     defining = start.defining
@@ -121,14 +123,14 @@ def _end_of_chain(head: Op) -> Op | None:
     return None if tail is head or _is_constrained(tail.results[0]) else tail
 
 
-def _only_user(op: Op) -> Op | None:
+def _only_user(op: Operation) -> Operation | None:
     uses = op.results[0].uses
     return next(iter(uses))[0] if len(uses) == 1 else None
 
 
-def constraints_to_reshards(work: Work) -> None:
+def constraints_to_reshards(module: MutableModule) -> None:
     """Turn constraints into reshards: from here on they are only moves of data (sdy-sharding-constraint-to-reshard)."""
     reshard = lookup("Reshard")
-    for op in named(work.module, _CONSTRAINT):
+    for op in named(module.op, _CONSTRAINT):
         op.become(reshard)
         op.attrs["sharding"] = op.results[0].sharding

@@ -1,4 +1,4 @@
-"""What passes do to a working copy: walk it inside out, copy operations, wrap values, erase what nobody needs.
+"""What passes do to a mutable module: walk it inside out, copy operations, wrap values, erase what nobody needs.
 
 Order counts (which use is older, where a new operation stands), so all is done in the order in which MLIR does it.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from autoshard.layout.sharding import Sharding
 from autoshard.ops.registry import lookup
-from autoshard.propagate.work import Block, Op, Val, find, is_rare
+from autoshard.propagate.mutable_ir import Block, MutableValue, Operation, find, is_rare
 
 
-def inside_out(op: Op) -> list[Op]:
+def inside_out(op: Operation) -> list[Operation]:
     """What `op` holds, then `op` itself (post-order), as it stands now."""
-    found: list[Op] = []
+    found: list[Operation] = []
     _collect_inside_out(op, found)
     return found
 
 
-def _collect_inside_out(op: Op, found: list[Op]) -> None:
+def _collect_inside_out(op: Operation, found: list[Operation]) -> None:
     for block in op.blocks:
         inner = block.first
         while inner is not None:
@@ -29,14 +29,14 @@ def _collect_inside_out(op: Op, found: list[Op]) -> None:
     found.append(op)
 
 
-def outside_in(block: Block) -> list[Op]:
+def outside_in(block: Block) -> list[Operation]:
     """The operations of a block, each before what it holds (pre-order), as they stand now."""
-    found: list[Op] = []
+    found: list[Operation] = []
     _collect_outside_in(block, found)
     return found
 
 
-def _collect_outside_in(block: Block, found: list[Op]) -> None:
+def _collect_outside_in(block: Block, found: list[Operation]) -> None:
     op = block.first
     while op is not None:
         found.append(op)
@@ -45,7 +45,7 @@ def _collect_outside_in(block: Block, found: list[Op]) -> None:
         op = op.next
 
 
-def named(op: Op, name: str) -> list[Op]:
+def named(op: Operation, name: str) -> list[Operation]:
     """The operations of that operator inside `op`, inner ones first, as they stand now."""
     operator = lookup(name)
     if is_rare(operator):
@@ -53,7 +53,7 @@ def named(op: Op, name: str) -> list[Op]:
     return [inner for inner in inside_out(op) if inner.operator is operator]
 
 
-def clone(op: Op, values: dict[Val, Val]) -> Op:
+def clone(op: Operation, values: dict[MutableValue, MutableValue]) -> Operation:
     """A copy of an operation with all it holds, standing nowhere yet.
 
     Args:
@@ -64,7 +64,7 @@ def clone(op: Op, values: dict[Val, Val]) -> Op:
     return copy
 
 
-def clone_block(block: Block, owner: Op, values: dict[Val, Val]) -> Block:
+def clone_block(block: Block, owner: Operation, values: dict[MutableValue, MutableValue]) -> Block:
     """A copy of a block, inside `owner`."""
     copy = owner.add_block(arg.type for arg in block.args)
     for old, new in zip(block.args, copy.args, strict=True):
@@ -75,20 +75,20 @@ def clone_block(block: Block, owner: Op, values: dict[Val, Val]) -> Block:
     return copy
 
 
-def _shell(op: Op, values: dict[Val, Val]) -> Op:
-    copy = Op(op.operator, (), [value.type for value in op.results], op.attrs)
+def _shell(op: Operation, values: dict[MutableValue, MutableValue]) -> Operation:
+    copy = Operation(op.operator, (), [value.type for value in op.results], op.attrs)
     copy.origin, copy.devices = op.origin, op.devices
     for old, new in zip(op.results, copy.results, strict=True):
         _same(old, new, values)
     return copy
 
 
-def _same(old: Val, new: Val, values: dict[Val, Val]) -> None:
+def _same(old: MutableValue, new: MutableValue, values: dict[MutableValue, MutableValue]) -> None:
     new.sharding, new.origin = old.sharding, old.origin
     values[old] = new
 
 
-def _fill(op: Op, copy: Op, values: dict[Val, Val]) -> None:
+def _fill(op: Operation, copy: Operation, values: dict[MutableValue, MutableValue]) -> None:
     """Operands, and then blocks: the uses inside are newer than the operation's own."""
     for value in op.operands:
         copy.add_operand(values.get(value, value))
@@ -96,18 +96,18 @@ def _fill(op: Op, copy: Op, values: dict[Val, Val]) -> None:
         clone_block(block, copy, values)
 
 
-def move_block(block: Block, owner: Op, terminator: str) -> None:
+def move_block(block: Block, owner: Operation, terminator: str) -> None:
     """Make a block the body of another operation, whose terminator is of that name."""
     assert block.owner is not owner
     block.owner.blocks.remove(block)
     owner.take_block(block)
     old = block.terminator
-    new = Op(lookup(terminator), old.operands, (), old.attrs)
+    new = Operation(lookup(terminator), old.operands, (), old.attrs)
     block.insert(new, old)
     old.erase()
 
 
-def insert_after(value: Val, op: Op) -> Op:
+def insert_after(value: MutableValue, op: Operation) -> Operation:
     """Put `op` directly behind where `value` is defined; for an argument, at the start of its block."""
     defining = value.defining
     if defining is None:
@@ -117,26 +117,26 @@ def insert_after(value: Val, op: Op) -> Op:
     return defining.parent.insert(op, defining.next)
 
 
-def wrapped(name: str, value: Val, sharding: Sharding) -> Op:
+def wrapped(name: str, value: MutableValue, sharding: Sharding) -> Operation:
     """An operation of one operand and one result that asks for a sharding: a Reshard, a ShardingConstraint."""
-    op = Op(lookup(name), (value,), (value.type,), {"sharding": sharding})
+    op = Operation(lookup(name), (value,), (value.type,), {"sharding": sharding})
     op.results[0].sharding = sharding
     return op
 
 
-def replace_op(op: Op, values: list[Val]) -> None:
+def replace_op(op: Operation, values: list[MutableValue]) -> None:
     """Let others use `values` instead of the results of `op`, and erase it."""
     for old, new in zip(op.results, values, strict=True):
         old.replace_by(new)
     op.erase()
 
 
-def is_used(op: Op) -> bool:
+def is_used(op: Operation) -> bool:
     results = op.results
     return bool(results[0].uses) if len(results) == 1 else any(value.uses for value in results)
 
 
-def is_pure(op: Op) -> bool:
+def is_pure(op: Operation) -> bool:
     """Whether it can go when nobody uses its results: neither it nor what it holds has effects."""
     if op.operator.options.effects is False and not op.blocks:
         return True

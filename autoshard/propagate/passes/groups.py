@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation
 from autoshard.propagate.passes.edit import named
-from autoshard.propagate.work import Op, Val, Work
 from autoshard.util.errors import ShardingError
 
 
-def unify_groups(work: Work) -> None:
+def unify_groups(module: MutableModule) -> None:
     """Make groups that share a value one, number them 0, 1, ... and let each value be in its group once.
 
     This is sdy-sharding-group-import.
@@ -15,10 +15,10 @@ def unify_groups(work: Work) -> None:
     Raises:
         ShardingError: a group of tensors of several shapes, or inside and outside of a manual computation.
     """
-    members = list(named(work.module, "ShardingGroup"))
+    members = list(named(module.op, "ShardingGroup"))
     _check(members)
     number = _numbers(members)
-    seen: set[tuple[int, Val]] = set()
+    seen: set[tuple[int, MutableValue]] = set()
     for op in members:
         op.attrs["group"] = number[op.attrs["group"]]
         member = op.attrs["group"], op.operands[0]
@@ -27,8 +27,8 @@ def unify_groups(work: Work) -> None:
         seen.add(member)
 
 
-def _check(members: list[Op]) -> None:
-    first: dict[int, Op] = {}
+def _check(members: list[Operation]) -> None:
+    first: dict[int, Operation] = {}
     for op in members:
         other = first.setdefault(op.attrs["group"], op)
         shapes = other.operands[0].type.shape, op.operands[0].type.shape
@@ -44,7 +44,7 @@ def _check(members: list[Op]) -> None:
             )
 
 
-def _manual(op: Op) -> Op | None:
+def _manual(op: Operation) -> Operation | None:
     """The manual computation that an operation is in."""
     parent = op.parent_op
     while parent is not None and parent.operator.name != "ManualComputation":
@@ -52,7 +52,7 @@ def _manual(op: Op) -> Op | None:
     return parent
 
 
-def _numbers(members: list[Op]) -> dict[int, int]:
+def _numbers(members: list[Operation]) -> dict[int, int]:
     """The new number of each group: groups that are connected by common members get the same one.
 
     A connected set is led by the first group of the value that connected it last, and the sets are numbered in the
@@ -60,7 +60,7 @@ def _numbers(members: list[Op]) -> dict[int, int]:
     """
     from scipy.cluster.hierarchy import DisjointSet  # only here: the import takes long, and few modules have groups
 
-    of_value: dict[Val, list[int]] = {}
+    of_value: dict[MutableValue, list[int]] = {}
     for op in members:
         of_value.setdefault(op.operands[0], []).append(op.attrs["group"])
     sets = DisjointSet()
@@ -76,7 +76,7 @@ def _numbers(members: list[Op]) -> dict[int, int]:
     return {group: order[leader[group]] for group in leader}
 
 
-def drop_groups(work: Work) -> None:
+def drop_groups(module: MutableModule) -> None:
     """Erase the groups, which have done their work (sdy-remove-sharding-groups)."""
-    for op in named(work.module, "ShardingGroup"):
+    for op in named(module.op, "ShardingGroup"):
         op.erase()

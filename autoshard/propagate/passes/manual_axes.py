@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding, common_mesh
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation
 from autoshard.propagate.passes.edit import named
-from autoshard.propagate.work import Op, Val, Work
 from autoshard.util.errors import ShardingError
 
 
-def clean_manual_axes(work: Work) -> None:
+def clean_manual_axes(module: MutableModule) -> None:
     """Sort manual axes in mesh order; in- and out-shardings that lack one keep the tensor whole along it.
 
     This is sdy-manual-axes-cleanup.
@@ -19,7 +19,7 @@ def clean_manual_axes(work: Work) -> None:
     Raises:
         ShardingError: in- and out-shardings on several meshes.
     """
-    for op in named(work.module, "ManualComputation"):
+    for op in named(module.op, "ManualComputation"):
         asked = (*op.attrs["in_shardings"], *op.attrs["out_shardings"])
         if asked:
             found = common_mesh(asked)
@@ -31,11 +31,11 @@ def clean_manual_axes(work: Work) -> None:
             _clean(op, *found)
 
 
-def _clean(op: Op, mesh: Mesh, mesh_name: str) -> None:
+def _clean(op: Operation, mesh: Mesh, mesh_name: str) -> None:
     axes = tuple(sorted(op.attrs["manual_axes"], key=mesh.names.index))
     op.attrs["manual_axes"] = axes
 
-    def whole(values: Iterable[Val], shardings: Sequence[Sharding]) -> tuple[Sharding, ...]:
+    def whole(values: Iterable[MutableValue], shardings: Sequence[Sharding]) -> tuple[Sharding, ...]:
         pairs = zip(values, shardings, strict=True)
         return tuple(_mentioning(axes, sharding, mesh, mesh_name) if v.is_tensor else sharding for v, sharding in pairs)
 

@@ -10,17 +10,17 @@ from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding, closed_all, without_size_one_axes
 from autoshard.ops.control import function
 from autoshard.ops.registry import Operator
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue, is_rare
 from autoshard.propagate.passes.edit import outside_in
 from autoshard.propagate.passes.functions import Symbols
-from autoshard.propagate.work import Val, Work, is_rare
 
 Change = Callable[[Sharding], Sharding]
 
 
-def change_shardings(work: Work, change: Change) -> None:
+def change_shardings(module: MutableModule, change: Change) -> None:
     """Replace every sharding of the module, in the order in which its text has them."""
     change = cache(change)
-    for op in outside_in(work.module.blocks[0]):
+    for op in outside_in(module.op.blocks[0]):
         if not is_rare(op.operator):
             _change_values(op.results, change)
             continue
@@ -49,35 +49,35 @@ def _changed(asked: Any, change: Change) -> Any:
     return tuple(change(sharding) for sharding in asked) if isinstance(asked, tuple) else asked
 
 
-def _change_values(values: list[Val], change: Change) -> None:
+def _change_values(values: list[MutableValue], change: Change) -> None:
     for value in values:
         sharding = value.sharding
         if sharding is not None:
             value.sharding = change(sharding)
 
 
-def lift_meshes(work: Work) -> None:
+def lift_meshes(module: MutableModule) -> None:
     """Give each mesh one name: of equal meshes the first stays, those written out in place become named ones.
 
     They are called `mesh`, `empty_mesh` or `maximal_mesh_<device>`, or with a number (sdy-lift-inlined-meshes).
     """
     names: dict[Mesh, str] = {}
     renamed: dict[str, str] = {}
-    for name, mesh in list(work.meshes.items()):
+    for name, mesh in list(module.meshes.items()):
         renamed[name] = names.setdefault(mesh, name)
         if renamed[name] != name:
-            del work.meshes[name]
-    symbols = Symbols(work)
+            del module.meshes[name]
+    symbols = Symbols(module)
 
     def lift(sharding: Sharding) -> Sharding:
         name = renamed.get(sharding.mesh_name) or names.get(sharding.mesh)
         if name is None:
             name = symbols.free(_name_for(sharding.mesh))
             names[sharding.mesh] = name
-            work.meshes[name] = sharding.mesh
+            module.meshes[name] = sharding.mesh
         return sharding if name == sharding.mesh_name else sharding.replace(mesh_name=name)
 
-    change_shardings(work, lift)
+    change_shardings(module, lift)
 
 
 def _name_for(mesh: Mesh) -> str:
@@ -86,15 +86,15 @@ def _name_for(mesh: Mesh) -> str:
     return "empty_mesh" if mesh.is_empty else "mesh"
 
 
-def remove_size_one_axes(work: Work) -> None:
+def remove_size_one_axes(module: MutableModule) -> None:
     """Take the axes of size 1, which split nothing, out of all shardings (sdy-remove-size-one-axes).
 
     The meshes keep them, and so do the manual axes of manual computations.
     """
-    if any(size == 1 for mesh in work.meshes.values() for _, size in mesh.axes):
-        change_shardings(work, without_size_one_axes)
+    if any(size == 1 for mesh in module.meshes.values() for _, size in mesh.axes):
+        change_shardings(module, without_size_one_axes)
 
 
-def close_shardings(work: Work) -> None:
+def close_shardings(module: MutableModule) -> None:
     """Close all dims and forget which axes were to stay whole (sdy-close-shardings)."""
-    change_shardings(work, closed_all)
+    change_shardings(module, closed_all)

@@ -11,17 +11,17 @@ from autoshard.core.rule import REDUCTION, Rule
 from autoshard.layout.layout import Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs
 from autoshard.layout.sharding import Sharding
-from autoshard.ops.control import ARG, OPERAND, Spot
+from autoshard.ops.control import ARG, OPERAND, ValueLocation
 from autoshard.ops.registry import lookup
+from autoshard.propagate.mutable_ir import MutableModule, MutableValue, Operation
 from autoshard.propagate.passes.edit import insert_after, named, replace_op, wrapped
-from autoshard.propagate.project import to_factors, wiring
+from autoshard.propagate.projection import factor_map, to_factors
 from autoshard.propagate.values import get_sharding, outer_shardings
 from autoshard.propagate.views import inside
-from autoshard.propagate.work import Op, Val, Work
 from autoshard.util.errors import ShardingError
 
 
-def has_unreduced(ops: Iterable[Op]) -> bool:
+def has_unreduced(ops: Iterable[Operation]) -> bool:
     """Whether a result, an argument of a block or an output of these operations is unreduced."""
     asked: set[Sharding | None] = set()
     for op in ops:
@@ -33,7 +33,7 @@ def has_unreduced(ops: Iterable[Op]) -> bool:
     return any(sharding is not None and sharding.unreduced for sharding in asked)
 
 
-def settle(user: Op, index: int, target: Sharding | None, behind: bool = True) -> None:
+def set_unreduced(user: Operation, index: int, target: Sharding | None, behind: bool = True) -> None:
     """Let an operand be unreduced along the axes that `target` says, by collectives behind where it comes from.
 
     Args:
@@ -42,21 +42,21 @@ def settle(user: Op, index: int, target: Sharding | None, behind: bool = True) -
     Raises:
         ShardingError: another mesh, or axes along which a sum would have to end and another to begin.
     """
-    place = _Place(user, index, behind)
+    use = _OperandUse(user, index, behind)
     source = get_sharding(user.operands[index])
     if source is not None and source.unreduced:
-        source = _end_sums(place, source, target)
+        source = _end_sums(use, source, target)
     if source is not None and target is not None:
-        _begin_sums(place, source, target)
+        _begin_sums(use, source, target)
 
 
-class _Place:
+class _OperandUse:
     """An operand of an operation, and where what changes it goes."""
 
-    def __init__(self, user: Op, index: int, behind: bool) -> None:
+    def __init__(self, user: Operation, index: int, behind: bool) -> None:
         self.user, self.index, self.behind = user, index, behind
 
-    def put(self, op: Op) -> None:
+    def put(self, op: Operation) -> None:
         """Let the user use the result of `op`, which uses what the user does."""
         if self.behind:
             insert_after(self.user.operands[self.index], op)
@@ -69,13 +69,13 @@ class _Place:
         self.put(_collective(name, self.user.operands[self.index], axes, sharding))
 
 
-def _collective(name: str, value: Val, axes: object, sharding: Sharding) -> Op:
-    op = Op(lookup(name), (value,), (value.type,), {"axes": axes, "sharding": sharding})
+def _collective(name: str, value: MutableValue, axes: object, sharding: Sharding) -> Operation:
+    op = Operation(lookup(name), (value,), (value.type,), {"axes": axes, "sharding": sharding})
     op.results[0].sharding = sharding
     return op
 
 
-def _end_sums(place: _Place, source: Sharding, target: Sharding | None) -> Sharding:
+def _end_sums(use: _OperandUse, source: Sharding, target: Sharding | None) -> Sharding:
     """All-reduce along the unreduced axes that the target does not have; the sharding that the operand has then."""
     kept = target.unreduced if target is not None else ()
     axes = _without(source.unreduced, kept)
@@ -92,11 +92,11 @@ def _end_sums(place: _Place, source: Sharding, target: Sharding | None) -> Shard
             f"{_names(_without(kept, source.unreduced))} in one step; put a reshard between"
         )
     reduced = source.replace(unreduced=kept)
-    place.collective("SdyAllReduce", axes, reduced)
+    use.collective("SdyAllReduce", axes, reduced)
     return reduced
 
 
-def _begin_sums(place: _Place, source: Sharding, target: Sharding) -> None:
+def _begin_sums(use: _OperandUse, source: Sharding, target: Sharding) -> None:
     """Make the operand unreduced along the axes that the target has more."""
     more = _without(target.unreduced, source.unreduced)
     if not more:
@@ -107,17 +107,17 @@ def _begin_sums(place: _Place, source: Sharding, target: Sharding) -> None:
     dims = [dim if part else kept for dim, kept, part in zip(source.dims, target.dims, parts, strict=True)]
     if any(dim.axes != before.axes for dim, before in zip(dims, source.dims, strict=True)):
         source = target.replace(dims=tuple(dims), unreduced=source.unreduced)
-        place.put(wrapped("Reshard", place.user.operands[place.index], source))
+        use.put(wrapped("Reshard", use.user.operands[use.index], source))
     whole = _without(more, tuple(split))
     if whole:
         unreduced = _sorted((*source.unreduced, *whole), source.mesh)
         source = source.replace(unreduced=unreduced, replicated=target.replicated)
-        place.collective("ReplicatedToUnreduced", whole, source)
+        use.collective("ReplicatedToUnreduced", whole, source)
     if split:
-        place.collective("ShardedToUnreduced", tuple(parts), target)
+        use.collective("ShardedToUnreduced", tuple(parts), target)
 
 
-def reshard_to_sums(op: Op) -> bool:
+def reshard_to_sums(op: Operation) -> bool:
     """Turn a Reshard to more unreduced axes into the collectives that do it; returns whether it was one."""
     source, target = get_sharding(op.operands[0]), op.results[0].sharding
     if source is None or target is None or not _without(target.unreduced, source.unreduced):
@@ -127,12 +127,12 @@ def reshard_to_sums(op: Op) -> bool:
             f"a reshard cannot end the sum along {_names(source.unreduced)} and begin one along "
             f"{_names(target.unreduced)}, nor change the mesh; put a reshard between"
         )
-    _begin_sums(_Place(op, 0, behind=False), source, target)
+    _begin_sums(_OperandUse(op, 0, behind=False), source, target)
     replace_op(op, [op.operands[0]])
     return True
 
 
-def settle_edges(op: Op) -> None:
+def settle_edges(op: Operation) -> None:
     """Do so for all that flows into the data-flow edges of an operation."""
     entering, leaving = outer_shardings(op)
     links = op.links
@@ -140,15 +140,15 @@ def settle_edges(op: Op) -> None:
         for edge, sharding in zip(edges, shardings, strict=True):
             crosses_out = edge.crosses and edge.targets[0].kind != ARG
             target = inside(sharding, op.attrs["manual_axes"]) if crosses_out and sharding is not None else sharding
-            for spot in edge.sources:
-                settle(*_use(op, spot), target)
+            for location in edge.sources:
+                set_unreduced(*_use(op, location), target)
 
 
-def _use(op: Op, spot: Spot) -> tuple[Op, int]:
-    return (op, spot.index) if spot.kind == OPERAND else (op.blocks[spot.region].terminator, spot.index)
+def _use(op: Operation, location: ValueLocation) -> tuple[Operation, int]:
+    return (op, location.index) if location.kind == OPERAND else (op.blocks[location.region].terminator, location.index)
 
 
-def settle_operands(op: Op) -> None:
+def settle_operands(op: Operation) -> None:
     """Sum up the operands along axes that the first result is not unreduced along."""
     if not op.results:
         return
@@ -156,15 +156,15 @@ def settle_operands(op: Op) -> None:
     for i, value in enumerate(op.operands):
         source = get_sharding(value)
         if source is not None and source.unreduced:
-            _end_sums(_Place(op, i, behind=False), source, target)
+            _end_sums(_OperandUse(op, i, behind=False), source, target)
 
 
-def settle_reduction(op: Op, rule: Rule, mesh: Mesh) -> None:
+def settle_reduction(op: Operation, rule: Rule, mesh: Mesh) -> None:
     """Sum up the results along the axes that split what is reduced away."""
     kept = get_sharding(op.results[0])
     unreduced = kept.unreduced if kept is not None else ()
     axes: list[AxisRef] = []
-    wired = wiring(rule)
+    wired = factor_map(rule)
     rows = [to_factors(tensor, get_sharding(value)) for tensor, value in zip(wired.tensors, op.operands, strict=False)]
     for f, factor in enumerate(rule.factors):
         if factor.kind == REDUCTION:
@@ -182,9 +182,9 @@ def settle_reduction(op: Op, rule: Rule, mesh: Mesh) -> None:
         value.replace_by(made.results[0], keep=[made])
 
 
-def cancel_sums(work: Work) -> None:
+def cancel_sums(module: MutableModule) -> None:
     """Where a sum ends that has just begun, leave out both: the value before it is used, or gathered."""
-    for op in named(work.module, "SdyAllReduce"):
+    for op in named(module.op, "SdyAllReduce"):
         begun, summed, sharding = op.operands[0].defining, op.attrs["axes"], op.attrs["sharding"]
         name = begun.operator.name if begun is not None else ""
         if begun is None or name not in ("ReplicatedToUnreduced", "ShardedToUnreduced"):

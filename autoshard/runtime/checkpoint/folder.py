@@ -20,7 +20,7 @@ from pathlib import Path
 from autoshard.runtime.checkpoint.index import INDEX
 from autoshard.runtime.checkpoint.safefile import checksum
 from autoshard.util.errors import CheckpointError
-from autoshard.util.files import read_text, write_whole
+from autoshard.util.files import read_text, write_atomically
 from costmodel.whole_file import sync
 
 LATEST = "latest"
@@ -142,7 +142,7 @@ def commit(directory: Path, stage: Path, step: int, keep: int) -> Path:
 
 def _point(directory: Path, names: list[str]) -> None:
     text = "".join(f"{name}\n" for name in names)
-    write_whole(directory / LATEST, f"{_CHECKSUM}{checksum(text.encode())}\n{text}", CheckpointError)
+    write_atomically(directory / LATEST, f"{_CHECKSUM}{checksum(text.encode())}\n{text}", CheckpointError)
 
 
 def _remove(directory: Path, name: str) -> None:

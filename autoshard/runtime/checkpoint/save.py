@@ -31,7 +31,7 @@ from autoshard.runtime.checkpoint.placed import LocalBlocks, extent, first_owner
 from autoshard.runtime.checkpoint.safefile import stored_name, write_file
 from autoshard.runtime.comm import Comm
 from autoshard.util.errors import CheckpointError
-from autoshard.util.files import write_whole
+from autoshard.util.files import write_atomically
 from costmodel.json_door import decode
 
 Records = list[tuple[str, StoredFile, dict[str, Any]]]
@@ -175,5 +175,5 @@ def _finish(
     files = {file: StoredFile(**given) for file, given, _ in records}
     index = Index(step, str(mesh), mesh.devices, files, tensors, dict(metadata or {}))
     check_index(index)
-    write_whole(stage / INDEX, index.to_text(), CheckpointError)
+    write_atomically(stage / INDEX, index.to_text(), CheckpointError)
     return commit(stage.parent, stage, step, keep).name

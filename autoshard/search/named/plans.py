@@ -28,7 +28,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from autoshard.core.strategy import Strategy, project, whole
-from autoshard.cost.fusion import fused
+from autoshard.ir.fusion import fused
 from autoshard.ir.graph import DATA, PARAMETER, Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs, size_of

@@ -12,13 +12,13 @@ from autoshard.ir.flow import node_links, value_at
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.sharding import DimSharding, Sharding
-from autoshard.ops.control import INTO, OPERAND, RESULT, NodeEdges, Spot
+from autoshard.ops.control import INTO, OPERAND, RESULT, NodeEdges, ValueLocation
 from autoshard.plan.plan import PROPAGATED
 from autoshard.propagate.edges import of_edge_op
+from autoshard.propagate.mutable_ir import Block, MutableModule, MutableValue, Operation
 from autoshard.propagate.pipeline import IMPORT
 from autoshard.propagate.run import Log, propagate
 from autoshard.propagate.values import get_sharding, holder
-from autoshard.propagate.work import Block, Op, Val, Work
 from autoshard.search.problem import Path, Place, Problem
 from autoshard.search.rules.strategy_from_shardings import ANY, TensorSharding
 from autoshard.util.errors import PlanError
@@ -29,7 +29,7 @@ ASKED = "asked"
 # -- what is settled already takes part in propagation
 
 
-def _fix(work: Work, problem: Problem) -> None:
+def _fix(work: MutableModule, problem: Problem) -> None:
     """Ask of the values around configured operators, and of given inputs, the layouts that they will have."""
     names = [name for name, mesh in work.meshes.items() if mesh is problem.mesh]
     name = names[0] if names else "mesh"
@@ -38,7 +38,7 @@ def _fix(work: Work, problem: Problem) -> None:
             given = problem.given.get(val.origin) if val.origin is not None else None
             if given is not None:
                 val.sharding = _closed(given, name)
-    for op in work.module.walk():
+    for op in work.op.walk():
         strategy = problem.annotated.get(op.origin) if op.origin is not None else None
         if strategy is not None:
             layouts = (*strategy.operand_layouts, *strategy.result_layouts)
@@ -56,7 +56,7 @@ def _closed(layout: Layout, mesh_name: str) -> Sharding:
 class PropagatedShardings:
     """The shardings after propagation, by place; several where a constant was copied for its uses."""
 
-    def __init__(self, work: Work, problem: Problem) -> None:
+    def __init__(self, work: MutableModule, problem: Problem) -> None:
         self.problem = problem
         _fix(work, problem)
         for one in IMPORT:
@@ -64,7 +64,7 @@ class PropagatedShardings:
         self.asked = {val for val in _vals(work) if val.sharding is not None and not val.sharding.is_whole}
         log = propagate(work)
         self.origins = _origins(log)
-        self.found: dict[Place, list[Val]] = {}
+        self.found: dict[Place, list[MutableValue]] = {}
         function = work.function(problem.graph.name)
         self._collect(function.blocks[0], ())
         self.outputs: list[Sharding | None] = function.attrs["outputs"]
@@ -83,12 +83,12 @@ class PropagatedShardings:
             for inner in op.blocks:
                 self._collect(inner, inside)
 
-    def _add(self, values: list[Val], path: Path) -> None:
+    def _add(self, values: list[MutableValue], path: Path) -> None:
         for val in values:
             if val.origin is not None:
                 self.found.setdefault((path, val.origin), []).append(val)
 
-    def vals(self, value: Value) -> list[Val]:
+    def vals(self, value: Value) -> list[MutableValue]:
         """What stands for a value of the problem's graph; nothing if nobody needs it."""
         return self.found.get(self.problem.places.get(value, ((), value)), [])
 
@@ -109,11 +109,15 @@ class PropagatedShardings:
         """For each operand and result of a node with regions its sharding outside of them; ones that the node itself
         asks for are unreduced as it says."""
         found = node_links(node)
-        entering = [(value, self._outside(node, found, Spot(OPERAND, i))) for i, value in enumerate(node.operands)]
-        leaving = [(value, self._outside(node, found, Spot(RESULT, i))) for i, value in enumerate(node.results)]
+        entering = [
+            (value, self._outside(node, found, ValueLocation(OPERAND, i))) for i, value in enumerate(node.operands)
+        ]
+        leaving = [
+            (value, self._outside(node, found, ValueLocation(RESULT, i))) for i, value in enumerate(node.results)
+        ]
         return entering, leaving
 
-    def _outside(self, node: Node, found: NodeEdges, spot: Spot) -> Sharding | None:
+    def _outside(self, node: Node, found: NodeEdges, spot: ValueLocation) -> Sharding | None:
         """The sharding of the edge at an operand or result of a node with regions."""
         edge = found.sources.get(spot) or found.targets.get(spot)
         if edge is None:
@@ -136,26 +140,26 @@ class PropagatedShardings:
         return (ASKED if asked and not names else PROPAGATED), tuple(names)
 
 
-def _vals(work: Work) -> Iterator[Val]:
-    for op in work.module.walk():
+def _vals(work: MutableModule) -> Iterator[MutableValue]:
+    for op in work.op.walk():
         yield from op.results
         for block in op.blocks:
             yield from block.args
 
 
-def _origins(log: Log) -> dict[Val, dict[str, None]]:
+def _origins(log: Log) -> dict[MutableValue, dict[str, None]]:
     """Per value, the operators whose steps changed its sharding, in order."""
-    found: dict[Val, dict[str, None]] = {}
+    found: dict[MutableValue, dict[str, None]] = {}
     for event in log.events:
         name = _label(event.op)
         for index, _ in event.step.changes:
-            held = event.op.held
+            held = event.op.holders
             if name and held is not None and index < len(held):
                 found.setdefault(held[index], {})[name] = None
     return found
 
 
-def _label(op: Op) -> str:
+def _label(op: Operation) -> str:
     if op.name == "DataFlowEdge" and op.parent is not None:
         op = of_edge_op(op)[0]
     return op.origin.label if op.origin is not None else ""

@@ -19,7 +19,7 @@ from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import AxisRef, Mesh, merge_refs, size_of
 from autoshard.layout.sharding import Sharding
 from autoshard.propagate.passes.common_axes import find_common_axes
-from autoshard.propagate.project import TensorFactors, TensorFactorShardings, to_factors, wiring
+from autoshard.propagate.projection import TensorFactors, TensorFactorShardings, factor_map, to_factors
 from autoshard.redistribute.planner import evened, plan_steps
 
 # Axes that a factor cannot take move to another factor of the operator that can: all-to-alls in place of gathers.
@@ -104,7 +104,7 @@ def strategy_from_shardings(
         sizes: numbers of elements of these tensors.
     """
     full = completed(_as_run(rule))
-    rows = [_row(tensor, sharding) for tensor, sharding in zip(wiring(full).tensors, shardings, strict=True)]
+    rows = [_row(tensor, sharding) for tensor, sharding in zip(factor_map(full).tensors, shardings, strict=True)]
     wanted = find_common_axes(full, rows, sizes)
     for i, factor in enumerate(rule.factors):
         if not factor.splittable:  # its axes may have been given to others

@@ -14,7 +14,7 @@ from autoshard.ops.attributes import Literal
 from autoshard.ops.registry import lookup
 from autoshard.transform.inline import inline
 from autoshard.transform.micro.body import MicroBody, ancestors, write_body
-from autoshard.transform.micro.classify import Forms, apart_at_barriers, classify
+from autoshard.transform.micro.classify import Forms, classify, with_single_barriers
 from autoshard.transform.micro.forms import MicroPartial, MicroRows, cut
 from autoshard.transform.simplify import live_nodes, with_nodes
 from autoshard.transform.unroll import unrolled
@@ -62,7 +62,7 @@ class Accumulated:
         return (
             Accumulated(graph, {})
             if count == 1
-            else _Loop(classify(apart_at_barriers(unrolled(inline(graph))), count)).written()
+            else _Loop(classify(with_single_barriers(unrolled(inline(graph))), count)).written()
         )
 
 
@@ -89,7 +89,7 @@ class StepParts:
         """
         if positive(count) is None:
             raise GraphError(f"{graph.name!r} cannot be cut into {count!r} micro batches: give a number from 1 on")
-        return _Loop.of(graph, count).apart()
+        return _Loop.of(graph, count).step_parts()
 
 
 class _Loop:
@@ -102,9 +102,9 @@ class _Loop:
 
     @classmethod
     def of(cls, graph: Graph, count: int) -> _Loop:
-        return cls(classify(apart_at_barriers(unrolled(inline(graph))), count))
+        return cls(classify(with_single_barriers(unrolled(inline(graph))), count))
 
-    def apart(self) -> StepParts:
+    def step_parts(self) -> StepParts:
         graph = self.graph
         body, before = self._body()
         after = [node for node in graph.nodes if node not in before and node not in self.forms.cuts]
@@ -112,7 +112,7 @@ class _Loop:
         return StepParts(graph, self.parts, first, body, live_nodes(tuple(after), graph.outputs))
 
     def written(self) -> Accumulated:
-        found = self.apart()
+        found = self.step_parts()
         self.nodes += found.before
         self._loop(found.body)
         self.nodes += found.after

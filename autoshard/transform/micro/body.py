@@ -107,20 +107,20 @@ class _BodyWriter:
     def _again(self, value: Value, part: MicroRows) -> Value | None:
         """The rows of a value that is the same for all micro batches, made where they are needed: broadcast scalars
         and the like are not made whole. None if making it takes work, or it depends on where a row lies."""
-        node, place = self.graph.producers.get(value, (None, 0))
+        node, position = self.graph.producers.get(value, (None, 0))
         if node is None or node.regions or not node.op.has_rule or not (node.op.constant or node.op.view):
             return None
-        found = factor_of(node.rule, node.rule.results[place], part, self.forms.parts)
+        found = factor_of(node.rule, node.rule.results[position], part, self.forms.parts)
         try:
             cut = cut_by(node, *found, self.mesh, self.makers) if found else None
         except MicroRefusal:
             return None
-        if cut is None or cut.results[place] != part or not self._there(node, cut):
+        if cut is None or cut.results[position] != part or not self._there(node, cut):
             return None
         operands = [self._operand(*pair) for pair in zip(node.operands, cut.operands, strict=True)]
         results = self._results(node, cut)
         self.nodes.append(replace(node, operands=tuple(operands), results=results, attrs=cut.attrs))
-        return results[place]
+        return results[position]
 
     def _there(self, node: Node, cut: Cut) -> bool:
         """Whether all that the node reads is the same for all micro batches, or has the rows that it takes."""

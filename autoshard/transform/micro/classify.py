@@ -10,13 +10,15 @@ import numpy as np
 
 from autoshard.core.strategy import Strategy
 from autoshard.core.tensortype import TensorType
-from autoshard.ir.graph import DATA, Graph, Node, Value
+from autoshard.ir.graph import DATA, Builder, Graph, Node, Value
 from autoshard.ir.trips import constant_scalar
 from autoshard.ir.verify import describe
 from autoshard.layout.mesh import Mesh
-from autoshard.ops.attributes import Place, resolve
+from autoshard.ops.attributes import OperatorPlacement, resolve
 from autoshard.ops.hlo_reduce import begins_with_nothing, reduce_add, reduce_with
 from autoshard.ops.hlo_scatter import scatter_add_slices, scatter_slices
+from autoshard.ops.hlo_shape import iota
+from autoshard.ops.random import dropout, dropout_rows
 from autoshard.transform.micro.forms import LATE, ONCE, Form, MicroPartial, MicroRows, factor_of, local, part_in
 from autoshard.util.errors import GraphError, ShapeError
 
@@ -38,7 +40,7 @@ def is_barrier(node: Node) -> bool:
     return node.op.name == "OptimizationBarrier"
 
 
-def apart_at_barriers(graph: Graph) -> Graph:
+def with_single_barriers(graph: Graph) -> Graph:
     """The graph with a barrier of its own for each value of one that holds several back at once."""
 
     def apart(node: Node) -> list[Node]:
@@ -84,14 +86,39 @@ class _Classifier:
         self.forms = Forms(graph, parts, {}, {}, set())
         self.from_data: set[Value] = set()
         self.makers = {value: node for node in graph.nodes for value in node.results}
+        self.builder = Builder.after(graph, graph.name)
+        self.numbered: dict[tuple[int, ...], Value] = {}
 
     def run(self) -> Forms:
         self._inputs()
-        for node in self.graph.nodes:
-            if all(value in self.from_data for value in node.uses):
-                self.from_data.update(node.results)
-            self._node(node)
+        nodes = []
+        for original in self.graph.nodes:
+            for node in self._by_rows(original):
+                nodes.append(node)
+                if all(value in self.from_data for value in node.uses):
+                    self.from_data.update(node.results)
+                self._node(node)
+        self.forms.graph = replace(self.graph, nodes=tuple(nodes))
         return self.forms
+
+    def _by_rows(self, node: Node) -> list[Node]:
+        """A node, or what tells it which rows it has: dropout, which draws by the place of an element in the batch."""
+        form = self.forms.of[node.operands[0]] if node.op is dropout else None
+        if not isinstance(form, MicroRows) or node.attrs["whole"]:
+            return [node]
+        x, counter = node.operands
+        size = (x.type.shape[form.dim],)
+        found = [] if size in self.numbered else [self._numbers(size)]
+        attrs = dropout_rows.check_attributes({**node.attrs, "dim": form.dim, "whole": x.type.shape})
+        return [*found, replace(node, op=dropout_rows, operands=(x, counter, self.numbered[size]), attrs=attrs)]
+
+    def _numbers(self, size: tuple[int]) -> Node:
+        """The numbers of so many rows."""
+        attrs = iota.check_attributes({"shape": size, "dim": 0})
+        self.numbered[size] = Value(TensorType.of(size, attrs["dtype"]), self.builder.unique("micro_batches.rows"))
+        made = Node(iota, (), attrs, (self.numbered[size],))
+        self.makers[self.numbered[size]] = made
+        return made
 
     def _inputs(self) -> None:
         graph, of = self.graph, self.forms.of
@@ -244,11 +271,13 @@ def cut_by(node: Node, factor: int, inner: int, mesh: Mesh, makers: Mapping[Valu
         raise MicroRefusal(f"has {of.size // inner} rows, which {parts} does not divide")
     axes = tuple((mesh.ref(AXIS),) if i == factor else () for i in range(len(rule.factors)))
     strategy = Strategy(rule, mesh, axes)
-    place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts)
+    placement = OperatorPlacement(
+        node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts
+    )
     try:
-        attrs = node.op.local_attributes(node.attrs, place)
-        operands = tuple(of.with_shape(place.local_operand(i)) for i, of in enumerate(node.operand_types))
-        results = tuple(of.with_shape(place.local_result(i)) for i, of in enumerate(node.result_types))
+        attrs = node.op.local_attributes(node.attrs, placement)
+        operands = tuple(of.with_shape(placement.local_operand(i)) for i, of in enumerate(node.operand_types))
+        results = tuple(of.with_shape(placement.local_result(i)) for i, of in enumerate(node.result_types))
         fits = node.op.result_types(operands, attrs) == results
     except ShapeError as error:
         raise MicroRefusal(f"cannot run on a part of the batch: {error}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoshard.ops import joint, shape, slices
+from autoshard.ops import concatenation, shape, slices
 
 from .sample import Sample
 
@@ -24,14 +24,14 @@ SAMPLES = (
     Sample(shape.broadcast_to, ("f32[12]",), {"shape": (24, 12)}),
     Sample(shape.tile, ("f32[6, 4, 1]",), {"multiples": (4, 1, 8)}),
     Sample(shape.tile, ("f32[8, 6]",), {"multiples": (2, 2, 6)}),
-    Sample(joint.concat, ("f32[24, 6]", "f32[24, 10]", "f32[24, 8]"), {"axis": 1}),
-    Sample(joint.concat, ("f32[8, 24]", "f32[4, 24]"), {"axis": -2}),
-    Sample(joint.concat, ("f32[8, 24]",)),
-    Sample(joint.split, ("f32[24, 12]",), {"axis": 1, "output_num": 3}),
-    Sample(joint.split, ("f32[12, 48]",), {"axis": 0, "sizes": (2, 4, 6)}),
-    Sample(joint.split, ("f32[12, 48]",), {}),
-    Sample(joint.stack, ("f32[24, 8]", "f32[24, 8]", "f32[24, 8]"), {"axis": 1}),
-    Sample(joint.unstack, ("f32[24, 4, 8]",), {"axis": -2, "num": 4}),
+    Sample(concatenation.concat, ("f32[24, 6]", "f32[24, 10]", "f32[24, 8]"), {"axis": 1}),
+    Sample(concatenation.concat, ("f32[8, 24]", "f32[4, 24]"), {"axis": -2}),
+    Sample(concatenation.concat, ("f32[8, 24]",)),
+    Sample(concatenation.split, ("f32[24, 12]",), {"axis": 1, "output_num": 3}),
+    Sample(concatenation.split, ("f32[12, 48]",), {"axis": 0, "sizes": (2, 4, 6)}),
+    Sample(concatenation.split, ("f32[12, 48]",), {}),
+    Sample(concatenation.stack, ("f32[24, 8]", "f32[24, 8]", "f32[24, 8]"), {"axis": 1}),
+    Sample(concatenation.unstack, ("f32[24, 4, 8]",), {"axis": -2, "num": 4}),
     Sample(slices.strided_slice, ("f32[24, 12, 8]",), {"begin": (0, 2), "end": (24, -1), "strides": (1, 3)}),
     Sample(slices.strided_slice, ("f32[12, 24]",), {"begin": (None, None), "end": (2, None), "strides": (-2, 1)}),
     Sample(

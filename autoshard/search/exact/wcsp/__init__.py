@@ -16,12 +16,12 @@ from autoshard.search.exact.wcsp.solve import solve
 from autoshard.search.exact.wcsp.sparse_elimination import BestWithinGap, least_sum
 
 __all__ = [
+    "BestWithinGap",
     "CostFactor",
     "CostProblem",
     "LeastMemory",
-    "SparseTables",
     "MemoryRow",
-    "BestWithinGap",
+    "SparseTables",
     "TableSolution",
     "least_memory",
     "least_sum",

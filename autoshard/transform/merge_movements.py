@@ -2,7 +2,7 @@
 
 `jnp.roll` is written as two slices and a join, a shift as a pad and a slice, and the gradient of either as a sum of
 pads. Run split, each of them is an exchange between ranks of its own, in which elements travel twice or thrice; as one
-operator they travel once. What each operator does with its elements, its definition tells (`Operator.lays`).
+operator they travel once. What each operator does with its elements, its definition tells (`Operator.maps_indices`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from autoshard.core.tensortype import TensorType
 from autoshard.ir.graph import Graph, Node, Region, Value
-from autoshard.ops.laid import Box, Laid, box, cut, elements, renamed
+from autoshard.ops.index_map import Box, BoxMap, box, cut, elements, renamed
 from autoshard.ops.registry import lookup
 from autoshard.transform.simplify import live_nodes, with_nodes
 
@@ -24,7 +24,7 @@ Call = tuple[str, tuple[Value, ...], dict[str, Any]]
 """An operator's name, its operands and its attributes."""
 
 
-def merge_moves(graph: Graph, keep: Iterable[Node] = (), asked: Iterable[Value] = ()) -> Graph:
+def merge_movements(graph: Graph, keep: Iterable[Node] = (), asked: Iterable[Value] = ()) -> Graph:
     """The graph with one operator where several move elements one after the other; itself if there is nothing to do.
 
     Nodes in `keep` (annotated ones) and those that make values of `asked` stay; what others of their results use stays,
@@ -42,7 +42,7 @@ class _MoveMerger:
         self.uses = Counter(value for node in nodes for value in node.uses)
         self.uses.update(self.outputs)
         self.makers = {value: node for node in nodes for value in node.results}
-        self.laid: dict[Value, Laid] = {}
+        self.laid: dict[Value, BoxMap] = {}
 
     def run(self) -> tuple[Node, ...]:
         """The nodes as they are now, without those that merging has left without a use."""
@@ -61,7 +61,7 @@ class _MoveMerger:
         """The node, or one that makes the same of what the operators before it began with."""
         if node in self.keep or node.given_rule is not None:
             return node
-        own = node.op.laid(node.operand_types, node.attrs)
+        own = node.op.index_map(node.operand_types, node.attrs)
         whole = self.sum(node) if own is None else self.composed(renamed(own, node.operands))
         if whole is None:
             return node
@@ -76,7 +76,7 @@ class _MoveMerger:
         op = lookup(name)
         return Node(op, operands, op.check_attributes(attrs), node.results, node.name, node.source)
 
-    def composed(self, own: Laid) -> Laid:
+    def composed(self, own: BoxMap) -> BoxMap:
         """With boxes of the values that the operands are made of, where nothing else needs these operands."""
         boxes: list[Box] = []
         fill = own.fill
@@ -89,13 +89,13 @@ class _MoveMerger:
                 else:
                     fill = inner.fill
             boxes += found
-        return Laid(tuple(_joined(boxes)), fill)
+        return BoxMap(tuple(_joined(boxes)), fill)
 
-    def inner(self, value: Value) -> Laid | None:
+    def inner(self, value: Value) -> BoxMap | None:
         """How a value is made up, if it is needed once and nobody asks how it lies."""
         return self.laid.get(value) if self.uses[value] == 1 and value not in self.asked else None
 
-    def sum(self, node: Node) -> Laid | None:
+    def sum(self, node: Node) -> BoxMap | None:
         """A sum of tensors that are zero outside of boxes, none of which meet: they are joined."""
         if node.op.name != "Add" or len({of.shape for of in (*node.operand_types, *node.result_types)}) > 1:
             return None
@@ -110,7 +110,7 @@ class _MoveMerger:
         if any(_meet(one, other) for i, one in enumerate(boxes) for other in boxes[:i]):
             return None
         full = elements(boxes) == node.result_types[0].elements
-        return Laid(tuple(_joined(boxes)), None if full else fill)
+        return BoxMap(tuple(_joined(boxes)), None if full else fill)
 
     def same(self, one: Value, other: Value) -> bool:
         """Whether two scalars are one value, or the same number."""
@@ -164,20 +164,20 @@ def _joint(a: Box, b: Box) -> Box | None:
 # -- as one operator
 
 
-def _as_one(laid: Laid, of: TensorType) -> Call | None:
+def _as_one(laid: BoxMap, of: TensorType) -> Call | None:
     """The operator that lays boxes so, if there is one."""
     if any(one.of.type.dtype != of.dtype for one in laid.boxes):
         return None
     return next(filter(None, (form(laid, of) for form in _FORMS)), None)
 
 
-def _same(laid: Laid, of: TensorType) -> Call | None:
+def _same(laid: BoxMap, of: TensorType) -> Call | None:
     if laid.fill is not None or len(laid.boxes) != 1 or laid.boxes[0].of.type.shape != of.shape:
         return None
     return "Identity", (laid.boxes[0].of,), {}
 
 
-def _slice(laid: Laid, of: TensorType) -> Call | None:
+def _slice(laid: BoxMap, of: TensorType) -> Call | None:
     if laid.fill is not None or len(laid.boxes) != 1:
         return None
     (one,) = laid.boxes
@@ -185,7 +185,7 @@ def _slice(laid: Laid, of: TensorType) -> Call | None:
     return "StridedSlice", (one.of,), {"begin": one.source, "end": ends, "strides": (1,) * of.rank}
 
 
-def _pad(laid: Laid, of: TensorType) -> Call | None:
+def _pad(laid: BoxMap, of: TensorType) -> Call | None:
     """One box with something around it; an end of the operand that is cut off has nothing beside it."""
     if laid.fill is None or len(laid.boxes) != 1:
         return None
@@ -202,7 +202,7 @@ def _pad(laid: Laid, of: TensorType) -> Call | None:
     return "HloPad", (one.of, laid.fill), {"low": tuple(low), "high": tuple(high), "interior": (0,) * of.rank}
 
 
-def _roll(laid: Laid, of: TensorType) -> Call | None:
+def _roll(laid: BoxMap, of: TensorType) -> Call | None:
     """Two boxes of one value that change places along a dim."""
     if laid.fill is not None or len(laid.boxes) != 2:
         return None
@@ -227,7 +227,7 @@ def _long(of: TensorType, dim: int, count: int) -> tuple[int, ...]:
     return tuple(count if i == dim else size for i, size in enumerate(of.shape))
 
 
-def _join(laid: Laid, of: TensorType) -> Call | None:
+def _join(laid: BoxMap, of: TensorType) -> Call | None:
     """Whole values one behind the other."""
     whole = all(one.is_all_of(one.of.type.shape) for one in laid.boxes)
     if laid.fill is not None or len(laid.boxes) < 2 or not whole:
@@ -244,4 +244,4 @@ def _wide(one: Box, of: TensorType, dim: int) -> bool:
     return any(count != size for i, (count, size) in enumerate(zip(one.count, of.shape, strict=True)) if i != dim)
 
 
-_FORMS: tuple[Callable[[Laid, TensorType], Call | None], ...] = (_same, _slice, _pad, _roll, _join)
+_FORMS: tuple[Callable[[BoxMap, TensorType], Call | None], ...] = (_same, _slice, _pad, _roll, _join)

@@ -1,8 +1,9 @@
 """Projection: shardings of dims seen as shardings of factors, and back.
 
-An operator's rule makes a table: a row per tensor (operands, then results), a column per factor. Propagation works on
-this table, because a dim may hold several factors and a factor may lie in dims of several tensors. The algorithm is
-that of Shardy's ShardingProjection (sharding_projection.cc; "Core Propagation Algorithm" in its propagation document).
+A projection is a table by an operator's rule: a row per tensor (operands, then results), a column per factor.
+Propagation works on it, because a dim may hold several factors and a factor may lie in dims of several tensors. The
+algorithm is that of Shardy's ShardingProjection (sharding_projection.cc; "Core Propagation Algorithm" in its
+propagation document).
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from autoshard.layout.sharding import OPEN, DimSharding, Sharding
 
 
 class TensorFactorShardings(NamedTuple):
-    """One tensor of the table: what each factor of the rule is split by.
+    """One tensor of a projection: what each factor of the rule is split by.
 
     axes: per factor the axes that split it, major to minor; None where the tensor does not have the factor, or where
         an overflow hides it.
     overflow: axes that follow those of a factor in its dim although they do not divide it. They stay where they are.
     closed: per factor, whether it may not be split further.
-    kept: replicated and unreduced axes, which may not split this tensor.
+    reserved: replicated and unreduced axes, which may not split this tensor.
     """
 
     axes: tuple[Refs | None, ...]
     overflow: dict[int, Refs]
     closed: tuple[bool, ...]
-    kept: Refs
+    reserved: Refs
 
 
 class TensorFactors:
@@ -39,13 +40,13 @@ class TensorFactors:
 
     def __init__(self, dims: tuple[Dim, ...], sizes: tuple[int, ...]) -> None:
         self.dims = dims
-        # Of all factors of the rule, so that a factor's index is its place.
+        # Of all factors of the rule, so that a factor's index is its position.
         self.sizes = sizes
         # The factors that end a dim: only they may be split unevenly, which pads the dim.
         self.minor = frozenset(dim[-1] for dim in dims)
 
 
-class Wiring:
+class FactorMap:
     """What propagation needs to know of a rule whatever the shardings are, found out once."""
 
     def __init__(self, rule: Rule) -> None:
@@ -64,26 +65,26 @@ class Wiring:
         return tuple((tuple(operands), tuple(results)) for operands, results in found)
 
     @cached_property
-    def moving(self) -> tuple[int, ...]:
+    def spreadable(self) -> tuple[int, ...]:
         """The factors that a sharding can spread along: not blocked, and in two tensors at least."""
         factors = enumerate(self.rule.factors)
         return tuple(i for i, factor in factors if not factor.blocked and sum(map(len, self.columns[i])) > 1)
 
     @cached_property
-    def moving_pass(self) -> tuple[int, ...]:
+    def spreadable_pass(self) -> tuple[int, ...]:
         """Those of them that pass through: neither reduced, nor replicated, nor permuted."""
-        return tuple(i for i in self.moving if self.rule.factors[i].kind == PASS)
+        return tuple(i for i in self.spreadable if self.rule.factors[i].kind == PASS)
 
 
 @lru_cache(maxsize=1 << 12)
-def wiring(rule: Rule) -> Wiring:
-    """The wiring of a completed rule."""
-    return Wiring(rule)
+def factor_map(rule: Rule) -> FactorMap:
+    """The factor map of a completed rule."""
+    return FactorMap(rule)
 
 
 @lru_cache(maxsize=1 << 12)
 def to_factors(tensor: TensorFactors, sharding: Sharding | None) -> TensorFactorShardings:
-    """What splits each factor of a tensor: its row of the table.
+    """What splits each factor of a tensor: its row of the projection.
 
     The axes of a dim are dealt to its factors, major to minor, and split where a factor needs only a part. The
     minor-most factor takes what is left even if it does not divide; what a factor before it cannot divide becomes its
@@ -97,12 +98,12 @@ def to_factors(tensor: TensorFactors, sharding: Sharding | None) -> TensorFactor
         if len(dim) == 1:
             axes[dim[0]], closed[dim[0]] = spec.axes, spec.closed
         else:
-            _deal(dim, spec, tensor.sizes, axes, closed, overflow)
+            _assign_axes(dim, spec, tensor.sizes, axes, closed, overflow)
     kept = sharding.replicated + sharding.unreduced if sharding is not None else ()
     return TensorFactorShardings(tuple(axes), overflow, tuple(closed), kept)
 
 
-def _deal(
+def _assign_axes(
     dim: Dim,
     spec: DimSharding,
     sizes: tuple[int, ...],

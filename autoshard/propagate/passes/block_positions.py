@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from autoshard.propagate.work import Block, Op
+from autoshard.propagate.mutable_ir import Block, Operation
 
 
 class BlockPositions:
     """The places of operations in their blocks, counted once per block until something moves."""
 
     def __init__(self) -> None:
-        self._known: dict[Block, dict[Op, int]] = {}
+        self._known: dict[Block, dict[Operation, int]] = {}
 
-    def before(self, first: Op, second: Op) -> bool:
+    def before(self, first: Operation, second: Operation) -> bool:
         """Whether `first` stands before `second`, in the same block."""
         block = first.parent
         assert block is not None and block is second.parent
-        places = self._known.get(block)
-        if places is None:
-            places = self._known[block] = {op: i for i, op in enumerate(block)}
-        return places[first] < places[second]
+        positions = self._known.get(block)
+        if positions is None:
+            positions = self._known[block] = {op: i for i, op in enumerate(block)}
+        return positions[first] < positions[second]
 
     def forget(self, block: Block) -> None:
         """The operations of the block have moved."""

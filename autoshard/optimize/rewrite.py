@@ -17,12 +17,12 @@ from autoshard.partition.program import (
     Collective,
     Compute,
     Instruction,
+    ManualCollective,
     Nest,
     NestBody,
     Program,
     Register,
     Start,
-    Together,
     Wait,
     walk,
 )
@@ -59,8 +59,8 @@ class InstructionBlock:
 
     def maker(self, register: Register) -> Instruction | None:
         """What makes it; None for what comes from outside."""
-        place = self.makers.get(register)
-        return None if place is None else self.instructions[place]
+        position = self.makers.get(register)
+        return None if position is None else self.instructions[position]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Accepted:
         if not change.removed.isdisjoint(self._removed | self._read) or not self._removed.isdisjoint(read):
             return False
         self._removed |= change.removed
-        self._read |= {place for place in read if place is not None}
+        self._read |= {position for position in read if position is not None}
         self.changes.append(change)
         return True
 
@@ -114,13 +114,13 @@ def dying(
     left = list(gone)
     while left:
         for register in block.instructions[left.pop()].operands:
-            place = block.makers.get(register)
-            if place is None or place in gone or not is_pure(block.instructions[place]):
+            position = block.makers.get(register)
+            if position is None or position in gone or not is_pure(block.instructions[position]):
                 continue
-            results = block.instructions[place].results
+            results = block.instructions[position].results
             if all(one not in read and gone.issuperset(block.users(one)) for one in results):
-                gone.add(place)
-                left.append(place)
+                gone.add(position)
+                left.append(position)
     return frozenset(gone)
 
 
@@ -153,17 +153,17 @@ def _rewritten(
     changes = sweep(InstructionBlock(inner, outputs, manual))
     if not changes:
         return inner, tuple(outputs)
-    removed = {place for change in changes for place in change.removed}
+    removed = {position for change in changes for position in change.removed}
     inserted: dict[int, list[Instruction]] = {}
     for change in changes:
-        for place, some in change.inserted.items():
-            inserted.setdefault(place, []).extend(some)
+        for position, some in change.inserted.items():
+            inserted.setdefault(position, []).extend(some)
     names = {**names, **{old: new for change in changes for old, new in change.renamed.items()}}
     found: list[Instruction] = []
-    for place in range(len(inner) + 1):
-        found += inserted.get(place, ())
-        if place < len(inner) and place not in removed:
-            found.append(inner[place])
+    for position in range(len(inner) + 1):
+        found += inserted.get(position, ())
+        if position < len(inner) and position not in removed:
+            found.append(inner[position])
     if not names:
         return tuple(found), tuple(outputs)
     return tuple(renamed(one, names) for one in found), tuple(final(one, names) for one in outputs)
@@ -196,7 +196,7 @@ def renamed(one: Instruction, names: Names) -> Instruction:
     operands = tuple(final(register, names) for register in one.operands)
     if isinstance(one, Compute):
         return Compute(one.op, operands, one.results, one.attrs, one.node, one.composite)
-    if isinstance(one, Together):
+    if isinstance(one, ManualCollective):
         return replace(one, operands=operands)
     if isinstance(one, Collective):
         return Collective(one.step, operands[0], one.result, one.serves)

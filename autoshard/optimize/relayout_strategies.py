@@ -14,9 +14,9 @@ from autoshard.core.rule import Rule
 from autoshard.core.strategy import Strategy, is_legal, project
 from autoshard.core.tensortype import TensorType
 from autoshard.layout.layout import Layout, Refs
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.registry import Operator
-from autoshard.optimize.block import is_pure
+from autoshard.optimize.rewrite import is_pure
 from autoshard.partition.program import Compute, Instruction, Register
 from autoshard.util.errors import LayoutError
 
@@ -39,7 +39,7 @@ def movable(one: Instruction | None) -> Compute | None:
 
 
 @lru_cache(maxsize=1 << 12)
-def _split_factors(of: Shape) -> tuple[Refs, ...]:
+def _split_factors(of: OperatorForm) -> tuple[Refs, ...]:
     """The axes that split each factor as the operator runs now."""
     rule = of.rule
     axes: tuple[Refs, ...] = ((),) * len(rule.factors)
@@ -52,7 +52,7 @@ def _either(axes: Sequence[Refs], others: Sequence[Refs]) -> tuple[Refs, ...]:
     return tuple(one or other for one, other in zip(axes, others, strict=True))
 
 
-class Shape(NamedTuple):
+class OperatorForm(NamedTuple):
     """What an operator's strategies derive from: equal for all operators alike, so that each is looked into once."""
 
     op: Operator
@@ -62,10 +62,10 @@ class Shape(NamedTuple):
     result: Layout
 
 
-def _shape(one: Compute) -> Shape:
+def _shape(one: Compute) -> OperatorForm:
     node = one.node
     layouts = tuple(register.layout for register in one.operands)
-    return Shape(node.op, node.rule, (*node.operand_types, *node.result_types), layouts, one.results[0].layout)
+    return OperatorForm(node.op, node.rule, (*node.operand_types, *node.result_types), layouts, one.results[0].layout)
 
 
 def with_operand(one: Compute, places: Sequence[int], layout: Layout) -> Strategy | None:
@@ -77,13 +77,13 @@ def with_operand(one: Compute, places: Sequence[int], layout: Layout) -> Strateg
 
 
 @lru_cache(maxsize=1 << 12)
-def _with_operand(of: Shape, places: tuple[int, ...], layout: Layout) -> Strategy | None:
+def _with_operand(of: OperatorForm, places: tuple[int, ...], layout: Layout) -> Strategy | None:
     rule = of.rule
     wanted: tuple[Refs, ...] = ((),) * len(rule.factors)
     own: set[int] = set()
-    for place in places:
-        wanted = _either(wanted, project(rule, rule.operands[place], layout))
-        own.update(i for dim in rule.operands[place] for i in dim)
+    for position in places:
+        wanted = _either(wanted, project(rule, rule.operands[position], layout))
+        own.update(i for dim in rule.operands[position] for i in dim)
     axes = _joined(wanted, own, _split_factors(of), (*wanted, layout.partial))
     carriers: tuple[int, ...] = ()
     if layout.partial:
@@ -92,7 +92,7 @@ def _with_operand(of: Shape, places: tuple[int, ...], layout: Layout) -> Strateg
             return None
         carriers = found
     strategy = _legal(of, axes, layout.partial, carriers)
-    if strategy is None or any(strategy.operand_layouts[place] is not layout for place in places):
+    if strategy is None or any(strategy.operand_layouts[position] is not layout for position in places):
         return None
     return strategy
 
@@ -103,7 +103,7 @@ def with_result(one: Compute, layout: Layout) -> Strategy | None:
 
 
 @lru_cache(maxsize=1 << 12)
-def _with_result(of: Shape, layout: Layout) -> Strategy | None:
+def _with_result(of: OperatorForm, layout: Layout) -> Strategy | None:
     rule = of.rule
     wanted = project(rule, rule.results[0], layout)
     own = {i for dim in rule.results[0] for i in dim}
@@ -134,14 +134,14 @@ def _joined(wanted: Sequence[Refs], own: Iterable[int], now: Sequence[Refs], tak
     return tuple(found)
 
 
-def _carriers(of: Shape, places: Sequence[int]) -> tuple[int, ...] | None:
+def _carriers(of: OperatorForm, places: Sequence[int]) -> tuple[int, ...] | None:
     """The operands that have to be terms of sums, if these ones are."""
     every = tuple(range(len(of.operands)))
     sets = (indices or every for indices in of.op.linear)
     return next((tuple(indices) for indices in sets if set(places) <= set(indices)), None)
 
 
-def _legal(of: Shape, axes: tuple[Refs, ...], carried: Refs, carriers: tuple[int, ...]) -> Strategy | None:
+def _legal(of: OperatorForm, axes: tuple[Refs, ...], carried: Refs, carriers: tuple[int, ...]) -> Strategy | None:
     rule, mesh = of.rule, of.result.mesh
     strategy = Strategy(rule, mesh, axes, carried, carriers)
     if not is_legal(rule, strategy.parts) or strategy.exchanges:
@@ -154,14 +154,16 @@ def _legal(of: Shape, axes: tuple[Refs, ...], carried: Refs, carriers: tuple[int
     return strategy if all(layout.divides(kind.shape) for layout, kind in divided) else None
 
 
-def placed(one: Compute, strategy: Strategy, operands: Sequence[Register], result: Register) -> Compute:
+def with_strategy(one: Compute, strategy: Strategy, operands: Sequence[Register], result: Register) -> Compute:
     """The operator run by this strategy."""
     node = one.node
-    place = Place(node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts)
-    attrs = node.op.local_attributes(node.attrs, place)
+    placement = OperatorPlacement(
+        node.operand_types, node.result_types, strategy.operand_layouts, strategy.result_layouts
+    )
+    attrs = node.op.local_attributes(node.attrs, placement)
     return Compute(node.op, tuple(operands), (result,), attrs, node, one.composite)
 
 
-def ends_terms(layout: Layout, to: Layout) -> bool:
+def reduces(layout: Layout, to: Layout) -> bool:
     """Whether terms end on the way from one layout to the other."""
     return any(not any(term.contains(ref) for term in to.partial) for ref in layout.partial)

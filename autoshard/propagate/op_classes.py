@@ -1,4 +1,4 @@
-"""What propagation has to know of an op, found out once for all ops with the same operator and rule: its Info."""
+"""What propagation has to know of an op, found out once for all ops with the same operator and rule: its OpClass."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from autoshard.ops.control import INTO, data_flow_edge, func_data_flow_edge, pro
 from autoshard.ops.registry import Operator
 from autoshard.propagate.edges import is_edge, of_edge_op, sources
 from autoshard.propagate.levels import Level, Mode, flags
+from autoshard.propagate.mutable_ir import Operation, is_rare
 from autoshard.propagate.step import Direction, PropagationStep, flags_of, step_of
 from autoshard.propagate.views import inside, outside
-from autoshard.propagate.work import Op, is_rare
 
 Key = tuple[Sharding | None, ...]
-# A step and its changes: (index into `Op.held`, sharding to keep there, sharding as the step has it).
-Found = tuple[PropagationStep, tuple[tuple[int, Sharding, Sharding], ...]]
+# A step and its changes: (index into `Operation.holders`, sharding to keep there, sharding as the step has it).
+StepChanges = tuple[PropagationStep, tuple[tuple[int, Sharding, Sharding], ...]]
 # The flags of steps of an operator (with a direction of its own, if it has one): where operands have one use, and not.
-Numbers = dict[tuple[Operator, Direction | None], tuple[int | None, int | None]]
+FlagsOf = dict[tuple[Operator, Direction | None], tuple[int | None, int | None]]
 View = tuple[Callable[[Sharding], Sharding], Callable[[Sharding], Sharding]]
 
 
@@ -41,21 +41,21 @@ class StepMemo(dict[Key, Any]):
         self.flags = flags
         self.view = view
 
-    def __missing__(self, key: Key) -> Found | tuple[()]:
+    def __missing__(self, key: Key) -> StepChanges | tuple[()]:
         last = key[-1]
         seen = key if self.view is None or last is None else (*key[:-1], self.view[0](last))
         step = step_of(self.rule, seen, self.flags)
-        self[key] = found = (step, tuple(map(self._kept, step.changes))) if step.changes else ()
+        self[key] = found = (step, tuple(map(self._stored, step.changes))) if step.changes else ()
         return found
 
-    def _kept(self, change: tuple[int, Sharding]) -> tuple[int, Sharding, Sharding]:
+    def _stored(self, change: tuple[int, Sharding]) -> tuple[int, Sharding, Sharding]:
         index, sharding = change
         if self.view is None or index != len(self.rule.operands):
             return index, sharding, sharding
         return index, self.view[1](sharding), sharding
 
 
-class Info:
+class OpClass:
     """What equal ops share.
 
     Attributes:
@@ -67,7 +67,7 @@ class Info:
         now_shared: the same where one has several uses.
     """
 
-    __slots__ = ("operator", "rule", "used", "plain", "fixed", "wide", "view", "memos", "now", "now_shared")
+    __slots__ = ("operator", "rule", "used", "plain", "fixed", "wide", "view", "memos", "memo", "memo_shared")
 
     def __init__(
         self,
@@ -86,23 +86,23 @@ class Info:
         self.fixed = fixed
         self.view = view
         self.memos: dict[int, StepMemo] = {}
-        self.now: StepMemo | None = None
-        self.now_shared: StepMemo | None = None
+        self.memo: StepMemo | None = None
+        self.memo_shared: StepMemo | None = None
 
-    def allow(self, levels: Sequence[Level], mode: Mode, numbers: Numbers) -> bool:
-        """Set `now` and `now_shared` for a run at which all of `levels` are allowed; returns whether they change.
+    def allow(self, levels: Sequence[Level], mode: Mode, numbers: FlagsOf) -> bool:
+        """Set `memo` and `memo_shared` for a run at which all of `levels` are allowed; returns whether they change.
 
         Args:
             numbers: the flags of operators in that run, as far as they are known.
         """
         if self.used is None or self.operator is None:
             return False
-        now, shared = self.now, self.now_shared
+        now, shared = self.memo, self.memo_shared
         key = self.operator, self.fixed
         if key not in numbers:
             numbers[key] = self._number(levels, mode, True), self._number(levels, mode, False)
-        self.now, self.now_shared = map(self._memo, numbers[key])
-        return self.now is not now or self.now_shared is not shared
+        self.memo, self.memo_shared = map(self._memo_of, numbers[key])
+        return self.memo is not now or self.memo_shared is not shared
 
     def _number(self, levels: Sequence[Level], mode: Mode, single: bool) -> int | None:
         assert self.operator is not None
@@ -113,7 +113,7 @@ class Info:
             return flags_of(self.fixed, aggressive=mode.aggressive, pointwise=pointwise) if self.fixed else None
         return flags(levels, self.operator, self.operator.spread, single, pointwise, mode)
 
-    def _memo(self, number: int | None) -> StepMemo | None:
+    def _memo_of(self, number: int | None) -> StepMemo | None:
         if number is None or self.used is None:
             return None
         if number not in self.memos:
@@ -122,7 +122,7 @@ class Info:
 
 
 # The info of ops that shardings do not pass.
-NOTHING = Info(None, None, None)
+NO_CLASS = OpClass(None, None, None)
 
 
 @lru_cache(maxsize=4096)
@@ -133,8 +133,8 @@ def identity(shape: tuple[int, ...], operands: int = 1) -> Rule:
     return Rule(factors, (dims,) * operands, (dims,))
 
 
-class Infos:
-    """Finds the Info of ops.
+class OpClasses:
+    """Finds the class of ops.
 
     Args:
         conservative: use the rules of conservative propagation.
@@ -144,12 +144,12 @@ class Infos:
     def __init__(self, conservative: bool = False, foreign: bool = False) -> None:
         self.conservative = conservative
         self.foreign = foreign
-        self.all: dict[Any, Info] = {}
+        self.all: dict[Any, OpClass] = {}
         self._given: dict[Rule, Rule] = {}
         self._equal: dict[tuple, tuple] = {}
 
-    def find(self, op: Op) -> Info:
-        """The Info of an op.
+    def find(self, op: Operation) -> OpClass:
+        """The class of an op.
 
         Raises:
             GraphError: a DataFlowEdge op that is on no edge.
@@ -167,7 +167,7 @@ class Infos:
             known = self._equal[key] = self._find(op), attrs, types
         return known[0]
 
-    def _find(self, op: Op) -> Info:
+    def _find(self, op: Operation) -> OpClass:
         if op.operator is data_flow_edge:
             return self._edge(op)
         if op.operator is func_data_flow_edge:
@@ -176,20 +176,20 @@ class Infos:
             return self._barrier(op)
         rule = self._rule(op)
         if rule is None:
-            return NOTHING
+            return NO_CLASS
         key = op.operator.name, id(rule)
-        info = self.all.get(key)
-        if info is None:
+        op_class = self.all.get(key)
+        if op_class is None:
             whole = completed(spread(rule))
-            info = self.all[key] = Info(op.operator, whole, whole, _wide(op))
-        return info
+            op_class = self.all[key] = OpClass(op.operator, whole, whole, _wide(op))
+        return op_class
 
-    def _rule(self, op: Op) -> Rule | None:
+    def _rule(self, op: Operation) -> Rule | None:
         """The rule of an op, which the op itself may carry; what has no operands or no results needs none."""
         if not op.operands or not op.results:
             return None
         if op.origin is not None and op.origin.given_rule is not None:
-            # Infos are told apart by the identity of rules; those that operators make are made once anyway.
+            # Classes are told apart by the identity of rules; those that operators make are made once anyway.
             return self._given.setdefault(op.origin.given_rule, op.origin.given_rule)
         operator = op.operator
         if not operator.has_rule or (operator.foreign and not self.foreign):
@@ -200,35 +200,35 @@ class Infos:
             return op.origin.rule
         return operator.rule(tuple(value.type for value in op.operands), op.attrs)
 
-    def _edge(self, op: Op) -> Info:
+    def _edge(self, op: Operation) -> OpClass:
         parent, edge = of_edge_op(op)
         if edge.crosses:
             shape, count = op.results[0].type.shape, len(sources(op))
             view = _crossing(parent, edge.crosses, parent.at(edge.targets[0]).index)
-            info = self.all[op] = Info(data_flow_edge, None, identity(shape, count), view=view)
-            return info
+            op_class = self.all[op] = OpClass(data_flow_edge, None, identity(shape, count), view=view)
+            return op_class
         return self._plain_edge(op)
 
-    def _plain_edge(self, op: Op) -> Info:
+    def _plain_edge(self, op: Operation) -> OpClass:
         shape, count = op.results[0].type.shape, len(sources(op))
         key = op.operator, shape, count
         if key not in self.all:
-            self.all[key] = Info(op.operator, None, identity(shape, count))
+            self.all[key] = OpClass(op.operator, None, identity(shape, count))
         return self.all[key]
 
-    def _barrier(self, op: Op) -> Info:
+    def _barrier(self, op: Operation) -> OpClass:
         direction = Direction[str(op.attrs["direction"]).upper()]
         key = propagation_barrier, op.results[0].type.shape, direction
         if key not in self.all:
-            self.all[key] = Info(propagation_barrier, None, identity(op.results[0].type.shape), fixed=direction)
+            self.all[key] = OpClass(propagation_barrier, None, identity(op.results[0].type.shape), fixed=direction)
         return self.all[key]
 
 
-def _wide(op: Op) -> tuple[int, ...]:
+def _wide(op: Operation) -> tuple[int, ...]:
     return tuple(i for i, value in enumerate(op.operands) if value.type.shape or value.type.dtype is TOKEN)
 
 
-def _crossing(parent: Op, crosses: str, index: int) -> View:
+def _crossing(parent: Operation, crosses: str, index: int) -> View:
     """The views of an edge into or out of a body that is local along manual axes."""
     axes = parent.attrs["manual_axes"]
     name = "in_shardings" if crosses == INTO else "out_shardings"

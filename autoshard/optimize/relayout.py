@@ -15,9 +15,9 @@ from autoshard.core.strategy import Strategy
 from autoshard.cost.instructions import Costs, Setting
 from autoshard.ir.graph import Node
 from autoshard.layout.layout import Layout
-from autoshard.optimize.block import Accepted, InstructionBlock, Namer, Replacement, dying, swept
 from autoshard.optimize.chains import as_step, brought, gains
-from autoshard.optimize.moved import ends_terms, movable, placed, with_operand, with_result
+from autoshard.optimize.relayout_strategies import movable, reduces, with_operand, with_result, with_strategy
+from autoshard.optimize.rewrite import Accepted, InstructionBlock, Namer, Replacement, dying, swept
 from autoshard.partition.program import Collective, Compute, Instruction, Program, Register
 from autoshard.util.errors import RedistributeError
 
@@ -28,7 +28,7 @@ LONGEST = 6
 """How many operators a step passes at once."""
 
 
-class Pending(NamedTuple):
+class PendingRelayout(NamedTuple):
     """A way half gone: what is taken out, what is put before which positions."""
 
     removed: tuple[int, ...]
@@ -41,11 +41,11 @@ def move(program: Program, setting: Setting) -> Program:
 
     def sweep(block: InstructionBlock) -> Sequence[Replacement]:
         accepted = Accepted(block)
-        for place, one in enumerate(block.instructions):
+        for position, one in enumerate(block.instructions):
             step = as_step(one)
-            if block.manual or step is None or not step.step.communicates or not accepted.free((place,)):
+            if block.manual or step is None or not step.step.communicates or not accepted.free((position,)):
                 continue
-            ways = (*_later(block, place, step, namer, setting), *_earlier(block, place, step, namer, setting))
+            ways = (*_later(block, position, step, namer, setting), *_earlier(block, position, step, namer, setting))
             change = _best(block, ways, setting.costs)
             if change is not None and setting.ok(change.site):
                 accepted.add(change)
@@ -69,11 +69,11 @@ def _best(block: InstructionBlock, ways: Iterable[Replacement], costs: Costs) ->
 
 
 def _later(
-    block: InstructionBlock, place: int, step: Collective, namer: Namer, setting: Setting
+    block: InstructionBlock, position: int, step: Collective, namer: Namer, setting: Setting
 ) -> Iterator[Replacement]:
     """The step, or what is left of it, after one, two, ... of the operators behind it."""
     front, now = step.result, step.operand
-    way = Pending((place,), {})
+    way = PendingRelayout((position,), {})
     for _ in range(LONGEST):
         users = block.users(front)
         one = movable(block.instructions[users[0]]) if len(users) == 1 and users[0] < block.end else None
@@ -88,8 +88,8 @@ def _later(
         except RedistributeError:
             return
         result = Register(namer(one.results[0].name), one.results[0].whole, strategy.result_layouts[0])
-        run = placed(one, strategy, operands, result)
-        way = Pending((*way.removed, users[0]), {**way.inserted, users[0]: (*steps, run)})
+        run = with_strategy(one, strategy, operands, result)
+        way = PendingRelayout((*way.removed, users[0]), {**way.inserted, users[0]: (*steps, run)})
         front, now = one.results[0], result
         if (change := _ended(block, way, front, now, step.result.name, namer)) is not None:
             yield change
@@ -101,7 +101,7 @@ def _keeps_precision(one: Compute, strategy: Strategy, now: Register, front: Reg
     In a narrow one also no terms come to be, and with those that are nothing is computed: each rank would round.
     """
     made = one.results[0].whole.dtype
-    carries = ends_terms(now.layout, front.layout)
+    carries = reduces(now.layout, front.layout)
     if carries and made != front.whole.dtype:
         return False
     if not made.is_float or made.itemsize >= 4:
@@ -142,7 +142,7 @@ def _holding(block: InstructionBlock, register: Register) -> list[Register]:
 
 
 def _ended(
-    block: InstructionBlock, way: Pending, front: Register, now: Register, site: str, namer: Namer
+    block: InstructionBlock, way: PendingRelayout, front: Register, now: Register, site: str, namer: Namer
 ) -> Replacement | None:
     """The way with what `front` is read for made from `now`: at once what steps make of it, if only steps read it."""
     users = block.users(front)
@@ -169,11 +169,11 @@ def _node_of(block: InstructionBlock, register: Register) -> Node | None:
 
 
 def _earlier(
-    block: InstructionBlock, place: int, step: Collective, namer: Namer, setting: Setting
+    block: InstructionBlock, position: int, step: Collective, namer: Namer, setting: Setting
 ) -> Iterator[Replacement]:
     """The step before one, two, ... of the operators that make its operand."""
     source, target = step.operand, step.result
-    way, reader = Pending((place,), {}), place
+    way, reader = PendingRelayout((position,), {}), position
     while len(way.removed) <= LONGEST:
         at = block.makers.get(source)
         one = None if at is None else movable(block.instructions[at])
@@ -188,7 +188,7 @@ def _earlier(
             steps, operands = _operands(block, one, strategy, {}, namer)
         except RedistributeError:
             return
-        run = placed(one, strategy, operands, target)
+        run = with_strategy(one, strategy, operands, target)
         removed = (*way.removed, at)
         inserted = {**way.inserted, at: (*steps, run)}
         every = [new for some in inserted.values() for new in some]
@@ -201,13 +201,13 @@ def _earlier(
         if len(moved) != 1:
             return
         ((source, target),) = moved
-        way = Pending(removed, {**way.inserted, at: (*_without(steps, target), run)})
+        way = PendingRelayout(removed, {**way.inserted, at: (*_without(steps, target), run)})
         reader = at
 
 
 def _adds_in_kind(one: Compute, old: Layout, new: Layout) -> bool:
     """Whether terms that end now before the operator are added up in the type that they were added up in after it."""
-    if not ends_terms(old, new):
+    if not reduces(old, new):
         return True
     return all(
         register.whole.dtype == one.results[0].whole.dtype for register in one.operands if register.layout.partial

@@ -10,7 +10,7 @@ from autoshard.layout.mesh import Grouping, Groups
 
 
 @dataclass(frozen=True)
-class TogetherStep:
+class ManualStep:
     """A collective of `kind` over `groups` of ranks, each of which brings `local` elements that lie as `before`.
 
     A kind of "rank" moves nothing: each rank says its own number. Elements are counted in the type of the first

@@ -11,7 +11,7 @@ from autoshard.layout.sharding import Sharding
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class ShardingAnnotations:
     """What is asked of inputs and results of nodes (`values`) and of what functions return (`outputs`).
 
     `outputs` maps a graph's name to a sharding (or None) per output. Constraints, groups and manual computations are

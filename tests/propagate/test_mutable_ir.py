@@ -12,28 +12,28 @@ from hypothesis import strategies as st
 from autoshard.core.tensortype import TensorType
 from autoshard.ops.control import data_flow_edge, named_computation, sharding_group
 from autoshard.ops.registry import lookup
+from autoshard.propagate.mutable_ir import Block, MutableModule, Operation, find, is_rare
 from autoshard.propagate.passes.edit import inside_out, named
-from autoshard.propagate.work import Block, Op, Work, find, is_rare
 from autoshard.util.gc_paused import gc_paused
 
 _TYPE = TensorType.of((6, 4))
 _KINDS = ("Neg", "ShardingGroup", "NamedComputation")
 
 
-def _op(name: str) -> Op:
+def _op(name: str) -> Operation:
     if name == "NamedComputation":
-        op = Op(lookup(name), (), (), {"name": "f"})
+        op = Operation(lookup(name), (), (), {"name": "f"})
         op.add_block((_TYPE,))
         return op
-    return Op(lookup(name), (), (), {})
+    return Operation(lookup(name), (), (), {})
 
 
-def _blocks(work: Work) -> list[Block]:
-    return [block for op in work.module.walk() for block in op.blocks]
+def _blocks(module: MutableModule) -> list[Block]:
+    return [block for op in module.op.walk() for block in op.blocks]
 
 
-def _edit(rng: random.Random, work: Work) -> None:
-    block = rng.choice(_blocks(work))
+def _edit(rng: random.Random, module: MutableModule) -> None:
+    block = rng.choice(_blocks(module))
     ops = list(block)
     if ops and rng.random() < 0.3:
         rng.choice(ops).erase()
@@ -47,27 +47,27 @@ def _edit(rng: random.Random, work: Work) -> None:
 
 @given(st.randoms(use_true_random=False))
 def test_find_sees_what_a_full_walk_sees(rng: random.Random):
-    work = Work({})
+    module = MutableModule({})
     for _ in range(40):
-        _edit(rng, work)
-    rare = [op for op in inside_out(work.module) if op.operator in (sharding_group, named_computation)]
-    assert find(work.module, lambda operator: operator in (sharding_group, named_computation)) == rare
-    assert named(work.module, "ShardingGroup") == [op for op in rare if op.operator is sharding_group]
-    for block in _blocks(work):
-        places = [op.place for op in block]
+        _edit(rng, module)
+    rare = [op for op in inside_out(module.op) if op.operator in (sharding_group, named_computation)]
+    assert find(module.op, lambda operator: operator in (sharding_group, named_computation)) == rare
+    assert named(module.op, "ShardingGroup") == [op for op in rare if op.operator is sharding_group]
+    for block in _blocks(module):
+        places = [op.order for op in block]
         assert places == sorted(set(places))
 
 
 @pytest.mark.parametrize("at", ["first", "last"])
 def test_there_is_always_a_place_between_two_ops(at: str):
-    block = Work({}).module.blocks[0]
+    block = MutableModule({}).op.blocks[0]
     first, last = block.append(_op("Neg")), block.append(_op("Neg"))
     made = [first, last]
     for _ in range(200):
         op = block.insert(_op("Neg"), made[1] if at == "first" else last)
         made.insert(1 if at == "first" else len(made) - 1, op)
     assert list(block) == made
-    places = [op.place for op in block]
+    places = [op.order for op in block]
     assert places == sorted(set(places))
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.rule import Rule
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.axes import axis_index, letters, sized, unsplit_words, whole_numbers, words
-from autoshard.ops.laid import Laid, box
+from autoshard.ops.index_map import BoxMap, box
 from autoshard.ops.options import Storage
 from autoshard.ops.registry import operator
 from autoshard.ops.source import zeros_like
@@ -43,12 +43,14 @@ def _joined_rule(shape: Sequence[int], axis: int, parts: Sequence[int], operands
     return sized(f"{', '.join([dims] * operands)} -> {', '.join([dims] * results)}", names, sizes)
 
 
-def joined_windows(place: Place, axis: int) -> tuple[tuple[OperandWindow, ...], tuple[Varying, ...], int]:
+def joined_windows(
+    placement: OperatorPlacement, axis: int
+) -> tuple[tuple[OperandWindow, ...], tuple[Varying, ...], int]:
     """What a block of tensors joined along `axis` needs of each, where these begin in it, and its size."""
-    layout, block = place.result_layouts[0], place.local_result()[axis]
+    layout, block = placement.result_layouts[0], placement.local_result()[axis]
     parts, before, windows, places = layout.parts[axis], 0, [], []
     starts = block_starts(block, parts)
-    for i, of in enumerate(place.operands):
+    for i, of in enumerate(placement.operands):
         size = of.shape[axis]
         first = np.maximum(0, starts - before)
         counts = np.maximum(0, np.minimum(size, starts + block - before) - first)
@@ -70,14 +72,14 @@ def placed(xs: Sequence[np.ndarray], axis: int, places: Sequence[int], size: int
     return out
 
 
-def joined_boxes(shapes: Sequence[Sequence[int]], axis: int) -> Laid:
+def joined_boxes(shapes: Sequence[Sequence[int]], axis: int) -> BoxMap:
     """Tensors one behind the other along `axis`."""
     boxes, before = [], 0
     for i, shape in enumerate(shapes):
         nowhere = [0] * len(shape)
         boxes.append(box(i, nowhere, [*nowhere[:axis], before, *nowhere[axis + 1 :]], shape))
         before += shape[axis]
-    return Laid(tuple(one for one in boxes if all(one.count)))
+    return BoxMap(tuple(one for one in boxes if all(one.count)))
 
 
 def _as_tuple(results: Any) -> tuple:
@@ -126,15 +128,15 @@ def concat(*xs, axis=0, places=(), size=0):
     return placed(xs, axis % xs[0].ndim, places, size) if places else np.concatenate(xs, axis)
 
 
-@concat.lays
+@concat.maps_indices
 def _(*shapes, axis, **_):
     return joined_boxes(shapes, axis_index(axis, len(shapes[0]), "Concat"))
 
 
 @concat.exchange
-def _(attrs, place):
-    axis = axis_index(attrs["axis"], place.operands[0].rank, "Concat")
-    windows, places, size = joined_windows(place, axis)
+def _(attrs, placement):
+    axis = axis_index(attrs["axis"], placement.operands[0].rank, "Concat")
+    windows, places, size = joined_windows(placement, axis)
     return Exchange(windows, {"places": places, "size": size})
 
 
@@ -183,11 +185,11 @@ def split(x, *, sizes=None, axis=0, output_num=1):
 
 
 @split.exchange
-def _(attrs, place):
-    axis = axis_index(attrs["axis"], place.operands[0].rank, "Split")
-    layout, before, runs = place.operand_layouts[0], 0, []
-    for i, of in enumerate(place.results):
-        runs.append(picked(before, 1, of.shape[axis], place.local_result(i)[axis], layout.parts[axis]))
+def _(attrs, placement):
+    axis = axis_index(attrs["axis"], placement.operands[0].rank, "Split")
+    layout, before, runs = placement.operand_layouts[0], 0, []
+    for i, of in enumerate(placement.results):
+        runs.append(picked(before, 1, of.shape[axis], placement.local_result(i)[axis], layout.parts[axis]))
         before += of.shape[axis]
     return Exchange(
         (OperandWindow(0, axis, layout.dims[axis], tuple(runs)),), {"sizes": tuple(run.width for run in runs)}

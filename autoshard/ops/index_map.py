@@ -1,7 +1,7 @@
-"""What an operator that only moves elements does with them: boxes of its operands, each at its place in the result.
+"""Box maps of data movements: the boxes of its operands of which an operator makes its result, and where each goes.
 
-`Operator.laid` tells it, and `composed` follows a box through another operator of the kind. Boxes lie without gaps:
-strides, reversals and elements put between others are not told here.
+`Operator.index_map` gives it, and `composed` follows a box through another operator of the kind. Boxes have no gaps:
+strides, reversals and elements put between others have no box map.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Laid:
+class BoxMap:
     """The boxes of a result, none over another; what they leave free holds the scalar operand `fill` (None: nothing is
     left)."""
 
@@ -42,7 +42,7 @@ def box(of: Any, source: Sequence[int], target: Sequence[int], count: Sequence[i
     return Box(of, tuple(source), tuple(target), tuple(count))
 
 
-def cut(outer: Box, inner: Laid) -> Iterator[Box]:
+def cut(outer: Box, inner: BoxMap) -> Iterator[Box]:
     """The boxes of `inner` that `outer` takes of its operand, which they make, where it lays them."""
     for one in inner.boxes:
         dims = zip(outer.source, outer.count, one.target, one.count, strict=True)
@@ -70,7 +70,7 @@ def elements(boxes: Sequence[Box]) -> int:
     return total
 
 
-def renamed(laid: Laid, operands: Sequence[Any]) -> Laid:
+def renamed(laid: BoxMap, operands: Sequence[Any]) -> BoxMap:
     """With the operands themselves in place of their numbers."""
     boxes = tuple(replace(one, of=operands[one.of]) for one in laid.boxes)
-    return Laid(boxes, None if laid.fill is None else operands[laid.fill])
+    return BoxMap(boxes, None if laid.fill is None else operands[laid.fill])

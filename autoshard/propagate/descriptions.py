@@ -14,6 +14,7 @@ from autoshard.propagate import causes, conflicts
 from autoshard.propagate.causes import AxisCause
 from autoshard.propagate.conflicts import AxisConflict
 from autoshard.propagate.levels import Level
+from autoshard.propagate.mutable_ir import Block, MutableValue, Operation
 from autoshard.propagate.record import (
     ARGUMENT,
     BARRIER,
@@ -23,22 +24,21 @@ from autoshard.propagate.record import (
     MANUAL_OUT,
     OUTPUT,
     RESULT,
+    Holder,
     Output,
-    Place,
     PropagationRecord,
     Request,
 )
 from autoshard.propagate.step import Direction
-from autoshard.propagate.work import Block, Op, Val
 from autoshard.util.source import Source
 
 
 @dataclass(eq=False)
-class Words:
+class Descriptions:
     """Tells about one propagation.
 
     Args:
-        record: what the working copy looked like.
+        record: what the mutable module looked like.
         main: the name of the function that values are named without.
         sources: source lines of arguments and, by position, of main's outputs.
         outputs: what the program calls the outputs of main, '' where it does not say.
@@ -51,19 +51,19 @@ class Words:
 
     # -- names
 
-    def place(self, place: Place) -> str:
+    def holder(self, location: Holder) -> str:
         """The name of a value, inside a function with that in front: `%3`, `f/%3`; or `output 0`."""
-        if isinstance(place, Output):
-            return self.output(place)
-        if place.origin is not None:
-            function = function_of(place)
-            return f"{function}/{place.origin.name}" if function not in ("", self.main) else place.origin.name
-        flow = self.record.flows.get(place)
+        if isinstance(location, Output):
+            return self.output(location)
+        if location.origin is not None:
+            function = function_of(location)
+            return f"{function}/{location.origin.name}" if function not in ("", self.main) else location.origin.name
+        flow = self.record.flows.get(location)
         if flow is not None:
-            return self.place(flow.owner)
-        op = place.defining
+            return self.holder(flow.owner)
+        op = location.defining
         if op is not None and op.operands:
-            return f"the {_MADE.get(op.name, op.name)} {self.place(op.operands[0])}"
+            return f"the {_MADE.get(op.name, op.name)} {self.holder(op.operands[0])}"
         return op.name if op is not None else "an argument"
 
     def output(self, output: Output) -> str:
@@ -73,19 +73,19 @@ class Words:
         told = self.outputs[output.index] if output.index < len(self.outputs) else ""
         return f"output {output.index}" + (f" ({told})" if told else "")
 
-    def operator(self, op: Op) -> str:
+    def operator(self, op: Operation) -> str:
         """An operator with the name that the user gave it, else that of its result: `MatMul dense1.matmul`."""
         if op.name == "DataFlowEdge" and op.results and op.results[0] in self.record.flows:
             return self.operator(self.record.flows[op.results[0]].op)
         name = op.origin.name if op.origin is not None else ""
-        label = name or (self.place(op.results[0]) if op.results and op.origin is not None else "")
+        label = name or (self.holder(op.results[0]) if op.results and op.origin is not None else "")
         return f"{operator_name(op)} {label}".strip()
 
     def source(self, cause: AxisCause) -> str:
         """The source line of a cause, '' if it is not known."""
         if cause.asked is not None:
             return self.asked_at(cause.asked)
-        return self.line(cause.event.op) if cause.event is not None else _line(_maker(cause.place))
+        return self.line(cause.event.op) if cause.event is not None else _line(_maker(cause.holder))
 
     def asked_at(self, request: Request) -> str:
         """The source line where something was asked."""
@@ -96,7 +96,7 @@ class Words:
             return str(self.sources.get(at.index, "")) if at.function.attrs["name"] == self.main else ""
         return str(self.sources.get(at.origin, "")) if at.origin is not None else ""
 
-    def line(self, op: Op) -> str:
+    def line(self, op: Operation) -> str:
         if op.name == "DataFlowEdge" and op.results and op.results[0] in self.record.flows:
             return _line(self.record.flows[op.results[0]].op)
         return _line(op)
@@ -105,7 +105,7 @@ class Words:
 
     def request(self, request: Request) -> str:
         """What somebody asked, without what was asked: `asked of argument %arg0`."""
-        at = self.place(request.at)
+        at = self.holder(request.at)
         if request.what == ARGUMENT:
             return f"asked of argument {at}"
         if request.what == OUTPUT:
@@ -126,17 +126,17 @@ class Words:
         request = cause.asked
         assert request is not None
         spec = request.sharding.dims[cause.dim]
-        taken = "" if self.place(request.at) == self.place(cause.place) else ", which this value takes over"
+        taken = "" if self.holder(request.at) == self.holder(cause.holder) else ", which this value takes over"
         return f"{self.request(request)}: {dim_text(spec, request.sharding)}{taken}"
 
-    def dim(self, place: Place, dim: int | None) -> str:
-        return self.place(place) if dim is None else f"{self.place(place)} dim {dim}"
+    def dim(self, location: Holder, dim: int | None) -> str:
+        return self.holder(location) if dim is None else f"{self.holder(location)} dim {dim}"
 
     def step(self, cause: AxisCause) -> str:
         assert cause.event is not None and cause.tensors is not None
-        return f"{_way(cause)} through {self.operator(cause.event.op)}{self.spots(cause)}"
+        return f"{_way(cause)} through {self.operator(cause.event.op)}{self.positions(cause)}"
 
-    def spots(self, cause: AxisCause) -> str:
+    def positions(self, cause: AxisCause) -> str:
         """Where the two values stand in the operator, where its operands and results differ."""
         assert cause.event is not None and cause.tensors is not None
         rule = causes.rule_of(cause.event.step)
@@ -154,27 +154,27 @@ class Words:
         assert cause.event is not None and cause.tensors is not None
         flow = self.record.flows[cause.event.op.results[0]]
         into = flow.edge.targets[0].kind == ARG
-        back = cause.tensors[0] >= len(cause.event.op.held or ()) - 1
+        back = cause.tensors[0] >= len(cause.event.op.holders or ()) - 1
         told = _FLOWS.get(flow.op.name)
         if told is None:
             told = "into the body of {}" if into else "out of the body of {}"
         told = told.format(self.called(flow.op))
         return f"backward: it goes {told}" if back else f"forward {told}"
 
-    def called(self, op: Op) -> str:
+    def called(self, op: Operation) -> str:
         if op.name == "NamedComputation":
-            return f"the function {op.attrs['name']}, called at {self.place(op.results[0])}"
+            return f"the function {op.attrs['name']}, called at {self.holder(op.results[0])}"
         return self.operator(op)
 
     def returned(self, cause: AxisCause) -> str:
-        place, origin = cause.place, cause.origin
-        if isinstance(place, Output):
-            return f"which is returned as {self.output(place)}"
-        return f"as which {self.place(place)} is returned" if origin is not None else ""
+        location, origin = cause.holder, cause.origin
+        if isinstance(location, Output):
+            return f"which is returned as {self.output(location)}"
+        return f"as which {self.holder(location)} is returned" if origin is not None else ""
 
     def group(self, cause: AxisCause) -> str:
         number = next(
-            (n for value, (n, _) in self.record.groups.items() if self.record.place_of(value) is cause.place), ""
+            (n for value, (n, _) in self.record.groups.items() if self.record.holder_of(value) is cause.holder), ""
         )
         return f"as both are in sharding group {number}".rstrip()
 
@@ -188,18 +188,18 @@ class Words:
 
     def conflict(self, conflict: AxisConflict, sharding: Sharding) -> str:
         """A conflict as a sentence: who wanted what, what was in the way, and how it ended."""
-        told = f"{axes_text(conflict.wanted.axes, sharding)} of {self.dim(conflict.wanted.place, conflict.wanted.dim)}"
+        told = f"{axes_text(conflict.wanted.axes, sharding)} of {self.dim(conflict.wanted.holder, conflict.wanted.dim)}"
         return f"{told} did not spread to {self.target(conflict)}: {self.why(conflict, sharding)}"
 
     def target(self, conflict: AxisConflict) -> str:
         into = conflict.into
-        return self.dim(into.place, into.dim) if into.dim is not None else "the other values"
+        return self.dim(into.holder, into.dim) if into.dim is not None else "the other values"
 
     def why(self, conflict: AxisConflict, sharding: Sharding) -> str:
         against = conflict.against
-        where = self.dim(against.place, against.dim)
+        where = self.dim(against.holder, against.dim)
         axes = axes_text(against.axes, sharding)
-        return _WHY[conflict.why].format(where=where, axes=axes, value=self.place(against.place))
+        return _WHY[conflict.why].format(where=where, axes=axes, value=self.holder(against.holder))
 
 
 def _way(cause: AxisCause) -> str:
@@ -212,12 +212,12 @@ def _way(cause: AxisCause) -> str:
 
 
 _HOW = {
-    causes.STEP: Words.step,
-    causes.FLOW: Words.flow,
-    causes.RETURNED: Words.returned,
-    causes.GROUP: Words.group,
-    causes.CALL: Words.call,
-    causes.RESHARD: Words.reshard,
+    causes.STEP: Descriptions.step,
+    causes.FLOW: Descriptions.flow,
+    causes.RETURNED: Descriptions.returned,
+    causes.GROUP: Descriptions.group,
+    causes.CALL: Descriptions.call,
+    causes.RESHARD: Descriptions.reshard,
 }
 _BY = {
     CONSTRAINT: "by the sharding constraint",
@@ -261,16 +261,16 @@ def dim_text(spec: DimSharding, sharding: Sharding) -> str:
     return f"{{{', '.join(axes)}}}" + (f"p{spec.priority}" if spec.priority is not None else "")
 
 
-def operator_name(op: Op) -> str:
+def operator_name(op: Operation) -> str:
     """The operator's name; of what autoshard does not know, the operation's, or that of the function called."""
     if op.name == "Opaque":
         return str(op.attrs["name"])
     return f"custom call {op.attrs['target']}" if op.name.endswith("CustomCall") else op.name
 
 
-def function_of(place: Val) -> str:
+def function_of(location: MutableValue) -> str:
     """The function that a value is in; '' if its operation is gone."""
-    block = place.owner if isinstance(place.owner, Block) else place.owner.parent
+    block = location.owner if isinstance(location.owner, Block) else location.owner.parent
     while block is not None:
         op = block.owner
         if op.name in ("Function", "NamedComputation"):
@@ -283,13 +283,13 @@ def function_of(place: Val) -> str:
 _MADE = {"ShardingConstraint": "constraint on", "Reshard": "moved"}
 
 
-def _line(op: Op | None) -> str:
+def _line(op: Operation | None) -> str:
     source = op.origin.source if op is not None and op.origin is not None else None
     return str(source or "")
 
 
-def _maker(place: Place) -> Op | None:
-    return None if isinstance(place, Output) else place.defining
+def _maker(location: Holder) -> Operation | None:
+    return None if isinstance(location, Output) else location.defining
 
 
 _SPREADS = {
@@ -302,7 +302,7 @@ _SPREADS = {
 _ONLY = {Direction.FORWARD: " forward", Direction.BACKWARD: " backward", Direction.BOTH: ""}
 
 
-def level_words(level: Level) -> str:
+def level_description(level: Level) -> str:
     """Which operators may spread shardings at a level of operator priority."""
     told = [f"{_SPREADS[spread]}{_ONLY[way]}" for spread, way in level.spreads.items() if way]
     told += [f"{name}{_ONLY[way]}" for name, way in level.operators.items() if way]

@@ -1,7 +1,7 @@
-"""The best elements along a split dim: each rank offers those of its block, and picks among what all ranks offer.
+"""Distributed top-k: each rank finds the best elements of its block of a split dim, and merges those of all ranks.
 
-An offer is elements and their places in the whole dim; the places of padding are -1. Only offers are gathered: one
-element of a block for the position of an extreme, k for the k largest.
+What a rank finds is elements and their positions in the whole dim; the positions of padding are -1. Only these are
+gathered: one element of a block for the position of an extreme, k for the k largest.
 """
 
 from __future__ import annotations
@@ -13,35 +13,37 @@ from typing import Any
 import numpy as np
 
 from autoshard.core.tensortype import DType
-from autoshard.ops.attributes import Place
+from autoshard.ops.attributes import OperatorPlacement
 from autoshard.ops.registry import Operator, lookup, operator
 from autoshard.ops.windows import Exchange, Totals
 
 Shape = tuple[int, ...]
 
 
-def best_exchange(op: Operator, attrs: Mapping[str, Any], place: Place, dim: int, count: int) -> Exchange:
+def top_k_exchange(
+    op: Operator, attrs: Mapping[str, Any], placement: OperatorPlacement, dim: int, count: int
+) -> Exchange:
     """The exchange of an operator that finds elements along `dim` of its operand and the least places of equal ones.
 
     `op.run(x, **attrs)` gives places last. `count` is how many elements it finds of a block that has as many.
     """
-    block, size = place.local_operand(0)[dim], place.operands[0].shape[dim]
+    block, size = placement.local_operand(0)[dim], placement.operands[0].shape[dim]
     held = min(count, block)
-    parts = math.prod(ref.size for ref in place.operand_layouts[0].dims[dim])
+    parts = math.prod(ref.size for ref in placement.operand_layouts[0].dims[dim])
     real = tuple(min(max(size - part * block, 0), held) for part in range(parts))
     offered = {
         "op": op.name,
         "attrs": tuple((name, value) for name, value in attrs.items() if name in op.attributes),
         "dim": dim,
         "count": held,
-        "valid": place.operand_valid(0, dim),
-        "first": place.operand_offset(0, dim),
+        "valid": placement.operand_valid(0, dim),
+        "first": placement.operand_offset(0, dim),
     }
     picked = {"op": op.name, "attrs": offered["attrs"], "dim": dim, "real": real}
-    return Exchange((), picked, Totals((0,), dim, offer, offered, pick))
+    return Exchange((), picked, Totals((0,), dim, local_top_k, offered, merge_top_k))
 
 
-def _placed(op: str, attrs: tuple, x: np.ndarray, dim: int) -> np.ndarray:
+def _positions(op: str, attrs: tuple, x: np.ndarray, dim: int) -> np.ndarray:
     """Where the best elements of x stand, with `dim` in place of what the operator leaves of it."""
     keeping = {"keep_dims": True} if "keep_dims" in dict(attrs) else {}
     results = lookup(op).run(x, **{**dict(attrs), **keeping})
@@ -53,12 +55,12 @@ def _limited(attrs: tuple, size: int) -> tuple:
     return tuple((name, min(value, size) if name == "k" else value) for name, value in attrs)
 
 
-def _offered(x: Shape, *, dim: int, count: int, **_: object) -> tuple[Shape, ...]:
+def _local_shape(x: Shape, *, dim: int, count: int, **_: object) -> tuple[Shape, ...]:
     return ((*x[:dim], count, *x[dim + 1 :]),) * 2
 
 
-@operator("Offer", rule=None, shape=_offered, dtype=lambda x, **_: (x, "i32"))
-def offer(x, *, op, attrs, dim, count, valid, first):
+@operator("LocalTopK", rule=None, shape=_local_shape, dtype=lambda x, **_: (x, "i32"))
+def local_top_k(x, *, op, attrs, dim, count, valid, first):
     """The `count` best elements along `dim` by operator `op`, and their places in the whole dim, best first.
 
     Only the first `valid` elements are real; the block begins at place `first`.
@@ -67,13 +69,13 @@ def offer(x, *, op, attrs, dim, count, valid, first):
     places = np.full(values.shape, -1, np.int32)
     if valid and x.size:
         real = x[(slice(None),) * dim + (slice(0, valid),)]
-        found = _placed(op, _limited(attrs, valid), real, dim)
+        found = _positions(op, _limited(attrs, valid), real, dim)
         at = (slice(None),) * dim + (slice(0, found.shape[dim]),)
         values[at], places[at] = np.take_along_axis(real, found, dim), found + first
     return values, places
 
 
-def _picked_shape(
+def _merged_shape(
     x: Shape, values: Shape, places: Shape, *, op: str, attrs: tuple, dim: int, **_: object
 ) -> tuple[Shape, ...]:
     given = dict(attrs)
@@ -82,24 +84,24 @@ def _picked_shape(
     return ((*x[:dim], *((1,) if given["keep_dims"] else ()), *x[dim + 1 :]),)
 
 
-def _picked_type(x: DType, values: DType, places: DType, *, attrs: tuple, **_: object) -> Any:
+def _merged_type(x: DType, values: DType, places: DType, *, attrs: tuple, **_: object) -> Any:
     return (x, places) if "k" in dict(attrs) else places
 
 
-@operator("Pick", rule=None, shape=_picked_shape, dtype=_picked_type)
-def pick(x, values, places, *, op, attrs, dim, real):
+@operator("MergeTopK", rule=None, shape=_merged_shape, dtype=_merged_type)
+def merge_top_k(x, values, places, *, op, attrs, dim, real):
     """What operator `op` finds along `dim`, from the offers of all blocks in order, of which `real[i]` are no padding.
 
     Each block offers as many.
     """
     if not values.size:
-        shapes = _picked_shape(x.shape, values.shape, places.shape, op=op, attrs=attrs, dim=dim)
+        shapes = _merged_shape(x.shape, values.shape, places.shape, op=op, attrs=attrs, dim=dim)
         return tuple(np.zeros(shape, values.dtype) for shape in shapes)
     held = values.shape[dim] // len(real)
     if any(count < held for count in real):
         kept = [i < count for count in real for i in range(held)]
         values, places = (np.compress(kept, one, dim) for one in (values, places))
-    found = _placed(op, attrs, values, dim)
+    found = _positions(op, attrs, values, dim)
     where = np.take_along_axis(places, found, dim)
     if "k" in dict(attrs):
         return np.take_along_axis(values, found, dim), where

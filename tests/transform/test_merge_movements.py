@@ -1,4 +1,4 @@
-"""merge_moves keeps what a graph computes, and makes one operator of rolls, of shifts and of slices of joins."""
+"""merge_movements keeps what a graph computes, and makes one operator of rolls, of shifts and of slices of joins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autoshard.ir.verify import verify
 from autoshard.ops.registry import lookup
 from autoshard.trace import evaluate, trace
 from autoshard.transform.inline import inline
-from autoshard.transform.moves import merge_moves
+from autoshard.transform.merge_movements import merge_movements
 from autoshard.transform.simplify import prune
 
 pytestmark = pytest.mark.jax
@@ -28,7 +28,7 @@ def merged(fn, *arrays) -> tuple[Graph, list[str]]:
     """The merged graph of a JAX function, which computes the same, and its operators besides constants."""
     lowered = jax.jit(fn, keep_unused=True).lower(*arrays)
     graph = prune(inline(from_stablehlo(lowered.as_text()).graph))
-    small = merge_moves(graph)
+    small = merge_movements(graph)
     verify(small)
     for got, want in zip(evaluate(small, arrays), evaluate(graph, arrays), strict=True):
         np.testing.assert_array_equal(got, want)
@@ -87,10 +87,10 @@ def test_what_is_no_such_thing_stays() -> None:
 def test_annotated_nodes_and_asked_values_stay() -> None:
     first = ops.StridedSlice().shard(((1, 2),))
     traced = trace(lambda x: ops.concat(first(x, (3,), (7,), (1,)), ops.strided_slice(x, begin=(0,), end=(3,))), X)
-    assert [node.op.name for node in merge_moves(traced.graph).nodes] == ["Roll"]
+    assert [node.op.name for node in merge_movements(traced.graph).nodes] == ["Roll"]
     (annotated,) = traced.annotations
-    assert annotated in merge_moves(traced.graph, traced.annotations).nodes
-    assert merge_moves(traced.graph, asked=annotated.results) is traced.graph
+    assert annotated in merge_movements(traced.graph, traced.annotations).nodes
+    assert merge_movements(traced.graph, asked=annotated.results) is traced.graph
 
 
 def _moved(builder: Builder, values: list[Value], draw) -> Value:
@@ -142,7 +142,7 @@ def test_random_moves_compute_the_same(data) -> None:
             break
     graph = prune(builder.build([values[-1], *([values[-2]] if data.draw(st.booleans()) else [])]))
     arrays = [np.arange(1, 21, dtype=np.float32).reshape(5, 4), -np.arange(1, 21, dtype=np.float32).reshape(5, 4)]
-    small = merge_moves(graph)
+    small = merge_movements(graph)
     verify(small)
     assert len(small.nodes) <= len(graph.nodes)
     for got, want in zip(evaluate(small, arrays), evaluate(graph, arrays), strict=True):

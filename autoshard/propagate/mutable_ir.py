@@ -1,4 +1,4 @@
-"""The working copy of a graph that propagation edits: ops in linked lists, values that know their uses.
+"""The mutable module of a graph that propagation edits: ops in linked lists, values that know their uses.
 
 A Graph never changes; the passes of propagation insert data-flow edges, copy constants and drop dead code, so they
 work on this copy, in place, and the result is read off it. Order matters to Shardy's answer (which change is chased
@@ -13,33 +13,33 @@ from operator import attrgetter
 from typing import Any
 
 from autoshard.core.tensortype import TOKEN, TensorType
-from autoshard.ir.asked import Asked
+from autoshard.ir.annotations import ShardingAnnotations
 from autoshard.ir.graph import Graph, Node, Region, Value
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.sharding import Sharding
-from autoshard.ops.control import ARG, OPERAND, RESULT, NodeEdges, Sizes, Spot, links
+from autoshard.ops.control import ARG, OPERAND, RESULT, NodeEdges, Sizes, ValueLocation, links
 from autoshard.ops.registry import Operator, lookup
 from autoshard.propagate.views import inside
 from autoshard.util.errors import GraphError
 
-Use = tuple["Op", int]
+Use = tuple["Operation", int]
 # Stands for the blocks of the many ops that have none.
 _NO_BLOCKS: list[Any] = []
 
 
-class Val:
+class MutableValue:
     """One value: the result of an op, or an argument of a block."""
 
     __slots__ = ("type", "owner", "index", "uses", "sharding", "edge", "origin")
 
-    def __init__(self, type_: TensorType, owner: Op | Block, index: int, origin: Value | None = None) -> None:
+    def __init__(self, type_: TensorType, owner: Operation | Block, index: int, origin: Value | None = None) -> None:
         self.type = type_
         self.owner = owner
         self.index = index
         self.uses: dict[Use, None] = {}
         self.sharding: Sharding | None = None
         # The DataFlowEdge op whose owner target this is.
-        self.edge: Op | None = None
+        self.edge: Operation | None = None
         self.origin = origin
 
     @property
@@ -53,11 +53,11 @@ class Val:
         return self.type.dtype is not TOKEN and self.type.is_static
 
     @property
-    def defining(self) -> Op | None:
+    def defining(self) -> Operation | None:
         """The op that it is a result of; None for arguments."""
-        return self.owner if isinstance(self.owner, Op) else None
+        return self.owner if isinstance(self.owner, Operation) else None
 
-    def replace_by(self, other: Val, keep: Iterable[Op] = ()) -> None:
+    def replace_by(self, other: MutableValue, keep: Iterable[Operation] = ()) -> None:
         """Let all uses, except those by the ops in `keep`, use `other`; they are moved in the order of `users`."""
         kept = set(keep)
         for op, index in list(self.users):
@@ -65,7 +65,7 @@ class Val:
                 op.set_operand(index, other)
 
 
-class Op:
+class Operation:
     """One operation. `operator` is a registered Operator; functions and terminators have the ones below."""
 
     __slots__ = (
@@ -77,40 +77,44 @@ class Op:
         "parent",
         "prev",
         "next",
-        "place",
+        "order",
         "number",
         "origin",
-        "info",
-        "held",
+        "op_class",
+        "holders",
         "devices",
     )
 
     def __init__(
-        self, operator: Operator, operands: Iterable[Val], types: Iterable[TensorType], attrs: Mapping[str, Any]
+        self,
+        operator: Operator,
+        operands: Iterable[MutableValue],
+        types: Iterable[TensorType],
+        attrs: Mapping[str, Any],
     ) -> None:
         self.operator = operator
         # Passes change attributes of rare operators only, so others share theirs with the graph.
         self.attrs: dict[str, Any] = dict(attrs) if is_rare(operator) else attrs  # type: ignore[assignment]
-        self.operands: list[Val] = []
+        self.operands: list[MutableValue] = []
         for value in operands:
             self.add_operand(value)
-        self.results: list[Val] = []
+        self.results: list[MutableValue] = []
         for of in types:
-            self.results.append(Val(of, self, len(self.results)))
+            self.results.append(MutableValue(of, self, len(self.results)))
         self.blocks: list[Block] = _NO_BLOCKS
         self.parent: Block | None = None
-        self.prev: Op | None = None
-        self.next: Op | None = None
+        self.prev: Operation | None = None
+        self.next: Operation | None = None
         # Grows along the block.
-        self.place = 0.0
+        self.order = 0.0
         # Its number among the ops that propagation visits.
         self.number = -1
         # The node that this is (a copy of); None for what a pass made. A copy has the node of what it was copied from.
         self.origin: Node | None = None
-        # What propagation finds out once: an Info that equal ops share (its `rule` is the op's), and the values that
+        # What propagation finds out once: a class that equal ops share (its `rule` is the op's), and the values that
         # hold the shardings of the operands and then of the results. None until then.
-        self.info: Any = None
-        self.held: list[Val] | None = None
+        self.op_class: Any = None
+        self.holders: list[MutableValue] | None = None
         # Where an op without results runs, as far as that is asked: a sharding without dims.
         self.devices: Sharding | None = None
 
@@ -122,7 +126,7 @@ class Op:
         return self.operator.name
 
     @property
-    def parent_op(self) -> Op | None:
+    def parent_op(self) -> Operation | None:
         return self.parent.owner if self.parent is not None else None
 
     @property
@@ -130,13 +134,13 @@ class Op:
         """Its data-flow edges."""
         return links(self.operator, Sizes(len(self.operands), len(self.results), len(self.blocks)))
 
-    def at(self, spot: Spot) -> Val:
+    def at(self, location: ValueLocation) -> MutableValue:
         """The value at a place of this op.
 
         Raises:
             GraphError: the op has no such place.
         """
-        kind, index, region = spot
+        kind, index, region = location
         try:
             if kind == OPERAND:
                 return self.operands[index]
@@ -151,11 +155,11 @@ class Op:
                 f"{len(self.blocks)} regions"
             ) from None
 
-    def add_operand(self, value: Val) -> None:
+    def add_operand(self, value: MutableValue) -> None:
         value.uses[self, len(self.operands)] = None
         self.operands.append(value)
 
-    def set_operand(self, index: int, value: Val) -> None:
+    def set_operand(self, index: int, value: MutableValue) -> None:
         """Use `value` instead, as its newest use."""
         del self.operands[index].uses[self, index]
         self.operands[index] = value
@@ -177,7 +181,7 @@ class Op:
         block, before = self.parent, self.next
         if block is not None:
             block.remove(self)
-        self.operator, self.info = operator, None
+        self.operator, self.op_class = operator, None
         if block is not None:
             block.insert(self, before)
 
@@ -193,7 +197,7 @@ class Op:
         if self.parent is not None:
             self.parent.remove(self)
 
-    def walk(self) -> Iterator[Op]:
+    def walk(self) -> Iterator[Operation]:
         """This op and all inside it, before what they hold (pre-order). Ops may be changed behind the walk."""
         yield self
         for block in self.blocks:
@@ -216,14 +220,14 @@ class Block:
 
     __slots__ = ("owner", "args", "first", "last", "rare")
 
-    def __init__(self, owner: Op, types: Iterable[TensorType]) -> None:
+    def __init__(self, owner: Operation, types: Iterable[TensorType]) -> None:
         self.owner = owner
-        self.args = [Val(of, self, i) for i, of in enumerate(types)]
-        self.first: Op | None = None
-        self.last: Op | None = None
-        self.rare: dict[Operator, dict[Op, None]] = {}
+        self.args = [MutableValue(of, self, i) for i, of in enumerate(types)]
+        self.first: Operation | None = None
+        self.last: Operation | None = None
+        self.rare: dict[Operator, dict[Operation, None]] = {}
 
-    def __iter__(self) -> Iterator[Op]:
+    def __iter__(self) -> Iterator[Operation]:
         op = self.first
         while op is not None:
             following = op.next
@@ -231,25 +235,25 @@ class Block:
             op = following
 
     @property
-    def terminator(self) -> Op:
+    def terminator(self) -> Operation:
         assert self.last is not None, "a block ends with a terminator"
         return self.last
 
-    def append(self, op: Op) -> Op:
+    def append(self, op: Operation) -> Operation:
         last = self.last
         op.parent, op.prev, op.next = self, last, None
         if last is None:
             self.first = op
-            op.place = 0.0
+            op.order = 0.0
         else:
             last.next = op
-            op.place = last.place + 1.0
+            op.order = last.order + 1.0
         self.last = op
         if is_rare(op.operator):
             self.rare.setdefault(op.operator, {})[op] = None
         return op
 
-    def insert(self, op: Op, before: Op | None) -> Op:
+    def insert(self, op: Operation, before: Operation | None) -> Operation:
         """Put `op` before another one of this block, or at the end."""
         if before is None:
             return self.append(op)
@@ -260,21 +264,21 @@ class Block:
         else:
             previous.next = op
         before.prev = op
-        self._place(op, previous, before)
+        self._set_order(op, previous, before)
         if is_rare(op.operator):
             self.rare.setdefault(op.operator, {})[op] = None
         return op
 
-    def _place(self, op: Op, previous: Op | None, before: Op) -> None:
+    def _set_order(self, op: Operation, previous: Operation | None, before: Operation) -> None:
         """Give an op a place between two others; where there is none left, all get new ones."""
-        end = before.place
-        start = end - 2.0 if previous is None else previous.place
-        op.place = (start + end) / 2
-        if not start < op.place < end:
+        end = before.order
+        start = end - 2.0 if previous is None else previous.order
+        op.order = (start + end) / 2
+        if not start < op.order < end:
             for i, one in enumerate(self):
-                one.place = float(i)
+                one.order = float(i)
 
-    def remove(self, op: Op) -> None:
+    def remove(self, op: Operation) -> None:
         if is_rare(op.operator):
             del self.rare[op.operator][op]
         if op.prev is None:
@@ -296,23 +300,23 @@ def is_rare(operator: Operator) -> bool:
     return "sharding" in operator.attributes or "in_shardings" in operator.attributes
 
 
-def find(op: Op, wanted: Callable[[Operator], bool]) -> list[Op]:
+def find(op: Operation, wanted: Callable[[Operator], bool]) -> list[Operation]:
     """The ops inside `op`, and `op` itself, whose operator is wanted and rare; inner ones first, as they stand now.
 
     Costs next to nothing where there are none.
     """
-    found: list[Op] = []
+    found: list[Operation] = []
     _find(op, wanted, found)
     return found
 
 
-_by_place = attrgetter("place")
+_by_order = attrgetter("order")
 
 
-def _find(op: Op, wanted: Callable[[Operator], bool], found: list[Op]) -> None:
+def _find(op: Operation, wanted: Callable[[Operator], bool], found: list[Operation]) -> None:
     for block in op.blocks:
         parts = [one for of, ops in block.rare.items() if wanted(of) or _holds_blocks(of) for one in ops]
-        for one in sorted(parts, key=_by_place):
+        for one in sorted(parts, key=_by_order):
             _find(one, wanted, found)
     if wanted(op.operator):
         found.append(op)
@@ -323,7 +327,7 @@ def _holds_blocks(operator: Operator) -> bool:
     return operator.takes_regions or operator in (lookup("Module"), lookup("Function"))
 
 
-class Work:
+class MutableModule:
     """A module being worked on: a Module op whose block holds Function ops, and its meshes by symbol.
 
     A Function has attrs `name`, `public` (bool) and `outputs` (a Sharding or None per output); its one block's
@@ -332,64 +336,68 @@ class Work:
 
     def __init__(self, meshes: Mapping[str, Mesh]) -> None:
         self.meshes = dict(meshes)
-        self.module = Op(lookup("Module"), (), (), {})
-        self.module.add_block(())
+        self.op = Operation(lookup("Module"), (), (), {})
+        self.op.add_block(())
 
     @property
-    def functions(self) -> list[Op]:
-        return list(self.module.blocks[0])
+    def functions(self) -> list[Operation]:
+        return list(self.op.blocks[0])
 
-    def function(self, name: str) -> Op:
-        return next(op for op in self.module.blocks[0] if op.attrs["name"] == name)
+    def function(self, name: str) -> Operation:
+        return next(op for op in self.op.blocks[0] if op.attrs["name"] == name)
 
     @property
-    def main(self) -> Op | None:
+    def main(self) -> Operation | None:
         """The function called main, or the only one."""
         functions = self.functions
         named = [op for op in functions if op.attrs["name"] == "main"]
         return named[0] if named else functions[0] if len(functions) == 1 else None
 
 
-def from_graph(graph: Graph, asked: Asked, order: Iterable[str] = (), public: Iterable[str] = ()) -> Work:
-    """The working copy of a graph and the functions it calls.
+def from_graph(
+    graph: Graph, asked: ShardingAnnotations, order: Iterable[str] = (), public: Iterable[str] = ()
+) -> MutableModule:
+    """The mutable module of a graph and the functions it calls.
 
     Args:
         order: names of the functions as they stand in the module, the entry among them; default: entry first.
         public: those that may be called from outside, besides the entry.
     """
-    work = Work(asked.meshes)
+    module = MutableModule(asked.meshes)
     graphs = {graph.name: graph, **graph.functions}
     callable_from_outside = {graph.name, *public}
     for name in order or graphs:
-        _add_function(work, graphs[name], asked, public=name in callable_from_outside)
-    return work
+        _add_function(module, graphs[name], asked, public=name in callable_from_outside)
+    return module
 
 
-def _add_function(work: Work, graph: Graph, asked: Asked, public: bool) -> None:
+def _add_function(module: MutableModule, graph: Graph, asked: ShardingAnnotations, public: bool) -> None:
     outputs = list(asked.outputs.get(graph.name, (None,) * len(graph.outputs)))
-    function = Op(lookup("Function"), (), (), {"name": graph.name, "public": public, "outputs": outputs})
+    function = Operation(lookup("Function"), (), (), {"name": graph.name, "public": public, "outputs": outputs})
     block = function.add_block(value.type for value in graph.inputs)
-    known: dict[Value, Val] = {}
+    known: dict[Value, MutableValue] = {}
     _bind(known, graph.inputs, block.args, asked)
     _fill(block, graph.nodes, known, asked)
-    block.append(Op(lookup("Return"), [known[value] for value in graph.outputs], (), {}))
-    work.module.blocks[0].append(function)
+    block.append(Operation(lookup("Return"), [known[value] for value in graph.outputs], (), {}))
+    module.op.blocks[0].append(function)
 
 
-def _bind(known: dict[Value, Val], values: Iterable[Value], vals: Iterable[Val], asked: Asked) -> None:
+def _bind(
+    known: dict[Value, MutableValue], values: Iterable[Value], vals: Iterable[MutableValue], asked: ShardingAnnotations
+) -> None:
     for value, val in zip(values, vals, strict=True):
         known[value] = val
         val.origin, val.sharding = value, asked.values.get(value)
 
 
-def _fill(block: Block, nodes: Iterable[Node], known: dict[Value, Val], asked: Asked) -> None:
+def _fill(block: Block, nodes: Iterable[Node], known: dict[Value, MutableValue], asked: ShardingAnnotations) -> None:
     shardings = asked.values
     for node in nodes:
-        op = Op(node.op, (), (), node.attrs)
+        op = Operation(node.op, (), (), node.attrs)
         op.origin = node
         results = op.results
         for value in node.results:
-            known[value] = val = Val(value.type, op, len(results), value)
+            known[value] = val = MutableValue(value.type, op, len(results), value)
             val.sharding = shardings.get(value)
             results.append(val)
         block.append(op)
@@ -399,19 +407,19 @@ def _fill(block: Block, nodes: Iterable[Node], known: dict[Value, Val], asked: A
         for value in node.operands:
             op.add_operand(known[value])
         if len(results) > 1 or is_rare(op.operator):
-            _ask(op)
+            _apply_attributes(op)
         if not results:
             op.devices = asked.effects.get(node)
 
 
-def _add_region(op: Op, region: Region, known: dict[Value, Val], asked: Asked) -> None:
+def _add_region(op: Operation, region: Region, known: dict[Value, MutableValue], asked: ShardingAnnotations) -> None:
     inner = op.add_block(value.type for value in region.args)
     _bind(known, region.args, inner.args, asked)
     _fill(inner, region.nodes, known, asked)
-    inner.append(Op(lookup("Yield"), [known[value] for value in region.outputs], (), {}))
+    inner.append(Operation(lookup("Yield"), [known[value] for value in region.outputs], (), {}))
 
 
-def _ask(op: Op) -> None:
+def _apply_attributes(op: Operation) -> None:
     """Let its values have what the attributes ask of them.
 
     Results are asked all or none, as in Shardy's text; where one is, the others have nothing asked but a mesh.
@@ -430,7 +438,7 @@ def _ask(op: Op) -> None:
             op.at(edge.targets[0]).sharding = inside(sharding, axes) if name == "in_shardings" else sharding
 
 
-def fill_open(values: Iterable[Val]) -> None:
+def fill_open(values: Iterable[MutableValue]) -> None:
     """If one of the values has a sharding, let those without have an open one on the same mesh."""
     values = list(values)
     known = next((value.sharding for value in values if value.sharding is not None), None)

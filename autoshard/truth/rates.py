@@ -1,0 +1,43 @@
+"""What a row's software does at which rate, beside what its graph and its hardware say: hosts, kernels, sums.
+
+These constants are of kinds of software, none of a row or a model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace as changed
+
+from autoshard.truth.rows import Row
+from autoshard.truth.stages import RowRates
+from costmodel import Hardware, operator_seconds
+from costmodel.host import HOSTS
+
+OUTSIDE_SHARE = {"kernels": 0.30}
+"""What kernels written by hand take longer than the bandwidth of copies allows (a softmax of scores, dropout with its
+mask, norms, losses in several passes: 0.68 of the peak and not 0.88), to what attention in several kernels, the loss
+and the rest besides products take; fitted to rows of Megatron-LM."""
+SUM_BYTES = {"f16": 2}
+"""Bytes of an element of the sums of gradients, where they are not f32: Megatron-LM sums in f32 where it computes in
+bf16, and in f16 where in f16 (megatron/arguments.py, --accumulate-allreduce-grads-in-fp32)."""
+OLDER = 0.55
+"""The rate of the attention kernels of early 2023 to that of FlashAttention-2, which is "around 2x" (Dao 2023, section
+4); fitted to llm-foundry's rows of sequences from 8,192 on, on A100 and H100 alike."""
+
+
+def rates_of(row: Row, hardware: Hardware) -> RowRates:
+    """How fast a row's host is, and what it computes beside its graph."""
+    ranks = min([row.axes.tp, *(span for span, _ in hardware.topology.levels[:1] if span is not None)])
+    return RowRates(HOSTS[row.fusion], OUTSIDE_SHARE.get(row.fusion, 0.0), ranks)
+
+
+def with_attention(hardware: Hardware, row: Row) -> Hardware:
+    """The hardware with the attention kernels that the row had."""
+    share = hardware.device.attention_efficiency
+    if row.attention != "older" or share is None:
+        return hardware
+    return changed(hardware, device=changed(hardware.device, attention_efficiency=OLDER * share))
+
+
+def adding_seconds(elements: int, hardware: Hardware, sums: int) -> float:
+    """Seconds to add gradients of 2 bytes to sums of so many, which are read and written."""
+    return float(operator_seconds(elements, elements * (2 + 2 * sums), hardware.device, "f32"))

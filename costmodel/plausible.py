@@ -1,0 +1,57 @@
+"""Whether numbers of a file can be in the units that they are read in: `check_units(hardware)`.
+
+A file that counts GB where bytes are read, or microseconds where seconds are, describes a machine that is a thousand or
+a million times off, and plans for it would be made without a word. The ranges hold what has been built since about
+1990, and a factor of 100 to either side.
+
+>>> from costmodel import preset
+>>> check_units(preset("h100"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from costmodel.hardware import Hardware
+
+
+class Range(NamedTuple):
+    """The least and the most of a quantity, and the unit that it is read in."""
+
+    least: float
+    most: float
+    unit: str
+
+
+OPERATIONS = Range(1e6, 1e18, "operations per second")
+RATE = Range(1e5, 1e15, "bytes per second")
+SIZE = Range(2.0**20, 2.0**50, "bytes")
+TIME = Range(0.0, 1.0, "seconds")
+
+
+def check_units(hardware: Hardware) -> None:
+    """Refuse hardware with a number that is out of its range.
+
+    Raises:
+        ValueError: the first one, with the place, the range and the unit.
+    """
+    for place, value, of in _quantities(hardware):
+        if not of.least <= value <= of.most:
+            raise ValueError(f"{place} is {value:g}; it is in {of.unit}, {of.least:g} to {of.most:g} (another unit?)")
+    for _, other in hardware.by_ranks:
+        check_units(other)
+
+
+def _quantities(hardware: Hardware) -> Iterator[tuple[str, float, Range]]:
+    device = hardware.device
+    where = f"device {device.name!r}:"
+    for dtype, rate in device.peak_flops:
+        yield f"{where} peak_flops of {dtype}", rate, OPERATIONS
+    yield f"{where} memory_bandwidth", device.memory_bandwidth, RATE
+    yield f"{where} memory_bytes", device.memory_bytes, SIZE
+    for field in ("launch_seconds", "host_seconds", "host_collective_seconds"):
+        yield f"{where} {field}", getattr(device, field), TIME
+    for _, link in hardware.topology.levels:
+        yield f"link {link.name!r}: bandwidth", link.bandwidth, RATE
+        yield f"link {link.name!r}: latency", link.latency, TIME
