@@ -258,7 +258,7 @@ class NormedColumns(nn.Cell):
 
     def construct(self, x):
         wide = ops.matmul(x, self.first)
-        normed = wide * ops.rsqrt(ops.reduce_mean(ops.square(wide), axis=(1,), keep_dims=True) + 1.0)
+        normed = wide * ops.rsqrt(ops.reduce_mean(ops.square(wide), axis=(len(x.shape) - 1,), keep_dims=True) + 1.0)
         return ops.reduce_sum(ops.square(x + ops.matmul(normed, self.second)))
 
 
@@ -269,3 +269,14 @@ def test_terms_are_summed_before_they_are_spread():
     sums = Counter(str(one.of) for one in found.program.collectives)
     assert set(sums) <= {"f32[8, 1]", "f32[8, 16]"} and sums["f32[8, 1]"] == 2, sums
     assert_runs_as_whole(found, (array(8, 16),))
+
+
+def test_numbers_that_columns_are_scaled_by_lie_on_all_ranks():
+    """In parts of the sequence they moved the columns, in parts themselves, there and back."""
+    network = NormedColumns()
+    made = train_step(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), array(2, 8, 16))
+    found = planned(made, "megatron_sp", "tp=4")
+    sums = Counter((one.step.kind, str(one.of)) for one in found.program.collectives)
+    assert sums["all_reduce", "f32[2, 8, 1]"] == 2 and "all_to_all" not in {kind for kind, _ in sums}, sums
+    assert sums["reduce_scatter", "f32[2, 8, 16]"], "the stream is in parts of the sequence"
+    assert_runs_as_whole(found, (array(2, 8, 16),))

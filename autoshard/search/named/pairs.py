@@ -51,6 +51,12 @@ class Pairs:
                 columns.update(_onward(node, columns))
         return found
 
+    @cached_property
+    def tokens(self) -> int:
+        """Of how many tokens products by rows make something."""
+        rows = (use.node.results[0].type for node, use in self.uses.items() if self.kinds.get(node) == ROWS)
+        return max((of.elements // of.shape[-1] for of in rows), default=0)
+
     @staticmethod
     def _rows(use: WeightUse, columns: set[Spot]) -> bool:
         value, dims = use.node.operands[use.data], use.node.rule.operands[use.data]

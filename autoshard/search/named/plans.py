@@ -300,10 +300,9 @@ class _Maker:
 
     def _terms_of_keys(self, node: Node, strategy: Strategy) -> Strategy | None:
         """The gradient of keys and values as terms, which are summed into parts of the sequence, if that is less."""
-        if (
-            node.op.name != "AttentionKeyGrad"
-            or (made := sequences.by_queries(node, strategy, self.axes.context)) is None
-        ):
+        of_keys = node.op.name == "AttentionKeyGrad"
+        made = sequences.by_queries(node, strategy, self.axes.context) if of_keys else None
+        if made is None:
             return None
         for value, layout in zip(node.results, made.result_layouts, strict=True):
             self.left[value] = sequences.by_sequence(layout.final(), self.axes.context)
@@ -360,12 +359,13 @@ class _Maker:
 
     def _settle(self, value: Value, layout: Layout) -> Layout:
         """How a sum ends: one that makes up a gradient as the gradient lies; one over the tensor axis on all ranks, or,
-        with split sequences, in parts along the sequence."""
+        with split sequences, in parts along the sequence, but for numbers that columns in parts are scaled by."""
         if value in self.summands:
             return self.summands[value]
         names = {ref.name for ref in self.axes.tensor}
         over = tuple(ref for ref in layout.partial if ref.name in names)
-        return self._spread(value, layout, over) if self.recipe.sequence else layout.final()
+        is_stream = self.recipe.sequence and value.type.elements > self._pairs.tokens
+        return self._spread(value, layout, over) if is_stream else layout.final()
 
     def _spread(self, value: Value, layout: Layout, over: Refs) -> Layout:
         """A layout with tokens in parts over further axes, where these divide them; complete, if it was a sum."""
