@@ -28,7 +28,7 @@ class Device:
     to start one operator. The efficiencies are the share of both peaks that large operators reach. `operators` are
     measured times, which go before all of these for the operators that they name. `fusion` says what makes programs:
     "none" runs each operator by itself, as numpy does, "eager" too, but views cost nothing, "kernels" and "xla" make
-    kernels of several (`autoshard.cost.fusion`).
+    kernels of several (`autoshard.ir.fusion`).
     `attention_efficiency` is the share of the peak that attention reaches, by the operations that its operators count.
     `memory_overlap` is the share of the lesser of computing and moving bytes that hides behind the other: 1 is the
     roofline, 0 their sum, as of products whose first operands come and last results go while nothing is multiplied.

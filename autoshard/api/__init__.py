@@ -17,12 +17,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from autoshard.api.arguments import check_request, chosen_mesh, joined_hardware, known_hardware
-from autoshard.cost.fusion import fused
 from autoshard.engines.executors import check_engine_device, check_engine_runs
 from autoshard.engines.extras import need
 from autoshard.engines.session import Session
 from autoshard.frontends.planning import is_module, planning
 from autoshard.frontends.targets import cuttable_target, traced_target
+from autoshard.ir.fusion import fused
 from autoshard.ir.graph import Value
 from autoshard.layout.mesh import Mesh
 from autoshard.layout.show import show_layout as draw

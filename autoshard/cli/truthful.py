@@ -122,15 +122,18 @@ def _check(found: Sequence[tuple[str, Prediction]], limit: float | None) -> None
 
 
 def _show(found: Sequence[tuple[str, Prediction]], explain: int) -> None:
-    from autoshard.truth.score import rankings, refusals, scores
+    from autoshard.truth.score import rankings, ranks_told, refusals, score, scores
 
     sources = {id(one): source for source, one in found}
     each = [one for _, one in found]
     out = console()
     out.print(_rows(each))
-    out.print(_scores(scores(each, lambda one: sources[id(one)])))
+    alone = score("all without stages", [one for one in each if one.row.axes.pp == 1])
+    by_source = scores(each, lambda one: sources[id(one)])
+    out.print(_scores((*by_source[:-1], *((alone,) if alone else ()), *by_source[-1:])))
     if ranked := rankings(each):
         out.print(_rankings(ranked))
+        typer.echo(ranks_told(ranked))
     worst = sorted((one for one in each if not one.refused), key=lambda one: -abs(one.ratio - 1))[:explain]
     if worst:
         out.print(_parts(worst))

@@ -223,8 +223,8 @@ class Setting:
 
 
 def _is_own(one: Compute) -> bool:
-    """Whether an instruction is its node's operator as it stands in the graph, no part of it and nothing added."""
-    return one.composite is None and one.op is one.node.op and len(one.operands) == len(one.node.operands)
+    """Whether an instruction is its node's operator as it stands in the graph, with nothing added."""
+    return one.op is one.node.op and len(one.operands) == len(one.node.operands)
 
 
 def computed_in(node: Node, operands: Sequence[TensorType], results: Sequence[TensorType]) -> str:

@@ -80,11 +80,13 @@ def _interned(key: tuple) -> Function:
 @dataclass(frozen=True)
 class KernelTraffic:
     """What a node moves through memory where several nodes are one kernel: which of its operands and results, and
-    whether it stands for the kernel's start."""
+    whether it stands for the kernel's start; and what makes kernels (`autoshard.ir.fusion`), for a node that runs as
+    several."""
 
     operands: tuple[bool, ...]
     results: tuple[bool, ...]
     launches: bool
+    how: str
 
 
 @dataclass(eq=False)

@@ -18,7 +18,8 @@ import numpy as np
 from autoshard.core.rule import Rule
 from autoshard.core.strategy import Strategy, is_runnable, project
 from autoshard.core.tensortype import DType, TensorType, dtype
-from autoshard.ir.graph import Builder, Graph, Node, Value, walk
+from autoshard.ir.fusion import kernel_traffic
+from autoshard.ir.graph import Builder, Graph, KernelTraffic, Node, Value, walk
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import Mesh, size_of
 from autoshard.ops.attributes import Literal
@@ -363,11 +364,18 @@ def decomposition_plan(plan: Plan) -> Decomposition:
 def _written(node: Node, graph: Graph) -> tuple[tuple[Node, ...], dict[Value, Value]]:
     """Copies of the parts that work on the very operands and results of the node; and what stands for which value."""
     known = dict(zip((*graph.inputs, *graph.outputs), (*node.operands, *node.results), strict=True))
+    traffic = {} if node.traffic is None else _traffic(graph, node.traffic.how)
     written = []
     for one in graph.nodes:
         for value in one.results:
             known.setdefault(value, Value(value.type, f"{node.label}.{value.name}"))
         operands, results = (tuple(known[value] for value in values) for values in (one.operands, one.results))
         name = f"{node.label}.{one.results[0].name}"
-        written.append(Node(one.op, operands, one.attrs, results, name, node.source))
+        written.append(Node(one.op, operands, one.attrs, results, name, node.source, traffic=traffic.get(one)))
     return tuple(written), known
+
+
+@lru_cache(maxsize=1 << 10)
+def _traffic(graph: Graph, how: str) -> dict[Node, KernelTraffic]:
+    """What the parts move where kernels are made so of them."""
+    return kernel_traffic(graph, how)

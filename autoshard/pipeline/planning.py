@@ -367,6 +367,10 @@ def check_memory(planned: PlannedPipeline, limit: int) -> None:
 
 def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[RankGroup]) -> tuple[RankGroup, ...]:
     if not isinstance(pipeline, str):
+        if not isinstance(pipeline, Sequence) or not all(isinstance(one, RankGroup) for one in pipeline):
+            raise PlanError(
+                f"pipeline is {pipeline!r}; give an axis of the mesh, meshes 'tp=2/tp=2', 'auto', or groups"
+            )
         return tuple(pipeline)
     if "=" in pipeline or "/" in pipeline:
         groups = read_groups(pipeline)
@@ -385,6 +389,8 @@ def _groups(mesh: Mesh | str | None, pipeline: str | Sequence[RankGroup]) -> tup
 def _schedule(schedule: str | Schedule, groups: int, micro_batches: int, chunks: int | None) -> Schedule:
     if isinstance(schedule, Schedule):
         return check(schedule)
+    if not isinstance(schedule, str):
+        raise ScheduleError(f"schedule is {schedule!r}; give a name, the path of a file, 'auto', or a Schedule")
     if schedule.endswith(".csv"):
         found = load_schedule(schedule)
         if found.micro_batches != micro_batches:

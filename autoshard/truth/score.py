@@ -14,6 +14,10 @@ from autoshard.truth.predict import Prediction
 
 LEAST_RANKED = 4
 """Rows from which on a rank correlation says something of a table."""
+WELL_RANKED, OF_ROWS = 0.95, 7
+"""Spearman's correlation of a table that is ranked well, and the rows from which on it is one in spite of a swap of
+neighbours: one swap of n leaves 1 - 12 / (n^3 - n), 0.943 of 6 and 0.964 of 7."""
+SMALL_REGRET = 0.03
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,19 @@ def _ranking(name: str, rows: Sequence[Prediction]) -> Ranking:
     correlation = np.corrcoef(*ranks)[0, 1]
     chosen = min(rows, key=lambda one: one.seconds)
     return Ranking(name, len(rows), float(correlation), chosen.row.measured.seconds / min(measured) - 1)
+
+
+def ranks_told(found: Sequence[Ranking]) -> str:
+    """In how many tables plans are ranked well, in words."""
+    well = [one for one in found if one.correlation >= WELL_RANKED]
+    large, large_well = (sum(one.count >= OF_ROWS for one in some) for some in (found, well))
+    near = sum(one.regret <= SMALL_REGRET for one in found)
+    return (
+        f"Spearman is {WELL_RANKED} or more in {len(well)} of {len(found)} tables of {LEAST_RANKED} rows or more, in "
+        f"{large_well} of {large} of {OF_ROWS} or more (of fewer rows one swap of neighbours is too much); "
+        f"{median(one.correlation for one in found):.3f} in the median. The best predicted is within "
+        f"{100 * SMALL_REGRET:g} % of the best measured in {near}."
+    )
 
 
 def refusals(found: Iterable[Prediction]) -> Counter[str]:

@@ -13,9 +13,13 @@ from autoshard.api import plan
 from autoshard.core.enumerate import enumerate_strategies
 from autoshard.core.place import parse_strategy
 from autoshard.core.strategy import Strategy
+from autoshard.cost.alone import plan_alone, price_alone
 from autoshard.cost.evaluate import evaluate, evaluate_plan
+from autoshard.cost.instructions import traffic_bytes
 from autoshard.cost.memory import memory_of
+from autoshard.cost.prices import prices_for
 from autoshard.cost.program_memory import program_memory
+from autoshard.ir.fusion import fused
 from autoshard.layout import Layout, Mesh
 from autoshard.ops.registry import lookup, operator, remove
 from autoshard.partition.composites import composite_scratch, parts_of
@@ -69,6 +73,7 @@ def calls(rows: int, size: int) -> dict[str, tuple[list[np.ndarray], dict]]:
 
 
 NAMES = tuple(calls(2, 2))
+FUSIONS = ("xla", "kernels", "eager")
 
 
 def splitting(op: str, arrays: list[np.ndarray], attrs: dict, mesh: str) -> list[tuple]:
@@ -237,3 +242,19 @@ def test_megatron_never_gathers_logits():
     feeds = made.traced.inputs(tokens, tokens[:, ::-1].copy())
     for ours, theirs in zip(Executor(made.program, LocalComm(4))(*feeds), run_whole(made.graph, feeds), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["SparseSoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyGrad", "LayerNorm"])
+def test_parts_are_kernels_as_the_rest_of_a_graph_is(name):
+    """Where kernels are made of several operators, what passes from one part to the next stays in them; what no kernel
+    is made of moves all."""
+    arrays, attrs = calls(64, 96)[name]
+    graph, node, strategy = splitting(name, arrays, attrs, "x=2")[0]
+    costs = prices_for(preset("h100").for_ranks(2)).instructions
+    apart = price_alone(node, strategy, costs).computing
+    by_how = {how: price_alone(fused(graph, how)[1][node], strategy, costs).computing for how in FUSIONS}
+    assert by_how["xla"] < by_how["kernels"] <= by_how["eager"] <= apart
+    program = lower(plan_alone(fused(graph)[1][node], strategy))
+    inside = [one for one in program.instructions if getattr(one, "composite", None) is not None]
+    whole = sum(one.local.nbytes for one in (*program.inputs, *program.outputs))
+    assert sum(map(traffic_bytes, inside)) < 3 * whole

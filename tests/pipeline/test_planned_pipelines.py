@@ -17,7 +17,7 @@ from autoshard.pipeline.stages import balance
 from autoshard.pipeline.transfers.price import ValueMessages, slow_bound
 from autoshard.trace import Cell, CellList, Parameter, evaluate, set_seed, trace
 from autoshard.transform import train_step
-from autoshard.util.errors import MemoryLimitError, MeshError, PlanError, StageError, UnknownNameError
+from autoshard.util.errors import MemoryLimitError, MeshError, PlanError, ScheduleError, StageError, UnknownNameError
 from costmodel import Link, Topology, preset
 
 RNG = np.random.default_rng(0)
@@ -206,6 +206,8 @@ def test_cuts_are_as_good_as_any():
         ({"mesh": "pp=2", "stages": {"layers.0": 0, "layers.1": 1, "layers.2": 2}}, StageError, "3 stages are given"),
         ({"mesh": "pp=2", "search": "plan.json"}, PlanError, "not by the file plan.json"),
         ({"mesh": "pp=2", "schedule": "2f2b"}, UnknownNameError, "did you mean 1f1b"),
+        ({"mesh": "pp=2", "schedule": None}, ScheduleError, "schedule is None; give a name"),
+        ({"mesh": "pp=2", "pipeline": 3}, PlanError, "pipeline is 3; give an axis"),
         ({"mesh": "pp=2", "memory": 3000}, MemoryLimitError, r"group 0, which runs stage 0, holds .*layers\.0\.weight"),
     ],
 )

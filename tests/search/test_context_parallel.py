@@ -106,6 +106,33 @@ def test_runs_as_the_whole(name, mesh, shared):
     assert_runs_as_the_whole(plan(step(shared), mesh=mesh, search=name))
 
 
+class Shifted(nn.Cell):
+    """Labels that are shifted are the words that go in, as people train translators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.attending = nn.Embedding(48, WIDTH), Attending()
+
+    def construct(self, labels, wanted):
+        words = ops.concat(ops.fill(shape=(BATCH, 1), value=1, dtype="i32"), labels[:, :-1], axis=1)
+        return self.attending(self.embed(words), wanted)
+
+
+@pytest.mark.parametrize("name", ["context_parallel", "ulysses"])
+def test_shifted_words_are_in_parts_where_they_are_looked_up(name):
+    """They lay whole, and all that is made of them did, too."""
+    network, of = Shifted(), TensorType.of((BATCH, SEQUENCE, WIDTH), "f32")
+    labels = np.random.default_rng(5).integers(0, 48, (BATCH, SEQUENCE)).astype(np.int32)
+    rates = nn.SGD(network.trainable_params(), learning_rate=0.1)
+    planned = plan(train_step(network, rates, TensorType.of(labels.shape, "i32"), of), mesh="dp=2 cp=4", search=name)
+    lookup = next(node for node in planned.graph.nodes if node.op.name == "Gather")
+    assert str(planned.plan.layouts[lookup.results[0]]) == "dp, cp, -"
+    feeds = planned.traced.inputs(labels, array(BATCH, SEQUENCE, WIDTH, seed=1))
+    outputs = Executor(planned.program, LocalComm(planned.plan.mesh.devices))(*feeds)
+    for ours, theirs in zip(outputs, evaluate(planned.graph, feeds), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-5)
+
+
 def test_what_does_not_fit_is_told():
     with pytest.raises(PlanError, match="has no operator Attention, between whose queries and keys"):
         plan(FFN(), (array(32, 64),), "cp=4", search="context_parallel")

@@ -12,8 +12,8 @@ import pytest
 import autoshard as ash
 from autoshard import ops
 from autoshard.cost.evaluate import plan_seconds
-from autoshard.cost.fusion import fused
 from autoshard.cost.prices import prices_for
+from autoshard.ir.fusion import fused
 from autoshard.ir.graph import Graph
 from autoshard.layout.mesh import Mesh
 from autoshard.plan.plan import Plan

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -81,6 +82,7 @@ class LayeredSearch:
         self._short = {NONE: layers.only(LAYERS)}
         self._parts: dict[tuple[str, int], StepParts] = {}
         self._prices: dict[tuple[int, int, int, str, str], LayerPrices | None] = {}
+        self._shares: dict[int, float] = {}
         self.planned_meshes = 0
         self.smallest = math.inf
 
@@ -263,16 +265,29 @@ class LayeredSearch:
     def _is_over(self, parts: LayerPrices, data_plan: str, groups: int, data: int, rows: int, shared: int = 1) -> bool:
         """Whether a device of the first group needs more than it has in any named schedule: parameters lie whole on
         each replica, of ZeRO-1 states of the optimizer in parts, of ZeRO-3 all that is held, and as many micro batches
-        wait as there are groups."""
+        wait as there are groups. What an action takes besides is known where the tensor axis is (`shared` is 1)."""
         if self.wanted.limit is None:
             return False
         dealt = dealt_to_ranks(parts, self.layers.count, groups, groups - 1)
         stage = rank_part(parts, dealt, 0, groups, groups - 1)
-        parted = {ZERO1: stage.optimizer, ZERO3: stage.states}.get(data_plan, 0.0) * (1 - 1 / data)
+        parted = {ZERO1: stage.optimizer, ZERO3: stage.states}.get(data_plan, 0.0) * self._parted(data)
         waiting = min(groups, self.batch // (data * rows)) * stage.kept
-        held = (stage.states - parted + waiting) / shared
+        held = (stage.states - parted + waiting) / shared + (parts.transient if shared == 1 else 0.0)
         self.smallest = min(self.smallest, held if held > self.wanted.limit else self.smallest)
         return held > self.wanted.limit
+
+    def _parted(self, data: int) -> float:
+        """The share of states that a rank is without at most, if so many replicas hold them in parts: of parameters of
+        which they divide a dim; of layers, or of what lies around them, whichever is more."""
+        if data not in self._shares:
+            whole, split = Counter[bool](), Counter[bool]()
+            graph = self.wanted.graph
+            for value in (one for one in graph.inputs if graph.role_of[one] == PARAMETER):
+                is_layer = self.layers.layer_of(value.name) is not None
+                whole[is_layer] += value.type.elements
+                split[is_layer] += value.type.elements * any(size % data == 0 for size in value.type.shape)
+            self._shares[data] = max(split[one] / whole[one] for one in whole) * (1 - 1 / data)
+        return self._shares[data]
 
     def _least(self, parts: LayerPrices, groups: int, data: int, rows: int, shared: int) -> float:
         """Seconds that any schedule takes at least on so many groups: work of the slowest one, layers dealt out as well

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoshard.cost.fusion import fused
+from autoshard.ir.fusion import fused
 from autoshard.ir.graph import DATA, STATE, Graph, Node, Value, region_values, walk
 from autoshard.layout.layout import Layout
 from autoshard.pipeline.stages.cut import StagePiece

@@ -28,16 +28,16 @@ from dataclasses import replace
 from functools import cached_property
 
 from autoshard.core.strategy import Strategy, project, replicated_strategy
-from autoshard.cost.fusion import fused
+from autoshard.ir.fusion import fused
 from autoshard.ir.graph import DATA, PARAMETER, Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
 from autoshard.layout.mesh import merge_refs, size_of
 from autoshard.plan.plan import Plan
+from autoshard.search.named import sequences
 from autoshard.search.named.completion import Completion, forms_of, split, without
 from autoshard.search.named.heads import whole_heads
 from autoshard.search.named.pairs import COLUMNS, ROWS, Pairs
 from autoshard.search.named.recipe import Axes, Recipe
-from autoshard.search.named.sequences import by_heads, by_queries, by_sequence, is_attention, keys_of, sequence_dims
 from autoshard.search.named.structure import Structure, WeightUse
 from autoshard.search.problem import CARRIED, Problem
 from autoshard.transform.recompute import regather, regather_values
@@ -104,7 +104,7 @@ class _Maker:
             graph = regather_values(summed_first(graph, dict(self.structure.terms_from(weights))), taken)
         if self.recipe.keys_again and self.axes.context:
             attentions = (node for node in self.structure.forward if node.op.name == "Attention")
-            graph = regather_values(graph, [value for node in attentions for value in keys_of(node)])
+            graph = regather_values(graph, [value for node in attentions for value in sequences.keys_of(node)])
         return regather(graph) if self.recipe.again else graph
 
     def _words(self) -> str:
@@ -161,7 +161,11 @@ class _Maker:
 
     @cached_property
     def _sequences(self) -> dict[Value, int]:
-        return sequence_dims(self.graph, self.structure)
+        return sequences.sequence_dims(self.graph, self.structure)
+
+    @cached_property
+    def _looked_up(self) -> dict[Node, int]:
+        return sequences.words_looked_up(self.graph, self.structure) if self.axes.context else {}
 
     def _sequence(self, value: Value) -> int | None:
         """The dim of a data input that the context axes split, if there is one."""
@@ -273,14 +277,17 @@ class _Maker:
         """Updates run as the states lie; products and gradients of weights keep these as they are split."""
         if node in self._updates:
             return self._updating(node, self._updates[node])
-        if self.axes.context and is_attention(node):
+        if self.axes.context and sequences.is_attention(node):
             return self._heads(node, strategy) if self.recipe.heads else self._terms_of_keys(node, strategy)
         wanted = dict(self._wanted(node)) if self.parameters else {}
+        factor = self._looked_up.get(node)
+        if factor is not None and not any(ref in refs for refs in strategy.axes for ref in self.axes.context):
+            wanted[factor] = self.axes.context
         return split(node, wanted, strategy, keep_rest=bool(self.axes.expert)) if wanted else None
 
     def _heads(self, node: Node, strategy: Strategy) -> Strategy:
         """Attention split by heads, whose results are left split by sequences."""
-        made = by_heads(node, strategy, self.axes.context)
+        made = sequences.by_heads(node, strategy, self.axes.context)
         if made is None:
             raise self._refuse(
                 f"{size_of(self.axes.context)} parts do not divide the heads of {node.label}, queries "
@@ -288,15 +295,18 @@ class _Maker:
             )
         for value, layout in zip(node.results, made.result_layouts, strict=True):
             if value.type.rank == node.operands[0].type.rank:  # not the sums of exponentials, which only it needs
-                self.left[value] = by_sequence(layout.final(), self.axes.context)
+                self.left[value] = sequences.by_sequence(layout.final(), self.axes.context)
         return made
 
     def _terms_of_keys(self, node: Node, strategy: Strategy) -> Strategy | None:
         """The gradient of keys and values as terms, which are summed into parts of the sequence, if that is less."""
-        if node.op.name != "AttentionKeyGrad" or (made := by_queries(node, strategy, self.axes.context)) is None:
+        if (
+            node.op.name != "AttentionKeyGrad"
+            or (made := sequences.by_queries(node, strategy, self.axes.context)) is None
+        ):
             return None
         for value, layout in zip(node.results, made.result_layouts, strict=True):
-            self.left[value] = by_sequence(layout.final(), self.axes.context)
+            self.left[value] = sequences.by_sequence(layout.final(), self.axes.context)
         return made
 
     def _updating(self, node: Node, parameter: Value) -> Strategy:

@@ -28,6 +28,35 @@ def sequence_dims(graph: Graph, structure: Structure) -> dict[Value, int]:
     """The dim of data inputs that becomes the sequence of queries or keys; of inputs that begin with the same sizes,
     such as labels, the same dim. Empty where there is no attention, or the sequence is no dim behind the batch."""
     found: dict[Value, int] = {}
+    for value, dim in _becoming(graph, structure):
+        if graph.role_of.get(value) == DATA:
+            found[value] = max(dim, found.get(value, 0))
+    found = {value: dim for value, dim in found.items() if dim > 0}
+    sizes = {value.type.shape[: dim + 1]: dim for value, dim in found.items()}
+    for value in graph.inputs:
+        if graph.role_of[value] == DATA and value not in found:
+            same = [dim for shape, dim in sizes.items() if value.type.shape[: dim + 1] == shape]
+            found.update([(value, max(same))] if same else [])
+    return found
+
+
+def words_looked_up(graph: Graph, structure: Structure) -> dict[Node, int]:
+    """Look-ups of words that become a sequence, and the factor of their dim that does: words that are made of others,
+    as labels are shifted, lie whole, and are in parts from there on."""
+    dims: dict[Value, set[int]] = {}
+    for value, dim in _becoming(graph, structure):
+        dims.setdefault(value, set()).add(dim)
+    found = {}
+    for node, _ in structure.lookups:
+        places = dims.get(node.results[0], ()) if node.operands[1] in structure.fed else ()
+        factors = {factor for dim in places for factor in node.rule.results[0][dim]}
+        if len(factors) == 1:
+            found[node] = factors.pop()
+    return found
+
+
+def _becoming(graph: Graph, structure: Structure) -> list[tuple[Value, int]]:
+    """All dims of values that become the sequence of queries or keys, theirs first."""
     ahead = [
         (node.operands[i], node.operands[i].type.rank - 2)
         for node in structure.forward
@@ -36,20 +65,11 @@ def sequence_dims(graph: Graph, structure: Structure) -> dict[Value, int]:
     ]
     seen = set(ahead)
     for value, dim in ahead:
-        if value in graph.role_of:
-            if graph.role_of[value] == DATA:
-                found[value] = max(dim, found.get(value, 0))
-            continue
-        more = [one for one in _behind(graph, value, dim) if one[0] in structure.fed and one not in seen]
-        seen.update(more)
-        ahead += more
-    found = {value: dim for value, dim in found.items() if dim > 0}
-    sizes = {value.type.shape[: dim + 1]: dim for value, dim in found.items()}
-    for value in graph.inputs:
-        if graph.role_of[value] == DATA and value not in found:
-            same = [dim for shape, dim in sizes.items() if value.type.shape[: dim + 1] == shape]
-            found.update([(value, max(same))] if same else [])
-    return found
+        if value not in graph.role_of:
+            more = [one for one in _behind(graph, value, dim) if one[0] in structure.fed and one not in seen]
+            seen.update(more)
+            ahead += more
+    return ahead
 
 
 def _behind(graph: Graph, value: Value, dim: int) -> list[tuple[Value, int]]:

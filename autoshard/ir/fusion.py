@@ -17,6 +17,8 @@ from autoshard.ir.graph import Graph, KernelTraffic, Node, Value
 
 STATISTIC = 64
 """A tensor that is so many times smaller than another is a statistic of it, or what is spread over it."""
+_Moved = tuple[tuple[bool, ...], tuple[bool, ...], bool]
+"""Which operands and results of a node go through memory, and whether it stands for its kernel's start."""
 _PRODUCT = 4.0
 """From how many index combinations on for an element of the largest tensor an operator is a product or a look-up."""
 
@@ -29,9 +31,18 @@ def fused(graph: Graph, how: str = "xla") -> tuple[Graph, dict[Node, Node]]:
             a softmax of scores in 16 bits with what leads to it (Narayanan et al. 2021, section 4.2); "eager" runs each
             operator by itself, where views cost nothing.
     """
-    traffic = _alone if how == "eager" else _Groups(graph, _is_written if how == "kernels" else _is_any).traffic
-    became = {node: replace(node, traffic=traffic(node)) for node in graph.nodes if not node.regions}
+    became = {node: replace(node, traffic=of) for node, of in kernel_traffic(graph, how).items()}
     return replace(graph, nodes=tuple(became.get(node, node) for node in graph.nodes)), became
+
+
+def kernel_traffic(graph: Graph, how: str) -> dict[Node, KernelTraffic]:
+    """What each node moves that has no regions; `how` as in `fused`."""
+    if how == "eager":
+        found = {node: _alone(node) for node in graph.nodes if not node.regions}
+    else:
+        groups = _Groups(graph, _is_written if how == "kernels" else _is_any)
+        found = {node: groups.traffic(node) for node in graph.nodes if not node.regions}
+    return {node: KernelTraffic(*of, how) for node, of in found.items()}
 
 
 def _is_any(made: Node, node: Node) -> bool:
@@ -49,13 +60,13 @@ def _is_written(made: Node, node: Node) -> bool:
 _WRITTEN = ("Softmax", "SoftmaxGrad", "Dropout")
 
 
-def _alone(node: Node) -> KernelTraffic:
+def _alone(node: Node) -> _Moved:
     """What a node moves that is a kernel by itself; a table of which few rows are looked up is not read whole."""
     if node.op.view and node.operands or _is_counter(node):
         return _nothing(node)
     looked_up = node.op.name in _LOOKUPS
     reads = tuple(not (looked_up and place == 0) for place in range(len(node.operands)))
-    return KernelTraffic(reads, (bool(node.operands),) * len(node.results), bool(node.operands))
+    return reads, (bool(node.operands),) * len(node.results), bool(node.operands)
 
 
 def _is_counter(node: Node) -> bool:
@@ -63,8 +74,8 @@ def _is_counter(node: Node) -> bool:
     return all(of.rank == 0 and not of.dtype.is_float for of in (*node.operand_types, *node.result_types))
 
 
-def _nothing(node: Node) -> KernelTraffic:
-    return KernelTraffic((False,) * len(node.operands), (False,) * len(node.results), False)
+def _nothing(node: Node) -> _Moved:
+    return (False,) * len(node.operands), (False,) * len(node.results), False
 
 
 class _Groups:
@@ -160,14 +171,14 @@ class _Groups:
         lookup = node.op.name in _LOOKUPS and value is node.operands[0]
         return lookup or spread and _is_light(node)
 
-    def traffic(self, node: Node) -> KernelTraffic:
+    def traffic(self, node: Node) -> _Moved:
         """What of a node's operands and results goes through memory, and whether it stands for its group's start."""
         if node.op.view and node.operands or _is_counter(node):
             return _nothing(node)
         writes = (
             tuple(value in self.stored for value in node.results) if node.operands else (False,) * len(node.results)
         )
-        return KernelTraffic(self._first_reads[node], writes, bool(node.operands) and self.find(node) is node)
+        return self._first_reads[node], writes, bool(node.operands) and self.find(node) is node
 
 
 _LOOKUPS = ("Gather", "GatherSlices", "GatherD")
