@@ -167,7 +167,7 @@ def _terms(array: np.ndarray, layout: Layout, random) -> list[np.ndarray]:
 def gather_and_slice(case: Case) -> float:
     """True elements that some rank receives when terms are finished in place, all is gathered and then cut."""
     before, after, shape = case
-    even, whole = evened(*case), Layout.whole(before.mesh, before.rank)
+    even, whole = evened(*case), Layout.replicated(before.mesh, before.rank)
     same = before.partial == after.partial and before.reduction == after.reduction
     terms = 1 if same else math.prod(ref.size for ref in before.partial)
     summed = 2 * (terms - 1) / terms * math.prod(before.local_shape(even))

@@ -201,7 +201,7 @@ def test_batch_search_is_data_parallel_training():
     kinds = [one.step.kind for one in planned.program.collectives]
     assert kinds == ["all_reduce"] * 5  # four parameters and the loss
     for value, role in zip(planned.graph.inputs, planned.graph.roles, strict=True):
-        assert planned.plan.layouts[value].is_whole == (role != "data")
+        assert planned.plan.layouts[value].is_replicated == (role != "data")
     assert str(planned.plan.decisions[planned.graph.node("gelu")].cause) == "batch parallel from dense1.bias_add"
 
 

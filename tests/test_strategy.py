@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autoshard.core.enumerate import divisors, enumerate_strategies, some_strategies
 from autoshard.core.place import parse_strategy, place_parts, show_given
 from autoshard.core.rule import Rule, bind
-from autoshard.core.strategy import Strategy, is_legal, is_runnable, project, show_parts, whole
+from autoshard.core.strategy import Strategy, is_legal, is_runnable, project, replicated_strategy, show_parts
 from autoshard.layout import Layout, Mesh
 from autoshard.util.errors import LayoutError, StrategyError
 
@@ -94,7 +94,7 @@ def test_large_meshes_list_a_part_of_the_strategies():
 def test_all_strategies_are_legal_and_different(rule, mesh):
     found = enumerate_strategies(rule, mesh)
     assert len({strategy.axes for strategy in found}) == len(found) >= 1
-    assert whole(rule, mesh) in found
+    assert replicated_strategy(rule, mesh) in found
     for strategy in found:
         assert is_legal(rule, strategy.parts) and mesh.devices % strategy.work_split == 0
         assert math.prod(strategy.device_matrix) == mesh.devices

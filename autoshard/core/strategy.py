@@ -15,6 +15,7 @@ from typing import Any
 from autoshard.core.rule import Dim, Rule
 from autoshard.layout.layout import Layout, Refs, free_refs
 from autoshard.layout.mesh import Mesh, merge_refs, size_of
+from autoshard.util.moved import former
 
 Parts = tuple[tuple[int, ...], ...]
 
@@ -177,7 +178,7 @@ def is_runnable(rule: Rule, parts: Sequence[int]) -> bool:
     return is_legal(rule, parts, range(len(parts)))
 
 
-def whole(rule: Rule, mesh: Mesh) -> Strategy:
+def replicated_strategy(rule: Rule, mesh: Mesh) -> Strategy:
     """Every rank runs the whole operator."""
     return Strategy(rule, mesh, ((),) * len(rule.factors))
 
@@ -221,3 +222,7 @@ def _uneven_lead(rule: Rule, dim: Dim, parts: int) -> int | None:
     if lead is None or rule.factors[lead].exchange or not rule.factors[lead].splittable:
         return None
     return lead if parts <= rule.factors[lead].size else None
+
+
+def __getattr__(name: str) -> Any:
+    return former(__name__, name)

@@ -110,7 +110,7 @@ def _agree(inside: MutableValue, outside: MutableValue, called: Operation) -> No
 
 def _split(sharding: Sharding | None) -> Sharding | None:
     """Shardy says nothing of results of private functions that are whole, and drops what is said."""
-    return None if sharding is None or sharding.is_whole else sharding
+    return None if sharding is None or sharding.is_replicated else sharding
 
 
 def _mesh_name(asked: ShardingAnnotations, mesh: Mesh) -> str:

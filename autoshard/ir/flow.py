@@ -94,7 +94,7 @@ def borders(node: Node, strategy: Strategy, region: int) -> Borders:
 
     def seen(edge: Edge | None, value: Value) -> Layout:
         if edge is None:
-            return Layout.whole(strategy.mesh, value.type.rank)
+            return Layout.replicated(strategy.mesh, value.type.rank)
         layout = _outer(edge, strategy)
         return inside(layout, manual) if edge.crosses else layout
 

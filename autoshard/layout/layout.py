@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import cast
@@ -85,9 +86,15 @@ class Layout:
         return Layout(self.mesh, [_named_refs(self.mesh, dim) for dim in dims])
 
     @staticmethod
-    def whole(mesh: Mesh, rank: int) -> Layout:
+    def replicated(mesh: Mesh, rank: int) -> Layout:
         """Every rank holds the whole tensor of `rank` dims."""
         return Layout(mesh, [()] * rank)
+
+    @staticmethod
+    def whole(mesh: Mesh, rank: int) -> Layout:
+        """The former name of `replicated`, with a warning; it goes with release 0.2."""
+        warnings.warn("Layout.whole is Layout.replicated now; it goes with release 0.2", DeprecationWarning, 2)
+        return Layout.replicated(mesh, rank)
 
     @staticmethod
     def parse(text: str, mesh: Mesh) -> Layout:
@@ -150,9 +157,15 @@ class Layout:
         return math.prod(self.parts)
 
     @cached_property
-    def is_whole(self) -> bool:
+    def is_replicated(self) -> bool:
         """Every rank holds the complete and final tensor."""
         return not self.partial and not any(self.dims)
+
+    @property
+    def is_whole(self) -> bool:
+        """The former name of `is_replicated`, with a warning; it goes with release 0.2."""
+        warnings.warn("Layout.is_whole is Layout.is_replicated now; it goes with release 0.2", DeprecationWarning, 2)
+        return self.is_replicated
 
     @cached_property
     def used(self) -> Refs:

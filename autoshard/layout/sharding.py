@@ -116,7 +116,7 @@ class Sharding:
         return tuple(ref for dim in self.dims for ref in dim.axes) + self.replicated + self.unreduced
 
     @cached_property
-    def is_whole(self) -> bool:
+    def is_replicated(self) -> bool:
         """Nothing splits it and nothing is unreduced."""
         return not self.unreduced and not any(dim.axes for dim in self.dims)
 

@@ -133,7 +133,7 @@ def _add(into: dict[str, Parameter], named: Mapping[str, Parameter]) -> None:
 
 def _whole(one: Parameter, mesh: Mesh, comm: Comm) -> LocalBlocks:
     """A parameter that is in no session: rank 0 writes it."""
-    placed = Placed(one.type, Layout.whole(mesh, one.type.rank))
+    placed = Placed(one.type, Layout.replicated(mesh, one.type.rank))
     return LocalBlocks([one.asnumpy()] * len(comm.ranks), placed)
 
 

@@ -100,12 +100,12 @@ class Operator:
         return function
 
     def localize(self, function: Callable) -> Callable:
-        """Register `function(attrs, place) -> attrs`: the attributes that the local call takes (sizes, Offsets)."""
+        """Register `function(attrs, placement) -> attrs`: the attributes that the local call takes (sizes, Offsets)."""
         self._localize = function
         return function
 
     def exchange(self, function: Callable) -> Callable:
-        """Register `function(attrs, place) -> Exchange`: what a block reads of the operands, and how it then runs.
+        """Register `function(attrs, placement) -> Exchange`: what a block reads of the operands, and how it then runs.
 
         Asked where a strategy splits a factor with `Factor.exchange`; other factors follow from `localize`.
         """

@@ -26,7 +26,12 @@ def chains(program: Program, setting: Setting) -> Program:
         accepted = Accepted(block)
         for position, one in enumerate(block.instructions):
             step = as_step(one)
-            if block.manual or step is None or not accepted.free((position,)) or _leaves_as_asked(block, step, setting):
+            if (
+                block.manual
+                or step is None
+                or not accepted.free((position,))
+                or _restores_wanted_layout(block, step, setting)
+            ):
                 continue
             change = _joined(block, position, step, namer)
             if change is not None and gains(block, change, setting.costs) and setting.ok(change.site):
@@ -41,7 +46,7 @@ def as_step(one: Instruction | None) -> Collective | None:
     return one if isinstance(one, Collective) and not isinstance(one.step, WindowStep) else None
 
 
-def _leaves_as_asked(block: InstructionBlock, step: Collective, setting: Setting) -> bool:
+def _restores_wanted_layout(block: InstructionBlock, step: Collective, setting: Setting) -> bool:
     """Whether the step brings the result of an operator into the layout that somebody wants it left in."""
     maker = block.maker(step.operand)
     return isinstance(maker, Compute) and maker.node is step.serves and maker.node in setting.fixed

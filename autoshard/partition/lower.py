@@ -83,13 +83,17 @@ class _Lowering:
         return name if count == 0 else f"{name}.{count}"
 
     def compute(self, node: Node) -> None:
+        """Add the instructions of a node: its nest, those of the parts that it runs as, or its own."""
         if is_nest(node):
             self.nest(node)
-            return
-        if node in self.decomposition.parts:
+        elif node in self.decomposition.parts:
             for part in self.decomposition.parts[node]:
                 self.compute(part)
-            return
+        else:
+            self.operator(node)
+
+    def operator(self, node: Node) -> None:
+        """Bring the operands into the layouts that the node's strategy wants, and run the operator on the blocks."""
         strategy, composite = self.plan.strategy(node), self.decomposition.composites.get(node)
         serves = composite or node
         padded = self.padding.of_node(node, strategy)

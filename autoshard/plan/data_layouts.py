@@ -71,7 +71,7 @@ def data_layout(mesh: Mesh, strategy: DatasetStrategy, place: int, rank: int, na
         PlanError: an entry with another number of dims, or that the mesh cannot express.
     """
     if strategy == FULL_BATCH or not rank:
-        return Layout.whole(mesh, rank)
+        return Layout.replicated(mesh, rank)
     if strategy == DATA_PARALLEL:
         return Layout(mesh, [mesh.all_axes, *[()] * (rank - 1)])
     assert not isinstance(strategy, str), "check_dataset_strategy knows both words"

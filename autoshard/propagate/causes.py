@@ -50,7 +50,7 @@ class AxisCause:
     axis: AxisRef
     origin: Holder | None = None
     origin_dim: int | None = None
-    asked: Request | None = None
+    asked_by: Request | None = None
     number: int | None = None
     event: Event | None = None
     tensors: tuple[int, int] | None = None
@@ -69,7 +69,7 @@ class AxisCause:
     @property
     def request(self) -> Request:
         """What was asked in the first place."""
-        request = self.chain[-1].asked
+        request = self.chain[-1].asked_by
         assert request is not None, "every chain of causes begins with what was asked"
         return request
 
@@ -140,7 +140,7 @@ class AxisHistory:
         request = self.record.requests.get(location)
         if asked is not None and request is not None:
             axes = asked.dims[dim].axes
-            causes += [AxisCause(ASKED, location, dim, piece, asked=request) for piece in _overlaps(axes, left)]
+            causes += [AxisCause(ASKED, location, dim, piece, asked_by=request) for piece in _overlaps(axes, left)]
             left = _rest(left, axes)
         for given in known.get(location, ()):
             if not left:
@@ -161,7 +161,7 @@ class AxisHistory:
         source = parent.origin.source if parent.origin is not None else None
         request = Request(MANUAL_IN, flow.owner, sharding, source, parent)
         manual = tuple(axis for axis in sharding.dims[dim].axes if axis.name in parent.attrs["manual_axes"])
-        return [AxisCause(ASKED, location, dim, piece, asked=request) for piece in _overlaps(manual, left)]
+        return [AxisCause(ASKED, location, dim, piece, asked_by=request) for piece in _overlaps(manual, left)]
 
     def _through(self, known: _AllGiven, given: _Given, location: Holder, axis: AxisRef) -> list[AxisCause]:
         key = location, given.number, given.dim, axis

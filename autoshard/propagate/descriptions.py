@@ -83,11 +83,11 @@ class Descriptions:
 
     def source(self, cause: AxisCause) -> str:
         """The source line of a cause, '' if it is not known."""
-        if cause.asked is not None:
-            return self.asked_at(cause.asked)
+        if cause.asked_by is not None:
+            return self.request_location(cause.asked_by)
         return self.line(cause.event.op) if cause.event is not None else _line(_maker(cause.holder))
 
-    def asked_at(self, request: Request) -> str:
+    def request_location(self, request: Request) -> str:
         """The source line where something was asked."""
         if request.source is not None:
             return str(request.source)
@@ -116,14 +116,14 @@ class Descriptions:
 
     def cause(self, cause: AxisCause) -> str:
         """One cause as a part of a sentence."""
-        if cause.asked is not None:
-            return self.asked(cause)
+        if cause.asked_by is not None:
+            return self.asked_text(cause)
         assert cause.origin is not None
         told = _HOW[cause.how](self, cause)
         return f"from {self.dim(cause.origin, cause.origin_dim)}, {told}"
 
-    def asked(self, cause: AxisCause) -> str:
-        request = cause.asked
+    def asked_text(self, cause: AxisCause) -> str:
+        request = cause.asked_by
         assert request is not None
         spec = request.sharding.dims[cause.dim]
         taken = "" if self.holder(request.at) == self.holder(cause.holder) else ", which this value takes over"

@@ -64,10 +64,10 @@ def start_with_priority_0(module: MutableModule) -> Waiting:
 
 def release(locations: Iterable[tuple[ShardingLocation, Sharding]], priority: int) -> None:
     """Give the dims of that priority back what people asked of them."""
-    for location, asked in locations:
+    for location, original in locations:
         now = location.sharding
         if now is not None:
-            location.set(_released(now, asked, priority))
+            location.set(_released(now, original, priority))
 
 
 def _places(module: MutableModule) -> Iterable[ShardingLocation]:
@@ -96,9 +96,9 @@ def _without_priorities(sharding: Sharding) -> Sharding:
     )
 
 
-def _released(now: Sharding, asked: Sharding, priority: int) -> Sharding:
+def _released(now: Sharding, original: Sharding, priority: int) -> Sharding:
     dims, freed = [], set()
-    for dim, wanted in zip(now.dims, asked.dims, strict=True):
+    for dim, wanted in zip(now.dims, original.dims, strict=True):
         if (wanted.priority or 0) == priority:
             dim = wanted._replace(priority=None)
             freed.update(wanted.axes)

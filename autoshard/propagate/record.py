@@ -114,7 +114,7 @@ class PropagationRecord:
                 sharding = value.sharding
                 if sharding is not None:
                     self.start[value] = sharding
-                    if not sharding.is_whole:
+                    if not sharding.is_replicated:
                         self.requests[value] = self._request(value, sharding)
 
     def _outputs_of(self, op: Operation) -> None:

@@ -87,9 +87,9 @@ class PropagationStep:
 
     __slots__ = ("changes", "_inputs", "__dict__")
 
-    def __init__(self, changes: tuple[tuple[int, Sharding], ...], asked: tuple[Rule, Shardings, int]) -> None:
+    def __init__(self, changes: tuple[tuple[int, Sharding], ...], inputs: tuple[Rule, Shardings, int]) -> None:
         self.changes = changes
-        self._inputs = asked
+        self._inputs = inputs
 
     def __repr__(self) -> str:
         return f"Step({self.changes})"
@@ -147,17 +147,17 @@ def flags_of(
 @lru_cache(maxsize=1 << 12)
 def step_of(rule: Rule, shardings: Shardings, flags: int) -> PropagationStep:
     """As `step`, with the flags from `flags_of`."""
-    asked = (rule, shardings, flags)
+    inputs = (rule, shardings, flags)
     mesh = common_mesh(shardings)
     if mesh is None or not flags & _BOTH:
-        return PropagationStep((), asked)
+        return PropagationStep((), inputs)
     of_rule = factor_map(rule)
     rows = _rows(of_rule, shardings)
     wanted = _wanted(of_rule, rows, flags)
     if not wanted:
-        return PropagationStep((), asked)
+        return PropagationStep((), inputs)
     projection = ShardingProjection(of_rule, rows, mesh[0], bool(flags & _CONSERVATIVE))
-    return PropagationStep(_changes(projection, _spread(projection, wanted, flags), shardings, *mesh), asked)
+    return PropagationStep(_changes(projection, _spread(projection, wanted, flags), shardings, *mesh), inputs)
 
 
 def common_mesh(shardings: Sequence[Sharding | None]) -> tuple[Mesh, str] | None:
@@ -209,7 +209,7 @@ def _changes(
         old = shardings[tensor]
         of_tensor = projection.factor_map.tensors[tensor]
         new = from_factors(of_tensor, projection.factor_axes[tensor], projection.rows[tensor], old, mesh, mesh_name)
-        if new is not old and (old is not None or not new.is_whole):
+        if new is not old and (old is not None or not new.is_replicated):
             changes.append((tensor, new))
     return tuple(changes)
 
@@ -295,8 +295,8 @@ def _disagreements(of_rule: FactorMap, rows: list[TensorFactorShardings], flags:
             for other, first in ways.items():
                 common = compatible_major_axes((other, axes), (), True)
                 if common != other and common != axes:
-                    asked, against = remainder(other, common), remainder(axes, common)
-                    clashes.append(StepConflict(factor, asked, first, factor, tensor, against, False))
+                    ours, against = remainder(other, common), remainder(axes, common)
+                    clashes.append(StepConflict(factor, ours, first, factor, tensor, against, False))
             ways.setdefault(axes, tensor)
     return clashes
 

@@ -311,7 +311,7 @@ def _points(before: Layout, after: Layout) -> Iterator[Layout]:
             bare = (*bare[:dim], (), *bare[dim + 1 :])
         yield layout.with_dims(bare)
     yield before.final()
-    yield Layout.whole(before.mesh, before.rank)
+    yield Layout.replicated(before.mesh, before.rank)
 
 
 def _unfit(parts: int, wanted: int) -> bool:

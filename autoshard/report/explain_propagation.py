@@ -227,7 +227,7 @@ class _Description:
         for axis in axes:
             for cause in self.spread.history.at(place, dim, axis, number):
                 line = f"{_NOTE}  {axes_text((cause.axis,), sharding)} of {self.words.dim(place, dim)}: "
-                yield _with_source(line + self.words.request(cause.request), self.words.asked_at(cause.request))
+                yield _with_source(line + self.words.request(cause.request), self.words.request_location(cause.request))
 
     # -- the rest
 

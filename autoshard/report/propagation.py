@@ -196,7 +196,7 @@ def report(spread: PropagatedData, *, width: int = UNLIMITED) -> str:
 def print_report(spread: PropagatedData, console: Console) -> None:
     """Print the report: all values, then what `print_notes` prints."""
     rows, outputs = list(value_rows(spread)), list(output_rows(spread))
-    split = sum(row.sharding is not None and not row.sharding.is_whole for row in rows)
+    split = sum(row.sharding is not None and not row.sharding.is_replicated for row in rows)
     console.print(
         f"{spread.graph.name}, pass {spread.which}: {split} of {len(rows)} values are split, "
         f"in {len(spread.log.events)} steps that took {spread.seconds:.3g} s",

@@ -31,7 +31,7 @@ def cut(
     if layout.partial:
         raise RuntimeSetupError(f"cannot cut an array into the partial layout [{layout}]; inputs are whole values")
     layout.check_fits(array.shape, "the array")
-    if layout.is_whole and tuple(padded or array.shape) == array.shape:
+    if layout.is_replicated and tuple(padded or array.shape) == array.shape:
         return [np.asarray(array, order="C") for _ in ranks]
     local = layout.local_shape(padded or array.shape)
     whole = [size * parts for size, parts in zip(local, layout.parts, strict=True)]
@@ -47,10 +47,10 @@ def join(
         padded: the shape that the layout divides into these blocks; None: the least one.
     """
     held = list(parts)
-    if layout.is_whole and held[0].shape == tuple(shape):
+    if layout.is_replicated and held[0].shape == tuple(shape):
         return held[0]
     local = layout.local_shape(padded or shape)
     whole = [size * count for size, count in zip(local, layout.parts, strict=True)]
-    for step in plan_steps(layout, Layout.whole(layout.mesh, len(shape)), whole):
+    for step in plan_steps(layout, Layout.replicated(layout.mesh, len(shape)), whole):
         held = run_step(step, held, comm)
     return fit(held[0], shape)

@@ -304,7 +304,7 @@ class Pricing:
         """The layouts in which an input may lie."""
         if term.fixed:
             return (term.fixed,)
-        whole = Layout.whole(self.problem.mesh, term.value.type.rank)
+        whole = Layout.replicated(self.problem.mesh, term.value.type.rank)
         return {one for one in wants if not one.partial} | _lying_so(ends, whole)
 
     def _lies_for(self, term: ValueCost, layout: Layout, wants: Wants, ends: Ends, kept: Kept) -> float:

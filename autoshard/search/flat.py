@@ -300,7 +300,7 @@ def _border(node: Node, found: Plan) -> Decision:
     is_loop = node.op.name == "While"
     keepers = node.regions[1].args if is_loop else node.results
     lie = tuple(found.layouts[value].final() for value in keepers)
-    entering = lie if is_loop else tuple(Layout.whole(found.mesh, value.type.rank) for value in node.operands)
+    entering = lie if is_loop else tuple(Layout.replicated(found.mesh, value.type.rank) for value in node.operands)
     strategy = Boundary.of(node, found.mesh, entering, lie)
     causes = (found.input_causes.get(value) for value in keepers)
     names = dict.fromkeys(name for cause in causes if cause is not None for name in cause.neighbours)

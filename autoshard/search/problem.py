@@ -120,7 +120,7 @@ class Problem:
             elif self._asked_of_input(value) is not None:
                 settled[value] = dividing_layout(self.asked[value], value.type.shape)
             elif role == DATA:
-                settled[value] = Layout.whole(self.mesh, value.type.rank)
+                settled[value] = Layout.replicated(self.mesh, value.type.rank)
         return settled
 
     def _asked_of_input(self, value: Value) -> Sharding | None:

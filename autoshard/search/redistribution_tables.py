@@ -277,7 +277,7 @@ def _share(step: Step) -> float:
 
 
 def _renamed(pairs: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of layouts with their dims numbered as `redistribute.planner.canonical` does, and their sizes so."""
+    """Pairs of layouts with their dims numbered as `redistribute.planner.canonical` does, and their sizes."""
     count, rank = len(pairs), len(sizes)
     rows = np.arange(count)
     name = np.zeros((count, SPLITS + rank), dtype=np.int64)

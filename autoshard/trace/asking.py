@@ -127,7 +127,7 @@ def entries(structure: Any, given: Any, what: str) -> Iterator[tuple[int, Any]]:
     parts = _parts(structure)
     if parts is None:
         raise ShardingError(f"{what}{at(caller())}: there is {given!r} for {structure!r}, which is no tensor")
-    asked = _asked(given, parts)
+    asked = _annotations(given, parts)
     if asked is None:
         raise ShardingError(
             f"{what}{at(caller())}: there is {given!r} for a {type(structure).__name__} of {len(parts)} "
@@ -144,7 +144,7 @@ def _parts(structure: Any) -> dict[Any, Any] | None:
     return dict(enumerate(structure)) if isinstance(structure, tuple | list) else None
 
 
-def _asked(given: Any, parts: dict[Any, Any]) -> dict[Any, Any] | None:
+def _annotations(given: Any, parts: dict[Any, Any]) -> dict[Any, Any] | None:
     """The entries by key; None if they are not those of the parts."""
     if isinstance(given, Mapping):
         return dict(given) if all(key in parts for key in given) else None

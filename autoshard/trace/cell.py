@@ -44,7 +44,7 @@ class Cell(Owned):
         self.recomputes = False
         self.compute_type: DType | None = None
         # Where in_shardings and out_shardings were set; first, as setting them notes it.
-        self.asked_at: dict[str, Source | None] = {}
+        self.annotation_sources: dict[str, Source | None] = {}
         self.in_shardings: Any = None
         self.out_shardings: Any = None
 
@@ -77,7 +77,7 @@ class Cell(Owned):
             )
         object.__setattr__(self, label, value)
         if label in ("in_shardings", "out_shardings"):
-            self.asked_at[label] = caller()
+            self.annotation_sources[label] = caller()
         if isinstance(value, Owned):
             value.adopt(self, label)
         elif isinstance(value, Primitive):

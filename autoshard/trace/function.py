@@ -143,7 +143,7 @@ def trace(
     asked_in = asked_out = None
     if isinstance(fn, Cell):
         recorder.outermost = fn
-        asked_in, asked_out = (fn.asked_at.get(name) for name in ("in_shardings", "out_shardings"))
+        asked_in, asked_out = (fn.annotation_sources.get(name) for name in ("in_shardings", "out_shardings"))
         in_shardings, asked_in = (fn.in_shardings, asked_in) if in_shardings is None else (in_shardings, None)
         out_shardings, asked_out = (fn.out_shardings, asked_out) if out_shardings is None else (out_shardings, None)
     by_place = by_position(in_shardings, fn, len(example_args), "in_shardings")
@@ -307,7 +307,7 @@ class TraceRecorder(Recorder):
             tensor = self._entering(parameter, TracedTensor(value, self))
             met = self._met[id(parameter)] = _Met(parameter, value, tensor)
             if parameter.sharding is not None:
-                self.requests.note(value, value, parameter.sharding, parameter.asked_at)
+                self.requests.note(value, value, parameter.sharding, parameter.annotation_source)
         return met
 
     def _entering(self, parameter: Parameter, tensor: TracedTensor) -> TracedTensor:

@@ -135,7 +135,7 @@ class Parameter(Arithmetic, Owned):
         self._given_name = name
         self.in_strategy: Entry = None
         self.source: Source | None = None
-        self.asked_at: Source | None = None
+        self.annotation_source: Source | None = None
         self._sharding: Spec | None = None
         if sharding is not None:
             self.sharding = sharding
@@ -151,9 +151,9 @@ class Parameter(Arithmetic, Owned):
 
     @sharding.setter
     def sharding(self, asked: Any) -> None:
-        self.asked_at = caller()
+        self.annotation_source = caller()
         if asked is not None:
-            what = f"{self.name}{at(self.asked_at)}"
+            what = f"{self.name}{at(self.annotation_source)}"
             asked = Spec.of(asked, what)
             asked.check_rank(len(self.shape), f"{what} ({self.type})")
         self._sharding = asked

@@ -175,6 +175,7 @@ FORMER = {
         "initializer": "autoshard.trace.initializer",
         "reset_context": "autoshard.mindspore.context",
     },
+    "autoshard.core.strategy": {"whole": "autoshard.core.strategy:replicated_strategy"},
     "autoshard.pipeline.schedules": {"Timeline": "autoshard.pipeline.schedules.simulate:ScheduleTimeline"},
     "autoshard.pipeline.stages": {
         "Piece": "autoshard.pipeline.stages.cut:StagePiece",

@@ -55,7 +55,7 @@ def _planned(plan: Any, arrays: list[np.ndarray], whole: np.ndarray, gathered: b
     side = Side(right=got.shape == whole.shape and bool(np.allclose(got, whole, rtol=1e-4, atol=1e-4)))
     _count(side, planned.program)
     left = planned.plan.outputs[0]
-    for step in plan_steps(left, Layout.whole(left.mesh, left.rank), _even(left, whole.shape)) if gathered else ():
+    for step in plan_steps(left, Layout.replicated(left.mesh, left.rank), _even(left, whole.shape)) if gathered else ():
         if step.communicates:
             side.add(step.kind, step.elements_moved(_even(left, whole.shape)) * whole.itemsize)
     return side
@@ -63,7 +63,7 @@ def _planned(plan: Any, arrays: list[np.ndarray], whole: np.ndarray, gathered: b
 
 def _even(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape as it is held: dims that do not divide are padded."""
-    return evened(layout, Layout.whole(layout.mesh, layout.rank), shape)
+    return evened(layout, Layout.replicated(layout.mesh, layout.rank), shape)
 
 
 def _count(side: Side, program: Program) -> None:

@@ -62,7 +62,7 @@ def plan_by_hand(
 ) -> Plan:
     """The plan with these strategies; inputs lie as their first user wants them, data is whole."""
     layouts: dict[Value, Layout] = {
-        value: Layout.whole(mesh, value.type.rank)
+        value: Layout.replicated(mesh, value.type.rank)
         for value in graph.inputs
         if graph.role_of[value] != PARAMETER or not graph.users[value]
     }

@@ -43,7 +43,7 @@ def program() -> Program:
         matmul: parse_strategy(matmul.rule, ((2, 3), (3, 1)), MESH, [(24, 12), (12, 10)], "matmul"),
         neg: parse_strategy(neg.rule, ((3, 2),), MESH, [(12, 10)], "neg"),
     }
-    layouts = {x: Layout.whole(MESH, 2), w: by_node[matmul].operand_layouts[1]}
+    layouts = {x: Layout.replicated(MESH, 2), w: by_node[matmul].operand_layouts[1]}
     layouts.update({y: by_node[matmul].result_layouts[0], new: by_node[neg].result_layouts[0]})
     decisions = {node: Decision(Option(one, 0.0, 0.0, 0.0), Cause(CONFIGURED)) for node, one in by_node.items()}
     return lower(Plan(graph, MESH, decisions, layouts, (layouts[y].final(), layouts[w])))
@@ -220,7 +220,7 @@ def test_every_strategy_of_an_operator_lowers_to_a_legal_program(name: str, mesh
     node = builder.add(op, inputs, op.check_attributes(attrs))
     graph = builder.build(node.results)
     for strategy in enumerate_strategies(node.rule, mesh):
-        layouts = {value: Layout.whole(mesh, value.type.rank) for value in inputs}
+        layouts = {value: Layout.replicated(mesh, value.type.rank) for value in inputs}
         layouts.update(zip(node.results, strategy.result_layouts, strict=True))
         decision = Decision(Option(strategy, 0.0, 0.0, 0.0), Cause(CONFIGURED))
         outputs = tuple(one.final() for one in strategy.result_layouts)

@@ -105,14 +105,14 @@ def test_numbers_of_a_layout():
     assert (layout.rank, layout.parts, layout.split) == (3, (2, 2, 1), 4)
     assert layout.local_shape((6, 5, 7)) == (3, 3, 7)
     assert layout.show_type((6, 10, 7), "f32") == "f32[6@dp, 10@tp:(1)2, 7] +tp:(2)2"
-    assert not layout.is_whole and Layout.whole(MESH, 2).is_whole
-    assert not Layout.parse("- +tp", MESH).is_whole
+    assert not layout.is_replicated and Layout.replicated(MESH, 2).is_replicated
+    assert not Layout.parse("- +tp", MESH).is_replicated
 
 
 def test_axes_of_size_one_do_not_count():
     mesh = Mesh(a=1, b=3)
     assert Layout.parse("a, b", mesh) is Layout.parse("-, b", mesh)
-    assert Layout.parse("- +a", mesh) is Layout.parse("- max a", mesh) is Layout.whole(mesh, 1)
+    assert Layout.parse("- +a", mesh) is Layout.parse("- max a", mesh) is Layout.replicated(mesh, 1)
 
 
 def test_mindspore_layouts():
@@ -180,7 +180,7 @@ def test_mindspore_rank_list():
         ),
         (lambda: Layout(MESH, [], rank_list=[0, 1]), "rank_list goes with a device matrix"),
         (
-            lambda: Layout.whole(MESH, 2).check_fits((4,), "weight"),
+            lambda: Layout.replicated(MESH, 2).check_fits((4,), "weight"),
             r"layout \[-, -\] of weight has 2 dims, but the ",
         ),
     ],
@@ -229,3 +229,12 @@ def test_onto_errors():
 def test_a_mesh_error_says_the_ranks():
     with pytest.raises(MeshError, match="must list each of the 4 ranks"):
         Layout((2, 2), ("a", "b"), [0, 1])
+
+
+def test_former_names_of_a_replicated_layout_still_work():
+    with pytest.warns(DeprecationWarning, match=r"Layout\.replicated"):
+        layout = Layout.whole(MESH, 2)
+    assert layout is Layout.replicated(MESH, 2) and layout.is_replicated
+    split = Layout.parse("dp, -", MESH)
+    with pytest.warns(DeprecationWarning, match="is_replicated"):
+        assert layout.is_whole and not split.is_whole

@@ -337,5 +337,5 @@ def test_shardings_are_interned_and_make_layouts(data, mesh, rank):
     layout = without_size_one_axes(sharding).layout()
     assert isinstance(layout, Layout) and layout.rank == rank
     assert is_equivalent(sharding, sharding.replace(replicated=()))
-    assert sharding.is_whole == is_equivalent(sharding, None)
+    assert sharding.is_replicated == is_equivalent(sharding, None)
     assert closed_all(sharding).is_closed and sharding.is_closed == all(dim.closed for dim in sharding.dims)

@@ -97,7 +97,7 @@ def test_text():
     view = TensorMap((2, 4), ((1, 0), -1))
     assert str(view) == "device_matrix [2, 4] tensor_map [(1, 0), -1]"
     assert TensorMap.parse(str(view)) == view
-    assert TensorMap.of(Layout.whole(Mesh(a=1), 2)) == TensorMap((), (-1, -1))
+    assert TensorMap.of(Layout.replicated(Mesh(a=1), 2)) == TensorMap((), (-1, -1))
     assert TensorMap.parse("device_matrix [] tensor_map []") == TensorMap((), ())
 
 
@@ -109,7 +109,7 @@ def test_text():
             r"layout \[- \+d\] is partial; device matrix",
         ),
         (
-            lambda: TensorMap.of(Layout.whole(Mesh(a=2, order=[1, 0]), 1)),
+            lambda: TensorMap.of(Layout.replicated(Mesh(a=2, order=[1, 0]), 1)),
             "'a=2 order=1.0' has a device order",
         ),
         (lambda: TensorMap((2, 2), (1, 0)).layout(Mesh.flat(8)), "arranges 4 devices, mesh 'd=8' has 8"),

@@ -40,7 +40,7 @@ def single(op: Operator, arrays: Sequence[np.ndarray], attrs: dict) -> tuple[Gra
 def plan_with(graph: Graph, node: Node, strategy: Strategy) -> Plan:
     """The plan that runs the one node by this strategy, from whole inputs to completed outputs."""
     option = Option(strategy, 0.0, 0.0, 0.0)
-    layouts = {value: Layout.whole(strategy.mesh, value.type.rank) for value in graph.inputs}
+    layouts = {value: Layout.replicated(strategy.mesh, value.type.rank) for value in graph.inputs}
     layouts.update(zip(node.results, strategy.result_layouts, strict=True))
     outputs = tuple(layout.final() for layout in strategy.result_layouts)
     return Plan(graph, strategy.mesh, {node: Decision(option, Cause(CONFIGURED))}, layouts, outputs)
@@ -169,7 +169,7 @@ def check_linear(op: Operator, arrays: Sequence[np.ndarray], attrs: dict, mesh: 
         for parts, layout, want in zip(
             Executor(lower(plan), comm).run(held), strategy.result_layouts, whole, strict=True
         ):
-            for step in plan_steps(layout, Layout.whole(mesh, want.ndim), want.shape):
+            for step in plan_steps(layout, Layout.replicated(mesh, want.ndim), want.shape):
                 parts = run_step(step, parts, comm)
             assert_same(parts[0], want, 1e-4, f"{op.name} {attrs} by {strategy} on {mesh}")
         count += 1

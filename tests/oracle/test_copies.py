@@ -58,7 +58,7 @@ def by_terms(graph, mesh: Mesh, seed: int) -> Plan:
     (left,) = strategy.result_layouts
     assert left.partial
     layouts: dict = {**made.layouts, product.results[0]: left}
-    return Plan(graph, mesh, decisions, layouts, tuple(Layout.whole(mesh, one.type.rank) for one in graph.outputs))
+    return Plan(graph, mesh, decisions, layouts, tuple(Layout.replicated(mesh, one.type.rank) for one in graph.outputs))
 
 
 @pytest.mark.parametrize("name", PICKING)

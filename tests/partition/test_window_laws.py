@@ -154,7 +154,7 @@ def test_dumps_tell_who_sends_what():
 def test_a_border_costs_less_than_a_gather():
     prices = Prices(preset("a100"))
     ((step, of),) = exchange_steps(NODE, split("b"))
-    whole = Layout.whole(MESH, 3)
+    whole = Layout.replicated(MESH, 3)
     (gather,) = plan_steps(split("b").operand_layouts[0], whole, of.shape)
     assert step.elements_moved(of.shape) == 2 * 2 * 6 < gather.elements_moved(of.shape) == 3 * 2 * 12 * 6
     assert prices.exchange(NODE, split("b")) == prices.step(step, of) > 0

@@ -98,7 +98,7 @@ def carrying(node: Node, strategy: Strategy, rng: np.random.Generator) -> Strate
 def boundary_of(node: Node, mesh: Mesh, rng: np.random.Generator) -> Boundary:
     """A loop or branch with some layout for each of its results; what a loop carries enters as it leaves."""
     leaving = [layout_of(value.type.shape, mesh, rng) for value in node.results]
-    entering = [Layout.whole(mesh, value.type.rank) for value in node.operands]
+    entering = [Layout.replicated(mesh, value.type.rank) for value in node.operands]
     for spot, edge in node_links(node).sources.items():
         owner = edge.targets[0]
         if spot.kind == OPERAND and owner.kind == RESULT:

@@ -36,7 +36,7 @@ def test_cheapest_ways_lead_to_the_same_blocks():
 
 def test_replicas_share_the_sending():
     one, other = stacked([Mesh(tp=4), Mesh(tp=4)])
-    whole = [GroupLayout.of(group, Layout.whole(group.mesh, 1), (12,)) for group in (one, other)]
+    whole = [GroupLayout.of(group, Layout.replicated(group.mesh, 1), (12,)) for group in (one, other)]
     assert sorted(parcel.source for parcel in deal(*whole)) == [0, 1, 2, 3]
 
 
@@ -51,7 +51,7 @@ def test_terms_do_not_go_from_group_to_group():
     one, other = stacked([Mesh(tp=2), Mesh(tp=2)])
     before = GroupLayout.of(one, Layout.parse("- +tp", one.mesh), (4,))
     with pytest.raises(RedistributeError, match="not in terms"):
-        deal(before, GroupLayout.of(other, Layout.whole(other.mesh, 1), (4,)))
+        deal(before, GroupLayout.of(other, Layout.replicated(other.mesh, 1), (4,)))
 
 
 def test_a_group_has_a_rank_for_each_device():

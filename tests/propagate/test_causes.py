@@ -98,10 +98,10 @@ def check_traced(spread: Propagated) -> int:
 
 def check_link(history: AxisHistory, link: AxisCause) -> None:
     if link.how == ASKED:
-        assert link.before is None and link.asked is not None
-        assert any(axis.overlaps(link.axis) or axis == link.axis for axis in link.asked.sharding.dims[link.dim].axes)
+        assert link.before is None and link.asked_by is not None
+        assert any(axis.overlaps(link.axis) or axis == link.axis for axis in link.asked_by.sharding.dims[link.dim].axes)
         return
-    assert link.before is not None and link.asked is None
+    assert link.before is not None and link.asked_by is None
     # The origin's own cause is of the same place and dim. Outputs of functions are named afresh.
     assert link.before.dim == link.origin_dim
     assert link.before.holder is link.origin or isinstance(link.origin, Output)
@@ -192,13 +192,13 @@ def test_forward_and_backward_from_two_requests():
     rows = chain(spread, "%1", 0, "x")
     assert hows(rows) == [STEP, STEP, ASKED]
     assert [link.event.op.name for link in rows[:2] if link.event] == ["Tanh", "DotGeneral"]
-    assert rows[-1].asked is not None and rows[-1].holder is value(spread, "%arg0")
+    assert rows[-1].asked_by is not None and rows[-1].holder is value(spread, "%arg0")
     # Products wait for a later level than elementwise operators.
     assert [link.event.level for link in rows[:2] if link.event] == [2, 2]
     columns = chain(spread, "%arg1", 1, "y")
     assert hows(columns) == [STEP, STEP, RETURNED, ASKED]
     assert columns[0].tensors == (2, 1) and columns[0].dim == 1
-    assert columns[-1].asked is not None and columns[-1].asked.what == OUTPUT
+    assert columns[-1].asked_by is not None and columns[-1].asked_by.what == OUTPUT
 
 
 def test_sideways_along_what_is_summed():
@@ -267,7 +267,7 @@ def test_around_a_loop(which):
     spread = propagate(LOOP, which=which)
     links = chain(spread, "%0#1", 1, "x")
     assert hows(links)[0] == FLOW or hows(links) == [STEP, ASKED]
-    assert links[-1].asked is not None and links[-1].holder is value(spread, "%arg2")
+    assert links[-1].asked_by is not None and links[-1].holder is value(spread, "%arg2")
     # The argument of the body has what the loop has.
     inside = next(one for one in spread.vals() if one.origin and one.origin.name.startswith("%0#0.b."))
     assert spread.history.record.holder_of(inside) is not None
@@ -287,9 +287,9 @@ def test_manual_axes_are_asked_by_the_computation():
     )
     spread = propagate(text, which="basic")
     into = chain(spread, "%arg0", 0, "x")
-    assert hows(into) == [FLOW, ASKED] and into[-1].asked is not None and into[-1].asked.what == MANUAL_IN
+    assert hows(into) == [FLOW, ASKED] and into[-1].asked_by is not None and into[-1].asked_by.what == MANUAL_IN
     out = chain(spread, "%0", 0, "x")
-    assert hows(out) == [ASKED] and out[-1].asked is not None and out[-1].asked.what == MANUAL_OUT
+    assert hows(out) == [ASKED] and out[-1].asked_by is not None and out[-1].asked_by.what == MANUAL_OUT
     assert check_traced(spread) > 4
 
 
@@ -302,8 +302,8 @@ def test_a_closed_constraint_gives_its_sharding_to_its_input():
         tensor("8x6"),
     )
     [copied] = chain(propagate(text, which="full"), "%0", 0, "x")
-    assert copied.asked is not None and copied.asked.what == CONSTRAINT
-    assert copied.asked.at is not copied.holder
+    assert copied.asked_by is not None and copied.asked_by.what == CONSTRAINT
+    assert copied.asked_by.at is not copied.holder
     # Without the pipeline it comes by a step.
     assert hows(chain(propagate(text, which="basic"), "%0", 0, "x")) == [STEP, ASKED]
 

@@ -70,7 +70,7 @@ def test_suggestions_are_legal_and_hold_a_free_one(sample, mesh):
 def test_from_whole_operands_the_whole_mesh_is_used_where_it_can_be(sample):
     mesh = Mesh.parse("2x4")
     node = node_of(sample)
-    operands = [(Layout.whole(mesh, of.rank),) for of in node.operand_types]
+    operands = [(Layout.replicated(mesh, of.rank),) for of in node.operand_types]
     best = max(strategy.work_split for strategy in enumerate_strategies(node.rule, mesh))
     found = suggested(node, mesh, operands, [()] * len(node.results))
     assert max(strategy.work_split for strategy in found) == best
@@ -101,7 +101,7 @@ def test_terms_are_carried_only_where_all_members_have_them():
     (add,) = [one for one in SAMPLES if str(one).startswith("Add(")][:1]
     node, mesh = node_of(add), Mesh.parse("2x4")
     axis, (partial, *_) = partial_of(node, mesh)
-    other = Layout.whole(mesh, node.operand_types[1].rank)
+    other = Layout.replicated(mesh, node.operand_types[1].rank)
     assert not any(one.carried for one in suggested(node, mesh, [partial, (other,)], [()]))
     assert not any(one.carried for one in suggested(node, mesh, [partial, ()], [()]))
 
@@ -117,7 +117,7 @@ def test_suggestions_run(sample):
     graph, whole = builder.build(node.results), sample.op.evaluate(arrays, sample.attributes)
     for _, operands, wanted in situations(node, mesh, rng, 1):
         for strategy in suggested(node, mesh, operands, wanted)[:12]:
-            layouts = {value: Layout.whole(mesh, value.type.rank) for value in inputs}
+            layouts = {value: Layout.replicated(mesh, value.type.rank) for value in inputs}
             layouts.update(zip(node.results, strategy.result_layouts, strict=True))
             outputs = tuple(layout.final() for layout in strategy.result_layouts)
             decision = Decision(Option(strategy, 0.0, 0.0, 0.0), Cause(CONFIGURED))

@@ -140,7 +140,7 @@ def test_given_inputs_take_part():
 
 def test_nothing_asked_is_whole():
     planned = factor(Mlp(), X)
-    assert all(layout.is_whole for layout in planned.plan.layouts.values())
+    assert all(layout.is_replicated for layout in planned.plan.layouts.values())
     assert "nothing is asked" in planned.report()
 
 
@@ -284,10 +284,10 @@ def test_a_strategy_runs_and_what_is_lost_is_told(case):
     assert all(not a.overlaps(b) and a.can_coexist(b) for i, a in enumerate(used) for b in used[:i])
     whole = (*strategy.operand_layouts, *strategy.result_layouts)
     asked = [
-        sharding.layout() if sharding is not None else Layout.whole(MESH, len(of.dims))
+        sharding.layout() if sharding is not None else Layout.replicated(MESH, len(of.dims))
         for sharding, of in zip(shardings, whole, strict=True)
     ]
-    if not lost and all(sharding is None or sharding.is_whole for sharding in shardings):
+    if not lost and all(sharding is None or sharding.is_replicated for sharding in shardings):
         assert strategy.work_split == 1
     for other in range(len(rule.operands)):
         # What one operand alone asks, and all others can have in any way, is followed or told.

@@ -38,7 +38,7 @@ def local_search() -> LocalSearch:
     traced = trace(readers, *feeds, out_shardings=asked)
     graph = traced.graph
     x, *weights = graph.inputs
-    given = {x: Layout(mesh, [mesh.all_axes, ()]), **{one: Layout.whole(mesh, 2) for one in weights}}
+    given = {x: Layout(mesh, [mesh.all_axes, ()]), **{one: Layout.replicated(mesh, 2) for one in weights}}
     outputs = annotations_on(traced, mesh).outputs[graph.name]
     problem = Problem(graph, mesh, slow_network(), given=given, asked_outputs=outputs)
     pricing = Pricing(problem, chooser(mesh, problem.hardware).prices)
@@ -62,7 +62,7 @@ def test_several_readers_of_one_copy_change_together(local_search):
         Layout(local_search.mesh, dims) for dims in ([local_search.mesh.all_axes, ()], [(), local_search.mesh.all_axes])
     )
     prices = local_search.pricing.prices
-    gathered = prices.redistribution(rows, Layout.whole(local_search.mesh, 2), x.type)
+    gathered = prices.redistribution(rows, Layout.replicated(local_search.mesh, 2), x.type)
     assert paid(local_search) == pytest.approx(gathered), "alone, no reader saves the copy that others need"
     joint_moves(local_search, 100)
     exchanged = READERS * prices.redistribution(rows, columns, result.type)

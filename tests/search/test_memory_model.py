@@ -52,7 +52,7 @@ def drawn(problem: Problem, seed: int) -> Plan:
     """A plan of random strategies on a random layout of each input."""
     rng, decisions, layouts = random.Random(seed), {}, {}
     for value in problem.graph.inputs:
-        options = [Layout.whole(problem.mesh, value.type.rank)]
+        options = [Layout.replicated(problem.mesh, value.type.rank)]
         for user, i in problem.graph.users[value]:
             options += [one.operand_layouts[i] for one in enumerate_strategies(user.rule, problem.mesh)]
         layouts[value] = rng.choice(options)
@@ -87,7 +87,7 @@ def test_tables_hold_every_combination_and_equal_keys_equal_tables():
     def choices(variable):
         if isinstance(variable, Node):
             return enumerate_strategies(variable.rule, MESH)
-        whole = Layout.whole(MESH, variable.type.rank)
+        whole = Layout.replicated(MESH, variable.type.rank)
         rows = [whole.with_dims([(MESH.axis("a"),), ()])] if variable.type.rank == 2 else []
         return lists.setdefault(variable.type.rank, [whole, *rows])
 

@@ -50,7 +50,7 @@ def layouts(draw, count: int = 2, partial: bool = True):
         for piece in draw(st.permutations(pieces(mesh))):
             places[draw(st.integers(0, len(SHAPE) + (1 if partial else 0)))].append(piece)
         layout = Layout(mesh, places[: len(SHAPE)], places[-1])
-        made.append(layout if layout.divides(SHAPE) else Layout.whole(mesh, len(SHAPE)))
+        made.append(layout if layout.divides(SHAPE) else Layout.replicated(mesh, len(SHAPE)))
     return made
 
 

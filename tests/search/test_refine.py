@@ -63,7 +63,7 @@ def situations(node, mesh: Mesh, count: int):
     for i in rng.choice(len(known), count, replace=False):
         operands = [(layout,) if rng.random() < 0.6 else () for layout in known[i].operand_layouts]
         yield operands, [(one.final(),) if rng.random() < 0.4 else () for one in known[i].result_layouts]
-    yield [(Layout.whole(mesh, of.rank),) for of in node.operand_types], [()] * len(node.results)
+    yield [(Layout.replicated(mesh, of.rank),) for of in node.operand_types], [()] * len(node.results)
     yield [()] * len(node.operands), [()] * len(node.results)
 
 
@@ -103,7 +103,7 @@ def test_suggestions_stay_few_on_many_axes(name, axes):
 
 
 def situations_on_many(node, mesh: Mesh):
-    whole = [(Layout.whole(mesh, of.rank),) for of in node.operand_types]
+    whole = [(Layout.replicated(mesh, of.rank),) for of in node.operand_types]
     yield whole, [()] * len(node.results)
     yield [()] * len(node.operands), [()] * len(node.results)
     split = [(Layout(mesh, [mesh.all_axes[:2], *[()] * (of.rank - 1)]),) for of in node.operand_types]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import autoshard as ash
-from autoshard.core.strategy import whole
+from autoshard.core.strategy import replicated_strategy
 from autoshard.layout import Layout
 from autoshard.plan.plan import Cause, Decision, Option, Plan
 from autoshard.search import find_mode, registry, search_modes
@@ -18,9 +18,10 @@ def repeated(problem: Problem) -> Plan:
     """Every rank does everything."""
     graph, mesh = problem.graph, problem.mesh
     decisions = {
-        node: Decision(Option(whole(node.rule, mesh), 0.0, 0.0, 0.0), Cause("repeated")) for node in graph.nodes
+        node: Decision(Option(replicated_strategy(node.rule, mesh), 0.0, 0.0, 0.0), Cause("repeated"))
+        for node in graph.nodes
     }
-    layouts = {value: Layout.whole(mesh, value.type.rank) for value in graph.values}
+    layouts = {value: Layout.replicated(mesh, value.type.rank) for value in graph.values}
     return Plan(graph, mesh, decisions, layouts, tuple(layouts[value] for value in graph.outputs), search="repeated")
 
 

@@ -37,7 +37,7 @@ def _devices(views: Views) -> int:
 
 def _layout(name: str, views: Views, rank: int, devices: int) -> Layout:
     mesh = Mesh.flat(devices)
-    return views[name].layout(mesh) if name in views else Layout.whole(mesh, rank)
+    return views[name].layout(mesh) if name in views else Layout.replicated(mesh, rank)
 
 
 def rank_list_for_transform(rank_id: int, src_strategy_file: Any = None, dst_strategy_file: Any = None) -> list[int]:

@@ -259,7 +259,7 @@ class LayeredSearch:
         narrow = min(v.type.dtype.itemsize for n in graph.nodes for v in n.results if v.type.dtype.is_float)
         mesh = mesh_of(data, tensor)
         of = TensorType.of((weights * narrow // (2 * tensor * data) * data,), "bf16")
-        split, whole = Layout(mesh, ((mesh.axis("dp"),),)), Layout.whole(mesh, 1)
+        split, whole = Layout(mesh, ((mesh.axis("dp"),),)), Layout.replicated(mesh, 1)
         return prices_for(self.wanted.hardware).redistribution(split, whole, of)
 
     def _is_over(self, parts: LayerPrices, data_plan: str, groups: int, data: int, rows: int, shared: int = 1) -> bool:

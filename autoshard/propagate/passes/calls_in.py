@@ -85,13 +85,13 @@ def _import_call(call: Operation, function: Operation, moved: dict[Operation, Bl
     else:
         moved[function] = function.blocks[0]
         move_block(function.blocks[0], inlined, "Yield")
-    _ask(inlined.blocks[0].args, entering)
+    _annotate(inlined.blocks[0].args, entering)
     for old, new in zip(call.results, inlined.results, strict=True):
         new.sharding, new.origin = old.sharding, old.origin
     replace_op(call, inlined.results)
 
 
-def _ask(values: Sequence[MutableValue], shardings: Sequence[Sharding]) -> None:
+def _annotate(values: Sequence[MutableValue], shardings: Sequence[Sharding]) -> None:
     """Arguments of a body have shardings all or none."""
     for i, value in enumerate(values):
         value.sharding = shardings[i] if shardings else None

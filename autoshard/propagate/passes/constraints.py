@@ -28,10 +28,10 @@ def apply_constraints(module: MutableModule) -> None:
             _apply_constraint(op, positions)
         elif op.operator.name == _MANUAL:
             for i, sharding in enumerate(op.attrs["in_shardings"]):
-                _apply(op.operands[i], sharding, partial(_new_behind, positions))
+                _apply(op.operands[i], sharding, partial(_insert_constraint_behind, positions))
 
 
-def _asked(op: Operation) -> Sharding:
+def _constraint_sharding(op: Operation) -> Sharding:
     return op.attrs["sharding"]
 
 
@@ -42,11 +42,11 @@ def _apply_constraint(op: Operation, positions: BlockPositions) -> None:
         op.parent.remove(op)
         return _insert_behind(positions, value, op)
 
-    _apply(op.operands[0], _asked(op), behind)
+    _apply(op.operands[0], _constraint_sharding(op), behind)
 
 
-def _new_behind(positions: BlockPositions, value: MutableValue, asked: Sharding) -> Operation:
-    return _insert_behind(positions, value, wrapped(_CONSTRAINT, value, asked))
+def _insert_constraint_behind(positions: BlockPositions, value: MutableValue, wanted: Sharding) -> Operation:
+    return _insert_behind(positions, value, wrapped(_CONSTRAINT, value, wanted))
 
 
 def _insert_behind(positions: BlockPositions, value: MutableValue, op: Operation) -> Operation:
@@ -57,23 +57,23 @@ def _insert_behind(positions: BlockPositions, value: MutableValue, op: Operation
 
 
 def _apply(
-    value: MutableValue, asked: Sharding, constraint_behind: Callable[[MutableValue, Sharding], Operation]
+    value: MutableValue, wanted: Sharding, constraint_behind: Callable[[MutableValue, Sharding], Operation]
 ) -> None:
     """Let a value have the sharding if it has none.
 
     Where a data-flow edge leads to the value, its sharding is that of others too: there, what uses it uses the
     constraint behind it instead. Unreduced axes do not spread, so the value has these in any case.
     """
-    if not asked.is_closed or holder(value) is None or get_sharding(value) is not None or _contested(value, asked):
+    if not wanted.is_closed or holder(value) is None or get_sharding(value) is not None or _contested(value, wanted):
         return
     if _on_edge(value):
-        constraint = constraint_behind(value, asked)
+        constraint = constraint_behind(value, wanted)
         value.replace_by(constraint.results[0], keep=[constraint])
-        if asked.unreduced:
-            plain = Sharding.open(asked.mesh, value.type.rank, asked.mesh_name)
-            set_sharding(value, plain.replace(unreduced=asked.unreduced))
+        if wanted.unreduced:
+            plain = Sharding.open(wanted.mesh, value.type.rank, wanted.mesh_name)
+            set_sharding(value, plain.replace(unreduced=wanted.unreduced))
     else:
-        set_sharding(value, asked)
+        set_sharding(value, wanted)
 
 
 def _on_edge(value: MutableValue) -> bool:
@@ -83,12 +83,12 @@ def _on_edge(value: MutableValue) -> bool:
     return found is not None and edge_op(found[0].at(found[1].targets[0])) is not None
 
 
-def _contested(value: MutableValue, asked: Sharding) -> bool:
+def _contested(value: MutableValue, wanted: Sharding) -> bool:
     """Whether another constraint or manual computation asks something else of the value."""
     for op, index in value.uses:
-        if op.operator.name == _CONSTRAINT and _asked(op) is not asked:
+        if op.operator.name == _CONSTRAINT and _constraint_sharding(op) is not wanted:
             return True
-        if op.operator.name == _MANUAL and op.attrs["in_shardings"][index] is not asked:
+        if op.operator.name == _MANUAL and op.attrs["in_shardings"][index] is not wanted:
             return True
     return False
 

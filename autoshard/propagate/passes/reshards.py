@@ -162,7 +162,7 @@ def _most_common(shardings: Sequence[Sharding | None], default: tuple[Mesh, str]
     counts: dict[tuple[Mesh, str], int] = {}
     best, most = default, 0
     for sharding in shardings:
-        if sharding is not None and not sharding.is_whole:
+        if sharding is not None and not sharding.is_replicated:
             key = sharding.mesh, sharding.mesh_name
             counts[key] = counts.get(key, 0) + 1
             if counts[key] > most:
@@ -197,7 +197,7 @@ def _differs(row: TensorFactorShardings, common: Sequence[Refs]) -> bool:
 
 def _on_other_devices(projection: _OperationFactors, t: int) -> bool:
     sharding = projection.shardings[t]
-    return sharding is not None and not sharding.is_whole and sharding.mesh.order != projection.mesh.order
+    return sharding is not None and not sharding.is_replicated and sharding.mesh.order != projection.mesh.order
 
 
 def _move(projection: _OperationFactors, t: int, common: Sequence[Refs]) -> None:

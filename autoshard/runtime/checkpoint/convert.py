@@ -91,7 +91,7 @@ def import_files(
         for new, old in _renamed(list(index.tensors), rename).items():
             if new in held:
                 raise CheckpointError(f"cannot import {path}: {new} is in another of the files, too")
-            placed = Placed(index.tensors[old].type, Layout.whole(mesh, index.tensors[old].type.rank))
+            placed = Placed(index.tensors[old].type, Layout.replicated(mesh, index.tensors[old].type.rank))
             held[new] = LocalBlocks([reader.view(old, array_dtype(placed.type.dtype))], placed)
     return save(directory, held, LocalComm(1), step, metadata, keep)
 

@@ -22,7 +22,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from autoshard.core.strategy import Strategy, whole
+from autoshard.core.strategy import Strategy, replicated_strategy
 from autoshard.cost.evaluate import plan_seconds, redistribution_seconds
 from autoshard.ir.graph import Node, Value
 from autoshard.layout.layout import Layout
@@ -74,7 +74,7 @@ def unpropagated(problem: Problem, search: str) -> Plan:
 def _alone(node: Node, problem: Problem) -> Strategy:
     """What is asked of a node by a sharding; else all of it on every rank."""
     asked = constraint_sharding(node, problem.mesh) if is_constraint(node) else None
-    return whole(node.rule, problem.mesh) if asked is None else constraint_strategy(node, asked)
+    return replicated_strategy(node.rule, problem.mesh) if asked is None else constraint_strategy(node, asked)
 
 
 MARGIN = 0.05
@@ -157,7 +157,7 @@ class _Propagation:
             if not self._release():
                 break
         for value in self.graph.inputs:
-            self.layouts.setdefault(value, Layout.whole(self.problem.mesh, value.type.rank))
+            self.layouts.setdefault(value, Layout.replicated(self.problem.mesh, value.type.rank))
             self.input_causes.setdefault(value, Cause(GIVEN))
         return Plan(
             self.graph,

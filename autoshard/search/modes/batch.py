@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from autoshard.core.place import place_parts
-from autoshard.core.strategy import Strategy, is_legal, project, whole
+from autoshard.core.strategy import Strategy, is_legal, project, replicated_strategy
 from autoshard.ir.graph import DATA, Node, Value
 from autoshard.layout.layout import Layout
 from autoshard.layout.mesh import size_of
@@ -57,7 +57,7 @@ class _BatchParallel:
             self._adopt(node, strategy)
         for value, role in zip(self.graph.inputs, self.graph.roles, strict=True):
             if role != CARRIED:
-                self.layouts.setdefault(value, Layout.whole(self.mesh, value.type.rank))
+                self.layouts.setdefault(value, Layout.replicated(self.mesh, value.type.rank))
                 self.causes.setdefault(value, Cause(GIVEN))
         for node in self.graph.nodes:
             self._decide(node)
@@ -131,7 +131,7 @@ class _BatchParallel:
             axes = project(node.rule, dims, self.layouts[value])
             if any(axes) and is_legal(node.rule, [size_of(refs) for refs in axes]):
                 return Strategy(node.rule, self.mesh, axes), FOLLOWED, i
-        return whole(node.rule, self.mesh), FOLLOWED, None
+        return replicated_strategy(node.rule, self.mesh), FOLLOWED, None
 
     def _follow_batch(self, node: Node) -> None:
         """Note in which dim of each result the batch lies: where its major factor leads."""

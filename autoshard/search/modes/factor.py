@@ -111,7 +111,7 @@ class _Following:
     def _border(self, value: Value, asked: Sharding | None, even: bool) -> Layout:
         """The layout at a border of regions; unreduced values leave a manual computation as terms of a sum."""
         if asked is None or not asked.used:
-            return Layout.whole(self.mesh, value.type.rank)
+            return Layout.replicated(self.mesh, value.type.rank)
         if even:
             return divisible(asked, value.type.shape).layout()
         return self._bounded(value, asked)[0]
@@ -128,7 +128,7 @@ class _Following:
     def _bounded(self, value: Value, sharding: TensorSharding) -> tuple[Layout, tuple[str, ...]]:
         """The layout in which a value enters or leaves: what divides it, with nothing unreduced; and what is lost."""
         if not isinstance(sharding, Sharding):
-            return Layout.whole(self.mesh, value.type.rank), ()
+            return Layout.replicated(self.mesh, value.type.rank), ()
         sizes = value.type.shape
         layout = Layout(self.mesh, [fitting(size, dim.axes) for dim, size in zip(sharding.dims, sizes, strict=True)])
         if layout is sharding.layout():

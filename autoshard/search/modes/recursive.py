@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from autoshard.core.strategy import Strategy, whole
+from autoshard.core.strategy import Strategy, replicated_strategy
 from autoshard.core.tensortype import TensorType
 from autoshard.cost.blocks import local_bytes
 from autoshard.ir.graph import Node, Value
@@ -72,7 +72,7 @@ class _Cuts:
             if asked is not None:
                 self.fixed[node] = constraint_strategy(node, asked)
         self.units = sorted(self._units(), key=lambda unit: -sum(map(self._weight, unit)))
-        self.cut: dict[Node, Strategy] = {node: whole(node.rule, self.mesh) for node in self.graph.nodes}
+        self.cut: dict[Node, Strategy] = {node: replicated_strategy(node.rule, self.mesh) for node in self.graph.nodes}
         self.decided: dict[Node, Strategy] = {}
         self.lying: dict[Value, Layout] = {}
         self.known: dict[tuple, Sequence[Strategy]] = {}
@@ -83,7 +83,7 @@ class _Cuts:
         return Cause(CONFIGURED if node in self.problem.annotated else ASKED)
 
     def _weight(self, node: Node) -> float:
-        return self._times(node) * self.prices.work(node, whole(node.rule, self.mesh))
+        return self._times(node) * self.prices.work(node, replicated_strategy(node.rule, self.mesh))
 
     def _times(self, node: Node) -> int:
         return self.problem.runs.get(node, 1)
@@ -116,7 +116,7 @@ class _Cuts:
             self.cut.update(self.decided)
         for node in self.graph.nodes:
             if node not in self.fixed and not self.algorithm.admits(node, self.cut[node]):
-                self.cut[node] = whole(node.rule, self.mesh)
+                self.cut[node] = replicated_strategy(node.rule, self.mesh)
         return self.cut
 
     def _decide(self, node: Node, strategy: Strategy) -> None:

@@ -55,7 +55,7 @@ class Completion:
         self.adjust, self.pinned, self.settle = adjust, {} if pinned is None else pinned, settle
         self.gathered = gathered
         roles = zip(self.graph.inputs, self.graph.roles, strict=True)
-        whole = {value: Layout.whole(problem.mesh, value.type.rank) for value, role in roles if role != CARRIED}
+        whole = {value: Layout.replicated(problem.mesh, value.type.rank) for value, role in roles if role != CARRIED}
         carried = {value: layout for value, layout in self.pinned.items() if self.graph.role_of.get(value) == CARRIED}
         self.layouts: dict[Value, Layout] = {**whole, **inputs, **problem.given, **carried}
         """What loops carry, and branches yield, has none until it is adopted: of what it starts with, if that is no
@@ -243,7 +243,7 @@ class Completion:
         return sum(result.type.elements for node, _ in self.graph.users[value] for result in node.results)
 
     def _of(self, value: Value) -> Layout:
-        return self.layouts.get(value) or Layout.whole(self.problem.mesh, value.type.rank)
+        return self.layouts.get(value) or Layout.replicated(self.problem.mesh, value.type.rank)
 
 
 def _is_linear(node: Node, operand: int) -> bool:

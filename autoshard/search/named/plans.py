@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from autoshard.core.strategy import Strategy, project, whole
+from autoshard.core.strategy import Strategy, project, replicated_strategy
 from autoshard.ir.fusion import fused
 from autoshard.ir.graph import DATA, PARAMETER, Graph, Node, Value
 from autoshard.layout.layout import Layout, Refs
@@ -213,7 +213,7 @@ class _Maker:
 
     def _base(self, value: Value) -> Layout:
         """A parameter as the tensor or expert axis splits it."""
-        return self.parameters.get(value) or Layout.whole(self.mesh, value.type.rank)
+        return self.parameters.get(value) or Layout.replicated(self.mesh, value.type.rank)
 
     def _sharded(self, value: Value) -> Layout:
         """The base split further over ZeRO's axes, along the first dim that it divides; else as it is."""
@@ -227,7 +227,7 @@ class _Maker:
 
     def _stored(self, state: Value, parameter: Value | None) -> Layout:
         if parameter is None or parameter.type.shape != state.type.shape:
-            return Layout.whole(self.mesh, state.type.rank)
+            return Layout.replicated(self.mesh, state.type.rank)
         return self._sharded(parameter) if self.recipe.zero else self._base(parameter)
 
     def _pinned(self) -> dict[Value, Layout]:
@@ -312,7 +312,7 @@ class _Maker:
         layout = self._sharded(parameter) if self.recipe.zero else self._base(parameter)
         place = next((i for i, one in enumerate(node.results) if one.type.shape == parameter.type.shape), None)
         if place is None or node.results[place] not in self.graph.tied:
-            return whole(node.rule, self.mesh)
+            return replicated_strategy(node.rule, self.mesh)
         return Strategy(node.rule, self.mesh, project(node.rule, node.rule.results[place], layout))
 
     def _wanted(self, node: Node) -> Sequence[tuple[int, Refs]]:

@@ -61,7 +61,7 @@ class PropagatedShardings:
         _fix(work, problem)
         for one in IMPORT:
             one(work)
-        self.asked = {val for val in _vals(work) if val.sharding is not None and not val.sharding.is_whole}
+        self.asked = {val for val in _vals(work) if val.sharding is not None and not val.sharding.is_replicated}
         log = propagate(work)
         self.origins = _origins(log)
         self.found: dict[Place, list[MutableValue]] = {}
